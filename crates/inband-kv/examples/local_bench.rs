@@ -11,7 +11,7 @@ use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_kv::testing::MemoryCluster;
 
-/// Decided values that the log keeps; nobody is behind here.
+/// Number of decided values that the log keeps; no replica falls behind here.
 const ENTRIES_KEPT: usize = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! How our own clients get in: with a password, over TLS, or neither.
+//! How the project's own clients authenticate to a replica: password, TLS, both or neither.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,26 +9,23 @@ use inband_resp::password::Password;
 use inband_transport::tls::client_of_server;
 use rustls::{ClientConnection, StreamOwned};
 
-/// What a replica asks of its clients.
+/// What a replica requires of its clients.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// The password to say.
+    /// Sent with `AUTH`.
     pub password: Option<Password>,
-    /// Speak TLS with a server of this authority.
+    /// Use TLS and verify the server against this CA.
     pub ca: Option<PathBuf>,
 }
 
-/// A connection to a replica.
 #[derive(Debug)]
 pub enum ClientStream {
-    /// Without TLS.
     Plain(TcpStream),
-    /// With it.
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
 impl Access {
-    /// Connect and say the password; `timeout` also holds for every answer.
+    /// Connect and authenticate. `timeout` applies to the connection attempt and to each reply.
     pub fn connect(
         &self,
         address: SocketAddr,

@@ -1,4 +1,4 @@
-//! Checkpoint transfer between replicas over TCP: what both ends agree on.
+//! Checkpoint transfer between replicas over TCP: the wire format.
 //!
 //! ```text
 //! client:  magic | count of logs | positions of the client
@@ -8,11 +8,11 @@
 //!      or  magic | 1 | length u16 | text: why not
 //! ```
 //!
-//! Numbers are 64 bits, big-endian, unless said otherwise. A position is an applied instance and the
-//! last command over several partitions executed at its marker. The server makes fresh checkpoints of all
-//! logs for each request, and sends those that are ahead of the client. The client trusts nothing
-//! before the end mark: it writes into directories that are no part of its stores. The connection is
-//! a [`Transport`](inband_transport::tls::Transport)'s: with certificates, only replicas get in.
+//! Numbers are 64 bits, big-endian, unless stated otherwise. A position is an applied instance and the last
+//! cross-partition command executed at its marker. The server makes fresh checkpoints of all logs for each request and
+//! sends those that are ahead of the client. The client trusts nothing before the end mark: it writes into directories
+//! that are not part of its stores. The connection uses [`Transport`](inband_transport::tls::Transport): with
+//! certificates, only replicas can connect.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -26,18 +26,16 @@ use crate::limits::{
 use crate::partition::{logs_of, PARTITIONS_MAX};
 use crate::store::Position;
 
-/// Start of both directions; the digit is the version.
+/// First bytes in both directions; the digit is the version.
 pub const MAGIC: [u8; 8] = *b"IBCKPT2\n";
-/// Start of the end mark.
+/// First bytes of the end mark.
 pub const END_MAGIC: [u8; 8] = *b"IBCKEND\n";
-/// The server serves a checkpoint.
+/// The server sends a checkpoint.
 pub const ANSWER_OK: u8 = 0;
-/// The server does not, and says why.
+/// The server refuses; the reason follows.
 pub const ANSWER_REFUSED: u8 = 1;
-/// Bytes copied at a time.
 pub const CHUNK_LEN_BYTES: usize = 256 * 1024;
 
-/// Why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The network or a disk failed.
@@ -46,18 +44,18 @@ pub enum TransferError {
     /// The peer has no checkpoint for us.
     #[error("the peer refused: {0}; the next peer is tried")]
     Refused(String),
-    /// What arrived is not what was sent.
+    /// The stream failed a length, range or hash check.
     #[error("damaged stream: {0}; it is fetched again")]
     Damaged(&'static str),
-    /// The replica stops.
+    /// The replica is shutting down.
     #[error("the replica is stopping")]
     Stopping,
-    /// There is nobody to ask.
+    /// No peers are configured.
     #[error("no peer serves checkpoints; configure the other replicas' addresses")]
     NoPeers,
 }
 
-/// How slow the other end may be.
+/// How slow a peer may be.
 pub fn pace() -> Pace {
     Pace {
         silence_max: Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS),
@@ -66,7 +64,6 @@ pub fn pace() -> Pace {
     }
 }
 
-/// The hash of a file before its contents.
 pub fn file_hash(log: u64, name: &str) -> Xxh3 {
     let mut hash = Xxh3::new();
     hash.update(&log.to_be_bytes());
@@ -74,12 +71,11 @@ pub fn file_hash(log: u64, name: &str) -> Xxh3 {
     hash
 }
 
-/// Write a number.
 pub fn write_u64(to: &mut impl Write, number: u64) -> io::Result<()> {
     to.write_all(&number.to_be_bytes())
 }
 
-/// Write positions, one a log.
+/// Write one position per log.
 pub fn write_positions(to: &mut impl Write, positions: &[Position]) -> io::Result<()> {
     write_u64(to, positions.len() as u64)?;
     for position in positions {
@@ -89,7 +85,6 @@ pub fn write_positions(to: &mut impl Write, positions: &[Position]) -> io::Resul
     Ok(())
 }
 
-/// Read positions.
 pub fn read_positions(from: &mut impl Read) -> Result<Vec<Position>, TransferError> {
     let count = read_u64(from)?;
     if count > logs_of(PARTITIONS_MAX) as u64 {
@@ -103,26 +98,24 @@ pub fn read_positions(from: &mut impl Read) -> Result<Vec<Position>, TransferErr
     (0..count).map(|_| position()).collect()
 }
 
-/// Write a short string.
+/// Write a string, truncated to 65535 bytes.
 pub fn write_text(to: &mut impl Write, text: &str) -> io::Result<()> {
     let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     to.write_all(&(text.len() as u16).to_be_bytes())?;
     to.write_all(text)
 }
 
-/// Read some bytes.
 pub fn read_array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     from.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Read a number.
 pub fn read_u64(from: &mut impl Read) -> io::Result<u64> {
     read_array(from).map(u64::from_be_bytes)
 }
 
-/// Read a short string.
+/// Read a string of at most 65535 bytes.
 pub fn read_text(from: &mut impl Read) -> io::Result<String> {
     let mut bytes = vec![0; usize::from(u16::from_be_bytes(read_array(from)?))];
     from.read_exact(&mut bytes)?;

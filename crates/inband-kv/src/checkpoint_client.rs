@@ -19,25 +19,24 @@ use crate::limits::{
 };
 use crate::store::Position;
 
-/// Time between lines about the progress in the log.
+/// Interval between progress lines in the program's log.
 const PROGRESS_LOG_PERIOD: Duration = Duration::from_secs(2);
 
-/// What is fetched and how far.
+/// One checkpoint transfer and its progress.
 #[derive(Debug)]
 pub struct Fetch<'a> {
     /// Peers to ask, in order.
     pub peers: &'a [SocketAddr],
-    /// Only checkpoints beyond these positions are of use, one a log.
+    /// Only checkpoints beyond these positions are useful; one per log.
     pub positions: &'a [Position],
-    /// Where to put them, one directory a log; emptied first.
+    /// Destination directories, one per log; emptied first.
     pub into: &'a [PathBuf],
-    /// Set to the number of bytes received so far.
+    /// Updated with the number of bytes received so far.
     pub received_bytes: &'a AtomicU64,
-    /// Set to the number of bytes there are.
+    /// Updated with the size of the checkpoint in bytes.
     pub total_bytes: &'a AtomicU64,
-    /// How to talk to peers.
     pub transport: &'a Transport,
-    /// Give up when this is set.
+    /// The transfer stops when this is set.
     pub stop: &'a AtomicBool,
 }
 
@@ -163,7 +162,7 @@ impl Fetch<'_> {
     }
 }
 
-/// A file name that cannot lead out of its directory.
+/// A file name that cannot escape its directory.
 fn is_plain_name(name: &str) -> bool {
     (1..=CHECKPOINT_FILE_NAME_LEN_BYTES_MAX).contains(&name.len())
         && name

@@ -1,4 +1,4 @@
-//! Serves checkpoints to peers, on threads of its own.
+//! Serves checkpoints to peers, on its own threads.
 
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
@@ -23,31 +23,31 @@ use crate::limits::{
 };
 use crate::store::{Position, SharedDbs};
 
-/// Files of a checkpoint that the receiver makes for itself.
+/// Checkpoint files that the receiver creates itself.
 const NOT_SENT: [&str; 2] = ["LOG", "LOCK"];
-/// Pause after accepting failed.
+/// Pause after a failed `accept`.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Shared between the threads of a server.
+/// Shared between the server's threads.
 struct Shared {
     dbs: SharedDbs,
-    /// Where checkpoints are made, one directory a log; on the disks of the stores, so that they are
-    /// hard links.
+    /// Where checkpoints are made, one directory per log. On the same disks as the stores, so that files can be hard
+    /// links.
     outgoing: Vec<PathBuf>,
     stop: AtomicBool,
     transfers: AtomicUsize,
     next_number: AtomicU64,
     served: Arc<AtomicU64>,
     hits: Arc<LimitHits>,
-    /// For what strangers can make happen.
+    /// For messages that any host can cause by connecting.
     log_limit: RateLimit,
     transport: Transport,
-    /// Peers may ask for the time.
+    /// Answers peers that ask for the time.
     clock: Option<SharedClock>,
 }
 
 impl Shared {
-    /// Count and tell why a peer got no checkpoint. Whoever can connect can make that happen.
+    /// Count and log why a peer got no checkpoint. Rate-limited: anyone who can connect can cause this.
     fn failed(&self, peer: SocketAddr, error: &TransferError) {
         match error {
             // Counted by the transport.
@@ -64,7 +64,7 @@ impl Shared {
     }
 }
 
-/// Serves checkpoints until it is dropped.
+/// Serves checkpoints until dropped.
 pub struct CheckpointServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -72,8 +72,8 @@ pub struct CheckpointServer {
 }
 
 impl CheckpointServer {
-    /// Serve checkpoints of `dbs` on `listener`; `outgoing` are directories for its use, one a log.
-    /// Adds to `served` for each checkpoint sent, and to `hits` for each that was not.
+    /// Serve checkpoints of `dbs` on `listener`. `outgoing` are scratch directories, one per log. Increments `served`
+    /// for each checkpoint sent and a counter in `hits` for each refused or aborted transfer.
     pub fn start(
         listener: TcpListener,
         dbs: SharedDbs,
@@ -108,7 +108,6 @@ impl CheckpointServer {
         })
     }
 
-    /// The address served on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -117,7 +116,7 @@ impl CheckpointServer {
 impl Drop for CheckpointServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the accepting thread; a wildcard address is reached over loopback.
+        // Connecting wakes the accepting thread; a wildcard address is reached over loopback.
         let mut address = self.address;
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -128,7 +127,7 @@ impl Drop for CheckpointServer {
         let timeout = Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS);
         let is_woken = TcpStream::connect_timeout(&address, timeout).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| is_woken) {
-            // It ends by itself; a panic in it was reported already.
+            // The thread exits by itself; a panic in it has already been reported.
             let _ = thread.join();
         }
     }
@@ -161,8 +160,8 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let for_thread = shared.clone();
         let serve = move || {
-            // Keeps the connection open until the end of this: a peer that sees it closed finds its
-            // failure counted and its place free.
+            // Keeps the connection open until the end of this block: when the peer sees it closed, the failure has been
+            // counted and the slot is free.
             let keeps_open = stream.try_clone();
             match serve(stream, &for_thread) {
                 Ok(Some(bytes)) => tracing::info!("sent a checkpoint of {bytes} bytes to {peer}"),
@@ -182,7 +181,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Removes its directories when done, however that ends.
+/// Removes its directories on drop.
 struct TemporaryDirs(Vec<PathBuf>);
 
 impl Drop for TemporaryDirs {
@@ -198,7 +197,6 @@ impl Drop for TemporaryDirs {
     }
 }
 
-/// Make checkpoints of all logs.
 fn make(shared: &Shared, dirs: &TemporaryDirs) -> Result<Vec<Position>, String> {
     for outgoing in &shared.outgoing {
         fs::create_dir_all(outgoing).map_err(|error| error.to_string())?;
@@ -207,7 +205,7 @@ fn make(shared: &Shared, dirs: &TemporaryDirs) -> Result<Vec<Position>, String> 
     made.map_err(|error| error.to_string())
 }
 
-/// The logs that a client at `wanted_above` can use.
+/// The logs whose checkpoint is ahead of the client's positions `wanted_above`.
 fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize>, String> {
     if positions.len() != wanted_above.len() {
         return Err(format!(
@@ -226,7 +224,7 @@ fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize
     Ok(ahead)
 }
 
-/// Answer a peer; how many bytes, if it asked for a checkpoint.
+/// Answer a peer. Returns the number of bytes sent if it asked for a checkpoint.
 fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferError> {
     let mut stream = shared.transport.accept(stream, pace())?;
     let request_max = Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX);

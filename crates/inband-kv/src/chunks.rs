@@ -1,8 +1,8 @@
-//! Sending commands that do not fit one value: the proposer's side of [`crate::value::Chunk`].
+//! Sending commands that do not fit in one value: the proposer's side of [`crate::value::Chunk`].
 //!
-//! The first chunk goes alone; once it is applied the others follow, a bounded part of the log's
-//! window at a time. So whatever becomes of the proposer's session in between, all chunks of a
-//! command that are applied belong to one session, and one that is refused is missing forever.
+//! The first chunk is sent alone. Once it is applied the others follow, limited to part of the log's window. So
+//! whatever happens to the proposer's session in between, all applied chunks of a command belong to one session, and a
+//! refused chunk stays missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -15,76 +15,71 @@ use crate::packer::{Part, Submission};
 use crate::store::{ChunkFate, Outcome};
 use crate::value::{Chunk, CHUNK_HEADER_LEN_BYTES};
 
-/// A command that is being sent.
 #[derive(Debug)]
 struct Transfer {
     part: Part,
     command: Vec<u8>,
     count: u16,
-    /// Chunk to be sent next.
+    /// Index of the next chunk to send.
     next: u16,
-    /// The first chunk is applied.
+    /// The first chunk has been applied.
     is_begun: bool,
     since: Instant,
 }
 
-/// A chunk that is undecided.
+/// An undecided chunk.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     transfer: u64,
-    /// The last session under which it was refused; ids ascend.
+    /// The last session under which it was refused; session ids only increase.
     refused_session: u64,
 }
 
-/// How a command ended that was sent in chunks.
+/// How a chunked command ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was applied with its last chunk, whose outcome has the reply.
+    /// Applied with its last chunk; that chunk's outcome holds the reply.
     Applied,
-    /// It was not applied and never will be.
+    /// Not applied, and never will be.
     NotApplied(String),
-    /// Nobody knows.
+    /// It may or may not have been applied.
     Unknown(String),
 }
 
-/// A command that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Who waits.
     pub part: Part,
-    /// How.
     pub ending: Ending,
-    /// Its chunks that are undecided still.
+    /// Its chunks that are still undecided.
     pub tickets: Vec<Ticket>,
 }
 
 /// What to do after a chunk was decided.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// Tell the log that the chunk's session is gone: it submits the chunk again in a new one.
+    /// Tell the log that the chunk's session has expired; the log resubmits the chunk in a new one.
     pub session_refused: bool,
-    /// Tell the log that the chunk is answered.
+    /// Tell the log that the chunk has been answered.
     pub answered: bool,
-    /// Its command has ended.
+    /// The command has ended.
     pub ended: Option<Ended>,
 }
 
-/// The commands that one replica sends to one log in chunks.
+/// The chunked commands that one replica is sending to one log.
 #[derive(Debug)]
 pub struct Chunks {
     log: usize,
     chunk_len_bytes: usize,
-    /// Number of the next transfer.
     next_number: u64,
     transfers: BTreeMap<u64, Transfer>,
     in_flight: HashMap<Ticket, InFlight>,
-    /// Transfers whose rest was not sent: the log is told to forget them.
+    /// Abandoned transfers: the log must be told to drop their chunks.
     given_up: Vec<u64>,
     value: Vec<u8>,
 }
 
 impl Chunks {
-    /// Send to `log` in values of at most `value_len_bytes_max`.
+    /// `value_len_bytes_max` is the longest value that `log` accepts.
     pub fn new(log: usize, value_len_bytes_max: usize) -> Self {
         Self {
             log,
@@ -97,27 +92,26 @@ impl Chunks {
         }
     }
 
-    /// Commands that are being sent.
+    /// Number of commands being sent.
     pub fn len(&self) -> usize {
         self.transfers.len()
     }
 
-    /// Nothing is being sent.
+    /// No command is being sent.
     pub fn is_empty(&self) -> bool {
         self.transfers.is_empty()
     }
 
-    /// Chunks that are undecided.
+    /// Number of undecided chunks.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Send a command.
     pub fn push(&mut self, part: Part, command: Vec<u8>, now: Instant) {
         let count = command.len().div_ceil(self.chunk_len_bytes).max(1);
         let transfer = Transfer {
             part,
-            // Commands are bounded, and so are chunks from below.
+            // The length of a command is bounded, and a chunk has a minimum size.
             count: u16::try_from(count).unwrap_or(u16::MAX),
             command,
             next: 0,
@@ -128,7 +122,7 @@ impl Chunks {
         self.next_number += 1;
     }
 
-    /// Submit as many chunks as the log has room for. `window` values are undecided or could be.
+    /// Submit as many chunks as the log accepts. `window`: values that are in flight or could be.
     pub fn submit(&mut self, to: &mut Submission<'_>, window: usize) -> Vec<(Ended, SubmitError)> {
         let in_flight_max = (window / WINDOW_PER_CHUNKS).max(1);
         let mut rejected = Vec::new();
@@ -150,7 +144,7 @@ impl Chunks {
         rejected
     }
 
-    /// Submit the next chunk of a transfer; `false` if there is none to be sent now.
+    /// Submit the next chunk of a transfer; `false` if no chunk can be sent now.
     fn submit_next(&mut self, number: u64, to: &mut Submission<'_>) -> Result<bool, SubmitError> {
         let Some(transfer) = self.transfers.get_mut(&number) else {
             return Ok(false);
@@ -182,8 +176,8 @@ impl Chunks {
         Ok(true)
     }
 
-    /// Let the log forget what will never be complete. Nobody waits for that; if it gets lost, the
-    /// chunks stay until their session ends.
+    /// Tell the log to drop transfers that will never complete. Nothing waits for this; if it is lost, the chunks stay
+    /// until their session ends.
     fn submit_given_up(&mut self, to: &mut Submission<'_>) {
         while let Some(number) = self.given_up.pop() {
             let chunk = Chunk {
@@ -212,14 +206,14 @@ impl Chunks {
         }
     }
 
-    /// A value of this replica was decided. `None`: it is no chunk.
+    /// A value of this replica was decided. Returns `None` if it is not a chunk.
     pub fn decided(&mut self, outcome: &Outcome) -> Option<Decision> {
         let chunk = self.in_flight.get_mut(&outcome.ticket)?;
         let number = chunk.transfer;
         let mut decision = Decision::default();
         match outcome.verdict {
             Verdict::Nothing => return Some(decision),
-            // A further copy under a session that was given up before.
+            // Another copy under a session that was already given up.
             Verdict::Refused if chunk.refused_session >= outcome.session_id => {
                 return Some(decision);
             }
@@ -251,7 +245,7 @@ impl Chunks {
                     "too many large commands were under way, or it took too long; send it again";
                 self.end(number, Ending::NotApplied(why.into()))
             }
-            // Its first occurrence was delivered before, and not here.
+            // Its first occurrence was delivered earlier, in an instance that this replica did not see.
             None => {
                 let why = "a part of the command was applied, what became of it is lost";
                 self.end(number, Ending::Unknown(why.into()))
@@ -260,7 +254,7 @@ impl Chunks {
         Some(decision)
     }
 
-    /// A value of this replica failed. `None`: it is no chunk. `Some(None)`: nobody waits for it.
+    /// A value of this replica failed. `None`: it is not a chunk. `Some(None)`: its command has already ended.
     pub fn failed(&mut self, ticket: Ticket, failure: SubmitFailure) -> Option<Option<Ended>> {
         let number = self.in_flight.remove(&ticket)?.transfer;
         let ending = match failure {
@@ -270,7 +264,7 @@ impl Chunks {
         Some(self.end(number, ending))
     }
 
-    /// How a command ends of which a chunk is lost: what was not sent yet will be missing forever.
+    /// How a command ends when one of its chunks is lost: chunks not sent yet will stay missing.
     fn lost(&self, number: u64, why: &str) -> Ending {
         match self.transfers.get(&number) {
             Some(transfer) if transfer.next < transfer.count => {
@@ -280,7 +274,7 @@ impl Chunks {
         }
     }
 
-    /// End all commands that are being sent for longer than `age`.
+    /// End all commands that have been in progress for longer than `age`.
     pub fn end_overdue(&mut self, now: Instant, age: Duration, why: &str) -> Vec<Ended> {
         let is_overdue = |t: &Transfer| now.saturating_duration_since(t.since) > age;
         let overdue: Vec<u64> = self
@@ -292,7 +286,7 @@ impl Chunks {
         overdue.into_iter().filter_map(end).collect()
     }
 
-    /// End everything; the tickets of what nobody waits for come with it.
+    /// End everything; also returns the tickets of chunks whose command has already ended.
     pub fn end_all(&mut self, why: &str) -> (Vec<Ended>, Vec<Ticket>) {
         let numbers: Vec<u64> = self.transfers.keys().copied().collect();
         let end = |number| self.end(number, self.lost(number, why));

@@ -1,19 +1,19 @@
-//! Named client sessions (`INBAND.SESSION`): the replies that a retry is answered with.
+//! Named client sessions (`INBAND.SESSION`): the stored replies with which retries are answered.
 //!
-//! Not to be confused with `inband_paxos::session`: that one makes *values* of a proposer
-//! exactly-once; this one makes *commands* of a client exactly-once across lost connections and
-//! replicas (protocol.md, 8). Part of the replicated state: driven by the log and its time only.
+//! Not to be confused with `inband_paxos::session`, which makes the *values* of a proposer exactly-once; this module
+//! makes the *commands* of a client exactly-once across lost connections and replicas (protocol.md, 8). It is part of
+//! the replicated state, driven only by the log and its time.
 //!
-//! With several partitions each one keeps the records of the commands that it executes; of a command
-//! over several partitions the lowest of them does. Where a command is executed follows from the
-//! command alone, so a retry meets the record of the first attempt. (A transaction with `WATCH` is
-//! also about the keys watched: whoever retries its `EXEC` must have watched the same keys.)
-//! Who opens too many loses his own: when there is no room, the session goes that is idle for longest among those of
-//! the address that has most of them. So no client can end another's sessions unless it has fewer addresses' worth.
+//! With several partitions, each partition keeps the records of the commands that it executes; the lowest partition
+//! involved keeps those of a cross-partition command. The partition follows from the command alone, so a retry finds
+//! the record of the first attempt. (A transaction with `WATCH` also involves the watched keys: a client that retries
+//! its `EXEC` must have watched the same keys.) When there is no room for a new session, the address with the most
+//! sessions loses the one that has been idle longest. So a client cannot evict another's sessions unless it holds more
+//! of them.
 //!
-//! `INBAND.SESSION NEW` opens the session in all partitions at once; its id is the number of that
-//! command among those over several partitions. Each partition expires it by its own time and use: a
-//! session that is idle in one partition for too long is refused there, with nothing applied.
+//! `INBAND.SESSION NEW` opens the session in all partitions at once; its id is the number of that command among
+//! cross-partition commands. Each partition expires it by its own time and use: a session that has been idle in one
+//! partition for too long is refused there, and nothing is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,28 +35,25 @@ pub const REPLY_KEY: u8 = b'r';
 const STORED_REPLY: u8 = 0;
 const STORED_READ_AGAIN: u8 = 1;
 
-/// Where records are stored; in the same batch as the data.
+/// Where records are stored: in the same batch as the data.
 pub trait Records {
-    /// Store a record.
     fn put(&mut self, key: &[u8], value: &[u8]);
-    /// Delete a record.
     fn delete(&mut self, key: &[u8]);
 }
 
-/// What to do with a command of a session.
+/// What to do with a session's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// First time: execute it, then call [`ClientSessions::store_reply`].
+    /// Not seen before: execute it, then call [`ClientSessions::store_reply`].
     Execute,
-    /// It was executed; it only reads and its reply was too long to keep: read again.
+    /// Already executed. It only reads and its reply was too long to keep: execute it again.
     ReadAgain,
-    /// Do not execute it, answer this.
+    /// Do not execute it; send this reply.
     Answer(Reply),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Session {
-    /// Who opened it; 0: not known.
     owner: u64,
     low: u64,
     last_ms: u64,
@@ -68,13 +65,13 @@ struct Session {
 /// The sessions of one address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Owned {
-    /// `(last_ms, id)`: the one idle for longest first.
+    /// `(last_ms, id)`: longest idle first.
     by_age: BTreeSet<(u64, u64)>,
-    /// Of the replies of these sessions.
     reply_bytes: usize,
 }
 
-/// Who opens a session: the client's address, of IPv6 the half that says in which network it is. Never 0.
+/// The owner of sessions opened from `address`: the IPv4 address, or the upper half (network part) of an IPv6 address.
+/// Never 0, which means unknown.
 pub fn owner_of(address: IpAddr) -> u64 {
     const V4: u64 = 0xffff << 32;
     let owner = match address.to_canonical() {
@@ -84,20 +81,19 @@ pub fn owner_of(address: IpAddr) -> u64 {
     owner.max(1)
 }
 
-/// All named client sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSessions {
     sessions: BTreeMap<u64, Session>,
-    /// `(last_ms, id)`: the one idle for longest first.
+    /// `(last_ms, id)`: longest idle first.
     by_age: BTreeSet<(u64, u64)>,
     by_owner: BTreeMap<u64, Owned>,
-    /// Of the replies of all sessions.
+    /// Of all sessions together.
     reply_bytes: usize,
     next_id: u64,
 }
 
 impl ClientSessions {
-    /// No session; the next one gets the id `next_id`.
+    /// No sessions; the first one opened gets the id `next_id`.
     pub fn new(next_id: u64) -> Self {
         Self {
             sessions: BTreeMap::new(),
@@ -113,17 +109,15 @@ impl ClientSessions {
         self.next_id
     }
 
-    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// There are none.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Open a session under the next id.
+    /// Open a session with the next id.
     pub fn open(&mut self, owner: u64, now_ms: u64, records: &mut dyn Records) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -131,7 +125,7 @@ impl ClientSessions {
         id
     }
 
-    /// Open a session under an id that was never used before.
+    /// Open a session with an id that has never been used.
     pub fn open_as(&mut self, id: u64, owner: u64, now_ms: u64, records: &mut dyn Records) {
         if self.sessions.len() >= CLIENT_SESSIONS_MAX {
             if let Some(oldest) = self.oldest_of_most(|owned| owned.by_age.len(), 0) {
@@ -156,8 +150,7 @@ impl ClientSessions {
         self.sessions.insert(id, session);
     }
 
-    /// The session, other than `but`, that is idle for longest among those of the address that has most of something;
-    /// of several such addresses, of the one whose session is idle for longest.
+    /// Among the addresses with the largest `most`, the longest-idle session, excluding session `but`.
     fn oldest_of_most(&self, most: impl Fn(&Owned) -> usize, but: u64) -> Option<u64> {
         let oldest = |owned: &Owned| owned.by_age.iter().find(|(_, id)| *id != but).copied();
         let candidates = self.by_owner.values().filter_map(|owned| {
@@ -167,7 +160,7 @@ impl ClientSessions {
         candidates.max().map(|(_, oldest)| oldest.0 .1)
     }
 
-    /// Expire sessions that were idle for too long, a bounded number.
+    /// Expire sessions that have been idle for too long; the number per call is bounded.
     pub fn expire(&mut self, now_ms: u64, records: &mut dyn Records) {
         for _ in 0..CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX {
             match self.by_age.first() {
@@ -179,7 +172,6 @@ impl ClientSessions {
         }
     }
 
-    /// Judge a command.
     pub fn admit(
         &mut self,
         stamp: SessionStamp,
@@ -221,7 +213,7 @@ impl ClientSessions {
         admission
     }
 
-    /// Keep the reply of a command that was just executed.
+    /// Store the reply of a command that was just executed.
     pub fn store_reply(
         &mut self,
         stamp: SessionStamp,
@@ -300,7 +292,7 @@ impl ClientSessions {
             record[..8].copy_from_slice(&session.low.to_be_bytes());
             record[8..16].copy_from_slice(&session.last_ms.to_be_bytes());
             record[16..].copy_from_slice(&session.owner.to_be_bytes());
-            // As programs write it that do not know owners: replicas compare their records.
+            // The format of programs that do not know owners: replicas compare their records.
             let len = if session.owner == 0 { 16 } else { 24 };
             records.put(&session_key(id), &record[..len]);
         }
@@ -328,7 +320,7 @@ impl ClientSessions {
 }
 
 impl Session {
-    /// Forget the replies below `low`.
+    /// Drop the replies below `low`.
     fn raise_low(&mut self, id: u64, low: u64, records: &mut dyn Records) {
         if low <= self.low {
             return;
@@ -433,7 +425,7 @@ mod tests {
             &mut stored
         ));
         assert_eq!(reloaded(&stored, 2), all);
-        // The mark moves: 1 is forgotten, and never executed again.
+        // `low` moves up: 1 is dropped and never executed again.
         assert!(run(
             &mut all,
             stamp(id, 4, 3),
@@ -484,14 +476,14 @@ mod tests {
         for id in &ids {
             assert!(run(&mut all, stamp(*id, 1, 1), big.clone(), &mut stored));
         }
-        // The one that was idle for longest has made room.
+        // The longest-idle one was evicted.
         assert_eq!(all.len(), room);
         assert!(all.reply_bytes <= CLIENT_SESSIONS_REPLY_BYTES_MAX);
         assert_eq!(reloaded(&stored, all.next_id()), all);
         let is_refused = |all: &mut ClientSessions, stored: &mut Stored, id| matches!(all.admit(stamp(id, 1, 1), 5, stored), Admission::Answer(r) if r.is_error());
         assert!(is_refused(&mut all, &mut stored, ids[0]));
         assert!(!is_refused(&mut all, &mut stored, ids[1]));
-        // Forgetting gives the room back.
+        // Raising `low` frees the room.
         for id in &ids[1..] {
             assert!(run(&mut all, stamp(*id, 2, 2), Reply::Ok, &mut stored));
         }
@@ -546,7 +538,7 @@ mod tests {
         assert!(is_known(&mut all, &mut stored, kept[0]));
         assert_eq!(reloaded(&stored, all.next_id()), all);
 
-        // Their replies make no room for themselves at my cost either.
+        // Their replies do not evict mine either.
         let long = Reply::Bulk(vec![7; 8 << 20]);
         assert!(run(
             &mut all,

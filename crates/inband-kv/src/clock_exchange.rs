@@ -1,7 +1,7 @@
-//! Asks the other replicas for the time, on a thread of its own, and answers them.
+//! Asks the other replicas for the time, on its own thread, and answers their queries.
 //!
-//! A question is a connection of its own to where checkpoints are served: the magic, and back the magic, whether
-//! cluster time is known, cluster time, the wall clock (milliseconds, 64 bits, big-endian).
+//! A query is a TCP connection to the address that serves checkpoints. The client sends the magic; the server answers
+//! with the magic, whether cluster time is known, cluster time and the wall clock (milliseconds, 64 bits, big-endian).
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::limits::{
     CLOCK_PERIOD_MS, CLOCK_ROUND_TRIP_MS_MAX, CLOCK_SKEW_MS_MAX, CLOCK_START_PERIOD_MS,
 };
 
-/// Start of a question and of its answer; the digit is the version.
+/// First bytes of a query and of its answer; the digit is the version.
 pub const CLOCK_MAGIC: [u8; 8] = *b"IBCLOCK1";
 
 /// How long a peer may be silent.
@@ -30,15 +30,14 @@ const PACE: Pace = Pace {
     bytes_per_s_min: 0,
 };
 
-/// A clock of this host.
 type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The clocks of this host.
 #[derive(Clone)]
 pub struct HostClocks {
-    /// The wall clock, in milliseconds. May be wrong, and jump.
+    /// The wall clock in milliseconds. It may be wrong and may jump.
     pub wall_ms: Clock,
-    /// Passes as real time does, in microseconds from anywhere; goes on while the host sleeps.
+    /// A monotonic clock in microseconds, with an arbitrary origin, that keeps running while the host is suspended.
     pub steady_us: Clock,
 }
 
@@ -60,14 +59,14 @@ impl Default for HostClocks {
             }),
             steady_us: Arc::new(move || match clock_gettime(ClockId::CLOCK_BOOTTIME) {
                 Ok(time) => time.tv_sec() as u64 * 1_000_000 + time.tv_nsec() as u64 / 1000,
-                // Kernels without it; it never fails on others.
+                // Only kernels without this clock fail here.
                 Err(_) => begun.elapsed().as_micros() as u64,
             }),
         }
     }
 }
 
-/// The time of the cluster, for all threads of a replica.
+/// Cluster time, shared by all threads of a replica.
 #[derive(Clone)]
 pub struct SharedClock(Arc<Shared>);
 
@@ -83,7 +82,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedClock {
-    /// That of a replica that starts and has applied everything up to `applied_ms`.
+    /// The clock of a replica that starts and has applied everything up to `applied_ms`.
     pub fn new(host: HostClocks, peers: Vec<SocketAddr>, applied_ms: u64) -> Self {
         let now_us = (host.steady_us)();
         let mut clock = ClusterClock::new(now_us, peers.len() + 1);
@@ -99,13 +98,13 @@ impl SharedClock {
         }))
     }
 
-    /// These are the other replicas now.
+    /// Replace the list of the other replicas.
     pub fn set_peers(&self, peers: Vec<SocketAddr>) {
         lock(&self.0.clock).set_replicas(peers.len() + 1);
         *lock(&self.0.peers) = peers;
     }
 
-    /// Cluster time, when everything up to `applied_ms` is applied; `None`: not known yet.
+    /// Cluster time, given that everything up to `applied_ms` has been applied; `None` if it is not known yet.
     pub fn time_ms(&self, applied_ms: u64) -> Option<u64> {
         let now_us = (self.0.host.steady_us)();
         let mut clock = lock(&self.0.clock);
@@ -113,12 +112,11 @@ impl SharedClock {
         clock.time_ms(now_us)
     }
 
-    /// Look at the clock.
     pub fn look<R>(&self, at: impl FnOnce(&ClusterClock) -> R) -> R {
         at(&lock(&self.0.clock))
     }
 
-    /// Answer a question whose magic was read.
+    /// Answer a query whose magic has been read.
     pub(crate) fn answer(&self, to: &mut impl Write) -> io::Result<()> {
         let now_us = (self.0.host.steady_us)();
         let told = lock(&self.0.clock).tell(now_us, (self.0.host.wall_ms)());
@@ -145,7 +143,7 @@ impl SharedClock {
         })
     }
 
-    /// Ask all others; is cluster time known now?
+    /// Query all others. Returns whether cluster time is known now.
     fn ask_all(&self, transport: &Transport) -> bool {
         let peers = lock(&self.0.peers).clone();
         let mut answers = Vec::new();
@@ -193,14 +191,14 @@ fn read_reading(from: &mut impl Read) -> io::Result<ClockReading> {
     })
 }
 
-/// Asks until it is dropped.
+/// Queries until dropped.
 pub struct ClockExchange {
     /// Dropped to end the thread.
     _stop: Sender<()>,
 }
 
 impl ClockExchange {
-    /// Ask the peers of `clock`; `wake` is called once the time is known.
+    /// Query the peers of `clock`; `wake` is called once the time is known.
     pub fn start(
         clock: SharedClock,
         transport: Transport,
@@ -208,7 +206,7 @@ impl ClockExchange {
     ) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let run = move || run(&clock, &transport, &wake, &stopped);
-        // Nobody waits for its end: it holds nothing that anybody else needs.
+        // The thread is detached: it holds no resources that others need.
         std::thread::Builder::new()
             .name("ib-clock".into())
             .spawn(run)?;

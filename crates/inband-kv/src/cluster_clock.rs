@@ -4,15 +4,15 @@
 //! applying the value advances the store's time to it, never back. This module decides what a proposer
 //! stamps. No single wall clock can move it:
 //!
-//! * Cluster time advances with the host's monotonic clock and is never behind what was applied.
-//! * At start a replica copies it from a replica that has it. If none has it (new cluster, full stop), it is
-//!   what the wall clocks of a majority of all replicas agree on, within [`CLOCK_SKEW_MS_MAX`]. Until then the
-//!   replica proposes nothing; if a majority answers and disagrees, it refuses commands. A replica that reaches
-//!   no majority for [`CLOCK_LONE_MS`] uses its own wall clock, provided that it is at most
-//!   [`CLOCK_LONE_STEP_MS_MAX`] ahead of what was applied; otherwise it continues from there.
-//! * Running replicas compare their cluster times. One that is off the median by more than
-//!   [`CLOCK_TOLERANCE_MS`] steps to it. Wall clocks that agree only slew it, by one part in [`CLOCK_SLEW`], so a
-//!   time to live is at most that much too short or too long.
+//! * Cluster time advances with the host's monotonic clock and is never behind the time of what was applied.
+//! * At start a replica copies it from a replica that has it. If none has it (new cluster, full stop), it is the time
+//!   on which the wall clocks of a majority of all replicas agree, within [`CLOCK_SKEW_MS_MAX`]. Until then the replica
+//!   proposes nothing; if a majority answers and disagrees, it refuses commands. A replica that reaches no majority for
+//!   [`CLOCK_LONE_MS`] uses its own wall clock, provided that it is at most [`CLOCK_LONE_STEP_MS_MAX`] ahead of the
+//!   time of what was applied; otherwise it continues from there.
+//! * Running replicas compare their cluster times. One that differs from the median by more than [`CLOCK_TOLERANCE_MS`]
+//!   steps to it. Wall clocks that agree only slew it, by one part in [`CLOCK_SLEW`], so a time to live is at most that
+//!   much too short or too long.
 //!
 //! Medians are lower medians: a lock that lives too long is safer than one that ends early.
 
@@ -21,23 +21,21 @@ use crate::limits::{
     CLOCK_TOLERANCE_MS,
 };
 
-/// What a replica says of its clocks.
+/// A replica's clocks, as it reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockReading {
-    /// Cluster time, if it has it.
+    /// Cluster time, if it is known.
     pub time_ms: Option<u64>,
-    /// Its wall clock.
     pub wall_ms: u64,
 }
 
-/// What another replica said, and when by the own monotonic clock it was asked and had answered.
+/// Another replica's answer, with the times of the query and the answer by the local monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockAnswer {
-    /// What it said.
     pub told: ClockReading,
-    /// When it was asked.
+    /// When the query was sent.
     pub asked_us: u64,
-    /// When it had answered.
+    /// When the answer arrived.
     pub answered_us: u64,
 }
 
@@ -46,30 +44,31 @@ impl ClockAnswer {
         self.answered_us - self.asked_us <= CLOCK_ROUND_TRIP_MS_MAX * 1000
     }
 
-    /// What the other's clock that showed `ms` shows `now_us`, as well as can be told.
+    /// What a remote clock that showed `ms` shows at `now_us`: it is assumed to have been read midway through the round
+    /// trip.
     fn now_us(&self, ms: u64, now_us: u64) -> i64 {
         let middle_us = self.asked_us + (self.answered_us - self.asked_us) / 2;
         micros(ms) + now_us.saturating_sub(middle_us) as i64
     }
 }
 
-/// What wall clocks say.
+/// The state of the replicas' wall clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Walls {
-    /// Too few were heard of.
+    /// Fewer than a majority have answered.
     Unknown,
-    /// A majority agrees on this, now.
+    /// A majority agrees on this time, as of now.
     Agree(i64),
-    /// A majority was heard of, and the closest of them are so far apart.
+    /// A majority has answered, and its closest clocks are this many milliseconds apart.
     Disagree(u64),
 }
 
-/// A clock that runs from here.
+/// A running clock and its starting point.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     at_us: u64,
     shows_us: i64,
-    /// What it is still to gain, or lose.
+    /// Remaining slew; negative if the clock is to be slowed down.
     slew_us: i64,
 }
 
@@ -85,24 +84,23 @@ impl Running {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct ClusterClock {
     /// `None` until cluster time is known.
     running: Option<Running>,
     started_us: u64,
-    /// Replicas in all, this one included.
+    /// Number of replicas, this one included.
     replicas: usize,
-    /// The latest time that was applied.
+    /// The latest applied time.
     applied_us: i64,
     walls: Walls,
-    /// How far the own wall clock is ahead of the majority's.
+    /// How far the local wall clock is ahead of the majority's.
     skew_us: Option<i64>,
-    /// The others heard of in the last round.
+    /// Number of other replicas that answered in the last round.
     heard: usize,
 }
 
-/// The longest time that fits.
+/// Saturates.
 fn micros(ms: u64) -> i64 {
     i64::try_from(ms.saturating_mul(1000)).unwrap_or(i64::MAX / 4)
 }
@@ -113,7 +111,7 @@ fn lower_median(mut of: Vec<i64>) -> Option<i64> {
 }
 
 impl ClusterClock {
-    /// One of a replica that starts at `now_us` of its monotonic clock, one of so many.
+    /// `now_us` is the monotonic clock at the start; `replicas` includes this one.
     pub fn new(now_us: u64, replicas: usize) -> Self {
         Self {
             running: None,
@@ -126,12 +124,12 @@ impl ClusterClock {
         }
     }
 
-    /// The cluster has so many replicas now.
+    /// Change the number of replicas.
     pub fn set_replicas(&mut self, replicas: usize) {
         self.replicas = replicas;
     }
 
-    /// Replicated time has come so far.
+    /// Replicated time has advanced to `time_ms`.
     pub fn applied(&mut self, now_us: u64, time_ms: u64) {
         self.applied_us = self.applied_us.max(micros(time_ms));
         let applied_us = self.applied_us;
@@ -143,13 +141,13 @@ impl ClusterClock {
         }
     }
 
-    /// Cluster time; `None`: not known yet.
+    /// Cluster time; `None` if it is not known yet.
     pub fn time_ms(&self, now_us: u64) -> Option<u64> {
         let running = self.running.as_ref()?;
         Some((running.shows_us(now_us).max(self.applied_us) / 1000) as u64)
     }
 
-    /// What to tell others.
+    /// The answer to another replica's query.
     pub fn tell(&self, now_us: u64, wall_ms: u64) -> ClockReading {
         ClockReading {
             time_ms: self.time_ms(now_us),
@@ -157,17 +155,17 @@ impl ClusterClock {
         }
     }
 
-    /// How far the own wall clock is ahead of the majority's, in milliseconds.
+    /// How far the local wall clock is ahead of the majority's, in milliseconds.
     pub fn skew_ms(&self) -> Option<i64> {
         self.skew_us.map(|us| us / 1000)
     }
 
-    /// The others heard of in the last round.
+    /// Number of other replicas that answered in the last round.
     pub fn heard_of(&self) -> usize {
         self.heard
     }
 
-    /// Why commands are refused now.
+    /// Why commands are refused at present, if they are.
     pub fn refusal(&self) -> Option<String> {
         match (self.running, self.walls) {
             (None, Walls::Disagree(ms)) => Some(format!(
@@ -191,7 +189,7 @@ impl ClusterClock {
         self.replicas / 2 + 1
     }
 
-    /// A round of questions to all others has ended; the own wall clock shows `wall_ms`.
+    /// A round of queries to all others has ended; the local wall clock shows `wall_ms`.
     pub fn heard(&mut self, now_us: u64, wall_ms: u64, answers: &[ClockAnswer]) {
         let prompt: Vec<&ClockAnswer> = answers.iter().filter(|heard| heard.is_prompt()).collect();
         self.heard = prompt.len();
@@ -209,7 +207,7 @@ impl ClusterClock {
         }
     }
 
-    /// What a majority of these wall clocks agrees on.
+    /// The time on which a majority of these wall clocks agrees.
     fn agreed(&self, mut walls: Vec<i64>) -> Walls {
         walls.sort_unstable();
         let majority = self.majority();
@@ -282,11 +280,11 @@ mod tests {
         assert_eq!(clock.time_ms(0), None);
         clock.heard(0, NOON_MS, &[]);
         assert_eq!(clock.time_ms(5_000_000), Some(NOON_MS + 5_000));
-        // Its wall clock jumps by a year: it is drifted to, and no step is made.
+        // Its wall clock jumps by a year: cluster time slews towards it and does not step.
         clock.heard(5_000_000, NOON_MS + (365 << 26), &[]);
         let time_ms = clock.time_ms(6_000_000).unwrap();
         assert_eq!(time_ms, NOON_MS + 6_000 + 1_000 / CLOCK_SLEW);
-        // The mistake is found.
+        // The wall clock is corrected.
         clock.heard(6_000_000, time_ms, &[]);
         assert_eq!(clock.time_ms(7_000_000), Some(time_ms + 1_000));
     }
@@ -294,14 +292,14 @@ mod tests {
     #[test]
     fn the_wrong_one_of_three_moves_nothing_at_boot() {
         for wrong_ms in [FAR_MS, NOON_MS + 6_000, NOON_MS - 86_400_000, 0] {
-            // The wrong one and a right one hear each other first.
+            // The wrong one and a right one reach each other first.
             let mut right = ClusterClock::new(0, 3);
             right.heard(0, NOON_MS, &[heard(0, None, wrong_ms)]);
             let mut wrong = ClusterClock::new(0, 3);
             wrong.heard(0, wrong_ms, &[heard(0, None, NOON_MS)]);
             assert_eq!((right.time_ms(0), wrong.time_ms(0)), (None, None));
             assert!(right.refusal().unwrap().contains("limit is 1000 ms"));
-            // Then the third comes.
+            // Then the third one answers.
             let third = heard(0, None, NOON_MS + 3);
             right.heard(0, NOON_MS, &[heard(0, None, wrong_ms), third]);
             assert_eq!(right.time_ms(0), Some(NOON_MS));
@@ -351,12 +349,12 @@ mod tests {
         clock.heard(0, NOON_MS, &[heard(0, None, NOON_MS)]);
         clock.applied(1_000_000, NOON_MS + 4_000);
         assert_eq!(clock.time_ms(1_000_000), Some(NOON_MS + 4_000));
-        // The others have passed less, so this one steps back, as far as what was applied.
+        // Less time has passed for the others, so this one steps back, but not below what was applied.
         clock.applied(2_000_000, NOON_MS + 4_500);
         let others = [heard(2_000_000, Some(NOON_MS + 4_200), NOON_MS + 2_000); 2];
         clock.heard(2_000_000, NOON_MS + 2_000, &others);
         assert_eq!(clock.time_ms(2_000_000), Some(NOON_MS + 4_500));
-        // From there it loses what it is ahead of all wall clocks, slowly.
+        // From there it slowly loses its lead over the wall clocks.
         assert_eq!(
             clock.time_ms(2_000_000 + 64_000_000),
             Some(NOON_MS + 4_500 + 64_000 - 64_000 / CLOCK_SLEW)

@@ -1,7 +1,7 @@
-//! Commands that go through the log, and their compact form inside a value.
+//! Commands that go through the log, and their compact encoding inside a value.
 //!
-//! A replica that does not know an operation must not skip it: whoever adds one, or changes a form,
-//! raises [`crate::value::VALUE_VERSION`].
+//! A replica that does not know an operation must not skip it: adding an operation, or changing an encoding, requires
+//! raising [`crate::value::VALUE_VERSION`].
 
 use bytes::{BufMut, BytesMut};
 use inband_resp::reply::Reply;
@@ -12,7 +12,6 @@ use crate::partition::partition_of;
 /// When a `SET` takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetWhen {
-    /// Always.
     Always,
     /// Only if the key does not exist (`NX`).
     Missing,
@@ -25,20 +24,19 @@ pub enum SetWhen {
 pub enum SetReply {
     /// OK, or nil if it took no effect.
     Status,
-    /// The value before (`GET`, `GETSET`).
+    /// The old value (`GET`, `GETSET`).
     Old,
     /// 1 or 0 (`SETNX`).
     Flag,
 }
 
-/// A point in time at which a key expires.
+/// When a key expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// Never.
     Never,
-    /// As before (`KEEPTTL`).
+    /// Unchanged (`KEEPTTL`).
     Keep,
-    /// So many milliseconds after the replicated time at which the command is applied.
+    /// This many milliseconds after the replicated time at which the command is applied.
     InMs(i64),
     /// At this Unix time in milliseconds.
     AtMs(i64),
@@ -63,18 +61,18 @@ pub enum ExpireWhen {
     HasExpiryAndEarlier,
 }
 
-/// Which keys a lock's owner may give another time to live, and what it is.
+/// Which keys a lock's owner may extend, and how the new time to live is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extend {
-    /// Any; the time given.
+    /// Any key; the given time.
     Set,
-    /// One that expires; the time given.
+    /// A key that expires; the given time.
     SetIfExpiring,
-    /// One that expires; the time given and what is left.
+    /// A key that expires; the given time plus the remaining time.
     AddIfExpiring,
 }
 
-/// Unit in which a time to live is told.
+/// Unit of the reply to `TTL` or `PTTL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Seconds, rounded.
@@ -83,28 +81,26 @@ pub enum TimeUnit {
     Milliseconds,
 }
 
-/// Names one command of a named client session.
+/// Identifies one command of a named client session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionStamp {
-    /// The session.
     pub id: u64,
-    /// Sequence of the command within it.
+    /// Sequence number of the command within the session.
     pub seq: u64,
-    /// Everything below was answered and may be forgotten.
+    /// Replies below this were received and may be dropped.
     pub low: u64,
 }
 
-/// Several strings: arguments of a request, or their encoded form.
+/// Several strings: the arguments of a request, or their encoded form.
 #[derive(Debug, Clone, Copy)]
 pub enum Strings<'a> {
-    /// Arguments from an index on.
+    /// Arguments from this index on.
     Args(Args<'a>, usize),
-    /// So many length-prefixed strings, known to be well-formed.
+    /// This many length-prefixed strings, known to be well-formed.
     Encoded(usize, &'a [u8]),
 }
 
 impl<'a> Strings<'a> {
-    /// How many there are.
     pub fn len(&self) -> usize {
         match self {
             Strings::Args(args, first) => args.len().saturating_sub(*first),
@@ -112,12 +108,10 @@ impl<'a> Strings<'a> {
         }
     }
 
-    /// There are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The strings in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let this = *self;
         let mut reader = Reader(if let Strings::Encoded(_, bytes) = this {
@@ -138,27 +132,25 @@ impl PartialEq for Strings<'_> {
     }
 }
 
-/// Keys that a transaction watches, each with the version it had.
+/// The keys that a transaction watches, with their versions.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched<'a> {
     count: usize,
-    /// `count` times a string and a number, known to be well-formed.
+    /// `count` pairs of a string and a number, known to be well-formed.
     bytes: &'a [u8],
 }
 
 impl<'a> Watched<'a> {
-    /// So many keys, appended to `bytes` by [`push`](Self::push).
+    /// `bytes` holds `count` keys appended by [`push`](Self::push).
     pub fn new(count: usize, bytes: &'a [u8]) -> Self {
         Self { count, bytes }
     }
 
-    /// Append a watched key to `bytes`.
     pub fn push(bytes: &mut BytesMut, key: &[u8], version: u64) {
         put_string(bytes, key);
         put_varint(bytes, version);
     }
 
-    /// There are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -185,19 +177,17 @@ pub struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// So many commands, appended to `bytes` by [`push`](Self::push).
+    /// `bytes` holds `count` commands appended by [`push`](Self::push).
     pub fn new(count: usize, bytes: &'a [u8]) -> Self {
         Self { count, bytes }
     }
 
-    /// Append a command to `bytes`.
     pub fn push(bytes: &mut BytesMut, command: &Command<'_>) {
         let mut encoded = BytesMut::new();
         command.encode(None, &mut encoded);
         put_string(bytes, &encoded);
     }
 
-    /// There are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -208,7 +198,6 @@ impl<'a> Queue<'a> {
         encoded.any(|command| command.first().is_some_and(|op| *op >= OP_GET_RANGE))
     }
 
-    /// The commands in order.
     pub fn iter(&self) -> impl Iterator<Item = Command<'a>> + use<'a> {
         let mut reader = Reader(self.bytes);
         (0..self.count).map_while(move |_| queued(reader.string()?))
@@ -221,9 +210,9 @@ impl PartialEq for Queue<'_> {
     }
 }
 
-/// A command that may stand in a transaction.
+/// A command that is allowed in a transaction.
 fn queued(encoded: &[u8]) -> Option<Command<'_>> {
-    // Looked at first, or nested ones would be decoded as deep as they go.
+    // Checked first: otherwise nested transactions would be decoded recursively without a limit on the depth.
     if encoded.first().is_none_or(|op| op & !STAMPED == OP_EXEC) {
         return None;
     }
@@ -236,13 +225,13 @@ fn queued(encoded: &[u8]) -> Option<Command<'_>> {
 /// Where a command is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// In the log of this partition, the only one that it concerns.
+    /// In the log of the only partition that it involves.
     Partition(usize),
-    /// In the log of commands over several partitions.
+    /// In the log of cross-partition commands.
     Several,
 }
 
-/// One command that goes through the log.
+/// A command that goes through the log.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // the fields are the arguments of the Redis commands of these names
 pub enum Command<'a> {
@@ -253,7 +242,7 @@ pub enum Command<'a> {
     Persist(&'a [u8]),
     /// `TTL` and `PTTL`.
     Ttl(&'a [u8], TimeUnit),
-    /// `SET` and the commands that are short for it: `SETNX`, `SETEX`, `PSETEX`, `GETSET`.
+    /// `SET` and its variants: `SETNX`, `SETEX`, `PSETEX`, `GETSET`.
     Set {
         key: &'a [u8],
         value: &'a [u8],
@@ -283,10 +272,10 @@ pub enum Command<'a> {
     /// `GETEX` with an option; without one it is `GET`.
     GetEx(&'a [u8], Expiry),
     IncrByFloat(&'a [u8], &'a [u8]),
-    /// Delete a key if it holds this value: the script with which locks are released.
+    /// Delete a key if it holds this value: the script with which clients release locks.
     CompareDelete(&'a [u8], &'a [u8]),
-    /// Give a key that holds this value another time to live, in milliseconds: the scripts with which locks are
-    /// extended.
+    /// Change the time to live, in milliseconds, of a key that holds this value: the scripts with which clients extend
+    /// locks.
     CompareExpire {
         key: &'a [u8],
         value: &'a [u8],
@@ -294,9 +283,9 @@ pub enum Command<'a> {
         extend: Extend,
     },
     MGet(Strings<'a>),
-    /// Keys and values in turn.
+    /// Alternating keys and values.
     MSet(Strings<'a>),
-    /// Keys and values in turn: all of them if none of the keys exists.
+    /// Alternating keys and values; sets all of them if none of the keys exists.
     MSetNx(Strings<'a>),
     /// `DEL` and `UNLINK`.
     Del(Strings<'a>),
@@ -306,21 +295,21 @@ pub enum Command<'a> {
     FlushAll,
     /// `INBAND.SESSION NEW`.
     SessionNew {
-        /// Who opens it, see [`crate::client_sessions::owner_of`].
+        /// See [`crate::client_sessions::owner_of`].
         owner: u64,
     },
     /// `KEYS` with its pattern.
     Keys(&'a [u8]),
     /// `WATCH`: the versions of some keys.
     Watch(Strings<'a>),
-    /// `EXEC` with all that was queued.
+    /// `EXEC` with the queued commands.
     Exec {
         watched: Watched<'a>,
         commands: Queue<'a>,
     },
 }
 
-/// Set in the operation byte when a session stamp follows.
+/// Set in the opcode byte if a session stamp follows.
 const STAMPED: u8 = 0x80;
 
 const OP_GET: u8 = 1;
@@ -359,7 +348,7 @@ const EXPIRY_KEEP: u8 = 1;
 const EXPIRY_IN_MS: u8 = 2;
 const EXPIRY_AT_MS: u8 = 3;
 
-/// Field values by their place in the encoding; never reorder, only append.
+/// Fields are encoded as an index into these; never reorder, only append.
 const SET_WHEN: [SetWhen; 3] = [SetWhen::Always, SetWhen::Missing, SetWhen::Exists];
 const SET_REPLY: [SetReply; 3] = [SetReply::Status, SetReply::Old, SetReply::Flag];
 const EXTEND: [Extend; 3] = [Extend::Set, Extend::SetIfExpiring, Extend::AddIfExpiring];
@@ -378,10 +367,10 @@ fn place<T: PartialEq>(all: &[T], value: &T) -> u8 {
     all.iter().position(|v| v == value).unwrap_or(0) as u8
 }
 
-/// The lowest version of commands that a program must know to execute this encoded one.
+/// The lowest version of the value format that a program must support to execute this encoded command.
 pub fn version_of(encoded: &[u8]) -> u8 {
     match encoded.first().map(|op| op & !STAMPED) {
-        // Values may grow beyond the first version's limit once there are versions of records, as version 2 has them.
+        // A value may grow beyond the first version's limit once records have versions, which needs version 2.
         Some(OP_APPEND) => 2,
         Some(OP_EXEC) => match Command::decode(encoded) {
             Some((Command::Exec { commands, .. }, _)) if commands.has_version_3() => 3,
@@ -394,7 +383,7 @@ pub fn version_of(encoded: &[u8]) -> u8 {
 }
 
 impl<'a> Command<'a> {
-    /// Changes nothing but replicated time: nothing is read where nobody waits for its reply.
+    /// Changes nothing but replicated time, so it is executed only on the replica whose client waits for the reply.
     pub fn only_reads(&self) -> bool {
         if let Command::Exec { commands, .. } = self {
             return commands.iter().all(|command| command.only_reads());
@@ -414,7 +403,7 @@ impl<'a> Command<'a> {
         )
     }
 
-    /// Does the store need room on its disk for what it changes? What deletes makes room.
+    /// Whether the command needs free disk space; deletions free space.
     pub fn needs_room(&self) -> bool {
         match self {
             Command::Exec { commands, .. } => commands.iter().any(|command| command.needs_room()),
@@ -426,7 +415,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Does its reply tell how much time a key has left?
+    /// Whether the reply reveals how long a key has left to live.
     pub fn tells_time(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (Command::Ttl(..), Reply::Integer(left)) => *left >= 0,
@@ -438,7 +427,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The one key that the command is about, if it is about one.
+    /// The key, if the command names exactly one.
     fn single_key(&self) -> Option<&'a [u8]> {
         match self {
             Command::Get(key)
@@ -461,8 +450,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Call `visit` with every key that the command names; `false` if it is about all keys there
-    /// are.
+    /// Call `visit` with every key that the command names; `false` if it involves all existing keys.
     fn each_key(&self, visit: &mut dyn FnMut(&[u8])) -> bool {
         match self {
             Command::MGet(keys)
@@ -484,7 +472,7 @@ impl<'a> Command<'a> {
         true
     }
 
-    /// Where the command is decided, the same for every retry of it.
+    /// The log that decides the command: the same for every retry.
     pub fn route(&self, partitions: usize) -> Route {
         if partitions == 1 {
             return Route::Partition(0);
@@ -493,14 +481,14 @@ impl<'a> Command<'a> {
             return Route::Partition(partition_of(key, partitions));
         }
         match self.involved(partitions)[..] {
-            // Watching or executing nothing is no matter of any partition.
+            // Watching or executing nothing involves no partition.
             [] => Route::Partition(0),
             [only] => Route::Partition(only),
             _ => Route::Several,
         }
     }
 
-    /// The partitions that the command concerns, ascending.
+    /// The partitions that the command involves, ascending.
     pub fn involved(&self, partitions: usize) -> Vec<usize> {
         let mut involved = Vec::new();
         let names_all = self.each_key(&mut |key| {
@@ -516,7 +504,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Its reply may be as long as a value.
+    /// Whether the reply can be as long as a stored value.
     pub fn replies_with_value(&self) -> bool {
         match self {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
@@ -527,7 +515,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// How many keys it names; of a transaction, whose commands were counted one by one, none.
+    /// The number of keys that the command names; 0 for a transaction, whose commands were counted individually.
     pub fn keys(&self) -> usize {
         match self {
             Command::MGet(names) | Command::Del(names) => names.len(),
@@ -538,8 +526,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Lengths of the longest key and of the longest value that a command stores; 0 if it stores
-    /// none.
+    /// Lengths of the longest key and of the longest value that the command stores; 0 if it stores none.
     pub fn stored_len_bytes(&self) -> (usize, usize) {
         match self {
             Command::Set { key, value, .. } | Command::Append(key, value) => {
@@ -558,7 +545,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Append the compact form.
+    /// Append the encoded command.
     pub fn encode(&self, stamp: Option<SessionStamp>, out: &mut BytesMut) {
         let op = match self {
             Command::Get(_) => OP_GET,
@@ -685,7 +672,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Read a compact form; `None` if it is malformed.
+    /// Decode a command; `None` if it is malformed.
     pub fn decode(bytes: &'a [u8]) -> Option<(Self, Option<SessionStamp>)> {
         let mut reader = Reader(bytes);
         let op = reader.byte()?;
@@ -787,7 +774,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Append an unsigned number, seven bits a byte, low bits first.
+/// Append an unsigned number as a varint: seven bits per byte, low bits first.
 fn put_varint(out: &mut BytesMut, mut number: u64) {
     while number >= 0x80 {
         out.put_u8(number as u8 | 0x80);
@@ -1056,7 +1043,7 @@ mod tests {
         );
         assert_eq!(Command::decode(&[OP_MSET, 1, 1, b'a']), None);
         assert_eq!(Command::decode(&[OP_TTL, 2, 1, b'a']), None);
-        // No transaction within a transaction, no session either.
+        // Neither transactions nor session commands are allowed in a transaction.
         assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 3, OP_EXEC, 0, 0]), None);
         assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 1, OP_SESSION_NEW]), None);
     }
@@ -1075,7 +1062,7 @@ mod tests {
             Command::Del(args(&[(0, 3), (6, 11)])).route(4),
             Route::Partition(2)
         );
-        // Values are no keys.
+        // Values are not keys.
         assert_eq!(
             Command::MSet(args(&[(0, 3), (3, 6)])).route(4),
             Route::Partition(2)

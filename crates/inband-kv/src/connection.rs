@@ -1,12 +1,12 @@
-//! One client's connection: its buffers, its unanswered requests, its settings.
+//! One client's connection: its buffers, its unanswered requests and its settings.
 //!
-//! Requests are numbered as they are read, and answered in that order. Those for the logs wait in
-//! *lanes*, one a log: within a lane they keep their order, and at most one value of them is
-//! undecided. Lanes of different partitions go on side by side. A request that concerns more than
-//! one partition, or that is answered by this replica, waits until all before it are answered; only
-//! requests over several partitions go on together, in their lane.
+//! Requests are numbered as they are read and answered in that order. Requests for the logs wait in *lanes*, one per
+//! log: within a lane they keep their order, and at most one value of a lane is undecided. Lanes of different
+//! partitions proceed in parallel. A request that involves more than one partition, or that this replica answers
+//! itself, waits until all earlier requests are answered; only cross-partition requests can be in progress together, in
+//! their own lane.
 //!
-//! When it is a lane's turn and all that waits in it only reads, it need not go through the log.
+//! If all requests that wait in a lane are reads when the lane is served, they need not go through the log.
 
 mod lanes;
 mod transaction;
@@ -40,7 +40,7 @@ use crate::table::CommandId;
 pub use transaction::Item;
 use transaction::{Transaction, Watches};
 
-/// Arguments that outlive the input buffer.
+/// Arguments that must outlive the input buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedArgs {
     bytes: Vec<u8>,
@@ -57,7 +57,6 @@ impl OwnedArgs {
         Self { bytes, ranges }
     }
 
-    /// The arguments.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges)
     }
@@ -67,22 +66,22 @@ impl OwnedArgs {
     }
 }
 
-/// What [`Connection::next`] found.
+/// The result of [`Connection::next`].
 #[derive(Debug)]
 pub enum Next {
-    /// Nothing that could be taken now.
+    /// Nothing can be processed now.
     Nothing,
-    /// A command that now waits in this lane.
+    /// A command was queued in this lane.
     Command(usize),
-    /// To be answered by this replica, at once.
+    /// To be answered by this replica at once.
     Local(CommandId, OwnedArgs),
-    /// `SCAN`, to be answered by [`Connection::answer_alone`].
+    /// `SCAN`; answered with [`Connection::answer_alone`].
     Scan(OwnedArgs),
-    /// A transaction in which nothing goes through a log, to be answered at once.
+    /// A transaction without commands for the log; to be answered at once.
     LocalTransaction(Vec<Item>),
-    /// `INBAND.EXPORT`: the connection is to carry an export and nothing else.
+    /// `INBAND.EXPORT`: the connection switches to carrying an export only.
     Export,
-    /// Answered already.
+    /// It has been answered.
     Answered,
 }
 
@@ -92,46 +91,46 @@ struct Waiting {
     number: u64,
     len_bytes: usize,
     received: Instant,
-    /// It need not go through the log.
+    /// It can be read without the log.
     is_read: bool,
-    /// Its reply may be as long as a value.
+    /// Its reply can be as long as a stored value.
     replies_with_value: bool,
 }
 
-/// The commands of one connection for one log.
+/// One connection's commands for one log.
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<Waiting>,
-    /// The encoded forms of those that wait.
+    /// The encoded waiting commands.
     encoded: Buffer,
-    /// Those among them that must go through the log.
+    /// How many of them must go through the log.
     waiting_writes: usize,
-    /// Numbers of those in the undecided value, or being read.
+    /// Request numbers of the commands in the undecided value, or being read.
     in_flight: VecDeque<u64>,
-    /// How many of those that were in a value are not answered.
+    /// How many submitted commands have not been answered.
     unanswered: usize,
-    /// Bytes of those, all together until the last is answered.
+    /// Their encoded length; freed only when the last one is answered.
     unanswered_len_bytes: usize,
     is_in_ready_list: bool,
 }
 
-/// What the unanswered requests are: other kinds wait until all are answered.
+/// The kind of the unanswered requests: requests of another kind wait until all are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Each for one partition.
+    /// Each involves one partition.
     Partitions,
-    /// Over several partitions.
+    /// Cross-partition requests.
     Several,
-    /// One that goes alone.
+    /// A single request that must be the only one in progress.
     Alone,
 }
 
-/// A request that goes alone because something is to be done with its reply.
+/// A request that must be the only one in progress, because its reply needs further processing.
 #[derive(Debug)]
 enum Alone {
     /// `WATCH` of these keys; the reply holds their versions.
     Watch(Vec<Vec<u8>>),
-    /// `EXEC` of these items, some of which did not go through a log.
+    /// `EXEC` of these items, some of which do not go through a log.
     Exec(Vec<Item>),
     /// `SCAN`.
     Scan,
@@ -157,27 +156,24 @@ impl SessionCursor {
     }
 }
 
-/// What a connection must know to take requests.
+/// What a connection needs to know to accept requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Intake<'a> {
-    /// Number of partitions.
     pub partitions: usize,
-    /// Refuse commands for the logs with this reply.
+    /// If set, commands for the logs get this reply instead of being executed.
     pub refusal: Option<&'a Reply>,
-    /// Refuse those that need room on the disk with this reply.
+    /// If set, commands that need disk space get this reply instead.
     pub write_refusal: Option<&'a Reply>,
-    /// Not those that make room.
+    /// Commands that free disk space are exempt from `write_refusal`.
     pub has_room_to_delete: bool,
-    /// How a connection reads that has not said how.
+    /// The read mode of connections that have not chosen one.
     pub reads: ReadMode,
-    /// Now.
     pub now: Instant,
-    /// Where to count what is refused.
+    /// Counters of refusals.
     pub hits: &'a LimitHits,
 }
 
 impl Intake<'_> {
-    /// What this command is refused with.
     fn refusal_of(&self, command: &Command<'_>) -> Option<&Reply> {
         let is_refused = match self.has_room_to_delete {
             true => command.needs_room(),
@@ -189,79 +185,73 @@ impl Intake<'_> {
     }
 }
 
-/// One client's connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Never reused, unlike the place in the table.
+    /// Never reused, unlike the slot in the table.
     pub id: u64,
-    /// The socket.
     pub wire: Wire,
-    /// The client's address.
     pub peer: SocketAddr,
     /// Version of the protocol spoken.
     pub protocol: Protocol,
-    /// Name that the client gave itself.
     pub name: Vec<u8>,
-    /// Library name and version that the client told.
+    /// Library name and version from `CLIENT SETINFO`.
     pub library: [Vec<u8>; 2],
     /// When it was accepted.
     pub accepted: Instant,
     /// When the last request was read.
     pub last_request: Instant,
-    /// The socket may have something to read.
+    /// The socket may have data to read.
     pub is_readable: bool,
-    /// The client closed its side: read on until the end.
+    /// The client has closed its side; what remains is still read.
     pub is_read_closed: bool,
-    /// The socket may take something.
+    /// The socket may accept data.
     pub is_writable: bool,
-    /// It is in the list of those to be looked at.
+    /// It is in the attention list.
     pub is_in_attention_list: bool,
-    /// It has said the password, or there is none.
+    /// It is authenticated, or no password is required.
     is_trusted: bool,
-    /// To be closed as soon as the output is written.
+    /// Close it as soon as the output is written.
     pub is_closing: bool,
-    /// Requests read so far.
+    /// Number of requests read so far.
     pub requests: u64,
-    /// Unsent replies.
     pub output: Buffer,
-    /// Since when the client takes nothing of them.
+    /// Since when the client has accepted no output.
     unread_since: Option<Instant>,
     input: Buffer,
     parser: RequestParser,
-    /// Since when there is a part of a request, and more of it could be read.
+    /// Since when the input ends in an incomplete request, although more could be read.
     incomplete_since: Option<Instant>,
-    /// Replies to the unanswered requests, as far as there are any; the first is missing.
+    /// Replies to the unanswered requests, in order; the first is always missing.
     replies: VecDeque<Option<Reply>>,
-    /// About how long those are that wait for one before them.
+    /// Approximate length of replies that wait for an earlier one.
     held_reply_bytes: usize,
     /// Number of the oldest unanswered request.
     first_number: u64,
     mode: Mode,
     alone: Option<(Alone, Option<Reply>)>,
     lanes: Vec<Lane>,
-    /// Bytes of all encoded commands that wait.
+    /// Length of all encoded commands that wait.
     encoded_len_bytes: usize,
-    /// Bytes of all commands that are undecided or being read.
+    /// Length of all commands that are undecided or being read.
     in_flight_len_bytes: usize,
-    /// Memory of all lanes' buffers.
+    /// Memory held by the buffers of all lanes.
     lanes_memory_bytes: usize,
     session: Option<SessionCursor>,
-    /// How this connection reads, if it has said so.
+    /// The read mode, if this connection has chosen one.
     reads: Option<ReadMode>,
     transaction: Option<Transaction>,
     watches: Watches,
-    /// Bytes that may still be read in this turn.
+    /// How many bytes may still be read in this turn.
     read_budget_bytes: usize,
-    /// The client sends no more, or is not listened to any more.
+    /// The client sends no more, or its input is no longer processed.
     is_input_over: bool,
-    /// There are requests in the input for which there was no room.
+    /// The input holds requests for which there was no room.
     is_parser_blocked: bool,
-    /// The parser has found a request that must wait until all before it are answered.
+    /// The parser has found a request that must wait until all earlier ones are answered.
     is_held: bool,
 }
 
 impl Connection {
-    /// A fresh connection.
     pub fn new(arrival: Arrival, partitions: usize, is_trusted: bool) -> Self {
         let Arrival {
             id,
@@ -312,13 +302,12 @@ impl Connection {
         }
     }
 
-    /// A new turn: the connection may read from its socket again.
+    /// Start a new turn: the connection may read from its socket again.
     pub fn start_turn(&mut self) {
         self.read_budget_bytes = READ_BUDGET_BYTES;
     }
 
-    /// Take the next request, reading as far as the bounds allow. `scratch` is where the socket is
-    /// read into.
+    /// Take the next request, reading as far as the limits allow. `scratch` is the buffer for socket reads.
     pub fn next(&mut self, intake: &Intake<'_>, scratch: &mut [u8]) -> io::Result<Next> {
         loop {
             self.is_parser_blocked = false;
@@ -372,14 +361,13 @@ impl Connection {
         }
     }
 
-    /// Drop the request just found.
     fn consume(&mut self) {
         self.parser.consume(&mut self.input);
         self.input.shrunk();
         self.incomplete_since = None;
     }
 
-    /// Read once from the socket; was there anything?
+    /// Read once from the socket. Returns whether there was data.
     fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
         while self.is_readable && !self.is_input_over && self.read_budget_bytes > 0 {
             let room = scratch.len().min(self.read_budget_bytes);
@@ -394,8 +382,8 @@ impl Connection {
                     self.read_budget_bytes -= len;
                     let is_drained = len < room && self.wire.is_drained_by_short_read();
                     if is_drained && !self.is_read_closed {
-                        // Edge-triggered readiness: what comes from now on makes a new event. The
-                        // end of the stream makes none if it was there before.
+                        // Readiness is edge-triggered: new data causes a new event. An end of stream that came before
+                        // does not.
                         self.is_readable = false;
                     }
                     return Ok(true);
@@ -410,7 +398,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// May further requests be taken?
+    /// Whether more requests may be accepted.
     fn has_room(&self) -> bool {
         self.replies.len() < PENDING_COMMANDS_MAX
             && self.encoded_len_bytes < PENDING_COMMAND_BYTES_MAX
@@ -418,12 +406,12 @@ impl Connection {
             && self.has_reply_room()
     }
 
-    /// Is there room for further replies?
+    /// Whether there is room for more replies.
     pub fn has_reply_room(&self) -> bool {
         self.output.len() + self.held_reply_bytes < OUTPUT_SOFT_BYTES_MAX
     }
 
-    /// Would [`next`](Self::next) find something?
+    /// Whether [`next`](Self::next) would find something.
     pub fn has_input_work(&self) -> bool {
         if self.is_held {
             return self.replies.is_empty() && self.has_room();
@@ -436,14 +424,14 @@ impl Connection {
         self.answered(Reply::error(text))
     }
 
-    /// Give a new request its reply.
+    /// Number a new request and answer it.
     fn answered(&mut self, reply: Reply) -> Next {
         let number = self.number();
         self.answer(number, reply);
         Next::Answered
     }
 
-    /// Number a new request.
+    /// Assign a number to a new request.
     fn number(&mut self) -> u64 {
         self.replies.push_back(None);
         self.first_number + self.replies.len() as u64 - 1
@@ -456,9 +444,9 @@ impl Connection {
         self.incomplete_since = None;
     }
 
-    /// Take the request just found; `None` if it must wait.
+    /// Process the request just parsed; `None` if it must wait.
     fn take_request(&mut self, intake: &Intake<'_>) -> Option<Next> {
-        // Taken out, so that the arguments do not borrow the rest of the connection.
+        // Taken out so that the arguments do not borrow the rest of the connection.
         let input = std::mem::take(&mut self.input);
         let parser = std::mem::take(&mut self.parser);
         let next = self.take(parser.args(&input), intake);
@@ -484,7 +472,7 @@ impl Connection {
             Err(reply) => Some(self.answered(reply)),
             Ok(Request::Local(spec)) => self.replies.is_empty().then(|| {
                 if spec.id == CommandId::Quit {
-                    // What is pipelined after a QUIT is not executed.
+                    // Requests pipelined after a QUIT are not executed.
                     self.end_input();
                     self.is_closing = true;
                 }
@@ -519,7 +507,7 @@ impl Connection {
         }
     }
 
-    /// Put a command into its lane; `None` if it must wait.
+    /// Queue a command in its lane; `None` if it must wait.
     fn take_command(&mut self, command: &Command<'_>, intake: &Intake<'_>) -> Option<Next> {
         if let Some(refusal) = intake.refusal_of(command) {
             return Some(self.answered(refusal.clone()));
@@ -562,7 +550,7 @@ impl Connection {
             let keys = keys.iter().map(<[u8]>::to_vec).collect();
             self.alone = Some((Alone::Watch(keys), None));
         }
-        // A session keeps the replies to its commands, and `WATCH` makes the log keep versions.
+        // A session stores the replies to its commands, and `WATCH` makes the log assign versions.
         let is_read = mode == Mode::Partitions
             && stamp.is_none()
             && command.only_reads()
@@ -596,7 +584,7 @@ impl Connection {
         Some(Next::Scan(OwnedArgs::new(args)))
     }
 
-    /// Answer a request: its reply is sent when all before it are.
+    /// Answer a request: its reply is sent once all earlier requests are answered.
     fn answer(&mut self, number: u64, reply: Reply) {
         let place = (number - self.first_number) as usize;
         if place > 0 {
@@ -618,13 +606,13 @@ impl Connection {
         self.first_number += 1;
     }
 
-    /// Answer a request that was found to be [`Next::Local`] or [`Next::LocalTransaction`].
+    /// Answer a request that was returned as [`Next::Local`] or [`Next::LocalTransaction`].
     pub fn answer_local(&mut self, reply: Reply) {
         self.answered(reply);
     }
 
-    /// A request that went alone has its reply: the items of its transaction, some of which are
-    /// still to be answered here, and the replies of the others. [`answer_alone`] ends it.
+    /// If the request that runs alone has its reply: the items of its transaction, some of which this replica still has
+    /// to answer, and the replies of the others. [`answer_alone`] completes it.
     ///
     /// [`answer_alone`]: Self::answer_alone
     pub fn take_alone(&mut self) -> Option<(Vec<Item>, Reply)> {
@@ -640,24 +628,24 @@ impl Connection {
         }
     }
 
-    /// Answer a request that went alone.
+    /// Answer the request that runs alone.
     pub fn answer_alone(&mut self, reply: Reply) {
         self.alone = None;
         self.answer(self.first_number, reply);
     }
 
-    /// Has it said the password, or is there none?
+    /// Whether it is authenticated, or no password is required.
     pub fn is_trusted(&self) -> bool {
         self.is_trusted
     }
 
-    /// It has said the password; or is asked for it again.
+    /// Set whether it is authenticated.
     pub fn trust(&mut self, is_trusted: bool) {
         self.is_trusted = is_trusted;
         self.parser.set_untrusted(!is_trusted);
     }
 
-    /// Forget everything that `RESET` resets.
+    /// Reset the state that `RESET` resets.
     pub fn reset(&mut self) {
         self.protocol = Protocol::Resp2;
         self.name.clear();
@@ -672,12 +660,12 @@ impl Connection {
         self.output.grown();
     }
 
-    /// Are there more unsent replies than any client may have?
+    /// Whether the unsent replies exceed the hard limit.
     pub fn is_over_output_limit(&self) -> bool {
         self.output.len() > OUTPUT_HARD_BYTES_MAX
     }
 
-    /// Write as much output as the socket takes.
+    /// Write as much output as the socket accepts.
     pub fn write_output(&mut self, now: Instant) -> io::Result<()> {
         let before = self.output.len();
         while self.is_writable && !self.output.is_empty() {
@@ -712,9 +700,9 @@ impl Connection {
         self.output.is_empty() && self.wire.is_flushed()
     }
 
-    /// The limit that this client has run into by letting time pass.
+    /// The time limit that this client has exceeded, if any.
     pub fn timed_out(&self, now: Instant, timeouts: &ClientTimeouts) -> Option<LimitHit> {
-        // What cannot be read for want of room is not the client's fault.
+        // Input that cannot be read for lack of room is not the client's fault.
         let incomplete = self.incomplete_since.filter(|_| self.has_room());
         let handshaking = Some(self.accepted).filter(|_| self.wire.is_handshaking());
         let untrusted = Some(self.accepted).filter(|_| !self.is_trusted);
@@ -737,7 +725,7 @@ impl Connection {
         })
     }
 
-    /// Memory that this client makes the replica hold, about.
+    /// Approximate memory that the replica holds for this client.
     fn held_bytes(&self) -> usize {
         let buffers = self.input.memory_bytes() + self.output.memory_bytes();
         let requests = self.parser.memory_bytes() + self.lanes_memory_bytes;
@@ -751,7 +739,7 @@ impl Connection {
             + self.watches.memory_bytes()
     }
 
-    /// Nothing is left to do for this client.
+    /// Nothing remains to be done for this client.
     pub fn is_finished(&self) -> bool {
         let is_answered = self.replies.is_empty() && !self.is_held && !self.is_parser_blocked;
         self.has_nothing_unsent() && is_answered && (self.is_closing || self.is_input_over)
@@ -774,7 +762,7 @@ impl ClientConnection for Connection {
     }
 }
 
-/// The error of a command that stores too long a key or value.
+/// The error for a command with a key or value that is too long.
 fn over_limit(command: &Command<'_>) -> Option<Reply> {
     let (key_len_bytes, value_len_bytes) = command.stored_len_bytes();
     let over = |what, len_bytes, limit| {
@@ -789,7 +777,7 @@ fn over_limit(command: &Command<'_>) -> Option<Reply> {
         .or_else(|| too_many_keys(command.keys()))
 }
 
-/// The error of a command or transaction of so many keys, if they are too many.
+/// The error for a command or transaction that names too many keys.
 fn too_many_keys(keys: usize) -> Option<Reply> {
     (keys > REQUEST_KEYS_MAX).then(|| {
         Reply::error(format!(

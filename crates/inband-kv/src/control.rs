@@ -1,4 +1,4 @@
-//! How other threads watch and direct a running replica.
+//! How other threads monitor and control a running replica.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,79 +13,76 @@ use crate::export::{ExportError, Summary};
 use crate::limit_hits::{LimitHit, LimitHits};
 use crate::store::{SharedDbs, StoreError};
 
-/// Buckets of the latency histogram; bucket `i` counts round trips below `2^i` microseconds that
-/// are in no lower bucket, the last one all others.
+/// Buckets of the latency histogram. Bucket `i` counts round trips below `2^i` microseconds that are in no lower
+/// bucket; the last one counts all others.
 pub const LATENCY_BUCKETS: usize = 28;
 
-/// Time between looks at a replica that is being waited for.
+/// Polling interval while waiting for a replica.
 const WAIT_STEP: Duration = Duration::from_millis(2);
 
-/// What a replica is doing.
+/// The state of a replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Last instances applied, of all logs together.
+    /// Sum of the applied instances of all logs.
     pub applied_instance: u64,
     /// Last instance applied, by log.
     pub applied_instances: Vec<u64>,
-    /// Replicated time, the highest of all partitions.
+    /// Replicated time in milliseconds: the latest of all partitions.
     pub time_ms: u64,
-    /// How far the wall clock is ahead of the majority of the replicas'; `None`: too few are heard of, or
-    /// they do not agree.
+    /// How far the wall clock is ahead of the majority's; `None` if too few replicas answer or they do not agree.
     pub clock_skew_ms: Option<i64>,
-    /// Other replicas whose clocks were heard of.
+    /// Number of other replicas whose clocks are known.
     pub clocks_heard: u64,
-    /// Why commands are refused for want of a clock.
+    /// Why commands are refused, if the time is not known.
     pub clock_refusal: Option<String>,
-    /// Why writes are refused.
+    /// Why writes are refused, if they are.
     pub write_refusal: Option<String>,
-    /// Number of keys.
     pub keys: u64,
     /// Named client sessions.
     pub client_sessions: u64,
-    /// Open connections.
     pub connected_clients: u64,
-    /// Connections accepted so far.
+    /// Connections accepted since the start.
     pub connections_total: u64,
     /// How often each limit was hit, in the order of [`LimitHit::ALL`].
     pub limit_hits: [u64; LimitHit::ALL.len()],
-    /// Memory that the clients make this replica hold.
+    /// Memory that this replica holds for clients.
     pub clients_memory_bytes: u64,
-    /// Requests answered on this replica.
+    /// Requests answered by this replica.
     pub requests_total: u64,
-    /// Commands applied, of all replicas.
+    /// Commands applied, submitted by any replica.
     pub commands_applied_total: u64,
-    /// Commands that were read beside the log on this replica.
+    /// Commands that this replica has read without going through the log.
     pub reads_total: u64,
     /// Values submitted by this replica.
     pub values_submitted_total: u64,
-    /// Values that this replica submitted and that are undecided.
+    /// Undecided values that this replica has submitted.
     pub values_in_flight: u64,
-    /// Bytes that were delivered and are not applied, because a partition waits at a marker.
+    /// Bytes delivered and not applied, because a partition waits at a marker.
     pub delivered_bytes: u64,
     /// Commands answered with "outcome unknown".
     pub outcomes_unknown_total: u64,
     /// A checkpoint is being fetched.
     pub is_loading: bool,
-    /// Bytes of it received so far.
+    /// Bytes of that checkpoint received so far.
     pub loading_bytes: u64,
-    /// Bytes there are to be received.
+    /// Size of that checkpoint.
     pub loading_bytes_total: u64,
     /// Checkpoints installed.
     pub checkpoints_installed_total: u64,
     /// Checkpoints served to peers.
     pub checkpoints_served_total: u64,
-    /// No new commands are taken.
+    /// No new commands are accepted.
     pub is_draining: bool,
-    /// Draining, and nothing is undecided or queued.
+    /// Draining is complete: nothing is undecided or queued.
     pub is_drained: bool,
     /// Counts of command round trips, see [`LATENCY_BUCKETS`].
     pub latency_us_buckets: [u64; LATENCY_BUCKETS],
 }
 
-/// Counters that the replica's thread writes and anybody reads.
+/// Counters written by the replica's thread and read by any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// One a log.
+    /// One per log.
     pub applied_instances: Vec<AtomicU64>,
     pub time_ms: AtomicU64,
     pub keys: AtomicU64,
@@ -106,7 +103,6 @@ pub(crate) struct Counters {
     pub latency_us_buckets: [AtomicU64; LATENCY_BUCKETS],
 }
 
-/// Add to a counter that only one thread writes.
 pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.store(counter.load(Ordering::Relaxed) + number, Ordering::Relaxed);
 }
@@ -124,7 +120,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Status {
-    /// How often a limit was hit.
     pub fn hits(&self, limit: LimitHit) -> u64 {
         self.limit_hits[limit as usize]
     }
@@ -141,7 +136,7 @@ impl Counters {
     }
 }
 
-/// Watches and directs one replica. Shared between threads.
+/// Monitors and controls one replica. Shared between threads.
 pub struct ReplicaControl {
     pub(crate) counters: Counters,
     pub(crate) limit_hits: Arc<LimitHits>,
@@ -150,7 +145,7 @@ pub struct ReplicaControl {
     pub(crate) checkpoints_served: Arc<AtomicU64>,
     stop: AtomicBool,
     drain: AtomicBool,
-    /// It drains because the process ends.
+    /// It drains because the process is exiting.
     is_ending: AtomicBool,
     waker: Waker,
     dbs: SharedDbs,
@@ -193,7 +188,7 @@ impl ReplicaControl {
         }
     }
 
-    /// A snapshot of what the replica is doing.
+    /// A snapshot of the replica's state.
     pub fn status(&self) -> Status {
         let c = &self.counters;
         let applied_instances: Vec<u64> = c.applied_instances.iter().map(get).collect();
@@ -229,27 +224,26 @@ impl ReplicaControl {
         }
     }
 
-    /// Ask the replica to return from `run`; what is applied is synced first.
+    /// Ask the replica to return from `run`; applied instances are synced first.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Take no new commands, decide and answer those that were taken, but not for longer than `timeout`,
-    /// and then [stop](Self::stop).
+    /// Stop accepting commands, wait up to `timeout` until the accepted ones are decided and answered, then
+    /// [stop](Self::stop).
     pub fn drain_and_stop(&self, timeout: Duration) {
         self.is_ending.store(true, Ordering::Release);
         self.drain_and_wait(timeout);
         self.stop();
     }
 
-    /// Ask the replica to take no new commands. Those it has taken are still decided and answered.
     pub fn drain(&self) {
         self.drain.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Ask for a drain and wait for its end; `false` if it takes longer than `timeout`.
+    /// Drain and wait for completion; `false` after `timeout`.
     pub fn drain_and_wait(&self, timeout: Duration) -> bool {
         self.drain();
         let deadline = Instant::now() + timeout;
@@ -262,7 +256,7 @@ impl ReplicaControl {
         true
     }
 
-    /// About how many keys have an expiry time.
+    /// Approximate number of keys with an expiry time.
     pub fn expiring_keys(&self) -> u64 {
         self.dbs.expiring_keys()
     }
@@ -272,14 +266,14 @@ impl ReplicaControl {
         self.dbs.sync_applied()
     }
 
-    /// Applied instances, one a log, and a hash over everything replicated, at one moment. Reads all
-    /// stores, on the calling thread.
+    /// Applied instances, one per log, and a hash over the whole replicated state, all at one point in time. Reads all
+    /// stores on the calling thread.
     pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
         self.dbs.digest()
     }
 
-    /// Write all keys, as they are at one moment, while the replica goes on; see [`crate::export`].
-    /// Reads all stores, on the calling thread.
+    /// Write all keys, as of one point in time, while the replica keeps running; see [`crate::export`]. Reads all
+    /// stores on the calling thread.
     pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
         self.dbs.export(to)
     }
@@ -298,7 +292,7 @@ impl ReplicaControl {
 
     pub(crate) fn wake(&self) {
         if let Err(error) = self.waker.wake() {
-            // The replica looks at its flags in every turn anyway, only later.
+            // The replica checks its flags in every turn anyway, only later.
             tracing::warn!("waking the replica: {error}");
         }
     }

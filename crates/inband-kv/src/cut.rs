@@ -1,6 +1,6 @@
-//! A cut through all stores at one entry of the log of commands over several partitions: what an
-//! export reads. Between two turns of the machine the partitions are where their logs happen to be,
-//! and one may have a client's second write without another having its first.
+//! A consistent cut through all stores at one entry of the log of cross-partition commands, for exports. Between two
+//! turns of the machine each partition is wherever its log happens to be, and one may have a client's second write
+//! while another lacks its first.
 
 use std::io::Write;
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
@@ -12,22 +12,21 @@ use rocksdb::DB;
 use crate::export::{export_frozen, ExportError, Summary};
 use crate::limits::CUT_WAIT_MS_MAX;
 
-/// Longest time that the machine waits for somebody to look.
+/// Longest time that the machine waits for the reader to take its snapshots.
 const LOOK_MAX: Duration = Duration::from_millis(CUT_WAIT_MS_MAX);
 
-/// The machine's end: it stands still while somebody looks.
+/// The machine's end: the machine pauses while the reader takes snapshots.
 pub(crate) struct Cut {
     there: SyncSender<Vec<Arc<DB>>>,
     seen: Receiver<()>,
 }
 
-/// The end of who wants to look.
+/// The reader's end.
 pub struct CutWaiter {
     there: Receiver<Vec<Arc<DB>>>,
     seen: SyncSender<()>,
 }
 
-/// Both ends.
 pub(crate) fn cut() -> (Cut, CutWaiter) {
     let (there, arrives) = sync_channel(1);
     let (sees, seen) = sync_channel(1);
@@ -39,9 +38,9 @@ pub(crate) fn cut() -> (Cut, CutWaiter) {
 }
 
 impl Cut {
-    /// The databases, one a log, hold what is before the cut and nothing else.
+    /// The databases, one per log, hold exactly what precedes the cut.
     pub(crate) fn show(self, dbs: Vec<Arc<DB>>) {
-        // Whoever waited may have given up.
+        // The waiting reader may have given up.
         if self.there.send(dbs).is_ok() {
             let _ = self.seen.recv_timeout(LOOK_MAX);
         }
@@ -49,14 +48,14 @@ impl Cut {
 }
 
 impl CutWaiter {
-    /// Export what is there at the cut, which has to come within `limit`.
+    /// Export the state at the cut, which must be reached within `limit`.
     pub fn export(self, to: impl Write, limit: Duration) -> Result<Summary, ExportError> {
         let arrived = self.there.recv_timeout(limit);
         let dbs = arrived.map_err(|_| ExportError::NoCut {
             limit_ms: limit.as_millis() as u64,
         })?;
         let snapshots: Vec<_> = dbs.iter().map(|db| db.snapshot()).collect();
-        // Full or gone: the machine has gone on, and what was seen is no cut.
+        // Full or disconnected: the machine has moved on, and the snapshots are not a cut.
         if self.seen.send(()).is_err() {
             return Err(ExportError::NoCut {
                 limit_ms: CUT_WAIT_MS_MAX,

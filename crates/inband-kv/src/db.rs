@@ -1,4 +1,4 @@
-//! RocksDB as this store uses it: column families and options.
+//! Column families and options of RocksDB.
 
 use std::path::Path;
 
@@ -12,41 +12,36 @@ use crate::store::StoreError;
 
 /// Keys and values: `xxh3_64(key) | key` -> record.
 pub const DATA: &str = "data";
-/// Keys by the time they expire: `expire_at_ms | xxh3_64(key) | key` -> nothing.
+/// Keys by expiry time: `expire_at_ms | xxh3_64(key) | key` -> nothing.
 pub const EXPIRY: &str = "expiry";
-/// Everything else that is replicated; RocksDB insists on a column family of this name.
+/// All other replicated data; RocksDB requires a column family with this name.
 pub const META: &str = "default";
-/// What this replica needs after a crash, at its own times: no part of the replicated state.
+/// What this replica alone needs after a crash: not part of the replicated state.
 pub const LOCAL: &str = "local";
 
-/// The column families that are equal on all replicas.
+/// The column families that are identical on all replicas.
 pub const REPLICATED_FAMILIES: [&str; 3] = [DATA, EXPIRY, META];
-/// All column families.
 pub const COLUMN_FAMILIES: [&str; 4] = [DATA, EXPIRY, META, LOCAL];
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const MEMTABLE_BLOOM_RATIO: f64 = 0.1;
-/// Length of the hash that every data key starts with.
+/// Length of the hash at the start of each data key.
 pub const HASH_LEN_BYTES: usize = 8;
-/// Info logs of RocksDB kept beside the data.
+/// Number of RocksDB info logs kept beside the data.
 const INFO_LOGS_KEPT: usize = 2;
 const SMALL_WRITE_BUFFER_BYTES: usize = 8 * 1024 * 1024;
 
 /// The column families of an open database.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
-    /// See [`DATA`].
     pub data: &'a ColumnFamily,
-    /// See [`EXPIRY`].
     pub expiry: &'a ColumnFamily,
-    /// See [`META`].
     pub meta: &'a ColumnFamily,
-    /// See [`LOCAL`].
     pub local: &'a ColumnFamily,
 }
 
 impl<'a> Columns<'a> {
-    /// Look the handles up.
+    /// Look up the handles.
     pub fn of(db: &'a DB) -> Result<Self, StoreError> {
         Ok(Self {
             data: family(db, DATA)?,
@@ -57,13 +52,12 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// One column family.
 pub fn family<'a>(db: &'a DB, name: &'static str) -> Result<&'a ColumnFamily, StoreError> {
     db.cf_handle(name)
         .ok_or(StoreError::ColumnFamilyMissing(name))
 }
 
-/// The block cache that all databases of a replica share.
+/// The block cache shared by all databases of a replica.
 pub fn block_cache() -> Result<Cache, StoreError> {
     Ok(Cache::new_lru_cache(ROCKSDB_BLOCK_CACHE_BYTES)?)
 }
@@ -83,7 +77,7 @@ pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, Sto
         let mut family = Options::default();
         if name == DATA {
             family.set_write_buffer_size(ROCKSDB_WRITE_BUFFER_BYTES);
-            // Most lookups of a memtable are for keys that are not in it.
+            // Most memtable lookups are for keys that are not in the memtable.
             family.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO);
             family.set_memtable_whole_key_filtering(true);
         } else {
@@ -95,10 +89,10 @@ pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, Sto
     Ok(DB::open_cf_descriptors(&options, path, families)?)
 }
 
-/// Open the database in `path` without changing anything in it.
+/// Open the database in `path` read-only.
 pub fn open_database_to_read(path: &Path) -> Result<DB, StoreError> {
     let options = Options::default();
-    // A database of an earlier version lacks a family.
+    // A database written by an earlier version lacks a column family.
     let families = DB::list_cf(&options, path)?;
     Ok(DB::open_cf_for_read_only(&options, path, families, false)?)
 }

@@ -1,5 +1,5 @@
-//! What each replicated command does. Deterministic: it sees the keyspace, its replicated time and
-//! its arguments, nothing else.
+//! What each replicated command does. Deterministic: it depends only on the keyspace, its replicated time and its
+//! arguments.
 
 use std::borrow::Cow;
 
@@ -16,14 +16,14 @@ use crate::parse::{strict_integer, NOT_AN_INTEGER};
 
 const MS_PER_S: i64 = 1000;
 
-/// Reply of `TTL` if the key does not exist.
+/// `TTL` reply for a key that does not exist.
 const TTL_NO_KEY: i64 = -2;
-/// Reply of `TTL` if the key does not expire.
+/// `TTL` reply for a key that does not expire.
 const TTL_NO_EXPIRY: i64 = -1;
 
 type Result<T> = std::result::Result<T, rocksdb::Error>;
 
-/// Execute one command. `INBAND.SESSION NEW` is not one: sessions are not in the keyspace.
+/// Execute one command, except `INBAND.SESSION NEW`: sessions are not in the keyspace.
 pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
     Ok(match command {
         Command::Get(key) => bulk_or_nil(keys, key)?,
@@ -129,9 +129,9 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
     })
 }
 
-/// Execute the commands of a transaction. A reply for which there is no room is left out, and from
-/// then on nothing is read for a reply. What was written is kept in memory until the end: once it is too much,
-/// nothing more is written. Every replica decides this alike, for it depends on the commands and the keys alone.
+/// Execute the commands of a transaction. When the reply limit is exceeded, the reply is dropped and no later command
+/// is read for its reply. Writes are kept in memory until the end: beyond the limit nothing more is written. Every
+/// replica makes the same decision, because it depends only on the commands and the keys.
 fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
     let (mut replies, mut len_bytes, mut is_full) = (Vec::new(), 0, false);
     let put_before = keys.put_bytes();
@@ -182,8 +182,8 @@ fn values_of(keys: &mut impl Keys, names: &Strings<'_>) -> Result<Reply> {
     Ok(Reply::Array(values))
 }
 
-/// What `WATCH` compares: the version of the record; of a key that is not there, 0, and of one that
-/// was written before there were versions, 1.
+/// The version that `WATCH` compares: 0 for a key that does not exist, 1 for a record written before there were
+/// versions.
 fn version_of(keys: &mut impl Keys, key: &[u8]) -> Result<u64> {
     Ok(keys.get(key)?.map_or(0, |record| record.version.max(1)))
 }
@@ -209,10 +209,10 @@ fn bulk_or_nil(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
     Ok(keys.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
 }
 
-/// When `expiry` is, as a Unix time in milliseconds; 0 if never.
+/// The expiry as a Unix time in milliseconds; 0 if never.
 fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
     let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-    // A time that is reached already is at least 1: 0 would mean never.
+    // A time in the past is clamped to 1: 0 would mean never.
     let at = |ms: i64| ms.max(1) as u64;
     match expiry {
         Expiry::Never => 0,
@@ -222,7 +222,7 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
     }
 }
 
-/// Store a value, or delete the key if its time is over already.
+/// Store a value, or delete the key if the expiry time has passed.
 fn put_or_expire(keys: &mut impl Keys, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
     if expire_at_ms != 0 && expire_at_ms <= keys.now_ms() {
         keys.delete(key)?;
@@ -289,7 +289,7 @@ fn put_all(keys: &mut impl Keys, pairs: &Strings<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The bytes from `start` to `end`, both included; negative ones count from the end.
+/// The bytes from `start` to `end`, both inclusive; negative indices count from the end.
 fn range_of(value: &[u8], start: i64, end: i64) -> &[u8] {
     let len = value.len() as i64;
     let place = |at: i64| if at < 0 { (len + at).max(0) } else { at };
@@ -400,7 +400,7 @@ fn expire(keys: &mut impl Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) ->
     let before_ms = record.expire_at_ms;
     let at_ms = expire_at_ms(expiry, now_ms, before_ms);
     let has_expiry = before_ms != 0;
-    // A key without expiry expires later than any time.
+    // A key without an expiry counts as expiring later than any other.
     let takes_effect = match when {
         ExpireWhen::Always => true,
         ExpireWhen::NoExpiry => !has_expiry,
@@ -433,7 +433,7 @@ fn ttl(keys: &mut impl Keys, key: &[u8], unit: TimeUnit) -> Result<Reply> {
         None => TTL_NO_KEY,
         Some(record) if record.expire_at_ms == 0 => TTL_NO_EXPIRY,
         Some(record) => {
-            // Within a command over several partitions some times may be a little behind `now_ms`.
+            // In a cross-partition command, some partitions' times may be slightly behind `now_ms`.
             let left_ms = record.expire_at_ms.saturating_sub(now_ms);
             let left_ms = i64::try_from(left_ms).unwrap_or(i64::MAX);
             match unit {

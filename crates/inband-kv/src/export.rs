@@ -1,5 +1,5 @@
-//! All keys of a replica as one stream: for backups, and to move data into a cluster of another
-//! number of partitions. [`crate::import`] reads it.
+//! All keys of a replica as one stream, for backups and for moving data to a cluster with a different number of
+//! partitions. [`crate::import`] reads it.
 //!
 //! ```text
 //! magic "IBEXPT1\n" | partitions u64 | time_ms u64
@@ -8,9 +8,9 @@
 //! end:    2 u8 | keys u64 | xxh3 of the blocks' hashes u64
 //! ```
 //!
-//! Numbers are big-endian. `expire_at_ms` is a Unix time, 0 if the key does not expire. `partitions`
-//! and `time_ms`, the replicated time, tell where the data come from; nothing depends on them. Keys
-//! that have expired are left out. What is not a key is not in it: sessions, above all.
+//! Numbers are big-endian. `expire_at_ms` is a Unix time, 0 if the key does not expire. `partitions` and `time_ms`, the
+//! replicated time, describe the source and are informational. Expired keys are omitted, and so is everything that is
+//! not a key, such as sessions.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -22,36 +22,34 @@ use crate::db::{family, DATA, HASH_LEN_BYTES};
 use crate::keyspace::{is_live, record};
 use crate::store::{SharedDbs, Snapshot, StoreError};
 
-/// Start of the stream; the digit is the version.
+/// First bytes of the stream; the digit is the version.
 pub const MAGIC: [u8; 8] = *b"IBEXPT1\n";
-/// A block of records follows.
 pub const BLOCK: u8 = 1;
-/// The end follows.
 pub const END: u8 = 2;
-/// Length of what stands before a record's key.
+/// Length of the header in front of a record's key.
 pub const RECORD_HEADER_LEN_BYTES: usize = 16;
-/// A block is full from this length on.
+/// A block is written when it reaches this length.
 const BLOCK_LEN_BYTES: usize = 256 * 1024;
 
-/// Why an export failed. What was written is no complete stream.
+/// Why an export failed. What has been written is not a complete stream.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// It could not be written.
+    /// The stream could not be written.
     #[error("writing the export: {0}; is the disk full? Remove the file and export again")]
     Io(#[from] io::Error),
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The partitions did not come to one moment.
+    /// The partitions did not reach a common cut in time.
     #[error("the partitions did not come to one moment within {limit_ms} ms; is one of them without a leader? Try again")]
     NoCut {
-        /// How long was waited.
+        /// The time limit.
         limit_ms: u64,
     },
-    /// The replica has started and is not yet where it was when it crashed.
+    /// The replica was started and has not caught up with its state before the crash.
     #[error("command {entry} over several partitions is applied in some of them only, as after a crash; let the replica run until it has caught up, then export again")]
     HalfApplied {
-        /// The command.
+        /// The cross-partition command's number.
         entry: u64,
     },
 }
@@ -62,28 +60,27 @@ impl From<rocksdb::Error> for ExportError {
     }
 }
 
-/// What a stream holds.
+/// The contents of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Partitions of the replica that it is from.
+    /// Number of partitions of the source.
     pub partitions: u64,
-    /// Its replicated time.
+    /// Replicated time of the source.
     pub time_ms: u64,
-    /// Keys.
     pub keys: u64,
     /// Length of the stream.
     pub len_bytes: u64,
 }
 
-/// Write all keys of `dbs`, as they are at one moment, while the replica goes on. Of several
-/// partitions each is where its log happens to be, see [`crate::cut`].
+/// Write all keys of `dbs`, as of one point in time, while the replica keeps running. With several partitions, each is
+/// wherever its log happens to be; see [`crate::cut`].
 pub fn export(dbs: &SharedDbs, to: impl Write) -> Result<Summary, ExportError> {
     let frozen = dbs.handles();
     let snapshots = dbs.freeze(&frozen)?;
     export_frozen(&frozen, &snapshots, to)
 }
 
-/// Write all keys of these snapshots, one a log.
+/// Write all keys of these databases, one per log.
 pub(crate) fn export_frozen(
     frozen: &[Arc<DB>],
     snapshots: &[Snapshot<'_>],
@@ -115,7 +112,7 @@ pub(crate) fn export_frozen(
 
 struct Writer<W> {
     to: W,
-    /// The records of the block being filled.
+    /// The records of the current block.
     block: Vec<u8>,
     count: u32,
     hashes: Xxh3,
@@ -201,7 +198,6 @@ fn block_header(count: u32, len_bytes: u32) -> [u8; 9] {
     header
 }
 
-/// The hash of a block.
 pub fn block_hash(header: &[u8; 9], records: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(header);

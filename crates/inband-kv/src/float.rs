@@ -1,25 +1,23 @@
-//! Numbers of `INCRBYFLOAT`: the same on every replica.
+//! `INCRBYFLOAT` arithmetic, with the same result on every replica.
 //!
-//! Redis adds in 80 bits and prints 17 decimals. Decimal numbers up to 10^20 with up to 17 decimals are added exactly
-//! here, which prints the same; others as 64-bit floating point numbers.
+//! Redis adds 80-bit floating-point numbers and prints 17 decimals. Decimal numbers up to 10^20 with up to 17 decimals
+//! are added exactly here, which prints the same; others are added as 64-bit floating-point numbers.
 
-/// An argument or a stored value is no number.
+/// Error for an argument or a stored value that is not a number.
 pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
 
 const DECIMALS: i32 = 17;
-/// Fixed-point numbers stay below this.
+/// Fixed-point numbers are below this.
 const FIXED_END: i128 = 10i128.pow(20 + DECIMALS as u32);
 
-/// A number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
-    /// So many units of 10^-17.
+    /// In units of 10^-17.
     Fixed(i128),
-    /// One that does not fit.
+    /// A number that does not fit the fixed-point form.
     Float(f64),
 }
 
-/// The number of this text.
 pub fn parse(text: &[u8]) -> Option<Number> {
     let text = std::str::from_utf8(text).ok()?;
     if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.iI".contains(c)) {
@@ -65,7 +63,7 @@ impl Number {
         }
     }
 
-    /// The sum as text; `None`: it would be infinite or no number.
+    /// The sum as text; `None` if it is infinite or NaN.
     pub fn plus(self, other: Number) -> Option<String> {
         if let (Number::Fixed(a), Number::Fixed(b)) = (self, other) {
             let sum = a + b;

@@ -1,9 +1,9 @@
 //! Glob-style patterns as Redis matches them: `*`, `?`, `[a-c]`, `[^x]`, `\` quotes.
 
-/// Does `text` match `pattern`? Time is bounded by the product of their lengths.
+/// Whether `text` matches `pattern`. The running time is bounded by the product of their lengths.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on if the text does not match further: after the last star, one byte later.
+    // Where to resume after a mismatch: after the last star, one byte later in the text.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if pattern.get(p) == Some(&b'*') {
@@ -32,7 +32,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Match one byte with the pattern element at `p`; also where the next element starts.
+/// Match one byte against the pattern element at `p`. Also returns where the next element starts.
 fn match_one(pattern: &[u8], p: usize, byte: u8) -> (bool, usize) {
     match pattern[p] {
         b'?' => (true, p + 1),
@@ -50,7 +50,7 @@ fn match_class(pattern: &[u8], mut p: usize, byte: u8) -> (bool, usize) {
     let mut matched = false;
     loop {
         match pattern.get(p) {
-            // A class that is not closed ends with the pattern, as in Redis.
+            // An unclosed class ends with the pattern, as in Redis.
             None => return (matched != negated, p),
             Some(b']') => return (matched != negated, p + 1),
             Some(b'\\') if p + 1 < pattern.len() => {

@@ -1,6 +1,5 @@
-//! Asks a replica for the stream of [`crate::export`], reads such a stream, and puts its keys into a
-//! cluster by ordinary commands: so the number of partitions, of replicas and what is there already
-//! make no difference.
+//! Requests the stream of [`crate::export`] from a replica, reads it, and puts its keys into a cluster with ordinary
+//! commands, so the target may have a different number of partitions or replicas, or hold data already.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -13,45 +12,42 @@ use crate::access::{Access, ClientStream};
 use crate::export::{block_hash, Summary, BLOCK, END, MAGIC, RECORD_HEADER_LEN_BYTES};
 use crate::limits::{COMMAND_LEN_BYTES_MAX, EXPORT_IO_TIMEOUT_MS, STORED_VALUE_LEN_BYTES_MAX};
 
-/// Commands sent before their replies are awaited.
+/// Maximum number of commands in flight.
 const PIPELINE_COMMANDS: usize = 64;
-/// The same in bytes.
+/// The same limit in bytes.
 const PIPELINE_BYTES: usize = 256 * 1024;
-/// How often a key is tried again that could not be set for the moment.
+/// How often to retry a key after a temporary error.
 const RETRIES: usize = 20;
-/// Pause before that.
+/// Pause before a retry.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// Longest block: a full one and one more record.
+/// Longest block: a full one plus one record.
 const BLOCK_LEN_BYTES_MAX: u32 = (STORED_VALUE_LEN_BYTES_MAX + COMMAND_LEN_BYTES_MAX) as u32;
-/// Longest silence of the cluster.
+/// Timeout for reads from and writes to the cluster.
 const IO_TIMEOUT: Duration = Duration::from_millis(EXPORT_IO_TIMEOUT_MS);
 
 /// Why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The stream could not be read, or the cluster not be reached. Setting keys again does no harm.
+    /// The stream could not be read, or the cluster could not be reached. Repeating the import is safe.
     #[error("{0}; when that is cured, do it again")]
     Io(#[from] io::Error),
-    /// It is not what an export has written.
+    /// The stream is not a complete, undamaged export.
     #[error("the export is damaged or cut off ({0}); import from another copy")]
     Damaged(&'static str),
     /// A newer program wrote it.
     #[error("the export is of another version than this program knows; import with the program that wrote it, or a newer one")]
     Version,
-    /// The cluster has keys already.
+    /// The cluster already has keys.
     #[error("the cluster has {0} keys already; import into an empty one, or with --overwrite")]
     NotEmpty(u64),
-    /// A key was refused.
     #[error("the cluster answered {reply:?} to SET of a key of {key_len_bytes} bytes with {value_len_bytes} bytes")]
     Refused {
-        /// What it said.
+        /// The error reply.
         reply: String,
-        /// Length of the key.
         key_len_bytes: usize,
-        /// Length of the value.
         value_len_bytes: usize,
     },
-    /// No export was begun.
+    /// The replica did not start the export.
     #[error(
         "the replica answered {0:?} to INBAND.EXPORT; is it one of Inband's, of this version?"
     )]
@@ -64,16 +60,13 @@ pub enum ImportError {
 /// One key of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportedKey<'a> {
-    /// When it expires, as a Unix time; 0: never.
+    /// Expiry as a Unix time in milliseconds; 0: never.
     pub expire_at_ms: u64,
-    /// The key.
     pub key: &'a [u8],
-    /// Its value.
     pub value: &'a [u8],
 }
 
-/// Read a whole stream and check it; `visit` gets each key once the block that it is in was found to
-/// be undamaged.
+/// Read and verify a whole stream. `visit` gets each key after its block has been verified.
 pub fn read(
     from: impl Read,
     visit: &mut dyn FnMut(ExportedKey<'_>) -> Result<(), ImportError>,
@@ -139,7 +132,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Read a block behind its first byte: the number of its records, and its hash.
+    /// Read a block after its first byte: the number of its records, and its hash.
     fn block(&mut self, block: &mut Vec<u8>) -> Result<(u32, u64), ImportError> {
         let mut header = [BLOCK; 9];
         self.exact(&mut header[1..])?;
@@ -199,15 +192,15 @@ fn visit_block(
     Ok(())
 }
 
-/// Ask the replica that listens for clients at `address` for an export: its stream, to be
-/// [read](read), and about how many keys will be in it. Everything that was answered before is in it,
-/// whichever replica answered.
+/// Request an export from the replica that listens for clients at `address`. Returns the stream, to be [read](read),
+/// and the approximate number of keys in it. The export includes every write that any replica acknowledged before this
+/// call.
 pub fn ask_for_export(
     address: SocketAddr,
     access: &Access,
 ) -> Result<(u64, impl Read), ImportError> {
     let mut client = Client::connect(address, access)?;
-    // The count goes over all partitions: when this replica has answered it, it has what was decided
+    // The count involves all partitions: once this replica has answered it, it has applied everything that was decided
     // before.
     let keys = client.count_keys()?;
     let reply = client.ask_again(&[b"INBAND.EXPORT"])?;
@@ -217,17 +210,17 @@ pub fn ask_for_export(
     }
 }
 
-/// How to import.
+/// Options of an import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
-    /// Import although there are keys already; those of the same name are overwritten.
+    /// Import even if the cluster has keys; existing keys of the same name are overwritten.
     pub overwrite: bool,
-    /// How to get in.
+    /// How to authenticate.
     pub access: Access,
 }
 
-/// Set all keys of a stream in the cluster whose replica listens for clients at `address`. `progress`
-/// is told the number of keys set so far. Importing again does no harm.
+/// Set all keys of a stream in the cluster whose replica listens for clients at `address`. `progress` is called with
+/// the number of keys set so far. Repeating an import is safe.
 pub fn import(
     from: impl Read,
     address: SocketAddr,
@@ -256,14 +249,14 @@ pub fn import(
     Ok(summary)
 }
 
-/// A `SET` that was sent.
+/// A `SET` in flight.
 struct Sent {
     request: Vec<u8>,
     key_len_bytes: usize,
     value_len_bytes: usize,
 }
 
-/// The little of a RESP client that an import needs.
+/// The part of a RESP client that an import needs.
 struct Client {
     from: BufReader<ClientStream>,
     out: BytesMut,
@@ -302,7 +295,7 @@ impl Client {
         self.sent.len() >= PIPELINE_COMMANDS || self.len_bytes >= PIPELINE_BYTES
     }
 
-    /// Send what is due and await that it is set; how many keys that were.
+    /// Send the pending commands and wait for their replies. Returns the number of keys set.
     fn flush(&mut self) -> Result<u64, ImportError> {
         let mut sent = std::mem::take(&mut self.sent);
         let count = sent.len() as u64;
@@ -319,7 +312,7 @@ impl Client {
                 let reply = self.line()?;
                 match reply.as_str() {
                     "+OK" => {}
-                    // Setting a key again to the same value does no harm.
+                    // Setting a key to the same value again is safe.
                     text if is_for_the_moment(text) && attempt < RETRIES => again.push(sent),
                     _ => {
                         return Err(ImportError::Refused {
@@ -345,7 +338,7 @@ impl Client {
         keys.ok_or(ImportError::Protocol(reply))
     }
 
-    /// Ask until it is answered.
+    /// Retry until there is an answer that is not a temporary error.
     fn ask_again(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {
         for _ in 0..RETRIES {
             let reply = self.ask(words)?;
@@ -374,7 +367,7 @@ impl Client {
     }
 }
 
-/// May a command that was answered so succeed a little later?
+/// Whether a command with this reply may succeed when retried.
 fn is_for_the_moment(reply: &str) -> bool {
     ["-TRYAGAIN", "-LOADING", "-UNKNOWN"]
         .iter()

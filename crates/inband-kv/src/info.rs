@@ -1,4 +1,4 @@
-//! What `INFO`, `CLIENT LIST` and `CONFIG GET` tell.
+//! The contents of `INFO`, `CLIENT LIST` and `CONFIG GET`.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -14,33 +14,31 @@ use crate::control::Status;
 use crate::limit_hits::LimitHit;
 use crate::parse::ReadMode;
 
-/// What a replica is; does not change while it runs.
+/// Static properties of a replica.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Its name.
     pub name: String,
-    /// Its number among the replicas, from 0.
+    /// Index of this replica, from 0.
     pub replica_index: u64,
-    /// Number of partitions.
     pub partitions: usize,
-    /// Most clients at a time.
+    /// Maximum number of clients.
     pub clients_max: usize,
-    /// How connections read that do not say how.
+    /// The read mode of connections that have not chosen one.
     pub reads: ReadMode,
-    /// The store survives power cuts.
+    /// Whether the store survives power failures.
     pub is_sync: bool,
-    /// Seconds after which an idle client is closed; 0: never.
+    /// Seconds after which an idle client is disconnected; 0: never.
     pub idle_s: u64,
     /// When it started.
     pub started: Instant,
-    /// Addresses it listens on.
+    /// Listening addresses.
     pub addresses: Vec<SocketAddr>,
     /// Longest encoded command.
     pub command_len_bytes_max: usize,
 }
 
 impl Identity {
-    /// The settings that `CONFIG GET` finds.
+    /// The settings that `CONFIG GET` returns.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             (
@@ -67,7 +65,6 @@ impl Identity {
     }
 }
 
-/// The text of `INFO`.
 pub fn info(
     sections: &[&[u8]],
     status: &Status,
@@ -134,7 +131,7 @@ pub fn info(
         .join("\r\n")
 }
 
-/// Memory of the process; what allocators and caches hold is not told apart.
+/// Memory of the process, including what allocators and caches hold.
 fn memory() -> String {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok());

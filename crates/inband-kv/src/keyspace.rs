@@ -1,7 +1,7 @@
 //! The keys and values of a store while a burst is applied.
 //!
-//! Writes go into an in-memory record cache, so that later commands see them, and when the store is
-//! written into its batch. After that the same cache serves hot keys without asking RocksDB.
+//! Writes go into an in-memory record cache, so that later commands see them, and into the write batch when the store
+//! is written. After that the same cache serves hot keys without asking RocksDB.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,22 +12,22 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::db::{Columns, HASH_LEN_BYTES};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 
-/// Length of the expiry time in front of a record, and in front of a key in the expiry index.
+/// Length of the expiry time, in front of a record and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
 
-/// Set in the time of a record that has a version behind it.
+/// Flag in a record's time field: a version follows.
 const HAS_VERSION: u64 = 1 << 63;
-/// Length of what stands before the value of a record that has a version.
+/// Length of the header of a record with a version.
 const HEADER_LEN_BYTES: usize = 16;
 
-/// Above every key: longer than any and all ones.
+/// Greater than every stored key: longer, and all bits set.
 static ABOVE_ALL_KEYS: [u8; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1] =
     [0xff; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1];
 
-/// Rough memory of one cached record besides its bytes.
+/// Approximate memory overhead of a cached record.
 const CACHED_RECORD_OVERHEAD_BYTES: usize = 80;
 
-/// Keys start with their hash already.
+/// Stored keys already start with their hash.
 #[derive(Default)]
 pub struct PrefixHasher(u64);
 
@@ -45,7 +45,7 @@ impl Hasher for PrefixHasher {
     }
 }
 
-/// Stored records by stored key; `None`: known not to exist.
+/// Stored records by stored key; `None`: known to be absent.
 type RecordMap = HashMap<Box<[u8]>, Option<Box<[u8]>>, BuildHasherDefault<PrefixHasher>>;
 
 /// Two generations: when the young one is full it becomes the old one and the old one is dropped.
@@ -54,12 +54,12 @@ struct RecordCache {
     young: RecordMap,
     old: RecordMap,
     young_bytes: usize,
-    /// Bytes of both generations together.
+    /// Limit for both generations together.
     bytes_max: usize,
 }
 
 impl RecordCache {
-    /// The place of a record, filled by `load` if the cache does not know it.
+    /// The slot of a record, filled by `load` on a cache miss.
     fn place<E>(
         &mut self,
         stored_key: &[u8],
@@ -79,12 +79,12 @@ impl RecordCache {
             .expect("it was there or was just inserted"))
     }
 
-    /// A record that was loaded or written within this burst.
+    /// A record that was loaded or written in this burst.
     fn get(&self, stored_key: &[u8]) -> Option<&[u8]> {
         self.young.get(stored_key)?.as_deref()
     }
 
-    /// Only when everything is written: until then the cache is the only place that knows it.
+    /// Call only when everything is written: until then the cache holds the only copy.
     fn trim(&mut self) {
         if self.young_bytes > self.bytes_max / 2 {
             self.old = std::mem::take(&mut self.young);
@@ -100,7 +100,7 @@ impl RecordCache {
     }
 }
 
-/// The stored keys that a burst wrote, in one piece of memory.
+/// The stored keys that a burst wrote, in one buffer.
 #[derive(Default)]
 struct DirtyKeys {
     bytes: Vec<u8>,
@@ -140,29 +140,29 @@ fn cached_len(key: &[u8], record: &Option<Box<[u8]>>) -> usize {
     key.len() + record.as_ref().map_or(0, |r| r.len()) + CACHED_RECORD_OVERHEAD_BYTES
 }
 
-/// What outlives a burst.
+/// State that outlives a burst.
 pub struct Keyspace {
     cache: RecordCache,
-    /// Exact number of keys stored, expired ones that are not yet deleted included (as in Redis).
+    /// Exact number of stored keys, including expired keys not yet deleted (as in Redis).
     pub keys: u64,
-    /// No key expires before this; `u64::MAX` if none ever does.
+    /// No key expires before this; `u64::MAX` if no key expires.
     pub earliest_expiry_ms: u64,
     dirty: DirtyKeys,
-    /// Changes of this burst to the expiry index: added or removed.
+    /// This burst's changes to the expiry index: added or removed.
     index_changes: BTreeMap<Vec<u8>, bool>,
-    /// All below was deleted from the expiry index and never comes back, because time does not go
-    /// backwards: spares walking over RocksDB's tombstones.
+    /// Everything below this was deleted from the expiry index and never returns, because time does not go backwards.
+    /// Seeking from here avoids walking over RocksDB's tombstones.
     index_start: Vec<u8>,
-    /// Everything in RocksDB is deleted by this burst; only the cache counts.
+    /// This burst deletes everything in RocksDB; only the cache is valid.
     flushed: bool,
     stored_key: Vec<u8>,
-    /// Records get versions: a program that does not know them cannot follow this log any more.
+    /// Records get versions: programs that do not support them can no longer follow this log.
     pub has_versions: bool,
-    /// Records written with a version so far.
+    /// Number of records written with a version.
     pub writes: u64,
-    /// Bytes of values put since this was opened.
+    /// Bytes of values put since the store was opened.
     put_bytes: u64,
-    /// As many of them are written.
+    /// How many of these bytes have been written.
     written_bytes: u64,
 }
 
@@ -173,35 +173,31 @@ pub struct Record<'a> {
     pub expire_at_ms: u64,
     /// Changes whenever the record is written; 0 if it was written before there were versions.
     pub version: u64,
-    /// Its value.
     pub value: &'a [u8],
 }
 
-/// What a command may do with the keys and values that it concerns.
+/// The operations of a command on the keys and values that it involves.
 pub trait Keys {
-    /// Replicated time.
     fn now_ms(&self) -> u64;
     /// The record of `key`, if it has not expired.
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error>;
-    /// Store a record; `expire_at_ms` 0: it does not expire.
+    /// Store a record; `expire_at_ms` 0: it never expires.
     fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error>;
-    /// Delete a key; was it there and alive?
+    /// Delete a key. Returns whether it existed and was live.
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error>;
-    /// Number of keys, expired ones that are not yet deleted included (as in Redis).
+    /// Number of keys, including expired keys not yet deleted (as in Redis).
     fn count(&self) -> u64;
-    /// Delete all keys.
     fn flush(&mut self);
     /// Call `visit` with every live key until it returns `false`.
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error>;
-    /// Longest value that a command may make a value grow to.
+    /// The longest value that a command may grow a value to.
     fn grown_len_bytes_max(&self) -> usize;
-    /// Bytes of values put so far; only the difference of two calls within one command says anything.
+    /// Bytes of values put so far. Only the difference between two calls within one command is meaningful.
     fn put_bytes(&self) -> u64;
 }
 
 impl Keyspace {
-    /// The keys of `db`, of which there are `keys`, with at most `cache_bytes_max` of records in
-    /// memory.
+    /// The keyspace of `db`, which holds `keys` keys. The cache takes at most `cache_bytes_max`.
     pub fn open(
         db: &DB,
         columns: Columns<'_>,
@@ -231,7 +227,7 @@ impl Keyspace {
         })
     }
 
-    /// The first bytes of a record that is written now.
+    /// The header of a record that is written now.
     fn header(&self, expire_at_ms: u64) -> ([u8; HEADER_LEN_BYTES], usize) {
         let mut header = [0; HEADER_LEN_BYTES];
         if !self.has_versions {
@@ -240,14 +236,13 @@ impl Keyspace {
         }
         let time = expire_at_ms | HAS_VERSION;
         header[..TIME_LEN_BYTES].copy_from_slice(&time.to_be_bytes());
-        // 0 and 1 are taken, see `engine::version_of`.
+        // 0 and 1 have a special meaning, see `engine::version_of`.
         header[TIME_LEN_BYTES..].copy_from_slice(&(self.writes + 1).to_be_bytes());
         (header, HEADER_LEN_BYTES)
     }
 
-    /// Put everything that was changed since the last time into `batch`, each key once. In the order
-    /// of the keys: what RocksDB touches in its memtable for one is then in the CPU's cache for the
-    /// next.
+    /// Put everything that has changed since the last call into `batch`, each key once. In key order: what RocksDB
+    /// touches in its memtable for one key is then in the CPU's cache for the next.
     pub fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
         if self.flushed {
             batch.delete_range_cf(columns.data, &[][..], &ABOVE_ALL_KEYS[..]);
@@ -267,20 +262,20 @@ impl Keyspace {
         }
     }
 
-    /// Some keys were read, between bursts.
+    /// Keys were read between bursts.
     pub fn was_read(&mut self) {
-        // What is not written is nowhere else.
+        // Unwritten records exist only in the cache.
         if self.dirty.ranges.is_empty() {
             self.cache.trim();
         }
     }
 
-    /// Bytes of values that were put and are not written.
+    /// Bytes of values that have been put and not written.
     pub fn unwritten_bytes(&self) -> u64 {
         self.put_bytes - self.written_bytes
     }
 
-    /// What was changed is written.
+    /// All changes have been written.
     pub fn burst_written(&mut self) {
         self.written_bytes = self.put_bytes;
         self.dirty.clear();
@@ -290,21 +285,20 @@ impl Keyspace {
     }
 }
 
-/// The stored form of `key`, in `out`.
 pub fn stored_key(key: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&xxh3_64(key).to_be_bytes());
     out.extend_from_slice(key);
 }
 
-/// The number that bytes start with, such as the time in front of a record; 0 if too short.
+/// The number at the start of `bytes`, such as the time in front of a record; 0 if `bytes` is too short.
 pub fn leading_number(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk::<TIME_LEN_BYTES>()
         .map_or(0, |time| u64::from_be_bytes(*time))
 }
 
-/// Split a stored record.
+/// Decode a stored record.
 pub fn record(bytes: &[u8]) -> Record<'_> {
     let time = leading_number(bytes);
     let has_version = time & HAS_VERSION != 0;
@@ -322,25 +316,22 @@ pub fn record(bytes: &[u8]) -> Record<'_> {
     }
 }
 
-/// Is a record that expires at `expire_at_ms` still there?
+/// Whether a record that expires at `expire_at_ms` is still live.
 pub fn is_live(expire_at_ms: u64, now_ms: u64) -> bool {
     expire_at_ms == 0 || expire_at_ms > now_ms
 }
 
 /// The keyspace while one burst is applied.
 pub struct View<'a> {
-    /// The database before the burst.
+    /// The database as of before the burst.
     pub db: &'a DB,
-    /// Its column families.
     pub columns: Columns<'a>,
-    /// The keyspace.
     pub keyspace: &'a mut Keyspace,
     /// Replicated time.
     pub now_ms: u64,
-    /// Wall clock of somebody who reads beside the log; else 0.
+    /// Cluster time if this is a read that does not go through the log; else 0.
     pub clock_ms: u64,
-    /// A record was read that has expired by the wall clock and not by replicated time, which may be
-    /// behind.
+    /// A record was read that has expired by `clock_ms` but not by replicated time, which may be behind.
     pub is_doubtful: bool,
 }
 
@@ -445,7 +436,7 @@ impl Keys for View<'_> {
     }
 }
 
-/// The place of the record of the key in `keyspace.stored_key`, dead or alive.
+/// The slot of the record of the key in `keyspace.stored_key`, live or expired.
 fn place<'k>(
     db: &DB,
     columns: Columns<'_>,
@@ -476,7 +467,7 @@ impl View<'_> {
         Ok(is_live(expire_at_ms, self.now_ms))
     }
 
-    /// Delete up to `limit` expired keys, the longest expired first.
+    /// Delete up to `limit` expired keys, earliest expiry first.
     pub fn delete_expired(&mut self, limit: usize) -> Result<(), rocksdb::Error> {
         if self.keyspace.earliest_expiry_ms > self.now_ms {
             return Ok(());
@@ -493,7 +484,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Up to `limit` entries of the expiry index that are due. Also finds the next one's time.
+    /// Up to `limit` entries of the expiry index that are due. Also updates the time of the next one.
     fn due(&mut self, limit: usize) -> Result<Vec<Vec<u8>>, rocksdb::Error> {
         let keyspace = &mut *self.keyspace;
         let mode = IteratorMode::From(&keyspace.index_start, Direction::Forward);
@@ -526,7 +517,7 @@ impl View<'_> {
                 break next_ms;
             }
             let next = next.to_vec();
-            // The same key is in both if it was removed and added again within this burst.
+            // A key removed and added again in this burst is in both.
             while stored
                 .peek()
                 .is_some_and(|s| matches!(s, Ok(key) if key[..] == next[..]))
@@ -544,7 +535,7 @@ impl View<'_> {
         Ok(due)
     }
 
-    /// Move the key in `keyspace.stored_key` within the expiry index; 0: not in it.
+    /// Move the key in `keyspace.stored_key` in the expiry index; 0: not in the index.
     fn move_expiry(&mut self, before_ms: u64, after_ms: u64) {
         if before_ms == after_ms {
             return;

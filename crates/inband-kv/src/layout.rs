@@ -1,17 +1,17 @@
-//! Where the stores of a replica are, and how all of them are replaced in one step.
+//! Where a replica's stores are, and how they are all replaced in one step.
 //!
 //! ```text
-//! DIR0/ACTIVE       names of the databases in use, one line a log, replaced atomically
+//! DIR0/ACTIVE       names of the active databases, one line per log, replaced atomically
 //! <home>/db-<n>/    a RocksDB database
-//! <home>/incoming/  a checkpoint being received; no part of the store until ACTIVE names it
+//! <home>/incoming/  a checkpoint being received; not part of the store until ACTIVE names it
 //! <home>/outgoing/  checkpoints being sent
 //! ```
 //!
-//! With one partition its home is `DIR0` itself. With several, partition `k` of `n` directories has
-//! its home in `DIR<k mod n>/p<k>`, and the log of commands over several partitions in `DIR0/m`.
+//! With one partition, its home is `DIR0` itself. With several partitions over `n` directories, the home of partition
+//! `k` is `DIR<k mod n>/p<k>`, and that of the log of cross-partition commands is `DIR0/m`.
 //!
-//! Installing a checkpoint renames each `incoming` to the next `db-<n>` and then replaces `ACTIVE`,
-//! so a crash at any moment leaves a replica that opens: with the old databases or the new ones.
+//! Installing a checkpoint renames each `incoming` to the next `db-<n>` and then replaces `ACTIVE`, so after a crash at
+//! any point the replica can be opened, with either the old databases or the new ones.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use crate::partition::{logs_of, partitions_of_logs, PARTITIONS_MAX};
 use crate::store::StoreError;
 
 const ACTIVE_FILE: &str = "ACTIVE";
-/// No secret: what the umask leaves of it.
+/// Not secret: the umask decides.
 const ACTIVE_FILE_MODE: u32 = 0o666;
 const DATABASE_PREFIX: &str = "db-";
 const INCOMING_DIR: &str = "incoming";
@@ -33,12 +33,12 @@ pub struct Layout {
     root: PathBuf,
     /// The first is the root.
     dirs: Vec<PathBuf>,
-    /// One a log.
+    /// One per log.
     homes: Vec<PathBuf>,
 }
 
 impl Layout {
-    /// The layout of so many partitions over `dirs`, which are created if they do not exist.
+    /// The layout of `partitions` over `dirs`, which are created if they do not exist.
     pub fn new(dirs: &[PathBuf], partitions: usize) -> Result<Self, StoreError> {
         let root = dirs.first().ok_or(StoreError::NoDirectory)?.clone();
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -62,7 +62,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// How many partitions the data in `dir` has; `None`: there are no data.
+    /// The number of partitions of the data in `dir`; `None` if there is no data.
     pub fn partitions_in(dir: &Path) -> Result<Option<usize>, StoreError> {
         let active = read_active(&dir.join(ACTIVE_FILE))?;
         Ok(active.map(|numbers| partitions_of_logs(numbers.len())))
@@ -79,17 +79,16 @@ impl Layout {
         }
     }
 
-    /// Number of logs.
     pub fn logs(&self) -> usize {
         self.homes.len()
     }
 
-    /// Numbers of the databases in use, one a log; `None`: this is the first start.
+    /// Numbers of the active databases, one per log; `None` at the first start.
     pub fn active(&self) -> Result<Option<Vec<u64>>, StoreError> {
         read_active(&self.root.join(ACTIVE_FILE))
     }
 
-    /// At the first start, refuse directories that were in use under another order.
+    /// At the first start, refuse directories that were used in a different order.
     pub fn refuse_others(&self) -> Result<(), StoreError> {
         for dir in &self.dirs {
             let entries = fs::read_dir(dir).map_err(|source| io_error(dir, source))?;
@@ -105,13 +104,11 @@ impl Layout {
         Ok(())
     }
 
-    /// The database of a log.
     pub fn database(&self, log: usize, number: u64) -> PathBuf {
         self.homes[log].join(format!("{DATABASE_PREFIX}{number}"))
     }
 
-    /// Where a checkpoint of a log is to be received: an empty directory that is no part of the
-    /// store.
+    /// Where a checkpoint of a log is received: an empty directory that is not part of the store.
     pub fn incoming(&self, log: usize) -> PathBuf {
         self.homes[log].join(INCOMING_DIR)
     }
@@ -121,7 +118,7 @@ impl Layout {
         self.homes[log].join(OUTGOING_DIR)
     }
 
-    /// Remove whatever an interrupted installation or transfer left behind.
+    /// Remove leftovers of an interrupted installation or transfer.
     pub fn clean(&self, active: &[u64]) -> Result<(), StoreError> {
         for (home, number) in self.homes.iter().zip(active) {
             let entries = fs::read_dir(home).map_err(|source| io_error(home, source))?;
@@ -137,8 +134,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Make the complete, closed databases in `incoming` of some logs the ones in use, all at once;
-    /// the numbers of the databases then in use.
+    /// Activate the complete, closed databases in `incoming` of some logs, all at once. Returns the numbers of the
+    /// databases that are then active.
     pub fn install(&self, logs: &[usize], active: &[u64]) -> Result<Vec<u64>, StoreError> {
         let mut next = active.to_vec();
         for log in logs {
@@ -153,7 +150,7 @@ impl Layout {
         Ok(next)
     }
 
-    /// Name the databases in use.
+    /// Set the active databases.
     pub fn set_active(&self, numbers: &[u64]) -> Result<(), StoreError> {
         let file = self.root.join(ACTIVE_FILE);
         let lines: Vec<_> = numbers
@@ -190,7 +187,6 @@ fn database_number(name: &str) -> Option<u64> {
     name.strip_prefix(DATABASE_PREFIX)?.parse().ok()
 }
 
-/// Remove a directory, if it is there.
 pub fn remove_dir(path: &Path) -> Result<(), StoreError> {
     match fs::remove_dir_all(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
@@ -198,7 +194,7 @@ pub fn remove_dir(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Sync all files of `directory` and the directory itself.
+/// Sync all files of `directory`, and the directory itself.
 fn sync_directory(directory: &Path) -> Result<(), StoreError> {
     let sync = || -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
@@ -212,7 +208,7 @@ fn sync_directory(directory: &Path) -> Result<(), StoreError> {
     sync().map_err(|source| io_error(directory, source))
 }
 
-/// An I/O error that names its path.
+/// An I/O error with its path.
 pub fn io_error(path: &Path, source: io::Error) -> StoreError {
     StoreError::Io {
         path: path.to_path_buf(),

@@ -1,21 +1,20 @@
-//! A replicated key-value store over RocksDB, spoken to in RESP.
+//! A replicated key-value store over RocksDB that speaks RESP.
 //!
-//! [`replica::Replica`] is the whole of it: clients' sockets, a [`inband_paxos::log::ReplicatedLog`]
-//! and a [`machine::Machine`] in one thread. From the outside in:
+//! [`replica::Replica`] ties everything together: client sockets, an [`inband_paxos::log::ReplicatedLog`] and a
+//! [`machine::Machine`] in one thread. From the outside in:
 //!
 //! * [`connection`], and [`inband_resp`]: sockets, requests and replies;
-//! * [`table`], [`parse`], [`local`], [`info`]: which commands there are, and those answered here;
-//! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log, many in one value or one in
-//!   many;
-//! * [`partition`], [`machine`]: which partition a key belongs to, and the replicated state machine
-//!   over all partitions;
-//! * [`store`], [`client_sessions`]: the part of it that one log drives;
+//! * [`table`], [`parse`], [`local`], [`info`]: the command table, parsing, and commands answered by one replica;
+//! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log: many packed in one value, or one split over many
+//!   values;
+//! * [`partition`], [`machine`]: the partition of a key, and the replicated state machine over all partitions;
+//! * [`store`], [`client_sessions`]: the part of the state machine that one log drives;
 //! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
-//! * [`syncer`]: what is applied survives a power cut;
-//! * [`cluster_clock`], [`clock_exchange`]: where replicated time comes from;
+//! * [`syncer`]: durability across power failures;
+//! * [`cluster_clock`], [`clock_exchange`]: the source of replicated time;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
-//! * [`control`]: watching and directing a replica from other threads;
-//! * [`space`]: room on the disks;
+//! * [`control`]: monitoring and controlling a replica from other threads;
+//! * [`space`]: free space on the disks;
 //! * [`limits`]: every limit.
 
 pub mod access;

@@ -1,54 +1,52 @@
-//! How often each limit was hit: what a client or peer was refused, or hung up on for.
+//! Counters of how often each limit was hit: refusals and disconnections of clients and peers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A limit that somebody ran into. Each has a counter in `inband status --json` and in the metrics,
-/// and a row in docs/limits.md.
+/// A limit that was hit. Each has a counter in `inband status --json` and in the metrics, and a row in docs/limits.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitHit {
-    /// A client came when there were too many.
+    /// A client was refused because too many were connected.
     Clients,
-    /// A client could not be accepted: descriptors or memory had run out.
+    /// A client could not be accepted because descriptors or memory had run out.
     Accept,
-    /// A client was closed because it did not read its replies.
+    /// A client was disconnected because it did not read its replies.
     Unread,
-    /// A client was closed because more replies waited for it than any client may have.
+    /// A client was disconnected because its unsent replies exceeded the hard limit.
     Output,
-    /// A client was closed because a request of its did not end.
+    /// A client was disconnected because it did not complete a request.
     Incomplete,
-    /// A client was closed because it said nothing for too long.
+    /// A client was disconnected because it was idle for too long.
     Idle,
-    /// A client was closed because all of them together held too much memory, and it most.
+    /// The client holding most memory was disconnected because all of them together held too much.
     Memory,
-    /// A client was closed because it did not speak the protocol.
+    /// A client was disconnected because of a protocol error.
     Protocol,
-    /// A client said a wrong password.
+    /// A client sent a wrong password.
     Password,
-    /// A client was closed because it did not say the password in time.
+    /// A client was disconnected because it did not authenticate in time.
     Unauthenticated,
-    /// A client was closed because it did not speak TLS, or refused this host's certificate.
+    /// A client was disconnected because it did not use TLS or rejected this host's certificate.
     Tls,
     /// A request was too long, or named too many keys.
     Request,
-    /// Reads waited because a turn of the loop had read enough.
+    /// Reads waited because this turn of the loop had already read enough.
     TurnReplies,
-    /// An export was refused because there were too many.
+    /// An export was refused because too many were running.
     Exports,
-    /// A command over several partitions was refused because too many wait, or a partition is stuck.
+    /// A cross-partition command was refused because too many wait, or a partition is stuck.
     Several,
     /// A write was refused because there was too little room on a disk.
     Disk,
-    /// A peer was refused a checkpoint because there were too many transfers.
+    /// A peer was refused a checkpoint because too many transfers were running.
     CheckpointTransfers,
-    /// A transfer of a checkpoint ended because the peer was too slow.
+    /// A checkpoint transfer was ended because the peer was too slow.
     CheckpointPace,
-    /// A peer asked for a checkpoint and did not speak the protocol.
+    /// A peer that connected for a checkpoint did not speak the protocol.
     CheckpointProtocol,
 }
 
 impl LimitHit {
-    /// All of them.
     pub const ALL: [LimitHit; 19] = [
         LimitHit::Clients,
         LimitHit::Accept,
@@ -71,7 +69,6 @@ impl LimitHit {
         LimitHit::CheckpointProtocol,
     ];
 
-    /// Name of its counter.
     pub fn counter(self) -> &'static str {
         match self {
             LimitHit::Clients => "kv_connections_refused",
@@ -97,32 +94,30 @@ impl LimitHit {
     }
 }
 
-/// A counter for each limit. Any thread may count.
+/// One counter per limit. Any thread may increment it.
 #[derive(Debug, Default)]
 pub struct LimitHits([AtomicU64; LimitHit::ALL.len()]);
 
 impl LimitHits {
-    /// Count one.
+    /// Increment a counter.
     pub fn count(&self, hit: LimitHit) {
         self.0[hit as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it was hit.
     pub fn get(&self, hit: LimitHit) -> u64 {
         self.0[hit as usize].load(Ordering::Relaxed)
     }
 
-    /// All counters.
     pub fn snapshot(&self) -> [u64; LimitHit::ALL.len()] {
         LimitHit::ALL.map(|hit| self.get(hit))
     }
 }
 
-/// Lets something into the log now and then only: whoever can make it happen could flood the log.
+/// Rate-limits a message in the program's log that outsiders can cause and could otherwise flood.
 #[derive(Debug)]
 pub struct RateLimit {
     begun: Instant,
-    /// Not before so many milliseconds after that.
+    /// Nothing is due earlier than this many milliseconds after `begun`.
     next_ms: AtomicU64,
 }
 
@@ -136,10 +131,10 @@ impl Default for RateLimit {
 }
 
 impl RateLimit {
-    /// Between two lines.
+    /// Shortest time between two messages.
     pub const PERIOD: Duration = Duration::from_secs(10);
 
-    /// Is it time for another line? Only one of those who ask is told so.
+    /// Whether the next message is due. Of several concurrent callers, only one gets `true`.
     pub fn is_due(&self) -> bool {
         let now_ms = self.begun.elapsed().as_millis() as u64;
         let next_ms = self.next_ms.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Fetches checkpoints in the background while the replica's thread goes on.
+//! Fetches checkpoints in the background while the replica's thread keeps running.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +27,6 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Nothing is being fetched.
     pub fn new(control: Arc<ReplicaControl>, transport: Transport) -> Self {
         Self {
             control,
@@ -38,7 +37,7 @@ impl Loader {
         }
     }
 
-    /// Start to fetch, unless that is going on already or failed a moment ago.
+    /// Start a transfer, unless one is running or has just failed.
     pub fn start(
         &mut self,
         now: Instant,
@@ -77,7 +76,7 @@ impl Loader {
         }
     }
 
-    /// The outcome, once it is there.
+    /// The outcome, once available.
     pub fn take_result(&mut self, now: Instant) -> Option<Outcome> {
         if !self.thread.as_ref()?.is_finished() {
             return None;
@@ -100,7 +99,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // It looks at the flag at every chunk and is bounded by its timeouts.
+            // The thread checks the flag at every chunk and is bounded by its timeouts.
             let _ = thread.join();
         }
     }

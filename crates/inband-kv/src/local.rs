@@ -1,5 +1,5 @@
-//! Commands that a replica answers without the log: about the connection and the server. And
-//! `SCAN`, which reads the local copy.
+//! Commands that a replica answers without the log: about the connection and the server, and `SCAN`, which reads the
+//! local copy.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,30 +20,27 @@ use crate::scripts;
 use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 
-/// Version of Redis whose behaviour is imitated.
+/// The version of Redis that is emulated.
 const REDIS_VERSION: &str = "7.2.0";
 /// The only user.
 const DEFAULT_USER: &[u8] = b"default";
 /// Page size of `SCAN` without `COUNT`.
 const SCAN_COUNT_DEFAULT: usize = 10;
 
-/// What a local command may look at.
+/// What a local command may access.
 pub struct World<'a> {
-    /// All connections, the asking one included.
+    /// All connections, including the requester's.
     pub connections: &'a mut Connections<Connection>,
-    /// Place of the asking connection.
+    /// Slot of the requester's connection.
     pub slot: usize,
-    /// What the replica is doing.
+    /// The state of the replica.
     pub status: Status,
-    /// The password, if there is one.
     pub password: Option<&'a Password>,
-    /// Where to count those that are wrong.
+    /// Counts wrong passwords.
     pub hits: &'a LimitHits,
-    /// About how many keys have an expiry time.
+    /// Approximate number of keys with an expiry time.
     pub expiring_keys: &'a dyn Fn() -> u64,
-    /// What the replica is.
     pub identity: &'a info::Identity,
-    /// Now.
     pub now: Instant,
 }
 
@@ -52,9 +49,9 @@ impl World<'_> {
         self.connections.get_mut(self.slot)
     }
 
-    /// Take what a client says for its password; the error if that is wrong.
+    /// Check a client's credentials; the error if they are wrong.
     fn authenticate(&mut self, user: &[u8], said: &[u8]) -> Result<(), Reply> {
-        // Without a password whatever the default user says is right, as in Redis.
+        // Without a configured password, the default user may send any password, as in Redis.
         let is_right = self.password.is_none_or(|password| password.is(said));
         if !(user == DEFAULT_USER && is_right) {
             self.hits.count(LimitHit::Password);
@@ -69,7 +66,7 @@ impl World<'_> {
     }
 }
 
-/// May this command be given before the password?
+/// Whether this command is allowed before authentication.
 pub fn is_for_everybody(name: &[u8]) -> bool {
     let commands = [
         CommandId::Auth,
@@ -80,7 +77,7 @@ pub fn is_for_everybody(name: &[u8]) -> bool {
     table::find(name).is_some_and(|spec| commands.contains(&spec.id))
 }
 
-/// Answer a request; its arity was checked.
+/// Answer a request whose arity has been checked.
 pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
     match id {
         CommandId::Ping => match args.len() {
@@ -148,7 +145,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
     }
 }
 
-/// What data commands are answered with while a checkpoint is fetched.
+/// The error for data commands while a checkpoint is being fetched.
 pub fn loading_error(status: &Status) -> String {
     format!(
         "LOADING Inband is loading a checkpoint from another replica ({} of {} bytes so far); try \
@@ -172,7 +169,7 @@ fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Names have no spaces and no control characters, as in Redis.
+/// Names contain no spaces or control characters, as in Redis.
 fn is_name(name: &[u8]) -> bool {
     name.iter().all(|b| (b'!'..=b'~').contains(b))
 }
@@ -414,12 +411,11 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
     }
 }
 
-/// The cursor of a `SCAN`, if it is one.
+/// The cursor of a `SCAN`, if it is valid.
 pub fn scan_cursor(args: Args<'_>) -> Option<u64> {
     std::str::from_utf8(args.get(1)).ok()?.parse().ok()
 }
 
-/// Answer `SCAN`.
 pub fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
     let cursor = scan_cursor(args).ok_or_else(|| Reply::error("ERR invalid cursor"))?;
     let (mut pattern, mut count, mut is_type_known) = (None, SCAN_COUNT_DEFAULT, true);

@@ -1,25 +1,23 @@
-//! The replicated state machine of a whole replica: the stores of all partitions, and the commands
-//! over several of them.
+//! The replicated state machine of a whole replica: the stores of all partitions, and cross-partition commands.
 //!
-//! A command over several partitions is decided in a log of its own, the last one, and gets a number
-//! there: it is an *entry*. A *marker* `k` in a partition's log says: execute here, in their order,
-//! all entries up to `k` that concern this partition. A partition that meets a marker stops until
-//! that is done; an entry is executed once all its partitions stand at a marker that covers it. So
-//! its place in a partition's log is the first marker that covers it, the same on every replica, and
-//! the order of entries is the same in all partitions: nobody waits in a circle.
+//! A cross-partition command is decided in a separate log, the last one, and gets a number there: it is an *entry*. A
+//! *marker* `k` in a partition's log means: execute here, in order, all entries up to `k` that involve this partition.
+//! A partition that reaches a marker stops until that is done; an entry is executed once all its partitions stand at a
+//! marker that covers it. So its place in a partition's log is the first marker that covers it, the same on every
+//! replica, and the order of entries is the same in all partitions, so there is no deadlock.
 //!
-//! Markers may come twice, late or from several replicas: one that covers nothing new is passed.
+//! Markers may be duplicated, delayed or submitted by several replicas: a marker that covers nothing new is skipped.
 //!
-//! An entry changes several stores. All changes are first written to the lowest of its partitions'
-//! stores, those of the others as a *redo record*; then the others are written. After a crash in
-//! between the others find, when they come to the marker again, that the lowest one has executed the
-//! entry, and take their part from the record. Each store remembers the last entry executed there.
+//! An entry changes several stores. All changes are first written to the store of its lowest partition, those for the
+//! others as a *redo record*; then the other stores are written. After a crash in between, the other stores reach the
+//! marker again, find that the lowest one has executed the entry, and apply their part of the record. Each store
+//! remembers the last entry executed there.
 //!
-//! An entry that only reads waits in the same way, also where nobody waits for its reply: a replica that
-//! passed its marker in one partition while it is missing in another would acknowledge a later write
-//! there, whose client could then write in the other partition before the marker. It changes nothing
-//! but replicated time, and is not written at once. If a partition's own time does not tell what time
-//! that is, every store concerned notes it; after a crash those that lag take it from one that does not.
+//! An entry that only reads waits in the same way, also on replicas where no client waits for its reply: a replica that
+//! passed its marker in one partition while it is missing in another would acknowledge a later write there, whose
+//! client could then write in the other partition before the marker. Such an entry changes only replicated time, and is
+//! not written at once. If a partition's own time does not determine what that time is, every store involved records
+//! it; after a crash the stores that lag take it from one that does not.
 
 mod across;
 mod entries;
@@ -44,14 +42,13 @@ use crate::store::{
 use crate::value;
 use queue::{Entry, Queue};
 
-/// Where and how a replica keeps its data.
+/// Where and how a replica stores its data.
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
-    /// Directories; partition `k` of `n` directories lives in the one numbered `k mod n`.
+    /// Directories; with `n` directories, partition `k` is in directory `k mod n`.
     pub dirs: Vec<PathBuf>,
-    /// Number of partitions.
     pub partitions: usize,
-    /// The store survives power cuts, commands over several partitions whole.
+    /// The store survives power failures, cross-partition commands included.
     pub sync: bool,
 }
 
@@ -66,17 +63,16 @@ impl MachineConfig {
     }
 }
 
-/// One partition: its store, and how far it has come in what its log has delivered. Shares nothing
-/// with other partitions.
+/// One partition: its store, and its progress in what its log has delivered. Shares nothing with other partitions.
 struct LogState {
     store: Store,
-    /// Marker at which it waits for commands over several partitions.
+    /// The marker at which it waits for cross-partition commands.
     standing: Option<u64>,
-    /// Highest marker delivered, met or not.
+    /// Highest marker delivered, whether reached or not.
     seen: u64,
-    /// Values of the burst that were looked at for markers.
+    /// How many values of the burst have been scanned for markers.
     scanned: usize,
-    /// Values of the burst that are applied.
+    /// How many values of the burst have been applied.
     taken: usize,
 }
 
@@ -91,7 +87,7 @@ impl LogState {
         }
     }
 
-    /// Look for markers in what was delivered since the last call.
+    /// Scan for markers in what was delivered since the last call.
     fn scan(&mut self, burst: &Burst) {
         for decided in burst.decided().skip(self.scanned) {
             let entry = value::marker_entry(decided.value);
@@ -100,7 +96,7 @@ impl LogState {
         }
     }
 
-    /// Apply what was delivered, as far as the first marker that must not be passed yet.
+    /// Apply what was delivered, up to the first marker that must not be passed yet.
     fn advance(
         &mut self,
         burst: &mut Burst,
@@ -126,7 +122,7 @@ impl LogState {
         Ok(taken > 0)
     }
 
-    /// Forget what was delivered, if the store is beyond it all; is it?
+    /// Discard what was delivered if the store is ahead of all of it. Returns whether it was.
     fn skip_delivered(&mut self, burst: &mut Burst) -> bool {
         self.standing = None;
         self.taken = 0;
@@ -143,34 +139,33 @@ impl LogState {
 /// A marker that a partition is waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WantedMarker {
-    /// It should cover this entry.
+    /// The marker must cover this entry.
     pub entry: u64,
-    /// An entry of this process is among those it would cover.
+    /// The marker would cover an entry submitted by this process.
     pub is_own: bool,
 }
 
-/// See the module.
 pub struct Machine {
     config: MachineConfig,
     layout: Layout,
-    /// Numbers of the databases in use, one a log.
+    /// Numbers of the active databases, one per log.
     active: Vec<u64>,
     cache: Cache,
     shared: SharedDbs,
-    /// One a log, the queue's included.
+    /// One per log, including the log of cross-partition commands.
     log_states: Vec<LogState>,
-    /// What was delivered and is not applied, one a log.
+    /// What was delivered and is not applied, one per log.
     bursts: Vec<Burst>,
     queue: Queue,
-    /// Who wants to look at the stores when an entry is executed, by its value.
+    /// Readers that wait for a cut when an entry is executed, by the entry's value.
     cuts: BTreeMap<Ticket, Cut>,
-    /// What the partitions apply is written by [`flush`](Self::flush).
+    /// The partitions' writes are deferred until [`flush`](Self::flush).
     is_deferring: bool,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // What is not written is lost, and need not be waited for.
+        // Unwritten data is lost, so nothing needs to wait for it.
         self.shared.turn().has_unwritten = false;
     }
 }
@@ -212,8 +207,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// How many partitions the data of a replica have whose first directory is `dir`; `None`: there
-    /// are no data.
+    /// The number of partitions of the replica whose first directory is `dir`; `None` if there is no data.
     pub fn partitions_in(dir: &Path) -> Result<Option<usize>, StoreError> {
         Layout::partitions_in(dir)
     }
@@ -231,32 +225,28 @@ impl Machine {
         Ok(store)
     }
 
-    /// Where the stores are.
     pub fn dirs(&self) -> &[PathBuf] {
         &self.config.dirs
     }
 
-    /// Number of partitions.
     pub fn partitions(&self) -> usize {
         self.config.partitions
     }
 
-    /// Number of logs.
     pub fn logs(&self) -> usize {
         logs_of(self.config.partitions)
     }
 
-    /// The log of commands over several partitions, if there is one.
+    /// The log of cross-partition commands, if there is one.
     pub fn queue_log(&self) -> Option<usize> {
         (self.config.partitions > 1).then_some(self.config.partitions)
     }
 
-    /// The store of a log.
     pub fn store(&self, log: usize) -> &Store {
         &self.log_states[log].store
     }
 
-    /// Read in a partition beside its log, at `clock_ms` by cluster time.
+    /// Read in a partition without going through its log, at cluster time `clock_ms`.
     pub fn reader(&mut self, partition: usize, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
         self.log_states[partition].store.reader(clock_ms)
     }
@@ -269,39 +259,37 @@ impl Machine {
             .map(|log_state| &log_state.store)
     }
 
-    /// Last instances applied, one a log.
     pub fn applied(&self) -> Vec<u64> {
         self.log_states.iter().map(|s| s.store.applied()).collect()
     }
 
-    /// How far each log's store has come.
+    /// Positions of the stores, one per log.
     pub fn positions(&self) -> Vec<Position> {
         self.log_states.iter().map(|s| s.store.position()).collect()
     }
 
-    /// Replicated time, the latest of all partitions.
+    /// Replicated time: the latest of all partitions.
     pub fn time_ms(&self) -> u64 {
         self.stores().map(Store::time_ms).max().unwrap_or(0)
     }
 
-    /// Number of keys, expired ones that are not yet deleted included.
+    /// Number of keys, including expired keys not yet deleted.
     pub fn keys(&self) -> u64 {
         self.stores().map(Store::keys).sum()
     }
 
-    /// A handle for other threads.
     pub fn shared(&self) -> SharedDbs {
         self.shared.clone()
     }
 
-    /// A hash over everything replicated. Equal on every replica that has applied the same.
+    /// A hash over the replicated state, equal on every replica that has applied the same instances.
     pub fn digest(&self) -> Result<u64, StoreError> {
         self.shared.digest().map(|(_, digest)| digest)
     }
 
-    /// From now on what the partitions apply is kept in memory until it is [written](Self::flush): to
-    /// be done every now and then. Commands over several partitions are written at once, and all
-    /// before them; so whatever a crash takes, the stores fit each other.
+    /// From now on keep the partitions' writes in memory until [`flush`](Self::flush), which must be called regularly.
+    /// Cross-partition commands, and everything before them, are still written at once; so the stores stay consistent
+    /// with each other whatever a crash loses.
     pub fn defer_writes(&mut self) {
         self.is_deferring = true;
         for log_state in &mut self.log_states[..self.config.partitions] {
@@ -309,24 +297,23 @@ impl Machine {
         }
     }
 
-    /// Last instances written, one a log. The log may be told that these are applied.
+    /// Last instances written, one per log. These may be reported to the log as applied.
     pub fn written(&self) -> Vec<u64> {
         self.log_states.iter().map(|s| s.store.written()).collect()
     }
 
-    /// Instances that are applied and not written, of the log with the most. One that is applied in
-    /// part counts.
+    /// The largest number of applied and unwritten instances of any log. A partly applied instance counts.
     pub fn unwritten(&self) -> u64 {
         let unwritten = self.log_states.iter().map(|s| s.store.unwritten());
         unwritten.max().unwrap_or(0)
     }
 
-    /// Does somebody wait for what is applied to be written?
+    /// Whether another thread waits for applied instances to be written.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.shared.is_waited_for()
     }
 
-    /// Write what is applied.
+    /// Write everything that has been applied.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let mut turn = shared.turn();
@@ -353,36 +340,36 @@ impl Machine {
         Ok(())
     }
 
-    /// Must what is applied be synced before anybody is told?
+    /// Whether applied instances must be synced before they are reported.
     pub fn is_sync(&self) -> bool {
         self.config.sync
     }
 
-    /// A sync through [`shared`](Self::shared) begins.
+    /// A sync through [`shared`](Self::shared) has begun.
     pub fn sync_begins(&mut self) {
         self.log_states
             .iter_mut()
             .for_each(|s| s.store.sync_begins());
     }
 
-    /// It has succeeded.
+    /// The sync has succeeded.
     pub fn sync_ends(&mut self) {
         self.log_states.iter_mut().for_each(|s| s.store.sync_ends());
     }
 
-    /// Let writes fail.
+    /// Fault injection for writes.
     #[cfg(any(test, feature = "testing"))]
     pub fn faults(&self) -> &crate::testing::Faults {
         self.shared.faults()
     }
 
-    /// Where the logs deliver to, see [`inband_paxos::log::ReplicatedLog::poll`]. What is not a
-    /// decided instance is to be taken out before [`run`](Self::run).
+    /// Where the logs deliver to, see [`inband_paxos::log::ReplicatedLog::poll`]. Everything but decided instances must
+    /// be removed before [`run`](Self::run).
     pub fn bursts(&mut self) -> &mut [Burst] {
         &mut self.bursts
     }
 
-    /// Bytes that were delivered of a log and are not applied.
+    /// Bytes that a log has delivered and that are not applied.
     pub(crate) fn delivered_bytes(&self, log: usize) -> usize {
         let queued = match self.queue_log() {
             Some(queue) if queue == log => self.queued_bytes(),
@@ -391,7 +378,7 @@ impl Machine {
         self.bursts[log].len_bytes() + queued
     }
 
-    /// Nothing is applied for now; is what was delivered too much to be kept?
+    /// Called while nothing can be applied: fails if what was delivered exceeds the memory limit.
     pub(crate) fn bound_unapplied(&self) -> Result<(), StoreError> {
         let len_bytes: usize = self.bursts.iter().map(Burst::len_bytes).sum();
         match len_bytes > UNAPPLIED_BYTES_MAX {
@@ -400,7 +387,7 @@ impl Machine {
         }
     }
 
-    /// Apply what was delivered as far as possible; was there anything?
+    /// Apply as much as possible of what was delivered. Returns whether anything was applied.
     pub fn run(&mut self, outcomes: &mut Outcomes) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
         let mut turn = shared.turn();
@@ -435,25 +422,25 @@ impl Machine {
         Ok(has_progress)
     }
 
-    /// The marker that this partition waits for, if there is none on its way here.
+    /// The marker that this partition waits for, unless it has already been delivered.
     pub fn wanted_marker(&self, partition: usize) -> Option<WantedMarker> {
         let seen = self.log_states[partition].seen;
         self.queue.wanted_marker(partition, seen)
     }
 
-    /// About how much memory the commands over several partitions take that are to be executed.
+    /// Approximate memory of the cross-partition commands that wait for execution.
     pub fn queued_bytes(&self) -> usize {
         self.queue.len_bytes
     }
 
-    /// Does a partition wait for the log of commands over several partitions to deliver more of them?
+    /// Whether a partition waits for the log of cross-partition commands to deliver more.
     pub(crate) fn needs_entries(&self) -> bool {
         let log_states = &self.log_states[..self.config.partitions];
         let standing = log_states.iter().filter_map(|log_state| log_state.standing);
         standing.max() > Some(self.queue.delivered)
     }
 
-    /// Does this partition wait at a marker?
+    /// Whether this partition waits at a marker.
     pub fn is_standing(&self, partition: usize) -> bool {
         self.log_states[partition].standing.is_some()
     }
@@ -465,39 +452,39 @@ impl Machine {
         command.to_vec()
     }
 
-    /// For somebody who wants to look at all stores when the [barrier](Self::barrier) in this value of
-    /// this process, not delivered yet, is executed. The machine waits for that.
+    /// For a reader that needs a cut through all stores when the [barrier](Self::barrier) in this value, submitted by
+    /// this process and not delivered yet, is executed. The machine pauses for the reader.
     pub fn cut_at(&mut self, ticket: Ticket) -> CutWaiter {
         let (cut, waiter) = cut::cut();
         self.cuts.insert(ticket, cut);
         waiter
     }
 
-    /// The barrier in this value will not come.
+    /// The barrier in this value will not be executed.
     pub fn forget_cut(&mut self, ticket: Ticket) {
         self.cuts.remove(&ticket);
     }
 
-    /// Where to receive a checkpoint for [`install`](Self::install), one directory a log.
+    /// Where to receive a checkpoint for [`install`](Self::install), one directory per log.
     pub fn incoming(&self) -> Vec<PathBuf> {
         (0..self.logs())
             .map(|log| self.layout.incoming(log))
             .collect()
     }
 
-    /// Where checkpoints for peers are made, one directory a log.
+    /// Where checkpoints for peers are made, one directory per log.
     pub fn outgoing(&self) -> Vec<PathBuf> {
         (0..self.logs())
             .map(|log| self.layout.outgoing(log))
             .collect()
     }
 
-    /// Replace the stores that are behind the complete checkpoints in [`incoming`](Self::incoming),
-    /// all in one step: a crash at any moment leaves the old or the new ones. Returns the logs that
-    /// have to be reset, with the instance they are at now.
+    /// Replace the stores that are behind the complete checkpoints in [`incoming`](Self::incoming), all in one step:
+    /// after a crash at any point, either the old or the new stores are active. Returns the logs that must be reset,
+    /// with their new instance.
     ///
-    /// Stores ahead of their checkpoint stay. They fit the others: of a command over several
-    /// partitions each of the two sets holds all, or a record of what is missing.
+    /// Stores ahead of their checkpoint are kept. They are consistent with the others: of each cross-partition command,
+    /// each of the two sets holds either everything or a record of what is missing.
     pub fn install(&mut self) -> Result<Vec<(usize, u64)>, StoreError> {
         let mut behind = Vec::new();
         for log in 0..self.logs() {
@@ -511,7 +498,7 @@ impl Machine {
             let applied = self.applied();
             return Err(StoreError::CheckpointTooOld { applied });
         }
-        // What is replaced is no part of any cut.
+        // Replaced stores are not part of any cut.
         self.cuts.clear();
         self.flush()?;
         let shared = self.shared.clone();
@@ -543,8 +530,8 @@ impl Machine {
         Ok(reset)
     }
 
-    /// A page of keys, of those that are written. Of the [bits](SCAN_CURSOR_BITS) of a cursor the highest
-    /// hold the partition, and the others the place in the order of that partition's keys.
+    /// A page of the written keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition and the
+    /// others the position in the order of that partition's keys.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
         let place_bits = self.place_bits();
         let partition = self.cursor_partition(cursor);
@@ -554,7 +541,7 @@ impl Machine {
                 keys: Vec::new(),
             });
         };
-        // What of a hash has no room in a cursor: such keys come together.
+        // The bits of a hash that do not fit in a cursor: keys that differ only in them are returned together.
         let fine_bits = u64::BITS - place_bits;
         let mut page = log_state
             .store
@@ -567,19 +554,19 @@ impl Machine {
         Ok(page)
     }
 
-    /// Bits of a cursor that hold the place.
+    /// Bits of a cursor that hold the position.
     fn place_bits(&self) -> u32 {
         let partition_bits = self.config.partitions.next_power_of_two().trailing_zeros();
         SCAN_CURSOR_BITS - partition_bits
     }
 
-    /// The partition in which a scan goes on at `cursor`.
+    /// The partition in which a scan continues at `cursor`.
     pub fn cursor_partition(&self, cursor: u64) -> usize {
         (cursor >> self.place_bits()) as usize
     }
 }
 
-/// Without an ACTIVE file there must be nothing but what an interrupted first start left behind.
+/// Without an ACTIVE file there must be no data except what an interrupted first start left behind.
 fn refuse_left_over(layout: &Layout) -> Result<(), StoreError> {
     layout.refuse_others()?;
     for log in 0..layout.logs() {
@@ -600,7 +587,7 @@ fn refuse_left_over(layout: &Layout) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// One for each partition of an entry.
+/// One batch for each partition of an entry.
 fn empty_batches(entry: &Entry) -> Vec<WriteBatch> {
     let batches = entry.involved.iter().map(|_| WriteBatch::default());
     batches.collect()

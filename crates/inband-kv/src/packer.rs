@@ -1,7 +1,8 @@
-//! Packs the commands of many connections for one log into values and remembers who waits for which.
+//! Packs the commands of many connections for one log into values, and remembers which connections wait for which
+//! value.
 //!
-//! Order (protocol.md, 8): a connection has at most one undecided value in a log, because values
-//! submitted later may be decided earlier. Within a value its commands stand in their order.
+//! Order (protocol.md, 8): a connection has at most one undecided value in a log, because values submitted later may be
+//! decided earlier. Within a value its commands are in order.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -20,18 +21,18 @@ use inband_resp::front::Connections;
 /// The commands of one connection within a value.
 #[derive(Debug, Clone, Copy)]
 pub struct Part {
-    /// Place of the connection.
+    /// Slot of the connection.
     pub slot: usize,
-    /// Its id; the place may have been given to another one since.
+    /// Its id; the slot may have been reused since.
     pub connection_id: u64,
-    /// How many commands.
+    /// Number of commands.
     pub count: usize,
     /// When the first of them was read.
     pub received: Instant,
 }
 
 impl Part {
-    /// So many commands of the connection in this place.
+    /// `count` commands of the connection in `slot`.
     pub fn of(slot: usize, connection: &Connection, count: usize, received: Instant) -> Part {
         Part {
             slot,
@@ -41,7 +42,7 @@ impl Part {
         }
     }
 
-    /// The connection, unless it is gone.
+    /// The connection, unless it is closed.
     pub fn connection<'c>(
         &self,
         connections: &'c mut Connections<Connection>,
@@ -52,40 +53,37 @@ impl Part {
     }
 }
 
-/// A value that the log refused for good, with the parts that wait for it.
+/// A value that the log has rejected permanently, with the parts that wait for it.
 #[derive(Debug)]
 pub struct Rejected {
-    /// The log.
     pub log: usize,
-    /// Who waits.
     pub parts: Vec<Part>,
-    /// What was submitted of it already.
+    /// Tickets of the chunks that were already submitted.
     pub tickets: Vec<Ticket>,
-    /// Why it was refused.
     pub error: SubmitError,
 }
 
-/// A value that is undecided, or decided and not yet applied here.
+/// A value that is undecided, or decided and not yet applied by this replica.
 #[derive(Debug)]
 struct InFlight {
     parts: Vec<Part>,
     submitted: Instant,
-    /// The last session under which it was refused; ids ascend.
+    /// The last session under which it was refused; session ids only increase.
     refused_session: u64,
 }
 
-/// Commands that only read, of many connections, and how far the log must be applied for them.
+/// Read-only commands of many connections, and the instance that must be applied before they are executed.
 #[derive(Debug, Default)]
 pub struct Reads {
-    /// Who waits, part by part.
+    /// The waiting connections, part by part.
     pub parts: Vec<Part>,
-    /// Connections<Connection> that wait for a page of `SCAN`.
+    /// Connections that wait for a page of `SCAN`.
     pub scans: Vec<(Part, OwnedArgs)>,
-    /// The encoded commands, one after the other.
+    /// The encoded commands, concatenated.
     bytes: Vec<u8>,
     lens: Vec<usize>,
     ticket: Option<ReadTicket>,
-    /// Instance up to which they see everything, once it is known.
+    /// The instance that must be applied first, once known.
     instance: Option<u64>,
     since: Option<Instant>,
 }
@@ -95,7 +93,7 @@ impl Reads {
         self.parts.is_empty() && self.scans.is_empty()
     }
 
-    /// The encoded commands from the one at `first` on.
+    /// `count` encoded commands, starting with number `first`.
     pub fn commands(&self, first: usize, count: usize) -> impl ExactSizeIterator<Item = &[u8]> {
         let mut at: usize = self.lens[..first].iter().sum();
         self.lens[first..first + count].iter().map(move |len| {
@@ -119,39 +117,36 @@ pub struct Packer {
     log: usize,
     value_len_bytes_max: usize,
     writer: ValueWriter,
-    /// Who has commands in the value being filled.
+    /// Connections with commands in the current value.
     parts: Vec<Part>,
-    /// Connections<Connection> with commands to pack.
+    /// Connections with commands to pack.
     ready: VecDeque<usize>,
     in_flight: HashMap<Ticket, InFlight>,
     spare: Vec<Vec<Part>>,
-    /// To be asked for.
+    /// Not sent to the log yet.
     reads: Reads,
-    /// Asked for.
+    /// Sent to the log.
     reads_in_flight: VecDeque<Reads>,
     spare_reads: Vec<Reads>,
-    /// Commands that do not fit a value.
+    /// Commands that do not fit in one value.
     pub chunks: Chunks,
-    /// Connections<Connection> with such a command, while too many are being sent.
+    /// Connections with such a command, while too many are being sent.
     large: VecDeque<usize>,
     /// Values submitted so far.
     pub submitted: u64,
 }
 
-/// What the packer needs of its surroundings to submit values.
+/// What the packer needs to submit values.
 pub struct Submission<'a> {
-    /// All connections.
     pub connections: &'a mut Connections<Connection>,
-    /// All logs.
     pub log: &'a mut dyn ReplicatedLog,
     /// Cluster time.
     pub clock_ms: u64,
-    /// Now.
     pub now: Instant,
 }
 
 impl Packer {
-    /// Pack for `log` into values of at most `value_len_bytes_max`.
+    /// `value_len_bytes_max` is the longest value that `log` accepts.
     pub fn new(log: usize, value_len_bytes_max: usize) -> Self {
         Self {
             log,
@@ -170,13 +165,13 @@ impl Packer {
         }
     }
 
-    /// Longest encoded command that fits a value.
+    /// Longest encoded command that fits in one value.
     fn command_len_bytes_max(&self) -> usize {
         let overhead = VALUE_HEADER_LEN_BYTES + COMMAND_PREFIX_LEN_BYTES;
         self.value_len_bytes_max.saturating_sub(overhead)
     }
 
-    /// Number of undecided values and commands in chunks, and of reads that wait together.
+    /// Number of undecided values, chunked commands and batches of reads.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len() + self.chunks.len() + self.reads_in_flight.len()
     }
@@ -238,7 +233,7 @@ impl Packer {
         }
     }
 
-    /// Begin to send a command that does not fit a value, or let it wait.
+    /// Start to send a command that does not fit in one value, or let it wait.
     fn take_large(&mut self, slot: usize, connection: &mut Connection, now: Instant) {
         if self.chunks.len() >= TRANSFERS_PER_REPLICA_MAX {
             self.large.push_back(slot);
@@ -284,7 +279,7 @@ impl Packer {
         self.reads.scans.push((part, args));
     }
 
-    /// Ask the log how far it must be applied for the reads: all of this turn share one question.
+    /// Ask the log for the instance that the reads must wait for: all reads of a turn share one query.
     fn ask(&mut self, to: &mut Submission<'_>) {
         if self.reads.is_empty() {
             return;
@@ -296,7 +291,7 @@ impl Packer {
         self.reads_in_flight.push_back(reads);
     }
 
-    /// Some reads see everything once `instance` is applied.
+    /// The reads of this ticket may be executed once `instance` is applied.
     pub fn confirm_reads(&mut self, ticket: ReadTicket, instance: u64) {
         let mut all = self.reads_in_flight.iter_mut();
         if let Some(reads) = all.find(|reads| reads.ticket == Some(ticket)) {
@@ -304,21 +299,21 @@ impl Packer {
         }
     }
 
-    /// Take reads that may be answered now that `applied` is.
+    /// Take a batch of reads that may be executed with `applied` as the last applied instance.
     pub fn take_confirmed(&mut self, applied: u64) -> Option<Reads> {
         let is_ready = |r: &Reads| r.instance.is_some_and(|instance| instance <= applied);
         let at = self.reads_in_flight.iter().position(is_ready)?;
         self.reads_in_flight.remove(at)
     }
 
-    /// Take the reads of this ticket.
+    /// Take the reads with this ticket.
     pub fn take_reads_of(&mut self, ticket: ReadTicket) -> Option<Reads> {
         let mut all = self.reads_in_flight.iter();
         let at = all.position(|reads| reads.ticket == Some(ticket))?;
         self.reads_in_flight.remove(at)
     }
 
-    /// Take reads that wait for longer than `age`.
+    /// Take a batch of reads that has waited for longer than `age`.
     pub fn take_overdue_reads(&mut self, now: Instant, age: Duration) -> Option<Reads> {
         let is_overdue = |since: Instant| now.saturating_duration_since(since) > age;
         let mut all = self.reads_in_flight.iter();
@@ -326,7 +321,7 @@ impl Packer {
         self.reads_in_flight.remove(at)
     }
 
-    /// Keep the memory of reads for the next ones.
+    /// Keep the memory of a batch of reads for reuse.
     pub fn recycle_reads(&mut self, mut reads: Reads) {
         if reads.bytes.capacity() > IDLE_READS_BYTES_MAX {
             return;
@@ -335,8 +330,8 @@ impl Packer {
         self.spare_reads.push(reads);
     }
 
-    /// Should the connection's commands go into the value being filled? They should not be torn
-    /// apart if the next value has room for all: the second half would wait for the first.
+    /// Whether the connection's commands should go into the current value. They should not be split if the next value
+    /// has room for all of them: the second half would wait for the first.
     fn is_good_fit(&self, connection: &Connection) -> bool {
         let room = self
             .value_len_bytes_max
@@ -367,7 +362,7 @@ impl Packer {
         self.parts.extend(part);
     }
 
-    /// Submit the value being filled; `false` if the log has no room for it now.
+    /// Submit the current value; `false` if the log has no room for it now.
     fn submit(&mut self, to: &mut Submission<'_>, rejected: &mut Vec<Rejected>) -> bool {
         if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || to.log.submit_room(self.log) == 0 {
             return false;
@@ -402,7 +397,7 @@ impl Packer {
         );
     }
 
-    /// Submit a tick: a value without commands. `None`: not now.
+    /// Submit a tick: a value without commands. `None`: not possible now.
     pub fn submit_tick(&mut self, to: &mut Submission<'_>) -> Option<Ticket> {
         if !self.writer.is_empty() || to.log.submit_room(self.log) == 0 {
             return None;
@@ -412,7 +407,7 @@ impl Packer {
         ticket.ok()
     }
 
-    /// Submit a value with one command for whose reply no client waits. `None`: not now.
+    /// Submit a value with one command for which no client waits. `None`: not possible now.
     pub fn submit_alone(&mut self, command: &[u8], to: &mut Submission<'_>) -> Option<Ticket> {
         if to.log.submit_room(self.log) == 0 {
             return None;
@@ -424,7 +419,7 @@ impl Packer {
         Some(ticket)
     }
 
-    /// Submit a marker. `None`: not now.
+    /// Submit a marker. `None`: not possible now.
     pub fn submit_marker(&mut self, entry: u64, to: &mut Submission<'_>) -> Option<Ticket> {
         if to.log.submit_room(self.log) == 0 {
             return None;
@@ -434,14 +429,14 @@ impl Packer {
         Some(ticket)
     }
 
-    /// Who waits for a value; it is no longer in flight. `None`: nobody ever did, or was told.
+    /// Take the parts that wait for a value, which is no longer in flight. `None`: nothing waits for it.
     pub fn take_parts(&mut self, ticket: Ticket) -> Option<Vec<Part>> {
         self.in_flight.remove(&ticket).map(|value| value.parts)
     }
 
-    /// Note that a value was refused under `session_id`. Must it be submitted again? Not if it was
-    /// answered meanwhile, nor if this is a further copy under a session that was given up before:
-    /// then it is on its way under a new session, and once more would apply it twice.
+    /// Note that a value was refused under `session_id`. Returns whether it must be submitted again: not if it has been
+    /// answered meanwhile, nor if this is another copy under a session that was already given up, because then the
+    /// value is in flight under a new session and another submission would apply it twice.
     pub fn note_refused(&mut self, ticket: Ticket, session_id: u64) -> bool {
         match self.in_flight.get_mut(&ticket) {
             Some(value) if value.refused_session < session_id => {
@@ -452,13 +447,13 @@ impl Packer {
         }
     }
 
-    /// Since when the oldest undecided value is under way.
+    /// When the oldest undecided value was submitted.
     pub fn oldest_submission(&self) -> Option<Instant> {
         let values = self.in_flight.values();
         values.map(|value| value.submitted).min()
     }
 
-    /// Does a command wait to be packed?
+    /// Whether a command waits to be packed.
     pub fn has_waiting(&self) -> bool {
         !self.ready.is_empty() || !self.large.is_empty()
     }
@@ -471,7 +466,7 @@ impl Packer {
             .collect()
     }
 
-    /// Take the values that were submitted longer ago than `age`.
+    /// Take the values submitted more than `age` ago.
     pub fn take_overdue(&mut self, now: Instant, age: Duration) -> Vec<(Ticket, Vec<Part>)> {
         let is_overdue = |value: &InFlight| now.saturating_duration_since(value.submitted) > age;
         let overdue: Vec<Ticket> = self
@@ -483,7 +478,8 @@ impl Packer {
         overdue.into_iter().filter_map(take).collect()
     }
 
-    /// Take everything that waits to be packed out of the queues: who waits for how many replies.
+    /// Remove everything that waits to be packed from the queues. Returns the connections with their numbers of
+    /// replies.
     pub fn reject_waiting(
         &mut self,
         connections: &mut Connections<Connection>,
@@ -507,7 +503,7 @@ impl Packer {
         waiting
     }
 
-    /// Keep the memory of parts for the next value.
+    /// Keep the memory of `parts` for reuse.
     pub fn recycle(&mut self, mut parts: Vec<Part>) {
         parts.clear();
         self.spare.push(parts);

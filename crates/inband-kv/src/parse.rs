@@ -1,4 +1,4 @@
-//! From the arguments of a request to a command, with Redis's exact error texts.
+//! Parses the arguments of a request into a command, with Redis's exact error texts.
 
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
@@ -8,30 +8,29 @@ use crate::float;
 use crate::scripts;
 use crate::table::{self, CommandId, CommandSpec};
 
-/// Unix times and times to live beyond this many milliseconds are refused as invalid.
+/// Unix times and times to live beyond this many milliseconds are rejected as invalid.
 const TIME_MS_MAX: i64 = i64::MAX / 2;
 
-/// Most bytes of an unknown command's name and arguments that are repeated in the error.
+/// How much of an unknown command's name and arguments is repeated in the error.
 const UNKNOWN_ECHO_BYTES_MAX: usize = 128;
 
-/// Errors that several commands share.
+/// Errors shared by several commands.
 pub const SYNTAX_ERROR: &str = "ERR syntax error";
-/// An argument or a stored value is no integer.
+/// Error for an argument or a stored value that is not an integer.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
-/// How commands that change nothing are executed.
+/// How read-only commands are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadMode {
-    /// From this replica's copy, once it has everything that was decided before: the log is asked
-    /// how far that is, and nothing goes through it.
+    /// From this replica's copy, once it has applied everything that was decided before: the log is asked for the
+    /// instance to wait for, and nothing goes through it.
     #[default]
     Position,
-    /// Through the log, like commands that change something.
+    /// Through the log, like writes.
     Log,
 }
 
 impl ReadMode {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             ReadMode::Position => "position",
@@ -39,25 +38,25 @@ impl ReadMode {
         }
     }
 
-    /// The mode of this name, in any case.
+    /// The mode with this name, case-insensitive.
     pub fn of_name(name: &[u8]) -> Option<Self> {
         let modes = [ReadMode::Position, ReadMode::Log];
         modes.into_iter().find(|mode| is(name, mode.name()))
     }
 }
 
-/// A request understood.
+/// A parsed request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Request<'a> {
     /// Goes through the log.
     Replicated(Command<'a>),
-    /// Answered by this replica, see [`crate::local`].
+    /// Answered by this replica; see [`crate::local`].
     Local(&'static CommandSpec),
-    /// `INBAND.READS`: how this connection reads from now on.
+    /// `INBAND.READS`: the read mode of this connection from now on.
     UseReads(ReadMode),
     /// `SCAN`.
     Scan,
-    /// `INBAND.EXPORT`: from now on the connection carries an export and nothing else.
+    /// `INBAND.EXPORT`: the connection switches to carrying an export only.
     Export,
     /// `MULTI`.
     Multi,
@@ -67,16 +66,15 @@ pub enum Request<'a> {
     Discard,
     /// `UNWATCH`.
     Unwatch,
-    /// `INBAND.SESSION id seq`: what the connection's next data commands are called.
+    /// `INBAND.SESSION id seq`: identifies the connection's next data commands.
     UseSession {
-        /// The session.
         id: u64,
-        /// Sequence of the next data command.
+        /// Sequence number of the next data command.
         seq: u64,
     },
 }
 
-/// Understand a request, or say why not.
+/// Parse a request; the error is the reply to the client.
 pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
     let Some(spec) = table::find(args.get(0)) else {
         return Err(unknown_command(args));
@@ -184,7 +182,7 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
     Ok(Request::Replicated(command))
 }
 
-/// `ERR wrong number of arguments`; `name` is `command` or `command|subcommand` in any case.
+/// `ERR wrong number of arguments`; `name` is `command` or `command|subcommand`, case-insensitive.
 pub fn wrong_arity(name: &str) -> Reply {
     let name = name.to_lowercase();
     Reply::error(format!(
@@ -219,7 +217,7 @@ fn unknown_command(args: Args<'_>) -> Reply {
     ))
 }
 
-/// An integer exactly as Redis takes it: no plus, no leading zeros, no spaces.
+/// An integer exactly as Redis accepts it: no plus sign, no leading zeros, no spaces.
 pub fn strict_integer(bytes: &[u8]) -> Option<i64> {
     match bytes {
         b"0" => Some(0),
@@ -230,7 +228,6 @@ pub fn strict_integer(bytes: &[u8]) -> Option<i64> {
     }
 }
 
-/// An integer argument.
 pub fn integer(bytes: &[u8]) -> Result<i64, Reply> {
     strict_integer(bytes).ok_or_else(|| Reply::error(NOT_AN_INTEGER))
 }
@@ -263,7 +260,7 @@ fn invalid_expire_time(command: &str) -> Reply {
     Reply::error(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// A positive time for `SET` and its relatives, in milliseconds.
+/// A positive time for `SET` and its variants, in milliseconds.
 fn positive_ms(number: i64, unit_ms: i64, command: &str) -> Result<i64, Reply> {
     number
         .checked_mul(unit_ms)
@@ -271,10 +268,10 @@ fn positive_ms(number: i64, unit_ms: i64, command: &str) -> Result<i64, Reply> {
         .ok_or_else(|| invalid_expire_time(command))
 }
 
-/// Makes an expiry of a number of milliseconds.
+/// Constructor of an expiry from a number of milliseconds.
 type ExpiryKind = fn(i64) -> Expiry;
 
-/// Options of `SET` with a time: its unit, and what it makes.
+/// `SET` options with a time: the unit in milliseconds, and the kind of expiry.
 const TIME_OPTIONS: [(&str, i64, ExpiryKind); 4] = [
     ("EX", 1000, Expiry::InMs),
     ("PX", 1, Expiry::InMs),
@@ -285,14 +282,14 @@ const TIME_OPTIONS: [(&str, i64, ExpiryKind); 4] = [
 fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
     let (mut when, mut reply) = (None, SetReply::Status);
     let mut expiry: Option<Expiry> = None;
-    // The time is looked at after all options, as Redis does: syntax errors come first.
+    // The time is validated after all options, as in Redis: syntax errors take precedence.
     let mut time: Option<(&[u8], i64, ExpiryKind)> = None;
     let mut unit = None;
     let mut at = 3;
     while at < args.len() {
         let option = args.get(at);
         let has_argument = at + 1 < args.len();
-        // The same unit may come again, as in Redis: the last one counts.
+        // The same unit may be repeated, as in Redis: the last one counts.
         let is_unit_again = unit.is_some_and(|unit| is(option, unit));
         let no_expiry = expiry.is_none() && (time.is_none() || is_unit_again);
         if is(option, "NX") && when.is_none_or(|w| w == SetWhen::Missing) {

@@ -1,25 +1,23 @@
 //! Which partition a key belongs to: Redis Cluster's hash slot, modulo the number of partitions.
 //!
-//! A key's slot is `CRC16(key) mod 16384`, the CRC being XMODEM's. If the key has a `{` and a `}`
-//! behind it with something between the first such pair, only what is between them is hashed: keys
-//! with the same *hash tag* are always in one partition. The partition is `slot mod P`.
+//! A key's slot is `CRC16(key) mod 16384`, with the XMODEM CRC. If the key contains a `{` and a later `}` with
+//! something between the first such pair, only the part between them is hashed: keys with the same *hash tag* are
+//! always in one partition. The partition is `slot mod P`.
 
 use crc::{Crc, CRC_16_XMODEM};
 
 /// Hash slots, as in Redis Cluster.
 pub const SLOTS: usize = 16384;
 
-/// Most partitions; beyond it a slot modulo their number spreads keys too unevenly.
+/// Most partitions; with more, a slot modulo their number distributes keys too unevenly.
 pub const PARTITIONS_MAX: usize = 1024;
 
 static CRC16: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The hash slot of a key.
 pub fn slot(key: &[u8]) -> usize {
     usize::from(CRC16.checksum(hashed_part(key))) % SLOTS
 }
 
-/// The partition of a key.
 pub fn partition_of(key: &[u8], partitions: usize) -> usize {
     if partitions == 1 {
         return 0;
@@ -27,8 +25,8 @@ pub fn partition_of(key: &[u8], partitions: usize) -> usize {
     slot(key) % partitions
 }
 
-/// How many logs a store of so many partitions needs: several partitions need one more, in which
-/// commands over several of them are decided.
+/// How many logs a store with this many partitions needs: several partitions need an additional log for cross-partition
+/// commands.
 pub fn logs_of(partitions: usize) -> usize {
     if partitions == 1 {
         1
@@ -37,7 +35,7 @@ pub fn logs_of(partitions: usize) -> usize {
     }
 }
 
-/// How many partitions so many logs are for.
+/// The number of partitions for this many logs.
 pub fn partitions_of_logs(logs: usize) -> usize {
     if logs > 2 {
         logs - 1
@@ -62,7 +60,7 @@ mod tests {
 
     #[test]
     fn slots_as_redis_cluster_has_them() {
-        // From the specification of Redis Cluster and from CLUSTER KEYSLOT.
+        // From the Redis Cluster specification and from CLUSTER KEYSLOT.
         assert_eq!(CRC16.checksum(b"123456789"), 0x31c3);
         for (key, expected) in [
             (&b"foo"[..], 12182),

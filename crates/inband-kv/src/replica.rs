@@ -1,9 +1,8 @@
-//! The runtime of a replica: one thread, one loop, owning its sockets, its log and its store.
+//! The runtime of a replica: one thread and one loop that own its sockets, its log and its store.
 //!
-//! A turn of the loop reads what clients sent, packs and submits it, and asks the logs at once what
-//! was decided: on the fast path the decision is there when `submit` returns. It applies the bursts,
-//! writes the replies, and only then goes to sleep; before that it asks the logs again for a short
-//! while if values of its own are undecided.
+//! A turn of the loop reads requests, packs and submits them, and polls the logs at once: on the fast path the decision
+//! is there when `submit` returns. It applies the bursts, writes the replies, and only then sleeps; before sleeping it
+//! polls the logs for a short while if its own values are undecided.
 
 mod answers;
 mod clients;
@@ -51,49 +50,48 @@ use crate::syncer::Syncer;
 use cross_partition::Several;
 use markers::Marker;
 
-/// In `sync` mode, the shortest time between the beginnings of two syncs of the stores.
+/// In `sync` mode, the shortest interval between the starts of two syncs of the stores.
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
-/// Longest time that something is applied and not written.
+/// Longest time that applied instances stay unwritten.
 const UNWRITTEN_AGE_MAX: Duration = Duration::from_millis(UNWRITTEN_AGE_MS_MAX);
-/// How long a turn applies what keeps coming, before sockets are looked at again.
+/// How long a turn keeps applying newly decided instances before it serves the sockets again.
 const TURN_MAX: Duration = Duration::from_millis(2);
-/// What commands for the logs are answered with while the replica drains. Clients know this code as passing.
+/// The error for commands for the logs while the replica drains. Clients treat this code as temporary.
 const DRAINING: &str =
     "LOADING this replica takes no more commands because it is to be stopped; use another replica";
-/// Longest sleep: flags set by other threads are looked at this often at least.
+/// Longest sleep: flags set by other threads are checked at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Time between looks for commands that are overdue.
+/// Interval between checks for overdue commands.
 const OVERDUE_PERIOD: Duration = Duration::from_millis(100);
 
-/// How a replica is run.
+/// Configuration of a replica.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
     /// Name shown in `INFO`.
     pub name: String,
-    /// Number among the replicas, from 0; each proposes ticks a little later than the one before.
+    /// Index of the replica, from 0; each replica proposes ticks a little later than the one before it.
     pub replica_index: u64,
-    /// Most clients at a time.
+    /// Maximum number of clients.
     pub clients_max: usize,
-    /// Most memory that all of them make this replica hold.
+    /// Most memory that this replica holds for all clients.
     pub clients_memory_bytes_max: usize,
-    /// Most memory of what is delivered of a log and waits, see [`DELIVERED_BYTES_MAX`].
+    /// Memory limit for what a log has delivered and is not applied; see [`DELIVERED_BYTES_MAX`].
     pub delivered_bytes_max: usize,
-    /// How long they may keep it waiting.
+    /// Time limits for clients.
     pub timeouts: ClientTimeouts,
-    /// How long to ask the log again and again, while own values are undecided, before sleeping.
+    /// How long to poll the log before sleeping, while own values are undecided.
     pub spin_us: u64,
-    /// How long a command may take; then its outcome is unknown. To be longer than the log's own
-    /// deadline, which covers everything up to the decision.
+    /// How long a command may take; after that its outcome is unknown. Must be longer than the log's own deadline,
+    /// which covers everything up to the decision.
     pub deadline_ms: u64,
-    /// How connections read that do not say how.
+    /// The read mode of connections that have not chosen one.
     pub reads: ReadMode,
-    /// What clients must say before anything else.
+    /// If set, clients must authenticate with this password.
     pub password: Option<Password>,
-    /// Clients must speak TLS.
+    /// If set, clients must use TLS.
     pub tls: Option<Arc<ServerConfig>>,
-    /// How checkpoints travel.
+    /// The transport for checkpoints.
     pub transport: Transport,
-    /// The clocks of this host.
     pub clocks: HostClocks,
 }
 
@@ -117,7 +115,7 @@ impl Default for ReplicaConfig {
     }
 }
 
-/// Why a replica ended.
+/// Why a replica stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     /// A socket, or waiting for sockets, failed.
@@ -126,19 +124,19 @@ pub enum ReplicaError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The log and the store were made for different clusters.
+    /// The number of logs does not match the store.
     #[error("there are {log_count} logs, and the store of {partitions} partition(s) needs {needed}; configure the same number of partitions for both")]
     Logs {
-        /// Logs there are.
+        /// Number of logs.
         log_count: usize,
-        /// Partitions of the store.
+        /// Number of partitions of the store.
         partitions: usize,
-        /// Logs that they need.
+        /// Number of logs that the store needs.
         needed: usize,
     },
 }
 
-/// What a replica keeps for one log.
+/// A replica's state for one log.
 struct Lane {
     packer: Packer,
     tick: Option<Ticket>,
@@ -146,13 +144,12 @@ struct Lane {
     marker: Marker,
     /// Last instance applied.
     applied: u64,
-    /// What the log was told of that.
+    /// The last instance reported to the log as applied.
     reported: u64,
-    /// It delivers nothing, because too much of it waits.
+    /// Delivery is paused because too much waits to be applied.
     is_paused: bool,
 }
 
-/// A replica.
 pub struct Replica {
     config: ReplicaConfig,
     identity: Identity,
@@ -160,39 +157,39 @@ pub struct Replica {
     front: Front<Connection>,
     log: Box<dyn ReplicatedLog>,
     machine: Machine,
-    /// One a log.
+    /// One per log.
     lanes: Vec<Lane>,
     several: Several,
-    /// Exports under way.
+    /// Number of exports in progress.
     exports: Arc<AtomicUsize>,
     loader: Loader,
-    /// Since when something is applied and not written.
+    /// Since when there are applied and unwritten instances.
     unwritten_since: Option<Instant>,
-    /// If what is applied must be synced before anybody is told.
+    /// Set if applied instances must be synced before they are reported.
     syncer: Option<Syncer>,
-    /// Applied instances that are being synced.
+    /// Applied instances covered by the running sync.
     syncing: Vec<u64>,
-    /// When to sync next.
+    /// Earliest time of the next sync.
     sync_after: Instant,
     clock: SharedClock,
     space: SpaceWatch,
-    /// Why writes are refused.
+    /// The reply to writes while they are refused.
     write_refusal: Option<Reply>,
-    /// Asks the other replicas for the time.
+    /// Queries the other replicas' clocks.
     _clock_exchange: ClockExchange,
-    /// The time of the cluster is not known yet.
+    /// Cluster time is not known yet.
     is_timeless: bool,
-    /// Clients meanwhile get LOADING.
+    /// A checkpoint is being fetched; clients get LOADING.
     is_loading: bool,
-    /// Logs that need it.
+    /// The logs that need the checkpoint.
     loading_logs: Vec<usize>,
-    /// Values nobody waits for any more: a checkpoint came in between, or their time is over.
+    /// Values that no client waits for any more: a checkpoint was installed meanwhile, or they timed out.
     orphans: HashSet<Ticket>,
     overdue_looked_at: Instant,
     stuck_looked_at: Instant,
     log_limit: RateLimit,
     now: Instant,
-    /// Cluster time; where it is not known, what was applied.
+    /// Cluster time; if it is not known, the latest applied time.
     clock_ms: u64,
     // Reused between turns.
     ready: Ready,
@@ -201,19 +198,19 @@ pub struct Replica {
     outcomes: Outcomes,
     rejected: Vec<Rejected>,
     scratch: Vec<u8>,
-    /// The last turn ended before nothing more was decided.
+    /// The last turn ended while more was being decided.
     has_more: bool,
-    /// Commands queued on connections or in the packer.
+    /// Number of commands queued on connections or in the packer.
     waiting_commands: usize,
-    /// Length of the replies to what was last read beside the log.
+    /// Length of the replies to the last reads that did not go through the log.
     read_reply_bytes: usize,
-    /// Kept alive as long as the replica.
+    /// Serves while the replica exists.
     checkpoint_server: Option<CheckpointServer>,
 }
 
 impl Replica {
-    /// A replica of `log` with its copy in `machine`. Clients come over `listeners`, peers that
-    /// need a checkpoint over `checkpoint_listener`.
+    /// A replica of `log` with its copy in `machine`. Clients connect to `listeners`, peers that need a checkpoint to
+    /// `checkpoint_listener`.
     pub fn new(
         config: ReplicaConfig,
         mut machine: Machine,
@@ -248,8 +245,8 @@ impl Replica {
             limit_hits,
             clock.clone(),
         ));
-        // Its thread may outlive the replica. It must not be the last that holds the stores: RocksDB cannot be
-        // closed while the process ends.
+        // Its thread may outlive the replica. It must not hold the last reference to the stores: RocksDB cannot be
+        // closed while the process exits.
         let for_exchange = Arc::downgrade(&control);
         let clock_exchange =
             ClockExchange::start(clock.clone(), config.transport.clone(), move || {
@@ -341,17 +338,15 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Watches and directs this replica from other threads.
+    /// Monitors and controls this replica from other threads.
     pub fn control(&self) -> Arc<ReplicaControl> {
         self.control.clone()
     }
 
-    /// The replica's copy.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The replica's log.
     pub fn log_mut(&mut self) -> &mut dyn ReplicatedLog {
         &mut *self.log
     }
@@ -420,8 +415,8 @@ impl Replica {
         timeout
     }
 
-    /// Pack, submit, ask the log, apply and reply until nothing more comes of it, but not for so long
-    /// that clients of this replica wait while those of the others are served.
+    /// Pack, submit, poll the log, apply and reply until nothing more happens, but not for so long that this replica's
+    /// clients wait while those of other replicas are served.
     fn decide_and_apply(&mut self) -> Result<(), ReplicaError> {
         let until = Instant::now() + TURN_MAX;
         loop {
@@ -441,7 +436,7 @@ impl Replica {
         }
         self.submit_markers();
         if self.is_timeless {
-            // What waits goes on, or is refused, once more is known.
+            // Waiting commands continue, or are refused, once more is known.
             return self.reject_waiting();
         }
         self.refuse_several();
@@ -464,7 +459,7 @@ impl Replica {
         }
     }
 
-    /// Answer what waited already when loading began.
+    /// Answer the commands that were waiting when loading began.
     fn reject_waiting(&mut self) {
         let Some(reply) = self.refusal() else {
             return;
@@ -474,7 +469,7 @@ impl Replica {
         }
     }
 
-    /// Answer what waits for the log of commands over several partitions, if it is not to be taken.
+    /// Refuse what waits for the log of cross-partition commands, if those are not accepted now.
     fn refuse_several(&mut self) {
         let log = self.machine.queue_log();
         let Some(log) = log.filter(|log| self.lanes[*log].packer.has_waiting()) else {
@@ -487,7 +482,7 @@ impl Replica {
         }
     }
 
-    /// Answer all that waits for a log; how many commands.
+    /// Answer everything that waits for a log. Returns the number of commands.
     fn reject_waiting_in(&mut self, log: usize, reply: &Reply) -> usize {
         let mut rejected = 0;
         let waiting = self.lanes[log]
@@ -504,7 +499,7 @@ impl Replica {
         rejected
     }
 
-    /// Ask the logs what was decided, apply it and append the replies; was there anything?
+    /// Poll the logs, apply what was decided and queue the replies. Returns whether there was anything.
     fn apply_bursts(&mut self) -> Result<bool, ReplicaError> {
         self.log.poll(self.machine.bursts());
         self.take_reports();
@@ -534,11 +529,11 @@ impl Replica {
         Ok(true)
     }
 
-    /// A partition that waits at a marker may wait for long, and its log goes on meanwhile. True if a log goes on that
-    /// was paused.
+    /// A partition may wait at a marker for long while its log continues: pause the logs that deliver too much. Returns
+    /// true if a paused log was resumed.
     ///
-    /// The log of commands over several partitions is not paused short of a marker where a partition stands: nothing
-    /// would be executed there, so what waits would never become less.
+    /// The log of cross-partition commands is not paused before it has delivered everything up to a marker where a
+    /// partition stands: otherwise nothing would be executed there and the backlog would never shrink.
     fn bound_delivered(&mut self) -> bool {
         let mut goes_on = false;
         let needed = self.machine.queue_log();
@@ -559,13 +554,13 @@ impl Replica {
         goes_on
     }
 
-    /// Values of this replica that are undecided or not applied, and commands that wait for others.
+    /// This replica's values that are undecided or not applied, and commands that wait for other partitions.
     fn in_flight(&self) -> usize {
         let values: usize = self.lanes.iter().map(|l| l.packer.in_flight()).sum();
         values + self.several.len()
     }
 
-    /// Ask the logs again for a short while: a decision is often only microseconds away.
+    /// Poll the logs for a short while: a decision is often only microseconds away.
     fn spin(&mut self) -> Result<(), ReplicaError> {
         if self.config.spin_us == 0 || self.in_flight() == 0 || !self.attention.is_empty() {
             return Ok(());
@@ -582,7 +577,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Tell other threads.
+    /// Publish the counters to other threads.
     fn publish(&self) {
         let c = &self.control.counters;
         for (counter, applied) in c.applied_instances.iter().zip(self.machine.applied()) {

@@ -1,8 +1,8 @@
-//! The Lua scripts that clients release and extend their locks with. There is no Lua here: a script that is known is
-//! executed as the command that does the same.
+//! The Lua scripts with which clients release and extend their locks. There is no Lua interpreter: a known script is
+//! executed as an equivalent command.
 //!
-//! `EVAL` knows them by their words, however they are indented. A digest cannot be told from another's, so `EVALSHA`
-//! and `SCRIPT` know these very texts.
+//! `EVAL` recognises the scripts by their tokens, whatever their indentation. A digest identifies one exact text, so
+//! `EVALSHA` and `SCRIPT` know only the texts listed here.
 
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
@@ -11,12 +11,12 @@ use crate::command::{Command, Extend};
 use crate::parse::integer;
 use crate::table::CommandId;
 
-/// What a script does with the key that holds its first argument.
+/// What a script does with a key that holds its first argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
     Delete,
     Expire(Extend),
-    /// redis-py's: the third argument says what.
+    /// redis-py's: selected by the third argument.
     ExtendOrReplace,
 }
 
@@ -82,7 +82,7 @@ static SCRIPTS: [Script; 5] = [
         return 1
     ",
     },
-    // As the documentation of Redis has it; Redlock clients use it in many indentations.
+    // From the Redis documentation; Redlock clients use it with varying indentation.
     Script {
         sha1: "647c65a442733a1aa440f99908d249d13b4d6c4a",
         does: Does::Delete,
@@ -105,10 +105,10 @@ end",
     },
 ];
 
-/// Longest script that is compared word by word.
+/// Longest script that is compared token by token.
 const TEXT_LEN_BYTES_MAX: usize = 4096;
 
-/// The words of a script: its text in lower case, with one kind of quotes and without spaces and semicolons.
+/// A normalised script: lower case, one kind of quotes, no spaces or semicolons.
 fn words(text: &[u8]) -> Vec<u8> {
     let bytes = text.iter().filter(|byte| !byte.is_ascii_whitespace());
     let bytes = bytes.filter(|byte| **byte != b';').map(|byte| match byte {

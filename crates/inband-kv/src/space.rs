@@ -1,7 +1,7 @@
-//! How much room there is on the disks of the stores.
+//! Free space on the disks of the stores.
 //!
-//! RocksDB does not survive a write that fails for want of room: a later one aborts the process. So writes of
-//! clients are refused while there is still some room, and when there is hardly any left, nothing is written.
+//! RocksDB does not survive a write that fails for lack of space: a later one aborts the process. So client writes are
+//! refused while there is still some space, and when there is hardly any left nothing is written.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,32 +10,31 @@ use nix::sys::statvfs::statvfs;
 
 use crate::limits::{DISK_FREE_BYTES_MIN, DISK_FREE_SHARE_MIN};
 
-/// Time between looks: no more is written in between than is kept free.
+/// Interval between checks: less is written in between than is kept free.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// How much room there is.
+/// How much space there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Room {
-    /// Enough.
     Enough,
-    /// Only for what is decided elsewhere, and for what makes room.
+    /// Only for commands decided elsewhere, and for those that free space.
     Little,
-    /// For nothing.
+    /// Nothing may be written.
     None,
 }
 
-/// Looks at the disks now and then.
+/// Checks the disks at intervals.
 #[derive(Debug)]
 pub struct SpaceWatch {
     dirs: Vec<PathBuf>,
     looked_at: Option<Instant>,
     room: Room,
-    /// The disk with the least, and how much that is.
+    /// The disk with the least space, and how much that is.
     why: String,
 }
 
 impl SpaceWatch {
-    /// Watch the disks of these directories.
+    /// Watch the disks that hold these directories.
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         Self {
             dirs,
@@ -45,7 +44,7 @@ impl SpaceWatch {
         }
     }
 
-    /// Look again, if it is time; has anything changed?
+    /// Check again if the interval has elapsed. Returns whether the result has changed.
     pub fn look(&mut self, now: Instant) -> bool {
         let age = self.looked_at.map(|at| now.saturating_duration_since(at));
         if age.is_some_and(|age| age < PERIOD) {
@@ -55,7 +54,7 @@ impl SpaceWatch {
         let before = self.room;
         self.room = Room::Enough;
         for dir in &self.dirs {
-            // Whatever makes this fail, makes the store fail, and is said there.
+            // If this fails, the store fails too and reports the reason.
             let Ok(disk) = statvfs(dir) else {
                 continue;
             };
@@ -63,7 +62,7 @@ impl SpaceWatch {
             let total_bytes = disk.blocks() * unit_bytes;
             let free_bytes = disk.blocks_available() * unit_bytes;
             let kept_bytes = DISK_FREE_BYTES_MIN.min(total_bytes / DISK_FREE_SHARE_MIN);
-            // A little more before it is enough again, so that refusals do not come and go.
+            // Hysteresis: a little more is needed to recover, so that refusals do not flap.
             let is_below = |limit_bytes: u64, room| {
                 let is_there = before >= room;
                 free_bytes < limit_bytes + if is_there { limit_bytes / 4 } else { 0 }
@@ -86,12 +85,11 @@ impl SpaceWatch {
         self.room != before
     }
 
-    /// How much there is.
     pub fn room(&self) -> Room {
         self.room
     }
 
-    /// Why that is too little.
+    /// A description of the shortage.
     pub fn why(&self) -> &str {
         &self.why
     }

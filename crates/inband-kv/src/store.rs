@@ -1,13 +1,12 @@
 //! The replicated state machine of one log: values applied to RocksDB.
 //!
-//! A write batch holds the data of one or more delivered bursts, their session records, the replicated
-//! time, the number of keys and the applied instance. So a crash of the process neither loses nor
-//! repeats a command, and two replicas at the same instance have equal contents. A store that
-//! [defers](Store::set_deferring) collects several bursts in memory; what a crash takes of them is
-//! delivered again, for nobody was told that it is [written](Store::written).
+//! A write batch holds the data of one or more delivered bursts, their session records, the replicated time, the number
+//! of keys and the applied instance. So a crash of the process neither loses nor repeats a command, and two replicas at
+//! the same instance have equal contents. A store that [defers](Store::set_deferring) writes collects several bursts in
+//! memory; what a crash loses of them is delivered again, because it was never reported as [written](Store::written).
 //!
-//! The store of the log of commands over several partitions holds no keys: applying a value there
-//! appends its commands to a queue, from which [`crate::machine`] executes them.
+//! The store of the log of cross-partition commands holds no keys: applying a value there appends its commands to a
+//! queue, from which [`crate::machine`] executes them.
 
 mod local;
 mod shared;
@@ -41,13 +40,13 @@ use state::{State, STATE_KEY, STATE_VERSION};
 pub use transfers::ChunkFate;
 use transfers::{Transfers, CHUNK_KEY};
 
-/// The reply to a read through the log for whose reply there is no room.
+/// The reply to a read through the log when there is no room for its result.
 const TOO_MUCH_READ: &str = "TRYAGAIN not read: too much is read at once";
 
 /// First byte of the stored key of a proposer's session.
 const PROPOSER_KEY: u8 = b's';
 
-/// Why the store cannot go on.
+/// Why the store cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// RocksDB failed.
@@ -56,68 +55,64 @@ pub enum StoreError {
     /// A file or directory could not be used.
     #[error("{path}: {source}; check that it exists, is writable and the disk is not full")]
     Io {
-        /// What.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// There is nowhere to put the data.
+    /// No data directory was given.
     #[error("no data directory is given; name at least one")]
     NoDirectory,
-    /// Not a number of partitions.
+    /// The number of partitions is out of range.
     #[error("{0} partitions are not possible; choose 1 to {max}", max = crate::partition::PARTITIONS_MAX)]
     PartitionCount(usize),
-    /// The data were written with another number of partitions.
+    /// The data belongs to a different number of partitions.
     #[error(
         "{path} holds the data of {found} partition(s), and {asked} are asked for; start with {found}, \
          or export the data and import them into a cluster of {asked}"
     )]
     Partitions {
-        /// Where the data are.
+        /// The data directory.
         path: PathBuf,
         /// Partitions of the data.
         found: usize,
         /// Partitions asked for.
         asked: usize,
     },
-    /// A store is not where it belongs.
+    /// A store is missing.
     #[error("{path} is missing; is its disk mounted, and are the data directories given in the same order as before? If it is lost, remove all data of this replica, and it starts from a peer's checkpoint")]
     Missing {
         /// The database.
         path: PathBuf,
     },
-    /// There are data, but nothing says which are in use.
+    /// There is data, but no file says which databases are active.
     #[error("{path} holds data, but the first data directory has no file ACTIVE; is its disk mounted, and are the data directories given in the same order as before?")]
     NotActive {
-        /// Where data are.
+        /// The directory that holds data.
         path: PathBuf,
     },
-    /// A store of another log or another number of partitions.
+    /// The store belongs to a different log or number of partitions.
     #[error("{path} belongs to log {found_log} of {found_partitions} partition(s), not to log {log} of {partitions}; were directories exchanged?")]
     WrongPlace {
         /// The database.
         path: PathBuf,
-        /// Log that it belongs to.
+        /// The log that it belongs to.
         found_log: u64,
         /// Its number of partitions.
         found_partitions: u64,
-        /// Log that belongs here.
+        /// The log that belongs here.
         log: usize,
-        /// Number of partitions here.
+        /// Number of partitions of this replica.
         partitions: usize,
     },
-    /// The stores of this replica do not fit each other: its host lost power.
+    /// The stores of this replica are inconsistent with each other: its host lost power.
     #[error("the stores of the partitions do not fit each other (command {entry} over several partitions is half applied and its record lost), as after a power cut without durability \"sync\"; remove all data of this replica, and it starts from a peer's checkpoint")]
     Torn {
-        /// The entry.
         entry: u64,
     },
-    /// The file that names the databases in use is damaged.
+    /// The file that names the active databases is damaged.
     #[error("{path} names {text:?}, which are no databases; write the names of the db-<n> directories in use into it, one line a log")]
     ActiveFile {
-        /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// Its contents.
         text: String,
     },
     /// The database was not written by this program.
@@ -129,12 +124,10 @@ pub enum StoreError {
     /// A newer program wrote the store.
     #[error("the store has format {0}, this program knows {STATE_VERSION}; upgrade this replica")]
     Version(u64),
-    /// A newer program wrote a value into the log.
+    /// A value of the log cannot be applied.
     #[error("instance {instance}: {source}")]
     Value {
-        /// Where.
         instance: u64,
-        /// What is wrong.
         source: ValueError,
     },
     /// The log skipped instances.
@@ -145,33 +138,33 @@ pub enum StoreError {
         /// Instance delivered.
         got: u64,
     },
-    /// A checkpoint is nowhere ahead of the stores.
+    /// The checkpoint is not ahead of any store.
     #[error("the checkpoint is nowhere ahead of the stores, which are at instances {applied:?}; fetch a newer one")]
     CheckpointTooOld {
-        /// Last instances applied, one a log.
+        /// Last instances applied, one per log.
         applied: Vec<u64>,
     },
-    /// Nobody writes what is applied.
+    /// Applied instances were not written in time.
     #[error("the replica does not write what it has applied; is it stuck? Try again")]
     Unwritten,
     /// The disk has been full for too long.
     #[error("the disk is full, and {len_bytes} bytes of decided values wait for room (limit {limit}); make room, then start the replica again", limit = crate::limits::UNAPPLIED_BYTES_MAX)]
     Unapplied {
-        /// How much waits.
+        /// Bytes of decided values that wait.
         len_bytes: usize,
     },
-    /// An earlier error left memory and disk apart.
+    /// An earlier error left memory and disk inconsistent.
     #[error("an earlier error stopped this store; restart the replica")]
     Stopped,
-    /// A test asked for it.
+    /// Injected by a test.
     #[cfg(any(test, feature = "testing"))]
     #[error("a write failed because a test asked for it")]
     Fault,
 }
 
 impl StoreError {
-    /// Will it be the same the next time, unless somebody changes this host or its configuration? A disk
-    /// may be mounted late, and there may be room again.
+    /// Whether the error will recur until the host or its configuration is changed. A disk may be mounted late, and
+    /// space may become free, so those errors are temporary.
     pub fn is_lasting(&self) -> bool {
         !matches!(
             self,
@@ -183,12 +176,10 @@ impl StoreError {
     }
 }
 
-/// Which log a store is for.
+/// The log that a store belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRole {
-    /// Its number.
     pub log: usize,
-    /// Number of partitions.
     pub partitions: usize,
 }
 
@@ -199,45 +190,43 @@ impl LogRole {
         partitions: 1,
     };
 
-    /// Is it the log of commands over several partitions?
+    /// Whether it is the log of cross-partition commands.
     pub fn is_queue(&self) -> bool {
         self.log == self.partitions
     }
 }
 
-/// How far a store has come. Later in the same log compares as greater.
+/// The progress of a store. Later in the same log compares as greater.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Last instance applied; 0: none.
     pub applied: u64,
-    /// Last command over several partitions that was executed here: at one marker there may be
-    /// several.
+    /// Last cross-partition command executed here: several may be executed at one marker.
     pub entry: u64,
 }
 
-/// What became of a value of this process.
+/// The outcome of a value submitted by this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Which value.
     pub ticket: Ticket,
     /// The proposer's session under which it was decided.
     pub session_id: u64,
-    /// What the session table said.
+    /// The verdict of the session table.
     pub verdict: Verdict,
-    /// Where its replies start in [`Outcomes::replies`].
+    /// Index of its first reply in [`Outcomes::replies`].
     pub first_reply: usize,
-    /// How many replies there are: one a command if the verdict was [`Verdict::Apply`], else none.
+    /// Number of replies: one per command if the verdict was [`Verdict::Apply`], else none.
     pub reply_count: usize,
-    /// Its first command's entry, if it went to the log of commands over several partitions; the
-    /// others follow.
+    /// The entry number of its first command, if it went to the log of cross-partition commands; the other commands
+    /// follow.
     pub first_entry: Option<u64>,
-    /// If it was a chunk and was applied: what became of it.
+    /// The result, if it was a chunk and was applied.
     pub chunk: Option<ChunkFate>,
 }
 
 impl Outcome {
-    /// A value that an installed checkpoint holds: it went through its log, and what was answered is
-    /// lost. Without this its proposer would wait for an answer forever.
+    /// A value covered by an installed checkpoint: it went through its log, but its replies are lost. Without this
+    /// outcome its proposer would wait forever.
     fn skipped(ticket: Ticket, decided: &Decided<'_>) -> Outcome {
         Outcome {
             ticket,
@@ -251,23 +240,22 @@ impl Outcome {
     }
 }
 
-/// What became of the own values of a burst. Reused between bursts.
+/// The outcomes of this process's values in a burst. Reused between bursts.
 #[derive(Debug, Default)]
 pub struct Outcomes {
-    /// The own values in the order in which they were decided, log by log.
+    /// The process's own values in the order in which they were decided, log by log.
     pub values: Vec<Outcome>,
-    /// Their replies.
     pub replies: Vec<Reply>,
-    /// About how long they are.
+    /// Approximate length of the replies.
     reply_bytes: usize,
-    /// Own entries of the log of commands over several partitions that were executed.
+    /// Executed entries that this process submitted, with their replies.
     pub entries: Vec<(u64, Reply)>,
-    /// Commands applied, of all proposers.
+    /// Number of commands applied, submitted by any process.
     pub commands: u64,
 }
 
 impl Outcomes {
-    /// Forget everything, keep the memory.
+    /// Clear everything, but keep the memory.
     pub fn clear(&mut self) {
         self.values.clear();
         self.replies.clear();
@@ -276,13 +264,13 @@ impl Outcomes {
         self.commands = 0;
     }
 
-    /// Is there room for replies to reads?
+    /// Whether there is room for replies to reads.
     fn has_room(&self) -> bool {
         self.reply_bytes < READ_REPLIES_BYTES_MAX
     }
 }
 
-/// Records of client sessions go into the burst's batch.
+/// Puts the records of client sessions in the burst's batch.
 pub(crate) struct BatchRecords<'a> {
     pub(crate) batch: &'a mut WriteBatch,
     pub(crate) meta: &'a ColumnFamily,
@@ -301,7 +289,7 @@ impl Records for BatchRecords<'_> {
 /// A page of keys, see [`Store::scan`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Where to go on; 0: this was the last page.
+    /// Where to continue; 0: this was the last page.
     pub cursor: u64,
     /// The live keys of the page.
     pub keys: Vec<Vec<u8>>,
@@ -318,16 +306,16 @@ pub struct Store {
     proposers: SessionTable,
     clients: ClientSessions,
     transfers: Transfers,
-    /// Proposer sessions to be stored with this burst.
+    /// Proposer sessions to store with this burst.
     touched: Vec<u64>,
     /// Entries queued by this burst.
     queued: Vec<QueueEntry>,
     removals: Removals,
     /// Bursts may be collected before they are written.
     is_deferring: bool,
-    /// What goes into the next write beside what [`fill`](Self::fill) adds.
+    /// Goes into the next write, in addition to what [`fill`](Self::fill) adds.
     unwritten: WriteBatch,
-    /// How far what is written has come.
+    /// The position that has been written.
     written: Position,
     is_stopped: bool,
 }
@@ -341,26 +329,26 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// Where what is applied goes.
+/// Where applied values go.
 struct Target<'a> {
     db: &'a DB,
     columns: Columns<'a>,
     batch: &'a mut WriteBatch,
 }
 
-/// What one command may work on in a store while it is executed.
+/// What one command may access in a store while it is executed.
 pub(crate) struct Work<'a> {
     pub(crate) view: View<'a>,
     pub(crate) clients: &'a mut ClientSessions,
     pub(crate) meta: &'a ColumnFamily,
 }
 
-/// Executes commands that change nothing beside the log.
+/// Executes read-only commands without going through the log.
 pub struct Reader<'a>(View<'a>);
 
 impl Reader<'_> {
-    /// Execute an encoded command. `None`: by cluster time a key in it has expired, by replicated
-    /// time it has not, or has more left; the log knows.
+    /// Execute an encoded command. `None`: a key in it has expired by cluster time but not by replicated time, or its
+    /// remaining time differs too much between the two; the command must go through the log.
     pub fn read(&mut self, command: &[u8]) -> Result<Option<Reply>, StoreError> {
         let reply = match Command::decode(command) {
             Some((command, None)) if command.only_reads() => {
@@ -468,13 +456,12 @@ impl Store {
         })
     }
 
-    /// How far the database in `path` has come, which nobody has open.
+    /// The position of the database in `path`, which must not be open.
     pub(crate) fn position_in(path: &Path) -> Result<Position, StoreError> {
         let state = State::load(&open_database_to_read(path)?)?;
         Ok(state.map_or(Position::default(), |state| state.position()))
     }
 
-    /// Where the database is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -484,37 +471,34 @@ impl Store {
         self.state.applied
     }
 
-    /// How far this store has come.
     pub fn position(&self) -> Position {
         self.state.position()
     }
 
-    /// Replicated time.
     pub fn time_ms(&self) -> u64 {
         self.state.time_ms
     }
 
-    /// Number of keys, expired ones that are not yet deleted included.
+    /// Number of keys, including expired keys not yet deleted.
     pub fn keys(&self) -> u64 {
         self.keyspace.keys
     }
 
-    /// No key expires before this time; `u64::MAX` if none ever does.
+    /// No key expires before this time; `u64::MAX` if no key expires.
     pub fn earliest_expiry_ms(&self) -> u64 {
         self.keyspace.earliest_expiry_ms
     }
 
-    /// Number of named client sessions.
     pub fn client_sessions(&self) -> usize {
         self.clients.len()
     }
 
-    /// Last command over several partitions that was executed here.
+    /// Last cross-partition command executed here.
     pub fn done_entry(&self) -> u64 {
         self.state.done_entry
     }
 
-    /// Last entry queued, if this is the log of commands over several partitions.
+    /// Last entry queued, if this is the log of cross-partition commands.
     pub(crate) fn last_entry(&self) -> u64 {
         self.state.next_id - 1
     }
@@ -523,10 +507,9 @@ impl Store {
         &self.db
     }
 
-    /// Apply a burst as far as the first marker that must not be passed yet; how many of its
-    /// instances are applied now. Those at or below the applied one are skipped: they are in a
-    /// checkpoint that was installed after they were delivered. After an error
-    /// the store is stopped: memory and disk may differ.
+    /// Apply a burst up to the first marker that must not be passed yet. Returns how many of its instances are now
+    /// applied. Instances at or below the applied one are skipped: they are covered by a checkpoint that was installed
+    /// after they were delivered. After an error the store is stopped: memory and disk may differ.
     pub fn apply<'d>(
         &mut self,
         decided: impl IntoIterator<Item = Decided<'d>>,
@@ -567,7 +550,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// From now on let [`apply`](Self::apply) write at once, or leave that to [`flush`](Self::flush).
+    /// Whether [`apply`](Self::apply) writes at once, or leaves that to [`flush`](Self::flush).
     pub(crate) fn set_deferring(&mut self, is_deferring: bool) {
         self.is_deferring = is_deferring;
     }
@@ -577,13 +560,13 @@ impl Store {
         self.written.applied
     }
 
-    /// Instances applied and not written; one that is applied in part counts.
+    /// Number of applied and unwritten instances; a partly applied instance counts.
     pub(crate) fn unwritten(&self) -> u64 {
         let is_unwritten = self.written != self.state.position();
         (self.state.applied - self.written.applied).max(u64::from(is_unwritten))
     }
 
-    /// Write what is applied.
+    /// Write everything that has been applied.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         if self.written == self.state.position() {
             return Ok(());
@@ -613,12 +596,12 @@ impl Store {
         Ok(())
     }
 
-    /// Nothing was changed since [`start`](Self::start), or it was written.
+    /// Nothing has changed since [`start`](Self::start), or it has been written.
     pub(crate) fn finish(&mut self) {
         self.is_stopped = false;
     }
 
-    /// Put everything that was changed since the last write, beside what is in `unwritten`, into `batch`.
+    /// Put everything that has changed since the last write, and is not in `unwritten`, into `batch`.
     pub(crate) fn fill(&mut self, batch: &mut WriteBatch) -> Result<(), StoreError> {
         let db = self.db.clone();
         let columns = Columns::of(&db)?;
@@ -642,7 +625,7 @@ impl Store {
         Ok(())
     }
 
-    /// Write a batch; `sync`: it survives a power cut.
+    /// Write a batch; with `sync`, it survives a power failure.
     pub(crate) fn write(&mut self, batch: WriteBatch, sync: bool) -> Result<(), StoreError> {
         #[cfg(any(test, feature = "testing"))]
         self.shared.faults().pass()?;
@@ -711,7 +694,7 @@ impl Store {
             .expire(self.state.time_ms, to.columns.meta, to.batch);
     }
 
-    /// Take a chunk, and apply its command if it was the last one.
+    /// Store a chunk, and apply its command if it was the last one.
     fn apply_chunk(
         &mut self,
         to: &mut Target<'_>,
@@ -732,7 +715,7 @@ impl Store {
         Ok(fate)
     }
 
-    /// Pass a marker whose entries are executed; to be written with what they changed.
+    /// Pass a marker whose entries have been executed; must be written together with their changes.
     pub(crate) fn pass_marker(
         &mut self,
         decided: &Decided<'_>,
@@ -750,7 +733,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ask the proposers' session table, and note which of its records change.
+    /// Look the value up in the proposers' session table, and note which of its records change.
     fn admit(&mut self, decided: &Decided<'_>, to: &mut Target<'_>) -> Verdict {
         let touched = match decided.origin.kind {
             ValueKind::Noop => return Verdict::Nothing,
@@ -761,7 +744,7 @@ impl Store {
             (decided.origin.kind == ValueKind::OpenSession).then(|| self.proposers.ids().collect());
         let verdict = self.proposers.admit(decided.instance, &decided.origin);
         if let Some(ids) = ids_before.filter(|ids| ids.len() == self.proposers.len()) {
-            // Opening one expired another.
+            // Opening a session has expired another one.
             let gone = ids
                 .into_iter()
                 .find(|id| self.proposers.ids().all(|open| open != *id));
@@ -847,7 +830,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the execution of a command over several partitions needs of this one, at `now_ms`.
+    /// What the execution of a cross-partition command at `now_ms` needs of this store.
     pub(crate) fn work(&mut self, now_ms: u64) -> Result<Work<'_>, StoreError> {
         let columns = Columns::of(&self.db)?;
         Ok(Work {
@@ -864,7 +847,7 @@ impl Store {
         })
     }
 
-    /// Read beside the log, at `clock_ms` by cluster time.
+    /// Read without going through the log, at cluster time `clock_ms`.
     pub fn reader(&mut self, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
         if self.is_stopped {
             return Err(StoreError::Stopped);
@@ -879,13 +862,13 @@ impl Store {
         }))
     }
 
-    /// An entry was executed here at `now_ms`; to be written with what it changed.
+    /// An entry was executed here at `now_ms`; must be written together with its changes.
     pub(crate) fn entry_done(&mut self, entry: u64, now_ms: u64) {
         self.state.done_entry = entry;
         self.state.time_ms = self.state.time_ms.max(now_ms);
     }
 
-    /// Write what an earlier execution of an entry had recorded for this store, and start from it.
+    /// Write what an earlier execution of an entry recorded for this store, and reload the state.
     pub(crate) fn restore(&mut self, batch: WriteBatch) -> Result<(), StoreError> {
         self.flush()?;
         self.start()?;
@@ -898,10 +881,9 @@ impl Store {
         Ok(())
     }
 
-    /// Keys from hash position `cursor` on, at least `count` records looked at unless the end is
-    /// reached first. A hash position means the same on every replica. Keys whose hashes differ in
-    /// the lowest `fine_bits` only come together, so a key that is there throughout a scan is
-    /// returned. Sees what is written.
+    /// Keys from hash position `cursor` on; examines at least `count` records unless the end is reached first. A hash
+    /// position has the same meaning on every replica. Keys whose hashes differ only in the lowest `fine_bits` are
+    /// returned together, so a key that exists throughout a scan is returned. Sees only what is written.
     pub fn scan(&self, cursor: u64, count: usize, fine_bits: u32) -> Result<ScanPage, StoreError> {
         let start = cursor.to_be_bytes();
         let mode = IteratorMode::From(&start, Direction::Forward);
@@ -913,7 +895,7 @@ impl Store {
                 .map_or(0, |hash| u64::from_be_bytes(*hash));
             let place = hash >> fine_bits;
             if let Some(last) = last_place.filter(|last| seen >= count && *last != place) {
-                // Not zero: there is a higher place.
+                // Not zero: there is a higher position.
                 return Ok(ScanPage {
                     cursor: (last + 1) << fine_bits,
                     keys,
@@ -929,7 +911,7 @@ impl Store {
     }
 }
 
-/// Execute a command of a named client session, once.
+/// Execute a command of a named client session exactly once.
 pub(crate) fn execute_stamped(
     keys: &mut impl Keys,
     clients: &mut ClientSessions,

@@ -1,4 +1,4 @@
-//! Makes what is applied survive a power cut, in the background while the replica's thread goes on.
+//! Makes applied instances survive power failures, in the background while the replica's thread keeps running.
 
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use crate::control::ReplicaControl;
 use crate::store::{SharedDbs, StoreError};
 
-/// Syncs the databases whenever it is asked to, one time after the other.
+/// Syncs the databases on request, one sync at a time.
 pub struct Syncer {
     /// Dropped to end the thread.
     requests: Option<Sender<()>>,
@@ -17,13 +17,13 @@ pub struct Syncer {
 }
 
 impl Syncer {
-    /// Sync `dbs`; `control` wakes the replica when that is done.
+    /// Sync `dbs`; `control` wakes the replica after each sync.
     pub fn start(dbs: SharedDbs, control: Arc<ReplicaControl>) -> std::io::Result<Self> {
         let (requests, asked) = mpsc::channel();
         let (done, results) = mpsc::channel();
         let work = move || {
             while asked.recv().is_ok() {
-                // Nobody there any more: the replica ends.
+                // The receiver is gone: the replica is exiting.
                 let _ = done.send(dbs.sync());
                 control.wake();
             }
@@ -39,19 +39,19 @@ impl Syncer {
         })
     }
 
-    /// Is a sync going on whose end was not yet [seen](Self::take_result)?
+    /// Whether a sync is running, or its result was not [taken](Self::take_result) yet.
     pub fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Sync everything that is written by now.
+    /// Sync everything written by now.
     pub fn request(&mut self) {
         if let Some(requests) = &self.requests {
             self.is_busy = requests.send(()).is_ok();
         }
     }
 
-    /// The end of the sync that was asked for, once it is there.
+    /// The result of the requested sync, once available.
     pub fn take_result(&mut self) -> Option<Result<(), StoreError>> {
         let result = match self.results.try_recv() {
             Ok(result) => result,
@@ -67,7 +67,7 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // It ends after the sync that it is at; a panic in it was reported already.
+            // The thread exits after the current sync; a panic in it has already been reported.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
-//! The table of commands: names, arities and what `COMMAND` tells about them.
+//! The command table: names, arities and the metadata of `COMMAND`.
 
-/// Which command; the ones answered without the log come last.
+/// Commands; the ones answered without the log come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the variants are the commands
 pub enum CommandId {
@@ -66,11 +66,10 @@ pub enum CommandId {
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// Name in capitals.
+    /// Name in upper case.
     pub name: &'static str,
-    /// Which command.
     pub id: CommandId,
-    /// Number of arguments, the name included; if negative, at least so many.
+    /// Number of arguments, the name included; if negative, the minimum.
     pub arity: i64,
     /// Flags as Redis names them.
     pub flags: &'static [&'static str],
@@ -79,7 +78,7 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    /// Does a request of `len` arguments, the name included, fit the arity?
+    /// Whether a request with `len` arguments, the name included, matches the arity.
     pub fn takes(&self, len: usize) -> bool {
         let len = len as i64;
         if self.arity >= 0 {
@@ -187,7 +186,7 @@ pub static COMMANDS: &[CommandSpec] = &[
 /// Longest name in the table.
 const NAME_LEN_MAX: usize = 16;
 
-/// Find a command by its name in any case.
+/// Find a command by name, case-insensitive.
 pub fn find(name: &[u8]) -> Option<&'static CommandSpec> {
     let mut upper = [0u8; NAME_LEN_MAX];
     let upper = upper.get_mut(..name.len())?;

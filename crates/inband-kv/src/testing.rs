@@ -1,7 +1,7 @@
-//! Replicated logs in memory, for tests and for measuring everything but the network.
+//! In-memory replicated logs, for tests and for measuring everything but the network.
 //!
-//! All handles of one [`MemoryCluster`] see the same logs. A value is decided the moment it is
-//! submitted, unless the test holds decisions back. Faults are asked for by the test.
+//! All handles of one [`MemoryCluster`] share the same logs. A value is decided as soon as it is submitted, unless the
+//! test holds decisions back. Faults are injected by the test.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -21,23 +21,22 @@ use rocksdb::{Options, WriteBatch, DB};
 use crate::db::COLUMN_FAMILIES;
 use crate::store::StoreError;
 
-/// What fits one Ethernet frame after the headers, about.
+/// Approximately the payload of one Ethernet frame.
 pub const MEMORY_VALUE_LEN_BYTES_MAX: usize = 1376;
 
 const BURST_VALUES_MAX: usize = 256;
 const WINDOW_DEFAULT: usize = 1024;
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What was written to a database since its tape began, and how much of it survives a power cut.
+/// What was written to a database since its tape was started, and how much of it survives a power failure.
 #[derive(Debug, Clone, Default)]
 pub struct Tape {
-    /// Batches.
     pub writes: Vec<Vec<u8>>,
-    /// So many of them are synced.
+    /// How many of them are synced.
     pub synced: usize,
 }
 
-/// Write what a tape holds to the database in `path`, which nobody has open.
+/// Write the contents of a tape to the database in `path`, which must not be open.
 pub fn replay(path: &Path, writes: &[Vec<u8>]) -> Result<(), StoreError> {
     let db = DB::open_cf(&Options::default(), path, COLUMN_FAMILIES)?;
     for batch in writes {
@@ -46,11 +45,11 @@ pub fn replay(path: &Path, writes: &[Vec<u8>]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Lets writes of a store fail, as a crash would end them, and notes what a power cut may take.
+/// Makes writes of a store fail, as a crash would, and records what a power failure may lose.
 #[derive(Debug, Default)]
 pub struct Faults {
     left: Mutex<Option<u64>>,
-    /// By path of the database; `None`: nobody wants to know.
+    /// By database path; `None`: not recording.
     tapes: Mutex<Option<BTreeMap<PathBuf, Tape>>>,
 }
 
@@ -63,7 +62,7 @@ impl Faults {
         self.tapes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Note what is written from now on.
+    /// Start recording writes.
     pub fn start_tape(&self) {
         *self.tapes() = Some(BTreeMap::new());
     }
@@ -75,7 +74,7 @@ impl Faults {
         tape.cloned().unwrap_or_default()
     }
 
-    /// `batch` was written; `sync`: with all before it, it survives a power cut.
+    /// `batch` was written; with `sync`, it and everything before it survive a power failure.
     pub(crate) fn written(&self, path: &Path, batch: &[u8], sync: bool) {
         if let Some(tapes) = &mut *self.tapes() {
             let tape = tapes.entry(path.to_path_buf()).or_default();
@@ -86,14 +85,14 @@ impl Faults {
         }
     }
 
-    /// All that is written survives a power cut.
+    /// Everything written survives a power failure.
     pub(crate) fn synced(&self) {
         for tape in self.tapes().iter_mut().flat_map(BTreeMap::values_mut) {
             tape.synced = tape.writes.len();
         }
     }
 
-    /// Let so many more writes succeed, and all others fail.
+    /// Let this many more writes succeed, and all later ones fail.
     pub fn fail_after(&self, writes: u64) {
         *self.left() = Some(writes);
     }
@@ -119,7 +118,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// One that nobody waits for.
+    /// An entry that no handle waits for.
     fn unowned(kind: ValueKind, client_id: u64) -> Self {
         Self {
             origin: Origin {
@@ -135,7 +134,6 @@ impl Entry {
     }
 }
 
-/// One log.
 struct Log {
     /// Decided entries; the first is instance `first_instance`.
     entries: VecDeque<Entry>,
@@ -173,15 +171,15 @@ impl Log {
 struct Shared {
     logs: Vec<Log>,
     decide_twice: bool,
-    /// By handle and log: how many values may still be delivered. `None`: all.
+    /// By handle and log: how many more values may be delivered. `None`: no limit.
     allowed: Option<BTreeMap<(usize, usize), usize>>,
-    /// By handle and log: what was reported to be applied.
+    /// By handle and log: the instance reported as applied.
     applied: BTreeMap<(usize, usize), u64>,
-    /// Reads asked for, by all handles.
+    /// Number of read queries, from all handles.
     reads_asked: usize,
     wakers: Vec<UnixStream>,
     peers: Vec<SocketAddr>,
-    /// By handle, if it has others.
+    /// By handle, if it has its own list.
     peers_of: BTreeMap<usize, Vec<SocketAddr>>,
 }
 
@@ -193,7 +191,7 @@ impl Shared {
             .enumerate()
             .filter(|(i, _)| *i != owner)
         {
-            // A full pipe is as good as another byte in it; a closed one has nobody to wake.
+            // A full pipe wakes as well as another byte in it; a closed one has no reader to wake.
             let _ = waker.write(&[0]);
         }
     }
@@ -220,7 +218,7 @@ impl MemoryCluster {
         Self::with_partitions(1)
     }
 
-    /// The empty logs of so many partitions.
+    /// Empty logs for this many partitions.
     pub fn with_partitions(partitions: usize) -> Self {
         let logs = (0..crate::partition::logs_of(partitions)).map(|_| Log::new());
         Self(Arc::new(Mutex::new(Shared {
@@ -243,12 +241,11 @@ impl MemoryCluster {
         self.lock().logs.len()
     }
 
-    /// Number of partitions.
     pub fn partitions(&self) -> usize {
         crate::partition::partitions_of_logs(self.logs())
     }
 
-    /// A further process on the logs; it has applied everything up to these instances.
+    /// Add a process that has applied everything up to these instances.
     pub fn join(&self, applied: &[u64]) -> std::io::Result<MemoryLog> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -282,22 +279,22 @@ impl MemoryCluster {
         Ok(log)
     }
 
-    /// From now on decide nothing.
+    /// Stop deciding values.
     pub fn hold(&self) {
         (0..self.logs()).for_each(|log| self.hold_log(log));
     }
 
-    /// From now on decide nothing in this log.
+    /// Stop deciding values in this log.
     pub fn hold_log(&self, log: usize) {
         self.lock().logs[log].held.get_or_insert_with(Vec::new);
     }
 
-    /// Decide what was held back, in each log the last submitted first.
+    /// Decide the held values, in each log in reverse order of submission.
     pub fn release_reversed(&self) {
         (0..self.logs()).for_each(|log| self.release_log_reversed(log));
     }
 
-    /// Decide what was held back in this log, the last submitted first.
+    /// Decide the held values of this log in reverse order of submission.
     pub fn release_log_reversed(&self, log: usize) {
         let mut shared = self.lock();
         let held = shared.logs[log].held.take();
@@ -307,45 +304,44 @@ impl MemoryCluster {
         shared.wake_all_but(usize::MAX);
     }
 
-    /// Lose what was held back, forever.
+    /// Drop the held values.
     pub fn lose_held(&self) {
         self.lock().logs.iter_mut().for_each(|log| log.held = None);
     }
 
-    /// How many values are held back.
+    /// Number of held values.
     pub fn held(&self) -> usize {
         let held = |log: &Log| log.held.as_ref().map_or(0, Vec::len);
         self.lock().logs.iter().map(held).sum()
     }
 
-    /// Decide every value in two instances, as a proposer that repeats itself does.
+    /// Decide each value in two instances, as a proposer that retransmits does.
     pub fn decide_twice(&self) {
         self.lock().decide_twice = true;
     }
 
-    /// Keep no more than so many decided values a log; who is further behind needs a checkpoint.
+    /// Keep at most this many decided values per log; a replica further behind needs a checkpoint.
     pub fn keep_entries(&self, entries_max: usize) {
         for log in &mut self.lock().logs {
             log.entries_kept_max = entries_max;
         }
     }
 
-    /// Number of the last decided instance of a log.
     pub fn last_instance_of(&self, log: usize) -> u64 {
         self.lock().logs[log].last_instance()
     }
 
-    /// Number of the last decided instance of the first log.
+    /// The last decided instance of the first log.
     pub fn last_instance(&self) -> u64 {
         self.last_instance_of(0)
     }
 
-    /// From now on deliver only what is [allowed](Self::allow).
+    /// From now on deliver only [allowed](Self::allow) values.
     pub fn pace(&self) {
         self.lock().allowed = Some(BTreeMap::new());
     }
 
-    /// Let a handle have so many more values of a log.
+    /// Deliver this many more values of a log to a handle.
     pub fn allow(&self, owner: usize, log: usize, values: usize) {
         if let Some(allowed) = &mut self.lock().allowed {
             *allowed.entry((owner, log)).or_default() += values;
@@ -359,29 +355,29 @@ impl MemoryCluster {
         shared.wake_all_but(usize::MAX);
     }
 
-    /// How often a log was asked how far it is decided.
+    /// Number of read queries.
     pub fn reads_asked(&self) -> usize {
         self.lock().reads_asked
     }
 
-    /// What a handle was told to be applied of a log.
+    /// The instance of a log that a handle has reported as applied.
     pub fn applied(&self, owner: usize, log: usize) -> u64 {
         self.lock().applied.get(&(owner, log)).copied().unwrap_or(0)
     }
 
-    /// Who serves checkpoints.
+    /// Set the addresses that serve checkpoints.
     pub fn set_checkpoint_peers(&self, peers: Vec<SocketAddr>) {
         self.lock().peers = peers;
     }
 
-    /// The other replicas of the handle that is the next but so many to [join](Self::join).
+    /// Set the other replicas of a future handle: `after` calls of [`join`](Self::join) are made before its own.
     pub fn set_peers_of_next(&self, after: usize, peers: Vec<SocketAddr>) {
         let mut shared = self.lock();
         let owner = shared.wakers.len() + after;
         shared.peers_of.insert(owner, peers);
     }
 
-    /// Decide holes in all logs, as recovery does.
+    /// Decide no-ops in all logs, as recovery does.
     pub fn decide_noops(&self, count: usize) {
         self.decide_unowned(|log, shared| {
             for _ in 0..count {
@@ -390,7 +386,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Expire all sessions of proposers, by opening as many as a table holds.
+    /// Expire all proposer sessions, by opening as many as a table holds.
     pub fn expire_proposer_sessions(&self) {
         self.decide_unowned(|log, shared| {
             for nonce in 0..inband_paxos::session::SESSIONS_MAX as u64 {
@@ -406,7 +402,7 @@ impl MemoryCluster {
     }
 }
 
-/// What a handle knows of one log.
+/// A handle's state for one log.
 struct Lane {
     next_instance: u64,
     is_paused: bool,
@@ -415,17 +411,17 @@ struct Lane {
     unanswered: BTreeSet<u64>,
 }
 
-/// The logs as one process sees them.
+/// The logs as seen by one process.
 pub struct MemoryLog {
     cluster: MemoryCluster,
     owner: usize,
     reader: UnixStream,
     lanes: Vec<Lane>,
     next_ticket: u64,
-    /// Sequence and value of what is not answered, by ticket.
+    /// Sequence and value of unanswered submissions, by ticket.
     submitted: BTreeMap<Ticket, (u64, Vec<u8>)>,
     failures: Vec<(Ticket, SubmitFailure)>,
-    /// Reads and the instance that each has to wait for.
+    /// Reads with the instance that each must wait for.
     reads: Vec<(ReadTicket, u64)>,
     window: usize,
     fail_next: Option<(SubmitFailure, bool)>,
@@ -439,17 +435,17 @@ impl MemoryLog {
         self.owner
     }
 
-    /// Let the next value fail with `failure`; if `decide`, it is decided nevertheless.
+    /// Make the next value fail with `failure`; with `decide` it is decided nevertheless.
     pub fn fail_next(&mut self, failure: SubmitFailure, decide: bool) {
         self.fail_next = Some((failure, decide));
     }
 
-    /// Let the next read fail.
+    /// Make the next read fail.
     pub fn fail_next_read(&mut self, failure: SubmitFailure) {
         self.fail_next_read = Some(failure);
     }
 
-    /// Allow so many undecided values a log.
+    /// Allow this many undecided values per log.
     pub fn set_window(&mut self, window: usize) {
         self.window = window;
     }

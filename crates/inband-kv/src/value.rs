@@ -1,4 +1,4 @@
-//! A value of the log. Its first byte says what it is; numbers are big-endian.
+//! A value of the log. Its first byte is the type; numbers are big-endian.
 //!
 //! | first byte | then |
 //! |---|---|
@@ -8,18 +8,18 @@
 //! | 5 | as 1, with commands that programs knowing only 1 to 4 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //!
-//! A value without commands is a *tick*: it only moves the replicated time.
+//! A value without commands is a *tick*: it only advances replicated time.
 
 use crate::command;
 
-/// Highest first byte that this program knows.
+/// Highest first byte that this program supports.
 pub const VALUE_VERSION: u8 = 5;
 
-/// First byte of commands that every program knows.
+/// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
-/// First byte of commands of which some came later.
+/// First byte of commands of which some need version 2.
 const COMMANDS_2: u8 = 2;
-/// First byte of commands of which some came later still.
+/// First byte of commands of which some need version 5.
 const COMMANDS_3: u8 = 5;
 /// First byte of a marker.
 const MARKER: u8 = 3;
@@ -95,7 +95,7 @@ impl ValueWriter {
         self.count += 1;
     }
 
-    /// The finished value, stamped with the proposer's wall clock.
+    /// The finished value, stamped with the proposer's cluster time.
     pub fn finish(&mut self, time_ms: u64) -> &[u8] {
         self.bytes[TIME_AT].copy_from_slice(&time_ms.to_be_bytes());
         self.bytes[COUNT_AT].copy_from_slice(&self.count.to_be_bytes());
@@ -103,15 +103,14 @@ impl ValueWriter {
     }
 }
 
-/// A value that says: execute everything up to this entry of the log of commands over several
-/// partitions.
+/// A value that means: execute everything up to this entry of the log of cross-partition commands.
 pub fn marker(entry: u64) -> [u8; 9] {
     let mut value = [MARKER; 9];
     value[1..].copy_from_slice(&entry.to_be_bytes());
     value
 }
 
-/// The entry of a marker; `None` if the value is none.
+/// The entry of a marker; `None` if the value is not a marker.
 pub fn marker_entry(value: &[u8]) -> Option<u64> {
     let (first, entry) = value.split_first()?;
     Some(u64::from_be_bytes(
@@ -119,26 +118,26 @@ pub fn marker_entry(value: &[u8]) -> Option<u64> {
     ))
 }
 
-/// A part of a command that does not fit one value.
+/// A part of a command that does not fit in one value.
 ///
-/// The first one (index 0) begins the transfer; it is to be decided before the others are sent.
-/// `count` 0 gives the transfer up.
+/// The first chunk (index 0) begins the transfer; it must be decided before the others are sent. `count` 0 abandons the
+/// transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Wall clock of the proposer.
+    /// Cluster time of the proposer.
     pub time_ms: u64,
-    /// Which command, within the proposer's session.
+    /// Number of the transfer within the proposer's session.
     pub transfer: u64,
-    /// Its place.
+    /// Position of the chunk, from 0.
     pub index: u16,
-    /// How many there are.
+    /// Total number of chunks.
     pub count: u16,
-    /// A part of the encoded command.
+    /// This chunk's part of the encoded command.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Chunk<'a> {
-    /// The chunk in a value; `None` if it is none.
+    /// Parse a value; `None` if it is not a chunk.
     pub fn of_value(value: &'a [u8]) -> Option<Self> {
         let (header, bytes) = value.split_first_chunk::<CHUNK_HEADER_LEN_BYTES>()?;
         if header[0] != CHUNK {
@@ -155,7 +154,7 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// Write it as a value.
+    /// Encode it as a value.
     pub fn write(&self, value: &mut Vec<u8>) {
         value.clear();
         value.push(CHUNK);
@@ -170,10 +169,10 @@ impl<'a> Chunk<'a> {
 /// Why a value cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// A newer program wrote it. Skipping it would make this replica differ from the others.
+    /// A newer program wrote it. Skipping it would make this replica diverge from the others.
     #[error("value of version {0}; this program knows {VALUE_VERSION}: upgrade this replica")]
     Version(u8),
-    /// It is not well-formed. Every replica finds the same and skips it.
+    /// It is malformed. Every replica detects this and skips it.
     #[error("malformed value; a proposer is broken")]
     Malformed,
 }
@@ -181,17 +180,17 @@ pub enum ValueError {
 /// Reads a value of commands.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueReader<'a> {
-    /// Wall clock of the proposer.
+    /// Cluster time of the proposer.
     pub time_ms: u64,
     /// Number of commands.
     pub count: usize,
-    /// Some programs would not understand it.
+    /// Programs that support only version 1 cannot follow it.
     pub is_version_2: bool,
     commands: &'a [u8],
 }
 
 impl<'a> ValueReader<'a> {
-    /// Check the frame of a value.
+    /// Validate a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
             Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3)) => {}
@@ -213,7 +212,7 @@ impl<'a> ValueReader<'a> {
             is_version_2: header[0] != COMMANDS,
             commands,
         };
-        // All or nothing: a value that lies about its length must not be applied by half.
+        // All or nothing: a value with a wrong length must not be partly applied.
         let mut commands = reader.commands();
         if commands.by_ref().count() != reader.count || !commands.rest.is_empty() {
             return Err(ValueError::Malformed);

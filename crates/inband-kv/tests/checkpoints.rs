@@ -1,4 +1,4 @@
-//! State transfer between replicas, whole and damaged.
+//! State transfer between replicas, with intact and damaged streams.
 
 mod common;
 
@@ -17,7 +17,7 @@ use inband_kv::testing::MemoryCluster;
 use inband_transport::certificates::{Authority, CertificateFiles};
 use inband_transport::tls::Transport;
 
-/// A store with some of everything.
+/// A store with every kind of record.
 fn filled() -> Bench {
     let mut bench = Bench::default();
     for i in 0..500 {
@@ -73,14 +73,14 @@ fn a_checkpoint_moves_over_loopback() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path());
     bench.log.prefix(20).apply(&mut store, 5);
-    // The first peer is not there.
+    // The first peer does not exist.
     let peers = [SocketAddr::from(([127, 0, 0, 1], 1)), server.address()];
     fetch(&peers, store.store(0).applied(), &store.incoming()).unwrap();
     let applied = bench.store().applied();
     assert_eq!(store.install().unwrap(), [(0, applied)]);
     assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
     assert!(!store.incoming()[0].exists());
-    // It goes on from there, and is still there after a restart.
+    // It continues from there, and the state survives a restart.
     bench.run("SET after 1");
     bench.log.apply(&mut store, 1);
     assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
@@ -88,7 +88,7 @@ fn a_checkpoint_moves_over_loopback() {
     let store = open(dir.path());
     assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
     assert_eq!(store.store(0).keys(), 502);
-    // A peer that is not ahead says so.
+    // A peer that is not ahead refuses.
     let refused = fetch(
         &[server.address()],
         store.store(0).applied(),
@@ -129,7 +129,7 @@ fn replay(bytes: Vec<u8>) -> SocketAddr {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 32]).unwrap();
-        // The client may have seen enough before the end.
+        // The client may have closed the connection before the end.
         let _ = stream.write_all(&bytes);
     });
     address
@@ -146,7 +146,7 @@ fn a_damaged_stream_is_found_out() {
     for cut in [0, 5, 20, bytes.len() / 2, bytes.len() - 1] {
         damages.push(bytes[..cut].to_vec());
     }
-    // A flipped bit anywhere but in the announced instance is found by the transfer itself.
+    // The transfer itself detects a flipped bit anywhere except in the announced instance.
     let places = (0..9)
         .chain(33..76)
         .chain((76..bytes.len()).step_by(bytes.len() / 30));
@@ -164,7 +164,7 @@ fn a_damaged_stream_is_found_out() {
             damaged.len()
         );
     }
-    // After all that a good one is fetched and installed.
+    // After all that, an intact one is fetched and installed.
     let mut store = open(dir.path());
     assert_eq!(store.store(0).applied(), 0);
     fetch(&[replay(bytes)], 0, &store.incoming()).unwrap();
@@ -186,14 +186,14 @@ fn a_crash_while_installing_leaves_one_of_the_two() {
     let store = open(dir.path());
     assert_eq!(store.digest().unwrap(), old);
     assert!(!store.incoming()[0].exists());
-    // Crash after the rename, before it is made active.
+    // Crash after the rename, before activation.
     let shared = bench.machine.shared();
     shared.checkpoint(&[dir.path().join("db-1")]).unwrap();
     drop(store);
     let mut store = open(dir.path());
     assert_eq!(store.digest().unwrap(), old);
     assert!(!dir.path().join("db-1").exists());
-    // Crash after it was made active, before the old one is removed.
+    // Crash after activation, before the old one is removed.
     let incoming = store.incoming();
     shared.checkpoint(&incoming).unwrap();
     store.install().unwrap();
@@ -223,7 +223,7 @@ fn a_replica_that_is_too_far_behind_catches_up() {
     }
     cluster.keep_entries(10);
     assert_eq!(client.ask("INCR n"), ":1");
-    // Nobody serves yet: the late one says that it is loading.
+    // No peer serves yet: the late one reports that it is loading.
     let two = Served::start(&cluster, dirs[1].path(), ReplicaConfig::default());
     wait_for("it is loading", || two.control.status().is_loading);
     let mut early = two.client();
@@ -253,7 +253,7 @@ fn clients_are_told_while_loading() {
     cluster.hold();
     waiting.send("INCR a\r\nINCR a\r\nPING\r\n");
     wait_for("it is held", || cluster.held() == 1);
-    // The values it needs next are gone before it sees them.
+    // The values that it needs next are trimmed before it sees them.
     cluster.keep_entries(1);
     cluster.decide_noops(50);
     wait_for("it is loading", || one.control.status().is_loading);
@@ -269,14 +269,14 @@ fn clients_are_told_while_loading() {
         assert!(client.line().starts_with("-LOADING"));
     }
     assert_eq!(client.ask("PING"), "+PONG");
-    // Who comes now is told as well.
+    // A client that connects now is told as well.
     let mut late = one.client();
     assert!(late.ask("GET a").starts_with("-LOADING"));
     assert_eq!(late.ask("PING"), "+PONG");
-    // A peer that is up to date appears.
+    // An up-to-date peer appears.
     let mut peer = open(dirs[1].path());
     one.control.sync().unwrap();
-    // Our proposer's session is not in its history: it has to open another one.
+    // Its history does not contain our proposer's session, so the proposer must open another one.
     let mut log = common::Log::after_holes(5);
     for i in 0..200 {
         log.push_lines(common::T0_MS, &[&format!("SET k{i} v")]);
@@ -314,7 +314,7 @@ fn clients_are_told_while_loading() {
     assert_eq!(late.ask("STRLEN k0"), ":1");
 }
 
-/// How a replica of the cluster talks whose authority is in this directory.
+/// The transport of a replica of the cluster whose CA is in this directory.
 fn certified(authority: &std::path::Path, node: u8) -> Transport {
     let authority_of = Authority::open_or_make(authority, "test").unwrap();
     let file = |name: &str| authority.join(format!("{node}-{name}"));
@@ -343,7 +343,7 @@ fn checkpoints_go_to_replicas_with_a_certificate_only() {
         assert_eq!(client.ask(&format!("SET k{i} {}", "v".repeat(1000))), "+OK");
     }
     one.control.sync().unwrap();
-    // A stranger, with the right words and without a certificate: it gets nothing but an alert.
+    // A host that speaks the protocol but has no certificate gets nothing but an alert.
     let mut stream = TcpStream::connect(one.checkpoint_address).unwrap();
     stream.write_all(b"IBCKPT2\n").unwrap();
     for number in [1u64, 0, 0] {
@@ -352,7 +352,7 @@ fn checkpoints_go_to_replicas_with_a_certificate_only() {
     let mut got = Vec::new();
     let _ = stream.read_to_end(&mut got);
     assert!(got.len() < 16, "{got:?}");
-    // One with a certificate of another authority.
+    // One with a certificate from another CA.
     let elsewhere = tempfile::tempdir().unwrap();
     let foreign = certified(elsewhere.path(), 2);
     let incoming = [dirs[1].path().join("incoming")];

@@ -1,6 +1,6 @@
-//! The clocks of replicas, simulated: wall clocks that are wrong, jump and are set right, hosts that restart,
-//! all of them too, slow answers, slow replicas, silence. What is checked is what a client has: a lock
-//! lives as long, by true time, as it was set for.
+//! Simulated replica clocks: wall clocks that are wrong, jump and are corrected, hosts that restart, individually or
+//! all at once, slow answers, slow replicas and silence. The check is what matters to a client: a lock lives, in true
+//! time, as long as it was set for.
 
 use inband_kv::cluster_clock::{ClockAnswer, ClusterClock};
 use inband_kv::limits::{CLOCK_PERIOD_MS, CLOCK_SLEW, CLOCK_START_PERIOD_MS};
@@ -9,9 +9,9 @@ const MS: u64 = 1000;
 const STEP_US: u64 = 5 * MS;
 /// Wall clock at the beginning.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// A replica whose clock is right is off by no more.
+/// The largest error of a correct clock.
 const RIGHT_MS: i64 = 200;
-/// A lock may end so much early or late, beside what its length brings.
+/// How early or late a lock may end, in addition to an error proportional to its length.
 const BOUND_MS: u64 = 350;
 /// Longest time until a value is decided.
 const DECIDED_MS_MAX: u64 = 1_500;
@@ -32,16 +32,16 @@ impl Rng {
 }
 
 struct Replica {
-    /// `None`: it is down.
+    /// `None` while it is down.
     clock: Option<ClusterClock>,
     rate_ppm: u64,
     wall_ahead_ms: i64,
-    /// Entries applied.
+    /// Number of entries applied.
     applied: usize,
-    /// It applies so much late.
+    /// How late it applies entries.
     delay_us: u64,
     next_round_us: u64,
-    /// Answers on their way, and when the last is there.
+    /// Answers in flight, and when the last one arrives.
     round: Option<(u64, Vec<ClockAnswer>)>,
     has_tick: bool,
 }
@@ -61,7 +61,7 @@ struct Value {
     proposed_us: u64,
     by: usize,
     stamp_ms: u64,
-    /// It sets a lock.
+    /// Set if the value sets a lock.
     ttl_ms: Option<u64>,
 }
 
@@ -77,12 +77,12 @@ struct World {
     now_us: u64,
     replicas: Vec<Replica>,
     under_way: Vec<Value>,
-    /// Replicated time after each decided entry, and when that was decided.
+    /// Replicated time after each decided entry, and when it was decided.
     log: Vec<(u64, u64)>,
     time_ms: u64,
     locks: Vec<Lock>,
     ended: usize,
-    /// Nobody could have noticed what expired before.
+    /// Expiries before this could not be observed.
     down_until_us: u64,
 }
 
@@ -137,7 +137,7 @@ impl World {
         self.replicas.iter().filter(|r| r.clock.is_some()).count()
     }
 
-    /// Wall clocks become wrong, of fewer than half of all replicas.
+    /// Make the wall clocks of fewer than half of all replicas wrong.
     fn break_clocks(&mut self) {
         let wrong_max = (self.replicas.len() - 1) / 2;
         for at in 0..self.replicas.len() {
@@ -215,7 +215,7 @@ impl World {
                 replica.next_round_us = now_us + period_ms * MS;
             }
             let is_due = replica.round.is_none() && replica.next_round_us <= now_us;
-            // What is due to expire makes a replica propose a tick.
+            // A key that is due to expire makes a replica propose a tick.
             let shows_ms = clock.time_ms(steady_us);
             let is_late = |lock: &Lock| shows_ms.is_some_and(|ms| ms >= lock.expire_at_ms);
             let wants_tick = !replica.has_tick && self.locks.iter().any(is_late);
@@ -260,7 +260,7 @@ impl World {
             .take_while(|v| v.decided_us <= now_us)
             .count();
         for value in self.under_way.drain(..count).collect::<Vec<_>>() {
-            // The rule: nothing but the log.
+            // Replicated time depends only on the log.
             self.time_ms = self.time_ms.max(value.stamp_ms);
             self.log.push((self.time_ms, now_us));
             match value.ttl_ms {
@@ -294,7 +294,7 @@ impl World {
             );
             let due_us = (lock.decided_us + lock.ttl_ms * MS).max(down_until_us);
             let late_ms = now_us.saturating_sub(due_us) / MS;
-            // A tick may be under way that was proposed a moment too early.
+            // A tick that was proposed slightly too early may be in flight.
             assert!(
                 late_ms <= slack_ms + 2 * DECIDED_MS_MAX,
                 "a lock of {} ms ended {late_ms} ms late",
@@ -359,7 +359,7 @@ impl World {
         self.time_is_right();
     }
 
-    /// However long it went wrong for, time is where the clocks are that agree.
+    /// However long the clocks were wrong, time matches the clocks that agree.
     fn time_is_right(&mut self) {
         (0..self.replicas.len()).for_each(|at| self.propose(at, Some(1)));
         self.run_for(DECIDED_MS_MAX + 100, false);
@@ -371,7 +371,7 @@ impl World {
         [1_000, 60_000, 600_000][(self.now_us / 7 % 3) as usize]
     }
 
-    /// Power fails everywhere, for a while.
+    /// A power failure of all hosts, for a while.
     fn full_stop(&mut self) {
         (0..self.replicas.len()).for_each(|at| self.stop(at));
         self.under_way.clear();

@@ -1,4 +1,4 @@
-//! Replicated time when hosts' clocks are wrong: replicas that ask each other over TCP.
+//! Replicated time when hosts' clocks are wrong, with replicas that query each other over TCP.
 
 mod common;
 
@@ -14,7 +14,7 @@ use inband_kv::testing::MemoryCluster;
 /// Years ahead.
 const FAR_MS: i64 = 500_000_000_000;
 
-/// Replicas' times differ by less.
+/// Replicas' times differ by less than this.
 const OFF_MS: u64 = 300;
 
 struct Replicas {
@@ -25,7 +25,7 @@ struct Replicas {
 }
 
 impl Replicas {
-    /// Replicas whose wall clocks are so far ahead.
+    /// Replicas whose wall clocks are ahead by these amounts.
     fn start(wall_ahead_ms: &[i64]) -> Self {
         let mut replicas = Self {
             cluster: MemoryCluster::new(),
@@ -64,7 +64,7 @@ impl Replicas {
         }
     }
 
-    /// Nothing runs for so long, and then all again.
+    /// Stop everything for `ms`, then start it again.
     fn stop_for(&mut self, ms: u64) {
         for served in self.served.drain(..) {
             served.stop();
@@ -80,7 +80,7 @@ impl Replicas {
     }
 }
 
-/// A client sets a lock of 5 s at one replica; another one's clock is 6 s ahead.
+/// A client sets a lock of 5 s at one replica; another replica's clock is 6 s ahead.
 #[test]
 fn a_lock_does_not_end_by_another_replicas_clock() {
     let replicas = Replicas::start(&[0, 0, 6_000]);
@@ -106,7 +106,7 @@ fn a_lock_does_not_end_by_another_replicas_clock() {
     assert_eq!(wrong.ask("SET lock you PX 5000 NX"), "+OK");
 }
 
-/// A wall clock jumps while its replica runs: to 2040, and back.
+/// A wall clock jumps to 2040 and back while its replica runs.
 #[test]
 fn a_clock_that_jumps_moves_nothing() {
     let replicas = Replicas::start(&[0, 0, 0]);
@@ -126,7 +126,7 @@ fn a_clock_that_jumps_moves_nothing() {
     assert_eq!(client.ask("EXISTS a b"), ":1");
 }
 
-/// After a full stop time is where the majority's clocks are, and keys have expired meanwhile.
+/// After a full stop, time matches the majority's clocks, and keys have expired meanwhile.
 #[test]
 fn one_wrong_clock_at_boot_moves_nothing() {
     for ahead_ms in [FAR_MS, 6_000, -FAR_MS] {
@@ -149,7 +149,7 @@ fn one_wrong_clock_at_boot_moves_nothing() {
     }
 }
 
-/// Two replicas whose clocks differ: nobody can say which is right.
+/// Two replicas with different clocks: it is impossible to tell which is right.
 #[test]
 fn clocks_that_do_not_agree_are_named_and_can_be_set() {
     let replicas = Replicas::start(&[0, 6_000]);
@@ -176,7 +176,7 @@ fn clocks_that_do_not_agree_are_named_and_can_be_set() {
     wait_for("they agree", || client.ask("SET a 1 PX 5000") == "+OK");
 }
 
-/// Nobody writes for an hour; then somebody sets a key at a replica that has just started.
+/// There are no writes for an hour; then a client sets a key at a replica that has just started.
 #[test]
 fn time_has_passed_while_nobody_wrote() {
     let mut replicas = Replicas::start(&[0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Every replicated command, as one store executes it.
+//! Every replicated command, executed by a single store.
 
 mod common;
 
@@ -97,7 +97,7 @@ fn parts_of_values() {
     );
 }
 
-/// With one partition and a log in which nothing newer was ever said, too.
+/// Also with one partition and a log that contains only values of version 1.
 #[test]
 fn values_grow_to_their_limit() {
     let mut bench = Bench::default();
@@ -138,7 +138,7 @@ fn getex_msetnx_and_touch() {
     );
 }
 
-/// The latest time that is accepted, half of what 63 bits count, and what is after it.
+/// The latest accepted time, half of what 63 bits can represent, and the one after it.
 #[test]
 fn expiry_near_the_end_of_numbers() {
     script(

@@ -1,4 +1,4 @@
-//! All keys out of a replica, and into a cluster of another number of partitions.
+//! Exports all keys from a replica into a cluster with a different number of partitions.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn exported(served: &Served) -> Vec<u8> {
     stream
 }
 
-/// A cluster with some of everything.
+/// A cluster with every kind of record.
 fn filled(partitions: usize) -> (Served, tempfile::TempDir, MemoryCluster) {
     let (served, dir, cluster) = start(partitions);
     let mut client = served.client();
@@ -62,7 +62,7 @@ fn filled(partitions: usize) -> (Served, tempfile::TempDir, MemoryCluster) {
     client.send("*3\r\n$3\r\nSET\r\n$0\r\n\r\n$4\r\n\r\n\0\r\r\n");
     client.expect("+OK\r\n".repeat(5));
     std::thread::sleep(std::time::Duration::from_millis(5));
-    // Moves the time of every partition on.
+    // Advances the time of every partition.
     for i in 0..20 {
         client.send(resp(&format!("SET key{i} {}", "v".repeat(i * 3))));
         client.expect("+OK\r\n");
@@ -97,7 +97,7 @@ fn from_any_number_of_partitions_to_any_other() {
         let (again, by_target) = keys_of(&exported(&target));
         assert_eq!(again, keys, "{partitions} partitions");
         assert_eq!(by_target.partitions, partitions as u64);
-        // It is not empty any more.
+        // It is no longer empty.
         let progress = &mut |_| {};
         let refused = import(
             &stream[..],
@@ -123,7 +123,7 @@ fn from_any_number_of_partitions_to_any_other() {
     }
 }
 
-/// What a replica sends when it is asked.
+/// The stream that a replica sends on request.
 fn fetched(address: SocketAddr) -> (Keys, u64) {
     let (about, mut from) = ask_for_export(address, &Access::default()).expect("it is begun");
     let mut stream = Vec::new();
@@ -137,7 +137,7 @@ fn over_the_clients_port() {
     let (keys, about) = fetched(source.address);
     assert_eq!(keys, keys_of(&exported(&source)).0);
     assert!((504..=505).contains(&about), "{about}");
-    // In its turn among the commands of a connection, and not within a transaction.
+    // In order among the commands of a connection, and not in a transaction.
     let mut client = source.client();
     client.send("MULTI\r\nINBAND.EXPORT\r\nDISCARD\r\nSET last 1\r\nINBAND.EXPORT\r\nGET last\r\n");
     let refused = "-ERR INBAND.EXPORT is not allowed inside a transaction\r\n";
@@ -173,7 +173,7 @@ fn an_export_has_what_another_replica_has_answered() {
 fn too_many_exports_at_a_time_are_refused() {
     let (source, _dir, _cluster) = start(1);
     let mut client = source.client();
-    // More than sockets hold.
+    // More than the socket buffers hold.
     for i in 0..24 {
         client.send(resp(&format!("SET key{i} {}", "v".repeat(1 << 20))));
         client.expect("+OK\r\n");
@@ -190,7 +190,7 @@ fn too_many_exports_at_a_time_are_refused() {
     assert_eq!(client.ask("PING"), "+PONG");
     let (keys, _) = keys_of(&begun.pop().expect("one").rest_bytes());
     assert_eq!(keys.len(), 24);
-    // One that is not listened to any more ends, too.
+    // An export that is no longer read ends, too.
     drop(begun);
     assert_eq!(fetched(source.address).0.len(), 24);
 }
@@ -212,7 +212,7 @@ fn damage_is_found_out() {
             "cut at {len}: {result:?}"
         );
     }
-    // What the header tells of the source is not part of the data.
+    // The header's description of the source is not part of the data.
     for at in (0..8).chain(24..stream.len()) {
         let mut damaged = stream.clone();
         damaged[at] ^= 0x10;
@@ -256,7 +256,7 @@ fn what_is_in_the_way_of_an_import_is_named() {
         let progress = &mut |_| {};
         import(&stream[..], address, ImportOptions::default(), progress).unwrap_err()
     };
-    // Something else listens there: it greets.
+    // Another program listens there and sends a greeting.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let greeter = std::thread::spawn(move || {
@@ -267,7 +267,7 @@ fn what_is_in_the_way_of_an_import_is_named() {
     let error = import_into(address);
     assert!(matches!(error, ImportError::Protocol(_)), "{error}");
     drop(greeter.join().unwrap());
-    // A replica on which the commands are not allowed, and one that is not there.
+    // A replica that does not allow the commands, and an address where nothing listens.
     let redis_like = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = redis_like.local_addr().unwrap();
     let refuser = std::thread::spawn(move || {
@@ -356,7 +356,7 @@ fn a_store_in_the_middle_of_a_recovery_is_not_exported() {
     let mut machine = open();
     deliver(&mut machine, 2).unwrap();
     deliver(&mut machine, 0).unwrap();
-    // The burst before the marker, the first partition, and then nothing more.
+    // The burst before the marker and the first partition succeed; everything after fails.
     machine.faults().fail_after(2);
     let result = deliver(&mut machine, 1);
     assert!(matches!(result, Err(StoreError::Fault)), "{result:?}");
@@ -374,7 +374,7 @@ fn a_store_in_the_middle_of_a_recovery_is_not_exported() {
     assert_eq!(keys.len(), 2);
 }
 
-/// A client has not read its replies, and asks for an export: nobody else waits for it to read.
+/// A client that has not read its replies requests an export: nothing else waits for it to read.
 #[test]
 fn an_export_to_a_client_that_does_not_read_stops_nobody() {
     let (served, _dir, _cluster) = start(3);
@@ -386,7 +386,7 @@ fn an_export_to_a_client_that_does_not_read_stops_nobody() {
     let mut deaf = served.client();
     deaf.send("CLIENT SETNAME deaf\r\n");
     deaf.expect("+OK\r\n");
-    // Until replies wait that the network does not take.
+    // Until replies are queued that the network does not accept.
     let unsent = |other: &mut common::Client| {
         other.send("CLIENT LIST\r\n");
         let len: usize = other.line()[1..].parse().unwrap();
@@ -414,7 +414,7 @@ fn an_export_to_a_client_that_does_not_read_stops_nobody() {
         longest = longest.max(asked.elapsed());
     }
     assert!(longest < Duration::from_millis(400), "{longest:?}");
-    // When it reads, it gets everything.
+    // Once it reads, it gets everything.
     let all = deaf.rest_bytes();
     let begin = b"+OK\r\nIBEXPT1\n";
     let at = all.windows(begin.len()).position(|bytes| bytes == begin);

@@ -1,4 +1,4 @@
-//! A disk without room: reads are served, writes refused with the reason, and taken again by themselves.
+//! A full disk: reads are served and writes refused with the reason; writes recover by themselves.
 
 mod common;
 
@@ -18,7 +18,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None` if that is not allowed here; the test is noted as not run.
+    /// `None` if mounting is not allowed here; the test is then reported as skipped.
     fn new() -> Option<Disk> {
         let dir = scratch();
         let (flags, options) = (MsFlags::empty(), Some("size=256m"));
@@ -35,7 +35,7 @@ impl Disk {
         self.dir.path()
     }
 
-    /// Take the room there is but for so many bytes.
+    /// Use all free space except `but_bytes`.
     fn fill(&self, but_bytes: u64) -> PathBuf {
         let path = self.path().join("filler");
         let mut file = File::options()
@@ -69,7 +69,7 @@ fn a_full_disk_refuses_writes_and_recovers_by_itself() {
     let mut client = full.client();
     assert_eq!(client.ask("SET a 1"), "+OK");
     for _ in 0..3 {
-        // No disk takes what is kept free between two looks, but memory does.
+        // A disk cannot take in the reserved space between two checks, but memory can.
         disk.fill(20 << 20);
         wait_for("it is noticed", || {
             full.control.status().write_refusal.is_some()
@@ -90,14 +90,14 @@ fn a_full_disk_refuses_writes_and_recovers_by_itself() {
         assert!(client.line().starts_with("-MISCONF"));
         assert!(client.line().starts_with("-EXECABORT"));
         client.expect("$1\r\n1\r\n+PONG\r\n");
-        // Other replicas go on.
+        // Other replicas continue.
         assert_eq!(roomy.client().ask("SET c 1"), "+OK");
         assert!(full.control.status().limit_hits.iter().sum::<u64>() > 0);
         std::fs::remove_file(filler).unwrap();
         wait_for("writes are taken again", || client.ask("SET a 1") == "+OK");
         assert_eq!(full.control.status().write_refusal, None);
     }
-    // While there is a little, it is for what makes more.
+    // While a little space is left, commands that free space are executed.
     let filler = disk.fill(24 << 20);
     wait_for("it is noticed", || {
         full.control.status().write_refusal.is_some()

@@ -1,4 +1,4 @@
-//! Commands that do not fit one value.
+//! Commands that do not fit in one value.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn values_up_to_the_limit() {
     wait_for("both are equal", || {
         one.control.digest().unwrap() == two.control.digest().unwrap()
     });
-    // Nothing is left of the chunks.
+    // No chunk is left.
     assert_eq!(client.ask("FLUSHALL"), "+OK");
     assert_eq!(client.ask("DBSIZE"), ":0");
 }
@@ -89,13 +89,13 @@ fn keys_up_to_the_limit() {
     client.expect(format!("+OK\r\n{error}"));
     client.send("EXEC\r\n");
     assert!(client.line().starts_with("-EXECABORT"));
-    // It is below the end of all keys.
+    // It sorts below the end of all keys.
     client.send("FLUSHALL\r\n");
     client.send(resp(&format!("GET {key}")));
     client.expect("+OK\r\n$-1\r\n");
 }
 
-/// Requests whose replies are over what a connection may have unsent.
+/// Requests whose replies exceed what a connection may have unsent.
 fn many_gets(of: &str) -> (String, usize) {
     let count = 2 * OUTPUT_HARD_BYTES_MAX / STORED_VALUE_LEN_BYTES_MAX;
     (resp(&format!("GET {of}")).repeat(count), count)
@@ -111,7 +111,7 @@ fn pipelined_reads_of_large_values_wait_for_the_client() {
     client.expect("+OK\r\n");
     let (requests, count) = many_gets("key");
     client.send(requests + "APPEND n 1\r\n");
-    // The replica goes on with others, and nothing else of this client's.
+    // The replica serves others, but nothing more of this client's.
     let mut other = served.client();
     assert_eq!(other.ask("SET small 1"), "+OK");
     assert_eq!(other.ask("STRLEN n"), ":0");
@@ -232,7 +232,7 @@ fn large_commands_over_partitions() {
     });
 }
 
-/// A replica driven by hand.
+/// A replica driven step by step.
 struct Stage {
     replica: Replica,
     cluster: MemoryCluster,
@@ -264,7 +264,7 @@ impl Stage {
         }
     }
 
-    /// Take turns until something holds.
+    /// Run turns until a condition holds.
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         for _ in 0..2000 {
             self.replica.poll_once(Duration::from_millis(1)).unwrap();
@@ -279,10 +279,10 @@ impl Stage {
         self.client.send(set("key", &"v".repeat(40_000)));
     }
 
-    /// Begin to send a large value, and hold its chunks behind the first one.
+    /// Start to send a large value, and hold the chunks after the first one.
     fn begin(&mut self) {
         self.send_large();
-        // Nothing is decided but the first chunk.
+        // Only the first chunk is decided.
         self.cluster.pace();
         self.cluster.allow(0, 0, 1);
         self.until("it is begun", |stage| stage.cluster.last_instance() >= 2);
@@ -311,7 +311,7 @@ fn chunks_take_a_quarter_of_the_window_at_most() {
         }
     });
     assert_eq!(stage.cluster.held(), 4);
-    // Others go on.
+    // Other clients continue.
     stage.other.send("SET small 1\r\n");
     stage.until("it is held", |stage| stage.cluster.held() == 5);
     stage.cluster.release_reversed();
@@ -328,7 +328,7 @@ fn an_expired_session_ends_a_large_command() {
     stage.cluster.release_reversed();
     stage.finish("-TRYAGAIN not applied: the session in which it was sent in parts has expired");
     assert_eq!(stage.replica.machine().keys(), 0);
-    // The proposer has a new session, and the next one goes through.
+    // The proposer has a new session, in which the next command succeeds.
     stage.client.send(set("key", &"w".repeat(40_000)));
     stage.finish("+OK");
     assert_eq!(stage.replica.machine().keys(), 1);
@@ -351,7 +351,7 @@ fn a_chunk_that_fails_ends_its_command() {
     let mut stage = Stage::new(|log| log.fail_next(failure, false));
     stage.send_large();
     stage.finish("-TRYAGAIN not applied: the leader has stepped down");
-    // Not decided in time, but the others were never sent: it cannot be applied any more.
+    // Not decided in time, but the other chunks were never sent, so it can no longer be applied.
     let failure = SubmitFailure::OutcomeUnknown(7);
     let mut stage = Stage::new(|log| log.fail_next(failure, true));
     stage.send_large();
@@ -372,21 +372,21 @@ fn chunks_that_are_never_decided_end_in_an_error() {
 /// What happens to the logs in the model below.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Begin a command of so many bytes in so many chunks, in one of the sessions.
+    /// Begin a command of this many bytes in this many chunks, in one of the sessions.
     Begin(u8, u16, u8),
-    /// Another chunk of one of the commands that were begun.
+    /// Another chunk of one of the started commands.
     Chunk(u8, u8),
-    /// The same chunk again: decided in a further instance.
+    /// The same chunk again, decided in another instance.
     Repeat(u8),
-    /// A chunk of a command that was never begun.
+    /// A chunk of a command that was never started.
     Stray(u8),
-    /// Give one up.
+    /// Abandon a command.
     GiveUp(u8),
     /// A small command.
     Small,
-    /// Let all sessions expire, and open new ones.
+    /// Expire all sessions and open new ones.
     Expire,
-    /// Nothing happens for so long that what is incomplete is dropped.
+    /// Nothing happens for so long that incomplete commands are dropped.
     Wait,
     /// Close and open the machine.
     Reopen,
@@ -416,7 +416,7 @@ struct Sent {
     transfer: u64,
     item: String,
     chunks: Vec<Vec<u8>>,
-    /// Those not decided yet.
+    /// Chunks not decided yet.
     left: Vec<u16>,
     is_dead: bool,
 }
@@ -427,7 +427,7 @@ struct Model {
     next_seq: u64,
     now_ms: u64,
     sent: Vec<Sent>,
-    /// What the log must have made of it.
+    /// The list that the log must produce.
     list: String,
 }
 
@@ -556,7 +556,7 @@ impl Model {
                     return;
                 }
                 let sent = &mut self.sent[usize::from(*which) % count];
-                // One that is complete is not given up; its proposer knows.
+                // A complete command is not abandoned; its proposer knows it is complete.
                 if sent.is_dead {
                     return;
                 }
@@ -619,7 +619,7 @@ fn apply(machine: &mut Machine, values: &[(Origin, Vec<u8>)], burst_len: usize) 
     fates
 }
 
-/// A machine that writes when it is told to.
+/// A machine that writes only on request.
 fn deferring(dir: &std::path::Path) -> Machine {
     let mut machine = open(dir);
     machine.defer_writes();
@@ -638,8 +638,8 @@ fn list_of(machine: &mut Machine) -> String {
 proptest! {
     #![proptest_config(common::cases(12))]
 
-    /// Whatever the cuts, the order and the repetitions, whoever expires and wherever a machine
-    /// starts from: a command in chunks is applied once, with its last chunk, or not at all.
+    /// Whatever the chunking, the order and the repetitions, whichever sessions expire and wherever a machine starts
+    /// from: a chunked command is applied once, with its last chunk, or not at all.
     #[test]
     fn whole_or_not_at_all(
         steps in prop::collection::vec(any_step(), 10..250),
@@ -654,7 +654,7 @@ proptest! {
             match step {
                 Step::Reopen => {
                     apply(&mut one, &model.values, burst_len);
-                    // The directory is locked while it is open. What is not written is lost.
+                    // The directory is locked while it is open. Unwritten data is lost.
                     one = open(dirs[2].path());
                     one = { drop(one); deferring(dirs[0].path()) };
                 }
@@ -708,7 +708,7 @@ fn what_stays_incomplete_is_dropped() {
     apply(&mut machine, &model.values, 5);
     let with_chunk = machine.digest().unwrap();
     drop(machine);
-    // The age survives.
+    // The age survives a restart.
     let mut machine = open(dir.path());
     model.now_ms += TRANSFER_AGE_MS_MAX;
     model.begin(model.sessions[0], 100, 2);

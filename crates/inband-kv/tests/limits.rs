@@ -1,4 +1,4 @@
-//! Every limit of the listeners of a replica, at the limit, over real sockets. See docs/limits.md.
+//! Every limit of a replica's listeners, tested at the limit, over real sockets. See docs/limits.md.
 
 mod common;
 
@@ -20,7 +20,7 @@ use inband_kv::testing::MemoryCluster;
 use inband_resp::limits::{IDLE_BUFFER_BYTES_MAX, REQUEST_LEN_BYTES_MAX};
 use inband_resp::timeouts::ClientTimeouts;
 
-/// For ever, as far as a test is concerned.
+/// Effectively forever in a test.
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(400);
 const PATIENT: ClientTimeouts = ClientTimeouts {
@@ -64,7 +64,7 @@ impl One {
     }
 }
 
-/// Asks a replica for signs of life all the time; says how long the longest took.
+/// Pings a replica continuously and reports the longest response time.
 struct Bystander {
     stop: std::sync::mpsc::Sender<()>,
     thread: thread::JoinHandle<Duration>,
@@ -92,7 +92,7 @@ impl Bystander {
     }
 }
 
-/// Send as much as is taken within a while.
+/// Send as much as is accepted within a while.
 fn send_what_is_taken(client: &mut Client, bytes: &[u8]) -> usize {
     let limit = Some(Duration::from_millis(300));
     client.stream.set_write_timeout(limit).expect("set");
@@ -104,7 +104,7 @@ fn send_what_is_taken(client: &mut Client, bytes: &[u8]) -> usize {
     sent
 }
 
-/// Is the connection closed from the other side within the time that a test waits?
+/// Whether the peer closes the connection within the time limit of a test.
 fn is_closed(mut stream: &TcpStream) -> bool {
     let limit = Some(Duration::from_secs(10));
     stream.set_read_timeout(limit).expect("set");
@@ -128,7 +128,7 @@ fn a_client_that_reads_nothing_is_not_read_from_and_then_closed() {
     slow.expect("+OK\r\n");
     let gets = resp("GET k").repeat(1000);
     send_what_is_taken(&mut slow, gets.as_bytes());
-    // Its replies, its requests, and the reads under way.
+    // Its replies, its requests, and the reads in progress.
     let bound = 2 * (OUTPUT_SOFT_BYTES_MAX + PENDING_COMMAND_BYTES_MAX);
     assert!(one.status().clients_memory_bytes < bound as u64 + 1024 * 1300);
     wait_for("it is closed", || one.hits(LimitHit::Unread) == 1);
@@ -136,7 +136,7 @@ fn a_client_that_reads_nothing_is_not_read_from_and_then_closed() {
     wait_for("its memory is back", || {
         one.status().clients_memory_bytes < 1 << 16
     });
-    // One that reads, however late, is not.
+    // A client that reads, however late, is not disconnected.
     let mut late = one.client();
     for _ in 0..4 {
         late.send(resp("GET k").repeat(100));
@@ -164,7 +164,7 @@ fn half_a_request_times_out() {
         client.send(half);
         halves.push(client);
     }
-    // A byte now and then does not help.
+    // Sending an occasional byte does not help.
     let mut trickle = one.client();
     trickle.send("*2\r\n$3\r\nGET\r\n$100000\r\n");
     while trickle.stream.write_all(b"x").is_ok() {
@@ -174,7 +174,7 @@ fn half_a_request_times_out() {
     assert!(begun.elapsed() >= SHORT);
     assert!(halves.iter().all(|half| is_closed(&half.stream)));
     wait_for("they are counted", || one.hits(LimitHit::Incomplete) == 5);
-    // Who has begun no request may take all the time there is, and so may one whose commands wait.
+    // A client that has not started a request may take any time, and so may one whose commands wait.
     assert_eq!(silent.ask("PING"), "+PONG");
     bystander.stop();
     one.cluster.hold();
@@ -197,7 +197,7 @@ fn idle_clients_are_closed_if_asked_for() {
     waits.send(resp("INCR n"));
     wait_for("both are closed", || one.hits(LimitHit::Idle) == 2);
     assert!(is_closed(&idle.stream) && is_closed(&asked.stream));
-    // It waits for us, not we for it.
+    // It waits for the replica, not the other way round.
     thread::sleep(SHORT);
     one.cluster.release_reversed();
     assert_eq!(waits.line(), ":1");
@@ -209,7 +209,7 @@ fn clients_together_hold_no_more_than_they_may() {
     let limit = 8 << 20;
     let one = One::start(|config| config.clients_memory_bytes_max = limit);
     let bystander = Bystander::start(&one);
-    // A megabyte of a request that does not end, from each of many.
+    // A megabyte of an unfinished request from each of many clients.
     let half = format!(
         "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n{}",
         "v".repeat(1_000_000)
@@ -217,14 +217,14 @@ fn clients_together_hold_no_more_than_they_may() {
     let mut clients = Vec::new();
     for _ in 0..40 {
         let mut client = one.client();
-        // It may be closed while it sends.
+        // It may be disconnected while it sends.
         let _ = client.stream.write_all(half.as_bytes());
         assert!(one.status().clients_memory_bytes <= limit as u64);
         clients.push(client);
     }
     wait_for("most are closed", || one.hits(LimitHit::Memory) >= 30);
     let longest = bystander.stop();
-    // Who holds little is never the one.
+    // A client that holds little is never chosen.
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     assert!(one.hits(LimitHit::Memory) < 40);
     drop(clients);
@@ -239,7 +239,7 @@ fn memory_of_what_was_long_is_given_back() {
     let one = One::start(|_| {});
     let mut client = one.client();
     let value = "v".repeat(1 << 20);
-    // The long request with the next one behind it, in one write.
+    // The long request followed by the next one, in one write.
     client.send(resp(&format!("SET k {value}")) + &resp("PING") + "*1\r\n$4\r\n");
     client.expect("+OK\r\n+PONG\r\n");
     client.send(resp("PING")[8..].to_string() + &resp(&"MGET".to_string().add_keys("k", 20)));
@@ -252,7 +252,7 @@ fn memory_of_what_was_long_is_given_back() {
     });
 }
 
-/// Builds lines of commands.
+/// Builds command lines.
 trait AddKeys {
     fn add_keys(self, key: &str, count: usize) -> String;
 }
@@ -267,7 +267,7 @@ impl AddKeys for String {
     }
 }
 
-/// A name of at most four letters for each of a million numbers.
+/// A name of at most four letters for each number below a million.
 fn short_name(mut number: usize) -> String {
     let mut name = String::new();
     for _ in 0..4 {
@@ -277,7 +277,7 @@ fn short_name(mut number: usize) -> String {
     name
 }
 
-/// A command with so many different keys.
+/// A command with this many distinct keys.
 fn command_of(name: &str, keys: usize) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n${}\r\n{name}\r\n", keys + 1, name.len());
     for key in 0..keys {
@@ -312,7 +312,7 @@ fn very_many_keys_in_one_command() {
         client.send(command_of(name, max + 1));
         client.expect(&refused);
     }
-    // In a transaction they count together.
+    // In a transaction they are counted together.
     client.send(resp("MULTI"));
     client.expect("+OK\r\n");
     client.send(command_of("MGET", max / 2));
@@ -321,7 +321,7 @@ fn very_many_keys_in_one_command() {
     client.send(resp("GET a") + &resp("EXEC"));
     client.expect(&refused);
     assert!(client.line().starts_with("-EXECABORT"));
-    // Longer names meet the length of a request first.
+    // Longer names exceed the length limit of a request first.
     let long = resp(&"MGET".to_string().add_keys(&"k".repeat(40), max));
     client.send(&long);
     let said = client.line();
@@ -343,7 +343,7 @@ fn a_hundred_thousand_commands_in_one_write() {
     let mut writer = client.stream.try_clone().expect("cloned");
     let all = resp("INCR n").repeat(100_000);
     let sender = thread::spawn(move || writer.write_all(all.as_bytes()).expect("sends"));
-    // Nothing is read for a while: it is not read from either, or the replies would pile up.
+    // The client reads nothing for a while: the replica stops reading from it, or replies would pile up.
     let bound =
         (OUTPUT_SOFT_BYTES_MAX + PENDING_COMMAND_BYTES_MAX + IN_FLIGHT_COMMAND_BYTES_MAX) * 2;
     for _ in 0..30 {
@@ -380,7 +380,7 @@ fn lengths_that_lie_reserve_nothing() {
     thread::sleep(Duration::from_millis(50));
     assert!(one.status().clients_memory_bytes < 200 * 200);
     drop(clients);
-    // Very many arguments of no length: their places take memory until the request is too long.
+    // Very many empty arguments: their positions take memory until the request is too long.
     let mut client = one.client();
     let flood = "$0\r\n\r\n".repeat(300_000);
     client.send(format!("*300001\r\n$4\r\nMGET\r\n{flood}"));
@@ -389,7 +389,7 @@ fn lengths_that_lie_reserve_nothing() {
     wait_for("it is given back", || {
         one.status().clients_memory_bytes < 1 << 17
     });
-    // What cannot be a request ends the connection at once.
+    // Input that cannot be a request ends the connection at once.
     let closed = [
         "*1048577\r\n".to_string(),
         "*2\r\n$4\r\nECHO\r\n$536870913\r\n".to_string(),
@@ -402,7 +402,7 @@ fn lengths_that_lie_reserve_nothing() {
     ];
     for (at, bytes) in closed.iter().enumerate() {
         let mut client = one.client();
-        // It may be closed before all is sent.
+        // It may be disconnected before everything is sent.
         let _ = client.stream.write_all(bytes.as_bytes());
         assert!(is_closed(&client.stream), "{at}");
         wait_for("it is counted", || {
@@ -430,7 +430,7 @@ fn a_transaction_is_bounded_whoever_answers_its_commands() {
         one.status().clients_memory_bytes < 1 << 20
     });
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
-    // Short commands with long answers: the answers are bounded.
+    // Short commands with long replies: the replies are bounded.
     client.send(resp("MULTI"));
     client.expect("+OK\r\n");
     let many = 10_000;
@@ -441,7 +441,7 @@ fn a_transaction_is_bounded_whoever_answers_its_commands() {
     assert!(said.starts_with(format!("*{many}\r\n").as_bytes()));
     let text = String::from_utf8_lossy(&said);
     assert!(text.contains("this command was not executed"));
-    // On the wire a reply is a little longer than it counts.
+    // On the wire a reply is a little longer than it is counted.
     assert!(
         said.len() < 2 * VALUES_REPLY_BYTES_MAX,
         "{} bytes",
@@ -489,7 +489,7 @@ fn long_answers_of_many_come_one_after_the_other() {
     for reader in readers {
         reader.join().expect("it got its answer");
     }
-    // Without readers, what a turn reads and what all may hold are the bounds.
+    // When clients do not read, the limits are what one turn reads and what all clients may hold.
     let limit = 96 << 20;
     let one = One::start(|config| config.clients_memory_bytes_max = limit);
     let mut client = one.client();
@@ -524,7 +524,7 @@ fn a_flood_of_clients_leaves_the_others_alone() {
         told += u64::from(late.rest() == "-ERR max number of clients reached\r\n");
     }
     assert_eq!(told, 500);
-    // Counted a moment after it was said.
+    // The counter is updated shortly after the reply.
     wait_for("all are counted", || one.hits(LimitHit::Clients) == 500);
     assert_eq!(one.status().connected_clients, 20);
     bystander.stop();
@@ -539,7 +539,7 @@ fn strangers_at_the_checkpoint_listener() {
     let mut client = one.client();
     assert_eq!(client.ask("SET a 1"), "+OK");
     let connect = || TcpStream::connect(one.served.checkpoint_address).expect("connects");
-    // Nonsense is hung up on at once.
+    // Garbage is disconnected at once.
     for nonsense in [
         "GET / HTTP/1.1\r\n\r\n",
         "IBCKPT9\n",
@@ -555,7 +555,7 @@ fn strangers_at_the_checkpoint_listener() {
         .expect("sends");
     assert!(is_closed(&stream));
     assert_eq!(one.hits(LimitHit::CheckpointProtocol), 4);
-    // As many as are served at a time, who say nothing, or very little now and then.
+    // As many connections as are served at a time, which send nothing, or a few bytes now and then.
     let begun = Instant::now();
     let silent: Vec<TcpStream> = (0..CHECKPOINT_TRANSFERS_MAX).map(|_| connect()).collect();
     let late = connect();
@@ -571,7 +571,7 @@ fn strangers_at_the_checkpoint_listener() {
         thread::sleep(Duration::from_millis(1500));
     }
     assert_eq!(client.ask("PING"), "+PONG");
-    // Who sends eight bytes has sent a wrong greeting, or is too slow: either way there is room again.
+    // A client that sends eight bytes has sent a wrong greeting or is too slow: either way the slot is freed.
     let ended = one.hits(LimitHit::CheckpointPace) + one.hits(LimitHit::CheckpointProtocol);
     assert_eq!(ended, 4 + CHECKPOINT_TRANSFERS_MAX as u64);
     let mut peer = connect();

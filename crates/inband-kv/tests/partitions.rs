@@ -1,4 +1,4 @@
-//! Several partitions: where their data are, and how connections spread over them.
+//! Several partitions: where their data is, and how connections use them.
 
 mod common;
 
@@ -48,9 +48,9 @@ fn stores_lie_where_they_should() {
         );
         assert!(error.to_string().contains("export"), "{error}");
     }
-    // Nothing was created by the refusals.
+    // The refused attempts created nothing.
     assert!(!one.join("db-0").exists() && !one.join("p4").exists());
-    // Directories in another order, or one of them lost.
+    // Directories in a different order, or one of them missing.
     let error = open(&[&one], 4).err().expect("it is refused");
     assert!(matches!(error, StoreError::Missing { .. }), "{error}");
     let error = open(&[&two, &one], 4).err().expect("it is refused");
@@ -100,7 +100,7 @@ fn data_without_their_first_directory_are_not_overwritten() {
     }
     machine.run(&mut Default::default()).unwrap();
     drop(machine);
-    // The first directory's disk is not mounted: an empty mount point in its place.
+    // The first directory's disk is not mounted: there is an empty mount point in its place.
     std::fs::rename(&one, dir.path().join("away")).unwrap();
     let error = open(&[&one, &two], 2).err().expect("it is refused");
     assert!(matches!(error, StoreError::NotActive { .. }), "{error}");
@@ -200,7 +200,7 @@ fn time_goes_on_in_each_partition_by_itself() {
         .served
         .clock_offset_ms
         .store(10_000, std::sync::atomic::Ordering::Relaxed);
-    // A command of one partition moves the time of that one only.
+    // A command in one partition advances only that partition's time.
     assert_eq!(client.ask(&format!("EXISTS {}", three.keys[2])), ":0");
     wait_for("all keys are deleted", || {
         three.served.control.status().keys == 0
@@ -272,8 +272,8 @@ fn a_synced_replica_reports_what_it_has_applied() {
     served.stop();
 }
 
-/// A partition without a leader: what is asked of it waits, commands over several partitions are refused, those
-/// of the other partitions go on.
+/// A partition without a leader: commands for it wait, cross-partition commands are refused, and those for the other
+/// partitions proceed.
 #[test]
 fn a_stuck_partition_stops_only_what_needs_it() {
     let three = three();
@@ -309,7 +309,7 @@ fn a_stuck_partition_stops_only_what_needs_it() {
     assert_eq!(clients[3].ask("DBSIZE"), ":3");
 }
 
-/// The same where a command over several partitions came first: those after it are told, and it ends.
+/// The same with a cross-partition command before it: commands after it are refused, and it ends.
 #[test]
 fn a_command_that_waits_for_a_stuck_partition_holds_up_no_others() {
     let three = three();
@@ -327,7 +327,7 @@ fn a_command_that_waits_for_a_stuck_partition_holds_up_no_others() {
     assert_eq!(clients[2].ask("DBSIZE"), ":0");
 }
 
-/// A replica that one partition's log does not reach keeps a bounded part of the other logs, and has it all in the end.
+/// A replica that one partition's log does not reach keeps a bounded part of the other logs, and catches up in the end.
 #[test]
 fn what_is_delivered_while_a_partition_waits_is_bounded() {
     const BOUND: usize = 256 * 1024;
@@ -367,8 +367,8 @@ fn what_is_delivered_while_a_partition_waits_is_bounded() {
     });
 }
 
-/// The log of commands over several partitions is paused on one replica while another one, which has more of it,
-/// decides a marker beyond that place.
+/// The log of cross-partition commands is paused on one replica while another replica, which has more of it, decides a
+/// marker beyond that point.
 #[test]
 fn a_marker_beyond_the_place_of_a_pause_stops_nobody() {
     const BOUND: usize = 256 * 1024;
@@ -378,7 +378,7 @@ fn a_marker_beyond_the_place_of_a_pause_stops_nobody() {
     let ahead = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
     let config = ReplicaConfig {
         delivered_bytes_max: BOUND,
-        // It submits no markers of its own, which would name a lower place.
+        // It submits no markers of its own, which would cover less.
         replica_index: 1_000,
         ..ReplicaConfig::default()
     };
@@ -394,7 +394,7 @@ fn a_marker_beyond_the_place_of_a_pause_stops_nobody() {
         wait_for("one replica has the command", || {
             delivered_bytes(&ahead) > (before + 1) * VALUE_LEN_BYTES
         });
-        // One more than the other replica takes.
+        // One more than the other replica accepts.
         wait_for("the other one has it, or has paused", || {
             delivered_bytes(&behind) > BOUND.min((before + 1) * VALUE_LEN_BYTES)
         });
@@ -411,6 +411,6 @@ fn a_marker_beyond_the_place_of_a_pause_stops_nobody() {
     wait_for("it has caught up", || {
         behind.control.digest().unwrap() == ahead.control.digest().unwrap()
     });
-    // What is published may be older than the digest.
+    // Published counters may be older than the digest.
     wait_for("nothing waits", || delivered_bytes(&behind) == 0);
 }

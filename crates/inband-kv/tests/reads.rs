@@ -77,7 +77,7 @@ fn reads_through_the_log_if_asked_for() {
     assert_eq!(one.cluster.last_instance(), before + READS.len() as u64);
     assert_eq!(client.ask("INBAND.READS position"), "+OK");
     assert_eq!(client.ask("STRLEN a"), ":1");
-    // A session keeps its replies: its reads go through the log.
+    // A session stores its replies, so its reads go through the log.
     let id = client.ask("INBAND.SESSION NEW")[1..].to_string();
     assert_eq!(client.ask(&format!("INBAND.SESSION {id} 1")), "+OK");
     assert_eq!(client.ask("STRLEN a"), ":1");
@@ -145,7 +145,7 @@ fn a_connection_keeps_its_order() {
     let two = Served::start(&cluster, dirs[1].path(), ReplicaConfig::default());
     let mut client = two.client();
     assert_eq!(client.ask("SET a 1"), "+OK");
-    // Its replica is behind: the read waits, and what is sent after it must not overtake it.
+    // Its replica is behind: the read waits, and later commands must not overtake it.
     cluster.pace();
     cluster.allow(0, 0, 1000);
     assert_eq!(one.client().ask("SET b 1"), "+OK");
@@ -185,11 +185,11 @@ fn what_has_expired_by_the_clock_is_not_read() {
     assert_eq!(client.ask("EXISTS a b c"), ":3");
     assert_eq!(one.cluster.last_instance(), before);
     one.served.clock_offset_ms.store(6000, Ordering::Relaxed);
-    // The first doubt sends the rest of the pipeline through the log.
+    // The first doubtful read sends the rest of the pipeline through the log.
     client.send("GET b\r\nGET a\r\nGET b\r\nEXISTS a b c\r\nPING\r\n");
     client.expect("$1\r\n1\r\n$-1\r\n$1\r\n1\r\n:2\r\n+PONG\r\n");
     assert_eq!(one.cluster.last_instance(), before + 1);
-    // From then on it is certain.
+    // After that the result is certain.
     client.send("GET a\r\nKEYS *\r\n");
     client.expect("$-1\r\n*2\r\n");
     client.line();
@@ -202,7 +202,7 @@ fn what_has_expired_by_the_clock_is_not_read() {
     client.expect("*1\r\n$1\r\nb\r\n+OK\r\n");
 }
 
-/// Nobody writes for 8 s: a key has less left nevertheless.
+/// There are no writes for 8 s, yet a key's remaining time decreases.
 #[test]
 fn what_a_key_has_left_goes_by_the_clock() {
     let one = one(ReplicaConfig::default());
@@ -216,7 +216,7 @@ fn what_a_key_has_left_goes_by_the_clock() {
     one.served.clock_offset_ms.store(20_000, Ordering::Relaxed);
     client.send("MULTI\r\nGET b\r\nTTL a\r\nEXEC\r\n");
     client.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$1\r\n1\r\n:40\r\n");
-    // Who has no time left to tell is answered beside the log.
+    // Commands that reveal no remaining time are answered without the log.
     let before = one.cluster.last_instance();
     one.served.clock_offset_ms.store(30_000, Ordering::Relaxed);
     assert_eq!(client.ask("TTL b"), ":-1");

@@ -1,4 +1,4 @@
-//! A replica over a log that does exactly what the test says.
+//! A replica over a log that does exactly what the test specifies.
 
 mod common;
 
@@ -17,19 +17,19 @@ use inband_paxos::log::{
 #[derive(Default)]
 struct Script {
     submitted: Vec<(Ticket, Vec<u8>)>,
-    /// Session, sequence and ticket of what is delivered next, and the value.
+    /// Session, sequence, ticket and value of the next deliveries.
     deliveries: Vec<(Origin, Option<Ticket>, Vec<u8>)>,
     failures: Vec<(Ticket, SubmitFailure)>,
     next_instance: u64,
     refuse_submit: Option<SubmitError>,
     room: usize,
     calls: Vec<String>,
-    /// Something of others is decided at every look.
+    /// Another replica's value is decided at every poll.
     others_never_stop: bool,
     polls: u64,
 }
 
-/// No turn looks at the log so often.
+/// No turn may poll the log this often.
 const POLLS_MAX: u64 = 1_000_000;
 
 struct ScriptedLog(Rc<RefCell<Script>>);
@@ -171,7 +171,7 @@ impl Stage {
         self.script.borrow().submitted.len()
     }
 
-    /// Deliver what was submitted as `ticket`, as sequence `seq` of session `session`.
+    /// Deliver the value submitted with `ticket`, as sequence `seq` of session `session`.
     fn deliver(&mut self, ticket: u64, session: u64, seq: u64) {
         let origin = Origin {
             client_id: session,
@@ -188,7 +188,7 @@ impl Stage {
             .push((origin, Some(Ticket(ticket)), value));
     }
 
-    /// Takes turns until everything is written, and so told to the log.
+    /// Run turns until everything is written and reported to the log.
     fn settle(&mut self) {
         self.turn();
         while self.replica.machine().unwritten() > 0 {
@@ -209,17 +209,17 @@ fn verdicts_reach_the_log_and_the_client() {
     stage.turn();
     assert_eq!(stage.submitted(), 1);
     stage.calls();
-    // The session is not known: the log is told, the client waits.
+    // The session is unknown: the log is told, and the client waits.
     stage.deliver(1, 99, 1);
     stage.settle();
     assert_eq!(stage.calls(), ["refused 1", "applied 2"]);
-    // Resubmitted under the same ticket, decided twice.
+    // Resubmitted with the same ticket, and decided twice.
     stage.deliver(1, 1, 1);
     stage.deliver(1, 1, 1);
     stage.settle();
     assert_eq!(stage.calls(), ["answered 1", "applied 4"]);
     assert_eq!(client.line(), ":1");
-    // Decided as a duplicate without a first time here: it was in a checkpoint.
+    // Decided as a duplicate without a first occurrence here: that was in a checkpoint.
     client.send("INCR n\r\n");
     stage.turn();
     stage.deliver(2, 1, 1);
@@ -230,8 +230,8 @@ fn verdicts_reach_the_log_and_the_client() {
         .starts_with("-UNKNOWN outcome unknown: the command was applied"));
 }
 
-/// Values of other replicas come faster than this one applies them: its own clients are served all the
-/// same, and deadlines are looked at.
+/// Values of other replicas arrive faster than this one applies them: its own clients are still served, and deadlines
+/// are checked.
 #[test]
 fn clients_are_served_while_others_never_stop() {
     let mut stage = Stage::new();
@@ -278,7 +278,7 @@ fn failures_are_told_apart() {
     assert!(client
         .line()
         .starts_with("-UNKNOWN outcome unknown: no decision within 5 ms"));
-    // It is decided after all: applied, and nobody is answered twice.
+    // It is decided after all: it is applied, and no client is answered twice.
     stage.deliver(2, 1, 9);
     client.send("PING\r\n");
     stage.turn();
@@ -303,7 +303,7 @@ fn a_full_window_delays_and_then_fills_values() {
     }
     stage.turn();
     assert_eq!(stage.submitted(), 0);
-    // The log says it has room, and then that it has not.
+    // The log reports room, and then has none.
     stage.script.borrow_mut().room = 100;
     stage.script.borrow_mut().refuse_submit = Some(SubmitError::WindowFull(1));
     stage.turn();

@@ -1,5 +1,5 @@
-//! Commands over several partitions, as the state machine executes them: whole, in one order, and
-//! the same on every replica, whatever is delivered when and whoever crashes where.
+//! Cross-partition commands as executed by the state machine: atomically, in one order, and identically on every
+//! replica, whatever the delivery order and wherever replicas crash.
 
 mod common;
 
@@ -16,8 +16,8 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use proptest::prelude::*;
 
-/// A partition stands at a marker, with own values delivered behind it, when a checkpoint is installed
-/// that holds the first of them and not the last.
+/// A partition stands at a marker, with own values delivered behind it, when a checkpoint is installed that covers the
+/// first of them and not the last.
 #[test]
 fn own_values_that_a_checkpoint_overtakes_end_too() {
     let mut world = World::new(2, 2);
@@ -49,7 +49,7 @@ fn one_command_waits_for_all_its_partitions() {
     world.mark(0, entry);
     world.decide_line(&format!("SET {a} new"), 0);
     world.decide_line(&format!("SET {c} 3"), 0);
-    // Partition 0 stops at the marker; partition 2 is not concerned.
+    // Partition 0 stops at the marker; partition 2 is not involved.
     for log in [0, 2] {
         world.deliver(0, log, usize::MAX).unwrap();
     }
@@ -60,14 +60,14 @@ fn one_command_waits_for_all_its_partitions() {
     assert_eq!((wanted.entry, wanted.is_own), (entry, true));
     assert_eq!(world.machine(0).wanted_marker(0), None);
     assert_eq!(world.machine(0).wanted_marker(2), None);
-    // A lower marker does not do.
+    // A lower marker is not enough.
     world.mark(1, entry - 1);
     world.deliver(0, 1, usize::MAX).unwrap();
     assert_eq!(world.machine(0).applied(), [2, 2, 2, 2]);
     world.mark(1, entry + 5);
     world.deliver(0, 1, usize::MAX).unwrap();
     assert_eq!(world.machine(0).wanted_marker(1), None);
-    // The marker covers entries that are not there yet: partition 1 waits for them.
+    // The marker covers entries that have not been delivered yet: partition 1 waits for them.
     assert_eq!(world.machine(0).applied(), [2, 2, 2, 2]);
     for _ in 0..5 {
         world.decide_several(exec(&[format!("GET {b}")]), usize::MAX);
@@ -117,7 +117,7 @@ fn a_key_expires_for_all_partitions_of_a_command_at_one_time() {
         world.decide_line(&format!("SET {key} 1 PX 100"), 0);
     }
     world.settle();
-    // Only the second partition has seen that time went on.
+    // Only the second partition has seen that time has advanced.
     world.now_ms += 100;
     world.decide_line(&format!("EXISTS {}", keys[1]), 0);
     world.now_ms -= 100;
@@ -161,7 +161,7 @@ fn sessions_are_exactly_once_over_partitions_too() {
     let first = world.decide_several(stamped(&line, 1), 0);
     world.settle();
     world.decide_line(&format!("SET {} 2", all[2]), 0);
-    // The retry, decided twice more before either is executed, over different replicas.
+    // The retry, decided twice more on different replicas before either is executed.
     let again = world.decide_several(stamped(&line, 1), 0);
     let and_again = world.decide_several(stamped(&line, 1), 1);
     world.settle();
@@ -169,7 +169,7 @@ fn sessions_are_exactly_once_over_partitions_too() {
         assert_eq!(show(&world.replies[&entry]), "1", "entry {entry}");
     }
     assert_eq!(world.ask("DBSIZE"), "1");
-    // In one partition, under the same session: opened there as well.
+    // In one partition, in the same session, which was opened there as well.
     let mut replies = Vec::new();
     for _ in 0..2 {
         let partition = 1;
@@ -199,8 +199,8 @@ fn sessions_are_exactly_once_over_partitions_too() {
     assert!(show(&world.replies[&entry]).starts_with("-NOSESSION"));
 }
 
-/// What a client sees, one key after the other, in the stores of a replica that has crashed: it
-/// must be able to go on from there and become as the others are.
+/// What a client reads, one key after the other, from the stores of a replica that has crashed: the replica must be
+/// able to continue and converge with the others.
 #[test]
 fn a_crash_at_every_write() {
     let all = key_of_each("k", 3);
@@ -240,7 +240,7 @@ fn a_crash_at_every_write() {
                 has_failed = true;
                 crashes += 1;
                 world.reopen(0);
-                // The own entries of the process that crashed have nobody waiting for them.
+                // Nothing waits for the own entries of the process that crashed.
                 world.logs[3].iter_mut().for_each(|v| v.owner = usize::MAX);
             }
         }
@@ -265,7 +265,7 @@ fn a_lost_redo_record_is_noticed() {
     (0..2).for_each(|partition| world.mark(partition, entry));
     world.deliver(0, 2, usize::MAX).unwrap();
     world.deliver(0, 0, usize::MAX).unwrap();
-    // A copy of the second partition's store from before, as a power cut could leave it.
+    // An earlier copy of the second partition's store, as a power failure could leave it.
     let dir = world.dirs[0].path().to_path_buf();
     let old = scratch();
     let copies: Vec<_> = (0..3).map(|log| old.path().join(log.to_string())).collect();
@@ -298,7 +298,7 @@ fn a_lost_tail_of_one_store_comes_back_from_the_redo_record() {
         world.decide_line(&format!("SET {key} 0"), 0);
     }
     (0..3).for_each(|log| world.deliver(1, log, usize::MAX).unwrap());
-    // Replica 1 keeps local records until they are synced, which it never is here.
+    // Replica 1 keeps local records until a sync, which never happens here.
     let dir = world.dirs[1].path().to_path_buf();
     let old = scratch();
     let copies: Vec<_> = (0..3).map(|log| old.path().join(log.to_string())).collect();
@@ -364,7 +364,7 @@ fn checkpoints_taken_while_commands_are_executed() {
     let lens: Vec<usize> = world.logs.iter().map(Vec::len).collect();
     let steps = lens.iter().copied().max().unwrap();
     for step in 0..steps {
-        // However slow the disk is: some of them in the middle.
+        // However slow the disk is, a few of them in the middle.
         if step == steps / 3 || step == steps / 2 {
             let before = made.load(std::sync::atomic::Ordering::Acquire);
             common::wait_for("a checkpoint", || {
@@ -399,13 +399,13 @@ fn checkpoints_taken_while_commands_are_executed() {
 /// One step of a random run.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A command of one partition.
+    /// A command for one partition.
     Single(u8, u8),
-    /// The same value to all keys of a group, over all partitions.
+    /// Set all keys of a group, over all partitions, to the same value.
     SetAll,
-    /// The values of that group.
+    /// Read that group.
     GetAll,
-    /// A transaction that appends to the lists of some partitions.
+    /// A transaction that appends to the lists of several partitions.
     Append(u8, u8),
     /// `DEL` of the whole group, `FLUSHALL`, `DBSIZE` or `KEYS`.
     Other(u8),
@@ -413,25 +413,25 @@ enum Step {
     Mark(u8, u8),
     Deliver(u8, u8, u8),
     Crash(u8),
-    /// Write what is applied.
+    /// Write applied instances.
     Write(u8),
-    /// Fail at one of the next writes.
+    /// Fail one of the next writes.
     Fault(u8, u8),
     Copy(u8, u8),
     Sync(u8),
     Time(u8),
-    /// A client of a replica appends to the list of a partition, knowing what it knows.
+    /// A client of a replica appends to a partition's list, with the knowledge that it has.
     Item(u8, u8),
-    /// All these lists at once.
+    /// Read all these lists at once.
     GetItems(u8),
-    /// One of them beside the log.
+    /// Read one of them without going through the log.
     Look(u8, u8),
-    /// Keys of all partitions that expire together.
+    /// Keys in all partitions that expire together.
     SetExpiring(u8),
     GetExpiring,
     /// The wall clock of a replica jumps ahead.
     Skew(u8, u8),
-    /// The replica that syncs loses its power.
+    /// The replica that syncs loses power.
     PowerCut(u64),
 }
 
@@ -461,7 +461,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Replies that must show one value for all keys of the group.
+/// Replies must show the same value for all keys of the group.
 fn check_whole(replies: &BTreeMap<u64, Reply>, reads: &[u64]) {
     for entry in reads {
         let Some(reply) = replies.get(entry) else {
@@ -475,7 +475,7 @@ fn check_whole(replies: &BTreeMap<u64, Reply>, reads: &[u64]) {
     }
 }
 
-/// Lists in which the same things happened must show them in the same order.
+/// Lists that contain the same items must have them in the same order.
 fn check_order(lists: &[Vec<String>]) {
     for (i, one) in lists.iter().enumerate() {
         for other in &lists[i + 1..] {
@@ -617,7 +617,7 @@ fn run(partitions: usize, steps: &[Step]) {
         }
     }
     for replica in 0..replicas {
-        // No write fails any more.
+        // From here on no write fails.
         world.reopen(replica);
     }
     world.settle();
@@ -633,7 +633,7 @@ fn run(partitions: usize, steps: &[Step]) {
         })
         .collect();
     check_order(&lists);
-    // Whole or not at all, and here: each exactly once.
+    // Atomic, and here exactly once.
     for (item, of) in &appended {
         for partition in of {
             let count = lists[*partition].iter().filter(|m| *m == item).count();
@@ -645,8 +645,8 @@ fn run(partitions: usize, steps: &[Step]) {
 proptest! {
     #![proptest_config(common::cases(12))]
 
-    /// Whatever is delivered when, whoever crashes where and whoever starts from whose checkpoint:
-    /// all replicas end the same, nobody sees half a command, and the order of commands is one.
+    /// Whatever the delivery order, wherever replicas crash and whichever checkpoint they start from: all replicas
+    /// converge, no client sees a partial command, and all agree on one order of commands.
     #[test]
     fn whole_and_in_one_order(
         partitions in 2..5usize,
@@ -668,7 +668,7 @@ fn a_command_without_an_argument_is_no_entry() {
     assert_eq!(show(&world.replies[&after]), "0");
 }
 
-/// The limit holds for what a transaction writes in all its partitions together, on every replica alike.
+/// The limit applies to the sum of what a transaction writes in all its partitions, identically on every replica.
 #[test]
 fn what_a_transaction_writes_in_all_partitions_is_bounded() {
     let mut world = World::new(3, 2);

@@ -1,5 +1,4 @@
-//! Reads over several partitions: one moment of all of them and one time, on every replica and after every
-//! crash.
+//! Cross-partition reads show one point in time for all partitions, on every replica and after every crash.
 
 mod common;
 
@@ -16,8 +15,8 @@ use proptest::prelude::*;
 /// A replica that neither syncs nor writes at once.
 const DEFERRING: usize = 2;
 
-/// Schedule 18: nobody waits at replica 1 for a read that replica 0 was asked for. A client of replica 1 writes
-/// `a`, and after its OK `b`, while the read's marker is missing in the partition of `b`.
+/// Schedule 18: replica 0 was asked for a read for which no client of replica 1 waits. A client of replica 1 writes `a`
+/// and, after its OK, `b`, while the read's marker is missing in the partition of `b`.
 #[test]
 fn a_read_is_not_torn_by_a_replica_where_nobody_waits_for_it() {
     let mut world = World::new(2, 2);
@@ -37,7 +36,7 @@ fn a_read_is_not_torn_by_a_replica_where_nobody_waits_for_it() {
     assert!(world.ended.contains(&written));
 }
 
-/// The same with a transaction that only reads.
+/// The same with a read-only transaction.
 #[test]
 fn a_transaction_that_only_reads_is_awaited_everywhere() {
     let mut world = World::new(3, 3);
@@ -57,7 +56,7 @@ fn a_transaction_that_only_reads_is_awaited_everywhere() {
     assert_eq!(show(&world.replies[&entry]), "[nil nil nil]");
 }
 
-/// Two keys of two partitions expire at one moment; one of the partitions has seen that time went on.
+/// Two keys in two partitions expire at the same time; one of the partitions has seen that time has advanced.
 #[test]
 fn keys_that_expire_together_are_read_together() {
     let mut world = World::new(2, 3);
@@ -73,7 +72,7 @@ fn keys_that_expire_together_are_read_together() {
     world.now_ms -= 100;
     let reply = world.ask(&format!("MGET {} {}", keys[0], keys[1]));
     assert_eq!(reply, "[nil nil]");
-    // What was over for one reader is over for all that follow.
+    // A key that has expired for one reader has expired for all later readers.
     world.decide_line(&format!("EXISTS {}", keys[0]), 0);
     world.deliver(0, 0, usize::MAX).unwrap();
     let now_ms = world.now_ms;
@@ -82,7 +81,7 @@ fn keys_that_expire_together_are_read_together() {
     assert_eq!(reply.map(|reply| show(&reply)).as_deref(), Some("nil"));
 }
 
-/// A read over several partitions moves their time. Its replica is killed before that is written.
+/// A cross-partition read advances its partitions' time. Its replica is killed before that is written.
 #[test]
 fn a_kill_does_not_take_the_time_of_a_read() {
     for later in [false, true] {
@@ -94,11 +93,11 @@ fn a_kill_does_not_take_the_time_of_a_read() {
         let entry = world.decide_several(encoded(&format!("MGET {} {}", keys[0], keys[1])), 0);
         (0..2).for_each(|partition| world.mark(partition, entry));
         world.skew_ms[0] = 0;
-        // It expires so long after the read.
+        // It expires 100 ms after the read.
         world.decide_line(&format!("SET {} 2 PX 100", keys[0]), 1);
         world.deliver_all(DEFERRING);
         if later {
-            // The next value of the log of several is written at once, with what is no longer needed.
+            // The next value of the log of cross-partition commands is written at once, together with pending removals.
             world.decide_several(encoded(&format!("MGET {} {}", keys[0], keys[1])), 1);
             world.deliver(DEFERRING, 2, usize::MAX).unwrap();
         }
@@ -128,8 +127,8 @@ fn a_checkpoint_does_not_lose_the_time_of_a_read() {
     world.settle();
 }
 
-/// A replica is killed when it has written some of the stores that a read concerns, and others not. The time
-/// of the read is that of one of them, which has gone on since.
+/// A replica is killed after it has written only some of the stores that a read involves. The time of the read is that
+/// of one of them, which has advanced since.
 #[test]
 fn a_crash_between_the_writes_of_a_read() {
     let keys = key_of_each("k", 3);
@@ -138,7 +137,7 @@ fn a_crash_between_the_writes_of_a_read() {
         let mut world = World::new(3, 3);
         let mget = encoded(&format!("MGET {}", keys.join(" ")));
         for round in 0..3 {
-            // Another partition is ahead of the others each time.
+            // A different partition is ahead of the others each time.
             world.skew_ms[1] = 1_000 * (round + 1);
             world.decide_line(&format!("SET {} 1 PX 700", keys[round as usize]), 1);
             world.decide_several(
@@ -174,8 +173,8 @@ fn a_crash_between_the_writes_of_a_read() {
     assert!(crashes > 10, "{crashes} crashes only");
 }
 
-/// A power cut takes the queue and the second partition back to before a command that the first one has
-/// executed, and synced with its redo record: the log delivers the command again.
+/// A power failure takes the queue and the second partition back to before a command that the first one has executed
+/// and synced with its redo record: the log delivers the command again.
 #[test]
 fn a_power_cut_that_takes_the_queue_leaves_the_redo_record() {
     let mut world = World::new(2, 2);
@@ -183,14 +182,14 @@ fn a_power_cut_that_takes_the_queue_leaves_the_redo_record() {
     let entry = world.decide_several(encoded(&format!("MSET {} 1 {} 1", keys[0], keys[1])), 0);
     (0..2).for_each(|partition| world.mark(partition, entry));
     world.deliver_all(SYNCED);
-    // What is synced is all that is left.
+    // Only what was synced is left.
     world.power_cut(&mut |_| 0);
     assert_eq!(
         world.machine(SYNCED).applied(),
         [2, 0, 0],
         "the first partition alone"
     );
-    // What is no longer needed is removed with the first write after the next sync.
+    // Records that are not needed any more are removed with the first write after the next sync.
     for value in 2..4 {
         world.decide_line(&format!("SET {} {value}", keys[0]), 0);
         world.deliver(SYNCED, 0, usize::MAX).unwrap();
@@ -212,8 +211,8 @@ fn keys_of(stream: &[u8]) -> Vec<String> {
     keys
 }
 
-/// An export is of one moment, too: a client of replica 1 writes `a`, and after its OK `b`, while replica 0,
-/// which is asked for the export, hears the log of `b` alone.
+/// An export shows one point in time, too: a client of replica 1 writes `a` and, after its OK, `b`, while replica 0,
+/// which is asked for the export, receives only the log of `b`.
 #[test]
 fn an_export_is_not_torn() {
     let mut world = World::new(2, 2);
@@ -243,7 +242,7 @@ fn an_export_is_not_torn() {
     assert_eq!(keys_of(&export.join().unwrap().unwrap()), both);
 }
 
-/// Nobody waits forever for a partition that does not come.
+/// An export does not wait forever for a partition that makes no progress.
 #[test]
 fn an_export_that_comes_to_no_moment_ends() {
     let mut world = World::new(2, 1);
@@ -260,7 +259,7 @@ fn an_export_that_comes_to_no_moment_ends() {
     world.settle();
 }
 
-/// A process that has crashed between the partitions of a read does not wait for those that have gone on.
+/// A process that crashed between the partitions of a read does not wait for those that have advanced.
 #[test]
 fn a_read_is_passed_where_a_crash_left_it_half_done() {
     let mut world = World::new(2, 3);
@@ -277,30 +276,30 @@ fn a_read_is_passed_where_a_crash_left_it_half_done() {
     world.settle();
 }
 
-/// One step of a random run in which little but reads goes over several partitions.
+/// One step of a random run in which most cross-partition commands are reads.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A client appends to one list, and once it is told so to another one.
+    /// A client appends to one list and, after the reply, to another one.
     Chain {
         replica: usize,
         first: usize,
         then: usize,
     },
-    /// A client asks for all lists at once.
+    /// A client reads all lists at once.
     ReadLists {
         replica: usize,
     },
-    /// A client reads one list beside the log.
+    /// A client reads one list without going through the log.
     Look {
         replica: usize,
         partition: usize,
     },
-    /// Keys of all partitions are set to expire together, or read.
+    /// Keys in all partitions are set to expire together, or read.
     SetExpiring {
         ms: u64,
     },
     ReadExpiring,
-    /// A command of one partition whose replica's clock is ahead: time goes on there.
+    /// A command for one partition from a replica whose clock is ahead, which advances time there.
     Touch {
         partition: usize,
         ms: u64,
@@ -356,7 +355,7 @@ fn any_step(partitions: usize) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The world of a random run, and the reads that must be of one time.
+/// The world of a random run, and the reads that must show one time.
 struct Run {
     world: World,
     expiring: Vec<String>,
@@ -452,8 +451,8 @@ fn run() -> impl Strategy<Value = (usize, Vec<Step>)> {
 proptest! {
     #![proptest_config(common::cases(16))]
 
-    /// Whoever reads several partitions sees all that was known when it was asked, whatever else it
-    /// sees was known to those who wrote that, and one time. All replicas end the same.
+    /// A cross-partition read shows everything that was known when it was requested, everything that the writers of
+    /// what it shows knew, and one time. All replicas converge.
     #[test]
     fn reads_are_of_one_moment((partitions, steps) in run()) {
         let mut run = Run {
@@ -462,7 +461,7 @@ proptest! {
             whole: Vec::new(),
         };
         steps.iter().for_each(|step| run.play(step));
-        // No write fails any more.
+        // From here on no write fails.
         for replica in 0..REPLICAS {
             run.world.machine(replica).faults().fail_after(u64::MAX);
         }

@@ -120,7 +120,7 @@ fn commands_answered_here() {
     let mut client = one.served.client();
     assert!(client.ask("HELLO 3 AUTH a b").starts_with("-WRONGPASS"));
     assert_eq!(client.ask("AUTH default anything"), "+OK");
-    // Without a password whatever the default user says is right, as in Redis.
+    // Without a configured password, the default user may send any password, as in Redis.
     client.send("HELLO 2 AUTH default anything SETNAME me\r\n");
     assert_eq!(client.line(), "*14");
     (0..25).for_each(|_| drop(client.line()));
@@ -312,10 +312,10 @@ fn half_commands_garbage_and_hangups() {
                     .to_be_bytes()[0]
             })
             .collect();
-        // The server may close while we still send.
+        // The server may close the connection while we still send.
         let _ = client.stream.write_all(&bytes);
     }
-    // What was sent before the end of the stream is answered.
+    // Requests before the end of the stream are answered.
     let mut client = one.served.client();
     client.send("SET a 1\r\nGET a\r\nGET");
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -325,7 +325,7 @@ fn half_commands_garbage_and_hangups() {
     wait_for("they are gone", || {
         one.served.control.status().connected_clients == 1
     });
-    // A hang-up with a value in flight.
+    // A disconnect with a value in flight.
     one.cluster.hold();
     let mut client = one.served.client();
     client.send(resp("INCR n"));
@@ -371,7 +371,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
         .parse()
         .unwrap();
     assert!(unsent < 512 * 1024 + PENDING_COMMANDS_MAX * 1300, "{line}");
-    // When it reads it gets all its replies.
+    // Once it reads, it gets all its replies.
     let reply = format!("$1200\r\n{}\r\n", "v".repeat(1200));
     for _ in 0..5000 {
         client.expect(&reply);
@@ -381,7 +381,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
 #[test]
 fn outcomes_that_are_not_known() {
     use inband_paxos::log::{ReplicatedLog, SubmitFailure};
-    // Driven by hand, because the log is asked for failures between the turns.
+    // Driven step by step, because failures are injected into the log between the turns.
     let (cluster, dir) = (MemoryCluster::new(), tempfile::tempdir().unwrap());
     let machine = common::open(dir.path());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -427,7 +427,7 @@ fn replies_do_not_wait_for_what_logs_are_told() {
         assert_eq!(cluster.applied(0, 0), replica.machine().written()[0]);
         replica.poll_once(Duration::from_millis(10)).unwrap();
     }
-    // A crash would take it from here, and not from the acceptors.
+    // A crash of this replica would lose it here, but the acceptors still have it.
     assert_eq!(client.line(), "+OK");
     let machine = replica.machine();
     assert!(machine.written()[0] < machine.applied()[0]);
@@ -437,7 +437,7 @@ fn replies_do_not_wait_for_what_logs_are_told() {
         replica.poll_once(Duration::from_secs(1)).unwrap();
     }
     assert_eq!(cluster.applied(0, 0), replica.machine().applied()[0]);
-    // With many it is written before long, and what is told never runs ahead.
+    // With many commands it is written before long, and reports never run ahead of writes.
     let mut others: Vec<Client> = (0..20).map(|_| Client::connect(address)).collect();
     for round in 0..200 {
         for other in &mut others {
@@ -473,7 +473,7 @@ fn sessions_retry_exactly_once_over_replicas() {
     );
     assert_eq!(client.ask("INCR n"), ":3");
     drop(client);
-    // The connection was lost; the client asks the other replica for the last two again.
+    // The connection was lost; the client retries the last two at the other replica.
     let mut client = two.client();
     assert_eq!(client.ask(&format!("INBAND.SESSION {id} 2")), "+OK");
     assert_eq!(client.ask("INCR n"), ":2");
@@ -532,7 +532,7 @@ fn an_idle_replica_ticks_while_keys_are_due() {
     assert_eq!(client.ask("KEYS *"), "*1");
 }
 
-/// A replica is told to end while a command is under way.
+/// A replica is told to stop while a command is in flight.
 #[test]
 fn who_waits_is_answered_before_the_end() {
     let one = one();
@@ -580,14 +580,14 @@ fn draining_answers_what_was_taken() {
     client.expect(format!(":1\r\n{refused}\r\n+PONG\r\n"));
     assert!(one.served.control.drain_and_wait(Duration::from_secs(5)));
     one.served.control.sync().unwrap();
-    // Who comes now is told, and not left waiting.
+    // A new client is refused, and not left waiting.
     let mut late = one.served.client();
     assert_eq!(late.ask("PING"), "+PONG");
     assert_eq!(late.ask("GET n"), refused);
     one.served.stop();
 }
 
-/// A listener may be held for the process that comes next.
+/// A listener may be held for the successor process.
 #[test]
 fn who_comes_when_the_process_ends_is_left_to_the_next_one() {
     let one = one();
@@ -609,7 +609,7 @@ fn who_comes_when_the_process_ends_is_left_to_the_next_one() {
     one.served.stop();
 }
 
-/// `PING` is about the process; only a command for a key tells whether there is a majority.
+/// `PING` concerns only the process; only a command for a key shows whether there is a majority.
 #[test]
 fn without_a_majority_only_what_needs_none_is_answered() {
     let one = one();
@@ -641,7 +641,7 @@ fn two_processes_share_a_listener() {
     assert_eq!(accepted(&one) + accepted(&two), 50);
 }
 
-/// Is a program on the PATH?
+/// Whether a program is on the PATH.
 fn has(program: &str) -> bool {
     let version = Command::new(program)
         .arg("--version")
@@ -763,7 +763,7 @@ fn only_those_who_say_the_password_are_served() {
     assert_eq!(hits(LimitHit::Password), 6);
     assert_eq!(client.ask("AUTH a b c"), "-ERR syntax error");
     assert_eq!(client.ask("GET a"), noauth);
-    // In one write, and from then on.
+    // In one write, and afterwards.
     client.send("AUTH \"open sesame\"\r\nSET a 1\r\nGET a\r\n");
     client.expect("+OK\r\n+OK\r\n$1\r\n1\r\n");
     assert_eq!(client.ask("RESET"), "+RESET");
@@ -775,7 +775,7 @@ fn only_those_who_say_the_password_are_served() {
     assert!(third
         .ask("HELLO 3 AUTH default \"open sesame\"")
         .starts_with("%7"));
-    // What nobody has vouched for is short.
+    // Unauthenticated requests must be short.
     for (long, says) in [
         (
             "*11\r\n",
@@ -792,7 +792,7 @@ fn only_those_who_say_the_password_are_served() {
     }
     client.send(resp(&format!("SET long {}", "v".repeat(100_000))));
     client.expect("+OK\r\n");
-    // And nobody waits at the listener forever.
+    // An idle connection is not kept forever.
     assert_eq!(silent.rest(), "");
     assert_eq!(hits(LimitHit::Unauthenticated), 1);
     assert_eq!(client.ask("STRLEN long"), ":100000");
@@ -815,7 +815,7 @@ fn only_those_who_say_the_password_are_served() {
     }
 }
 
-/// A host's certificate for 127.0.0.1, and the file of its authority.
+/// A host certificate for 127.0.0.1, and its CA file.
 fn certificate(dir: &std::path::Path) -> CertificateFiles {
     let file = |name: &str| dir.join(name);
     let files = CertificateFiles {
@@ -844,7 +844,7 @@ fn clients_over_tls() {
     });
     let hits = |limit| one.served.control.status().hits(limit);
     let mut silent = one.served.client();
-    // Who does not speak it gets an alert at most.
+    // A client without TLS gets an alert at most.
     let mut plain = one.served.client();
     plain.send("*1\r\n$4\r\nPING\r\n");
     let got = plain.rest_bytes();
@@ -880,7 +880,7 @@ fn clients_over_tls() {
     let mut got = vec![0; expected.len()];
     client.read_exact(&mut got).unwrap();
     assert!(got == expected.as_bytes());
-    // One that reads nothing is not read from, and holds no more than without TLS.
+    // A client that does not read is not read from, and holds no more memory than without TLS.
     let mut slow = connect();
     slow.write_all(resp("MGET k k k k").repeat(100).as_bytes())
         .unwrap();
@@ -891,7 +891,7 @@ fn clients_over_tls() {
     client.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"$4\r\n5000\r\n");
     drop(slow);
-    // An export, and the end with a goodbye.
+    // An export, and an orderly close.
     client.write_all(resp("INBAND.EXPORT").as_bytes()).unwrap();
     let mut got = [0; 13];
     client.read_exact(&mut got).unwrap();
@@ -901,7 +901,7 @@ fn clients_over_tls() {
     let mut got = Vec::new();
     client.read_to_end(&mut got).unwrap();
     assert_eq!(got, b"+PONG\r\n+OK\r\n");
-    // Nobody stays who does not begin.
+    // A client that does not start the handshake is disconnected.
     assert_eq!(silent.rest(), "");
     assert_eq!(hits(LimitHit::Tls), 2);
     if has("redis-cli") {
@@ -917,7 +917,7 @@ fn clients_over_tls() {
                 .to_owned()
         };
         assert_eq!(cli(&["--tls", "--cacert", ca, "GET", "n"]), "5000");
-        // Another authority's is refused by the client.
+        // The client rejects a certificate from another CA.
         let elsewhere = tempfile::tempdir().unwrap();
         let other = certificate(elsewhere.path());
         let other = other.ca.to_str().unwrap();

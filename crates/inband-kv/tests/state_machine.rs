@@ -1,4 +1,4 @@
-//! The store as a state machine: the same log gives the same state, whatever happens around it.
+//! The store as a state machine: the same log produces the same state, whatever happens around it.
 
 mod common;
 
@@ -14,7 +14,7 @@ use inband_paxos::session::Verdict;
 use inband_resp::reply::Reply;
 use proptest::prelude::*;
 
-/// Redis strings in the simplest way.
+/// A minimal model of Redis strings.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<String, (String, Option<u64>)>,
@@ -127,8 +127,8 @@ fn any_line() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(common::cases(10))]
 
-    /// Random commands against the model; and bursts of any length, with or without a restart
-    /// between them, give the same replies and the same state.
+    /// Random commands against the model: bursts of any length, with or without restarts between them, produce the same
+    /// replies and the same state.
     #[test]
     fn agrees_with_the_model_however_it_is_cut(
         steps in prop::collection::vec((any_line(), 0..15u64), 1..200),
@@ -165,7 +165,7 @@ proptest! {
         prop_assert_eq!(other.digest()?, store.digest()?);
         prop_assert_eq!(other.store(0).keys(), store.store(0).keys());
 
-        // Nothing that should be gone is there, and all that should be there is.
+        // No deleted key is there, and every live one is.
         let mut keys = store.scan(0, 100)?.keys;
         keys.sort();
         let now_ms = store.store(0).time_ms();
@@ -195,14 +195,14 @@ fn a_replayed_instance_is_skipped_and_a_gap_refused() {
         &mut outcomes,
     )
     .unwrap();
-    // Its proposer hears that it went through.
+    // Its proposer learns that it was decided.
     assert_eq!(outcomes.values[0].verdict, Verdict::Duplicate);
     assert_eq!(
         (outcomes.values[0].reply_count, bench.store().applied()),
         (0, applied)
     );
     outcomes.values.clear();
-    // The same value in a further instance is a duplicate.
+    // The same value in another instance is a duplicate.
     deliver(
         &mut bench.machine,
         decided(applied + 1, value.origin),
@@ -271,7 +271,7 @@ fn refused_noop_and_malformed_values_only_advance() {
             (instance, T0_MS)
         );
     }
-    // A value of a newer version stops the replica instead of making it differ.
+    // A value of a newer version stops the replica rather than making it diverge.
     let mut newer = tick.clone();
     newer[0] = 200;
     let origin = Origin {
@@ -351,10 +351,10 @@ fn a_session_command_is_applied_once() {
     assert_eq!(show(&bench.run_stamped("INCR n", stamp(1, 1))), "1");
     assert_eq!(show(&bench.run_stamped("GET n", stamp(2, 1))), "'1'");
     bench.run("INCR n");
-    // A read that was answered keeps its answer.
+    // A read that was answered keeps its reply.
     assert_eq!(show(&bench.run_stamped("GET n", stamp(2, 1))), "'1'");
     assert_eq!(show(&bench.run_stamped("FLUSHALL", stamp(3, 3))), "OK");
-    // Sessions are no keys.
+    // Sessions are not keys.
     assert_eq!(show(&bench.run_stamped("FLUSHALL", stamp(3, 3))), "OK");
     bench.run("INCR n");
     assert!(show(&bench.run_stamped("INCR n", stamp(1, 1))).starts_with("-FORGOTTEN"));
@@ -441,7 +441,7 @@ fn flushall_within_a_burst_hides_what_is_stored() {
     );
 }
 
-/// Copy a directory, as the disk would be found after the process was killed.
+/// Copy a directory, as a kill of the process would leave the disk.
 fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -465,7 +465,7 @@ fn a_killed_process_neither_loses_nor_repeats() {
         if i % 10 != 9 {
             continue;
         }
-        // The store is neither closed nor flushed: all there is is the write-ahead log.
+        // The store is neither closed nor flushed: only the write-ahead log exists.
         let after = tempfile::tempdir().unwrap();
         copy_dir(bench.dir.path(), after.path());
         let mut survivor = open(after.path());
@@ -486,7 +486,7 @@ fn what_is_not_written_is_delivered_again() {
     bench.machine.flush().unwrap();
     let written = bench.machine.written();
     assert_eq!(written, bench.machine.applied());
-    // It is all there for whoever asks, and nothing of it in the database.
+    // Readers see everything, although none of it is in the database.
     let lines = [
         "SET a 2",
         "APPEND a 3",
@@ -516,7 +516,7 @@ fn others_see_all_that_is_applied() {
     bench.run("SET a 1");
     let shared = bench.machine.shared();
     let reader = std::thread::spawn(move || shared.digest());
-    // It waits for the next turn of the machine, in which all is written.
+    // It waits for the next turn of the machine, in which everything is written.
     let mut turns = 0;
     while !reader.is_finished() {
         bench.run("INCR n");
@@ -525,14 +525,14 @@ fn others_see_all_that_is_applied() {
     let (applied, _) = reader.join().unwrap().unwrap();
     assert!(applied[0] >= 2 && applied[0] <= bench.machine.applied()[0]);
     assert!(turns > 0);
-    // Nobody waits for a machine that is gone.
+    // Nothing waits for a machine that no longer exists.
     let shared = bench.machine.shared();
     bench.run("SET b 1");
     drop(bench.machine);
     shared.digest().unwrap();
 }
 
-/// Small commands that make long values: `SETRANGE` far behind the end.
+/// Short commands that create long values: `SETRANGE` far beyond the end.
 fn grow(keys: std::ops::Range<usize>) -> Vec<String> {
     keys.map(|key| format!("SETRANGE k{key} {} x", STORED_VALUE_LEN_BYTES_MAX - 1))
         .collect()
@@ -545,7 +545,7 @@ fn what_a_transaction_writes_is_bounded() {
     let mut lines = grow(0..limit + 3);
     lines.push("STRLEN k0".into());
     log.push(T0_MS, &[exec(&lines)]);
-    // Who rewrites a long value writes it whole.
+    // Rewriting a long value writes all of it.
     let renew: Vec<_> = (0..limit + 1).map(|_| "PEXPIRE k1 1000".into()).collect();
     log.push(T0_MS, &[exec(&renew)]);
     log.push(T0_MS, &[exec(&["SETRANGE k1 0 y".into()])]);
@@ -568,7 +568,7 @@ fn what_a_transaction_writes_is_bounded() {
     assert_eq!(digests[0], digests[1]);
 }
 
-/// A machine that defers its writes keeps no more in memory than it must, however much is delivered at once.
+/// A machine that defers its writes keeps no more in memory than necessary, however much is delivered at once.
 #[test]
 fn long_values_are_written_early() {
     let mut log = Log::default();
@@ -580,7 +580,7 @@ fn long_values_are_written_early() {
     let mut machine = open(dir.path());
     machine.defer_writes();
     assert_eq!(log.apply(&mut machine, 10).len(), 80);
-    // Every second value makes 40 MiB full.
+    // Every second value brings the total to 40 MiB.
     assert_eq!((machine.written()[0], machine.unwritten()), (5, 0));
     drop(machine);
     let mut machine = open(dir.path());

@@ -1,4 +1,4 @@
-//! Transactions and other commands over several keys, in one partition and over several.
+//! Transactions and other multi-key commands, in one partition and over several.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{key_of_each, resp, scratch, wait_for, Client, Served};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 
-/// What is sent by which client, and what comes back; `1>` and `2>` are two connections.
+/// Requests by client, and the replies; `1>` and `2>` are two connections.
 const SCRIPT: &str = "
     1> MULTI -> +OK
     1> SET a 1 -> +QUEUED
@@ -147,7 +147,7 @@ fn play(clients: &mut [Client; 2]) {
     }
 }
 
-/// The lines of a reply written in one.
+/// Split the lines of a reply that are written as one.
 fn expected_lines(expected: &str) -> Vec<String> {
     if expected.starts_with('-') {
         return vec![expected.into()];
@@ -304,7 +304,7 @@ fn another_replica_repeats_a_marker() {
     let keys = key_of_each("k", 2);
     let mut client = one.client();
     assert_eq!(client.ask(&format!("SET {} 1", keys[0])), "+OK");
-    // The marker for the second partition is lost, and its sender with it.
+    // The marker for the second partition is lost, together with its sender.
     cluster.hold_log(1);
     client.send(resp(&format!("MSET {} 2 {} 2", keys[0], keys[1])));
     wait_for("it is held", || cluster.held() > 0);
@@ -313,7 +313,7 @@ fn another_replica_repeats_a_marker() {
     let mut client = two.client();
     client.send(resp(&format!("MGET {} {}", keys[0], keys[1])));
     client.expect("*2\r\n$1\r\n2\r\n$1\r\n2\r\n");
-    // The first one comes back and is the same.
+    // The first replica comes back and converges.
     let one = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
     wait_for("both are equal", || {
         one.control.digest().unwrap() == two.control.digest().unwrap()
@@ -373,7 +373,7 @@ fn a_late_replica_of_several_partitions_catches_up() {
     let status = two.control.status();
     assert!(status.loading_bytes_total > 0);
     assert_eq!(status.loading_bytes, status.loading_bytes_total);
-    // It starts again from what it installed.
+    // It restarts from what it installed.
     let two = two.restart(&cluster, dirs[1].path(), ReplicaConfig::default());
     wait_for("both are equal", || {
         one.control.digest().unwrap() == two.control.digest().unwrap()

@@ -10,25 +10,25 @@ use super::{Connection, Waiting};
 use crate::limits::OUTPUT_SOFT_BYTES_MAX;
 
 impl Connection {
-    /// Put it into the ready list of a lane; `false` if it is there already or has nothing for it.
+    /// Enter the ready list of a lane; `false` if the connection is already in it or has nothing to pack there.
     pub fn enter_ready_list(&mut self, lane: usize) -> bool {
         let is_ready = self.is_ready_to_pack(lane) && !self.lanes[lane].is_in_ready_list;
         self.lanes[lane].is_in_ready_list |= is_ready;
         is_ready
     }
 
-    /// It is no longer in the ready list of a lane.
+    /// Leave the ready list of a lane.
     pub fn leave_ready_list(&mut self, lane: usize) {
         self.lanes[lane].is_in_ready_list = false;
     }
 
-    /// Are there commands in a lane, and is it their turn?
+    /// Whether a lane has commands that may be packed now.
     pub fn is_ready_to_pack(&self, lane: usize) -> bool {
         let lane = &self.lanes[lane];
         let Some(front) = lane.waiting.front() else {
             return false;
         };
-        // All others may wait for the oldest one.
+        // All other requests may be waiting for the oldest one.
         let is_oldest = front.number == self.first_number;
         let has_room = match is_oldest {
             true => self.output.len() < OUTPUT_SOFT_BYTES_MAX,
@@ -37,44 +37,45 @@ impl Connection {
         lane.unanswered == 0 && has_room
     }
 
-    /// Need none of the commands that wait in a lane go through the log?
+    /// Whether none of the commands that wait in a lane needs the log.
     pub fn has_only_reads(&self, lane: usize) -> bool {
         self.lanes[lane].waiting_writes == 0
     }
 
-    /// Lanes, for those who go through all of them.
+    /// Number of lanes.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Commands that wait, in all lanes.
+    /// Number of waiting commands in all lanes.
     pub fn waiting_commands(&self) -> usize {
         self.lanes.iter().map(|lane| lane.waiting.len()).sum()
     }
 
-    /// Commands that wait in a lane.
+    /// Number of waiting commands in a lane.
     pub fn waiting_len(&self, lane: usize) -> usize {
         self.lanes[lane].waiting.len()
     }
 
-    /// Bytes of the encoded commands that wait in a lane.
+    /// Length of the encoded commands that wait in a lane.
     pub fn waiting_len_bytes(&self, lane: usize) -> usize {
         self.lanes[lane].encoded.len()
     }
 
-    /// Bytes of all encoded commands that wait.
+    /// Length of all encoded commands that wait.
     pub fn encoded_len_bytes(&self) -> usize {
         self.encoded_len_bytes
     }
 
-    /// The next command of a lane: its encoded form and when it was read.
+    /// The next command of a lane: its encoding and when it was read.
     pub fn front_command(&self, lane: usize) -> Option<(&[u8], Instant)> {
         let lane = &self.lanes[lane];
         let front = lane.waiting.front()?;
         Some((&lane.encoded[..front.len_bytes], front.received))
     }
 
-    /// The next command of a lane is in a value now; may its reply be as long as a value?
+    /// Remove the next command of a lane, which is now in a value. Returns whether its reply can be as long as a stored
+    /// value.
     pub fn pop_command(&mut self, lane: usize) -> bool {
         let lane = &mut self.lanes[lane];
         let front = lane.waiting.pop_front();
@@ -93,8 +94,8 @@ impl Connection {
         front.is_some_and(|front| front.replies_with_value)
     }
 
-    /// The rest of the commands of a lane that were being read, with their encoded forms, wait again,
-    /// before all others: `is_read`, to be read later, or else to go through the log.
+    /// Requeue the commands of a lane that were being read and are not answered yet, ahead of all others. `is_read`: to
+    /// be read later; otherwise to go through the log.
     pub fn put_back<'c>(
         &mut self,
         lane_number: usize,
@@ -128,7 +129,7 @@ impl Connection {
         self.note_answered(lane_number, count);
     }
 
-    /// So many commands of a lane are no longer undecided or being read.
+    /// `count` commands of a lane are no longer undecided or being read.
     pub(super) fn note_answered(&mut self, lane: usize, count: usize) {
         let lane = &mut self.lanes[lane];
         lane.unanswered -= count;
@@ -137,20 +138,18 @@ impl Connection {
         }
     }
 
-    /// Answer the oldest request of the undecided value of a lane.
+    /// Answer the oldest request in the undecided value of a lane.
     pub fn answer_next(&mut self, lane: usize, reply: Reply) {
         if let Some(number) = self.take_in_flight(lane) {
             self.answer_taken(lane, number, reply);
         }
     }
 
-    /// Take the oldest request of the undecided value of a lane, to be answered by
-    /// [`answer_taken`](Self::answer_taken).
+    /// Take the oldest request from the undecided value of a lane; answer it with [`answer_taken`](Self::answer_taken).
     pub fn take_in_flight(&mut self, lane: usize) -> Option<u64> {
         self.lanes[lane].in_flight.pop_front()
     }
 
-    /// Answer a request of a lane.
     pub fn answer_taken(&mut self, lane: usize, number: u64, reply: Reply) {
         self.note_answered(lane, 1);
         match &mut self.alone {

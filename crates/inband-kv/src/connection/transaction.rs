@@ -1,9 +1,9 @@
-//! `MULTI` to `EXEC`: what is queued, and the versions of the keys watched.
+//! `MULTI` to `EXEC`: the queued commands, and the versions of the watched keys.
 //!
-//! `WATCH` reads the versions of its keys through the log, and `EXEC` carries them back: they are
-//! compared when the transaction is executed. A record's version changes with every write, so what
-//! Redis calls a touched key is one here, with one difference: a key that did not exist counts as
-//! unchanged if it does not exist again at `EXEC`, whatever was in between.
+//! `WATCH` reads the versions of its keys through the log, and `EXEC` carries them back: they are compared when the
+//! transaction is executed. A record's version changes with every write, so this matches what Redis calls a touched
+//! key, with one difference: a key that did not exist counts as unchanged if it does not exist at `EXEC`, even if it
+//! existed in between.
 
 use bytes::BytesMut;
 use inband_resp::reply::Reply;
@@ -18,45 +18,44 @@ use crate::limits::{
 use crate::parse::{parse, Request};
 use crate::table::{self, CommandId};
 
-/// One command of a transaction.
 #[derive(Debug)]
 pub enum Item {
-    /// Goes through the log.
+    /// It goes through the log.
     Replicated,
-    /// To be answered by this replica.
+    /// This replica answers it.
     Local(CommandId, OwnedArgs),
-    /// Answered already.
+    /// It has been answered.
     Answered(Reply),
 }
 
-/// What was queued since `MULTI`.
+/// The commands queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     items: Vec<Item>,
-    /// Those that go through the log.
+    /// How many go through the log.
     commands: usize,
     encoded: BytesMut,
     /// Memory of those that do not.
     local_bytes: usize,
     /// Keys of all commands that go through the log.
     keys: usize,
-    /// Something could not be queued: `EXEC` will refuse.
+    /// A command could not be queued: `EXEC` will fail.
     has_errors: bool,
 }
 
 impl Transaction {
-    /// How long it is, whoever is to execute its commands.
+    /// Total length, including the commands that this replica answers.
     fn len_bytes(&self) -> usize {
         self.encoded.len() + self.local_bytes
     }
 
-    /// Memory held, about.
+    /// Approximate memory.
     pub(super) fn memory_bytes(&self) -> usize {
         self.len_bytes() + self.items.len() * size_of::<Item>()
     }
 }
 
-/// The keys watched, each with the version it had.
+/// The watched keys, with their versions.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     keys: Vec<Vec<u8>>,
@@ -64,12 +63,12 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Memory held, about.
+    /// Approximate memory.
     pub(super) fn memory_bytes(&self) -> usize {
         2 * self.encoded.len()
     }
 
-    /// Watch `keys`, whose versions are in the log's reply; the client's reply.
+    /// Watch `keys`, whose versions are in `versions`, the log's reply. Returns the reply to the client.
     pub(super) fn add(&mut self, keys: Vec<Vec<u8>>, versions: Reply) -> Reply {
         let Reply::Array(versions) = versions else {
             return versions;
@@ -87,7 +86,7 @@ impl Watches {
             ));
         }
         for (key, version) in keys.into_iter().zip(versions) {
-            // One that is watched already keeps its earlier version.
+            // A key that is already watched keeps its earlier version.
             if let (Reply::Integer(version), false) = (version, self.keys.contains(&key)) {
                 Watched::push(&mut self.encoded, &key, version as u64);
                 self.keys.push(key);
@@ -120,10 +119,10 @@ impl Connection {
         self.answered(Reply::Ok)
     }
 
-    /// Queue a request inside a transaction; `None` if it is one of those that end it.
+    /// Queue a request in a transaction; `None` if it is one of those that end the transaction.
     pub(super) fn take_queued(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
         let spec = table::find(args.get(0));
-        // As in Redis, these are found out when they are queued; all other errors at their turn.
+        // As in Redis, these errors are detected when the command is queued, all others when it is executed.
         let is_callable = spec.is_some_and(|spec| spec.takes(args.len()));
         let transaction = self.transaction.as_mut()?;
         let item = match parse(args) {
@@ -194,7 +193,7 @@ impl Connection {
                 if is_callable {
                     intake.hits.count(LimitHit::Request);
                 }
-                // It will not be executed: what it holds is let go.
+                // It will not be executed, so its memory is freed.
                 *transaction = Transaction {
                     has_errors: true,
                     ..Transaction::default()

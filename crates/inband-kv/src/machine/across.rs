@@ -1,9 +1,9 @@
-//! The keys of several partitions, for a command that concerns them all.
+//! The keys of several partitions, for a cross-partition command.
 
 use crate::keyspace::{Keys, Record, View};
 use crate::partition::partition_of;
 
-/// The keyspaces of the partitions that a command concerns.
+/// The keyspaces of the partitions that a command involves.
 pub(super) struct Across<'a> {
     views: Vec<Option<View<'a>>>,
 }

@@ -1,4 +1,4 @@
-//! Entries of the log of commands over several partitions: queueing and executing them.
+//! Queueing and executing the entries of the log of cross-partition commands.
 
 use inband_resp::reply::Reply;
 use rocksdb::WriteBatch;
@@ -43,7 +43,7 @@ impl Machine {
         self.queue.push(number, entry, &waiting);
     }
 
-    /// An entry was executed everywhere.
+    /// An entry has been executed in all its partitions.
     pub(super) fn forget(&mut self, number: u64, entry: &Entry) {
         let queue = &mut self.log_states[self.config.partitions].store;
         queue.forget_entry(number, &entry.involved);
@@ -55,7 +55,7 @@ impl Machine {
         }
     }
 
-    /// Execute what can be executed of what this partition waits for.
+    /// Execute what this partition waits for, as far as possible.
     pub(super) fn execute_at(
         &mut self,
         partition: usize,
@@ -65,7 +65,7 @@ impl Machine {
         while let Some(number) = self.next_entry_at(partition) {
             let entry = &self.queue.entries[&number];
             let is_done = |p: &usize| self.log_states[*p].store.done_entry() >= number;
-            // Before a crash, or by the peer whose checkpoint some of the stores are.
+            // Before a crash, or by the peer whose checkpoint was installed in some of the stores.
             let was_executed = match entry.is_free {
                 true => entry.involved.iter().any(is_done),
                 false => is_done(&entry.involved[0]),
@@ -86,7 +86,7 @@ impl Machine {
         Ok(has_progress)
     }
 
-    /// The entry that this partition is to execute next at the marker where it stands.
+    /// The entry that this partition executes next at its current marker.
     pub(super) fn next_entry_at(&self, partition: usize) -> Option<u64> {
         let marker = self.log_states[partition].standing?;
         if marker > self.queue.delivered {
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// Take this partition's part of an entry from the record of its execution.
+    /// Apply this partition's part of an entry from its redo record.
     pub(super) fn redo(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
         let lowest = self.queue.entries[&number].involved[0];
         let redo = self.log_states[lowest].store.redo(number, partition)?;
@@ -114,8 +114,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Pass an entry that only reads and that others of its partitions have passed. There are
-    /// markers for it in all of them, or they could not have done so.
+    /// Skip an entry that only reads and that others of its partitions have passed. All its partitions have markers for
+    /// it, or the others could not have passed it.
     pub(super) fn pass_read(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
         let entry = &self.queue.entries[&number];
         let mut now_ms = entry.time_ms;
@@ -128,7 +128,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The store may have passed the marker where it stood: look again where it is.
+    /// The store may have passed its current marker: recompute where it stands.
     pub(super) fn leave_marker(&mut self, partition: usize) {
         let (log_state, burst) = (&mut self.log_states[partition], &self.bursts[partition]);
         let next = burst.get(log_state.taken).map(|decided| decided.instance);
@@ -138,7 +138,7 @@ impl Machine {
         }
     }
 
-    /// Execute an entry in all its partitions, which all stand at a marker that covers it.
+    /// Execute an entry in all its partitions, each of which stands at a marker that covers it.
     pub(super) fn execute(
         &mut self,
         number: u64,
@@ -185,7 +185,7 @@ impl Machine {
         cut.map_or(Ok(()), |cut| self.show(cut))
     }
 
-    /// Let somebody look at the stores as they are.
+    /// Show the current stores to a waiting reader.
     pub(super) fn show(&mut self, cut: Cut) -> Result<(), StoreError> {
         for log_state in &mut self.log_states {
             log_state.store.flush()?;
@@ -219,7 +219,7 @@ impl Machine {
         self.write(entry, number, batches, outcomes)
     }
 
-    /// Replicated time of an entry's execution: the latest of all partitions concerned.
+    /// Replicated time of an entry's execution: the latest of all partitions involved.
     pub(super) fn time_of(&self, entry: &Entry) -> u64 {
         let times = entry
             .involved
@@ -278,8 +278,8 @@ impl Machine {
         Ok(reply)
     }
 
-    /// Write the effects of an entry: those on the lowest partition together with a record of the
-    /// others', then the others.
+    /// Write the effects of an entry: those on the lowest partition together with the redo record for the others, then
+    /// the others.
     pub(super) fn write(
         &mut self,
         entry: &Entry,
@@ -314,7 +314,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Read the queue from its store: at the start and after a checkpoint.
+    /// Load the queue from its store, at start and after installing a checkpoint.
     pub(super) fn load_queue(&mut self) -> Result<(), StoreError> {
         let Some(log) = self.queue_log() else {
             return Ok(());
@@ -336,8 +336,8 @@ impl Machine {
         }
         for partition in 0..self.config.partitions {
             let store = &mut self.log_states[partition].store;
-            // A power cut may have taken entries from the queue whose effects are here: the log
-            // delivers them again.
+            // A power failure may have lost entries of the queue whose effects are in the stores: the log delivers them
+            // again.
             let delivered = self.queue.delivered;
             let is_over =
                 |number: &u64| *number <= delivered && !self.queue.entries.contains_key(number);

@@ -1,4 +1,4 @@
-//! The entries that are decided and not yet executed everywhere.
+//! The entries that are decided and not yet executed in all their partitions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,18 +8,18 @@ use super::WantedMarker;
 use crate::command::Command;
 use crate::store::QueueEntry;
 
-/// A command over several partitions.
+/// A cross-partition command.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) time_ms: u64,
     pub(super) command: Vec<u8>,
-    /// Its partitions, ascending; never empty.
+    /// The partitions involved, ascending; never empty.
     pub(super) involved: Vec<usize>,
-    /// This process submitted it, in this value, and waits for its reply.
+    /// Set if this process submitted it: the value that contains it, for which a client waits.
     pub(super) ticket: Option<Ticket>,
-    /// It changes nothing but replicated time: what it reads is read only where somebody waits for it.
+    /// It changes nothing but replicated time: its reads are executed only where a client waits for them.
     pub(super) is_free: bool,
-    /// Partitions in which it is still to be executed.
+    /// Number of partitions that have not executed it.
     waiting: usize,
 }
 
@@ -44,18 +44,17 @@ impl Entry {
     }
 }
 
-/// See the module.
 pub(super) struct Queue {
     pub(super) entries: BTreeMap<u64, Entry>,
-    /// By partition, what it has to execute, in order.
+    /// By partition, the entries to execute, in order.
     pending: Vec<VecDeque<u64>>,
-    /// Last entry that the log has delivered.
+    /// The last entry that the log has delivered.
     pub(super) delivered: u64,
-    /// About how much memory the entries take.
+    /// Approximate memory of the entries.
     pub(super) len_bytes: usize,
 }
 
-/// Of an entry, beside its command.
+/// Approximate memory of an entry besides its command.
 const ENTRY_LEN_BYTES: usize = 160;
 
 impl Queue {
@@ -68,7 +67,7 @@ impl Queue {
         }
     }
 
-    /// Queue an entry, the last one so far, for these partitions.
+    /// Queue an entry, the latest so far, for these partitions.
     pub(super) fn push(&mut self, number: u64, mut entry: Entry, waiting: &[usize]) {
         entry.waiting = waiting.len();
         self.len_bytes += ENTRY_LEN_BYTES + entry.command.len();
@@ -78,7 +77,7 @@ impl Queue {
         self.entries.insert(number, entry);
     }
 
-    /// An entry that is executed now; its command is not needed again.
+    /// Take an entry to be executed now; its command is not needed again.
     ///
     /// # Panics
     /// If it is not in the queue.
@@ -92,24 +91,24 @@ impl Queue {
         }
     }
 
-    /// What a partition executes next.
+    /// The next entry that a partition executes.
     pub(super) fn next(&self, partition: usize) -> Option<u64> {
         self.pending[partition].front().copied()
     }
 
-    /// Is everything that a marker covers executed in this partition?
+    /// Whether this partition has executed everything that a marker covers.
     pub(super) fn may_pass(&self, partition: usize, marker: u64) -> bool {
         let next = self.next(partition);
         marker <= self.delivered && next.is_none_or(|next| next > marker)
     }
 
-    /// Is what a partition executes next the last that the marker covers?
+    /// Whether the next entry of a partition is the last one that the marker covers.
     pub(super) fn is_last_at(&self, partition: usize, marker: Option<u64>) -> bool {
         let after = self.pending[partition].get(1);
         marker.is_some_and(|marker| after.is_none_or(|after| *after > marker))
     }
 
-    /// A partition has executed its next entry. Returned if it was the last to do so.
+    /// A partition has executed its next entry. Returns the entry if this was its last partition.
     pub(super) fn done(&mut self, number: u64, partition: usize) -> Option<Entry> {
         let next = self.pending[partition].pop_front();
         debug_assert_eq!(next, Some(number), "entries are executed in order");
@@ -123,7 +122,6 @@ impl Queue {
         Some(entry)
     }
 
-    /// See [`super::Machine::wanted_marker`].
     pub(super) fn wanted_marker(&self, partition: usize, seen: u64) -> Option<WantedMarker> {
         let pending = &self.pending[partition];
         let unseen = pending.iter().rev().take_while(|number| **number > seen);

@@ -1,4 +1,4 @@
-//! From what became of a value to the replies of those who wait for it.
+//! Turns the outcome of a value into replies to the clients that wait for it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::packer::Part;
 use crate::store::Outcome;
 
 impl Replica {
-    /// Answer those who wait for a decided value.
+    /// Answer the clients that wait for a decided value.
     pub(super) fn finish(&mut self, outcome: Outcome, replies: &mut [Reply]) {
         let Outcome {
             ticket,
@@ -26,7 +26,7 @@ impl Replica {
         }
         match verdict {
             Verdict::Nothing => return,
-            // The log submits it again under the same ticket, in a new session.
+            // The log submits it again with the same ticket, in a new session.
             Verdict::Refused if self.lanes[log].packer.note_refused(ticket, session_id) => {
                 return self.log.session_refused(ticket);
             }
@@ -48,7 +48,7 @@ impl Replica {
                 let replies = &mut replies[outcome.first_reply..][..outcome.reply_count];
                 self.reply_each(log, parts, replies);
             }
-            // Its first occurrence was delivered before; if somebody waits still, it was not here.
+            // Its first occurrence was delivered earlier; if a client still waits, this replica did not see it.
             Verdict::Duplicate => {
                 if let Some(parts) = self.lanes[log].packer.take_parts(ticket) {
                     self.log.answered(ticket);
@@ -60,8 +60,8 @@ impl Replica {
         }
     }
 
-    /// Undecided values may have been decided in what a checkpoint covers: nobody can tell. They
-    /// must not be submitted in another session either, which could apply them twice.
+    /// Undecided values may have been decided in an instance that a checkpoint covers, so their outcome is unknown.
+    /// They must not be submitted in another session either, which could apply them twice.
     pub(super) fn orphan_values(&mut self) {
         let why = "this replica loaded a checkpoint; the command may or may not take effect";
         for log in 0..self.lanes.len() {
@@ -79,7 +79,7 @@ impl Replica {
         self.reply_unknown(ticket.partition(), parts, why);
     }
 
-    /// End what has taken too long: its partition waits for another one that does not come.
+    /// End overdue commands: their partition waits for another one that does not make progress.
     pub(super) fn give_up_overdue(&mut self) {
         if self.now.saturating_duration_since(self.overdue_looked_at) < OVERDUE_PERIOD {
             return;
@@ -171,7 +171,7 @@ impl Replica {
         self.value_done(log, parts);
     }
 
-    /// The connections of a value may go on.
+    /// The connections of a value may continue.
     pub(super) fn value_done(&mut self, log: usize, parts: Vec<Part>) {
         for part in &parts {
             self.waiting_commands -= part.count;

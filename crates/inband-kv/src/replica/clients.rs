@@ -14,8 +14,8 @@ use crate::space::Room;
 use crate::table::CommandId;
 
 impl Replica {
-    /// One that loads or drains answers LOADING. When the process ends, new clients wait for the one that comes next: a
-    /// supervisor or systemd may hold the socket; if nobody does, they are told by its end.
+    /// A replica that loads or drains accepts clients and answers LOADING. When the process is exiting, new clients
+    /// wait for its successor: a supervisor or systemd may hold the socket; otherwise they are disconnected at exit.
     pub(super) fn accepts(&self) -> bool {
         !self.control.is_ending()
     }
@@ -52,7 +52,7 @@ impl Replica {
         }
     }
 
-    /// Read from and answer all connections that something happened to.
+    /// Serve all connections on the attention list.
     pub(super) fn serve_attention(&mut self) {
         let slots = std::mem::take(&mut self.attention);
         for slot in &slots {
@@ -61,14 +61,14 @@ impl Replica {
                 self.serve(*slot);
             }
         }
-        // Connections that asked again meanwhile come in the next turn.
+        // Connections that were added meanwhile are served in the next turn.
         if self.attention.is_empty() {
             self.attention = slots;
             self.attention.clear();
         }
     }
 
-    /// Take a connection's requests, and answer those that this replica answers by itself.
+    /// Process a connection's requests, and answer those that this replica answers itself.
     pub(super) fn serve(&mut self, slot: usize) {
         if let Some(connection) = self.front.connections.get_mut(slot) {
             connection.start_turn();
@@ -131,7 +131,7 @@ impl Replica {
         }
     }
 
-    /// What commands for the logs are answered with now, if they are not taken.
+    /// The reply to commands for the logs while they are refused.
     pub(super) fn refusal(&self) -> Option<Reply> {
         if self.is_loading {
             self.publish();
@@ -167,7 +167,7 @@ impl Replica {
         local::execute(id, args, &mut world)
     }
 
-    /// Do what is to be done with the reply of a request that went alone.
+    /// Process the reply of a request that runs alone.
     pub(super) fn finish_alone(&mut self, slot: usize) {
         let connection = self.front.connections.get_mut(slot);
         let Some((items, reply)) = connection.and_then(|c| c.take_alone()) else {
@@ -182,7 +182,7 @@ impl Replica {
         }
     }
 
-    /// The reply of a transaction, of which `replies` went through the log.
+    /// The reply to a transaction; `replies` are those of its commands that went through the log.
     pub(super) fn complete(&mut self, slot: usize, items: Vec<Item>, replies: Vec<Reply>) -> Reply {
         let mut replies = replies.into_iter();
         let (mut all, mut len_bytes) = (Vec::with_capacity(items.len()), 0);
@@ -224,7 +224,7 @@ impl Replica {
                 continue;
             }
             if was_full {
-                // There was no room for its replies; now there may be.
+                // There was no room for its replies before; there may be now.
                 for (log, lane) in self.lanes.iter_mut().enumerate() {
                     if connection.is_ready_to_pack(log) {
                         lane.packer.push_ready(slot, connection);

@@ -1,4 +1,4 @@
-//! Those who wait for commands over several partitions.
+//! Clients that wait for cross-partition commands.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,16 +10,15 @@ use crate::control::add;
 use crate::limits::{PARTITION_STUCK_MS, SEVERAL_QUEUED_BYTES_MAX};
 use crate::packer::Part;
 
-/// Who waits for an entry.
+/// A client that waits for an entry.
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
     part: Part,
-    /// Number of the request.
     number: u64,
     since: Instant,
 }
 
-/// Who waits for which entry.
+/// The waiters by entry.
 #[derive(Debug, Default)]
 pub(super) struct Several {
     waiters: HashMap<u64, Waiter>,
@@ -36,8 +35,8 @@ impl Several {
 }
 
 impl Replica {
-    /// What commands over several partitions are answered with now, if they are not taken: every one
-    /// that is decided holds up all its partitions until the slowest has got to it.
+    /// The reply to cross-partition commands while they are refused: each decided one holds up all its partitions until
+    /// the slowest has reached it.
     pub(super) fn several_refusal(&self) -> Option<Reply> {
         let queued_bytes = self.machine.queued_bytes();
         if queued_bytes > SEVERAL_QUEUED_BYTES_MAX {
@@ -55,8 +54,8 @@ impl Replica {
         )))
     }
 
-    /// Has a partition decided nothing of what it should for too long? One that stands at a marker waits
-    /// for another one.
+    /// Whether a partition has made no progress for too long. A partition that stands at a marker waits for another one
+    /// and is not stuck.
     fn is_stuck(&self, partition: usize) -> bool {
         let lane = &self.lanes[partition];
         let is_long_ago = |since: Instant| {
@@ -70,7 +69,7 @@ impl Replica {
         asked.into_iter().flatten().any(is_long_ago)
     }
 
-    /// A value over several partitions was decided; its commands are the entries from `first` on.
+    /// A value of cross-partition commands was decided; its commands are the entries from `first` on.
     pub(super) fn expect_entries(&mut self, log: usize, parts: Vec<Part>, first: u64) {
         let mut entry = first;
         for part in &parts {
@@ -89,7 +88,7 @@ impl Replica {
         self.lanes[log].packer.recycle(parts);
     }
 
-    /// An own entry was executed.
+    /// An entry of this process was executed.
     pub(super) fn finish_entry(&mut self, entry: u64, reply: Reply) {
         let Some(waiter) = self.several.waiters.remove(&entry) else {
             return;
@@ -107,7 +106,7 @@ impl Replica {
         }
     }
 
-    /// Entries that have waited for longer than `age`, and all if `age` is zero, end as unknown.
+    /// Entries that have waited for longer than `age`, or all if `age` is zero, end with an unknown outcome.
     pub(super) fn give_up_entries(&mut self, age: Duration, why: &str) {
         let now = self.now;
         let is_over = |w: &Waiter| age.is_zero() || now.saturating_duration_since(w.since) > age;

@@ -1,4 +1,4 @@
-//! What is applied is written, synced and reported to the logs; and the room that this takes on the disks.
+//! Writing, syncing and reporting applied instances to the logs, and the disk space this takes.
 
 use inband_resp::reply::Reply;
 
@@ -8,12 +8,12 @@ use crate::limits::UNWRITTEN_INSTANCES_MAX;
 use crate::space::Room;
 
 impl Replica {
-    /// May nothing be written any more?
+    /// Whether writing must stop.
     pub(super) fn is_disk_full(&self) -> bool {
         self.space.room() == Room::None
     }
 
-    /// Is there room for what clients write?
+    /// Check whether there is room for client writes.
     pub(super) fn look_at_disks(&mut self) {
         if !self.space.look(self.now) {
             return;
@@ -32,12 +32,12 @@ impl Replica {
         });
     }
 
-    /// Is something applied of which a log was not told?
+    /// Whether a log has not been told of an applied instance.
     pub(super) fn has_unreported(&self) -> bool {
         self.lanes.iter().any(|lane| lane.applied != lane.reported)
     }
 
-    /// Take from the bursts what is not a decided value.
+    /// Take everything but decided values out of the bursts.
     pub(super) fn take_reports(&mut self) {
         let mut failed = Vec::new();
         let mut needy = Vec::new();
@@ -56,7 +56,7 @@ impl Replica {
         }
     }
 
-    /// Note how far values are applied, and tell the logs how far that survives a crash.
+    /// Note the applied instances, and tell the logs which of them survive a crash.
     pub(super) fn note_applied(&mut self) {
         for (lane, applied) in self.lanes.iter_mut().zip(self.machine.applied()) {
             if lane.applied != applied {
@@ -67,8 +67,8 @@ impl Replica {
         self.report_written();
     }
 
-    /// Write what is applied when it is enough or old enough. Those who wait for replies do not wait for
-    /// that: until it is written, and so told to the logs, acceptors keep it.
+    /// Write applied instances when there are enough, or they are old enough. Replies do not wait for that: acceptors
+    /// keep the values until they are written and reported to the logs.
     pub(super) fn write_if_due(&mut self) -> Result<(), ReplicaError> {
         if self.is_disk_full() {
             return Ok(());
@@ -94,7 +94,7 @@ impl Replica {
         }
     }
 
-    /// Tell the logs: acceptors trim what they are told of.
+    /// Report applied instances to the logs: acceptors trim what is reported.
     pub(super) fn report(&mut self, applied: Vec<u64>) {
         for (log, (lane, applied)) in self.lanes.iter_mut().zip(applied).enumerate() {
             if lane.reported < applied {
@@ -104,7 +104,7 @@ impl Replica {
         }
     }
 
-    /// In `sync` mode: let what is applied survive a power cut, then tell the logs.
+    /// In `sync` mode: sync applied instances, then report them to the logs.
     pub(super) fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
         let is_disk_full = self.is_disk_full();
         let Some(syncer) = &mut self.syncer else {

@@ -1,4 +1,4 @@
-//! `INBAND.EXPORT`: the connection becomes the stream of an export, written by a thread of its own.
+//! `INBAND.EXPORT`: the connection becomes the stream of an export, written by a separate thread.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -19,11 +19,11 @@ use crate::limits::{EXPORTS_MAX, EXPORT_IO_TIMEOUT_MS};
 use crate::machine::Machine;
 use crate::packer::Submission;
 
-/// Counts itself among the exports under way as long as it lives.
+/// Counts as an export in progress while it exists.
 struct UnderWay(Arc<AtomicUsize>);
 
 impl UnderWay {
-    /// `None`: there are too many.
+    /// `None`: too many are in progress.
     fn begin(count: &Arc<AtomicUsize>) -> Option<Self> {
         let one = Self(count.clone());
         (count.fetch_add(1, Ordering::AcqRel) < EXPORTS_MAX).then_some(one)
@@ -37,8 +37,8 @@ impl Drop for UnderWay {
 }
 
 impl Replica {
-    /// Ask for a cut through all partitions; `None` if there is only one. `Err` is the reply if that
-    /// is not possible now.
+    /// Request a cut through all partitions; `None` if there is only one partition. `Err` is the reply if it is not
+    /// possible now.
     fn begin_cut(&mut self) -> Result<Option<CutWaiter>, Reply> {
         let Some(log) = self.machine.queue_log() else {
             return Ok(None);
@@ -58,7 +58,7 @@ impl Replica {
         Ok(Some(self.machine.cut_at(ticket.ok_or_else(full)?)))
     }
 
-    /// Let a thread export to this connection, which is no client's any more.
+    /// Start a thread that exports to this connection, which no longer belongs to the client table.
     pub(super) fn start_export(&mut self, slot: usize) {
         let Some(under_way) = UnderWay::begin(&self.exports) else {
             self.control.limit_hits.count(LimitHit::Exports);
@@ -92,11 +92,10 @@ impl Replica {
     }
 }
 
-/// What is exported.
 enum Source<'a> {
-    /// The only partition, as it is.
+    /// The only partition, in its current state.
     Now(&'a ReplicaControl),
-    /// All partitions at a cut, which comes within this time.
+    /// All partitions at a cut, with the time limit for reaching it.
     Cut(CutWaiter, Duration),
 }
 
@@ -109,7 +108,7 @@ impl Source<'_> {
     }
 }
 
-/// Answer what is left to be answered, and then the export.
+/// Send the remaining replies, then the export.
 fn export(connection: Connection, source: Source<'_>) -> Result<u64, ExportError> {
     let (tcp, tls) = connection.wire.into_parts();
     let tcp = TcpStream::from(tcp);
@@ -120,7 +119,7 @@ fn export(connection: Connection, source: Source<'_>) -> Result<u64, ExportError
     };
     let mut stream = StreamOwned::new(*tls, tcp);
     let result = export_to(&mut stream, &connection.output, source);
-    // Whether the export is whole, it says itself.
+    // The stream itself shows whether the export is complete.
     stream.conn.send_close_notify();
     let _ = stream.flush();
     result
@@ -131,7 +130,7 @@ fn export_to(
     before: &[u8],
     source: Source<'_>,
 ) -> Result<u64, ExportError> {
-    // Nothing is written before the cut is seen: the replica stands still until then.
+    // Nothing is written before the cut is reached: the replica is paused until then.
     let mut to = AfterOk {
         stream,
         before: Some(before),
@@ -145,10 +144,10 @@ fn export_to(
     Ok(result?.keys)
 }
 
-/// Writes the replies that are left, and `+OK`, before the first bytes.
+/// Writes the remaining replies and `+OK` before the first bytes.
 struct AfterOk<'a> {
     stream: &'a mut dyn Write,
-    /// Those replies, until they are written.
+    /// The remaining replies, until they are written.
     before: Option<&'a [u8]>,
 }
 

@@ -1,4 +1,4 @@
-//! Commands that are sent in chunks, and those who wait for them.
+//! Chunked commands and the clients that wait for them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::control::add;
 use crate::store::Outcome;
 
 impl Replica {
-    /// A value of this replica was decided; `false` if it was no chunk.
+    /// A value of this replica was decided; `false` if it is not a chunk.
     pub(super) fn finish_chunk(&mut self, outcome: Outcome, replies: &mut [Reply]) -> bool {
         let (ticket, log) = (outcome.ticket, outcome.ticket.partition());
         let Some(decision) = self.lanes[log].packer.chunks.decided(&outcome) else {
@@ -40,7 +40,7 @@ impl Replica {
         true
     }
 
-    /// Tell who waits for it that a command was not applied, or that nobody knows.
+    /// Tell the waiting client that a command was not applied, or that its outcome is unknown.
     pub(super) fn end_large(&mut self, log: usize, ended: Ended) {
         self.orphans.extend(ended.tickets);
         let reply = match ended.ending {
@@ -54,7 +54,7 @@ impl Replica {
         self.reply_all(log, vec![ended.part], &reply);
     }
 
-    /// End what is sent in chunks for longer than `age`.
+    /// End chunked commands that have been in progress for longer than `age`.
     pub(super) fn give_up_large(&mut self, age: Duration, why: &str) {
         for log in 0..self.lanes.len() {
             let chunks = &mut self.lanes[log].packer.chunks;
@@ -64,7 +64,7 @@ impl Replica {
         }
     }
 
-    /// End everything that is sent in chunks.
+    /// End all chunked commands.
     pub(super) fn orphan_large(&mut self, log: usize, why: &str) {
         let (ended, rest) = self.lanes[log].packer.chunks.end_all(why);
         self.orphans.extend(rest);

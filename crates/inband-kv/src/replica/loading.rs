@@ -17,7 +17,7 @@ impl Replica {
         self.loader.start(self.now, peers, positions, incoming);
     }
 
-    /// Install a checkpoint that has arrived.
+    /// Install a checkpoint that has been received.
     pub(super) fn finish_loading(&mut self) -> Result<(), ReplicaError> {
         if self.is_disk_full() {
             return Ok(());
@@ -37,7 +37,7 @@ impl Replica {
                 self.is_loading = false;
                 self.orphan_values();
             }
-            // The log went on meanwhile; if it still needs a checkpoint it says so again.
+            // The log continued meanwhile; if it still needs a checkpoint it will say so again.
             Ok(Err(error @ StoreError::CheckpointTooOld { .. })) => {
                 tracing::warn!("installing a checkpoint: {error}");
                 self.is_loading = false;

@@ -1,4 +1,4 @@
-//! Markers: telling partitions to execute commands over several of them.
+//! Markers: they tell partitions to execute cross-partition commands.
 
 use std::time::{Duration, Instant};
 
@@ -8,34 +8,34 @@ use super::Replica;
 use crate::limits::{MARKER_REPEAT_MS, MARKER_STAGGER_MS};
 use crate::packer::Submission;
 
-/// The marker that a partition waits for.
+/// The state of the marker that a partition waits for.
 #[derive(Debug, Default)]
 pub(super) struct Marker {
-    /// Submitted by this replica, and for which entry.
+    /// The marker that this replica has submitted, and its entry.
     in_flight: Option<(Ticket, u64)>,
-    /// Since when it is missing, and this replica has not submitted it.
+    /// Since when the marker is missing and this replica has not submitted it.
     wanted_since: Option<Instant>,
-    /// Since when any is missing.
+    /// Since when any marker is missing.
     missing_since: Option<Instant>,
 }
 
 impl Marker {
-    /// A value ended; was it the marker?
+    /// A value has ended; forget it if it was the marker.
     pub(super) fn forget(&mut self, ticket: Ticket) {
         if self.in_flight.is_some_and(|(own, _)| own == ticket) {
             self.in_flight = None;
         }
     }
 
-    /// Since when any has been missing.
+    /// Since when any marker has been missing.
     pub(super) fn missing_since(&self) -> Option<Instant> {
         self.missing_since
     }
 }
 
 impl Replica {
-    /// Submit the markers that are missing: at once for commands of this replica's clients, for
-    /// others after a time in which their own replica should have done it.
+    /// Submit the missing markers: at once for commands of this replica's clients, for others after a delay in which
+    /// their own replica should have done it.
     pub(super) fn submit_markers(&mut self) {
         let stagger_ms = MARKER_STAGGER_MS * self.config.replica_index;
         let repeat_after = Duration::from_millis(MARKER_REPEAT_MS + stagger_ms);

@@ -1,5 +1,5 @@
-//! Reads beside the log: answered from this replica's copy once it has everything that was decided
-//! before they came.
+//! Reads that do not go through the log: answered from this replica's copy once it has applied everything that was
+//! decided before they arrived.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::local;
 use crate::packer::{Part, Reads};
 
 impl Replica {
-    /// Let a connection wait for a page of `SCAN`.
+    /// Queue a connection for a page of `SCAN`.
     pub(super) fn start_scan(&mut self, slot: usize, args: OwnedArgs) {
         let Some(connection) = self.front.connections.get_mut(slot) else {
             return;
@@ -28,7 +28,7 @@ impl Replica {
         self.lanes[partition.min(last)].packer.push_scan(part, args);
     }
 
-    /// Take from the bursts what became of reads.
+    /// Take the results of read queries out of the bursts.
     pub(super) fn take_read_reports(&mut self) {
         let mut failed = Vec::new();
         for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
@@ -42,7 +42,7 @@ impl Replica {
         }
     }
 
-    /// Answer all reads that may be answered; were there any?
+    /// Answer all reads that are ready. Returns whether there were any.
     pub(super) fn answer_reads(&mut self) -> Result<bool, ReplicaError> {
         let mut has_any = false;
         self.read_reply_bytes = 0;
@@ -67,7 +67,7 @@ impl Replica {
                 continue;
             };
             if self.read_reply_bytes > READ_REPLIES_BYTES_MAX {
-                // What is read in one turn is bounded, whoever reads it.
+                // The total of all reads in one turn is bounded.
                 self.control.limit_hits.count(LimitHit::TurnReplies);
                 let rest = reads.commands(first, count);
                 connection.put_back(log, rest, part.received, true);
@@ -82,8 +82,8 @@ impl Replica {
                         connection.answer_next(log, reply);
                         (at + 1, false)
                     }
-                    // The log moves replicated time on. The rest goes after it, or would see less
-                    // than this one.
+                    // The log advances replicated time. The remaining reads go through it as well, or they would see an
+                    // older state than this one.
                     None => (at, true),
                 };
                 answered += usize::from(!by_log);
@@ -121,7 +121,7 @@ impl Replica {
         }
     }
 
-    /// End reads that have taken too long.
+    /// End reads that are overdue.
     pub(super) fn give_up_reads(&mut self, age: Duration, why: &str) {
         for log in 0..self.machine.partitions() {
             while let Some(reads) = self.lanes[log].packer.take_overdue_reads(self.now, age) {

@@ -1,5 +1,5 @@
-//! What a store holds for this replica alone, to come back whole after a crash: the queue of
-//! commands over several partitions, and the effects, or the time, of one that is being executed.
+//! What a store keeps for this replica alone, for recovery after a crash: the queue of cross-partition commands, and
+//! the effects or the time of the one being executed.
 
 use inband_paxos::log::Ticket;
 use rocksdb::{IteratorMode, WriteBatch, DB};
@@ -12,45 +12,45 @@ use crate::keyspace::leading_number;
 const ENTRY_KEY: u8 = b'e';
 /// First byte of the stored key of a redo record.
 const REDO_KEY: u8 = b'r';
-/// First byte of the stored key of the time of an entry that only read.
+/// First byte of the stored key of the time of a read-only entry.
 const TIME_KEY: u8 = b't';
-/// Key of the last entries removed.
+/// Key of the last removed entries.
 const REMOVED_KEY: &[u8] = b"removed";
 
-/// A command over several partitions, as queued.
+/// A queued cross-partition command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueEntry {
-    /// Its place in the order of all of them.
+    /// Its entry number.
     pub number: u64,
     /// Replicated time of its log.
     pub time_ms: u64,
-    /// Its encoded form.
+    /// The encoded command.
     pub command: Vec<u8>,
-    /// This process submitted it, in this value.
+    /// Set if this process submitted it: the value that contains it.
     pub ticket: Option<Ticket>,
 }
 
-/// A local record that is no longer needed.
+/// A local record that is not needed any more.
 #[derive(Debug)]
 struct Removal {
     key: [u8; 9],
-    /// Partitions in which the entry changed something.
+    /// Partitions that the entry changed.
     changed: Vec<usize>,
 }
 
-/// Local records that are no longer needed; removed with the next write once what was done in their
-/// place is as durable as it is to be.
+/// Local records that are not needed any more. They are removed with the next write once the changes that replace them
+/// are as durable as configured.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     ready: Vec<Removal>,
-    /// To be kept until what was done in their place is written, in all stores.
+    /// Kept until the changes that replace them are written in all stores.
     unwritten: Vec<Removal>,
-    /// To be kept until it survives a power cut.
+    /// Kept until those changes survive a power failure.
     unsynced: Vec<Removal>,
-    /// The same, while that is being made sure of.
+    /// The same, while a sync is running.
     syncing: Vec<Removal>,
     waits_for_sync: bool,
-    /// Of the queue: by partition, the last entry that changed something there and was removed.
+    /// Of the queue, by partition: the last removed entry that changed it.
     last: Vec<u64>,
 }
 
@@ -91,7 +91,7 @@ impl Removals {
     }
 }
 
-/// A record and its entry.
+/// A record and its entry number.
 type LocalRecord = (u64, Box<[u8]>);
 
 fn local_key(kind: u8, entry: u64) -> [u8; 9] {
@@ -100,13 +100,13 @@ fn local_key(kind: u8, entry: u64) -> [u8; 9] {
     key
 }
 
-/// The entry of a redo record; `None` if the key is of another record.
+/// The entry of a redo record; `None` if the key belongs to another record.
 pub(super) fn redo_entry(key: &[u8]) -> Option<u64> {
     let is_redo = key.first() == Some(&REDO_KEY) && key.len() == local_key(REDO_KEY, 0).len();
     is_redo.then(|| leading_number(&key[1..]))
 }
 
-/// The logs of a redo record, each with its batch.
+/// The logs in a redo record, each with its batch.
 pub(super) fn redo_parts(record: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut rest = record;
     std::iter::from_fn(move || {
@@ -139,7 +139,7 @@ impl Store {
         self.queued.push(entry);
     }
 
-    /// The entries queued since the last call.
+    /// Take the entries queued since the last call.
     pub(crate) fn take_queued(&mut self) -> Vec<QueueEntry> {
         std::mem::take(&mut self.queued)
     }
@@ -168,12 +168,12 @@ impl Store {
         Ok(records)
     }
 
-    /// An entry was executed everywhere. `changed`: it changed something in these partitions.
+    /// An entry was executed in all its partitions. `changed`: the partitions that it changed.
     pub(crate) fn forget_entry(&mut self, entry: u64, changed: &[usize]) {
         self.removals.push(local_key(ENTRY_KEY, entry), changed);
     }
 
-    /// Note at which time an entry that only read was executed; to be written with that.
+    /// Note the time at which a read-only entry was executed; written with that execution.
     pub(crate) fn note_time(&mut self, entry: u64, time_ms: u64) -> Result<(), StoreError> {
         let local = Columns::of(&self.db)?.local;
         let key = local_key(TIME_KEY, entry);
@@ -181,25 +181,25 @@ impl Store {
         Ok(())
     }
 
-    /// At which time an entry that only read was executed here, if that is written and was noted.
+    /// The time at which a read-only entry was executed here, if it was noted and is written.
     pub(crate) fn noted_time_ms(&self, entry: u64) -> Result<Option<u64>, StoreError> {
         let local = Columns::of(&self.db)?.local;
         let record = self.db.get_cf(local, local_key(TIME_KEY, entry))?;
         Ok(record.map(|record| leading_number(&record)))
     }
 
-    /// The entries of which times are noted here.
+    /// The entries whose times are noted here.
     pub(crate) fn noted_times(&self) -> Result<Vec<u64>, StoreError> {
         let records = self.local_records(TIME_KEY)?;
         Ok(records.into_iter().map(|(entry, _)| entry).collect())
     }
 
-    /// The time of an entry is no longer needed.
+    /// The time of an entry is not needed any more.
     pub(crate) fn forget_time(&mut self, entry: u64) {
         self.removals.push(local_key(TIME_KEY, entry), &[]);
     }
 
-    /// Everything applied in the stores of this replica is written.
+    /// Everything applied in the stores of this replica has been written.
     pub(crate) fn all_written(&mut self) {
         let Removals {
             ready,
@@ -214,27 +214,27 @@ impl Store {
         }
     }
 
-    /// Whether local records are needed until what was done survives a power cut.
+    /// Whether local records are kept until the changes survive a power failure.
     pub(crate) fn keep_local_records_until_synced(&mut self, is_needed: bool) {
         self.removals.waits_for_sync = is_needed;
     }
 
-    /// A sync of all stores of this replica begins.
+    /// A sync of all stores of this replica has begun.
     pub(crate) fn sync_begins(&mut self) {
         self.removals.syncing.append(&mut self.removals.unsynced);
     }
 
-    /// It has succeeded: everything written before it began survives a power cut.
+    /// The sync has succeeded: everything written before it began survives a power failure.
     pub(crate) fn sync_ends(&mut self) {
         self.removals.ready.append(&mut self.removals.syncing);
     }
 
-    /// By partition, the last entry that changed something there and was removed from the queue.
+    /// By partition, the last removed entry of the queue that changed it.
     pub(crate) fn last_removed(&self) -> &[u64] {
         &self.removals.last
     }
 
-    /// Put the effects of an entry on other stores beside those on this one: `(log, batch)`.
+    /// Record the effects of an entry on other stores, as `(log, batch)`, in the batch for this one.
     pub(crate) fn put_redo<'b>(
         &self,
         entry: u64,
@@ -252,7 +252,7 @@ impl Store {
         Ok(())
     }
 
-    /// The effects of an entry on the store of `log`, as recorded here.
+    /// The recorded effects of an entry on the store of `log`.
     pub(crate) fn redo(&self, entry: u64, log: usize) -> Result<Option<WriteBatch>, StoreError> {
         let local = Columns::of(&self.db)?.local;
         let Some(record) = self.db.get_cf(local, local_key(REDO_KEY, entry))? else {
@@ -262,13 +262,13 @@ impl Store {
         Ok(part.map(|(_, data)| WriteBatch::from_data(data)))
     }
 
-    /// The entries of which there are redo records here.
+    /// The entries with redo records here.
     pub(crate) fn redo_entries(&self) -> Result<Vec<u64>, StoreError> {
         let records = self.local_records(REDO_KEY)?;
         Ok(records.into_iter().map(|(entry, _)| entry).collect())
     }
 
-    /// A redo record is no longer needed.
+    /// A redo record is not needed any more.
     pub(crate) fn forget_redo(&mut self, entry: u64) {
         self.removals.push(local_key(REDO_KEY, entry), &[]);
     }

@@ -1,4 +1,4 @@
-//! The databases as other threads see them.
+//! The databases as seen by other threads.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,32 +19,32 @@ use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
 use crate::limits::UNWRITTEN_WAIT_MS_MAX;
 
-/// Time between looks at whether everything is written.
+/// Polling interval while waiting for writes.
 const UNWRITTEN_LOOK: Duration = Duration::from_millis(1);
 
-/// The databases as other threads see them: the server of checkpoints, the digest. While their lock
-/// is held none is replaced.
+/// The databases as seen by other threads, such as the checkpoint server and the digest. While their lock is held, none
+/// is replaced.
 #[derive(Clone, Default)]
 pub struct SharedDbs(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// One a log.
+    /// One per log.
     dbs: Mutex<Vec<Arc<DB>>>,
     /// Held while bursts are applied.
     turn: Mutex<Turn>,
-    /// Checkpoints being made.
+    /// Number of checkpoints being made.
     cuts: AtomicUsize,
-    /// Those who wait for what is applied to be written.
+    /// Number of threads that wait for applied instances to be written.
     waiting: AtomicUsize,
     #[cfg(any(test, feature = "testing"))]
     faults: super::super::testing::Faults,
 }
 
-/// What is known between two turns of the machine.
+/// State between two turns of the machine.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// Some of what is applied is not written.
+    /// Some applied instances are unwritten.
     pub(crate) has_unwritten: bool,
 }
 
@@ -52,17 +52,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A database at one moment.
+/// A database at one point in time.
 pub(crate) type Snapshot<'d> = SnapshotWithThreadMode<'d, DB>;
 
-/// What an export must know of a log.
+/// What an export needs to know of a log.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) time_ms: u64,
     pub(crate) done_entry: u64,
 }
 
-/// Is counted as long as it lives.
+/// Increments the counter while it exists.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -79,7 +79,7 @@ impl Drop for Counted<'_> {
 }
 
 impl SharedDbs {
-    /// About how many keys have an expiry time: RocksDB's estimate.
+    /// Approximate number of keys with an expiry time: RocksDB's estimate.
     pub(crate) fn expiring_keys(&self) -> u64 {
         let dbs = lock(&self.0.dbs);
         let keys = |db: &Arc<DB>| {
@@ -90,22 +90,22 @@ impl SharedDbs {
         dbs.iter().filter_map(keys).sum()
     }
 
-    /// The databases in use, one a log.
+    /// The active databases, one per log.
     pub(crate) fn dbs(&self) -> MutexGuard<'_, Vec<Arc<DB>>> {
         lock(&self.0.dbs)
     }
 
-    /// Keeps others from looking while some stores have applied what others have not.
+    /// Keeps other threads out while only some stores have applied a command.
     pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
         lock(&self.0.turn)
     }
 
-    /// Must what is applied be written at once?
+    /// Whether applied instances must be written at once.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.0.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Keeps the machine from applying more when everything that it has applied is written.
+    /// Wait until everything applied is written. Nothing more is applied while the result is held.
     fn written_turn(&self) -> Result<MutexGuard<'_, Turn>, StoreError> {
         let _waiting = Counted::new(&self.0.waiting);
         let deadline = Instant::now() + Duration::from_millis(UNWRITTEN_WAIT_MS_MAX);
@@ -122,7 +122,7 @@ impl SharedDbs {
         }
     }
 
-    /// A checkpoint is being made: local records must stay, see [`checkpoint`](Self::checkpoint).
+    /// A checkpoint is being made: local records must be kept, see [`checkpoint`](Self::checkpoint).
     pub(super) fn is_being_cut(&self) -> bool {
         self.0.cuts.load(Ordering::SeqCst) > 0
     }
@@ -132,19 +132,16 @@ impl SharedDbs {
         &self.0.faults
     }
 
-    /// Number of logs.
     pub fn logs(&self) -> usize {
         self.dbs().len()
     }
 
-    /// Write a checkpoint of each log into its directory of `dirs`, which must not exist; how far
-    /// each has come.
+    /// Write a checkpoint of each log into its directory of `dirs`, which must not exist. Returns their positions.
     ///
-    /// The logs go on meanwhile, so each checkpoint is at a position of its own. They fit each other
-    /// nevertheless: a command over several partitions that is in a lower partition's checkpoint and
-    /// not in a higher one's has left its redo record in the lower one, because the higher is cut
-    /// first and no local record is removed in between; and what is still to be executed is in the
-    /// queue for the same reason.
+    /// The logs continue meanwhile, so each checkpoint has its own position. They are nevertheless consistent with each
+    /// other: a cross-partition command that is in a lower partition's checkpoint and not in a higher one's has left
+    /// its redo record in the lower one, because the higher one is made first and no local record is removed in
+    /// between; and commands still to be executed are in the queue for the same reason.
     pub fn checkpoint(&self, dirs: &[PathBuf]) -> Result<Vec<Position>, StoreError> {
         let dbs = self.dbs();
         let _cut = Counted::new(&self.0.cuts);
@@ -154,22 +151,21 @@ impl SharedDbs {
             Checkpoint::new(&*dbs[log])?.create_checkpoint(&dirs[log])?;
         }
         drop(dbs);
-        // Instances may have been applied meanwhile: only the copies know what is in them.
+        // Instances may have been applied meanwhile: only the copies show what they contain.
         dirs.iter().map(|dir| Store::position_in(dir)).collect()
     }
 
-    /// The databases in use now, to be looked at for a while.
+    /// The active databases, kept open while the handles exist.
     pub(crate) fn handles(&self) -> Vec<Arc<DB>> {
         self.dbs().clone()
     }
 
-    /// What is in `dbs` at one moment: between two bursts, with everything that is applied.
+    /// Snapshots of `dbs` at one point in time, between two bursts, with everything that has been applied.
     pub(crate) fn freeze<'d>(&self, dbs: &'d [Arc<DB>]) -> Result<Vec<Snapshot<'d>>, StoreError> {
         let _turn = self.written_turn()?;
         Ok(dbs.iter().map(|db| db.snapshot()).collect())
     }
 
-    /// The counters of each log.
     pub(crate) fn states(
         dbs: &[Arc<DB>],
         snapshots: &[Snapshot<'_>],
@@ -185,7 +181,7 @@ impl SharedDbs {
         dbs.iter().zip(snapshots).map(state).collect()
     }
 
-    /// A command over several partitions that some of them have executed and others have not.
+    /// A cross-partition command that only some of its partitions have executed, if there is one.
     pub(crate) fn half_applied(
         dbs: &[Arc<DB>],
         snapshots: &[Snapshot<'_>],
@@ -207,7 +203,7 @@ impl SharedDbs {
         Ok(None)
     }
 
-    /// Applied instances and a hash over everything replicated, at one moment.
+    /// Applied instances and a hash over the whole replicated state, at one point in time.
     pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
         let dbs = self.handles();
         let snapshots = self.freeze(&dbs)?;
@@ -230,7 +226,7 @@ impl SharedDbs {
         Ok((applied, hash))
     }
 
-    /// Write all keys, as they are at one moment; see [`crate::export`].
+    /// Write all keys, as of one point in time; see [`crate::export`].
     pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
         export(self, to)
     }

@@ -6,7 +6,7 @@ use super::{LogRole, Position, StoreError};
 use crate::db::{family, META};
 use crate::keyspace::leading_number;
 
-/// Version of the stored format. Version 1 had the first four numbers only, and one partition.
+/// Version of the stored format. Version 1 had only the first four numbers, and one partition.
 pub(super) const STATE_VERSION: u64 = 2;
 const STATE_VERSION_1: u64 = 1;
 /// Key of the record.
@@ -17,8 +17,7 @@ pub(super) struct State {
     pub(super) applied: u64,
     pub(super) time_ms: u64,
     pub(super) keys: u64,
-    /// The next client session, or the next entry if this is the log of commands over several
-    /// partitions.
+    /// The next client session, or the next entry if this is the log of cross-partition commands.
     pub(super) next_id: u64,
     /// Number of partitions.
     pub(super) partitions: u64,
@@ -26,9 +25,9 @@ pub(super) struct State {
     pub(super) log: u64,
     /// Records have versions.
     pub(super) has_versions: bool,
-    /// Records written with a version.
+    /// Number of records written with a version.
     pub(super) writes: u64,
-    /// Last command over several partitions that was executed here.
+    /// Last cross-partition command executed here.
     pub(super) done_entry: u64,
 }
 
@@ -120,7 +119,7 @@ mod tests {
     use crate::keyspace::stored_key;
     use crate::machine::{Machine, MachineConfig};
 
-    /// What a program of format 1 left behind: one key, applied up to 7.
+    /// A store in format 1: one key, applied up to instance 7.
     fn write_version_1(dir: &Path) {
         let mut options = Options::default();
         options.create_if_missing(true);

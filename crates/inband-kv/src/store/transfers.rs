@@ -1,9 +1,8 @@
-//! Commands that arrive in chunks, because they do not fit one value. Part of the replicated state:
-//! applied whole when the last chunk is there, or not at all.
+//! Commands that arrive in chunks because they do not fit in one value. Part of the replicated state: applied as a
+//! whole when the last chunk arrives, or not at all.
 //!
-//! A transfer belongs to the session of its proposer and ends with it: a chunk that is refused
-//! because the session has expired is missing forever. It also ends some time after it began, in
-//! case that its proposer has died.
+//! A transfer belongs to the session of its proposer and ends with it: a chunk that is refused because the session has
+//! expired stays missing. A transfer also times out, in case its proposer has failed.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +15,17 @@ use crate::value::Chunk;
 /// First byte of the stored key of a chunk.
 pub(super) const CHUNK_KEY: u8 = b'k';
 const KEY_LEN_BYTES: usize = 19;
-/// Length of what stands before the bytes of a stored first chunk.
+/// Length of the header of a stored first chunk.
 const FIRST_HEADER_LEN_BYTES: usize = 18;
 
-/// What became of a chunk.
+/// The result of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkFate {
-    /// Kept; others are missing.
+    /// Stored; others are missing.
     Stored,
-    /// It was the last one: the command was applied.
+    /// It was the last one, and the command was applied.
     Complete,
-    /// Its command was given up: by its proposer, because there were too many, or after too long.
+    /// Its command was dropped: abandoned by its proposer, evicted, or timed out.
     Dropped,
 }
 
@@ -34,14 +33,14 @@ pub enum ChunkFate {
 struct Transfer {
     /// Instance of its first chunk.
     begun: u64,
-    /// Replicated time of it.
+    /// Its replicated time.
     begun_ms: u64,
     count: u16,
     chunks: BTreeMap<u16, Box<[u8]>>,
     len_bytes: usize,
 }
 
-/// All commands of which some chunks are there and others missing.
+/// All incomplete chunked commands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Transfers {
     /// By session and transfer.
@@ -49,8 +48,8 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Take a chunk that was decided in `instance`, at `now_ms` by replicated time. Returns the
-    /// command if it is complete.
+    /// Process a chunk that was decided in `instance` at replicated time `now_ms`. Returns the command if it is
+    /// complete.
     pub(super) fn take(
         &mut self,
         session: u64,
@@ -95,7 +94,7 @@ impl Transfers {
         (ChunkFate::Complete, Some(command))
     }
 
-    /// Begin a transfer, or give it up if `count` is 0.
+    /// Begin a transfer, or abandon it if `count` is 0.
     fn begin(
         &mut self,
         id: (u64, u64),
@@ -132,7 +131,7 @@ impl Transfers {
         }
     }
 
-    /// Drop what is incomplete for too long.
+    /// Drop transfers that have been incomplete for too long.
     pub(super) fn expire(&mut self, now_ms: u64, meta: &ColumnFamily, batch: &mut WriteBatch) {
         let is_old = |t: &Transfer| now_ms.saturating_sub(t.begun_ms) > TRANSFER_AGE_MS_MAX;
         let old = self.transfers.iter().filter(|(_, t)| is_old(t));
@@ -142,7 +141,7 @@ impl Transfers {
         }
     }
 
-    /// The session of a proposer has expired.
+    /// A proposer's session has expired.
     pub(super) fn end_session(
         &mut self,
         session: u64,
@@ -156,7 +155,7 @@ impl Transfers {
         }
     }
 
-    /// Load a stored chunk, the first of each transfer before the others; `false` if the record is
+    /// Load a stored chunk; the first chunk of each transfer must be loaded before the others. `false` if the record is
     /// malformed.
     pub(super) fn load(&mut self, key: &[u8], record: &[u8]) -> bool {
         if key.len() != KEY_LEN_BYTES {

@@ -1,4 +1,4 @@
-//! Shared by the tests: a log written by hand, and replicas served on a thread.
+//! Shared by the tests: a hand-written log, and replicas served on a thread.
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod world;
@@ -28,8 +28,8 @@ use inband_resp::request::Args;
 /// A point in time for tests.
 pub const T0_MS: u64 = 1_700_000_000_000;
 
-/// A temporary directory, in memory if there is a file system for that: these tests are about
-/// crashes of processes, and open very many databases.
+/// A temporary directory, in memory if there is a suitable file system: these tests crash processes, not hosts, and
+/// open very many databases.
 pub fn scratch() -> tempfile::TempDir {
     let in_memory = tempfile::Builder::new()
         .prefix("inband-kv-")
@@ -37,7 +37,7 @@ pub fn scratch() -> tempfile::TempDir {
     in_memory.unwrap_or_else(|_| tempfile::tempdir().expect("temporary directory"))
 }
 
-/// So many cases of a property, or `PROPTEST_CASES`.
+/// The number of cases of a property test: `default`, or `PROPTEST_CASES` if set.
 pub fn cases(default: u32) -> proptest::test_runner::Config {
     let asked = std::env::var("PROPTEST_CASES");
     proptest::test_runner::Config {
@@ -55,7 +55,7 @@ pub fn open(dir: &Path) -> Machine {
     Machine::open(MachineConfig::single(dir)).expect("opens")
 }
 
-/// Encode one command written as words; `Err` is the reply to a command that does not parse.
+/// Encode one command given as words; `Err` is the reply if it does not parse.
 pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, Reply> {
     let bytes = words.concat();
     let mut at = 0;
@@ -121,7 +121,7 @@ pub struct Value {
     pub bytes: Vec<u8>,
 }
 
-/// A log written by hand: one proposer, in order.
+/// A hand-written log with one proposer, in order.
 pub struct Log {
     pub values: Vec<Value>,
     session: u64,
@@ -149,7 +149,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// A log that starts with holes, so that its proposer's session has another id.
+    /// A log that starts with no-ops, so that its proposer's session has a different id.
     pub fn after_holes(holes: usize) -> Self {
         let mut log = Self::default();
         let noop = Origin {
@@ -205,7 +205,7 @@ impl Log {
         self.push(time_ms, &commands);
     }
 
-    /// Apply all values that `machine` lacks, in bursts of `burst_len`; the replies.
+    /// Apply all values that `machine` lacks, in bursts of `burst_len`. Returns the replies.
     pub fn apply(&self, machine: &mut Machine, burst_len: usize) -> Vec<Reply> {
         let mut replies = Vec::new();
         let applied = machine.store(0).applied() as usize;
@@ -223,7 +223,7 @@ impl Log {
     }
 }
 
-/// A store with a log of its own: commands in, replies out.
+/// A store with its own log: commands in, replies out.
 pub struct Bench {
     pub machine: Machine,
     /// Removed after the machine is closed.
@@ -256,7 +256,7 @@ impl Bench {
         self.run_words(&words(line), stamp)
     }
 
-    /// Execute a command whose words may have spaces.
+    /// Execute a command whose words may contain spaces.
     pub fn run_words(&mut self, words: &[&[u8]], stamp: Option<SessionStamp>) -> Reply {
         match encode(words, stamp) {
             Err(reply) => reply,
@@ -272,13 +272,12 @@ impl Bench {
 
     /// Close the store and open it again, as a restart does.
     pub fn reopen(&mut self) {
-        // The database is locked while it is open: something else has to take its place.
+        // The database is locked while it is open, so another machine must take its place.
         let elsewhere = tempfile::tempdir().expect("temporary directory");
         self.machine = open(elsewhere.path());
         self.machine = open(self.dir.path());
     }
 
-    /// The store.
     pub fn store(&self) -> &Store {
         self.machine.store(0)
     }
@@ -290,7 +289,7 @@ impl Bench {
     }
 }
 
-/// A reply as one would write it.
+/// A reply in readable form.
 pub fn show(reply: &Reply) -> String {
     match reply {
         Reply::Ok => "OK".into(),
@@ -313,8 +312,8 @@ pub fn show(reply: &Reply) -> String {
     }
 }
 
-/// Open a store that a replica of this process may have had open a moment ago: a thread of it that answers
-/// a peer may not have ended yet.
+/// Open a store that a replica of this process may have had open a moment ago: its thread that answers a peer may not
+/// have exited yet.
 fn open_when_free(config: MachineConfig) -> Result<Machine, StoreError> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -330,9 +329,9 @@ fn open_when_free(config: MachineConfig) -> Result<Machine, StoreError> {
 /// The clocks of a replica's host.
 #[derive(Clone, Default)]
 pub struct TestClocks {
-    /// So much more time has passed.
+    /// How much additional time has passed.
     pub passed_ms: Arc<AtomicU64>,
-    /// The wall clock is ahead by so much.
+    /// How far the wall clock is ahead.
     pub wall_ahead_ms: Arc<AtomicI64>,
 }
 
@@ -351,12 +350,12 @@ impl TestClocks {
     }
 }
 
-/// A replica on a thread of its own.
+/// A replica on its own thread.
 pub struct Served {
     pub address: SocketAddr,
     pub checkpoint_address: SocketAddr,
     pub control: Arc<ReplicaControl>,
-    /// So much more time has passed for this replica, in milliseconds.
+    /// Additional time that has passed for this replica, in milliseconds.
     pub clock_offset_ms: Arc<AtomicU64>,
     thread: Option<JoinHandle<Result<(), ReplicaError>>>,
 }
@@ -368,13 +367,13 @@ impl Served {
         Self::start_on(cluster, dir, config, listener)
     }
 
-    /// Start again in the same directory, as after a crash: nothing is waited for.
+    /// Start again in the same directory, as after a crash, without an orderly stop.
     pub fn restart(self, cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
         drop(self);
         Self::start(cluster, dir, config)
     }
 
-    /// The same on a listener that may be shared.
+    /// The same, on a listener that may be shared.
     pub fn start_on(
         cluster: &MemoryCluster,
         dir: &Path,
@@ -389,7 +388,7 @@ impl Served {
         Self::start_with(cluster, machine, config, listener)
     }
 
-    /// The same with everything that can be said about the store.
+    /// The same, with all options of the store.
     pub fn start_with(
         cluster: &MemoryCluster,
         machine: MachineConfig,
@@ -407,7 +406,7 @@ impl Served {
         )
     }
 
-    /// The same with everything.
+    /// The same, with all options.
     pub fn start_at(
         cluster: &MemoryCluster,
         machine: MachineConfig,
@@ -457,13 +456,13 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.control.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic of its own is reported by the test that waits for it.
+            // A panic is reported by the test that waits for the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// A client that sends and expects bytes.
+/// A client that sends and expects raw bytes.
 pub struct Client {
     pub stream: TcpStream,
 }
@@ -527,13 +526,13 @@ impl Client {
     /// Read until the server closes.
     pub fn rest_bytes(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // A reset is an end as well.
+        // A reset counts as the end too.
         let _ = self.stream.read_to_end(&mut rest);
         rest
     }
 }
 
-/// A key of each partition whose name starts with `prefix`.
+/// One key per partition, with names that start with `prefix`.
 pub fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
     let key_of = |partition| {
         let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
@@ -543,7 +542,7 @@ pub fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
     (0..partitions).map(key_of).collect()
 }
 
-/// Wait until something holds.
+/// Wait until a condition holds.
 #[track_caller]
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Some replicas of several partitions, and the logs that they all get, written by hand.
+//! Several replicas with several partitions, and the hand-written logs that they all receive.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
@@ -40,45 +40,45 @@ pub struct Value {
     pub owner: usize,
 }
 
-/// Some replicas and the logs that they all get.
+/// Several replicas and the logs that they all receive.
 pub struct World {
     pub partitions: usize,
     pub logs: Vec<Vec<Value>>,
     pub machines: Vec<Option<Machine>>,
-    /// Removed after the machines are closed.
+    /// Dropped after the machines are closed.
     pub dirs: Vec<tempfile::TempDir>,
-    /// By replica and log: values delivered.
+    /// By replica and log: number of values delivered.
     pub delivered: Vec<Vec<usize>>,
-    /// Entries decided so far.
+    /// Number of entries decided so far.
     pub entries: u64,
     pub replies: BTreeMap<u64, Reply>,
-    /// Own values that an outcome was told of.
+    /// Own values whose outcome was reported.
     pub ended: Vec<Ticket>,
     pub now_ms: u64,
     /// By replica: how far its wall clock is ahead.
     pub skew_ms: Vec<u64>,
     pub knowledge: Knowledge,
-    /// Of the replica that syncs: what is on its disk, and since when its writes are taped.
+    /// For the replica that syncs: its disk contents when recording of its writes started.
     base: Option<tempfile::TempDir>,
 }
 
-/// The replica whose store survives power cuts.
+/// The replica whose store survives power failures.
 pub const SYNCED: usize = 1;
 
-/// What clients know, in real time: how long the lists `t<n>`, one a partition, are at least. Whoever sees
-/// an item sees all that its client knew when it asked for it.
+/// What clients know, in real time: the minimum lengths of the lists `t<n>`, one per partition. A client that sees an
+/// item must see everything that the item's writer knew when it asked for the write.
 #[derive(Default)]
 pub struct Knowledge {
     pub keys: Vec<String>,
     /// By partition.
     known: Vec<usize>,
-    /// Items under way.
+    /// Items in flight.
     asked: BTreeMap<Ticket, usize>,
-    /// By item: what was known when it was asked for.
+    /// By item: what was known when its write was requested.
     knew: Vec<Vec<usize>>,
-    /// By entry that reads all lists: what was known when it was asked for.
+    /// By entry that reads all lists: what was known when it was requested.
     reads: BTreeMap<u64, Vec<usize>>,
-    /// The lists were deleted.
+    /// The lists have been deleted.
     is_over: bool,
 }
 
@@ -164,7 +164,7 @@ impl World {
         world
     }
 
-    /// The process ends, and another one begins. Nobody waits for what the first one was asked.
+    /// The process ends and another one starts. Nothing waits for what the first one was asked.
     pub fn reopen(&mut self, replica: usize) {
         self.machines[replica] = None;
         let values = self.logs.iter_mut().flatten();
@@ -176,7 +176,7 @@ impl World {
             sync: replica == SYNCED,
         })
         .expect("opens");
-        // A crash takes what it has not written.
+        // A crash loses what it has not written.
         if replica > 0 {
             machine.defer_writes();
         }
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Keep what is on the disk of the replica that syncs, and from now on what is written there.
+    /// Copy the disk of the replica that syncs, and record its writes from now on.
     fn tape(&mut self) {
         let base = scratch();
         let machine = self.machine(SYNCED);
@@ -199,8 +199,8 @@ impl World {
         self.base = Some(base);
     }
 
-    /// The host of the replica that syncs loses its power. Of each store everything is left up to some
-    /// write, which is not before its last sync; `picks` says which.
+    /// The host of the replica that syncs loses power. Each store keeps everything up to some write, at or after its
+    /// last sync, chosen by `picks`.
     pub fn power_cut(&mut self, picks: &mut dyn FnMut(usize) -> usize) {
         let base = self.base.take().expect("it was taped");
         let machine = self.machine(SYNCED);
@@ -221,7 +221,7 @@ impl World {
         self.reopen(SYNCED);
     }
 
-    /// Decide that an item is appended to the list of a partition.
+    /// Decide that an item is appended to a partition's list.
     pub fn append(&mut self, partition: usize, owner: usize) {
         let item = self.knowledge.knew.len();
         self.knowledge.knew.push(self.knowledge.known.clone());
@@ -242,7 +242,7 @@ impl World {
         entry
     }
 
-    /// Read the list of a partition beside the log, if this replica has all that is decided there.
+    /// Read a partition's list without going through the log, if this replica has everything that is decided there.
     pub fn look(&mut self, replica: usize, partition: usize) {
         let (decided, now_ms) = (self.logs[partition].len() as u64, self.now_ms);
         let command = encoded(&format!("GET {}", self.knowledge.keys[partition]));
@@ -262,7 +262,7 @@ impl World {
         self.knowledge.learn(partition, list.len());
     }
 
-    /// From now on lists may be gone.
+    /// From now on lists may be missing.
     pub fn lists_are_deleted(&mut self) {
         self.knowledge.is_over = true;
     }
@@ -287,12 +287,12 @@ impl World {
         });
     }
 
-    /// What the wall clock of a client's replica shows.
+    /// The wall clock of the replica that a client uses.
     fn time_of(&self, owner: usize) -> u64 {
         self.now_ms + self.skew_ms.get(owner).copied().unwrap_or(0)
     }
 
-    /// Decide some commands in one value.
+    /// Decide several commands in one value.
     pub fn decide(&mut self, log: usize, commands: &[Vec<u8>], owner: usize) {
         let mut writer = ValueWriter::new();
         commands.iter().for_each(|command| writer.push(command));
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Decide a command in so many chunks.
+    /// Decide a command in `count` chunks.
     pub fn decide_chunks(&mut self, command: &[u8], count: usize, owner: usize) -> u64 {
         let log = self.partitions;
         let transfer = self.logs[log].len() as u64;
@@ -340,7 +340,7 @@ impl World {
         self.push(partition, marker(entry).to_vec(), usize::MAX);
     }
 
-    /// Deliver the next values of a log. `Err`: a write failed, and with it the process.
+    /// Deliver the next values of a log. `Err`: a write failed, which ends the process.
     pub fn deliver(&mut self, replica: usize, log: usize, count: usize) -> Result<(), StoreError> {
         let from = self.delivered[replica][log];
         let values = &self.logs[log][from..];
@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    /// Everybody gets everything, and all replicas are the same.
+    /// Deliver everything to all replicas and check that they are equal.
     pub fn settle(&mut self) -> u64 {
         for partition in 0..self.partitions {
             self.mark(partition, self.entries);
@@ -419,13 +419,13 @@ impl World {
         }
     }
 
-    /// A write failed, and with it the process.
+    /// A write failed, which ends the process.
     pub fn crash(&mut self, replica: usize, error: StoreError) {
         assert!(matches!(error, StoreError::Fault), "{error}");
         self.reopen(replica);
     }
 
-    /// What one command over all partitions answers on replica 0, in a log that all have.
+    /// The reply on replica 0 to a command over all partitions, in a log that all replicas have.
     pub fn ask(&mut self, line: &str) -> String {
         let command = encode(&words(line), None).expect("parses");
         let entry = self.decide_several(command, 0);
