@@ -1,5 +1,4 @@
-//! What a reconfiguration needs of an acceptor's registers, and the merging of several acceptors'
-//! votes.
+//! What a reconfiguration needs from an acceptor's registers, and how the votes of several acceptors are merged.
 
 use std::collections::BTreeMap;
 
@@ -8,99 +7,94 @@ use serde::{Deserialize, Serialize};
 
 use crate::configuration::Epoch;
 
-/// An acceptor's state of one partition in numbers.
+/// The positions of an acceptor in one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Position {
     /// Highest round promised for the partition.
     pub promise: u64,
     /// Trim floor.
     pub floor: u64,
-    /// No vote lies above this instance.
+    /// There is no vote above this instance.
     pub highest: u64,
 }
 
-/// A vote of an acceptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredVote {
     /// Instance voted for.
     pub instance: u64,
-    /// Round promised for this instance alone.
+    /// Round promised for this instance only.
     pub promise: u64,
     /// Round of the vote, never 0.
     pub vround: u64,
-    /// Digest that came with the value.
+    /// Digest sent with the value.
     pub digest: u64,
-    /// Session.
     pub client_id: u64,
-    /// Sequence within the session.
+    /// Sequence number within the session.
     pub client_seq: u64,
-    /// Low-water mark.
+    /// Low-water mark of the session.
     pub client_low: u64,
     /// Flags stored with the value.
     pub flags: u16,
-    /// The value.
     pub value: Vec<u8>,
 }
 
 impl StoredVote {
-    /// Is the value the one that was proposed? A damaged one can be told by its digest.
+    /// Whether the value is intact, that is, matches its digest.
     fn is_readable(&self, digest: Digest) -> bool {
         digest.of(&self.value) == self.digest
     }
 }
 
-/// A part of an acceptor's state of one partition.
+/// Part of an acceptor's state for one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Where the partition stands.
+    /// The partition's positions.
     pub position: Position,
-    /// Every vote from the instance asked for up to `next`, in order.
+    /// All votes from the requested instance up to `next`, in order.
     pub votes: Vec<StoredVote>,
-    /// The instance to ask for next; `None`: that was all.
+    /// The next instance to request; `None`: this was the last piece.
     pub next: Option<u64>,
 }
 
-/// For which epoch the votes in an acceptor's memory are complete.
+/// The epoch for which the votes in an acceptor's memory are complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holds {
-    /// The epoch it began with this state, or is about to.
+    /// The epoch that it entered with this state, or is about to enter.
     pub epoch: Epoch,
-    /// The epoch in force before, whose votes were merged into it; 0: it began empty.
+    /// The epoch in force before, whose votes were merged into the state; 0: it started empty.
     pub base: Epoch,
 }
 
 impl Holds {
-    /// Does this hold whatever can have been chosen up to the end of epoch `opened`, provided that
-    /// the acceptors holding it and those that never voted in it make a majority? Either it voted
-    /// (or may vote) in that epoch, or it took over the votes of a majority sealed in it, for an epoch
-    /// that was given up since.
+    /// Whether this state contains everything that can have been chosen up to the end of epoch `opened`, provided that
+    /// the acceptors with such a state and those that never voted in the epoch form a majority. Either the acceptor
+    /// voted (or may vote) in that epoch, or it took over the votes of a majority sealed in it for a later epoch that
+    /// was abandoned.
     pub fn serves(self, opened: Epoch) -> bool {
         self.epoch == opened || (self.base == opened && self.epoch > opened)
     }
 }
 
-/// Two acceptors show different values voted for in one round: a rule of the protocol is broken.
+/// Two acceptors voted for different values in the same round: a protocol rule is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("instance {instance}: two different values have votes of round {vround}; please report this with the logs of all hosts")]
 pub struct Conflict {
-    /// The instance.
     pub instance: u64,
-    /// The round.
     pub vround: u64,
 }
 
-/// The state of a partition merged from several acceptors: what phase 1 would have learnt of them.
+/// A partition's state merged from several acceptors: what phase 1 would have learned from them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Merged {
-    /// Highest promise, floor and instance of any.
+    /// The highest promise, floor and instance of any acceptor.
     pub position: Position,
-    /// For each instance the vote of the highest round.
+    /// For each instance, the vote of the highest round.
     pub votes: BTreeMap<u64, StoredVote>,
     digest: Digest,
 }
 
 impl Merged {
-    /// Nothing yet, of acceptors whose values are digested like this.
+    /// Empty, for acceptors that use this digest.
     pub fn of(digest: Digest) -> Merged {
         Merged {
             digest,
@@ -108,7 +102,7 @@ impl Merged {
         }
     }
 
-    /// Take in a piece. In any order, any number of times: the result is the same.
+    /// Merge a piece. Pieces may be added in any order and more than once, with the same result.
     pub fn add(&mut self, piece: &Piece) -> Result<(), Conflict> {
         let (own, other) = (&mut self.position, &piece.position);
         own.promise = own.promise.max(other.promise);
@@ -129,7 +123,7 @@ impl Merged {
     }
 }
 
-/// The higher round counts; of one round, the copy that can be read.
+/// The higher round wins; within one round, an intact copy wins.
 fn replaces(vote: &StoredVote, held: &StoredVote, digest: Digest) -> Result<bool, Conflict> {
     if vote.vround != held.vround {
         return Ok(vote.vround > held.vround);
@@ -146,49 +140,48 @@ fn replaces(vote: &StoredVote, held: &StoredVote, digest: Digest) -> Result<bool
 /// Why an acceptor's state could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptorError {
-    /// A packet program keeps a slot.
+    /// A packet program holds a slot.
     #[error(
         "partition {partition}: slot {slot} stays taken by a packet program; it is tried again"
     )]
     Taken {
-        /// Partition.
         partition: usize,
-        /// Slot of its ring.
+        /// Slot in the partition's ring.
         slot: usize,
     },
-    /// The host is gone, or its disk failed.
+    /// The host is unreachable, or its disk failed.
     #[error("the acceptor's state cannot be reached: {0}; it is tried again")]
     Unreachable(String),
 }
 
-/// The acceptor of a host, under its packet programs. All calls may be repeated.
+/// A host's acceptor, underneath its packet programs. All calls are idempotent.
 ///
-/// Where votes are durable, a call returns only when what it changed is durable too, and
-/// [`AcceptorState::holds`] is what was found at the start.
+/// With durable votes, a call returns only when its changes are durable, and [`AcceptorState::holds`] returns what was
+/// recovered at the start.
 pub trait AcceptorState {
-    /// How many partitions there are.
+    /// Number of partitions.
     fn partitions(&self) -> usize;
 
-    /// How its values are digested.
+    /// The digest function for values.
     fn digest(&self) -> Digest;
 
-    /// Where a partition stands.
+    /// The positions of a partition.
     fn position(&self, partition: usize) -> Position;
 
-    /// The epoch that the registers carry: no vote of a lower one is cast any more.
+    /// The epoch in the registers: the acceptor no longer votes in lower epochs.
     fn epoch(&self) -> Epoch;
 
-    /// Does it vote?
+    /// Whether it votes.
     fn is_voting(&self) -> bool;
 
-    /// For which epoch the votes held are complete; `None`: for none.
+    /// The epoch for which its votes are complete, if any.
     fn holds(&self) -> Option<Holds>;
 
-    /// Stop voting, and raise the epoch of all partitions. On return every vote of a lower epoch is
-    /// stored and no further one will be.
+    /// Stop voting, and raise the epoch of all partitions. On return, all votes of lower epochs are stored and there
+    /// will be no more.
     fn seal(&mut self, epoch: Epoch) -> Result<(), AcceptorError>;
 
-    /// The votes of a sealed acceptor from an instance on, of about so many bytes.
+    /// A sealed acceptor's votes, starting at an instance; approximately the requested number of bytes.
     fn export(
         &self,
         partition: usize,
@@ -196,15 +189,15 @@ pub trait AcceptorState {
         len_bytes_max: usize,
     ) -> Result<Piece, AcceptorError>;
 
-    /// Make a sealed acceptor's partition equal to `merged`.
+    /// Replace a partition of a sealed acceptor with `merged`.
     fn install(&mut self, partition: usize, merged: &Merged) -> Result<(), AcceptorError>;
 
-    /// All partitions are installed: this is what the acceptor holds now.
+    /// All partitions have been installed: record what the acceptor holds now.
     fn installed(&mut self, holds: Holds) -> Result<(), AcceptorError>;
 
-    /// Begin an epoch with nothing; instances below the first are in the replicas' state.
+    /// Enter an epoch empty; instances below `first` are in the replicas' state.
     fn start_fresh(&mut self, epoch: Epoch, first: &[u64]) -> Result<(), AcceptorError>;
 
-    /// Vote in the epoch that it was sealed for.
+    /// Start voting in the epoch for which it was sealed.
     fn open(&mut self) -> Result<(), AcceptorError>;
 }

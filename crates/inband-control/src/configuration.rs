@@ -1,4 +1,4 @@
-//! The configuration of a cluster: who is in it, in which part, since which epoch.
+//! The configuration of a cluster: its members, their roles and the epoch.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -17,8 +17,8 @@ pub const ACCEPTORS_MAX: usize = 15;
 /// Most replicas of one configuration: each gets a copy of every vote.
 pub const REPLICAS_MAX: usize = 15;
 
-/// Drawn at random when a host's state directory is made, and kept there. A host that comes with a
-/// known id and another identity has lost what the cluster trusts it to remember.
+/// Drawn at random when a host's state directory is created, and stored there. A host with a known id and a different
+/// identity has lost what the cluster relies on it to remember.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Identity(pub u64);
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// What a node does. A node may do several things.
+/// The roles of a node. A node may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Parts {
     /// Votes on values.
@@ -37,58 +37,56 @@ pub struct Parts {
     pub replica: bool,
     /// May lead a partition.
     pub leader: bool,
-    /// Keeps the replicated configuration: votes in Raft.
+    /// Stores the replicated configuration: votes in Raft.
     pub controller: bool,
 }
 
-/// One node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Id on the wire, never used again for another host.
+    /// Id on the wire; never reused for another host.
     pub node: NodeId,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// Where its packets go.
+    /// Destination of its packets.
     pub data: SocketAddrV4,
-    /// Where its control service listens.
+    /// Address of its control service.
     pub control: SocketAddr,
-    /// What it does.
     pub parts: Parts,
-    /// `None` until the host has reported for the first time.
+    /// `None` until the host has reported.
     pub identity: Option<Identity>,
 }
 
-/// With what the acceptors of an epoch begin.
+/// The initial state of an epoch's acceptors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Beginning {
-    /// Empty: everything below these instances (one a partition) is in the replicas' state.
+    /// Empty: everything below these instances (one per partition) is in the replicas' state.
     Fresh(Vec<u64>),
-    /// With the merged votes of a majority of the epoch before; to be installed.
+    /// The merged votes of a majority of the previous epoch; to be installed.
     Merged,
-    /// Never: nobody votes in this epoch. Replicas that have entered it deliver nothing of an earlier one, so what
-    /// they then report is final, and the epoch after it can begin behind that.
+    /// No acceptor votes in this epoch. Replicas that have entered it deliver nothing from earlier epochs, so the
+    /// positions that they then report are final, and the next epoch can start after them.
     Halted,
 }
 
-/// Who is in the cluster in one epoch.
+/// The members of the cluster in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
-    /// Votes carry it. Acceptors and their states change only with it.
+    /// Carried by votes. Acceptors and their state change only together with it.
     pub epoch: Epoch,
-    /// Of the replicated state when this last changed: higher is newer.
+    /// The revision of the replicated state when the configuration last changed: higher is newer.
     pub revision: u64,
-    /// Everybody, by id.
+    /// All members, by id.
     pub members: BTreeMap<NodeId, Member>,
-    /// For each partition the nodes that may lead it, the preferred one first.
+    /// For each partition, the nodes that may lead it, in order of preference.
     pub leaders: Vec<Vec<NodeId>>,
-    /// With what its acceptors begin.
+    /// The initial state of its acceptors.
     pub beginning: Beginning,
 }
 
 impl Configuration {
     /// Ids of the members for which `is` holds, ascending.
     pub fn nodes(&self, is: impl Fn(&Parts) -> bool) -> Vec<NodeId> {
-        // The keys: whoever gets these ids looks members up by them, and a message may lie.
+        // The map's keys, because callers look members up by these ids and a message may lie.
         let members = self.members.iter();
         members
             .filter(|(_, member)| is(&member.parts))
@@ -96,38 +94,36 @@ impl Configuration {
             .collect()
     }
 
-    /// The acceptors' ids, ascending.
     pub fn acceptors(&self) -> Vec<NodeId> {
         self.nodes(|parts| parts.acceptor)
     }
 
-    /// The replicas' ids, ascending.
     pub fn replicas(&self) -> Vec<NodeId> {
         self.nodes(|parts| parts.replica)
     }
 
-    /// Ids of the nodes that keep the configuration, ascending.
+    /// The controllers' ids, ascending.
     pub fn controllers(&self) -> Vec<NodeId> {
         self.nodes(|parts| parts.controller)
     }
 
-    /// Is this node an acceptor here?
+    /// Whether this node is an acceptor in this configuration.
     pub fn is_acceptor(&self, node: NodeId) -> bool {
         self.members.get(&node).is_some_and(|m| m.parts.acceptor)
     }
 
-    /// So many acceptors decide.
+    /// The number of acceptors that form a majority.
     pub fn majority(&self) -> usize {
         majority(self.acceptors().len())
     }
 
-    /// How many partitions there are.
+    /// Number of partitions.
     pub fn partitions(&self) -> usize {
         self.leaders.len()
     }
 }
 
-/// More than half of `count`.
+/// The smallest number that is more than half of `count`.
 pub fn majority(count: usize) -> usize {
     count / 2 + 1
 }

@@ -1,9 +1,8 @@
-//! The coordinator, sans-I/O: on the host that leads the controllers, turns what hosts report into
-//! commands for the replicated log and orders for hosts.
+//! The coordinator, sans-I/O. It runs on the host that leads the controllers, and turns hosts' reports into commands
+//! for the replicated log and orders for hosts.
 //!
-//! It keeps nothing that must not be lost. Two coordinators at once, or one that is out of date, do no
-//! harm: what counts is the order of the commands in the log, and an order carries the epoch of the
-//! reconfiguration it belongs to.
+//! It has no state that must survive. Two coordinators at the same time, or an outdated one, do no harm: only the order
+//! of commands in the log counts, and an order carries the epoch of its reconfiguration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,51 +16,50 @@ use crate::outbox::{Outbox, To};
 use crate::state::{Change, Command, Pending, Phase, Refusal, State};
 use crate::timing::{Micros, Timing};
 
-/// Rules that tests break, to see that the checks notice.
+/// Protocol rules that tests break to verify that the checks detect it.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Broken {
-    /// Acceptors that lost their memory count for the sealed majority.
+    /// Acceptors that lost their memory count towards the sealed majority.
     pub forgetful_count: bool,
-    /// Each acceptor merges a majority of its own.
+    /// Each acceptor merges its own choice of a majority.
     pub sealed_not_fixed: bool,
-    /// An epoch is opened before anybody has installed.
+    /// An epoch is opened before any acceptor has installed.
     pub opens_early: bool,
     /// An acceptor that never voted counts before it has noted that it never will.
     pub fence_not_awaited: bool,
 }
 
-/// What a host last reported, and when.
+/// A host's latest report, and when it arrived.
 #[derive(Debug, Clone)]
 pub struct LastReport {
-    /// Its words.
     pub report: Report,
-    /// When they came.
+    /// When it arrived.
     pub at: Micros,
 }
 
-/// Why there is no reconfiguration although an acceptor does not vote, or why one does not go on.
+/// Why there is no reconfiguration although an acceptor does not vote, or why one makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
-    /// Nothing to wait for.
+    /// Nothing is blocked.
     Nothing,
     /// Acceptors that are needed cannot be reached.
     Unreachable(Vec<NodeId>),
-    /// So many acceptors have lost their memory that nobody can know what was chosen.
+    /// Too many acceptors have lost their memory to determine what was chosen.
     MajorityLost(Vec<NodeId>),
 }
 
-/// See the module.
 pub struct Coordinator {
     timing: Timing,
     hosts: BTreeMap<NodeId, LastReport>,
-    /// When it began to listen without a longer pause, and when it last did: it may not have heard hosts that live.
+    /// When it started to listen without a long pause, and when it last listened: before enough time has passed it may
+    /// not have heard from live hosts.
     listened: Option<(Micros, Micros)>,
-    /// Since when an acceptor that could vote does not.
+    /// Since when an acceptor that could vote has not been voting.
     idle_since: Option<Micros>,
     backoff: Micros,
     repair_not_before: Micros,
-    /// Of the reconfiguration under way: which, how far, and since when.
+    /// The reconfiguration in progress: epoch, phase, and progress.
     watched: (Epoch, bool, u64),
     moved_at: Micros,
     majority_installed_at: Option<Micros>,
@@ -74,7 +72,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator that has just been made and has heard of nobody.
+    /// A new coordinator without reports.
     pub fn new(timing: Timing) -> Coordinator {
         Coordinator {
             timing,
@@ -95,17 +93,17 @@ impl Coordinator {
         }
     }
 
-    /// What hosts reported.
+    /// The latest reports, by host.
     pub fn hosts(&self) -> &BTreeMap<NodeId, LastReport> {
         &self.hosts
     }
 
-    /// What keeps the cluster from repairing itself.
+    /// Why the cluster cannot repair itself, if it is blocked.
     pub fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
-    /// A host reported; it gets its orders. Returns a command to propose, if this is cause for one.
+    /// Process a host's report and send the host its orders. Returns a command to propose, if the report requires one.
     pub fn on_report(
         &mut self,
         now: Micros,
@@ -131,7 +129,7 @@ impl Coordinator {
             .and_then(|command| self.propose(now, command))
     }
 
-    /// Time passed, or a command was applied.
+    /// Call when time has passed or a command was applied.
     pub fn on_tick(&mut self, now: Micros, state: &State, out: &mut Outbox) -> Option<Command> {
         self.listen(now);
         if now >= self.due {
@@ -151,25 +149,25 @@ impl Coordinator {
         self.listened = Some((unbroken.map_or(now, |(since, _)| since), now));
     }
 
-    /// Would it have heard every host that lives?
+    /// Whether it has listened long enough to have heard from every live host.
     fn has_listened(&self, now: Micros) -> bool {
         let alive_us = self.timing.alive_us;
         let heard_all = |(since, last)| now >= since + alive_us && now <= last + alive_us;
         self.listened.is_some_and(heard_all)
     }
 
-    /// The state has changed: orders go out at once.
+    /// The state has changed: send orders at once.
     pub fn on_applied(&mut self) {
         self.proposed = None;
         self.due = 0;
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         self.due
     }
 
-    /// The command for a change that somebody wishes for, if it makes sense now.
+    /// The command for a requested change, if the change is valid now.
     pub fn request(&self, now: Micros, state: &State, change: Change) -> Result<Command, Refusal> {
         let in_force = state.in_force()?;
         if let Some(pending) = &state.pending {
@@ -188,7 +186,7 @@ impl Coordinator {
             report.is_some_and(|r| is_new || r.acceptor.as_ref().is_some_and(|a| a.voting))
         };
         check_health(&target.acceptors(), is_healthy)?;
-        // The votes must come from a majority of those in force.
+        // The votes must come from a majority of the acceptors in force.
         let in_force_acceptors = in_force.acceptors();
         check_health(&in_force_acceptors, is_healthy)?;
         Ok(Command::Begin {
@@ -197,14 +195,15 @@ impl Coordinator {
         })
     }
 
-    /// The command for a restart with empty acceptors, right behind what the most advanced replica has
-    /// applied; only if the acceptors cannot go on. `first_instances`: what the caller believes, or nothing.
-    /// A replica that is dead may have applied more than the others: then the caller must say. What a live one has
-    /// applied only its own report tells.
+    /// The command for a restart with empty acceptors, starting right after what the most advanced replica has applied.
+    /// Allowed only if the acceptors cannot continue. `first_instances`: the caller's values, or empty. A dead replica
+    /// may have applied more than the others: then the caller must supply the values. For a live replica only its own
+    /// report counts.
     ///
-    /// Where a log stands though acceptors vote, others may go on, and replicas would deliver more while this is
-    /// decided. Then the first command halts the cluster, and the caller asks again until replicas have said where
-    /// they stopped, and a majority of them holds everything up to there as it holds what is below the trim floor.
+    /// If a log makes no progress although its acceptors vote, other logs may still advance, and replicas would deliver
+    /// more while this is decided. In that case the first command halts the cluster, and the caller asks again until
+    /// the replicas have reported where they stopped, and a majority of them durably holds everything up to there, as
+    /// required below a trim floor.
     pub fn restart(
         &self,
         now: Micros,
@@ -232,7 +231,7 @@ impl Coordinator {
             });
         }
         if self.has_stopped_log(now, in_force) {
-            // What cannot be answered afterwards is refused before anything is halted.
+            // Refuse before halting anything if the restart could not be answered afterwards.
             self.behind_all_applied(now, in_force, first_instances)?;
             return Ok(Command::Halt { opened });
         }
@@ -242,7 +241,7 @@ impl Coordinator {
         }
     }
 
-    /// Does a log stand at its most advanced replica? Another one may only have fallen behind.
+    /// Whether a log is stuck at its most advanced replica. Another replica may merely have fallen behind.
     fn has_stopped_log(&self, now: Micros, in_force: &Configuration) -> bool {
         let replicas = in_force.replicas();
         let reports = || replicas.iter().filter_map(|node| self.alive(now, *node));
@@ -254,7 +253,7 @@ impl Coordinator {
         stopped.any(|stopped| Some(stopped.instance) > applied(stopped.log))
     }
 
-    /// The instance behind the last one that any replica has applied, of each log.
+    /// For each log, the instance after the last one that any replica has applied.
     fn behind_all_applied(
         &self,
         now: Micros,
@@ -298,15 +297,15 @@ impl Coordinator {
         Ok(given)
     }
 
-    /// The report of a live replica that is in this configuration, and has said what it has applied.
+    /// The report of a live replica that is in this configuration and has reported what it has applied.
     fn final_report(&self, now: Micros, in_force: &Configuration, node: NodeId) -> Option<&Report> {
         let report = self.alive(now, node)?;
         let is_final = report.revision >= in_force.revision && report.applied.is_some();
         is_final.then_some(report)
     }
 
-    /// Is the last instance that any live replica has applied held durably by a majority? For dead replicas an
-    /// operator has answered: they are not waited for.
+    /// Whether a majority durably holds everything up to the last instance that any live replica has applied. For dead
+    /// replicas an operator has supplied the values: they are not waited for.
     fn check_durable(&self, now: Micros, in_force: &Configuration) -> Result<(), Refusal> {
         let replicas = in_force.replicas();
         let reports: Vec<&Report> = replicas
@@ -332,7 +331,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The latest report of a host that is not older than what counts as alive.
+    /// The latest report of a host, if it is recent enough for the host to count as alive.
     pub fn alive(&self, now: Micros, node: NodeId) -> Option<&Report> {
         let heard = self.hosts.get(&node)?;
         (now <= heard.at + self.timing.alive_us).then_some(&heard.report)
@@ -343,7 +342,7 @@ impl Coordinator {
         of.iter().filter_map(report).collect()
     }
 
-    /// Nothing is proposed twice within a short time: it may be on its way.
+    /// The same command is not proposed again within a short time: it may be in flight.
     fn propose(&mut self, now: Micros, command: Command) -> Option<Command> {
         if self.proposed.as_ref() == Some(&command) && now < self.propose_at {
             return None;
@@ -362,7 +361,7 @@ impl Coordinator {
         })
     }
 
-    /// Send a host what it needs to be told.
+    /// Send a host its orders.
     fn instruct(&self, node: NodeId, state: &State, out: &mut Outbox) {
         let (Some(heard), Some(opened)) = (self.hosts.get(&node), &state.opened) else {
             return;
@@ -383,7 +382,7 @@ impl Coordinator {
         }
     }
 
-    /// Members, those to come, and those that were removed and should know it.
+    /// Whether a node is a current or future member, or a removed one that must be told.
     fn is_concerned(&self, node: NodeId, state: &State) -> bool {
         state.known.contains_key(&node)
     }
@@ -477,7 +476,7 @@ impl Coordinator {
         }
     }
 
-    /// Note when the reconfiguration last moved.
+    /// Note when the reconfiguration last made progress.
     fn watch(&mut self, now: Micros, pending: &Pending) {
         let acceptors = pending.target.acceptors();
         let reports = acceptors.iter().filter_map(|node| self.hosts.get(node));
@@ -496,7 +495,7 @@ impl Coordinator {
         }
     }
 
-    /// Is there an acceptor that could vote and does not, and can it be helped?
+    /// Start a repair if an acceptor that could vote does not vote.
     fn repair(&mut self, now: Micros, opened: &Configuration) -> Option<Command> {
         let acceptors = opened.acceptors();
         let epoch = opened.epoch;
@@ -537,7 +536,7 @@ impl Coordinator {
         })
     }
 
-    /// What keeps a majority of the acceptors in force from being sealed.
+    /// What prevents a majority of the acceptors in force from being sealed.
     fn obstacle(&self, now: Micros, acceptors: &[NodeId], epoch: Epoch) -> Waiting {
         let last = |node: &NodeId| self.hosts.get(node)?.report.acceptor.as_ref();
         let forgot = |node: &&NodeId| last(node).is_some_and(|a| a.forgot(epoch));
@@ -551,7 +550,7 @@ impl Coordinator {
         Waiting::Unreachable(acceptors.iter().filter(is_silent).copied().collect())
     }
 
-    /// Acceptors that never vote in `opened` again: with votes to give, and without.
+    /// Acceptors that never vote in `opened` again: those with votes to contribute, and those without.
     fn sealed(
         &self,
         acceptors: &[NodeId],
@@ -646,9 +645,9 @@ impl Coordinator {
         })
     }
 
-    /// With other replicas than before, a majority of them must have what the acceptors have trimmed.
-    /// A new one says nothing and copies nothing before the epoch opens, so more than stay are not asked
-    /// for; but as many as leave one that has it, whichever minority is lost.
+    /// If the set of replicas changes, a majority of the new set must have what the acceptors have trimmed. A new
+    /// replica neither reports nor copies anything before the epoch opens, so no more can be required than those that
+    /// stay; but enough that one replica with the data remains whichever minority is lost.
     fn replicas_follow(&self, opened: &Configuration, target: &Configuration) -> bool {
         let replicas = target.replicas();
         if replicas == opened.replicas() || replicas.is_empty() {
@@ -669,7 +668,7 @@ impl Coordinator {
         replicas.iter().filter(has_all).count() >= needed
     }
 
-    /// The trim floors of those that have installed.
+    /// The trim floors of the acceptors that have installed.
     fn floors(&self, target: &Configuration) -> Vec<u64> {
         let mut floors = vec![0; target.partitions()];
         for node in target.acceptors() {

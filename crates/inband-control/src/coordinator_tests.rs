@@ -21,7 +21,7 @@ const ACCEPTOR: Parts = Parts {
     leader: false,
     controller: true,
 };
-/// What acceptors have trimmed: the replicas 1 and 2 hold everything below, 3 is behind.
+/// The trim floor: replicas 1 and 2 hold everything below it, 3 is behind.
 const FLOOR: u64 = 50;
 
 fn member(node: NodeId, parts: Parts) -> Member {
@@ -66,7 +66,7 @@ fn report(node: NodeId, epoch: Epoch, holds: Epoch, applied: u64, number: u64) -
     }
 }
 
-/// Replica 1 leaves and 4 comes. Then only 2 would hold what is trimmed, until 3 has caught up.
+/// Replica 1 leaves and 4 joins. Then only 2 would hold what is trimmed, until 3 has caught up.
 #[test]
 fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
     let mut state = State::default();
@@ -99,8 +99,8 @@ fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
     assert_eq!(tell(report(3, 2, 2, FLOOR - 1, 2)), open);
 }
 
-/// What an epoch that is to follow that of the only replica, 1, waits for: 2 reports with nothing applied,
-/// then 1 with everything.
+/// What an epoch that follows that of the only replica, 1, waits for: 2 reports with nothing applied, then 1 with
+/// everything.
 fn after_the_only_replica(change: Change) -> Option<Command> {
     let mut state = State::default();
     let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
@@ -139,7 +139,7 @@ fn an_empty_replica_joins_the_only_one_and_does_not_take_its_place() {
     );
 }
 
-/// A report that was late says nothing new.
+/// A delayed report carries no news.
 #[test]
 fn an_old_report_does_not_count() {
     let mut state = State::default();
@@ -160,7 +160,7 @@ fn an_old_report_does_not_count() {
     assert_eq!((heard.number, heard.applied), (5, Some(vec![9])));
 }
 
-/// A coordinator that has listened for as long as a host may be silent; and the time.
+/// A coordinator that has listened for as long as a host may be silent; and the current time.
 fn listening(state: &State) -> (Coordinator, Micros) {
     let mut coordinator = Coordinator::new(Timing::default());
     let until = 1000 + Timing::default().alive_us;
@@ -170,7 +170,7 @@ fn listening(state: &State) -> (Coordinator, Micros) {
     (coordinator, until)
 }
 
-/// Acceptors that have all forgotten, on hosts whose replicas have applied so much: where a restart begins.
+/// Where a restart begins if all acceptors have lost their memory and the replicas have applied these instances.
 fn restarted(applied: &[(NodeId, u64)], believed: &[u64]) -> Result<Vec<u64>, Refusal> {
     let mut state = State::default();
     let configuration = Configuration {
@@ -200,7 +200,7 @@ fn restarted(applied: &[(NodeId, u64)], believed: &[u64]) -> Result<Vec<u64>, Re
     Ok(first_instances)
 }
 
-/// Less would give instances that are applied to other values; more would leave a hole.
+/// A lower instance would give applied instances to other values; a higher one would leave a hole.
 #[test]
 fn a_restart_begins_behind_what_the_replicas_report() {
     let otherwise = |given, applied| {
@@ -215,14 +215,14 @@ fn a_restart_begins_behind_what_the_replicas_report() {
     assert_eq!(restarted(&all, &[10]), Ok(vec![10]));
     assert_eq!(restarted(&all, &[9]), otherwise(8, 9));
     assert_eq!(restarted(&all, &[11]), otherwise(10, 9));
-    // The third may have applied more: whoever knows must say.
+    // The third replica may have applied more: the operator must supply the value.
     assert_eq!(restarted(&all[..2], &[]), Err(Refusal::PositionUnknown(3)));
     assert_eq!(restarted(&all[..2], &[11]), Ok(vec![11]));
     assert_eq!(restarted(&all[..2], &[9]), otherwise(8, 9));
 }
 
-/// Acceptors that vote, and a log that stands at an instance that nobody can read: first nobody votes any more, then
-/// the next epoch begins behind what all replicas say after that.
+/// Acceptors vote, but a log is stuck at an instance that cannot be read: first voting is halted, then the next epoch
+/// begins after what all replicas report from then on.
 #[test]
 fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted() {
     let mut state = State::default();
@@ -263,7 +263,7 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted(
         ask(&coordinator, &state, &[]),
         Err(Refusal::PositionUnknown(3))
     );
-    // Two replicas have fallen behind, and the third goes on.
+    // Two replicas have fallen behind, and the third continues.
     tell(&mut coordinator, &state, report_of(3, 1, 12, 1, None));
     assert_eq!(ask(&coordinator, &state, &[]), Err(Refusal::NothingLost));
     for node in [1, 2, 3] {
@@ -281,7 +281,7 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted(
     assert_eq!(state.opened.as_ref().map(|o| o.epoch), Some(2));
     assert_eq!(coordinator.on_tick(1001, &state, &mut Outbox::new()), None);
 
-    // What was said before may not be the last word.
+    // Earlier reports may not be final.
     assert_eq!(
         ask(&coordinator, &state, &[]),
         Err(Refusal::PositionUnknown(1))
@@ -302,7 +302,7 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted(
             );
         }
     }
-    // Only the third has the last one, until another has fetched it.
+    // Only the third replica has the last instance, until another one has fetched it.
     let short = Refusal::NotDurable {
         log: 0,
         applied: 10,
@@ -328,7 +328,7 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted(
     );
 }
 
-/// Three hosts with everything, in the epoch in which nobody votes.
+/// Three hosts with all roles, in the halted epoch.
 fn halted() -> State {
     let mut state = State::default();
     let configuration = Configuration {
@@ -344,7 +344,7 @@ fn halted() -> State {
     state
 }
 
-/// From a host that has entered this epoch, which is also its revision.
+/// A report from a host that has entered this epoch, which is also its revision.
 fn report_from(epoch: Epoch, node: NodeId, applied: u64, durable: u64, number: u64) -> Report {
     let mut report = report(node, epoch, 1, applied, number);
     report.revision = u64::from(epoch);
@@ -352,7 +352,7 @@ fn report_from(epoch: Epoch, node: NodeId, applied: u64, durable: u64, number: u
     report
 }
 
-/// Until it enters the halted epoch a replica delivers more, and clients are answered.
+/// Until it enters the halted epoch, a replica delivers more and clients are answered.
 #[test]
 fn given_positions_do_not_stand_for_replicas_that_have_yet_to_say_theirs() {
     let state = halted();
@@ -371,7 +371,7 @@ fn given_positions_do_not_stand_for_replicas_that_have_yet_to_say_theirs() {
         } => Ok(first_instances),
         other => panic!("{other:?}"),
     };
-    // The third is dead. The others were at 9 when this was said.
+    // The third is dead. The others had applied 9 at the time of this report.
     for node in [1, 2] {
         tell(&mut coordinator, report_from(1, node, 9, 9, 1));
     }
@@ -392,7 +392,7 @@ fn given_positions_do_not_stand_for_replicas_that_have_yet_to_say_theirs() {
     assert_eq!(ask(&coordinator, 30), Ok(vec![30]));
 }
 
-/// One that has just been elected, or that stood still, has not heard those who live.
+/// A coordinator that was just elected, or was suspended, has not heard from live hosts.
 #[test]
 fn given_positions_wait_until_the_coordinator_has_listened() {
     let state = halted();
@@ -418,7 +418,7 @@ fn given_positions_wait_until_the_coordinator_has_listened() {
     assert_eq!(ask(&coordinator, now), unknown);
 }
 
-/// The acceptors are emptied behind the new beginning, as behind a floor.
+/// The acceptors start empty after the new beginning, as after a trim floor.
 #[test]
 fn a_halted_cluster_begins_anew_behind_what_a_majority_holds() {
     let state = halted();
@@ -439,7 +439,7 @@ fn a_halted_cluster_begins_anew_behind_what_a_majority_holds() {
         })
     };
     tell(&mut coordinator, report_from(2, 1, 10, 9, 1));
-    // Of a replica that is dead the operator must know. The one that lives holds it alone.
+    // For a dead replica the operator must supply the value. The live one alone holds it.
     assert_eq!(ask(&coordinator, &[]), Err(Refusal::PositionUnknown(2)));
     assert_eq!(ask(&coordinator, &[11]), held_by(0, 1));
     tell(&mut coordinator, report_from(2, 1, 10, 10, 2));
@@ -450,7 +450,7 @@ fn a_halted_cluster_begins_anew_behind_what_a_majority_holds() {
     for given in [&[][..], &[11]] {
         assert_eq!(ask(&coordinator, given), held_by(1, 2));
     }
-    // Learned from the first, and not yet synced.
+    // Fetched from the first one, but not synced yet.
     tell(&mut coordinator, report_from(2, 3, 10, 8, 2));
     assert_eq!(ask(&coordinator, &[]), held_by(1, 2));
     tell(&mut coordinator, report_from(2, 3, 10, 10, 3));

@@ -1,8 +1,8 @@
-//! The control plane: the cluster's configuration, itself replicated.
+//! The control plane: the cluster's configuration, which is itself replicated.
 //!
-//! It is not on the packet path: the cluster keeps deciding while it is down. It knows who is in the
-//! cluster ([`configuration`]), changes that ([`state`]) on an existing Raft library, watches hosts and
-//! moves them from one epoch into the next ([`coordinator`], [`member`]).
+//! It is not on the packet path: the cluster keeps deciding values while it is down. It stores the cluster's members
+//! ([`configuration`]) and changes them ([`state`]) with an existing Raft library, monitors hosts and moves them from
+//! one epoch to the next ([`coordinator`], [`member`]).
 
 pub mod acceptor;
 pub mod configuration;

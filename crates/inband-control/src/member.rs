@@ -1,9 +1,9 @@
-//! A host's side of reconfigurations, sans-I/O: reports how the host is, and carries out the
-//! coordinator's orders on its acceptor.
+//! A host's side of reconfigurations, sans-I/O: it reports the host's state, and carries out the coordinator's orders
+//! on its acceptor.
 //!
-//! An acceptor votes in an epoch only if it began it empty together with everybody else, or has
-//! installed for exactly this epoch; and it durably notes the epoch before its first vote, so that a
-//! host that has lost its memory knows where it may not vote.
+//! An acceptor votes in an epoch only if it entered the epoch empty together with all other acceptors, or has installed
+//! the merged votes for exactly this epoch. It durably notes the epoch before its first vote, so that a host that has
+//! lost its memory knows where it must not vote.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,16 +22,16 @@ use crate::timing::{Micros, Timing, PIECE_LEN_BYTES};
 pub struct Fences {
     /// The highest epoch it ever voted in.
     pub entered: Epoch,
-    /// It never begins to vote in this epoch or a lower one.
+    /// It never starts to vote in this epoch or a lower one.
     pub fenced: Epoch,
 }
 
-/// Where the [`Fences`] are kept.
+/// Storage for the [`Fences`].
 pub trait Notes {
-    /// What was noted last.
+    /// The last noted fences.
     fn fences(&self) -> Fences;
 
-    /// Note; durable on return.
+    /// Store the fences; durable on return.
     fn note(&mut self, fences: Fences) -> Result<(), NoteError>;
 }
 
@@ -40,53 +40,50 @@ pub trait Notes {
 #[error("the acceptor's epoch cannot be noted, so it does not vote: {0}")]
 pub struct NoteError(pub String);
 
-/// Why an order could not be carried out now. It is tried again.
+/// Why an order could not be carried out now. It is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
-    /// Of the acceptor.
+    /// The acceptor failed.
     #[error(transparent)]
     Acceptor(#[from] AcceptorError),
-    /// Of the notes.
+    /// The fences could not be stored.
     #[error(transparent)]
     Note(#[from] NoteError),
-    /// Of what the others hold.
+    /// The other acceptors' votes conflict.
     #[error(transparent)]
     Conflict(#[from] Conflict),
 }
 
-/// Who this host is.
+/// The identity and addresses of this host.
 #[derive(Debug, Clone)]
 pub struct MemberConfig {
-    /// Its node id.
     pub node: NodeId,
-    /// Its identity.
     pub identity: Identity,
-    /// Of this process; durable, each used once, ascending.
+    /// Number of this process run: durable, never reused, ascending.
     pub life: u64,
-    /// Where its control service listens.
+    /// Address of its control service.
     pub control: SocketAddr,
-    /// The controllers, as far as known at the start.
+    /// The controllers known at the start.
     pub controllers: Vec<(NodeId, SocketAddr)>,
-    /// What all hosts of a cluster must have in common, in words. Controllers refuse a host that says
-    /// anything else than they do.
+    /// A textual summary of the settings that all hosts of a cluster must share. Controllers refuse a host whose
+    /// summary differs from theirs.
     pub settings: String,
-    /// Times.
     pub timing: Timing,
 }
 
-/// Rules that tests break, to see that the checks notice.
+/// Protocol rules that tests break to verify that the checks detect it.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Broken {
-    /// An acceptor that was sealed votes on with its own votes instead of the merged ones.
+    /// A sealed acceptor continues to vote with its own votes instead of the merged ones.
     pub survivors_keep_their_votes: bool,
-    /// An acceptor that lost its memory votes in the epoch it finds.
+    /// An acceptor that lost its memory votes in the epoch that it finds.
     pub votes_after_restart: bool,
-    /// An acceptor that was sealed does not note that it never votes in the old epoch.
+    /// A sealed acceptor does not note that it never votes in the old epoch.
     pub fence_not_noted: bool,
 }
 
-/// A question to a source that is not yet answered in full.
+/// A query to a source that has not been answered completely.
 #[derive(Debug)]
 struct Source {
     address: SocketAddr,
@@ -107,7 +104,7 @@ struct Installing {
     stalled_at: Micros,
 }
 
-/// What a coordinator waits to hear.
+/// State whose change a coordinator waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct News {
     revision: u64,
@@ -116,7 +113,6 @@ struct News {
     fences: Fences,
 }
 
-/// See the module.
 pub struct MemberAgent<A, N> {
     config: MemberConfig,
     acceptor: Option<A>,
@@ -137,7 +133,7 @@ pub struct MemberAgent<A, N> {
 }
 
 impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
-    /// A host that has just started. Its acceptor, if it has one, does not vote.
+    /// A host that has just started. Its acceptor, if it has one, does not vote yet.
     pub fn new(config: MemberConfig, acceptor: Option<A>, notes: N) -> MemberAgent<A, N> {
         MemberAgent {
             config,
@@ -164,43 +160,42 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.configuration.as_ref()
     }
 
-    /// The configuration that was entered since the last call.
+    /// The configuration entered since the last call, if any.
     pub fn take_entered(&mut self) -> Option<&Configuration> {
         let entered = std::mem::take(&mut self.entered);
         self.configuration.as_ref().filter(|_| entered)
     }
 
-    /// The acceptor.
     pub fn acceptor(&self) -> Option<&A> {
         self.acceptor.as_ref()
     }
 
-    /// What keeps this host from doing what it was ordered to; it tries again.
+    /// Why an order could not be carried out; it is retried.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// Why the cluster does not take this host.
+    /// Why the cluster refuses this host, if it does.
     pub fn refused(&self) -> Option<&Refusal> {
         self.refused.as_ref()
     }
 
-    /// Is it taking over votes, and for which epoch?
+    /// The epoch for which it is taking over votes, if it is.
     pub fn installing_for(&self) -> Option<Epoch> {
         self.installing.as_ref().map(|i| i.order.target)
     }
 
-    /// How far this replica is.
+    /// Set this replica's positions.
     pub fn set_positions(&mut self, positions: ReplicaPositions) {
         self.positions = Some(positions);
     }
 
-    /// The logs of this replica that stand still.
+    /// Set the logs of this replica that make no progress.
     pub fn set_stopped(&mut self, stopped: Vec<StoppedLog>) {
         self.stopped = stopped;
     }
 
-    /// An order of a coordinator.
+    /// Carry out an order of a coordinator.
     pub fn on_order(&mut self, now: Micros, order: Order, out: &mut Outbox) {
         let result = match order {
             Order::Enter(configuration) => self.enter(configuration),
@@ -215,8 +210,8 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.report_news(now, out);
     }
 
-    /// Another acceptor's host asks for votes. Answered only while they are sealed for just this
-    /// purpose: what is voted later is none of the asker's.
+    /// Another acceptor's host requests votes. Answered only while they are sealed for exactly this purpose: later
+    /// votes are not for that host.
     pub fn on_pull(&mut self, pull: Pull, out: &mut Outbox) {
         let Some(acceptor) = &self.acceptor else {
             return;
@@ -248,7 +243,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         serves.then_some(holds)
     }
 
-    /// The answer to a pull.
+    /// Process the answer to a pull.
     pub fn on_pulled(
         &mut self,
         now: Micros,
@@ -279,7 +274,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.note_trouble(result);
     }
 
-    /// Time passed.
+    /// Call when time has passed.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         let result = self.align().and_then(|()| self.install_again(now, out));
         self.note_trouble(result);
@@ -289,7 +284,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.report_news(now, out);
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         let installing = self.installing.as_ref();
         installing.map_or(self.report_at, |i| i.retry_at.min(self.report_at))
@@ -323,7 +318,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.align()
     }
 
-    /// Make the acceptor what the configuration says.
+    /// Bring the acceptor into the state that the configuration requires.
     fn align(&mut self) -> Result<(), MemberError> {
         let (Some(configuration), Some(acceptor)) = (&self.configuration, &self.acceptor) else {
             return Ok(());
@@ -378,7 +373,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         Ok(acceptor.open()?)
     }
 
-    /// Before the first vote in an epoch: after losing its memory it must not vote there again.
+    /// Required before the first vote in an epoch: after losing its memory the acceptor must not vote there again.
     fn note_entered(&mut self, epoch: Epoch) -> Result<(), MemberError> {
         let mut fences = self.notes.fences();
         if fences.entered < epoch {
@@ -388,7 +383,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         Ok(())
     }
 
-    /// No vote below `target` from now on, in this life or a later one.
+    /// Never vote below `target` again, in this process run or a later one.
     fn seal(&mut self, target: Epoch) -> Result<(), MemberError> {
         let Some(acceptor) = &mut self.acceptor else {
             return Ok(());
@@ -455,7 +450,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.install_on(now, out)
     }
 
-    /// Choose whom to ask for the current partition: one that has it all, or all that were sealed.
+    /// Choose the sources for the current partition: one that has everything, or all that were sealed.
     fn plan(&mut self) {
         let own = self.config.node;
         let digest = self.acceptor.as_ref().map(A::digest).unwrap_or_default();
@@ -481,7 +476,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         installing.merged = Merged::of(digest);
     }
 
-    /// Ask the sources that are not done, or the one given.
+    /// Query the sources that have not finished, or only the given one.
     fn ask(&self, only: Option<NodeId>, out: &mut Outbox) {
         let Some(installing) = &self.installing else {
             return;
@@ -501,7 +496,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         }
     }
 
-    /// Take what this host has itself; if a partition is complete install it and go on.
+    /// Merge this host's own votes. If a partition is complete, install it and continue with the next one.
     fn install_on(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
         loop {
             self.take_own()?;
@@ -529,7 +524,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         }
     }
 
-    /// If this host is among the sources: its own votes.
+    /// If this host is among the sources, merge its own votes.
     fn take_own(&mut self) -> Result<(), MemberError> {
         let (Some(installing), Some(acceptor)) = (&mut self.installing, &self.acceptor) else {
             return Ok(());
@@ -566,8 +561,8 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.install_on(now, out)
     }
 
-    /// Report at once what the coordinator waits for. An order that changed nothing is not news:
-    /// answering each would have the two talk without end.
+    /// Report at once what the coordinator waits for. An order that changed nothing is not news: answering each of them
+    /// would create an endless exchange.
     fn report_news(&mut self, now: Micros, out: &mut Outbox) {
         if self.news() != self.told {
             self.report(now, out);

@@ -1,4 +1,4 @@
-//! One member, message by message.
+//! A single member, message by message.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -206,7 +206,7 @@ fn votes_in_an_epoch_only_after_installing_for_it() {
     assert!(is_voting(&member));
 }
 
-/// It was sealed, and counted as one that never voted in epoch 5. Orders for epoch 5 come late.
+/// It was sealed and counted as one that never voted in epoch 5. Orders for epoch 5 arrive late.
 fn votes_after_it_counted_as_abstaining(broken: Broken) -> bool {
     let notes = Paper::default();
     let mut member = start(3, 1, &notes);

@@ -1,5 +1,5 @@
-//! What hosts and the coordinator tell each other. Messages may be lost, repeated and late: each says
-//! what is the case, or what is wanted, and never "one more".
+//! Messages between hosts and the coordinator. They may be lost, duplicated and delayed, so each states an absolute
+//! fact or goal, never a relative change.
 
 use std::net::SocketAddr;
 
@@ -9,106 +9,103 @@ use crate::acceptor::{Holds, Piece, Position};
 use crate::configuration::{Configuration, Epoch, Identity, NodeId};
 use crate::state::Refusal;
 
-/// A host's words about itself, sent to every controller again and again.
+/// A host's report about itself, sent to every controller periodically.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Who.
     pub node: NodeId,
-    /// Which host it is.
     pub identity: Identity,
-    /// Of the process; durable, each used once. A higher one has forgotten what is in memory only.
+    /// Number of the process run: durable, never reused. A process with a higher one has lost what was only in memory.
     pub life: u64,
-    /// Of the report within this life.
+    /// Number of the report within this process run.
     pub number: u64,
-    /// Where its control service listens.
+    /// Address of its control service.
     pub control: SocketAddr,
-    /// Revision of the configuration it is in; 0: of none.
+    /// Revision of its configuration; 0: none.
     pub revision: u64,
-    /// If it has an acceptor.
+    /// Set if it has an acceptor.
     pub acceptor: Option<AcceptorReport>,
-    /// If it is a replica: the last instance of each partition that it has applied, be it in memory. `None` until it
+    /// Set if it is a replica: the last applied instance of each partition, possibly only in memory. `None` until it
     /// has entered the configuration of `revision`.
     pub applied: Option<Vec<u64>>,
-    /// Of that, what counts for the trim floor: with durability `sync` synced, otherwise written. Empty without
-    /// `applied`.
+    /// The last instances that count for the trim floor: synced ones with durability `sync`, otherwise written ones.
+    /// Empty if `applied` is `None`.
     pub durable: Vec<u64>,
-    /// If it is a replica: the logs that stand still.
+    /// If it is a replica: the logs that make no progress.
     pub stopped: Vec<StoppedLog>,
-    /// What all hosts must have in common, see [`crate::member::MemberConfig::settings`].
+    /// Settings that all hosts must share; see [`crate::member::MemberConfig::settings`].
     pub settings: String,
 }
 
-/// How far a replica is: an instance a partition.
+/// A replica's positions: one instance per partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplicaPositions {
-    /// The last one applied, be it in memory.
+    /// The last applied instances, possibly only in memory.
     pub applied: Vec<u64>,
-    /// The last one that counts for the trim floor.
+    /// The last instances that count for the trim floor.
     pub durable: Vec<u64>,
 }
 
-/// A log of which a replica delivers nothing although there is something to deliver.
+/// A log from which a replica delivers nothing although values are pending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoppedLog {
-    /// Which.
     pub log: u32,
     /// The instance that the replica waits for.
     pub instance: u64,
-    /// For how long.
+    /// How long it has been waiting.
     pub for_ms: u64,
     /// Acceptors whose vote for this instance has a value that does not match its digest.
     pub unreadable_at: Vec<NodeId>,
 }
 
-/// How an acceptor is.
+/// The state of an acceptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptorReport {
-    /// The epoch in its registers: no vote of a lower one is cast any more.
+    /// The epoch in its registers: it no longer votes in lower epochs.
     pub epoch: Epoch,
-    /// It votes in that epoch.
+    /// Whether it votes in that epoch.
     pub voting: bool,
-    /// For which epoch what it remembers is complete.
+    /// The epoch for which its votes are complete.
     pub holds: Option<Holds>,
-    /// The highest epoch it ever voted in, as it has durably noted.
+    /// The highest epoch that it ever voted in, as durably noted.
     pub entered: Epoch,
-    /// It will never begin to vote in this epoch or a lower one, as it has durably noted.
+    /// It never starts to vote in this epoch or a lower one, as durably noted.
     pub fenced: Epoch,
-    /// Steps of installing done so far; moves while it makes progress.
+    /// Number of installation steps completed; increases while there is progress.
     pub progress: u64,
-    /// Where each partition stands.
+    /// The positions of each partition.
     pub positions: Vec<Position>,
 }
 
 impl AcceptorReport {
-    /// What it remembers contains whatever it voted in `opened`, or whatever was chosen there.
+    /// Whether its memory contains everything that it voted for in `opened`, or everything that was chosen there.
     pub fn contributes(&self, opened: Epoch) -> bool {
         self.holds.is_some_and(|holds| holds.serves(opened))
     }
 
-    /// It never voted in `opened`.
+    /// Whether it never voted in `opened`.
     pub fn never_voted(&self, opened: Epoch) -> bool {
         self.entered < opened
     }
 
-    /// It voted in `opened` and does not know for what.
+    /// Whether it voted in `opened` and has lost those votes.
     pub fn forgot(&self, opened: Epoch) -> bool {
         !self.contributes(opened) && !self.never_voted(opened)
     }
 }
 
-/// What the coordinator wants of a host.
+/// An order of the coordinator to a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// This is the configuration in force: be in it.
+    /// Enter this configuration, which is in force.
     Enter(Configuration),
-    /// Stop voting in epochs below `target`, forever.
+    /// Permanently stop voting in epochs below `target`.
     Seal {
         /// Epoch of the reconfiguration.
         target: Epoch,
     },
     /// Take over the votes of an epoch that has ended.
     Install(InstallOrder),
-    /// This host has no place here.
+    /// The cluster refuses this host.
     Refused(Refusal),
 }
 
@@ -117,24 +114,23 @@ pub enum Order {
 pub struct InstallOrder {
     /// Epoch of the reconfiguration.
     pub target: Epoch,
-    /// The epoch in force, whose votes these are.
+    /// The epoch in force, from which the votes come.
     pub base: Epoch,
-    /// All of these together have the state to be installed ...
+    /// All of these together have the state to install ...
     pub sealed: Vec<(NodeId, SocketAddr)>,
-    /// ... and each of these has it whole.
+    /// ... and each of these has all of it.
     pub holders: Vec<(NodeId, SocketAddr)>,
 }
 
-/// Ask a sealed acceptor for its votes.
+/// A request for a sealed acceptor's votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pull {
     /// Epoch of the reconfiguration.
     pub target: Epoch,
     /// The epoch in force.
     pub base: Epoch,
-    /// Partition.
     pub partition: u32,
-    /// First instance asked for; 0: from the floor on.
+    /// First instance requested; 0: from the trim floor on.
     pub from: u64,
 }
 
@@ -145,15 +141,15 @@ pub enum Message {
     Report(Report),
     /// Coordinator to host.
     Order(Order),
-    /// Acceptor's host to another's.
+    /// From an acceptor's host to another one.
     Pull(Pull),
-    /// The answer.
+    /// The answer to a pull.
     Pulled {
-        /// To this question.
+        /// The request.
         pull: Pull,
-        /// The asked one has installed for the target already.
+        /// The sender has already installed for the target epoch.
         whole: bool,
-        /// What was asked for.
+        /// The requested votes.
         piece: Piece,
     },
 }

@@ -1,16 +1,16 @@
-//! What a state machine wants sent: it owns no socket.
+//! Messages that a sans-I/O state machine wants to send.
 
 use std::net::SocketAddr;
 
 use crate::configuration::NodeId;
 use crate::message::Message;
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     /// A node's control service.
     Node(NodeId, SocketAddr),
-    /// Whoever sent the message that is being handled.
+    /// The sender of the message being handled.
     Sender,
 }
 
@@ -21,17 +21,15 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An empty outbox.
     pub fn new() -> Outbox {
         Outbox::default()
     }
 
-    /// Send a message.
     pub fn send(&mut self, to: To, message: Message) {
         self.messages.push((to, message));
     }
 
-    /// Take all messages out.
+    /// Take out all messages.
     pub fn drain(&mut self) -> impl Iterator<Item = (To, Message)> + '_ {
         self.messages.drain(..)
     }

@@ -1,4 +1,4 @@
-//! The controllers' Raft group: the configuration's state over a log on each controller's disk.
+//! The controllers' Raft group: the configuration state over a log on each controller's disk.
 
 use inband_raft::{OnePart, StateMachine, Tuning};
 use inband_storage::Storage;
@@ -8,21 +8,20 @@ use crate::state::{Command, Refusal, State};
 
 pub use inband_raft::{node_of, RaftError, RaftMessage};
 
-/// A controller's part in Raft.
+/// A controller's Raft node.
 pub type RaftNode = inband_raft::RaftNode<State>;
-/// What came of handling an event.
+/// The result of handling an event.
 pub type Outcome = inband_raft::Outcome<Done>;
 
 /// A command that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
-    /// The command.
     pub command: Command,
-    /// What became of it.
+    /// Its result.
     pub result: Result<(), Refusal>,
 }
 
-/// Open the log in `storage`, which is its own, or begin one: then `random` decides its id.
+/// Open the log in `storage`, which must be used for nothing else, or create one; a new log gets its id from `random`.
 pub fn open(storage: Box<dyn Storage>, node: NodeId, random: u64) -> Result<RaftNode, RaftError> {
     RaftNode::open(storage, node, random, Tuning::default())
 }

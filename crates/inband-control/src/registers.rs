@@ -1,5 +1,5 @@
-//! [`AcceptorState`] of an acceptor whose votes are in memory only: the registers of a soft switch, or
-//! of the packet programs in the kernel.
+//! [`AcceptorState`] of an acceptor whose votes are only in memory: in the registers of a soft switch, or of the packet
+//! programs in the kernel.
 
 use std::ops::Deref;
 
@@ -10,10 +10,10 @@ use inband_paxos::dataplane::soft::{Geometry, Registers};
 use crate::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position, StoredVote};
 use crate::configuration::Epoch;
 
-/// Bytes of a vote besides its value, in the length of a piece.
+/// Size of a vote besides its value, when measuring a piece.
 const VOTE_LEN_BYTES: usize = 64;
 
-/// See the module. `R` gives the registers: a reference, or something that shares their ownership.
+/// `R` provides the registers: a reference, or something that shares their ownership.
 #[derive(Debug, Clone)]
 pub struct RegisterState<R> {
     registers: R,
@@ -23,12 +23,12 @@ pub struct RegisterState<R> {
 }
 
 impl<R: Deref<Target = Registers>> RegisterState<R> {
-    /// An acceptor that has just started and knows nothing: it does not vote. Of a cluster without keys.
+    /// An acceptor that has just started without state, in a cluster without keys: it does not vote.
     pub fn new(registers: R, geometry: Geometry) -> RegisterState<R> {
         RegisterState::restored(registers, geometry, Digest::PLAIN, None)
     }
 
-    /// One whose votes may have outlived the process: they are complete for `holds`.
+    /// An acceptor whose votes may have outlived the process: they are complete for `holds`.
     pub fn restored(
         registers: R,
         geometry: Geometry,

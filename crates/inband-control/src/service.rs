@@ -1,5 +1,5 @@
-//! The control service of one host: the state machines of this crate, a thread, a listening socket and
-//! a disk. Slow on purpose, and off the packet path.
+//! The control service of one host: this crate's state machines with a thread, a listening socket and a disk. Slow on
+//! purpose, and off the packet path.
 
 mod call;
 mod files;
@@ -35,88 +35,86 @@ use files::FileNotes;
 pub use net::ListenerCounters;
 use net::{Announcement, Body, Event, Frame, ListenerState};
 
-/// A tick of Raft.
+/// Interval between Raft ticks.
 const RAFT_TICK_US: Micros = 50_000;
-/// Between two announcements of a controller's log.
+/// Interval between announcements of a controller's log.
 const ANNOUNCE_US: Micros = 500_000;
-/// The same while the log is in no group: the cluster's beginning waits for it.
+/// The same while the log belongs to no group: founding the cluster waits for it.
 const ANNOUNCE_NEW_US: Micros = 100_000;
-/// A call that was not applied by then has an unknown outcome.
+/// A call that was not applied within this time has an unknown outcome.
 const CALL_US: Micros = 5_000_000;
-/// Events waiting for the service's thread.
+/// Most events queued for the service's thread.
 const EVENTS_MAX: usize = 1024;
 /// How often a host without a configuration logs what it waits for.
 const WAIT_LOG_US: Micros = 10_000_000;
-/// Directory of the log within the control directory.
+/// The log's directory within the control directory.
 const RAFT_DIR: &str = "raft";
 
-/// What a service needs to know at its start.
+/// What a service needs at its start.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// Name of the cluster: services of another one are not listened to.
+    /// Name of the cluster: messages from services of other clusters are ignored.
     pub cluster: String,
-    /// This node.
     pub node: NodeId,
-    /// Of this process; durable, each used once, ascending.
+    /// Number of this process run: durable, never reused, ascending.
     pub life: u64,
-    /// Where this service listens, as others reach it.
+    /// The address of this service, as others reach it.
     pub control: SocketAddr,
-    /// A directory of its own.
+    /// A directory for its exclusive use.
     pub dir: PathBuf,
-    /// The highest epoch that the acceptor has voted in as far as is known from elsewhere.
+    /// The highest epoch that the acceptor has voted in, as far as other sources tell.
     pub entered: Epoch,
-    /// The cluster's first configuration. Its first controller founds the group once all the others
-    /// are up; later configurations are told by the controllers.
+    /// The cluster's first configuration. Its first controller founds the group once all the others are up; later
+    /// configurations come from the controllers.
     pub first: Configuration,
     /// See [`MemberConfig::settings`].
     pub settings: String,
-    /// Times.
     pub timing: Timing,
-    /// How services talk to each other.
+    /// The transport between services.
     pub transport: Transport,
 }
 
-/// What the host does for its service.
+/// The host's callbacks for its service.
 pub trait Hooks: Send {
-    /// This configuration is in force, and the host is in it from now on.
+    /// This configuration is in force, and the host has entered it.
     fn entered(&mut self, configuration: &Configuration);
 
-    /// The cluster does not take this host, for this reason.
+    /// The cluster refuses this host for this reason.
     fn refused(&mut self, refusal: &Refusal);
 
-    /// How far the host is, if it is a replica and has entered the configuration that it was told last.
+    /// The host's positions, if it is a replica and has entered the configuration of which it was last told.
     fn positions(&mut self) -> Option<ReplicaPositions>;
 
-    /// The logs that stand still, if the host is a replica.
+    /// The logs that make no progress, if the host is a replica.
     fn stopped(&mut self) -> Vec<StoppedLog>;
 }
 
 /// Why a service did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// Its socket.
+    /// The socket could not be opened.
     #[error("control service: cannot listen at {address}: {source}; is another host running with it, and does this machine have the address?")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Its files.
+    /// Its files are damaged or inaccessible.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// Its disk.
+    /// Its disk failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Its log.
+    /// Its Raft log could not be opened.
     #[error(transparent)]
     Raft(#[from] RaftError),
-    /// The system has no thread left.
+    /// A thread could not be created.
     #[error("control service: no thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// A running service. Stops when it is dropped.
+/// A running service. Stopped on drop.
 pub struct Service {
     events: SyncSender<Event>,
     stop: Arc<AtomicBool>,
@@ -127,8 +125,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Start the service of a host. `acceptor` does not vote yet: it does when the cluster's
-    /// configuration says so.
+    /// Start a host's service. `acceptor` does not vote yet: it starts when the cluster's configuration says so.
     pub fn start<A: AcceptorState + Send + 'static>(
         config: ServiceConfig,
         acceptor: Option<A>,
@@ -168,12 +165,11 @@ impl Service {
         })
     }
 
-    /// The host's identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// What strangers were refused at its socket.
+    /// Counters of what was refused at its socket.
     pub fn counters(&self) -> Arc<ListenerCounters> {
         self.counters.clone()
     }
@@ -183,7 +179,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         let _ = self.events.send(Event::Stop);
-        // Wakes the listener, which then sees that it is to stop.
+        // Wakes the listener, which then sees that it must stop.
         let _ = TcpStream::connect_timeout(&self.control, Duration::from_secs(1));
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -202,24 +198,24 @@ struct Worker<A> {
     cluster: u64,
     identity: Identity,
     started: Instant,
-    /// What was in force when the host was last told, until it is in it again.
+    /// The configuration of which the host was last told, until it has entered one again.
     cached: Option<Configuration>,
     member: MemberAgent<A, FileNotes>,
     hooks: Box<dyn Hooks>,
     disk: Disk,
     links: Links<Frame>,
     counters: Arc<ListenerCounters>,
-    /// Messages of this host to itself.
+    /// Messages from this host to itself.
     local: Vec<Message>,
-    /// If this host keeps the configuration.
+    /// Set if this host is a controller.
     raft: Option<RaftNode>,
-    /// If it leads those that do.
+    /// Set if it leads the controllers.
     coordinator: Option<Coordinator>,
     announced: BTreeMap<NodeId, Announcement>,
     wait_log_at: Micros,
-    /// Before the founding: a controller that is configured otherwise, as it was logged.
+    /// Before the founding: a controller with different settings, as it was logged.
     other_settings: Option<(NodeId, String)>,
-    /// Where controllers' services listen, as last heard.
+    /// The last known addresses of the controllers' services.
     services: BTreeMap<NodeId, SocketAddr>,
     calls: BTreeMap<u64, Waiting>,
     refused: Option<Refusal>,
@@ -279,7 +275,7 @@ impl<A: AcceptorState> Worker<A> {
             calls: BTreeMap::new(),
             other_settings: None,
             refused: None,
-            // Tickets of an earlier life may still be applied.
+            // Tickets of an earlier process run may still be applied.
             ticket: rand::random(),
             tick_at: 0,
             announce_at: 0,
@@ -293,7 +289,7 @@ impl<A: AcceptorState> Worker<A> {
 
     fn run(mut self, events: &Receiver<Event>) {
         if let Some(cached) = self.cached.take() {
-            // With the control plane down the host goes on in it.
+            // If the control plane is down, the host continues in this configuration.
             let now = self.now();
             let mut out = Outbox::new();
             self.member.on_order(now, Order::Enter(cached), &mut out);
@@ -330,7 +326,7 @@ impl<A: AcceptorState> Worker<A> {
             return;
         };
         match frame.body {
-            // Nobody speaks for another node's log, or reports for it.
+            // A node may not speak for another node's log, or report for it.
             Body::Raft(message) if node_of(message.from) != frame.from => {}
             Body::Host(Message::Report(report)) if report.node != frame.from => {}
             Body::Host(message) => self.on_message(frame.from, control, message),
@@ -451,7 +447,7 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// What came of the event: send, apply, and handle what this host sends itself.
+    /// Process the results of an event: send, apply, and handle this host's messages to itself.
     fn settle(&mut self) {
         loop {
             self.advance();
@@ -468,7 +464,7 @@ impl<A: AcceptorState> Worker<A> {
 
     fn advance(&mut self) {
         let Some(raft) = &mut self.raft else { return };
-        // A disk that takes nothing: everything waits, and the next tick tries again.
+        // The disk accepts no writes: everything waits, and the next tick retries.
         let Ok(outcome) = raft.advance() else { return };
         let state = raft.state();
         if let (Some(coordinator), false) = (&mut self.coordinator, outcome.applied.is_empty()) {
@@ -484,7 +480,7 @@ impl<A: AcceptorState> Worker<A> {
                 Ok(()) => Response::Accepted { epoch },
                 Err(refusal) => Response::Refused(refusal),
             };
-            // A client that has hung up wants no answer.
+            // A client that has disconnected needs no answer.
             let _ = call.answer.send(response);
         }
         let leads = raft.is_up_to_date();
@@ -499,7 +495,7 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// Tell the host of the configuration it is in, and keep it.
+    /// Tell the host of its configuration, and store it.
     fn enter(&mut self) {
         if self.refused.as_ref() != self.member.refused() {
             self.refused = self.member.refused().cloned();
@@ -510,7 +506,8 @@ impl<A: AcceptorState> Worker<A> {
         let Some(configuration) = self.member.take_entered() else {
             return;
         };
-        // Kept so that the host can start while the control plane is down; told again if it is not.
+        // Stored so that the host can start while the control plane is down; if that fails, the host is told again
+        // later.
         let _ = files::keep_configuration(&mut self.disk, configuration);
         for node in configuration.controllers() {
             let control = configuration.members[&node].control;
@@ -519,13 +516,13 @@ impl<A: AcceptorState> Worker<A> {
         self.hooks.entered(configuration);
     }
 
-    /// A host outside of the cluster says in its log what it waits for.
+    /// A host outside of the cluster logs what it waits for.
     fn log_what_is_missing(&mut self, now: Micros) {
         if now < self.wait_log_at {
             return;
         }
         self.wait_log_at = now + WAIT_LOG_US;
-        // Not at once: at a start all hosts wait for each other for a moment.
+        // Not at once: at the start all hosts briefly wait for each other.
         if now < WAIT_LOG_US || self.member.configuration().is_some() {
             return;
         }
@@ -561,15 +558,15 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// Found the group, take logs into it, found the cluster.
+    /// Found the group, add logs to it, and found the cluster.
     fn gather(&mut self) {
         let first = self.config.first.controllers();
         let Some(raft) = self.raft.take() else { return };
         if raft.state().opened.is_none() {
             self.log_other_settings(&first);
         }
-        // Only if nobody has a log: a founder that has lost its own must not begin another group. And only
-        // if all were configured alike: what is founded cannot be taken back.
+        // Only if no controller has a log: a founder that has lost its own must not start another group. And only if
+        // all have the same settings: founding cannot be undone.
         let is_founder = first.first() == Some(&self.config.node);
         let announced = || first.iter().map(|node| self.announced.get(node));
         let all_alike = announced().all(|a| a.is_some_and(|a| a.settings == self.config.settings));
@@ -596,8 +593,8 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// What more than half of the controllers have in their configurations, as far as they have announced
-    /// it. So one that is configured otherwise refuses itself, not the others, should it lead.
+    /// The settings of more than half of the controllers, as far as they have announced them. So a leader with
+    /// different settings refuses itself, not the others.
     fn usual_settings(&self) -> Option<&str> {
         let raft = self.raft.as_ref()?;
         let opened = raft.state().opened.as_ref();
@@ -615,7 +612,7 @@ impl<A: AcceptorState> Worker<A> {
         usual.map(|(settings, _)| settings)
     }
 
-    /// Why the coordinator refuses the host of a report.
+    /// Why the coordinator refuses the reporting host, if it does.
     fn refusal_of(&self, report: &Report) -> Option<Refusal> {
         self.coordinator.as_ref()?;
         let expected = self.usual_settings()?;
@@ -626,7 +623,7 @@ impl<A: AcceptorState> Worker<A> {
         })
     }
 
-    /// Nobody founds a cluster of hosts that are configured differently: log who is, once.
+    /// A cluster of hosts with different settings is not founded: log which host differs, once.
     fn log_other_settings(&mut self, controllers: &[NodeId]) {
         let announced = controllers
             .iter()
@@ -647,8 +644,8 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// Raft ids of the logs that are to vote: of each controller the one that its host announces, if it
-    /// is the host it should be.
+    /// Raft ids of the logs that should vote: for each controller the one that its host announces, if the host has the
+    /// expected identity.
     fn wanted(&self, raft: &RaftNode, first: &[NodeId]) -> Vec<u64> {
         let state = raft.state();
         let opened = state.opened.as_ref();
@@ -751,8 +748,8 @@ impl<A: AcceptorState> Worker<A> {
     }
 }
 
-/// What keeps a host outside of the cluster, if it has heard these controllers' services. Only controllers hear others
-/// before the cluster is founded.
+/// What keeps a host outside of the cluster, given the controllers whose services it has heard from. Before the cluster
+/// is founded only controllers hear from others.
 fn what_is_missing(first: &Configuration, node: NodeId, heard: &[NodeId]) -> String {
     let controllers = first.controllers();
     let is_controller = controllers.contains(&node);

@@ -1,9 +1,9 @@
-//! The replicated state: the configuration in force and the reconfiguration under way. Pure: every
-//! controller applies the same commands in the same order and comes to the same state.
+//! The replicated state: the configuration in force and the reconfiguration in progress. Pure: every controller applies
+//! the same commands in the same order and reaches the same state.
 //!
-//! A reconfiguration passes through *sealing* (a majority of the acceptors in force stops voting for
-//! ever in the old epoch) and *installing* (the acceptors to come take over the merged votes of
-//! exactly that majority) before it is *opened*. Its epoch is never used again, whatever becomes of it.
+//! A reconfiguration passes through *sealing* (a majority of the acceptors in force permanently stops voting in the old
+//! epoch) and *installing* (the new acceptors take over the merged votes of exactly that majority) before it is
+//! *opened*. Its epoch is never reused, whether it succeeds or not.
 
 use std::collections::BTreeMap;
 
@@ -14,61 +14,59 @@ use crate::configuration::{
     REPLICAS_MAX,
 };
 
-/// A change of the members, wished for by a person.
+/// A membership change requested by an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// A new node, whose identity is known.
+    /// Add a node whose identity is known.
     Add(Member),
-    /// A node leaves forever.
+    /// Remove a node permanently.
     Remove(NodeId),
-    /// Both at once; the new node takes the old one's place among the leaders.
+    /// Both in one step; the new node takes the old one's place among the leaders.
     Replace {
-        /// Leaves.
+        /// The node to remove.
         old: NodeId,
-        /// Comes.
+        /// The node to add.
         new: Member,
     },
 }
 
-/// How far a reconfiguration is.
+/// The phase of a reconfiguration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Acceptors are asked to stop voting in the epoch in force.
     Sealing,
-    /// A majority has; its votes, and nothing else, are what the new epoch begins with.
+    /// A majority has stopped; exactly its votes are the initial state of the new epoch.
     Installing {
-        /// Acceptors whose votes are merged. Fixed: with two different choices two acceptors could
-        /// show different copied votes, and two values look chosen.
+        /// Acceptors whose votes are merged. Fixed: with two different choices, two acceptors could show different
+        /// copied votes, and two values could look chosen.
         sealed: Vec<NodeId>,
-        /// Acceptors that never voted in the epoch in force and never will: they count for the
-        /// majority and have nothing to give.
+        /// Acceptors that never voted in the epoch in force and never will: they count towards the majority and have no
+        /// votes to contribute.
         abstained: Vec<NodeId>,
     },
 }
 
-/// A reconfiguration under way.
+/// A reconfiguration in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// What is to be in force; its epoch is the highest ever used.
+    /// The configuration to be opened; its epoch is the highest ever used.
     pub target: Configuration,
-    /// What made it necessary; `None`: an acceptor is to vote again.
+    /// The requested change; `None`: a repair, so that an acceptor votes again.
     pub change: Option<Change>,
-    /// How far it is.
     pub phase: Phase,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct State {
     /// The configuration in force; `None` until the cluster is founded.
     pub opened: Option<Configuration>,
-    /// The reconfiguration under way.
+    /// The reconfiguration in progress.
     pub pending: Option<Pending>,
     /// The highest epoch ever used, opened or not.
     pub highest_epoch: Epoch,
-    /// Every node that ever was a member, with its identity once known. Never forgotten.
+    /// Every node that was ever a member, with its identity once known. Entries are never removed.
     pub known: BTreeMap<NodeId, Option<Identity>>,
-    /// Commands applied that changed something.
+    /// Number of applied commands that changed something.
     pub revision: u64,
 }
 
@@ -77,65 +75,63 @@ pub struct State {
 pub enum Command {
     /// The first configuration of the cluster.
     Found(Configuration),
-    /// A member's host reported for the first time.
+    /// A member's host has reported for the first time.
     Register {
-        /// Which.
         node: NodeId,
-        /// Its identity.
         identity: Identity,
     },
     /// Begin a reconfiguration.
     Begin {
-        /// The epoch that its author believed in force.
+        /// The epoch that the proposer believed to be in force.
         opened: Epoch,
         /// `None`: the same members.
         change: Option<Change>,
     },
-    /// A majority has sealed: from now on these are the ones.
+    /// A majority has been sealed: this fixes which acceptors it consists of.
     Install {
-        /// Of the reconfiguration.
+        /// Epoch of the reconfiguration.
         epoch: Epoch,
         /// See [`Phase::Installing`].
         sealed: Vec<NodeId>,
         /// See [`Phase::Installing`].
         abstained: Vec<NodeId>,
     },
-    /// A majority of the acceptors to come has installed: their epoch is in force.
+    /// A majority of the new acceptors has installed: their epoch is in force.
     Open {
-        /// Of the reconfiguration.
+        /// Epoch of the reconfiguration.
         epoch: Epoch,
     },
-    /// Begin anew under a higher epoch.
+    /// Start over with a higher epoch.
     Abandon {
-        /// Of the reconfiguration that cannot be finished.
+        /// Epoch of the reconfiguration that cannot be completed.
         epoch: Epoch,
-        /// Give up the change as well: back to the members in force.
+        /// Drop the change as well: return to the members in force.
         revert: bool,
     },
     /// Make a node the preferred leader of partitions.
     MoveLeader {
-        /// `None`: of all.
+        /// `None`: all partitions.
         partition: Option<u32>,
-        /// To whom.
+        /// The new preferred leader.
         to: NodeId,
     },
-    /// Begin with empty acceptors, whatever they held.
+    /// Restart with empty acceptors, whatever they held.
     Restart {
-        /// The epoch that its author believed in force.
+        /// The epoch that the proposer believed to be in force.
         opened: Epoch,
-        /// The new one is at least this.
+        /// The new epoch is at least this.
         at_least: Epoch,
-        /// One a partition.
+        /// One per partition.
         first_instances: Vec<u64>,
     },
-    /// Nobody votes any more, so that replicas report final positions: [`Beginning::Halted`]. A restart follows.
+    /// Halt voting, so that replicas report final positions: [`Beginning::Halted`]. A restart follows.
     Halt {
-        /// The epoch that its author believed in force.
+        /// The epoch that the proposer believed to be in force.
         opened: Epoch,
     },
 }
 
-/// Why something was refused.
+/// Why a command or request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Refusal {
@@ -224,7 +220,7 @@ pub enum Refusal {
 }
 
 impl State {
-    /// Apply a command; a refused one changes nothing.
+    /// Apply a command; a refused command changes nothing.
     pub fn apply(&mut self, command: &Command) -> Result<(), Refusal> {
         let mut next = self.clone();
         match command {
@@ -256,7 +252,7 @@ impl State {
         self.opened.as_ref().ok_or(Refusal::NotFounded)
     }
 
-    /// Who could come with this id: nobody but its known host.
+    /// Check that a host with this identity may use this id: only its known host may.
     pub fn check_identity(&self, node: NodeId, given: Identity) -> Result<(), Refusal> {
         match self.known.get(&node) {
             Some(Some(known)) if *known != given => Err(Refusal::OtherIdentity {
@@ -268,7 +264,7 @@ impl State {
         }
     }
 
-    /// The members after a change of those in force; also whether the change makes sense at all.
+    /// The members in force with a change applied; fails if the change is invalid.
     pub fn changed(&self, change: &Change) -> Result<Configuration, Refusal> {
         let mut target = self.in_force()?.clone();
         match change {
@@ -373,7 +369,7 @@ impl State {
         Ok(())
     }
 
-    /// A reconfiguration under an epoch that was never used before.
+    /// Start a reconfiguration with an epoch that was never used before.
     fn pend(&mut self, mut target: Configuration, change: Option<Change>) -> Result<(), Refusal> {
         target.epoch = self.next_epoch()?;
         target.beginning = Beginning::Merged;
@@ -547,7 +543,7 @@ impl State {
 }
 
 impl Configuration {
-    /// Add a member; among the leaders it comes last, or right before `place_of`.
+    /// Add a member; among the leaders it is last, or right before `place_of`.
     fn insert(&mut self, member: &Member, place_of: Option<NodeId>) {
         self.members.insert(member.node, member.clone());
         if !member.parts.leader {

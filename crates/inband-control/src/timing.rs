@@ -1,34 +1,33 @@
-//! Times and limits of the control plane, in one place. It is slow on purpose: nothing waits for it
-//! but repair.
+//! Times and limits of the control plane. It is slow on purpose: only repair waits for it.
 
 use serde::Serialize;
 
-/// Microseconds of a monotonic clock; in the simulator, simulated ones.
+/// Microseconds of a monotonic clock (simulated in the simulator).
 pub type Micros = u64;
 
-/// Most bytes of votes in one answer to a pull, about.
+/// Approximate maximum size of the votes in one answer to a pull.
 pub const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// The times that drive the state machines. All in microseconds.
+/// The times that drive the state machines, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timing {
-    /// Between two reports of a host that has nothing new to say.
+    /// Interval between reports of a host without news.
     pub report_us: Micros,
-    /// A host that has not reported for this long is not counted on.
+    /// A host that has not reported for this long is considered dead.
     pub alive_us: Micros,
-    /// Between repetitions of orders, questions and proposals.
+    /// Interval between repetitions of orders, queries and proposals.
     pub retry_us: Micros,
-    /// A source of votes that has not answered for this long is given up for another.
+    /// A source of votes that has not answered for this long is replaced by another.
     pub stall_us: Micros,
-    /// An acceptor that does not vote for this long is a reason to reconfigure.
+    /// An acceptor that has not voted for this long causes a reconfiguration.
     pub settle_us: Micros,
-    /// How long the acceptors still installing are waited for, once a majority has installed.
+    /// How long to wait for the acceptors still installing, once a majority has installed.
     pub open_wait_us: Micros,
-    /// A reconfiguration without any progress for this long is started over.
+    /// A reconfiguration without progress for this long is started over.
     pub give_up_us: Micros,
-    /// First time between two repairs; doubles while they do not last.
+    /// Initial interval between two repairs; doubles while they do not last.
     pub backoff_us: Micros,
-    /// Longest time between two repairs.
+    /// Longest interval between two repairs.
     pub backoff_max_us: Micros,
 }
 

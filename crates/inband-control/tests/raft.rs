@@ -1,4 +1,4 @@
-//! Controllers' logs in simulated time: lost messages, power cuts at any operation of any disk.
+//! Controllers' logs in simulated time, with lost messages and power failures at any operation of any disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -23,7 +23,7 @@ struct Group {
     network: VecDeque<RaftMessage>,
     random: SmallRng,
     loss_percent: u32,
-    /// What was applied at each place of the log, anywhere.
+    /// What was applied at each index of the log, on any host.
     applied: BTreeMap<u64, (u64, Command)>,
     tickets: u64,
     cuts: u32,
@@ -87,7 +87,7 @@ impl Group {
         host.raft = Some(raft_node::open(storage, node, random).expect("what was synced is there"));
     }
 
-    /// Power goes, and comes back.
+    /// Power fails and returns.
     fn power_cut(&mut self, node: NodeId) {
         self.cuts += 1;
         let cut = match self.random.gen_range(0..3) {
@@ -129,7 +129,7 @@ impl Group {
         }
     }
 
-    /// Some messages arrive, time passes, the leader proposes.
+    /// Some messages arrive, time passes, and the leader proposes.
     fn step(&mut self) {
         for _ in 0..self.random.gen_range(0..40) {
             if self.loss_percent > 0 && self.random.gen_range(0..4) == 0 {
@@ -177,7 +177,7 @@ impl Group {
         leaders.next_back().map(|(node, _)| *node)
     }
 
-    /// Run until all are voters and one leads.
+    /// Run until all are voters and there is a leader.
     fn settle(&mut self) {
         let settled = |group: &Group| {
             let rafts = || group.hosts.values().filter_map(|h| h.raft.as_ref());
@@ -201,7 +201,7 @@ impl Group {
         self.advance(leader);
     }
 
-    /// Nothing is proposed any more; everybody comes to the same state.
+    /// Stop proposing; all hosts reach the same state.
     fn state(&mut self) -> State {
         self.loss_percent = 0;
         self.settle();
@@ -238,7 +238,7 @@ impl Group {
     }
 }
 
-/// Power cuts of any host at any operation of its disk, under lost and reordered messages.
+/// Power failures of any host at any operation of its disk, with lost and reordered messages.
 fn run_with_faults(seed: u64, lies: bool) -> u32 {
     let mut group = Group::new(seed);
     group.found_cluster();
@@ -271,7 +271,7 @@ fn nothing_that_was_applied_is_lost_by_power_cuts() {
     println!("{cuts} power cuts");
 }
 
-/// A control: with disks that lie about syncs the same test must fail.
+/// A control: with disks that lie about syncs, the same test must fail.
 #[test]
 fn a_disk_that_lies_is_noticed() {
     std::panic::set_hook(Box::new(|_| ())); // they are expected
@@ -282,7 +282,7 @@ fn a_disk_that_lies_is_noticed() {
     assert!(caught > 10, "{caught} of 20");
 }
 
-/// A log that is gone does not vote again under its id; its host is taken in under a new one.
+/// A lost log does not vote again under its id; its host is added again with a new one.
 #[test]
 fn a_lost_log_comes_back_under_another_id() {
     let mut group = Group::new(5);
@@ -295,7 +295,7 @@ fn a_lost_log_comes_back_under_another_id() {
     let raft = group.host(lost).raft.as_mut().expect("up");
     assert_ne!(raft.id(), old);
     assert!(!raft.is_in_group());
-    // Nobody takes it in yet: it stands for no election and votes for nobody.
+    // It has not been added yet: it neither starts elections nor votes.
     for node in NODES {
         for _ in 0..200 {
             let raft = group.host(node).raft.as_mut().expect("up");
@@ -403,7 +403,7 @@ fn a_full_disk_stops_a_controller_and_loses_nothing() {
 type Entry = (u8, u64, u64, Vec<u8>, Vec<u8>);
 type Snapshot = (u64, u64, (Vec<u64>, Vec<u64>), Vec<u8>);
 
-/// A message as it is on the wire.
+/// A message as encoded on the wire.
 #[derive(Default)]
 struct Lie {
     kind: u8,
@@ -429,7 +429,7 @@ impl Lie {
     }
 }
 
-/// What no peer with a sound log says: the library would end the process over each.
+/// Messages that no peer with an intact log sends: the library would end the process on each of them.
 #[test]
 fn a_peer_that_talks_nonsense_ends_nobody() {
     const PROPOSE: u8 = 0;

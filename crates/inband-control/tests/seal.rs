@@ -1,4 +1,4 @@
-//! An acceptor is sealed while packets are handled on other CPUs.
+//! An acceptor is sealed while other CPUs process packets.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,8 +43,8 @@ fn all(state: &impl AcceptorState) -> Vec<StoredVote> {
     piece.votes
 }
 
-/// What is read after the seal is all there ever is; what was installed is not changed by packets of
-/// the old epoch. Read before the seal, it would change: the load is real.
+/// What is read after the seal is final; packets of the old epoch do not change what was installed. Without the seal it
+/// would change: the load is real.
 #[test]
 fn no_vote_comes_after_the_seal() {
     let roles = Roles {

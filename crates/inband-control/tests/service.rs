@@ -86,7 +86,7 @@ struct Cluster {
     lives: u64,
 }
 
-/// How a host talks of the cluster whose authority is in this directory.
+/// The transport of a host in the cluster whose CA is in this directory.
 fn certified(dir: &Path, node: NodeId) -> Transport {
     let authority = Authority::open_or_make(&dir.join("authority"), CLUSTER).expect("made");
     let file = |name: &str| dir.join(format!("{node}-{name}"));
@@ -126,7 +126,7 @@ impl Cluster {
     }
 
     fn stopped(is_secure: bool) -> Cluster {
-        // Ports that are free now; the services bind them a moment later.
+        // Ports that are free now; the services bind them shortly afterwards.
         let listeners: Vec<TcpListener> = (0..5)
             .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
             .collect();
@@ -147,7 +147,7 @@ impl Cluster {
         }
     }
 
-    /// As the command line on a host.
+    /// The command line's transport on a host.
     fn client(&self) -> Transport {
         self.transport(1)
     }
@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// A host starts with an empty acceptor.
+    /// Start a host with an empty acceptor.
     fn start(&mut self, node: NodeId) {
         self.start_with(node, "mtu = 1500");
     }
@@ -242,7 +242,7 @@ impl Cluster {
         )
     }
 
-    /// Ask again while another reconfiguration is under way.
+    /// Retry while another reconfiguration is in progress.
     fn change(&self, request: &Request) -> Epoch {
         let until = Instant::now() + TIMEOUT;
         loop {
@@ -270,7 +270,7 @@ impl Cluster {
         status.opened.expect("founded").epoch
     }
 
-    /// Every member that runs votes, all in one epoch, the one that it was told of.
+    /// Whether all running members vote, in the epoch of which they were told.
     fn all_vote(&self) -> bool {
         let epochs: Vec<Option<u64>> = self
             .hosts
@@ -297,7 +297,7 @@ impl Cluster {
         at_least && self.all_vote()
     }
 
-    /// An acceptor votes for a value.
+    /// Make an acceptor vote for a value.
     fn vote(&self, node: NodeId, instance: u64, round: u64, value: &[u8]) {
         let switch = &self.hosts[&node].switch.0;
         let epoch = switch.registers().acceptor.acceptor(1).epoch as u32;
@@ -325,7 +325,7 @@ impl Cluster {
 #[test]
 fn an_empty_acceptor_rejoins_by_itself_and_another_can_then_be_lost() {
     let mut cluster = Cluster::new();
-    // Chosen by 1 and 2; then 3 is left out of another one.
+    // Chosen by 1 and 2; then 3 does not take part in another one.
     cluster.vote(1, 1, 256 + 1, b"chosen");
     cluster.vote(2, 1, 256 + 1, b"chosen");
     for lost in [1, 2, 3] {
@@ -405,11 +405,11 @@ fn a_wiped_host_is_refused_and_returns_under_a_new_id() {
 #[test]
 fn hosts_that_are_configured_differently_found_nothing() {
     let mut cluster = Cluster::stopped(false);
-    // The founder is the one that is wrong.
+    // The founder is the one with wrong settings.
     cluster.start_with(1, "mtu = 1450");
     cluster.start(2);
     cluster.start(3);
-    // Several times as long as a founding takes.
+    // Several times as long as founding takes.
     thread::sleep(Duration::from_secs(3));
     assert!(cluster
         .status()
@@ -433,7 +433,7 @@ fn a_host_with_other_settings_is_refused() {
     cluster.wait("it is refused", refused);
     assert!(!cluster.hosts[&2].switch.acceptor.acceptor(0).voting);
     assert_eq!(cluster.epoch(), epoch);
-    // Nor does it refuse the others, which are right.
+    // Nor does it refuse the others, which are correct.
     thread::sleep(Duration::from_secs(1));
     for node in [1, 3] {
         let refused = cluster.hosts[&node].noted.refused.lock();
@@ -463,8 +463,8 @@ fn everything_stops_and_the_configuration_is_still_there() {
         at_least: 0,
         first_instances,
     };
-    // The replicas have applied nothing, and say so. A coordinator that was just elected has not heard
-    // them yet: it gives another reason.
+    // The replicas have applied nothing, and report that. A coordinator that was just elected has not received their
+    // reports yet and gives another reason.
     cluster.wait("what replicas contradict is refused", |c| {
         match c.ask(&restart_at(vec![7, 9])) {
             Err(CallError::Refused(Refusal::AppliedOtherwise { .. })) => true,
@@ -483,7 +483,7 @@ fn everything_stops_and_the_configuration_is_still_there() {
     ));
 }
 
-/// Each command of a restart is answered as what it is: the first one only halts the cluster.
+/// Each command of a restart gets its own answer: the first one only halts the cluster.
 #[test]
 fn a_halt_is_not_answered_as_the_restart() {
     let cluster = Cluster::new();
@@ -530,7 +530,7 @@ fn strangers_are_hung_up_on() {
         stream.write_all(garbage).expect("it takes some bytes");
         stream.shutdown(std::net::Shutdown::Write).expect("done");
         let mut answer = Vec::new();
-        // A reset is a way of hanging up.
+        // A reset closes the connection as well.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty());
     }
@@ -565,7 +565,7 @@ fn strangers_cannot_fill_the_control_listener() {
             thread::sleep(Duration::from_millis(10));
         }
     };
-    // Long frames that have begun: only so many at a time, whatever they announce.
+    // Unfinished long frames: only a limited number at a time, whatever lengths they announce.
     let begun: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = TcpStream::connect(to).expect("it listens");
@@ -574,16 +574,16 @@ fn strangers_cannot_fill_the_control_listener() {
         })
         .collect();
     wait("too much", "control_closed_memory", 12);
-    // A frame that is longer than any may be.
+    // A frame that exceeds the length limit.
     let mut long = TcpStream::connect(to).expect("it listens");
     long.write_all(&[1, 0, 0, 0]).expect("sends");
     wait("too long", "control_closed_protocol", 1);
-    // More who say nothing than are served at a time.
+    // More silent connections than are served at a time.
     let mut silent: Vec<TcpStream> = (0..300)
         .filter_map(|_| TcpStream::connect(to).ok())
         .collect();
     wait("a flood", "control_connections_refused", 40);
-    // Nobody stays without saying anything, nor within a frame.
+    // Connections that are silent are closed, also within a frame.
     wait("the silent", "control_closed_slow", 200);
     for stream in &mut silent {
         stream.set_read_timeout(Some(TIMEOUT)).expect("set");
@@ -601,7 +601,7 @@ fn services_with_certificates_listen_to_each_other_only() {
     let mut cluster = Cluster::start_all(true);
     let to = [cluster.addresses[&1]];
     let second = Duration::from_secs(1);
-    // Without a certificate, and with one of another authority: not an answer.
+    // Without a certificate, or with one from another CA, there is no answer.
     let elsewhere = tempfile::tempdir().expect("a directory");
     for stranger in [Transport::plain(), certified(elsewhere.path(), 1)] {
         let answer = call(CLUSTER, &to, &Request::Status, second, &stranger);
@@ -612,7 +612,7 @@ fn services_with_certificates_listen_to_each_other_only() {
     let mut got = Vec::new();
     let _ = stream.read_to_end(&mut got);
     assert!(got.len() < 16, "{got:?}");
-    // A member goes and comes as without them.
+    // A member leaves and returns as usual, in spite of them.
     cluster.hosts.remove(&3);
     cluster.start(3);
     cluster.wait("all vote", |c| c.all_vote());

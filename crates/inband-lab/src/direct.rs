@@ -1,5 +1,4 @@
-//! Hosts joined by veth pairs of their own, without a switch, an address or a fault: for
-//! measurements of what programs on the links do.
+//! Hosts connected by their own veth pairs, without a switch, addresses or faults: for measuring programs on the links.
 
 use std::fmt::Write as _;
 
@@ -7,10 +6,10 @@ use crate::error::LabError;
 use crate::netns::{run_tool, Netns};
 use crate::owner::Owner;
 
-/// One end of a link: the host, by its place in the list, and the index of its interface there.
+/// One end of a link: the index of the host in the list, and the index of its interface there.
 pub type End = (usize, u32);
 
-/// Namespaces and the links between them. Removed when dropped.
+/// Namespaces and the links between them. Removed on drop.
 #[derive(Debug)]
 pub struct DirectLinks {
     hosts: Vec<Netns>,
@@ -18,7 +17,8 @@ pub struct DirectLinks {
 }
 
 impl DirectLinks {
-    /// Make them. The name must not be that of a living lab; what a killed owner left is removed.
+    /// Create the namespaces and links. The name must not be that of a running lab; leftovers of a killed owner are
+    /// removed.
     pub fn create(
         name: &str,
         hosts: &[&str],

@@ -1,33 +1,31 @@
-//! What can go wrong in a lab, each with what to do about it.
+//! Errors of a lab, each with advice on how to fix it.
 
 use std::path::PathBuf;
 
-/// Why a lab could not be made or changed.
+/// Why a lab could not be created or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A tool that the lab runs is not installed.
     #[error("`{tool}` is not installed; run `apt-get install {package}`")]
     ToolMissing {
-        /// The command.
         tool: &'static str,
-        /// The Debian package it is in.
+        /// The Debian package that contains it.
         package: &'static str,
     },
-    /// The caller may not make namespaces or load programs.
+    /// The caller lacks the privileges to create namespaces or load programs.
     #[error(
         "no privileges to {what}; run as root (sudo), or use --dataplane udp, which needs none"
     )]
     NotPrivileged {
-        /// What was refused.
         what: String,
     },
-    /// The kernel lacks what the programs need.
+    /// The kernel lacks features that the programs need.
     #[error(
         "kernel {release} is too old, {oldest} or newer is needed for XDP; upgrade it, or use \
          --dataplane udp"
     )]
     KernelTooOld {
-        /// As the kernel names itself.
+        /// The kernel's release string.
         release: String,
         /// The oldest that works.
         oldest: String,
@@ -35,26 +33,24 @@ pub enum LabError {
     /// The kernel has no network namespaces.
     #[error("this kernel has no network namespaces (CONFIG_NET_NS); use --dataplane udp")]
     NoNamespaces,
-    /// The name of the lab is in use by a living process.
+    /// A running process uses the name of the lab.
     #[error(
         "lab {name:?} is running already, owned by process {owner}; stop it with `inband down`, or \
          use another --data directory"
     )]
     InUse {
-        /// Name of the lab.
         name: String,
-        /// The owner's process id, as it wrote it.
+        /// The owner's process id, as recorded by the owner.
         owner: String,
     },
-    /// More hosts than the switch has ports, or a name twice.
+    /// More hosts than the switch has ports, or a duplicate name.
     #[error("{0}")]
     BadLayout(String),
     /// No host has this name.
     #[error("no host {name:?} in the lab; there are {known}")]
     UnknownHost {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that exist.
         known: String,
     },
     /// All drop rules of the switch are in use.
@@ -63,19 +59,16 @@ pub enum LabError {
     /// A command that configures the lab failed.
     #[error("`{command}` failed: {stderr}")]
     Command {
-        /// The command line.
         command: String,
-        /// What it said, on one line.
+        /// Its error output, on one line.
         stderr: String,
     },
     /// A system call on a file failed.
     #[error("cannot {what} {path}: {source}")]
     File {
-        /// The verb.
+        /// The operation.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
     /// A system call failed.
@@ -83,20 +76,19 @@ pub enum LabError {
     System {
         /// The verb.
         what: String,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The kernel did not take the switch program or its maps.
+    /// The kernel rejected the switch program or its maps.
     #[error(
         "the switch's XDP program: cannot {what}: {source}; `inband doctor` says what is missing"
     )]
     Bpf {
-        /// The verb.
+        /// The operation.
         what: String,
-        /// What libbpf said.
+        /// The error from libbpf.
         source: libbpf_rs::Error,
     },
-    /// The thread that queues frames has ended, so no fault can be set any more.
+    /// The thread that queues frames has ended, so faults can no longer be changed.
     #[error("the lab's queueing thread has ended; the lab must be made anew")]
     QueueGone,
 }

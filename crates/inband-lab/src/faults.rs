@@ -1,28 +1,28 @@
-//! What may be wrong with a link, and which frames a test loses on purpose.
+//! Faults of a link, and frames that a test drops on purpose.
 
 use crate::error::LabError;
 
 /// One million: every frame.
 pub const LOSS_SCALE_PPM: u32 = 1_000_000;
 
-/// State of the link between a host and the switch. The default is a perfect link.
+/// Faults of the link between a host and the switch. The default is a perfect link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkFaults {
     /// Random loss from the host to the switch, in frames per million.
     pub loss_from_host_ppm: u32,
     /// Random loss from the switch to the host, in frames per million.
     pub loss_to_host_ppm: u32,
-    /// Nothing gets from the host to the switch.
+    /// Drop all frames from the host to the switch.
     pub cut_from_host: bool,
-    /// Nothing gets from the switch to the host.
+    /// Drop all frames from the switch to the host.
     pub cut_to_host: bool,
-    /// Frames from and to the host wait, in order, until this is taken back.
+    /// Hold frames from and to the host, in order, until this is cleared.
     pub held: bool,
-    /// Every frame from and to the host takes this much longer ...
+    /// Delay every frame from and to the host by this much ...
     pub delay_us: u32,
-    /// ... plus or minus up to this much, so that frames overtake each other.
+    /// ... plus or minus up to this much, so that frames are reordered.
     pub jitter_us: u32,
-    /// Frames from and to the host that arrive twice, per million.
+    /// Duplicate frames from and to the host, in frames per million.
     pub duplicated_ppm: u32,
 }
 
@@ -45,7 +45,7 @@ impl LinkFaults {
         }
     }
 
-    /// A slow link; it reorders if `jitter_us` is more than the time between frames.
+    /// A slow link; it reorders if `jitter_us` exceeds the time between frames.
     pub fn delay(delay_us: u32, jitter_us: u32) -> Self {
         Self {
             delay_us,
@@ -70,13 +70,13 @@ impl LinkFaults {
         Ok(())
     }
 
-    /// Whether frames of the link must pass through user space.
+    /// Whether the link's frames must pass through user space.
     pub(crate) fn queues(&self) -> bool {
         self.held || self.delay_us > 0 || self.jitter_us > 0 || self.duplicated_ppm > 0
     }
 }
 
-/// Lose the frames of one kind of message, for tests that need exactly that loss.
+/// Drops the messages of one type, for tests that need exactly that loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DropRule {
     /// UDP port, source or destination.
@@ -89,31 +89,31 @@ pub struct DropRule {
     pub to_hosts: Vec<String>,
 }
 
-/// Names an active drop rule.
+/// Identifies an active drop rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DropRuleId(pub(crate) u32);
 
-/// Frames at one port of the switch since the lab was made.
+/// Frame counters of one switch port since the lab was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct LinkCounters {
-    /// Came from the host.
+    /// Received from the host.
     pub from_host: u64,
-    /// Went to the host straight through the switch (broadcasts are not counted).
+    /// Sent to the host directly through the switch (broadcasts are not counted).
     pub to_host: u64,
-    /// Lost at random.
+    /// Dropped at random.
     pub lost: u64,
-    /// Lost to a cut.
+    /// Dropped by a cut.
     pub cut: u64,
-    /// Lost to a drop rule.
+    /// Dropped by a drop rule.
     pub ruled_out: u64,
-    /// Came from the host and took the way through user space (held, delayed, or a broadcast).
+    /// Received from the host and passed to user space (held, delayed, or a broadcast).
     pub queued: u64,
-    /// Came from the host and found the way to user space full.
+    /// Received from the host and dropped because the ring to user space was full.
     pub queue_full: u64,
-    /// Came from the host for a destination that does not exist.
+    /// Received from the host for an unknown destination.
     pub unknown_destination: u64,
-    /// Went to the host after waiting in user space.
+    /// Sent to the host after waiting in user space.
     pub released: u64,
-    /// For the host, dropped because too many frames waited already.
+    /// Addressed to the host and dropped because too many frames were waiting.
     pub overflowed: u64,
 }

@@ -1,6 +1,6 @@
-//! The thread that takes waiting frames from the switch and puts them on the wire later.
+//! The thread that takes waiting frames from the switch and sends them later.
 //!
-//! It lives in the switch's namespace: a frame sent on a switch-side veth arrives at the host.
+//! It runs in the switch's namespace: a frame sent on a switch-side veth arrives at the host.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -25,12 +25,12 @@ use crate::netns::NetnsHandle;
 use crate::queue::{Frame, WaitingFrames, WAITING_MAX_BYTES};
 use crate::switch::{self, Ports, QueueTables, SwitchTables, IFINDEX_BASE, PORTS_MAX};
 
-/// Bytes in front of the frame in `struct switch_queued_frame`.
+/// Length of the header in front of the frame in `struct switch_queued_frame`.
 const QUEUED_HEADER_BYTES: usize = 16;
-/// A hint to sleep no longer, so that a missed wake-up cannot hang the thread for good.
+/// Longest sleep, so that a missed wake-up cannot block the thread permanently.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 
-/// Per port counts that the thread adds up.
+/// Per-port counters of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct PortCounts {
     pub(crate) released: AtomicU64,
@@ -40,9 +40,9 @@ pub(crate) struct PortCounts {
 enum Change {
     /// Hold, delay or release a link.
     Link(LinkFaults),
-    /// Its interface is there.
+    /// The port's interface exists.
     Open,
-    /// Its interface is about to go.
+    /// The port's interface is about to be removed.
     Close,
 }
 
@@ -52,7 +52,7 @@ struct Command {
     done: Sender<Result<(), LabError>>,
 }
 
-/// Handle on the thread; it ends when this is dropped.
+/// Handle of the thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Injector {
     commands: Option<Sender<Command>>,
@@ -62,7 +62,7 @@ pub(crate) struct Injector {
 }
 
 impl Injector {
-    /// Start the thread in the switch's namespace and load the switch from it. No port is open yet.
+    /// Start the thread in the switch's namespace and load the switch from it. All ports are still closed.
     pub(crate) fn start(
         namespace: NetnsHandle,
         seed: u64,
@@ -84,7 +84,7 @@ impl Injector {
                     .and_then(|()| Worker::new(seed, receiver, woken, thread_counts));
                 match worker {
                     Ok((mut worker, tables)) => {
-                        // If nobody waits for the answer any more, nobody wants the switch.
+                        // If the caller no longer waits for the answer, the switch is not needed.
                         if started.send(Ok(tables)).is_ok() {
                             worker.run();
                         }
@@ -103,17 +103,17 @@ impl Injector {
         Ok((injector, tables))
     }
 
-    /// Hold, delay or release a link. Returns when released frames are on the wire.
+    /// Hold, delay or release a link. Returns when released frames have been sent.
     pub(crate) fn set_link(&self, port: usize, faults: LinkFaults) -> Result<(), LabError> {
         self.command(port, Change::Link(faults))
     }
 
-    /// Let frames in and out at a port, whose interface is there.
+    /// Open a port, whose interface must exist.
     pub(crate) fn open(&self, port: usize) -> Result<(), LabError> {
         self.command(port, Change::Open)
     }
 
-    /// No more of that. What waited for the port is dropped.
+    /// Close a port. Frames that wait for it are dropped.
     pub(crate) fn close(&self, port: usize) -> Result<(), LabError> {
         self.command(port, Change::Close)
     }
@@ -147,15 +147,15 @@ impl Drop for Injector {
 struct Worker {
     tables: QueueTables,
     ring: RingBuffer<'static>,
-    /// Filled by the ring's callback, emptied right after.
+    /// Filled by the ring's callback and emptied right afterwards.
     taken: Rc<RefCell<Vec<Frame>>>,
     waiting: WaitingFrames,
     queueing_ports: u64,
-    /// Ports that no longer queue, once the last of their waiting frames is gone.
+    /// Ports that stop queueing once the last of their waiting frames has been sent.
     closing_ports: u64,
     socket: OwnedFd,
     ports: Ports,
-    /// Of the open ports.
+    /// One per open port.
     addresses: Vec<Option<LinkAddr>>,
     commands: Receiver<Command>,
     woken: UnixStream,
@@ -170,7 +170,7 @@ impl Worker {
         counts: Arc<[PortCounts]>,
     ) -> Result<(Self, SwitchTables), LabError> {
         let (switch, tables, ports) = switch::load()?;
-        // Protocol 0: a socket that only sends.
+        // Protocol 0: the socket only sends.
         let socket = socket(
             AddressFamily::Packet,
             SockType::Raw,
@@ -183,7 +183,7 @@ impl Worker {
         let take = {
             let taken = Rc::clone(&taken);
             move |record: &[u8]| {
-                // A record of another shape cannot be: the switch is the only writer.
+                // Malformed records cannot occur: the switch is the only writer.
                 taken.borrow_mut().extend(parse_queued(record));
                 0
             }
@@ -238,7 +238,7 @@ impl Worker {
                 return;
             }
             for (done, result) in acknowledge {
-                // Whoever asked may have gone; the change stands.
+                // The caller may be gone; the change is in effect.
                 let _ = done.send(result);
             }
             self.sleep();
@@ -278,8 +278,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Frames must not overtake those that waited, so a port's frames take the way through here
-    /// until none of them waits any more.
+    /// Frames must not overtake earlier ones that wait, so a port's frames pass through here until none of them waits
+    /// any more.
     fn close_ports(&mut self) -> Result<(), LabError> {
         if self.closing_ports == 0 {
             return Ok(());
@@ -299,7 +299,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Move everything from the kernel's ring to the queue.
+    /// Move all frames from the kernel's ring to the queue.
     fn take_frames(&mut self) -> Result<(), LabError> {
         self.ring
             .consume()
@@ -325,7 +325,7 @@ impl Worker {
             let fd = self.socket.as_raw_fd();
             match sendto(fd, &frame.bytes, address, MsgFlags::empty()) {
                 Ok(_) => counts.released.fetch_add(1, Ordering::Relaxed),
-                // The host's receive queue is full, as it may be on a real wire.
+                // The host's receive queue is full, as can happen on a real wire.
                 Err(_) => counts.overflowed.fetch_add(1, Ordering::Relaxed),
             };
         }
@@ -340,7 +340,7 @@ impl Worker {
             PollFd::new(self.tables.to_user.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
         ];
-        // An interrupted sleep is only a short one.
+        // An interrupted sleep is merely shorter.
         let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(wait)), None);
         let mut scratch = [0; 64];
         while matches!(self.woken.read(&mut scratch), Ok(n) if n > 0) {}

@@ -1,4 +1,4 @@
-//! A lab: hosts, each a network namespace with one veth into an XDP switch.
+//! A lab: each host is a network namespace with one veth to an XDP switch.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -19,35 +19,33 @@ use crate::switch::{self, RuleEntry, SwitchTables, IFINDEX_BASE, PORTS_MAX};
 
 /// Name of every host's interface.
 pub const HOST_INTERFACE: &str = "eth0";
-/// Hosts have the addresses from here on, in their order.
+/// Addresses of hosts start here, in their order.
 pub const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const PREFIX_BITS: u32 = 16;
-/// Room for a name in a lock file's and a namespace's name.
+/// Bound on names in lock file names and namespace names.
 const NAME_MAX_BYTES: usize = 64;
 
-/// What to make.
+/// Specification of a lab.
 #[derive(Debug, Clone)]
 pub struct LabSpec {
-    /// Name of the lab. Labs of different names live beside each other.
+    /// Name of the lab. Labs with different names can coexist.
     pub name: String,
-    /// Names of the hosts; `/` becomes `-` in the names of their namespaces.
+    /// Names of the hosts; `/` becomes `-` in namespace names.
     pub hosts: Vec<String>,
     /// Seeds the jitter of slow links.
     pub seed: u64,
 }
 
-/// A host of a lab.
 #[derive(Debug)]
 pub struct Host {
     name: String,
-    /// Of the switch.
+    /// Port of the switch.
     port: usize,
     address: Ipv4Addr,
     namespace: Netns,
 }
 
 impl Host {
-    /// As the lab's maker named it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -57,12 +55,11 @@ impl Host {
         self.address
     }
 
-    /// Its namespace.
     pub fn namespace(&self) -> &Netns {
         &self.namespace
     }
 
-    /// Attach a program that lets everything pass, as if the host had one of its own.
+    /// Attach a program that passes everything, as if the host had its own.
     pub fn attach_pass(&self) -> Result<PassProgram, LabError> {
         self.namespace.run(PassProgram::attach)
     }
@@ -73,15 +70,15 @@ impl Host {
     }
 }
 
-/// Hosts, switch and links. Everything is removed when it is dropped.
+/// Hosts, switch and links. All are removed on drop.
 #[derive(Debug)]
 pub struct Lab {
     name: String,
-    // In the order of removal: the thread leaves the switch before the namespaces go.
+    // In drop order: the thread leaves the switch before the namespaces are removed.
     injector: Injector,
     tables: Mutex<SwitchTables>,
     hosts: Mutex<Hosts>,
-    /// Links between two hosts: of each, the host and its interface.
+    /// Direct links between two hosts: for each end, the host and its interface.
     joints: Mutex<Vec<[(String, String); 2]>>,
     switch: Netns,
     owner: Mutex<Owner>,
@@ -90,13 +87,13 @@ pub struct Lab {
 #[derive(Debug)]
 struct Hosts {
     list: Vec<Arc<Host>>,
-    /// Ports without a host, the one free for the longest time first: neighbours may still send
-    /// frames there that were meant for the last host.
+    /// Ports without a host, the one free for longest first: neighbours may still send frames there that were meant for
+    /// the previous host.
     free_ports: VecDeque<usize>,
 }
 
 impl Lab {
-    /// Make a lab whose hosts have consecutive addresses. Leftovers of crashed labs are removed first.
+    /// Create a lab whose hosts have consecutive addresses. Leftovers of crashed labs are removed first.
     pub fn create(spec: &LabSpec) -> Result<Self, LabError> {
         let first = u32::from(FIRST_ADDRESS);
         let addresses: Vec<Ipv4Addr> = (0..spec.hosts.len() as u32)
@@ -105,11 +102,11 @@ impl Lab {
         Self::create_at(spec, &addresses)
     }
 
-    /// Make a lab with an address for each host.
+    /// Create a lab with the given address for each host.
     pub fn create_at(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<Self, LabError> {
         check(spec)?;
         check_addresses(spec, addresses)?;
-        // A dot is legal in neither name, so no two labs can mean the same namespace.
+        // Neither name may contain a dot, so namespaces of different labs cannot collide.
         let switch_name = format!("ib-{}.switch.", spec.name);
         let mut all_names: Vec<String> = spec
             .hosts
@@ -211,14 +208,14 @@ impl Lab {
             .and_then(|()| self.injector.open(port))
             .and_then(|()| self.tables().set_present(port, true));
         if let Err(error) = opened {
-            // Or the next host at this port could not have its interface.
+            // Otherwise the next host at this port could not get its interface.
             let _ = self.switch.run(|| remove_link(port));
             return Err(error);
         }
         Ok(host)
     }
 
-    /// Take a host out of the running lab. Its processes have ended.
+    /// Remove a host from the running lab. Its processes must have ended.
     pub fn remove_host(&self, name: &str) -> Result<(), LabError> {
         let mut hosts = self.lock_hosts();
         let index = position(&hosts.list, name)?;
@@ -232,26 +229,26 @@ impl Lab {
         self.owner().forget(&namespace)
     }
 
-    /// Remove what killed owners of labs left behind: namespaces, and the processes in them.
-    /// [`create`](Self::create) does so too.
+    /// Remove what killed owners of labs left behind: namespaces and the processes in them. [`create`](Self::create)
+    /// does so as well.
     pub fn remove_leftovers() {
         owner::sweep();
     }
 
-    /// All hosts, in the order in which they were made.
+    /// All hosts, in order of creation.
     pub fn hosts(&self) -> Vec<Arc<Host>> {
         self.lock_hosts().list.clone()
     }
 
-    /// The host of this name.
+    /// The host with this name.
     pub fn host(&self, name: &str) -> Result<Arc<Host>, LabError> {
         let hosts = self.lock_hosts();
         Ok(Arc::clone(&hosts.list[position(&hosts.list, name)?]))
     }
 
-    /// Replace the faults of a host's link. Pairwise cuts and drop rules stay as they are.
+    /// Replace the faults of a host's link. Pairwise cuts and drop rules are not affected.
     ///
-    /// Releasing a held link returns when the frames that waited are on the wire.
+    /// Releasing a held link returns when the waiting frames have been sent.
     pub fn set_link(&self, host: &str, faults: LinkFaults) -> Result<(), LabError> {
         faults.check()?;
         let port = self.port(host)?;
@@ -264,21 +261,21 @@ impl Lab {
         self.injector.set_link(port, faults)
     }
 
-    /// The faults of a host's link as they are now.
+    /// The current faults of a host's link.
     pub fn link(&self, host: &str) -> Result<LinkFaults, LabError> {
         let port = self.port(host)?;
         Ok(self.tables().link(port).faults)
     }
 
-    /// The same faults on every link.
+    /// Set the same faults on every link.
     pub fn set_all_links(&self, faults: LinkFaults) -> Result<(), LabError> {
         self.hosts()
             .iter()
             .try_for_each(|h| self.set_link(&h.name, faults))
     }
 
-    /// Join two hosts by a link of their own, which goes past the switch: each is given by its name and that of its
-    /// interface. It has no address. It is down while one of the hosts is held.
+    /// Connect two hosts by a direct link that bypasses the switch; each end is given by the host's name and an
+    /// interface name. It has no address. It is down while one of the hosts is held.
     pub fn join(&self, one: (&str, &str), other: (&str, &str)) -> Result<(), LabError> {
         let ((one, one_interface), (other, other_interface)) = (one, other);
         let (here, there) = (self.host(one)?, self.host(other)?);
@@ -297,7 +294,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Set the ends of a host's own links up or down.
+    /// Set a host's ends of direct links up or down.
     fn set_joints(&self, host: &str, state: &str) -> Result<(), LabError> {
         let joints = lock(&self.joints);
         let ends = joints.iter().flatten().filter(|(name, _)| name == host);
@@ -310,7 +307,7 @@ impl Lab {
         }
     }
 
-    /// Hold the packets of a host, in both directions and in order.
+    /// Hold a host's packets, in both directions and in order.
     pub fn hold(&self, host: &str) -> Result<(), LabError> {
         self.set_joints(host, "down")?;
         self.set_link(
@@ -322,7 +319,7 @@ impl Lab {
         )
     }
 
-    /// Release the packets of a held host.
+    /// Release a held host's packets.
     pub fn release(&self, host: &str) -> Result<(), LabError> {
         self.set_joints(host, "up")?;
         self.set_link(
@@ -334,7 +331,7 @@ impl Lab {
         )
     }
 
-    /// Cut (or mend) the way from one host to another; the way back is not touched.
+    /// Cut (or restore) one direction between two hosts.
     pub fn cut_one_way(&self, from: &str, to: &str, cut: bool) -> Result<(), LabError> {
         let (from, to) = (self.port(from)?, self.port(to)?);
         let mut tables = self.tables();
@@ -347,13 +344,13 @@ impl Lab {
         tables.set_link(from, entry)
     }
 
-    /// Cut (or mend) both ways between two hosts.
+    /// Cut (or restore) both directions between two hosts.
     pub fn cut_between(&self, one: &str, other: &str, cut: bool) -> Result<(), LabError> {
         self.cut_one_way(one, other, cut)?;
         self.cut_one_way(other, one, cut)
     }
 
-    /// Lose the messages that a rule describes, until it is removed.
+    /// Drop the messages that match a rule, until it is removed.
     pub fn add_drop_rule(&self, rule: &DropRule) -> Result<DropRuleId, LabError> {
         let entry = RuleEntry {
             from_ports: self.ports(&rule.from_hosts)?,
@@ -367,12 +364,12 @@ impl Lab {
             .ok_or(LabError::TooManyDropRules(switch::DROP_RULES_MAX))
     }
 
-    /// Take a drop rule back.
+    /// Remove a drop rule.
     pub fn remove_drop_rule(&self, id: DropRuleId) -> Result<(), LabError> {
         self.tables().remove_rule(id.0)
     }
 
-    /// Make every link perfect and remove every rule; held frames are released.
+    /// Clear all faults and remove all rules; held frames are released.
     pub fn heal(&self) -> Result<(), LabError> {
         let hosts = self.hosts();
         let mut tables = self.tables();
@@ -384,7 +381,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Frames at a host's port since the lab was made.
+    /// Frame counters of a host's port since the lab was created.
     pub fn counters(&self, host: &str) -> Result<LinkCounters, LabError> {
         let port = self.port(host)?;
         let queue = self.injector.counts(port);
@@ -399,7 +396,7 @@ impl Lab {
         Ok(self.host(name)?.port)
     }
 
-    /// A mask of ports; no host means all.
+    /// A mask of ports; an empty list means all.
     fn ports(&self, names: &[String]) -> Result<u64, LabError> {
         if names.is_empty() {
             return Ok(u64::MAX);
@@ -478,7 +475,7 @@ fn check_addresses(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<(), LabErro
     Ok(())
 }
 
-/// In the switch's namespace: one veth a host, its other end already in the host.
+/// Run in the switch's namespace: one veth per host, with its other end already in the host.
 fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
     let mut batch = String::new();
     for host in hosts {
@@ -497,7 +494,7 @@ fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
     run_tool("ip", "iproute2", &["-batch", "-"], &batch)
 }
 
-/// In the switch's namespace.
+/// Run in the switch's namespace.
 fn remove_link(port: usize) -> Result<(), LabError> {
     let batch = format!("link del p{port}\n");
     run_tool("ip", "iproute2", &["-batch", "-"], &batch)
@@ -511,10 +508,10 @@ fn set_up_host(host: &Host) -> Result<(), LabError> {
             host.address
         );
         run_tool("ip", "iproute2", &["-batch", "-"], &batch)?;
-        // Checksums must be whole: a frame that is redirected past the stack is never completed.
-        // GRO gives the veth its receive ring, without which redirected frames are lost silently;
-        // a program that the host attaches itself does the same, and neither excludes the other.
-        // The driver tells the other end of it only when GRO is switched on while the link is up.
+        // Checksums must be complete: a frame that is redirected past the stack is never completed. GRO gives the veth
+        // its receive ring, without which redirected frames are silently lost; a program that the host attaches itself
+        // has the same effect, and neither excludes the other. The driver informs the other end only when GRO is
+        // enabled while the link is up.
         run_tool(
             "ethtool",
             "ethtool",

@@ -1,8 +1,8 @@
-//! Network namespaces: make, enter, remove.
+//! Network namespaces: create, enter, remove.
 //!
-//! A namespace is entered by a thread, never by the process: the thread runs a closure there and
-//! ends. Children that it starts are born in the namespace. So no code between fork and exec is
-//! needed, and the rest of the process stays where it is.
+//! Only a thread enters a namespace, never the whole process: the thread runs a closure there and ends. Child processes
+//! that it starts inherit the namespace. So no code between fork and exec is needed, and the rest of the process stays
+//! where it is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -20,10 +20,10 @@ use nix::unistd::Pid;
 
 use crate::error::LabError;
 
-/// Where named namespaces are, as `ip netns` has it.
+/// Directory of named namespaces, as used by `ip netns`.
 pub const NETNS_DIR: &str = "/run/netns";
 
-/// A named network namespace. Removed when dropped.
+/// A named network namespace. Removed on drop.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -31,7 +31,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Make a namespace. `ip netns` sees it under the same name.
+    /// Create a namespace. It is visible to `ip netns` under the same name.
     pub fn create(name: &str) -> Result<Self, LabError> {
         share_netns_dir()?;
         let path = path_of(name);
@@ -45,8 +45,8 @@ impl Netns {
                 Errno::EINVAL => LabError::NoNamespaces,
                 other => LabError::system("make a network namespace")(other),
             })?;
-            // No address is used but IPv4, and no router or multicast chatter is wanted on links
-            // whose frames tests count. A kernel without IPv6 has no such file.
+            // Only IPv4 addresses are used, and router and multicast traffic is unwanted on links whose frames tests
+            // count. A kernel without IPv6 has no such file.
             for which in ["all", "default"] {
                 let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
             }
@@ -78,7 +78,7 @@ impl Netns {
         &self.name
     }
 
-    /// Run a closure in the namespace, on a thread of its own, and wait for it.
+    /// Run a closure in the namespace, on a separate thread, and wait for it.
     pub fn run<T: Send>(
         &self,
         f: impl FnOnce() -> Result<T, LabError> + Send,
@@ -89,13 +89,13 @@ impl Netns {
         })
     }
 
-    /// Move the calling thread into the namespace for good.
+    /// Move the calling thread into the namespace permanently.
     pub fn enter(&self) -> Result<(), LabError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET)
             .map_err(LabError::system(format!("enter namespace {}", self.name)))
     }
 
-    /// A second handle on the same namespace that removes nothing.
+    /// A second handle to the same namespace, which removes nothing on drop.
     pub fn handle(&self) -> Result<NetnsHandle, LabError> {
         let file = self
             .file
@@ -111,20 +111,20 @@ impl Drop for Netns {
     }
 }
 
-/// Lets a thread enter a namespace that somebody else owns.
+/// Lets a thread enter a namespace that another handle owns.
 #[derive(Debug)]
 pub struct NetnsHandle {
     file: File,
 }
 
 impl NetnsHandle {
-    /// Move the calling thread into the namespace for good.
+    /// Move the calling thread into the namespace permanently.
     pub fn enter(&self) -> Result<(), LabError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(LabError::system("enter a namespace"))
     }
 }
 
-/// Remove what a crashed owner left of a namespace: the processes in it and its name.
+/// Remove a crashed owner's namespace: the processes in it and its name.
 pub fn remove_leftover(name: &str) {
     let path = path_of(name);
     if let Ok(namespace) = fs::metadata(&path) {
@@ -142,7 +142,7 @@ fn path_of(name: &str) -> PathBuf {
 
 fn unname(name: &str) {
     let path = path_of(name);
-    // Both fail harmlessly if somebody removed the namespace already.
+    // Both fail harmlessly if the namespace has already been removed.
     let _ = umount2(&path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(&path);
 }
@@ -161,8 +161,8 @@ fn processes_in(dev: u64, ino: u64) -> Vec<Pid> {
         .collect()
 }
 
-/// Make /run/netns a shared mount, as `ip netns` does: a namespace removed here is then removed in
-/// every mount namespace that `ip netns exec` made. Under a lock, or two starters mount it twice.
+/// Make /run/netns a shared mount, as `ip netns` does: a namespace removed here is then also removed in all mount
+/// namespaces that `ip netns exec` created. Done under a lock, because concurrent callers would mount it twice.
 fn share_netns_dir() -> Result<(), LabError> {
     fs::create_dir_all(NETNS_DIR).map_err(|source| {
         if source.kind() == std::io::ErrorKind::PermissionDenied {
@@ -202,7 +202,7 @@ fn in_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Run a tool in the calling thread's namespace; `input` goes to its standard input.
+/// Run a tool in the calling thread's namespace, with `input` as its standard input.
 pub(crate) fn run_tool(
     tool: &'static str,
     package: &'static str,
@@ -212,7 +212,7 @@ pub(crate) fn run_tool(
     let command = || format!("{tool} {}", args.join(" "));
     let mut child = Command::new(tool)
         .args(args)
-        // Tools of the administrator are often missing in a user's PATH.
+        // Administration tools are often missing from a user's PATH.
         .env("PATH", search_path())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -226,7 +226,7 @@ pub(crate) fn run_tool(
             },
         })?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A tool that fails early closes its input; its exit status says more than EPIPE.
+        // A tool that fails early closes its input; its exit status is more informative than EPIPE.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child

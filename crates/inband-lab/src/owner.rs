@@ -1,5 +1,5 @@
-//! Who owns a lab. A lock on a file says whether the owner lives; the file says what it made, so
-//! that the next starter can remove it when the owner was killed.
+//! Ownership of a lab. A lock on a file shows whether the owner is alive; the file lists what it created, so that the
+//! next lab can remove it if the owner was killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::LabError;
 use crate::netns;
 
-/// One lock file a lab.
+/// One lock file per lab.
 const LABS_DIR: &str = "/run/inband/labs";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ struct Record {
     namespaces: Vec<String>,
 }
 
-/// The lock; released, and the file removed, when dropped.
+/// The lock. On drop it is released and the file removed.
 #[derive(Debug)]
 pub(crate) struct Owner {
     path: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Own the lab of this name, or say who does. Writes down the namespaces before they exist.
+    /// Claim the lab with this name, or report its owner. Records the namespaces before they are created.
     pub(crate) fn claim(name: &str, namespaces: &[String]) -> Result<Self, LabError> {
         let dir = Path::new(LABS_DIR);
         fs::create_dir_all(dir).map_err(|source| match source.kind() {
@@ -81,13 +81,13 @@ impl Owner {
         Ok(owner)
     }
 
-    /// Write down one more namespace, before it exists.
+    /// Record another namespace, before it is created.
     pub(crate) fn add(&mut self, namespace: &str) -> Result<(), LabError> {
         self.namespaces.push(namespace.to_owned());
         self.write()
     }
 
-    /// A namespace is gone.
+    /// A namespace has been removed.
     pub(crate) fn forget(&mut self, namespace: &str) -> Result<(), LabError> {
         self.namespaces.retain(|n| n != namespace);
         self.write()
@@ -99,8 +99,8 @@ impl Owner {
             namespaces: self.namespaces.clone(),
         };
         let text = serde_json::to_vec(&record).expect("a record is representable in JSON");
-        // Written before it is cut to length: a sweeper that finds the owner dead half-way reads a
-        // list that is too long rather than none.
+        // Written before it is truncated: if the owner dies half-way, the next sweep reads a list that is too long
+        // rather than none.
         self.lock
             .rewind()
             .and_then(|()| self.lock.write_all(&text))
@@ -115,7 +115,7 @@ impl Drop for Owner {
     }
 }
 
-/// Remove what killed owners left behind. Labs of living owners are locked and stay.
+/// Remove what killed owners left behind. Labs of running owners are locked and stay.
 pub(crate) fn sweep() {
     let Ok(files) = fs::read_dir(LABS_DIR) else {
         return;

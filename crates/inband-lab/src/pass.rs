@@ -1,4 +1,4 @@
-//! A program that lets everything pass, for hosts that run none of their own.
+//! A program that passes everything, for hosts without their own.
 
 use std::os::fd::AsFd;
 
@@ -8,20 +8,19 @@ use nix::net::if_::if_nametoindex;
 use crate::error::LabError;
 use crate::lab::HOST_INTERFACE;
 
-/// Aligned as an ELF reader may expect it.
+/// Aligned as an ELF reader may require.
 #[repr(C, align(16))]
 pub(crate) struct Aligned<B: ?Sized>(pub(crate) B);
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/pass.bpf.o")));
 
-/// `XDP_PASS` on a host's interface, attached in the way that a host attaches its own program.
-/// Detached when dropped.
+/// `XDP_PASS` on a host's interface, attached in the same way as a host's own program. Detached on drop.
 #[derive(Debug)]
 pub struct PassProgram {
     _link: Link,
 }
 
 impl PassProgram {
-    /// Attach to the interface of the calling thread's namespace, in native mode or not at all.
+    /// Attach to the interface in the calling thread's namespace. Fails if native mode is not available.
     pub(crate) fn attach() -> Result<Self, LabError> {
         let ifindex =
             if_nametoindex(HOST_INTERFACE).map_err(LabError::system("find the interface"))? as i32;
@@ -36,7 +35,7 @@ impl PassProgram {
         let link = program
             .attach_xdp(ifindex)
             .map_err(LabError::bpf("attach XDP_PASS"))?;
-        // The link call chooses the mode itself; a driver without native mode gets generic mode.
+        // A link would choose the mode itself; a driver without native mode would get generic mode.
         Xdp::new(program.as_fd())
             .query_id(ifindex, XdpFlags::DRV_MODE)
             .and_then(|id| match id {

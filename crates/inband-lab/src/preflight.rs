@@ -1,4 +1,4 @@
-//! What must be there before a lab can be made; each thing missing is one line with its cure.
+//! Requirements of a lab; each missing one is reported on one line with a remedy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use nix::sys::statvfs::statvfs;
 use crate::error::LabError;
 use crate::netns::search_path;
 
-/// First kernel that takes the programs in native mode.
+/// Oldest kernel that accepts the programs in native mode.
 pub const OLDEST_KERNEL: (u32, u32) = KERNEL_MIN_NATIVE;
 /// Free space that a cluster's directory must have at the start.
 pub const DISK_FREE_MIN_BYTES: u64 = 256 << 20;
@@ -23,7 +23,7 @@ const CAPABILITIES: [(u32, &str); 3] = [
     (21, "CAP_SYS_ADMIN"),
 ];
 
-/// Everything that a lab of namespaces needs.
+/// Check everything that a lab of namespaces needs.
 pub fn check_lab() -> Result<(), LabError> {
     check_privileges()?;
     check_kernel()?;
@@ -31,7 +31,7 @@ pub fn check_lab() -> Result<(), LabError> {
     check_tools()
 }
 
-/// The right to make namespaces and to load programs.
+/// Check the privileges to create namespaces and load programs.
 pub fn check_privileges() -> Result<(), LabError> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(LabError::file("read", "/proc/self/status"))?;
@@ -55,7 +55,7 @@ pub fn check_privileges() -> Result<(), LabError> {
     Err(LabError::NotPrivileged { what })
 }
 
-/// A kernel that is new enough.
+/// Check that the kernel is new enough.
 pub fn check_kernel() -> Result<(), LabError> {
     let path = "/proc/sys/kernel/osrelease";
     let release = fs::read_to_string(path).map_err(LabError::file("read", path))?;
@@ -72,7 +72,7 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Network namespaces in the kernel.
+/// Check that the kernel supports network namespaces.
 pub fn check_namespaces() -> Result<(), LabError> {
     if Path::new("/proc/self/ns/net").exists() {
         Ok(())
@@ -81,7 +81,7 @@ pub fn check_namespaces() -> Result<(), LabError> {
     }
 }
 
-/// The commands in [`TOOLS`].
+/// Check for the commands in [`TOOLS`].
 pub fn check_tools() -> Result<(), LabError> {
     let path = search_path();
     for (tool, package) in TOOLS {
@@ -92,20 +92,18 @@ pub fn check_tools() -> Result<(), LabError> {
     Ok(())
 }
 
-/// The disk of a directory is (nearly) full.
+/// The disk of a directory is full, or nearly so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "disk full: {} has {} MiB free, {} are needed; free some or choose another --data directory",
     path.display(), free_bytes >> 20, DISK_FREE_MIN_BYTES >> 20
 )]
 pub struct DiskFull {
-    /// The directory.
     pub path: PathBuf,
-    /// What is left.
     pub free_bytes: u64,
 }
 
-/// Free space for a cluster's directory. A file system that does not say is taken to have room.
+/// Check the free space for a cluster's directory. A file system that does not report it is assumed to have room.
 pub fn check_disk(path: &Path) -> Result<(), DiskFull> {
     let Ok(fs) = statvfs(path) else { return Ok(()) };
     let free_bytes = fs.blocks_available() * fs.fragment_size();

@@ -1,7 +1,7 @@
-//! Processes that live and die with the one that started them.
+//! Child processes that end with the process that started them.
 //!
-//! A child's standard input is a pipe from its supervisor: its end of file means that the
-//! supervisor is gone, however it went. A child that sees [`SUPERVISED_ENV`] must watch for that.
+//! A child's standard input is a pipe from its supervisor: end of file means that the supervisor has exited, for
+//! whatever reason. A child that sees [`SUPERVISED_ENV`] must watch for that.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,32 +24,28 @@ use crate::netns::Netns;
 
 /// Inherited listening sockets: comma-separated `NUMBER:USE`, `USE` being `resp` or `metrics`.
 ///
-/// systemd's own `LISTEN_FDS` names the receiving process, whose id is not known before it runs.
+/// systemd's own `LISTEN_FDS` requires the receiving process's id, which is not known before it runs.
 pub const LISTEN_FDS_ENV: &str = "INBAND_LISTEN_FDS";
 
-/// Held from making sockets inheritable until they are private again, so that no other child
-/// started by this crate gets them too.
+/// Held while sockets are inheritable, so that no other child started by this crate inherits them too.
 static INHERITING: Mutex<()> = Mutex::new(());
 
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What to start.
+/// The specification of a process to start.
 #[derive(Debug)]
 pub struct ProcessSpec<'a> {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<OsString>,
     /// Added to the environment.
     pub env: Vec<(String, String)>,
-    /// Receives standard output and error; `None` leaves them where ours go.
+    /// Receives standard output and error; `None` shares this process's.
     pub log: Option<File>,
     /// Listening sockets to inherit, with their use.
     pub listeners: Vec<(BorrowedFd<'a>, &'static str)>,
 }
 
 impl ProcessSpec<'_> {
-    /// A program without arguments.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -60,21 +56,20 @@ impl ProcessSpec<'_> {
         }
     }
 
-    /// Add arguments.
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 }
 
-/// A started child. Killed when dropped.
+/// A running child. Killed on drop.
 #[derive(Debug)]
 pub struct SupervisedChild {
     child: Child,
 }
 
 impl SupervisedChild {
-    /// Start a process, in a namespace if one is given.
+    /// Start a process, optionally in a namespace.
     pub fn spawn(spec: &ProcessSpec<'_>, namespace: Option<&Netns>) -> Result<Self, LabError> {
         let start = || {
             let _guard = INHERITING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,17 +89,16 @@ impl SupervisedChild {
         Ok(Self { child })
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, or `None` while it runs.
+    /// Its exit status, or `None` while it runs.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Wait until it has ended, but not longer than `limit`. True if it has.
+    /// Wait up to `limit` until it has ended. Returns whether it has.
     pub fn wait_for_exit(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.exit_status().is_none() {
@@ -116,14 +110,14 @@ impl SupervisedChild {
         true
     }
 
-    /// Send a signal, unless it has ended: its id might be somebody else's by then.
+    /// Send a signal, unless it has ended: its process id could have been reused.
     pub fn signal(&mut self, signal: Signal) {
         if self.exit_status().is_none() {
             let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
         }
     }
 
-    /// Kill it and wait for its end.
+    /// Kill it and wait until it has ended.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait();
@@ -143,7 +137,7 @@ fn command(spec: &ProcessSpec<'_>) -> Result<Command, LabError> {
         .envs(spec.env.iter().cloned())
         .env(SUPERVISED_ENV, "1")
         .stdin(Stdio::piped())
-        // A Ctrl-C at the terminal is for the supervisor; children stop when it says so.
+        // A Ctrl-C at the terminal is for the supervisor; children stop when it tells them to.
         .process_group(0);
     if spec.listeners.is_empty() {
         command.env_remove(LISTEN_FDS_ENV);

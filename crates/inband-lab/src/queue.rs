@@ -1,30 +1,30 @@
-//! Frames that wait: a held link keeps them in order, a slow link for a time.
+//! Waiting frames: a held link keeps them in order, a slow link delays them.
 //!
-//! No socket, clock or random source: the caller says what time it is and seeds the jitter.
+//! No sockets, clock or random source: the caller passes the time and seeds the jitter.
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::faults::{LinkFaults, LOSS_SCALE_PPM};
 
-/// Most bytes that may wait in one lab; what comes on top is dropped and counted.
+/// Most bytes that may wait in one lab; more are dropped and counted.
 pub const WAITING_MAX_BYTES: usize = 64 << 20;
 
-/// A frame on its way from one port of the switch to another.
+/// A frame on its way from one switch port to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Port it came in at.
+    /// Ingress port.
     pub from_port: usize,
-    /// Port it goes out at.
+    /// Egress port.
     pub to_port: usize,
-    /// Ethernet header and all.
+    /// The whole frame, including the Ethernet header.
     pub bytes: Box<[u8]>,
 }
 
 #[derive(Debug)]
 struct Slow {
     due: Instant,
-    /// Breaks ties, so that equal delays keep the order.
+    /// Breaks ties, so that equal delays preserve the order.
     arrival: u64,
     frame: Frame,
 }
@@ -41,13 +41,13 @@ impl PartialOrd for Slow {
     }
 }
 impl Ord for Slow {
-    /// Reversed: the heap's greatest is the one due first.
+    /// Reversed: the heap's maximum is the frame due first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.due, other.arrival).cmp(&(self.due, self.arrival))
     }
 }
 
-/// Waiting frames of all links of one switch.
+/// The waiting frames of all links of one switch.
 #[derive(Debug)]
 pub struct WaitingFrames {
     links: Vec<LinkFaults>,
@@ -60,7 +60,7 @@ pub struct WaitingFrames {
 }
 
 impl WaitingFrames {
-    /// For a switch with this many ports, all links perfect.
+    /// For a switch with `ports` ports, with all links perfect.
     pub fn new(ports: usize, max_bytes: usize, seed: u64) -> Self {
         Self {
             links: vec![LinkFaults::default(); ports],
@@ -69,12 +69,12 @@ impl WaitingFrames {
             arrivals: 0,
             waiting_bytes: 0,
             max_bytes,
-            // xorshift never leaves zero.
+            // xorshift requires a non-zero seed.
             random: seed | 1,
         }
     }
 
-    /// The link of a port has changed. Frames held by nothing any more are due at once, in order.
+    /// The link of a port has changed. Frames that are no longer held are due at once, in order.
     pub fn set_link(&mut self, now: Instant, port: usize, faults: LinkFaults) {
         self.links[port] = faults;
         if faults.held {
@@ -89,12 +89,12 @@ impl WaitingFrames {
         }
     }
 
-    /// Take in a frame, twice if its links duplicate it. False if too many wait already; then it is
+    /// Queue a frame, twice if one of its links duplicates it. Returns false if too many are waiting; the frame is then
     /// dropped.
     #[must_use]
     pub fn offer(&mut self, now: Instant, frame: Frame) -> bool {
         if self.is_duplicated(frame.from_port) || self.is_duplicated(frame.to_port) {
-            // A copy that finds no room is one that was not made.
+            // If there is no room for the duplicate, the frame is simply not duplicated.
             let _ = self.push(now, frame.clone());
         }
         self.push(now, frame)
@@ -114,7 +114,7 @@ impl WaitingFrames {
         true
     }
 
-    /// The next frame whose time has come. One that was under way when its link was held is held.
+    /// The next frame that is due. A frame in flight when its link was held is held.
     pub fn next_due(&mut self, now: Instant) -> Option<Frame> {
         while self.slow.peek().is_some_and(|slow| slow.due <= now) {
             let frame = self.slow.pop()?.frame;
@@ -128,7 +128,7 @@ impl WaitingFrames {
         None
     }
 
-    /// When to call [`next_due`](Self::next_due) again, if nothing else happens.
+    /// When to call [`next_due`](Self::next_due) again if nothing else happens.
     pub fn next_due_at(&self) -> Option<Instant> {
         self.slow.peek().map(|slow| slow.due)
     }

@@ -1,6 +1,6 @@
-//! The XDP switch: loads the program, attaches it to the ports, writes its tables.
+//! The XDP switch: loads the program, attaches it to the ports, and writes its tables.
 //!
-//! Byte layouts here are those of `bpf/switch.bpf.c`; their sizes are compared when it is loaded.
+//! Byte layouts here are those of `bpf/switch.bpf.c`; their sizes are checked at load time.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,11 +10,11 @@ use crate::error::LabError;
 use crate::faults::{LinkCounters, LinkFaults};
 use crate::pass::Aligned;
 
-/// Most hosts of one lab: a port has a bit in a 64 bit mask.
+/// Most hosts per lab: each port has a bit in a 64-bit mask.
 pub const PORTS_MAX: usize = 64;
 /// Interface index of port 0 in the switch's namespace.
 pub(crate) const IFINDEX_BASE: usize = 1000;
-/// Drop rules that can be active at once.
+/// Most drop rules that can be active at once.
 pub const DROP_RULES_MAX: u32 = 16;
 
 const LINK_CUT_FROM_HOST: u32 = 1;
@@ -27,12 +27,12 @@ const COUNTERS: usize = 8;
 static PROGRAM: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o")));
 
-/// MAC address of the host at a port; the switch finds the port in its last byte.
+/// MAC address of the host at a port; the switch reads the port from its last byte.
 pub(crate) fn mac_of(port: usize) -> [u8; 6] {
     [0x02, 0x49, 0x42, 0, 0, port as u8]
 }
 
-/// Frames between hosts: what one link's entry in the switch says.
+/// A link's entry in the switch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LinkEntry {
     /// Ports to which frames from this port are cut, as a mask.
@@ -85,7 +85,7 @@ impl RuleEntry {
     }
 }
 
-/// The tables that decide about frames in the kernel.
+/// The tables that control forwarding in the kernel.
 #[derive(Debug)]
 pub(crate) struct SwitchTables {
     links: MapHandle,
@@ -98,7 +98,7 @@ pub(crate) struct SwitchTables {
     active_rules: Vec<Option<RuleEntry>>,
 }
 
-/// What the queueing thread needs of the program.
+/// The queueing thread's part of the program.
 #[derive(Debug)]
 pub(crate) struct QueueTables {
     /// Ring buffer of frames for user space.
@@ -107,7 +107,7 @@ pub(crate) struct QueueTables {
 }
 
 impl QueueTables {
-    /// Send the frames of these ports (a mask) to user space from now on, and no others.
+    /// From now on send the frames of exactly these ports (a mask) to user space.
     pub(crate) fn set_queueing(&self, ports: u64) -> Result<(), LabError> {
         put(
             &self.queueing,
@@ -118,7 +118,7 @@ impl QueueTables {
     }
 }
 
-/// The way in and out of the switch.
+/// The ports of the switch.
 #[derive(Debug)]
 pub(crate) struct Ports {
     devmap: MapHandle,
@@ -126,7 +126,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// Let frames of a port's interface in, and others out there. Call in the switch's namespace.
+    /// Open a port in both directions. Call in the switch's namespace.
     pub(crate) fn open(&self, port: usize) -> Result<(), LabError> {
         let ifindex = (IFINDEX_BASE + port) as u32;
         put(
@@ -135,14 +135,14 @@ impl Ports {
             &ifindex.to_ne_bytes(),
             "fill its port table",
         )?;
-        // Native mode or an error: generic mode would be slow without anyone noticing. The
-        // attachment belongs to the interface and ends with it.
+        // Native mode or an error: generic mode would be slow without anyone noticing. The attachment belongs to the
+        // interface and is removed with it.
         Xdp::new(self.program.as_fd())
             .attach(ifindex as i32, XdpFlags::DRV_MODE)
             .map_err(LabError::bpf("attach it in native mode to a veth"))
     }
 
-    /// No frame goes out there any more.
+    /// Stop sending frames out of a port.
     pub(crate) fn close(&self, port: usize) -> Result<(), LabError> {
         self.devmap
             .delete(&(port as u32).to_ne_bytes())
@@ -150,7 +150,7 @@ impl Ports {
     }
 }
 
-/// Load the program; no port is open yet. Call in the switch's namespace.
+/// Load the program; all ports are still closed. Call in the switch's namespace.
 pub(crate) fn load() -> Result<(SwitchTables, QueueTables, Ports), LabError> {
     let mut builder = ObjectBuilder::default();
     let object = builder
@@ -204,7 +204,7 @@ fn put(map: &MapHandle, key: u32, value: &[u8], what: &str) -> Result<(), LabErr
 }
 
 impl SwitchTables {
-    /// There is a host at this port from now on, or there is none; its link is perfect.
+    /// Set whether there is a host at this port. Its link becomes perfect.
     pub(crate) fn set_present(&mut self, port: usize, present: bool) -> Result<(), LabError> {
         if present {
             self.present |= 1 << port;
@@ -260,7 +260,7 @@ impl SwitchTables {
         Ok(())
     }
 
-    /// Sum over all CPUs; `released` and `overflowed` are the queueing thread's.
+    /// Sums over all CPUs; `released` and `overflowed` are the queueing thread's.
     pub(crate) fn counters(&self, port: usize) -> Result<LinkCounters, LabError> {
         let cpus = self
             .counters

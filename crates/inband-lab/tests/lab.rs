@@ -13,7 +13,7 @@ fn address(lab: &Lab, host: &str) -> SocketAddr {
     (lab.host(host).expect("host").address(), PORT).into()
 }
 
-/// Both ways, small and full frames.
+/// Both directions, small and full frames.
 fn udp_works(lab: &Lab) {
     let (a, b) = (udp(lab, "a"), udp(lab, "b"));
     let mut bytes = [0; 2048];
@@ -152,7 +152,7 @@ fn cuts_are_one_way_two_way_and_pairwise() {
             .expect("send");
         !tags_until_silence(to).is_empty()
     };
-    // A neighbour that is not known yet takes as long as its answer.
+    // The first exchange with a neighbour includes its ARP resolution.
     let sockets = [("a", &a), ("b", &b), ("c", &c)];
     for (from, sender) in sockets {
         for (to, receiver) in sockets.iter().filter(|(to, _)| *to != from) {
@@ -213,7 +213,7 @@ fn a_held_link_releases_in_order() {
             "round {round}"
         );
         assert_eq!(tags_until_silence(&a), [77]);
-        // And the straight way is taken again.
+        // The direct path is used again.
         let before = lab.counters("a").expect("counters").queued;
         udp_like_before(&lab, &a, &b);
         assert_eq!(lab.counters("a").expect("counters").queued, before);
@@ -245,7 +245,7 @@ fn nothing_overtakes_while_frames_flow_through_a_release() {
         return;
     }
     const SENT: u32 = 3000;
-    /// Frames that the kernel takes at a time.
+    /// Frames that the kernel processes in one poll.
     const NAPI_BUDGET: u32 = 64;
     let lab = lab("flow", &["a", "b"]);
     let (a, b) = (udp(&lab, "a"), udp(&lab, "b"));
@@ -259,7 +259,7 @@ fn nothing_overtakes_while_frames_flow_through_a_release() {
                 std::thread::sleep(Duration::from_micros(20));
             }
         });
-        // Received meanwhile, or the socket's buffer overflows at the release.
+        // Received concurrently, or the socket's buffer overflows at the release.
         let receiver = scope.spawn(|| {
             let mut tags = Vec::new();
             let mut bytes = [0; 64];
@@ -280,8 +280,8 @@ fn nothing_overtakes_while_frames_flow_through_a_release() {
         overtaken += u32::from(tag < newest);
         newest = newest.max(tag);
     }
-    // The frames that are on two CPUs at the moment the link becomes straight may swap, as they may on any NIC with several
-    // queues: those that the kernel has taken but not delivered. Hundreds wait in the switch at that moment.
+    // Frames that are on two CPUs when the link becomes direct may be reordered, as on any NIC with several queues:
+    // those that the kernel has polled but not delivered. Hundreds wait in the switch at that moment.
     assert!(
         overtaken <= NAPI_BUDGET,
         "{overtaken} frames were overtaken"
@@ -391,7 +391,7 @@ fn hosts_come_and_go() {
         let mut got = [0; 5];
         server.read_exact(&mut got).expect("read");
         assert_eq!(&got, b"there");
-        // Faults are those of the new host, not of who was at its port before.
+        // Faults belong to the new host, not to the previous one at its port.
         lab.hold("c").expect("hold");
         client.write_all(b"later").expect("write");
         server

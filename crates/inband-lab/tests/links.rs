@@ -1,5 +1,5 @@
 //! Links between hosts (`inband_transport::frames::Links`: Raft of FLAIR, the control plane) over a network that is cut
-//! and heals. Needs root.
+//! and restored. Needs root.
 
 mod common;
 
@@ -15,14 +15,15 @@ use inband_lab::LinkFaults;
 use inband_transport::frames::{read_frame, Links};
 use inband_transport::tls::Transport;
 
-/// Between two messages: about as often as a leader in Raft says something.
+/// Interval between messages: about as often as a Raft leader sends.
 const EVERY: Duration = Duration::from_millis(10);
-/// A link must carry messages again so long after its network has healed: the system ends a connection a second after
-/// it first repeats a packet, and on a busy machine it waits longer before it does. TCP alone takes as long as the cut
-/// was, which is more than this for the longest one here.
+/// A link must carry messages again within this time after its network is restored: the system closes a connection one
+/// second after the first retransmission, or later on a busy machine. TCP alone takes as long as the cut lasted, which
+/// is more than this for the longest cut here.
 const SPEAKS_AGAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Sends numbers over a link whose network is cut for so long; the time from its healing to the next number that comes.
+/// Send numbers over a link whose network is cut for this long. Returns the time from the restoration to the next
+/// number received.
 fn silence_after(cut: Duration, test: &str) -> Duration {
     let lab = lab(test, &["a", "b"]);
     let (a, b) = (lab.host("a").expect("a"), lab.host("b").expect("b"));
@@ -80,7 +81,7 @@ fn a_link_that_was_cut_speaks_soon_after_it_heals() {
     if !privileged() {
         return;
     }
-    // TCP's own repetitions double, so it is silent for as long again; when it gives up nobody says.
+    // TCP's retransmission timeout doubles, so without help it stays silent for as long again as the cut.
     for cut_ms in [300, 700, 1_500, 3_100] {
         let silent = silence_after(Duration::from_millis(cut_ms), &format!("cut{cut_ms}"));
         println!("cut for {cut_ms} ms: silent for {silent:?} after it healed");

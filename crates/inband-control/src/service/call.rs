@@ -1,4 +1,4 @@
-//! Calls of clients: the command line asks any host's service, and is sent on to the one that leads.
+//! Client calls: the command line asks any host's service and is redirected to the leader.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -15,117 +15,114 @@ use crate::coordinator::Waiting;
 use crate::message::{AcceptorReport, StoppedLog};
 use crate::state::{Pending, Refusal};
 
-/// Pause before a service is asked again that could not say who leads.
+/// Pause before asking again a service that does not know the leader.
 const RETRY: Duration = Duration::from_millis(100);
-/// To reach a service.
+/// Time limit for connecting to a service.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// One attempt at one service.
+/// Time limit for one attempt at one service.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a client wants.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// How things are.
+    /// The state of the cluster.
     Status,
-    /// Take in a node, whose host is running; its identity is what that host has reported.
+    /// Add a node whose host is running; its identity is the one that the host has reported.
     Add(Member),
-    /// Let a node go forever.
+    /// Remove a node permanently.
     Remove(NodeId),
-    /// Both at once.
+    /// Both in one step.
     Replace {
-        /// Goes.
+        /// The node to remove.
         old: NodeId,
-        /// Comes.
+        /// The node to add.
         new: Member,
     },
     /// Make a node the preferred leader.
     MoveLeader {
-        /// `None`: of all partitions.
+        /// `None`: all partitions.
         partition: Option<u32>,
-        /// To whom.
+        /// The new preferred leader.
         to: NodeId,
     },
-    /// Begin with empty acceptors; only if they cannot go on, and never before what a replica has applied.
+    /// Restart with empty acceptors. Allowed only if they cannot continue, and never before what a replica has applied.
     Restart {
         /// The new epoch is at least this.
         at_least: Epoch,
-        /// One a partition; none: behind what the replicas report.
+        /// One per partition; empty: after what the replicas report.
         first_instances: Vec<u64>,
     },
 }
 
-/// A host as the coordinator knows it.
+/// A host as known to the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStatus {
-    /// Its node id.
     pub node: NodeId,
-    /// Its identity.
     pub identity: Identity,
-    /// Time since its last report.
+    /// Milliseconds since its last report.
     pub silent_ms: u64,
-    /// Its acceptor.
     pub acceptor: Option<AcceptorReport>,
-    /// Logs of its replica that stand still.
+    /// Logs of its replica that make no progress.
     pub stopped: Vec<StoppedLog>,
 }
 
-/// How things are.
+/// The state of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The controller that answers; it leads the others.
+    /// The controller that answers; it is the leader.
     pub leader: NodeId,
-    /// Those whose logs count for the replicated configuration. Follows the controllers of the
-    /// configuration in force; until then one that has left is still needed.
+    /// The controllers whose logs vote. Follows the controllers of the configuration in force; until it has caught up,
+    /// a removed one is still needed.
     pub voters: Vec<NodeId>,
     /// The configuration in force; `None`: not founded yet.
     pub opened: Option<Configuration>,
-    /// The reconfiguration under way.
+    /// The reconfiguration in progress.
     pub pending: Option<Pending>,
-    /// What keeps the cluster from repairing itself.
+    /// Why the cluster cannot repair itself, if it is blocked.
     pub waiting: Waiting,
     /// Hosts that have reported.
     pub hosts: Vec<HostStatus>,
 }
 
-/// The answer.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
     /// To [`Request::Status`].
     Status(Box<Status>),
-    /// Decided. The change is in force once this epoch, or a later one, is opened.
+    /// Decided. The change is in force once this epoch or a later one is opened.
     Accepted {
-        /// The epoch.
         epoch: Epoch,
     },
-    /// It makes no sense, or not now.
+    /// The request is invalid, or not possible now.
     Refused(Refusal),
-    /// Ask there; `None`: nobody leads at the moment.
+    /// Ask the service at this address; `None`: there is no leader at present.
     Elsewhere(Option<SocketAddr>),
-    /// The leader changed, or too few controllers could be reached: it may happen yet.
+    /// The leader changed, or too few controllers could be reached: the request may still take effect.
     OutcomeUnknown,
-    /// To [`Request::Restart`] while acceptors vote: nobody votes any more. Ask again, until it is accepted.
+    /// Answer to [`Request::Restart`] while acceptors vote: voting has been halted. Repeat the request until it is
+    /// accepted.
     Halted {
-        /// The epoch in which nobody votes.
+        /// The halted epoch.
         epoch: Epoch,
     },
 }
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody answered who could.
+    /// No service that could answer did so in time.
     #[error("no control service could answer within {0:?}; are a majority of the control-plane hosts up?")]
     NoAnswer(Duration),
-    /// It may happen yet.
+    /// The request may still take effect.
     #[error("the outcome is unknown; look at `inband member list` before trying again")]
     OutcomeUnknown,
-    /// The control plane refuses.
+    /// The control plane refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
-/// Ask the control plane by way of any of these services. Only a request that did not reach anybody
-/// who could carry it out is sent again.
+/// Call the control plane through any of these services. A request is repeated only if it did not reach a service that
+/// could carry it out.
 pub fn call(
     cluster: &str,
     services: &[SocketAddr],
@@ -182,7 +179,7 @@ fn attempt(
         control: None,
         body: Body::Call(request.clone()),
     };
-    // A frame that is cut off is not acted upon.
+    // A truncated frame is not acted upon.
     write_frame(&mut stream, &frame).map_err(|_| Failure::NotSent)?;
     match read_frame(&mut stream, FRAME_LEN_MAX_BYTES) {
         Ok(Frame {
@@ -193,7 +190,7 @@ fn attempt(
     }
 }
 
-/// Tells frames of one cluster from those of another.
+/// The number that distinguishes the frames of this cluster from those of others.
 pub(super) fn cluster_id(name: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! What a host keeps next to its log: its identity, its acceptor's fences, the last configuration.
+//! The files that a host keeps next to its log: its identity, its acceptor's fences and the last configuration.
 
 use inband_storage::{Storage, StorageError};
 
@@ -12,13 +12,13 @@ const CONFIGURATION_FILE: &str = "configuration";
 /// Why a host's files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The disk.
+    /// The disk failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// One holds something else.
+    /// A file has unexpected contents.
     #[error("{file} in the control directory is damaged; remove the directory and let this host join under a new id")]
     Damaged {
-        /// Which.
+        /// The file.
         file: &'static str,
     },
 }
@@ -46,7 +46,7 @@ fn write<T: serde::Serialize>(
     storage.replace(file, &bytes)
 }
 
-/// The host's identity; a new host draws it.
+/// The host's identity; created at the first start.
 pub(super) fn identity(storage: &mut dyn Storage, random: u64) -> Result<Identity, FilesError> {
     if let Some(identity) = read(storage, IDENTITY_FILE)? {
         return Ok(identity);
@@ -56,7 +56,7 @@ pub(super) fn identity(storage: &mut dyn Storage, random: u64) -> Result<Identit
     Ok(identity)
 }
 
-/// The configuration that this host was in last.
+/// The last configuration of this host.
 pub(super) fn configuration(storage: &dyn Storage) -> Result<Option<Configuration>, FilesError> {
     read(storage, CONFIGURATION_FILE)
 }
@@ -68,14 +68,13 @@ pub(super) fn keep_configuration(
     write(storage, CONFIGURATION_FILE, configuration)
 }
 
-/// [`Notes`] in a file.
 pub(super) struct FileNotes {
     storage: Box<dyn Storage>,
     fences: Fences,
 }
 
 impl FileNotes {
-    /// `at_least`: the acceptor has voted in this epoch, as is known from elsewhere.
+    /// `at_least`: an epoch that the acceptor is known from other sources to have voted in.
     pub fn open(storage: Box<dyn Storage>, at_least: Epoch) -> Result<FileNotes, FilesError> {
         let noted: Option<(u32, u32)> = read(storage.as_ref(), FENCES_FILE)?;
         let (entered, fenced) = noted.unwrap_or_default();

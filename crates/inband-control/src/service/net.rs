@@ -1,6 +1,5 @@
-//! What control services say to each other over TCP. Connections go one way; an
-//! answer to a host travels over the connection to its own service. Only calls of clients are answered
-//! on the connection they came on.
+//! Communication between control services over TCP. Connections are one-way: an answer to a host travels over the
+//! connection to its own service. Only client calls are answered on their own connection.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,18 +21,18 @@ use crate::raft_node::RaftMessage;
 
 /// Longest frame in bytes: a piece of votes, or a snapshot of the state, with room to spare.
 pub(super) const FRAME_LEN_MAX_BYTES: usize = 8 << 20;
-/// A client that says nothing for this long is hung up on.
+/// A client that is silent for this long is disconnected.
 const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Whoever connects must say something after this long, and a frame that has begun must end.
+/// A new connection must send something within this time, and a frame must be completed within it.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections served at once.
+/// Most connections served at once.
 pub(super) const CONNECTIONS_MAX: usize = 256;
-/// Bytes of all frames together that are being read or wait for the service's thread.
+/// Most bytes of all frames that are being read or wait for the service's thread.
 const INCOMING_BYTES_MAX: usize = 64 << 20;
-/// Pause after accepting failed for want of descriptors or memory.
+/// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often each limit was hit: what strangers were refused, or hung up on for.
+/// How often each limit was hit, and connections were refused or closed.
 #[derive(Debug, Default)]
 pub struct ListenerCounters {
     connections_refused: AtomicU64,
@@ -46,7 +45,7 @@ pub struct ListenerCounters {
 }
 
 impl ListenerCounters {
-    /// All of them, with their names in `inband status --json` and in the metrics.
+    /// All counters, with their names in `inband status --json` and in the metrics.
     pub fn all(&self) -> [(&'static str, u64); 7] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -75,14 +74,14 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Bytes of frames that came in, counted as long as it lives.
+/// Bytes of received frames, counted while it exists.
 pub(super) struct Share {
     bytes: usize,
     total: Arc<AtomicUsize>,
 }
 
 impl Share {
-    /// `None`: it would be too much.
+    /// `None`: the limit would be exceeded.
     fn of(bytes: usize, total: &Arc<AtomicUsize>) -> Option<Share> {
         let share = Share {
             bytes,
@@ -99,12 +98,12 @@ impl Drop for Share {
     }
 }
 
-/// What travels.
+/// A frame on the wire.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Frame {
-    /// Tells clusters apart.
+    /// Distinguishes clusters.
     pub cluster: u64,
-    /// Who sends it, and where answers go; node 0: a client.
+    /// The sender, and the address for answers; node 0: a client.
     pub from: NodeId,
     pub control: Option<SocketAddr>,
     pub body: Body,
@@ -119,7 +118,7 @@ pub(super) enum Body {
     Answer(Response),
 }
 
-/// A controller's words about its log, to the other controllers.
+/// A controller's announcement of its log to the other controllers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Announcement {
     pub raft_id: u64,
@@ -128,16 +127,16 @@ pub(super) struct Announcement {
     pub settings: String,
 }
 
-/// For the service's thread.
+/// An event for the service's thread.
 pub(super) enum Event {
     Frame(Frame, Share),
     Call(Request, Sender<Response>),
     Stop,
 }
 
-/// What the threads that serve connections share.
+/// Shared by the threads that serve connections.
 pub(super) struct ListenerState {
-    /// Frames of another cluster are not listened to.
+    /// Frames of other clusters are ignored.
     pub cluster: u64,
     pub events: SyncSender<Event>,
     pub stop: Arc<AtomicBool>,
@@ -159,7 +158,7 @@ pub(super) fn listen(
                 return;
             }
             let Ok(stream) = stream else {
-                // Whoever waits is still there: without a pause this would spin.
+                // The pending connection is still there: without a pause this would spin.
                 count(&shared.counters.accepts_failed);
                 thread::sleep(ACCEPT_PAUSE);
                 continue;
@@ -171,7 +170,7 @@ pub(super) fn listen(
             let (shared, open) = (shared.clone(), open.clone());
             let serve = move || {
                 let _open = open;
-                // However a connection ends, the peer notices and opens another.
+                // However a connection ends, the peer notices and opens another one.
                 if let Err(error) = serve(stream, &shared) {
                     match error.kind() {
                         // Counted by the transport.
@@ -193,7 +192,7 @@ pub(super) fn listen(
         .spawn(accept)
 }
 
-/// Any pace will do as long as frames end in time.
+/// Any rate is acceptable as long as frames are completed in time.
 const PACE: Pace = Pace {
     silence_max: CLIENT_IDLE_TIMEOUT,
     grace: Duration::ZERO,
@@ -204,7 +203,7 @@ fn serve(stream: TcpStream, shared: &ListenerState) -> io::Result<()> {
     let mut stream = shared.transport.accept(stream, PACE)?;
     stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
     let mut has_spoken = false;
-    // For which node its certificate was found to speak.
+    // The node for which its certificate is valid, if known.
     let mut node = None;
     loop {
         let len = match read_len(&mut stream, FRAME_LEN_MAX_BYTES) {

@@ -1,4 +1,4 @@
-//! What must never happen, judged from outside: by the votes that acceptors show.
+//! Safety checks, judged from outside by the votes that acceptors show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ pub(super) struct Checker {
     opened: BTreeMap<Epoch, Vec<NodeId>>,
     shown: BTreeMap<Ballot, (Vec<u8>, BTreeSet<NodeId>)>,
     chosen: BTreeMap<(usize, u64), Vec<u8>>,
-    /// Highest epoch an acceptor's registers ever carried.
+    /// Highest epoch that an acceptor's registers ever carried.
     sealed: BTreeMap<NodeId, Epoch>,
-    /// Highest epoch an acceptor voted in and has forgotten.
+    /// Highest epoch that an acceptor voted in and has lost the votes of.
     forgotten: BTreeMap<NodeId, Epoch>,
     voted: BTreeMap<NodeId, Epoch>,
-    /// Only values count: rules about who may vote when are left to their consequences.
+    /// Check values only, and not the rules about who may vote when, except by their consequences.
     pub values_only: bool,
     pub violation: Option<String>,
 }
@@ -40,7 +40,7 @@ impl Checker {
         *forgotten = voted.max(*forgotten);
     }
 
-    /// An acceptor has answered as one that votes in `epoch`.
+    /// An acceptor has answered as a voter in `epoch`.
     pub fn answered(&mut self, node: NodeId, epoch: Epoch) {
         let voted = self.voted.entry(node).or_default();
         *voted = epoch.max(*voted);
@@ -67,7 +67,7 @@ impl Checker {
         }
     }
 
-    /// An acceptor shows a vote: cast now, or stored.
+    /// An acceptor shows a vote, either just cast or stored.
     pub fn shows(&mut self, node: NodeId, ballot: Ballot, value: &[u8]) {
         self.answered(node, ballot.0);
         let shown = self.shown.entry(ballot);
@@ -95,14 +95,14 @@ impl Checker {
         self.chosen.len()
     }
 
-    /// First instance of a partition that is not known to be chosen.
+    /// The first instance of a partition that is not known to be chosen.
     pub fn first_open(&self, partition: usize) -> u64 {
         (1..)
             .find(|i| !self.chosen.contains_key(&(partition, *i)))
             .unwrap_or(u64::MAX)
     }
 
-    /// No instance from this one on is known to be chosen.
+    /// The first instance beyond all those known to be chosen.
     pub fn end(&self, partition: usize) -> u64 {
         let of_partition = self.chosen.keys().filter(|at| at.0 == partition);
         of_partition.map(|at| at.1 + 1).max().unwrap_or(1)

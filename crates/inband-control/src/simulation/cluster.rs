@@ -27,18 +27,17 @@ use crate::timing::{Micros, Timing};
 use inband_paxos::host::spread_leaders;
 
 pub(super) const PARTITIONS: usize = 2;
-/// Small, so that slots are used again.
+/// Small, so that slots are reused.
 const GEOMETRY: Geometry = Geometry {
     partitions: PARTITIONS,
     ring_slots: 64,
 };
 pub(super) const COORDINATORS: [NodeId; 2] = [201, 202];
 const PROPOSERS: [NodeId; 3] = [211, 212, 213];
-/// Hosts with an acceptor that are up and no members at the start.
+/// Hosts with an acceptor that are up but not members at the start.
 const SPARES: u8 = 2;
 const FIRST_EPOCH: Epoch = 3;
 
-/// Rules that the run breaks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Breaks {
     pub coordinator: crate::coordinator::Broken,
@@ -74,7 +73,7 @@ pub(super) type SimMember = MemberAgent<RegisterState<Shared>, Durable>;
 pub(super) struct Host {
     switch: Rc<SoftSwitch>,
     member: Option<SimMember>,
-    /// What a journal would hold, while the host is down.
+    /// What a journal would hold while the host is down.
     kept: Option<Holds>,
     fences: Rc<RefCell<Fences>>,
     identity: Identity,
@@ -101,7 +100,7 @@ enum Event {
     Restart(NodeId),
 }
 
-/// How unkind the world is, as chances in a million.
+/// Fault rates, in parts per million.
 #[derive(Clone, Copy)]
 pub(super) struct Weather {
     pub loss_ppm: u64,
@@ -125,7 +124,7 @@ pub(super) struct Cluster {
     open_proposed: BTreeSet<Epoch>,
     pub checker: Checker,
     pub weather: Option<Weather>,
-    /// Acceptors that lost their memory since all of them voted.
+    /// Acceptors that have lost their memory since the last time all of them voted.
     lost: BTreeSet<NodeId>,
     breaks: Breaks,
     pub wiped: u64,
@@ -199,7 +198,7 @@ impl Cluster {
             cluster.add_host(host);
         }
         cluster.append(Command::Found(configuration));
-        // The controllers register like everybody else; their hosts are not simulated.
+        // The controllers register like all others; their hosts are not simulated.
         for seat in COORDINATORS {
             let identity = Identity(u64::from(seat));
             cluster.append(Command::Register {
@@ -243,7 +242,7 @@ impl Cluster {
         self.events.push(Reverse((self.now + after, self.sequence)));
     }
 
-    /// Handle the next event. False if there is a violation.
+    /// Handle the next event. Returns false after a violation.
     pub fn step(&mut self) -> bool {
         let Some(Reverse((at, number))) = self.events.pop() else {
             return false;
@@ -469,7 +468,7 @@ impl Cluster {
     fn propose_value(&mut self, at: usize) {
         let after = self.dice.wait(20_000);
         self.later(after, Event::Propose(at));
-        // A proposer may believe in an old configuration.
+        // A proposer may have an outdated configuration.
         let back = if self.dice.chance_ppm(700_000) {
             0
         } else {
@@ -498,7 +497,7 @@ impl Cluster {
         }
     }
 
-    /// The replicas have applied everything before the first open instance, or less.
+    /// Trim: the replicas have applied everything before the first open instance, or less.
     fn trim(&mut self, configuration: &Configuration, partition: u16, first: u64) {
         let kind = Type::Trim;
         let mut header = Header::new(kind, u16::from(PROPOSERS[0]), configuration.epoch);
@@ -545,7 +544,7 @@ impl Cluster {
         }
     }
 
-    /// A host goes down; with `wiped` it loses what its acceptor has in memory.
+    /// Take a host down; with `wiped` its acceptor loses what is in memory.
     pub fn crash(&mut self, id: NodeId, wiped: bool) {
         let host = self.hosts.get_mut(&id).expect("a host");
         let Some(member) = host.member.take() else {
@@ -592,7 +591,7 @@ impl Cluster {
         }
     }
 
-    /// Every acceptor of the configuration in force votes in it.
+    /// Whether every acceptor of the configuration in force votes in it.
     pub fn all_vote(&self) -> bool {
         let Some(opened) = &self.state.opened else {
             return false;
@@ -627,7 +626,7 @@ impl Cluster {
                 self.seats[at].cut_off_until = self.now + time;
             }
             70..=84 => {
-                // A new leader of the controllers: it knows the log and has heard of nobody.
+                // A new leader of the controllers: it knows the log but has no reports.
                 let at = self.dice.below(2) as usize;
                 let mut seat = self.new_seat();
                 seat.state = self.state.clone();
@@ -638,7 +637,7 @@ impl Cluster {
         }
     }
 
-    /// What a coordinator says to a change; if it agrees, it is under way.
+    /// Request a change from a coordinator. If it agrees, the change is in progress.
     pub fn request(&mut self, change: Change) -> Result<(), Refusal> {
         let seat = &self.seats[0];
         let command = seat.coordinator.request(self.now, &seat.state, change)?;
@@ -646,7 +645,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Begin with empty acceptors behind what was chosen.
+    /// Restart with empty acceptors after what was chosen.
     pub fn restart_fresh(&mut self) -> Result<(), Refusal> {
         let first = (0..PARTITIONS).map(|p| self.checker.end(p)).collect();
         let seat = &self.seats[0];
@@ -660,7 +659,7 @@ impl Cluster {
         self.seats[0].coordinator.waiting()
     }
 
-    /// No coordinator can be reached for so long.
+    /// Cut off all coordinators for this long.
     pub fn cut_off_coordinators(&mut self, time_us: Micros) {
         for seat in &mut self.seats {
             seat.cut_off_until = self.now + time_us;
@@ -671,7 +670,7 @@ impl Cluster {
         self.hosts.get_mut(&id).expect("a host").cut_off_until = self.now + time_us;
     }
 
-    /// The host of a node comes with an empty state directory.
+    /// A node's host returns with an empty state directory.
     pub fn lose_identity(&mut self, id: NodeId) {
         let identity = Identity(self.dice.number());
         let host = self.hosts.get_mut(&id).expect("a host");
@@ -699,7 +698,7 @@ impl Cluster {
         member
     }
 
-    /// Somebody changes the members.
+    /// Request a random membership change.
     fn change(&mut self, id: NodeId) {
         let member = self.candidate(id);
         let Some(opened) = &self.state.opened else {
@@ -721,8 +720,8 @@ impl Cluster {
         }
     }
 
-    /// May this acceptor lose its memory without data being lost? Always if it is one of a minority,
-    /// counted since all of them voted; else only if the others have everything.
+    /// Whether this acceptor may lose its memory without losing data. Always if it belongs to a minority, counted since
+    /// the last time all of them voted; otherwise only if the others have everything.
     fn may_lose(&self, id: NodeId) -> bool {
         let Some(opened) = &self.state.opened else {
             return true;
@@ -744,7 +743,7 @@ impl Cluster {
         })
     }
 
-    /// Could the cluster go on in a later epoch if this acceptor lost its memory now?
+    /// Whether the cluster could continue in a later epoch if this acceptor lost its memory now.
     fn goes_on(&self, configuration: &Configuration, without: NodeId) -> bool {
         let epoch = configuration.epoch;
         let acceptors = configuration.acceptors();
@@ -759,7 +758,7 @@ impl Cluster {
         sources > 0 && useful >= majority(acceptors.len())
     }
 
-    /// The faults end: everybody is up and hears everybody.
+    /// End all faults: all hosts are up and connected.
     pub fn calm(&mut self) {
         self.weather = None;
         let hosts: Vec<NodeId> = self.hosts.keys().copied().collect();

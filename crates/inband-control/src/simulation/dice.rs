@@ -1,4 +1,4 @@
-//! Seeded chance.
+//! Seeded randomness.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -26,13 +26,13 @@ impl Dice {
         self.below(1_000_000) < ppm
     }
 
-    /// Exponential, of this mean, at least 1.
+    /// Exponentially distributed with this mean, at least 1.
     pub fn wait(&mut self, mean: u64) -> u64 {
         let uniform: f64 = self.0.gen_range(f64::EPSILON..1.0);
         1 + (-uniform.ln() * mean as f64) as u64
     }
 
-    /// One of them; there is at least one.
+    /// A random element of `from`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! Single schedules of the simulated cluster.
+//! Directed schedules of the simulated cluster.
 
 use super::cluster::{Breaks, Cluster, COORDINATORS};
 use crate::configuration::{Epoch, NodeId};
@@ -7,7 +7,7 @@ use crate::state::{Change, Refusal};
 
 const SECOND: u64 = 1_000_000;
 
-/// Three acceptors that vote; two spare ones, 4 and 5, are up.
+/// Three acceptors that vote, and two running spares, 4 and 5.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new(1, 3, Breaks::default());
     let now = cluster.now;
@@ -22,7 +22,7 @@ fn settle(cluster: &mut Cluster) {
     decides(cluster);
 }
 
-/// Values are chosen; new ones.
+/// Check that new values are chosen.
 fn decides(cluster: &mut Cluster) {
     let chosen = cluster.checker.chosen();
     let until = cluster.now + 5 * SECOND;
@@ -75,7 +75,7 @@ fn a_lost_majority_is_not_made_up() {
     assert_eq!(cluster.restart_fresh(), Err(Refusal::NothingLost));
     cluster.crash(1, true);
     lose_memory(&mut cluster, 2);
-    // One is gone for a while: it might bring its votes back.
+    // One is down for a while: it might return with its votes.
     assert!(cluster.run_for(5 * SECOND));
     assert_eq!(*cluster.waiting(), Waiting::Unreachable(vec![1]));
     assert_eq!(cluster.restart_fresh(), Err(Refusal::NotHeard(1)));
@@ -104,7 +104,7 @@ fn members_come_and_go_while_values_are_chosen() {
     assert!(!cluster.votes(1));
     cluster.request(Change::Remove(2)).expect("three are left");
     settle(&mut cluster);
-    // It comes back: it is the same host, and takes over all votes anew.
+    // It comes back as the same host, and takes over all votes again.
     let back = Change::Add(cluster.candidate(1));
     cluster.request(back).expect("the same host");
     settle(&mut cluster);
@@ -124,7 +124,7 @@ fn changes_that_would_stop_the_cluster_are_refused() {
     assert_eq!(cluster.request(Change::Remove(2)), Err(too_few));
     let absent = Change::Remove(9);
     assert_eq!(cluster.request(absent), Err(Refusal::NotMember(9)));
-    // The dead one may go, and another come in its place.
+    // The dead one may be removed, and another one added in its place.
     let new = cluster.candidate(4);
     let replace = Change::Replace { old: 1, new };
     cluster.request(replace).expect("a majority is healthy");
@@ -151,8 +151,8 @@ fn a_change_whose_new_member_dies_is_given_up() {
     assert!(cluster.abandoned > 0);
 }
 
-/// 4 takes the place of 1 but is slow, so the epoch is opened without it; then 2 loses its memory. One
-/// of three is lost, and 4 never voted: nothing is missing.
+/// 4 replaces 1 but is slow, so the epoch is opened without it; then 2 loses its memory. One of three is lost, and 4
+/// never voted: nothing is missing.
 #[test]
 fn who_never_voted_counts_and_has_nothing_to_give() {
     let mut cluster = cluster();

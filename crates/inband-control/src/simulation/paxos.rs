@@ -1,5 +1,5 @@
-//! Proposers of the simulation: small, but with the rules of the real ones. One leads a partition
-//! (promise, scan, new values behind), one recovers a single instance, one only asks (LEARN).
+//! The simulation's proposers: small, but with the rules of the real ones. They lead a partition (promise, scan, then
+//! new values), recover a single instance, or only query (LEARN).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use inband_paxos::dataplane::wire::{self, flag, Header, Type};
 
 use crate::configuration::{majority, Configuration, Epoch, NodeId};
 
-/// New values that a leader proposes behind what it found.
+/// New values that a leader proposes after what it found.
 const NEW_VALUES: u64 = 3;
 
-/// Who proposes; its node id is part of its rounds.
+/// A proposer; its node id is part of its rounds.
 pub(super) struct Proposer {
     pub node: NodeId,
     incarnation: u64,
@@ -25,7 +25,7 @@ struct Task {
     acceptors: Vec<NodeId>,
     partition: u16,
     round: u64,
-    /// Of the partition's promise; `None`: a single instance is recovered.
+    /// For the partition's promise; `None`: recovering a single instance.
     promise: Option<Promise>,
     scan: BTreeMap<u64, Scan>,
 }
@@ -45,7 +45,6 @@ struct Scan {
     done: bool,
 }
 
-/// Packets to send.
 pub(super) type Packets = Vec<(NodeId, Vec<u8>)>;
 
 impl Proposer {
@@ -59,7 +58,7 @@ impl Proposer {
         }
     }
 
-    /// A process that starts over never makes a round of an earlier one.
+    /// A restarted process never uses a round of an earlier one.
     pub fn restart(&mut self) {
         self.incarnation += 1;
         self.highest_seen = 0;
@@ -126,7 +125,7 @@ impl Proposer {
         self.to_all(task, &header, value)
     }
 
-    /// A value that nobody else proposes; of several lengths.
+    /// A value that no other proposer uses; lengths vary.
     fn new_value(&mut self) -> Vec<u8> {
         self.values += 1;
         let mut value = vec![self.node, self.incarnation as u8];
@@ -135,7 +134,7 @@ impl Proposer {
         value
     }
 
-    /// An acceptor answered.
+    /// Process an acceptor's answer.
     pub fn on_packet(&mut self, header: &Header, value: &[u8]) -> Packets {
         if header.kind == Type::Nack {
             self.highest_seen = self.highest_seen.max(header.round);

@@ -1,4 +1,4 @@
-//! Runs of the simulated cluster.
+//! Random runs of the simulated cluster.
 
 use super::cluster::{Breaks, Cluster, Weather};
 
@@ -9,7 +9,7 @@ const STORM: Weather = Weather {
     fault_us: 150_000,
 };
 
-/// Faults for a while, then none: afterwards everybody votes and values are chosen.
+/// Faults for a while, then none: afterwards all acceptors vote and values are chosen.
 fn run(seed: u64, breaks: Breaks, values_only: bool) -> Result<Cluster, String> {
     let acceptors = if seed % 4 == 3 { 5 } else { 3 };
     let mut cluster = Cluster::new(seed, acceptors, breaks);
@@ -49,8 +49,8 @@ fn one_value_an_instance_through_all_epochs() {
     println!("{epochs} epochs, {wiped} memories lost, {abandoned} abandoned");
 }
 
-/// Some seed shows that a rule is broken: by what is chosen, or, if that is what the rule is about, by
-/// everything standing still.
+/// Some seed detects the broken rule: through chosen values, or, if that is what the rule is for, through a loss of
+/// progress.
 fn caught(breaks: Breaks, by: &str) {
     let fails = |seed| {
         run(seed, breaks, true)

@@ -1,4 +1,4 @@
-//! What several tests of the lab need.
+//! Shared by the lab's tests.
 
 #![allow(dead_code, reason = "every test uses a part of it")]
 
@@ -10,14 +10,14 @@ use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
 use inband_lab::{Host, Lab, LabError, LabSpec};
 
-/// Longest wait for a frame that should come.
+/// Longest wait for an expected frame.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to listen for a frame that should not come.
+/// How long to listen for a frame that must not arrive.
 pub const SILENCE: Duration = Duration::from_millis(60);
 pub const PORT: u16 = 7400;
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
-/// Can namespaces be made here? If not, the test is noted as not run.
+/// Whether namespaces can be created here. If not, the test is reported as skipped.
 pub fn privileged() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -46,8 +46,8 @@ pub fn in_host<T: Send>(host: &Host, f: impl FnOnce() -> io::Result<T> + Send) -
         .expect("in the host")
 }
 
-/// A process that another test is just starting has a copy of every socket of this one until it runs its program: what was
-/// dropped may be in use for a moment.
+/// A process that another test is starting holds a copy of this process's sockets until it calls exec: a dropped
+/// socket's address may be in use for a moment.
 fn once_free<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -91,7 +91,7 @@ pub fn tag_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes"))
 }
 
-/// Tags of everything that arrives until nothing has arrived for a while.
+/// Tags of all messages that arrive until there is silence.
 pub fn tags_until_silence(socket: &UdpSocket) -> Vec<u32> {
     socket.set_read_timeout(Some(SILENCE)).expect("timeout");
     let mut tags = Vec::new();
