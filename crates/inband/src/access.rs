@@ -1,4 +1,4 @@
-//! How a command gets into a cluster that asks its clients for something.
+//! Client access options of commands: password and TLS.
 
 use std::path::PathBuf;
 
@@ -7,20 +7,20 @@ use clap::Args;
 use inband_kv::access::Access;
 use inband_resp::password::Password;
 
-/// Options of commands that talk to a replica as its clients do.
+/// Options of commands that connect to a replica as a client.
 #[derive(Debug, Default, Args)]
 pub struct AccessArgs {
-    /// A file with the password that the cluster asks its clients for.
+    /// File with the password that the cluster requires of its clients.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Speak TLS with the cluster, whose authority's certificate is in this file (of a cluster of
-    /// `inband up`: authority/ca.pem in its directory).
+    /// Connect with TLS, trusting the CA certificate in this file (for a cluster of `inband up`: authority/ca.pem in
+    /// its directory).
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
 
 impl AccessArgs {
-    /// Read what they name.
+    /// Read the files that the options name.
     pub fn access(&self) -> Result<Access> {
         let password = self.password_file.as_deref().map(Password::read);
         Ok(Access {

@@ -1,4 +1,4 @@
-//! Programs beside `inband`: `inband NAME ...` runs `inband-NAME ...` when NAME is no command of its own.
+//! Companion programs: `inband NAME ...` runs `inband-NAME ...` if NAME is not a built-in command.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 use inband_host::program;
 
-/// Those of this project, with what `inband --help` says of them.
+/// This project's companions, with their descriptions in `inband --help`.
 const COMPANIONS: [(&str, &str); 3] = [
     (
         "bench",
@@ -22,10 +22,10 @@ const COMPANIONS: [(&str, &str); 3] = [
         "Play seeded schedules of faults over the real roles and host code",
     ),
 ];
-/// Former names, understood for one version more.
+/// Former names, accepted for one more version.
 const RENAMED: [(&str, &str); 1] = [("torment", "chaos")];
 
-/// For the end of `inband --help`.
+/// Text for the end of `inband --help`.
 pub fn help() -> String {
     let mut text = String::from("Programs beside this one (`make build` builds them):\n");
     for (name, about) in COMPANIONS {
@@ -34,7 +34,7 @@ pub fn help() -> String {
     text
 }
 
-/// Become the program that a command names.
+/// Replace this process with the program that a command names.
 pub fn run(command: Vec<OsString>) -> Result<()> {
     let mut words = command.into_iter();
     let given = words.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `inband config show`: every time-out and limit in force.
+//! `inband config show`: every timeout and limit in force.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,24 @@ use crate::{grammar, up};
 /// Commands about configurations.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Every time-out and limit in force: its value, its default, and where it comes from.
+    /// Show every timeout and limit in force: its value, its default and its source.
     Show(ShowArgs),
 }
 
 /// Options of `inband config show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Directory of a cluster of `inband up`, of any system. By default that of the one that runs, or the store's.
+    /// Directory of a cluster of `inband up`, of any system. Default: that of the running cluster, or the store's.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// A host's configuration, of `inband run` or `inband flair run`.
+    /// Configuration file of a host, as for `inband run` or `inband flair run`.
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     config: Option<PathBuf>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// `inband config`.
 pub fn config(command: &ConfigCommand) -> Result<()> {
     let ConfigCommand::Show(args) = command;
     let settings = match &args.config {
@@ -48,7 +47,7 @@ pub fn config(command: &ConfigCommand) -> Result<()> {
     Ok(())
 }
 
-/// Of a host, as its configuration says.
+/// Settings of a host, from its configuration file.
 fn in_file(file: &Path) -> Result<Vec<Setting>> {
     let text = fs::read_to_string(file)
         .with_context(|| format!("config {}: cannot be read", file.display()))?;
@@ -68,7 +67,7 @@ fn in_file(file: &Path) -> Result<Vec<Setting>> {
     Ok(of_store(&Config::load(file)?, from))
 }
 
-/// Of a cluster of `inband up`.
+/// Settings of a cluster of `inband up`.
 fn in_force(data: Option<&Path>) -> Result<Vec<Setting>> {
     let (system, data) = match data {
         Some(data) => (grammar::system_in(data), data),
@@ -102,7 +101,7 @@ fn in_force(data: Option<&Path>) -> Result<Vec<Setting>> {
     Ok(of_hosts(hosts))
 }
 
-/// Of a host of the store.
+/// Settings of a host of the store.
 fn of_store(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting> {
     let cluster = &config.cluster;
     let one = |name: &str, value: String, default: String| {
@@ -140,7 +139,7 @@ fn of_store(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting
         &Limits::default(),
         &from,
     ));
-    // Those of the configuration are among them, in other units.
+    // Those from the configuration file are among them, in other units.
     let is_own = |setting: &Setting| {
         ![
             "submit_deadline_us",

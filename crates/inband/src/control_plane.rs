@@ -1,5 +1,4 @@
-//! This host's part in the control plane: the service that talks to the others' services, and what it
-//! may do to the node.
+//! This host's part in the control plane: its control service, and the service's access to the node.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,23 +29,22 @@ use crate::published::{self, PublishedNode};
 
 /// Directory of the control plane's files in the state directory.
 const CONTROL_DIR: &str = "control";
-/// How long the node's thread may take for a command. It takes over the votes of a log in one.
+/// Time limit for a command on the node's thread. One command may install the votes of a whole log.
 const ERRAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The acceptor as the control plane sees it.
+/// The acceptor as seen by the control plane.
 type Acceptor = RegisterState<Arc<Registers>>;
 
-/// A running host that the cluster refuses as it is configured stops.
+/// Stops the process. A running host stops if the cluster refuses its configuration.
 #[derive(Clone)]
 pub struct Stop {
-    /// Whatever the reason.
+    /// Set to stop, for any reason.
     pub flag: Arc<AtomicBool>,
     /// The cluster's refusal, if that is the reason.
     refusal: Arc<OnceLock<String>>,
 }
 
 impl Stop {
-    /// Of a process with this flag.
     pub fn new(flag: Arc<AtomicBool>) -> Stop {
         Stop {
             flag,
@@ -54,7 +52,7 @@ impl Stop {
         }
     }
 
-    /// How a host that has stopped ends.
+    /// The exit result of a host that has stopped.
     pub fn outcome(&self) -> Result<()> {
         match self.refusal.get() {
             Some(refusal) => Err(Unsuitable(refusal.clone()).into()),
@@ -63,8 +61,8 @@ impl Stop {
     }
 }
 
-/// Publish a node that was just opened and, if the cluster has a control plane, start this host's part in
-/// it. The service ends last: its thread may wait for the node's, and finds that the node has gone.
+/// Publish a node that was just opened and, if the cluster has a control plane, start this host's control service. The
+/// service must be dropped last: its thread may be waiting for the node's, and notices when the node is gone.
 pub fn join(
     config: &Config,
     node: Node,
@@ -148,8 +146,8 @@ fn start(
         .with_context(|| format!("control plane of node {:?}", this.name))
 }
 
-/// What must be the same on all hosts. An acceptor with a smaller ring could not take over what another
-/// holds, one with another durability would forget what the others' users count on.
+/// The settings that must be the same on all hosts. An acceptor with a smaller ring could not take over another's
+/// votes, and one with a weaker durability would lose votes that others rely on.
 fn settings_of(config: &Config) -> String {
     let cluster = &config.cluster;
     format!(
@@ -158,7 +156,7 @@ fn settings_of(config: &Config) -> String {
     )
 }
 
-/// With what the cluster begins: what the hosts' files say.
+/// The cluster's initial configuration, from the hosts' configuration files.
 fn first_configuration(config: &Config) -> Configuration {
     let members = config.nodes.iter().map(|node| (node.id, member_of(node)));
     Configuration {
@@ -187,7 +185,7 @@ fn node_of(member: &Member) -> NodeConfig {
     }
 }
 
-/// A host that would enter an epoch of another history than its own.
+/// The host would enter an epoch whose history differs from its own.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this replica has delivered instance {delivered} of log {log}, and the epoch begins anew at {first}: stop this \
@@ -199,8 +197,8 @@ struct OtherHistory {
     first: u64,
 }
 
-/// A process that was in an earlier epoch may not have delivered what a later one decides again.
-/// `next`: the next instance that it delivers, of each log.
+/// A process from an earlier epoch must not have delivered instances that a later epoch decides again. `next`: the next
+/// instance that it delivers, for each log.
 fn check_history(
     current: u32,
     next: &[u64],
@@ -209,7 +207,7 @@ fn check_history(
     let Beginning::Fresh(firsts) = &configuration.beginning else {
         return Ok(());
     };
-    // At its start a process does not know in which epoch its data were decided.
+    // When a process starts it does not know in which epoch its data was decided.
     if current == 0 || configuration.epoch <= current {
         return Ok(());
     }
@@ -224,7 +222,7 @@ fn check_history(
     }
 }
 
-/// Be in this configuration.
+/// Enter this configuration.
 fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
     let logs = node.host().partitions().iter();
     let next: Vec<u64> = logs
@@ -241,19 +239,19 @@ fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
     check_history(node.host().config().epoch, &next, configuration)?;
     let nodes: Vec<NodeConfig> = configuration.members.values().map(node_of).collect();
     node.enter_epoch(configuration.epoch, &nodes, &configuration.leaders)?;
-    // One that was overtaken by a later epoch says nothing any more.
+    // A configuration that a later epoch has superseded is ignored.
     if node.host().config().epoch == configuration.epoch {
         node.reorder_leaders(&configuration.leaders);
     }
     Ok(())
 }
 
-/// What the service tells this host.
+/// The service's callbacks into this host.
 struct NodeHooks {
     node_commands: NodeCommands,
     state: published::Shared,
     latest: Option<Configuration>,
-    /// Cleared with every configuration, set by the node's thread.
+    /// Cleared with every new configuration, set by the node's thread.
     is_entered: Arc<AtomicBool>,
     stop: Stop,
 }
@@ -291,7 +289,7 @@ impl Hooks for NodeHooks {
     fn refused(&mut self, refusal: &Refusal) {
         let refused = format!("the cluster does not take this host: {refusal}");
         tracing::error!("{refused}");
-        // It would go on with its old configuration, and serve what the others' settings do not allow.
+        // Otherwise it would continue with its old configuration, and serve with settings that the others do not allow.
         if matches!(refusal, Refusal::OtherSettings { .. }) {
             let _ = self.stop.refusal.set(refused);
             self.stop.flag.store(true, Ordering::Release);
@@ -312,15 +310,15 @@ impl Hooks for NodeHooks {
     }
 }
 
-/// The acceptor of a node that runs: read from here, changed by the node's own thread, so that a role in
-/// user space never meets a change half done, and the journal has it.
+/// The acceptor of a running node: read from here, but changed by the node's own thread, so that a role in user space
+/// never sees a partial change, and the journal records it.
 struct NodeAcceptor {
     state: Acceptor,
     node_commands: NodeCommands,
 }
 
 impl NodeAcceptor {
-    /// Have the node's thread make a change, and keep it if votes are durable.
+    /// Have the node's thread make a change, and journal it if votes are durable.
     fn change(
         &mut self,
         keep: Option<Reconfigured>,
@@ -333,7 +331,7 @@ impl NodeAcceptor {
                 Some(what) => keep_in(node, what, &state),
                 None => Ok(()),
             });
-            // Whoever has given up waiting asks again.
+            // A caller that has timed out will ask again.
             let _ = done.send(result.map(|()| state));
         });
         let changed = changed.recv_timeout(ERRAND_TIMEOUT);
@@ -391,7 +389,7 @@ impl AcceptorState for NodeAcceptor {
     }
 
     fn install(&mut self, partition: usize, merged: &Merged) -> Result<(), AcceptorError> {
-        // Kept with the others, when all are installed: until then the votes of before count.
+        // Journalled together with the others, when all are installed: until then the previous votes count.
         let merged = merged.clone();
         self.change(None, move |a| a.install(partition, &merged))
     }
@@ -428,7 +426,7 @@ mod tests {
         let error = check_history(3, &[10, 21], &begins_at(4, vec![10, 20])).unwrap_err();
         assert_eq!((error.log, error.delivered, error.first), (1, 20, 20));
         assert!(check_history(3, &[10, 20], &begins_at(4, vec![10, 20])).is_ok());
-        // A start in the epoch itself, and the same epoch again.
+        // Starting in the epoch itself, and entering the same epoch again.
         assert!(check_history(0, &[10, 21], &begins_at(4, vec![10, 20])).is_ok());
         assert!(check_history(4, &[10, 21], &begins_at(4, vec![10, 20])).is_ok());
     }

@@ -1,4 +1,4 @@
-//! `inband doctor`: what works on this machine, and the cure for what does not.
+//! `inband doctor`: what works on this machine, and how to fix what does not.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,23 +26,23 @@ use inband_cluster::kv::store_memory_bytes;
 /// Options of `inband doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Look at this interface only.
+    /// Check this interface only.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Try what `inband run` with this configuration would: this host's roles, data plane, memory, keys
-    /// and certificate. Without: what a cluster of `inband up` on this machine needs.
+    /// Check what `inband run` with this configuration needs: this host's roles, data plane, memory, keys and
+    /// certificate. Default: check what a cluster of `inband up` on this machine needs.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "partitions", "ring_slots", "key_file"])]
     config: Option<PathBuf>,
-    /// Would a cluster of so many partitions fit into this machine's memory?
+    /// Check whether a cluster with this many partitions fits in this machine's memory.
     #[arg(long, value_name = "P")]
     partitions: Option<u32>,
-    /// The same: slots of each acceptor's ring.
+    /// For the same check: slots of each acceptor's ring.
     #[arg(long, value_name = "I")]
     ring_slots: Option<u32>,
-    /// The cluster whose key file is looked at.
+    /// Directory of the cluster whose key file is checked.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
-    /// Another key file to look at, of a host of `inband run`.
+    /// Check this key file instead, that of a host of `inband run`.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -51,10 +51,10 @@ fn line(good: bool, what: &str, says: &str) {
     println!("{} {what:<22} {says}", if good { "ok  " } else { "--  " });
 }
 
-/// How long a host that runs may take to say how it is.
+/// Time limit for a running host to report its status.
 const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Check and print; fails only if nothing at all would work, or what was asked for does not.
+/// Run the checks and print the results. Fails only if nothing at all would work, or a requested check fails.
 pub fn doctor(args: &DoctorArgs) -> Result<()> {
     match &args.config {
         Some(path) => host(path),
@@ -62,7 +62,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// What `inband run` with this configuration would do, by the same code.
+/// Check what `inband run` with this configuration would do, with the same code.
 fn host(path: &Path) -> Result<()> {
     let config = Config::load(path)?;
     let mut bad: Vec<&str> = Vec::new();
@@ -98,7 +98,7 @@ fn host(path: &Path) -> Result<()> {
         need >> 20,
         available >> 20
     );
-    // It starts all the same, and may be ended by the kernel later.
+    // It still starts, but the kernel may kill it later.
     line(running.is_some() || need <= available, "memory", &says);
     if let Some(path) = &config.host.password_file {
         let password = crate::replica::password_of(&config);
@@ -126,7 +126,7 @@ fn host(path: &Path) -> Result<()> {
     check("mtu", mtu.is_ok(), &words(&mtu, &says));
     let lock = state_lock(&config);
     if let Some(status) = running {
-        // Its own programs are attached: nothing can be tried beside them.
+        // Its own programs are attached, so no other can be tried.
         let backends = status.backends.values().cloned().collect::<BTreeSet<_>>();
         let backends: Vec<String> = backends.into_iter().collect();
         let says = format!(
@@ -136,7 +136,7 @@ fn host(path: &Path) -> Result<()> {
         );
         line(true, "data plane", &says);
     } else if let Err(error) = &lock {
-        // It is starting: programs tried beside it would take the interface from it.
+        // It is starting: trying programs would take the interface away from it.
         line(true, "data plane", &format!("not tried: {error}"));
     } else {
         keep_refusals_in(&std::env::temp_dir());
@@ -154,7 +154,7 @@ fn host(path: &Path) -> Result<()> {
     Err(Unsuitable(format!("{} would not start: {}", this.name, bad.join(", "))).into())
 }
 
-/// What keeps a host from starting while its interface is tried; nothing to keep if it has never started.
+/// A lock that keeps the host from starting while its interface is tested; `None` if it has never started.
 fn state_lock(config: &Config) -> Result<Option<StateLock>> {
     let state_dir = &config.host.state_dir;
     Ok(state_dir
@@ -163,7 +163,7 @@ fn state_lock(config: &Config) -> Result<Option<StateLock>> {
         .transpose()?)
 }
 
-/// Whether a cluster of `inband up` would work on this machine.
+/// Check whether a cluster of `inband up` would work on this machine.
 fn machine(args: &DoctorArgs) -> Result<()> {
     let root = preflight::check_privileges();
     line(
@@ -230,7 +230,7 @@ fn machine(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// Is the key file there and for its owner alone? Without a cluster there is none to look at.
+/// Check that the key file exists and only its owner can read it. Without a cluster there is none to check.
 fn key_file(args: &DoctorArgs) -> Result<()> {
     let of_cluster = ClusterDir::key_file_in(&args.data);
     let path = match &args.key_file {
@@ -251,7 +251,7 @@ fn words<T, E: std::fmt::Display>(result: &Result<T, E>, good: &str) -> String {
     }
 }
 
-/// Whether all hosts of a cluster on this machine fit; in words if they do.
+/// Check whether all hosts of a cluster on this machine fit in memory; the text describes the result.
 fn memory(args: &DoctorArgs) -> Result<Result<String, TooLarge>> {
     let mut spec = ClusterSpec::new("inband", DEFAULT_DATA);
     spec.partitions = args.partitions.unwrap_or(1);
@@ -289,7 +289,7 @@ fn interface(name: &str) {
     }
 }
 
-/// Only that a program can be attached: what it sends is tried with --config, which names peers.
+/// Shows only that a program can be attached: sending is tested with --config, which names peers.
 fn yes_or(support: &Support) -> String {
     match support {
         Support::Yes => "yes".into(),

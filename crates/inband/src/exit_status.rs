@@ -1,4 +1,4 @@
-//! What a failed command's exit status says.
+//! Exit status of a failed command.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use inband_paxos::mtu::MtuError;
 use inband_paxos::node::NodeError;
 use inband_transport::certificates::CertificateError;
 
-/// A host cannot start as it is configured.
+/// A host cannot start with its configuration.
 #[derive(Debug)]
 pub struct Unsuitable(pub String);
 
@@ -31,7 +31,7 @@ impl fmt::Display for Unsuitable {
 
 impl std::error::Error for Unsuitable {}
 
-/// Of a command that failed.
+/// The exit status for an error.
 pub fn of(error: &Error) -> ExitCode {
     if error.chain().any(is_lasting) {
         ExitCode::from(EXIT_CONFIGURATION)

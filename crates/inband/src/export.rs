@@ -1,5 +1,5 @@
-//! `inband export`: all keys of a cluster into a file, of a running one over its clients' port, of a
-//! stopped one out of a replica's data.
+//! `inband export`: all keys of a cluster into a file; from a running cluster over its client port, from a stopped one
+//! out of a replica's data.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -22,9 +22,9 @@ use tempfile::NamedTempFile;
 
 use crate::access::AccessArgs;
 
-/// Where a cluster serves its clients unless told otherwise.
+/// Default client address of a cluster.
 pub const DEFAULT_RESP: &str = "127.0.0.1:6379";
-/// What a shell expects of a process that Ctrl-C has ended.
+/// Exit status that shells expect of a process ended by Ctrl-C.
 pub const EXIT_INTERRUPTED: i32 = 130;
 const SIGNAL_POLL: Duration = Duration::from_millis(500);
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
@@ -32,11 +32,11 @@ const WRITE_BUFFER_BYTES: usize = 1 << 20;
 /// Options of `inband export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Where a replica of a running cluster listens for clients.
+    /// Client address of a replica of a running cluster.
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_RESP, value_parser = address)]
     host: SocketAddr,
-    /// Instead: a cluster's directories as given to `inband up`, whether it runs or not; or the data
-    /// directories of a replica that does not run.
+    /// Instead of --host: the directories given to `inband up`, whether the cluster runs or not; or the data
+    /// directories of a stopped replica.
     #[arg(
         long,
         value_name = "DIR[,DIR...]",
@@ -44,34 +44,34 @@ pub struct ExportArgs {
         conflicts_with = "host"
     )]
     data: Vec<PathBuf>,
-    /// Also from data that were not stopped cleanly: what no replica had applied is missing.
+    /// Export even if the data was not stopped cleanly: what no replica had applied is missing.
     #[arg(long, requires = "data")]
     accept_loss: bool,
     #[command(flatten)]
     access: AccessArgs,
-    /// The file. It is there only once it is whole; one that is there already is replaced.
+    /// The output file. It appears only when complete, and replaces an existing one.
     file: PathBuf,
 }
 
-/// An address, or a name and a port.
+/// Parse an address, or a name and a port.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().map_err(|error| error.to_string())?;
     let mut found: Vec<SocketAddr> = found.collect();
-    // A cluster listens on one address, and `localhost` has two.
+    // A cluster listens on one address, while `localhost` has two.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| "no address".into())
 }
 
-/// An export that is coming.
+/// An export in progress.
 struct Source {
     stream: Box<dyn Read>,
-    /// About so many.
+    /// Approximate number of keys.
     keys: u64,
-    /// Writes the stream, if this process does.
+    /// The thread that writes the stream, if it is in this process.
     writer: Option<JoinHandle<Result<Summary, ExportError>>>,
 }
 
-/// Export, check what comes, and only then give it its name.
+/// Export to a temporary file, verify it, and only then rename it.
 pub fn export(args: &ExportArgs) -> Result<()> {
     let (directory, name) = place_of(&args.file)?;
     let temporary = tempfile::Builder::new()
@@ -81,7 +81,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         .with_context(|| format!("a file in {}", directory.display()))?;
     let path = temporary.path().to_path_buf();
     at_ctrl_c(move || {
-        // It is as good as gone; there is nobody to tell.
+        // Errors are ignored: the process is exiting.
         let _ = std::fs::remove_file(path);
         eprintln!("inband: interrupted; nothing was exported");
     })?;
@@ -106,7 +106,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// The directory and the name of a file to be made.
+/// The directory and the name of an output file.
 fn place_of(file: &Path) -> Result<(PathBuf, String)> {
     let name = file.file_name().filter(|_| !file.is_dir());
     let name = name.with_context(|| format!("{} is no name for a file", file.display()))?;
@@ -117,7 +117,7 @@ fn place_of(file: &Path) -> Result<(PathBuf, String)> {
     Ok((directory.to_path_buf(), name.to_string_lossy().into_owned()))
 }
 
-/// At Ctrl-C and its like, do this and end. Call before other threads are started.
+/// On SIGINT and similar signals, call `last` and exit. Must be called before other threads are started.
 pub fn at_ctrl_c(last: impl FnOnce() + Send + 'static) -> Result<()> {
     let signals = StopSignals::take()?;
     let wait = move || {
@@ -131,14 +131,14 @@ pub fn at_ctrl_c(last: impl FnOnce() + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// A bar of so many keys; nothing if nobody looks at a terminal.
+/// A progress bar for `keys` keys; hidden if the output is not a terminal.
 pub fn bar(keys: u64, doing: &'static str) -> ProgressBar {
     let template = "{prefix} {wide_bar} {human_pos} of {human_len} keys, {per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
     ProgressBar::new(keys).with_prefix(doing).with_style(style)
 }
 
-/// A number of keys in words.
+/// A number of keys, with the right plural.
 pub fn keys(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} key{plural}", HumanCount(count))
@@ -185,10 +185,10 @@ fn open(dirs: &[PathBuf]) -> Result<Machine> {
     .with_context(|| first.to_string())
 }
 
-/// The most advanced replica of a cluster that does not run.
+/// The most advanced replica of a stopped cluster.
 fn best_replica(dirs: &[PathBuf], accept_loss: bool) -> Result<Machine> {
     let shown = dirs[0].display();
-    // Opening would make a cluster's directory of it.
+    // Opening a directory that is not a cluster's would turn it into one.
     ensure!(
         dirs[0].join("hosts").is_dir(),
         "{shown} is neither a cluster's directory nor a replica's data"
@@ -227,7 +227,7 @@ fn best_replica(dirs: &[PathBuf], accept_loss: bool) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Let a thread export, so that what comes is checked as if it came over a network.
+/// Export in a thread, so that the stream is verified as if it came over a network.
 fn stopped(machine: Machine) -> Result<Source> {
     let (stream, to) = UnixStream::pair()?;
     let keys = machine.keys();
@@ -240,7 +240,7 @@ fn stopped(machine: Machine) -> Result<Source> {
     })
 }
 
-/// Write down what comes, and check it.
+/// Write the stream to the file, and verify it.
 fn receive(source: Source, to: &NamedTempFile, file: &Path) -> Result<Summary> {
     let bar = bar(source.keys, "exporting");
     let mut tee = Tee {
@@ -259,7 +259,7 @@ fn receive(source: Source, to: &NamedTempFile, file: &Path) -> Result<Summary> {
     if let Some(writer) = source.writer {
         let written = writer.join();
         let written = written.map_err(|_| anyhow!("the export has panicked"))?;
-        // Without the reader, the writer finds a broken pipe; what the reader found comes first.
+        // Without the reader, the writer gets a broken pipe, so the reader's error takes precedence.
         if !matches!(result, Err(ImportError::Io(_))) {
             written?;
         }
@@ -276,7 +276,7 @@ fn writing(file: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("writing {}: {error}", file.display()))
 }
 
-/// Writes down what is read.
+/// Writes everything that is read to a file.
 struct Tee<'a, W: Write> {
     from: Box<dyn Read>,
     to: BufWriter<W>,

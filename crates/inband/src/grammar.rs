@@ -1,6 +1,6 @@
-//! One grammar for all systems: `inband up [kv|flair|falcon]`, and `inband status|kill|restart|down [--data DIR]`, which find
-//! out from the directory which system its cluster is of. Each system has its own options, and so its own commands
-//! (`inband flair up`); here the words of a command line are put into that order.
+//! One grammar for all systems: `inband up [kv|flair|falcon]`, and `inband status|kill|restart|down [--data DIR]`,
+//! which detect from the directory which system its cluster belongs to. Each system has its own options, and therefore
+//! its own commands (`inband flair up`); this module rewrites a command line into that form.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,38 +17,38 @@ use crate::falcon::FalconCommand;
 use crate::flair::FlairCommand;
 use crate::up;
 
-/// The systems beside the store. A new one enters here, by its commands; one without commands of its own as
+/// The systems besides the store. Register a new one here with its commands; one without commands of its own as
 /// `&Entry::<ClusterCommand<NAME>>::new()`.
 pub const SYSTEMS: &[&dyn Registered] = &[
     &Entry::<FlairCommand>::new(),
     &Entry::<FalconCommand>::new(),
-    // Before memory, which takes the directory of one node of either for its own.
+    // Before memory, which would claim the directory of one node of either.
     &Entry::<ClusterCommand<BoxCluster>>::new(),
     &Entry::<MemoryCommand>::new(),
     &Entry::<ClusterCommand<NetPaxos>>::new(),
 ];
 
-/// The store: its commands are the words of the first level.
+/// The store: its commands are at the top level.
 const STORE: &str = inband_cluster::paxos::COMMAND;
-/// Commands about a cluster that runs.
+/// Commands for a running cluster.
 const ABOUT_CLUSTERS: [&str; 7] = [
     "status", "kill", "restart", "pause", "resume", REPLACE, "down",
 ];
 const REPLACE: &str = "replace";
 
-/// The system of this name, except the store.
+/// The system with this name, except the store.
 pub fn named(name: &str) -> Option<&'static dyn Registered> {
     let found = SYSTEMS.iter().find(|system| system.name() == name);
     found.copied()
 }
 
-/// Which system's cluster a directory holds, as far as its files tell.
+/// The system whose cluster is in a directory, judging by its files.
 pub fn system_in(data: &Path) -> &'static str {
     let found = SYSTEMS.iter().find(|system| system.is_in(data));
     found.map_or(STORE, |system| system.name())
 }
 
-/// The system whose cluster runs in its default directory; of several, the store's.
+/// The system whose cluster runs in its default directory; if there are several, the store.
 pub fn system_that_runs() -> &'static str {
     let runs = |data: &Path| socket_in(data).exists();
     if runs(Path::new(up::DEFAULT_DATA)) {
@@ -58,8 +58,8 @@ pub fn system_that_runs() -> &'static str {
     found.map_or(STORE, |system| system.name())
 }
 
-/// The program beside `inband` that a command is for, if the system that it names has none like it: `inband NAME WORD` is
-/// `inband-NAME WORD`.
+/// The companion program for a command, if the named system has no such command: `inband NAME WORD` is `inband-NAME
+/// WORD`.
 pub fn program_of(words: &[OsString]) -> Option<Vec<OsString>> {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str());
     let (name, command) = (word(1)?, word(2)?);
@@ -71,7 +71,7 @@ pub fn program_of(words: &[OsString]) -> Option<Vec<OsString>> {
     (!is_known && is_there()).then(|| words[1..].to_vec())
 }
 
-/// A command line in the order that the parser knows, and what to tell who has used a former name.
+/// The command line in the form that the parser knows, and a note for users of a former name.
 pub fn in_order(
     words: Vec<OsString>,
     system_in: fn(&Path) -> &'static str,
@@ -79,7 +79,7 @@ pub fn in_order(
 ) -> (Vec<OsString>, Option<String>) {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str()).unwrap_or("");
     let is_system = |word: &str| word == STORE || named(word).is_some();
-    // A command and what follows it, after the system's name unless that is the store.
+    // A command and its arguments, after the system's name unless that is the store.
     let of_system = |system: &str, command: &str, from: usize| {
         let mut ordered: Vec<OsString> = words[..1].to_vec();
         if system != STORE {
@@ -115,7 +115,7 @@ pub fn in_order(
             let note = format!(
                 "note: `inband {system} {command}` is now `{now}`; the old form goes away with the next version"
             );
-            // What runs in the background has been told at its start; JSON is for programs.
+            // A background process was told at its start; JSON output is for programs.
             let is_quiet = |word: &OsString| word == "--detached" || word == "--json";
             let note = (!words.iter().any(is_quiet)).then_some(note);
             (words, note)
@@ -132,7 +132,7 @@ fn is_option(word: &OsStr, option: &str) -> bool {
             .is_some_and(|rest| rest.starts_with('='))
 }
 
-/// The directory that `--data` names.
+/// The directory given with `--data`.
 fn data_of(words: &[OsString]) -> Option<PathBuf> {
     let at = words.iter().position(|word| is_option(word, "--data"))?;
     match words[at].to_str()?.split_once('=') {

@@ -1,4 +1,4 @@
-//! `inband import`: the keys of a file that `inband export` wrote, into a running cluster.
+//! `inband import`: loads a file written by `inband export` into a running cluster.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use crate::export::{address, at_ctrl_c, bar, keys, DEFAULT_RESP};
 /// Options of `inband import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Where a replica of the cluster listens for clients.
+    /// Client address of a replica of the cluster.
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_RESP, value_parser = address)]
     host: SocketAddr,
-    /// Import although the cluster has keys; those of the same name are overwritten.
+    /// Import even if the cluster has keys; existing keys of the same name are overwritten.
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
     access: AccessArgs,
-    /// A file that `inband export` wrote.
+    /// A file written by `inband export`.
     file: PathBuf,
 }
 
-/// Check the whole file, then set its keys.
+/// Verify the whole file, then set its keys.
 pub fn import(args: &ImportArgs) -> Result<()> {
     let set = Arc::new(AtomicU64::new(0));
     let so_far = set.clone();

@@ -1,4 +1,4 @@
-//! `inband inspect DIR`: what a replica's data directory holds, without a cluster.
+//! `inband inspect DIR`: shows the contents of a replica's data directory, without a cluster.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,7 @@ use inband_cluster::kv::summary;
 /// Options of `inband inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A replica's data directories, in the order of its configuration. No process may have them
-    /// open.
+    /// The data directories of a replica, in the order of its configuration. No process may have them open.
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `inband key`: the keys that packets are authenticated with.
+//! `inband key`: manages the keys that authenticate packets.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,42 +20,42 @@ use inband_cluster::flair::Flair;
 use inband_cluster::keys::{self, dropped};
 use inband_cluster::{socket, supervisor};
 
-/// How long a host may take to answer.
+/// Time limit for a host to answer.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 /// The commands of `inband key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// In a cluster of `inband up`: put a new key into the place of the old one, while it serves.
+    /// Replace the key of a running cluster of `inband up` with a new one.
     Rotate {
         /// Directory of the cluster.
         #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Which keys there are, and which are used; never the keys themselves.
+    /// List the keys and which of them are in use; never the keys themselves.
     List(ListArgs),
-    /// Make a key file for a new cluster of `inband run` hosts. It is to be copied to all of them.
+    /// Create a key file for a new cluster of `inband run` hosts, to be copied to all of them.
     New {
-        /// The file to make.
+        /// The file to create.
         file: PathBuf,
     },
-    /// Put one key more into a file, to be accepted but not yet sent with.
+    /// Add a key to a file, to be accepted but not yet used for sending.
     Add {
         /// The file.
         file: PathBuf,
     },
-    /// Say in a file which of its keys to send with.
+    /// Set the key in a file that is used for sending.
     Activate {
         /// The file.
         file: PathBuf,
         /// The key's id.
         id: u16,
     },
-    /// Take all keys but the active one out of a file.
+    /// Remove all keys but the active one from a file.
     Drop {
         /// The file.
         file: PathBuf,
     },
-    /// Have a host that runs read its key file again.
+    /// Make a running host reload its key file.
     Reload {
         /// The host's configuration.
         #[arg(long, value_name = "FILE")]
@@ -74,7 +74,6 @@ pub struct ListArgs {
     file: Option<PathBuf>,
 }
 
-/// Do it.
 pub fn key(command: &KeyCommand) -> Result<()> {
     match command {
         KeyCommand::Rotate { data } => rotate(data),
@@ -190,10 +189,10 @@ fn list(args: &ListArgs) -> Result<()> {
     Ok(())
 }
 
-/// A host of either kind of cluster.
+/// A host of any kind of cluster.
 struct HostKeys {
     name: String,
-    /// Its keys and its counters, if it answers.
+    /// Its keys and counters, if it answers.
     said: Option<(Option<KeyStatus>, BTreeMap<String, u64>)>,
 }
 
@@ -213,7 +212,7 @@ fn said_by_flair(status: FlairStatus) -> Vec<HostKeys> {
     hosts.collect()
 }
 
-/// For `inband status`: the keys that the hosts send with, and what was dropped.
+/// For `inband status`: the keys that hosts send with, and the counters of dropped packets.
 pub fn summary(status: &ClusterStatus) -> String {
     let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
     keys::summary(said.map(|s| (s.keys.as_ref(), &s.counters)))

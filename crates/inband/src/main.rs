@@ -1,6 +1,6 @@
 //! The `inband` command line.
 
-// Its `println!` and the like outlive their reader.
+// Its `println!` and similar macros tolerate a closed output.
 #[macro_use]
 extern crate inband_host;
 
@@ -47,59 +47,59 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine, three-way replicated: `up`, or `up kv`, of the store for Redis clients; `up NAME` of
-    /// another system.
+    /// Start a cluster on this machine, replicated three ways: `up`, or `up kv`, for the store for Redis clients; `up
+    /// NAME` for another system.
     Up(up::UpArgs),
-    /// Stop a cluster cleanly; its data stay. This and the next five find out which system --data holds.
+    /// Stop a cluster cleanly; its data stays. This and the next five commands detect which system is in --data.
     Down(operate::ClusterArgs),
-    /// Roles, backends, epoch, leader, instances, counters.
+    /// Show roles, backends, epoch, leader, instances and counters.
     Status(operate::StatusArgs),
     /// Kill the process of a role at once.
     Kill(operate::RoleArgs),
-    /// Start the process of a role again; or all, one after another.
+    /// Restart the process of a role; or all of them, one after another.
     Restart(operate::RestartArgs),
-    /// Hold the packets of a role on its link.
+    /// Hold a role's packets on its link.
     Pause(operate::RoleArgs),
-    /// Release them.
+    /// Release a role's packets.
     Resume(operate::RoleArgs),
-    /// Who is in the cluster; take hosts in, let them go, replace them, while it serves.
+    /// List the members of a cluster; add, remove or replace hosts while it serves.
     #[command(subcommand)]
     Member(member::MemberCommand),
-    /// Who leads.
+    /// Move the leader.
     #[command(subcommand)]
     Leader(member::LeaderCommand),
-    /// The keys that packets are authenticated with.
+    /// Manage the keys that authenticate packets.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Time-outs and limits in force.
+    /// Show timeouts and limits in force.
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    /// What works on this machine, and the cure for what does not.
+    /// Check what works on this machine, and how to fix what does not.
     Doctor(doctor::DoctorArgs),
-    /// Certificates of hosts, for TLS between them.
+    /// Manage certificates of hosts, for TLS between them.
     #[command(subcommand)]
     Certificate(transport::CertificateCommand),
-    /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a
-    /// cluster of another number of partitions.
+    /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a cluster with a
+    /// different number of partitions.
     Export(export::ExportArgs),
-    /// Set the keys of an exported file in a running cluster.
+    /// Load an exported file into a running cluster.
     Import(import::ImportArgs),
-    /// What a replica's data directory holds.
+    /// Show the contents of a replica's data directory.
     Inspect(inspect::InspectArgs),
-    /// Run the roles of one host, in the foreground.
+    /// Run the roles of one host in the foreground.
     Run {
         /// The host's configuration (TOML; see docs/deploy.md).
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Any other command: that of a program beside this one.
+    /// Any other command runs a companion program.
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }
 
 impl Command {
-    /// May it end, as other tools do, when nobody reads its output any more (`inband status | head`)?
-    /// Not what others depend on.
+    /// Whether it may exit, like other tools, when its output is closed (`inband status | head`). Not if others depend
+    /// on the process.
     fn only_prints(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! `inband member` and what other commands about the control plane share.
+//! `inband member`, and what is shared with other control-plane commands.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -20,42 +20,41 @@ use inband_paxos::config::{Config, Role};
 
 use crate::up::DEFAULT_DATA;
 
-/// Longest wait for one answer of the control plane.
+/// Time limit for one answer of the control plane.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// How often what is being done is looked at.
+/// Interval between looks at the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Replicas of a halted cluster say within this time what they have applied, and a majority holds it.
+/// Time limit for the replicas of a halted cluster to report what they have applied, with a majority holding it.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
-/// A host that is silent for longer is shown as such; hosts report ten times a second.
+/// A host that is silent for longer is shown as silent; hosts report ten times a second.
 const SILENT_MS: u64 = 1000;
 
-/// Which cluster.
+/// Options that select the cluster.
 #[derive(Debug, Args)]
 pub struct PlaneArgs {
     /// Directory of a cluster of `inband up`.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     pub data: PathBuf,
-    /// Configuration of a host of `inband run`, for a cluster that is not of `inband up`. Its
-    /// controllers are asked directly.
+    /// Configuration of a host of `inband run`, for a cluster that was not started with `inband up`. Its controllers
+    /// are asked directly.
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub config: Option<PathBuf>,
 }
 
-/// What `inband member` does.
+/// Subcommands of `inband member`.
 #[derive(Debug, Subcommand)]
 pub enum MemberCommand {
-    /// Who is a member, how they are, and what is being changed.
+    /// List the members, their state, and the change in progress.
     List {
         #[command(flatten)]
         plane: PlaneArgs,
-        /// Everything, as one JSON object.
+        /// Print everything as one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Take in a new acceptor or replica while the cluster serves, and wait until it plays its part.
+    /// Add an acceptor or replica while the cluster serves, and wait until it takes part.
     Add {
-        /// acceptor or replica. With --config: leave it out, the file says what its host does; the host
-        /// must be running.
+        /// acceptor or replica. With --config, omit it: the file specifies the role, and the host must be running.
         #[arg(
             required_unless_present = "config",
             conflicts_with = "config",
@@ -65,25 +64,25 @@ pub enum MemberCommand {
         #[command(flatten)]
         plane: PlaneArgs,
     },
-    /// Let a host go forever, while the cluster serves. Its id is never used again.
+    /// Remove a host permanently while the cluster serves. Its id is never reused.
     Remove {
-        /// acceptor/1, replica/2, ... With --config the default is the host of the file.
+        /// acceptor/1, replica/2, ... With --config, the default is the host of the file.
         #[arg(required_unless_present = "config")]
         name: Option<String>,
         #[command(flatten)]
         plane: PlaneArgs,
     },
-    /// Put a new host into the place of another, which may be dead or have lost its disk.
+    /// Replace a host, which may be dead or have lost its disk, with a new one.
     Replace {
-        /// Who leaves: acceptor/1, replica/2, ... With --config the host of the file comes; it must be
-        /// running.
+        /// The host to replace: acceptor/1, replica/2, ... With --config, the host of the file takes its place; it must
+        /// be running.
         name: String,
         #[command(flatten)]
         plane: PlaneArgs,
     },
-    /// Begin a new epoch with empty acceptors, behind what the replicas have: after a full stop with
-    /// durability "memory", or when a log stands still and does not go on by itself. What only the acceptors knew is
-    /// given up. Refused if they can go on, and unless all replicas report what they have applied.
+    /// Start a new epoch with empty acceptors, after what the replicas have: for a full stop with durability "memory",
+    /// or when a log makes no progress and does not recover by itself. What only the acceptors knew is lost. Refused if
+    /// they can continue, or unless all replicas report what they have applied.
     BeginAnew(BeginAnewArgs),
 }
 
@@ -94,19 +93,19 @@ pub struct BeginAnewArgs {
     /// not there to say: then `inband inspect` of its data shows it. What contradicts the others is refused.
     #[arg(long, value_delimiter = ',', value_name = "N[,N...]")]
     applied: Vec<u64>,
-    /// Configuration of any host of the cluster. (`inband up` does this by itself.)
+    /// Configuration of any host of the cluster. (`inband up` does this itself.)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
-/// What `inband leader` does.
+/// Subcommands of `inband leader`.
 #[derive(Debug, Subcommand)]
 pub enum LeaderCommand {
     /// Make a host the preferred leader, and wait until it leads.
     Move {
         /// leader, replica/2, ...: a host that may lead.
         name: String,
-        /// Of this partition only: its number, or M for the log of commands over several partitions.
+        /// Only for this partition: its number, or M for the log of commands over several partitions.
         #[arg(long, value_name = "P|M")]
         partition: Option<String>,
         #[command(flatten)]
@@ -114,7 +113,6 @@ pub enum LeaderCommand {
     },
 }
 
-/// `inband member`.
 pub fn member(command: &MemberCommand) -> Result<()> {
     match command {
         MemberCommand::List { plane, json } => list(plane, *json),
@@ -150,7 +148,6 @@ pub fn member(command: &MemberCommand) -> Result<()> {
     }
 }
 
-/// `inband leader`.
 pub fn leader(command: &LeaderCommand) -> Result<()> {
     let LeaderCommand::Move {
         name,
@@ -235,7 +232,7 @@ fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()> {
     }
 }
 
-/// Replicas of a halted cluster tell, or reach, their positions a moment after they have entered its epoch.
+/// Replicas of a halted cluster report or reach their positions shortly after they have entered its epoch.
 fn is_awaited(error: &PlaneError) -> bool {
     matches!(
         error,
@@ -243,7 +240,7 @@ fn is_awaited(error: &PlaneError) -> bool {
     )
 }
 
-/// Why begin-anew ended; if the cluster is halted, with what to do about that.
+/// The error of begin-anew; if the cluster is halted, with advice.
 fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
     match is_halted {
         true => error
@@ -252,7 +249,7 @@ fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The logs that stand still, and why, a line each.
+/// The logs that make no progress, with reasons, one per line.
 fn stopped_logs(status: &Status) -> String {
     let Some(opened) = &status.opened else {
         return String::new();
@@ -316,9 +313,9 @@ fn status_of(plane: &PlaneArgs) -> Result<Status> {
     }
 }
 
-/// Have the supervisor make a change, and show what it does meanwhile. Returns a host's name.
+/// Have the supervisor make a change, and show its progress. Returns a host's name.
 fn in_lab(plane: &PlaneArgs, request: SupervisorRequest) -> Result<String> {
-    // Before there is another thread.
+    // Must precede the creation of another thread.
     let signals = StopSignals::take()?;
     let data = plane.data.clone();
     let asked = thread::spawn(move || remote::ask(&data, &request));
@@ -392,7 +389,7 @@ impl Direct {
         })
     }
 
-    /// Take in the host of the file, in the place of another perhaps.
+    /// Add the host of the file, possibly in place of another.
     fn add(&self, in_place_of: Option<&str>) -> Result<()> {
         let new = change::member_of(self.config.this());
         let (name, id) = (new.name.clone(), new.node);
@@ -455,7 +452,6 @@ impl Plane for Direct {
     }
 }
 
-/// `inband member list`.
 fn list(plane: &PlaneArgs, json: bool) -> Result<()> {
     let status = status_of(plane)?;
     if json {
@@ -466,7 +462,7 @@ fn list(plane: &PlaneArgs, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The members of the cluster that this host is configured for, as its controllers say.
+/// The members of the cluster of this host, as reported by its controllers.
 pub fn members_in_words(config: &Config) -> Result<String> {
     if config.controllers().next().is_none() {
         return Ok(String::new());
@@ -583,7 +579,7 @@ mod tests {
 
     use super::*;
 
-    /// A control plane that answers a restart with these, one after another, and tells its state once.
+    /// A control plane that gives these answers to restart requests, one after another, and reports its state once.
     struct Scripted {
         answers: RefCell<Vec<Result<Response, PlaneError>>>,
         status: RefCell<Option<Status>>,
@@ -609,7 +605,7 @@ mod tests {
         }
     }
 
-    /// How begin-anew ends, and what it said it waits for.
+    /// The result of begin-anew, and what it said it was waiting for.
     fn begun_anew(answers: Vec<Result<Response, PlaneError>>) -> (Result<()>, Vec<String>) {
         let status = Status {
             leader: 1,
@@ -654,7 +650,7 @@ mod tests {
             "{second}"
         );
         assert!(begun_anew(vec![accepted()]).0.is_ok(), "nothing to halt");
-        // Two who ask at once: the second halt is not the end either.
+        // Two concurrent callers: the second halt is not final either.
         assert!(begun_anew(vec![halted(), halted(), accepted()]).0.is_ok());
     }
 

@@ -24,7 +24,7 @@ impl Gauges<'_> {
         Ok(())
     }
 
-    /// One value a log; none at all if the host does not have the role.
+    /// One value per log; none at all if the host does not have the role.
     fn add_per_log(&self, name: &str, help: &str, values: &[u64]) -> Result<()> {
         if values.is_empty() {
             return Ok(());
@@ -160,14 +160,14 @@ fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<
     gauges.add_per_log("acceptor_floor", "Trim floor", &each(|a| a.floor))
 }
 
-/// Serve a host's on a listening socket, on a thread of its own, until the process ends.
+/// Serve a host's metrics on a listening socket, on a separate thread, until the process ends.
 pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
     let stop = std::sync::Arc::clone(&view.stop);
     let is_over = move || stop.load(Ordering::Acquire);
     serve(listener, is_over, move || encode(&view))
 }
 
-/// Serve what `encode` gives at `/metrics`, on a thread of its own, until it is over or the process ends.
+/// Serve the output of `encode` at `/metrics`, on a separate thread, until it is stopped or the process ends.
 pub fn serve(
     listener: TcpListener,
     is_over: impl Fn() -> bool + Send + 'static,
@@ -200,14 +200,14 @@ pub fn serve(
     Ok(())
 }
 
-/// The text of everything registered.
+/// The text form of everything registered.
 pub fn text(registry: &Registry) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(text)
 }
 
-/// A gauge takes signed numbers.
+/// Gauges take signed numbers.
 pub fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What other threads want done to a node: the one thread that owns it runs their commands between two packets.
+//! Commands from other threads for a node: the thread that owns it runs them between two packets.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,7 +11,7 @@ use inband_paxos::node::Node;
 
 type NodeCommand = Box<dyn FnOnce(&mut Node) + Send>;
 
-/// Takes commands from any thread.
+/// Accepts commands from any thread.
 #[derive(Clone)]
 pub struct NodeCommands {
     queue: Sender<NodeCommand>,
@@ -19,14 +19,14 @@ pub struct NodeCommands {
     is_woken: Arc<AtomicBool>,
 }
 
-/// Where the node's thread finds them.
+/// The receiving end, for the node's thread.
 pub struct NodeCommandQueue {
     node_commands: Receiver<NodeCommand>,
     wakeups: UnixStream,
     is_woken: Arc<AtomicBool>,
 }
 
-/// A queue and its entrance.
+/// Create both ends.
 pub fn node_commands() -> io::Result<(NodeCommands, NodeCommandQueue)> {
     let (queue, node_commands) = mpsc::channel();
     let (waker, wakeups) = UnixStream::pair()?;
@@ -47,24 +47,25 @@ pub fn node_commands() -> io::Result<(NodeCommands, NodeCommandQueue)> {
 }
 
 impl NodeCommands {
-    /// Run this soon, in the order of the calls; never, if the node has ended.
+    /// Run this command soon, in the order of the calls; never, if the node has ended.
     pub fn send(&self, command: impl FnOnce(&mut Node) + Send + 'static) {
         if self.queue.send(Box::new(command)).is_err() {
             return;
         }
-        // If the pipe is full, the thread is being woken already. The flag comes last: who sees it may drain the pipe.
+        // If the pipe is full, the thread is being woken already. The flag is set last: a thread that sees it may drain
+        // the pipe.
         let _ = (&*self.waker).write(&[1]);
         self.is_woken.store(true, Ordering::Release);
     }
 }
 
 impl NodeCommandQueue {
-    /// Readable when there is something to do, and from then on once all senders are gone.
+    /// Readable when there are commands, and permanently once all senders are gone.
     pub fn fd(&self) -> RawFd {
         self.wakeups.as_raw_fd()
     }
 
-    /// Do what is to be done.
+    /// Run all pending commands.
     pub fn run(&mut self, node: &mut Node) {
         if !self.is_woken.swap(false, Ordering::Acquire) {
             return;

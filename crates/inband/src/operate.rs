@@ -18,10 +18,10 @@ use crate::key;
 use crate::member;
 use crate::up::DEFAULT_DATA;
 
-/// How long the supervisor may take to remove what it made after a stop.
+/// Time limit for the supervisor to remove what it created after a stop.
 const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a host may take to say how it is.
+/// Time limit for a host to report its status.
 const HOST_STATUS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Options of commands about the whole cluster.
@@ -37,7 +37,7 @@ pub struct ClusterArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// A host of `inband run` on this machine, by its configuration, and the members of its cluster.
+    /// A host of `inband run` on this machine, given its configuration, and the members of its cluster.
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -47,8 +47,8 @@ pub struct StatusArgs {
 /// Options of commands about one role.
 #[derive(Debug, Args)]
 pub struct RoleArgs {
-    /// leader (whoever leads partition 0 now), leader:3 (partition 3), leader:M (the log of commands
-    /// over several partitions), acceptor/0, replica/2, ...
+    /// leader (the current leader of partition 0), leader:3 (of partition 3), leader:M (of the log of commands over
+    /// several partitions), acceptor/0, replica/2, ...
     role: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -60,15 +60,15 @@ pub struct RestartArgs {
     /// leader (the host that was killed under this name), acceptor/0, replica/2, ...
     #[arg(required_unless_present = "rolling")]
     role: Option<String>,
-    /// All hosts one after another, each back in its part before the next, while the cluster serves:
-    /// how a new version of the program comes in.
+    /// Restart all hosts one after another, waiting until each takes part again, while the cluster serves: for
+    /// upgrading the program.
     #[arg(long, conflicts_with = "role")]
     rolling: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// Instances of all logs applied and commands applied, at the most advanced replica.
+/// Applied instances of all logs, and applied commands, at the most advanced replica.
 pub fn progress(status: &ClusterStatus) -> (u64, u64) {
     let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
     hosts.fold((0, 0), |(applied, commands), host| {
@@ -82,7 +82,6 @@ pub fn progress(status: &ClusterStatus) -> (u64, u64) {
     })
 }
 
-/// `inband status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
     if let Some(path) = &args.config {
         return host_status(path, &args.form);
@@ -91,7 +90,7 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     args.form.show(&status, print, print_counters)
 }
 
-/// Of one host of `inband run`.
+/// The status of one host of `inband run`.
 fn host_status(path: &Path, form: &StatusForm) -> Result<()> {
     let config = Config::load(path)?;
     let this = config.this();
@@ -162,7 +161,7 @@ fn print_counters_of(host: &HostStatus) {
     }
 }
 
-/// A line a host.
+/// Print one line per host.
 pub fn print_hosts(status: &ClusterStatus) {
     for host in &status.hosts {
         let state = match (&host.process, &host.status) {
@@ -193,7 +192,7 @@ pub fn print_hosts(status: &ClusterStatus) {
     }
 }
 
-/// What a running host says of its roles.
+/// What a running host reports about its roles.
 fn parts_played(roles: usize, said: &HostStatus) -> String {
     let mut line = String::new();
     let logs = said.acceptors.len();
@@ -232,7 +231,7 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
     line
 }
 
-/// A line a log, and what the rings take.
+/// Print one line per log, and the memory of the rings.
 pub fn print_logs(status: &ClusterStatus) {
     let logs = status.leaders.len();
     println!(
@@ -273,7 +272,7 @@ pub fn print_logs(status: &ClusterStatus) {
     );
 }
 
-/// A number of every host of a role, in order.
+/// A number for each host with a role, in order.
 fn each(status: &ClusterStatus, role: Role, number: impl Fn(&HostStatus) -> Option<u64>) -> String {
     let hosts = status.hosts.iter().filter(|h| h.roles.contains(&role));
     let numbers: Vec<String> = hosts
@@ -283,11 +282,10 @@ fn each(status: &ClusterStatus, role: Role, number: impl Fn(&HostStatus) -> Opti
     numbers.join(" ")
 }
 
-/// `inband down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
     let supervisor = remote::status(&args.data)?.supervisor_pid;
     let report = remote::down(&args.data)?;
-    // Only when the supervisor is gone are namespaces and ports free for the next `up`.
+    // Only when the supervisor has exited are namespaces and ports free for the next `up`.
     let process = PathBuf::from(format!("/proc/{supervisor}"));
     let deadline = Instant::now() + SUPERVISOR_END_LIMIT;
     while process.exists() && Instant::now() < deadline {
@@ -309,7 +307,7 @@ fn act(args: &RoleArgs, done: &str, request: fn(String) -> SupervisorRequest) ->
     Ok(())
 }
 
-/// Have something done to a host; its name.
+/// Ask the supervisor to act on a host. Returns the host's name.
 fn ask(cluster: &ClusterArgs, request: &SupervisorRequest) -> Result<String> {
     match remote::ask(&cluster.data, request)? {
         SupervisorReply::Done { host } => Ok(host),
@@ -320,12 +318,10 @@ fn ask(cluster: &ClusterArgs, request: &SupervisorRequest) -> Result<String> {
     }
 }
 
-/// `inband kill`.
 pub fn kill(args: &RoleArgs) -> Result<()> {
     act(args, "killed", |role| SupervisorRequest::Kill { role })
 }
 
-/// `inband restart`.
 pub fn restart(args: &RestartArgs) -> Result<()> {
     let Some(role) = &args.role else {
         return roll(&args.cluster);
@@ -347,7 +343,7 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
     Ok(())
 }
 
-/// Every host, each back in its part before the next one.
+/// Restart all hosts, waiting for each to take part again before the next one.
 fn roll(cluster: &ClusterArgs) -> Result<()> {
     let hosts = remote::status(&cluster.data)?.hosts;
     for (i, host) in hosts.iter().enumerate() {
@@ -368,14 +364,12 @@ fn roll(cluster: &ClusterArgs) -> Result<()> {
     Ok(())
 }
 
-/// `inband pause`.
 pub fn pause(args: &RoleArgs) -> Result<()> {
     act(args, "paused: its packets are held", |role| {
         SupervisorRequest::Pause { role }
     })
 }
 
-/// `inband resume`.
 pub fn resume(args: &RoleArgs) -> Result<()> {
     act(args, "resumed: its packets are released", |role| {
         SupervisorRequest::Resume { role }

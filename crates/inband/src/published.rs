@@ -1,4 +1,4 @@
-//! A node whose state other threads can see: the control socket and the metrics read it here.
+//! A node whose state other threads can see: the control socket and the metrics read it from here.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,80 +14,80 @@ use inband_paxos::node::Node;
 
 use crate::node_commands::NodeCommandQueue;
 
-/// Time between two publications.
+/// Interval between publications.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
-/// A log of which nothing was delivered for so long, though there is something to deliver, is reported as standing.
+/// A log that has delivered nothing for this long although something is pending is reported as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(5);
-/// A submission that was given up still shows for so long that the log stood.
+/// After a submission has been given up, the log still counts as waiting for this long.
 const WAIT_FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
-/// Leader changes remembered.
+/// Number of leader changes remembered.
 const EVENTS_MAX: usize = 64;
 
-/// What a node told about itself last.
+/// The last published state of a node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeState {
-    /// Configuration epoch; 0: outside of all.
+    /// Configuration epoch; 0: in no configuration.
     pub epoch: u32,
-    /// If it is a replica: how far. Clients may have been answered up to what is `applied`, which was delivered.
+    /// If it is a replica: its positions. Clients may have been answered up to `applied`, which was delivered.
     pub positions: Option<ReplicaPositions>,
-    /// If it is a replica: the logs that stand still.
+    /// If it is a replica: the logs that make no progress.
     pub stopped: Vec<StoppedLog>,
     /// The acceptor's registers of every log, if it has the role.
     pub acceptors: Vec<AcceptorView>,
-    /// Why the acceptor's disk takes no votes, if it does not.
+    /// Why the acceptor's disk accepts no votes, if it does not.
     pub acceptor_disk_failure: Option<String>,
     /// The leader's registers of every log, if it has the role.
     pub leaders: Vec<LeaderView>,
-    /// Next instance the learner delivers, if there is one; of all logs together.
+    /// Next instance that the learner delivers, if there is one; summed over all logs.
     pub next_delivery: Option<u64>,
-    /// Highest instance the learner knows to exist; of all logs together.
+    /// Highest instance known to the learner; summed over all logs.
     pub known_highest: u64,
-    /// Values submitted and not yet answered.
+    /// Number of submitted and unanswered values.
     pub outstanding: usize,
-    /// The keys of packets: of the active one, and of all that are accepted.
+    /// Ids of packet keys: the active one, and all accepted ones.
     pub keys: Option<(u16, Vec<u16>)>,
     /// Counters by name.
     pub counters: BTreeMap<&'static str, u64>,
-    /// Bytes of registers, rings and log.
+    /// Memory of registers, rings and log.
     pub memory_bytes: u64,
     /// Nodes whose link-layer address is not known.
     pub unresolved: Vec<u8>,
     /// Leader changes: microseconds since the node started, log, and what happened.
     pub leader_events: Vec<(u64, usize, LeaderEvent)>,
-    /// Take-overs completed here, of all logs.
+    /// Number of take-overs completed here, of all logs.
     pub takeovers: u64,
     /// How long the last of them took.
     pub last_takeover: Takeover,
 }
 
-/// Times of one take-over, from the suspicion of the old leader on.
+/// Durations of one take-over, measured from the suspicion of the old leader.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Takeover {
     /// Until phase 1 was complete.
     pub activated_after: Option<Duration>,
-    /// Until this host's learner delivered something decided after that.
+    /// Until this host's learner delivered a value decided after that.
     pub decided_after: Option<Duration>,
 }
 
-/// Watches take-overs of one log go by, from poll to poll.
+/// Observes the take-overs of one log, from poll to poll.
 #[derive(Default)]
 struct TakeoverWatch {
-    /// By the node's clock in microseconds, and a moment not after it by this thread's.
+    /// By the node's clock in microseconds, and a moment no later than that by this thread's clock.
     suspected_at: Option<(u64, Instant)>,
     last: Takeover,
 }
 
 impl TakeoverWatch {
-    /// What a poll that began at `poll_started` brought. On XDP phase 1 may begin and end within one
-    /// poll, so its length is told by the events' own times.
+    /// Process the events of a poll that began at `poll_started`. On XDP phase 1 may begin and end within one poll, so
+    /// its duration is computed from the events' own times.
     fn look<'e>(
         &mut self,
         poll_started: Instant,
         events: impl Iterator<Item = &'e (u64, usize, LeaderEvent)>,
         has_delivered: bool,
     ) {
-        // Something delivered in the poll of the activation may have been decided before it, so
-        // only later polls count: the time is at most too long.
+        // A value delivered in the same poll as the activation may have been decided before it, so only later polls
+        // count: the measured time may be too long, never too short.
         let awaits_decision =
             self.last.activated_after.is_some() && self.last.decided_after.is_none();
         if awaits_decision && has_delivered {
@@ -113,13 +113,13 @@ impl TakeoverWatch {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Nothing,
-    /// Something exists, or was submitted, and is not delivered.
+    /// Something exists or was submitted, and has not been delivered.
     Log,
     /// Its replica has paused it.
     Replica,
 }
 
-/// Watches whether a log moves, from publication to publication.
+/// Observes whether a log makes progress, from publication to publication.
 #[derive(Default)]
 struct Movement {
     next: u64,
@@ -128,7 +128,7 @@ struct Movement {
 }
 
 impl Movement {
-    /// For how long has the log stood still?
+    /// How long the log has made no progress.
     fn look(&mut self, now: Instant, next: u64, waits: Waits) -> Duration {
         if waits == Waits::Replica {
             *self = Self::default();
@@ -158,7 +158,7 @@ pub fn read(shared: &Shared) -> NodeState {
         .clone()
 }
 
-/// What the control plane asks for all the time, without a copy of the rest.
+/// The part that the control plane polls, without copying the rest.
 pub struct Progress {
     /// [`NodeState::epoch`]
     pub epoch: u32,
@@ -168,7 +168,6 @@ pub struct Progress {
     pub stopped: Vec<StoppedLog>,
 }
 
-/// See [`Progress`].
 pub fn progress(shared: &Shared) -> Progress {
     let state = shared.lock().unwrap_or_else(PoisonError::into_inner);
     Progress {
@@ -184,22 +183,22 @@ pub struct PublishedNode {
     node_commands: NodeCommandQueue,
     shared: Shared,
     publish_at: Instant,
-    /// One a log.
+    /// One per log.
     movements: Vec<Movement>,
-    /// The epoch in which they are watched.
+    /// The epoch for which they are observed.
     movements_epoch: u32,
-    /// One a log.
+    /// One per log.
     takeovers: Vec<TakeoverWatch>,
     /// The log whose leader changed last.
     last_takeover: usize,
-    /// Values in each log's burst before a poll.
+    /// Number of values in each log's burst before a poll.
     delivered: Vec<usize>,
     /// Not published yet.
     events: Vec<(u64, usize, LeaderEvent)>,
 }
 
 impl PublishedNode {
-    /// Wrap a node. Other threads have it do their node_commands.
+    /// Wrap a node. Other threads send it commands through `node_commands`.
     pub fn new(node: Node, node_commands: NodeCommandQueue) -> (PublishedNode, Shared) {
         let shared = Shared::default();
         let logs = node.partitions();
@@ -219,7 +218,7 @@ impl PublishedNode {
         (published, shared)
     }
 
-    /// The logs that stand still: values lie behind a missing one, or were submitted, and none is delivered.
+    /// The logs that make no progress: values lie behind a missing one, or were submitted, and none is delivered.
     fn stopped(&mut self) -> Vec<StoppedLog> {
         let now = Instant::now();
         let epoch = self.node.host().config().epoch;
@@ -380,7 +379,7 @@ mod tests {
         assert_eq!(look(0, 7, false), 0);
         assert_eq!(look(10, 7, true), 0);
         assert_eq!(look(12, 7, true), 2);
-        // Given up, and submitted again.
+        // Given up, then submitted again.
         assert_eq!(look(20, 7, false), 10);
         assert_eq!(look(21, 7, true), 11);
         assert_eq!(look(22, 8, true), 0, "it moves");
@@ -388,7 +387,7 @@ mod tests {
         assert_eq!(look(60, 8, false), 0, "forgotten");
     }
 
-    /// Only its own replica holds it up: a new beginning would throw away what is decided.
+    /// Only its own replica holds it up: a restart would discard decided values.
     #[test]
     fn a_paused_log_does_not_stand() {
         let start = Instant::now();
@@ -400,7 +399,7 @@ mod tests {
         assert_eq!(look(0, Waits::Log), 0);
         assert_eq!(look(1, Waits::Replica), 0);
         assert_eq!(look(9, Waits::Replica), 0);
-        // It goes on, and waits from now on.
+        // It resumes, and waits from then on.
         assert_eq!(look(10, Waits::Log), 0);
         assert_eq!(look(13, Waits::Log), 3);
     }

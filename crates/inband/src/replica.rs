@@ -1,4 +1,4 @@
-//! A host with a replica: the store, its clients and the node, in one loop.
+//! A host with a replica: the store, its clients and the node in one loop.
 
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
@@ -27,10 +27,10 @@ use crate::transport;
 /// How soon a signal is noticed.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
-/// A host that is told to end decides and answers what it has taken, but not for longer: a supervisor that is
-/// gone leaves two seconds for everything.
+/// When told to stop, a host decides and answers accepted commands for at most this long: a supervisor that has exited
+/// allows two seconds for everything.
 const STOP_DRAIN_MAX: Duration = Duration::from_secs(1);
-/// A command may take so much longer than the log's own deadline.
+/// How much longer a command may take than the log's own deadline.
 const APPLY_MS_MAX: u64 = 2_000;
 
 /// Run until `stop` is set.
@@ -57,10 +57,10 @@ pub fn run(
     );
     let transport = transport::of(config)?;
     let node = Node::open(config, choice.dataplane, &applied)?;
-    // The service is dropped last, as its first binding.
+    // The service must be dropped last, so it is the first binding.
     let (service, node, state, node_commands) =
         control_plane::join(config, node, &transport, &stop)?;
-    // Peers fetch checkpoints over TCP at the address that also takes packets.
+    // Peers fetch checkpoints over TCP from the address that also receives packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
     let index = config.replicas().position(|n| n.id == this.id).unwrap_or(0);
@@ -119,14 +119,14 @@ pub fn run(
     stop.outcome()
 }
 
-/// What Redis clients must say.
+/// The password that Redis clients must send, if any.
 pub fn password_of(config: &Config) -> Result<Option<Password>> {
     let file = config.host.password_file.as_deref();
     let password = file.map(Password::read).transpose();
     password.map_err(|error| Unsuitable(format!("host.password_file: {error}")).into())
 }
 
-/// What Redis clients must speak.
+/// The TLS configuration for Redis clients, if they must use TLS.
 fn clients_tls_of(config: &Config) -> Result<Option<Arc<ServerConfig>>> {
     let tls = config.host.tls.as_ref().filter(|tls| tls.resp);
     tls.map(|tls| server_for_clients(&transport::certificate_files(tls)))

@@ -25,17 +25,17 @@ use crate::metrics;
 use crate::serve::{self, HostView};
 use crate::transport;
 
-/// Longest sleep of a host without a store; it only has to notice that it is to stop.
+/// Longest sleep of a host without a store; it only has to notice when to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// Run until told to stop, by a signal, the control socket or the supervisor's end.
+/// Run until told to stop, by a signal, the control socket or the supervisor's exit.
 pub fn run(config_path: &Path) -> Result<()> {
     let config = Arc::new(Config::load(config_path)?);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Stop::new(Arc::default());
     StopRequest::listen(stop.flag.clone(), Interrupt::Stops)?;
     mtu::check(&config)?;
-    // What no further start will cure, before interfaces are touched.
+    // Check for errors that a restart will not fix, before touching interfaces.
     transport::check_holder(&config)?;
     crate::replica::password_of(&config)?;
     keep_refusals_in(&config.host.state_dir);
@@ -66,7 +66,7 @@ pub fn run(config_path: &Path) -> Result<()> {
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
     let transport = transport::of(&config)?;
     let node = Node::open(&config, choice.dataplane, &applied)?;
-    // The service is dropped last, as its first binding.
+    // The service must be dropped last, so it is the first binding.
     let (service, mut node, state, node_commands) =
         control_plane::join(&config, node, &transport, &stop)?;
     let view = HostView {
@@ -93,8 +93,8 @@ pub fn run(config_path: &Path) -> Result<()> {
     stop.outcome()
 }
 
-/// Sockets that a supervisor or systemd has opened for metrics, and for Redis clients. What is not
-/// called `metrics` is for Redis clients: unless told otherwise, systemd gives the name of the unit.
+/// Sockets that a supervisor or systemd has opened for metrics and for Redis clients. Sockets not named `metrics` are
+/// for Redis clients: by default systemd uses the name of the unit.
 pub fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
     let (mut metrics, mut resp) = (Vec::new(), Vec::new());
     for (usage, listener) in inband_ground::inherit::listeners(LISTEN_FDS_ENV) {
@@ -109,7 +109,7 @@ pub fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
     Ok((metrics, resp))
 }
 
-/// Sockets that systemd hands down are not in the configuration, which is checked for itself.
+/// Sockets passed by systemd are not in the configuration, which is checked separately.
 fn check_protected(config: &Config, resp: &[TcpListener]) -> Result<()> {
     let host = &config.host;
     let is_open = host.password_file.is_none() && !host.tls.as_ref().is_some_and(|tls| tls.resp);
@@ -124,7 +124,7 @@ fn check_protected(config: &Config, resp: &[TcpListener]) -> Result<()> {
     Ok(())
 }
 
-/// Inherited sockets, and those that the configuration asks to bind.
+/// Inherited sockets, and those that the configuration says to bind.
 fn listeners(
     mut inherited: Vec<TcpListener>,
     addresses: impl IntoIterator<Item = std::net::SocketAddr>,

@@ -24,36 +24,34 @@ use crate::node_commands::NodeCommands;
 use crate::published::{self, Shared};
 use crate::transport;
 
-/// Longest wait for what is in flight; a submission's deadline and a little more.
+/// Time limit for what is in flight: a submission's deadline and a little more.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for the node's thread to read the keys.
+/// Time limit for the node's thread to read the keys.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the control plane, which may be choosing a leader.
+/// Time limit for the control plane, which may be electing a leader.
 const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the other threads know of this host.
+/// This host as seen by other threads.
 #[derive(Clone)]
 pub struct HostView {
-    /// The configuration.
     pub config: Arc<Config>,
-    /// Where the roles run, and why there.
+    /// Where the roles run, and why.
     pub choice: Choice,
-    /// The node's published state.
     pub state: Shared,
-    /// Has the node's thread do something.
+    /// Sends commands to the node's thread.
     pub node_commands: NodeCommands,
     /// The store, if this host is a replica.
     pub replica: Option<Arc<ReplicaControl>>,
-    /// How it talks to the other hosts.
+    /// The transport to other hosts.
     pub transport: Transport,
-    /// What strangers were refused at the control service, if there is one.
+    /// Refusal counters of the control service, if there is one.
     pub control_listener: Option<Arc<ListenerCounters>>,
     /// Set to end the process.
     pub stop: Arc<AtomicBool>,
 }
 
 impl HostView {
-    /// Everything there is to say.
+    /// The complete status.
     pub fn status(&self) -> HostStatus {
         let this = self.config.this();
         let state = published::read(&self.state);
@@ -161,7 +159,7 @@ impl HostView {
         }
     }
 
-    /// With `sync` acceptors are in user space, whatever the others are in; controllers always are.
+    /// With `sync`, acceptors are in user space whatever the other roles use; controllers always are.
     fn backend_of(&self, role: Role) -> String {
         let journal = self.config.cluster.durability == Durability::Sync;
         let dataplane = match role {
@@ -192,7 +190,7 @@ impl HostView {
                     accepted: keys.ids(),
                 })
             });
-            // Whoever has given up waiting asks again.
+            // A caller that has timed out will ask again.
             let _ = done.send(keys.map_err(|error| error.to_string()));
         });
         match reloaded.recv_timeout(RELOAD_TIMEOUT) {

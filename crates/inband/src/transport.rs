@@ -1,4 +1,4 @@
-//! How this host talks to others over TCP, and `inband certificate`.
+//! TCP transport to other hosts, and `inband certificate`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,10 +16,10 @@ use inband_transport::tls::Transport;
 use crate::exit_status::Unsuitable;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// With less left a host and `inband doctor` warn.
+/// With fewer days left, a host and `inband doctor` warn.
 const RENEW_BEFORE_DAYS: i64 = (RENEW_BEFORE.as_secs() / DAY.as_secs()) as i64;
 
-/// Where a host's certificate is.
+/// Paths of a host's certificate files.
 pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
     CertificateFiles {
         ca: tls.ca.clone(),
@@ -28,13 +28,13 @@ pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
     }
 }
 
-/// As the configuration says; warns of a certificate that is about to expire.
+/// The configured transport; warns of a certificate that is about to expire.
 pub fn of(config: &Config) -> Result<Transport> {
     check_holder(config)?;
     of_tls(config.host.tls.as_ref())
 }
 
-/// Peers refuse a host that comes with the certificate of another; say so here, where it can be cured.
+/// Peers refuse a host with another host's certificate; report it here, where it can be fixed.
 pub fn check_holder(config: &Config) -> Result<()> {
     let Some(tls) = &config.host.tls else {
         return Ok(());
@@ -53,12 +53,12 @@ pub fn check_holder(config: &Config) -> Result<()> {
             this.name
         ))
         .into()),
-        // Not one of ours: whether it will do, the handshake says.
+        // Issued by another CA: the handshake decides whether it is acceptable.
         _ => Ok(()),
     }
 }
 
-/// As `[host.tls]` says; warns of a certificate that is about to expire.
+/// The transport according to `[host.tls]`; warns of a certificate that is about to expire.
 pub fn of_tls(tls: Option<&TlsConfig>) -> Result<Transport> {
     let Some(tls) = tls else {
         return Ok(Transport::plain());
@@ -72,7 +72,7 @@ pub fn of_tls(tls: Option<&TlsConfig>) -> Result<Transport> {
     Ok(transport)
 }
 
-/// How many days a certificate is valid yet; negative once it has expired.
+/// How many more days a certificate is valid; negative once it has expired.
 pub fn days_left(files: &CertificateFiles) -> Result<i64> {
     let expires = files.expires()?;
     Ok(match expires.duration_since(SystemTime::now()) {
@@ -81,7 +81,7 @@ pub fn days_left(files: &CertificateFiles) -> Result<i64> {
     })
 }
 
-/// How it stands with the certificate of the host with this configuration, and whether that is well.
+/// Whether the certificate of the host with this configuration is in order, and a description.
 pub fn health(config: &Config) -> Result<(bool, String)> {
     let Some(tls) = &config.host.tls else {
         let says =
@@ -107,13 +107,12 @@ fn expiry_in_words(files: &CertificateFiles, days_left: i64) -> String {
     }
 }
 
-/// `inband certificate`.
 #[derive(Debug, Subcommand)]
 pub enum CertificateCommand {
-    /// Make the certificate of a host: in a directory of its own with --out, else at the places that
-    /// [host.tls] of its configuration names.
+    /// Create the certificate of a host: in a separate directory with --out, otherwise at the paths that [host.tls] of
+    /// its configuration names.
     New(NewArgs),
-    /// Whose the certificate of a host is, and until when it is valid.
+    /// Show to whom a host's certificate belongs and until when it is valid.
     Show(ShowArgs),
 }
 
@@ -123,18 +122,18 @@ pub struct NewArgs {
     /// The host's configuration.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Directory of the cluster's authority, made if there is none. Its key makes hosts of the cluster:
-    /// keep it away from them.
+    /// Directory of the cluster's CA, created if missing. Its key can create hosts of the cluster: keep it away from
+    /// them.
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
-    /// Put ca.pem, certificate.pem and key.pem into this directory. Make one for each host, and copy its
-    /// files to the host.
+    /// Write ca.pem, certificate.pem and key.pem to this directory. Use one directory per host, and copy its files to
+    /// the host.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The host is to trust another authority from now on, not the one whose ca.pem it has.
+    /// Make the host trust another CA from now on, instead of the one whose ca.pem it has.
     #[arg(long)]
     replace_authority: bool,
-    /// Further addresses at which Redis clients reach the host.
+    /// Additional addresses at which Redis clients reach the host.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
 }
@@ -147,7 +146,6 @@ pub struct ShowArgs {
     config: PathBuf,
 }
 
-/// Carry it out.
 pub fn certificate(command: &CertificateCommand) -> Result<()> {
     match command {
         CertificateCommand::New(args) => new(args),
@@ -174,7 +172,7 @@ fn in_words(holder: &Holder) -> String {
     format!("node {} of cluster {:?}", holder.node, holder.cluster)
 }
 
-/// A certificate is made again at will, but not in the place of another host's.
+/// A certificate may be recreated at any time, but must not overwrite another host's.
 fn check_place(files: &CertificateFiles, own: &Holder) -> Result<()> {
     let advice = "nothing was changed; use --out with a directory for each host";
     if !files.certificate.exists() {
@@ -196,8 +194,7 @@ fn check_place(files: &CertificateFiles, own: &Holder) -> Result<()> {
     }
 }
 
-/// A host keeps its cluster's authority unless it is told to change it: with another one no other host
-/// talks to it.
+/// A host keeps its cluster's CA unless told to change it: with another one, no other host talks to it.
 fn check_authority(files: &CertificateFiles, args: &NewArgs) -> Result<()> {
     let (Ok(known), authority) = (fs::read(&files.ca), &args.authority) else {
         return Ok(());

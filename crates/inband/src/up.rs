@@ -24,10 +24,10 @@ use crate::operate;
 use inband_cluster::background;
 use inband_cluster::client::Client;
 
-/// Where a cluster lives unless told otherwise.
+/// Default directory of a cluster.
 pub const DEFAULT_DATA: &str = ".inband";
 const SELF_CHECK_SETS: usize = 200;
-/// Keys of the command on several partitions.
+/// Keys of the command over several partitions.
 const SELF_CHECK_KEYS: usize = 16;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);
 const SELF_CHECK_KEY: &str = "inband:self-check";
@@ -35,7 +35,7 @@ const SELF_CHECK_KEY: &str = "inband:self-check";
 /// Options of `inband up`.
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Acceptors: a number, or backends with numbers, as xdp:2,udp:1.
+    /// Acceptors: a number, or backends with numbers, such as xdp:2,udp:1.
     #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
     acceptors: AcceptorChoice,
     /// Replicas of the store. Each is also a backup leader.
@@ -48,21 +48,20 @@ pub struct UpArgs {
     /// by their Redis Cluster hash slot modulo this number. It stays what it was at the first start.
     #[arg(long, default_value_t = 1, value_name = "P")]
     partitions: u32,
-    /// Hosts that only lead. The leaders of the partitions are spread over them and the replicas.
+    /// Hosts that only lead. The leaders of the partitions are distributed over them and the replicas.
     #[arg(long, default_value_t = 1, value_name = "N")]
     leaders: usize,
-    /// Put the first leader on the host of acceptor/0 instead of a host of its own.
+    /// Put the first leader on the host of acceptor/0 instead of a separate host.
     #[arg(long, conflicts_with = "leaders")]
     leader_with_acceptor: bool,
-    /// Hosts that keep the cluster's configuration and do nothing else. By default the hosts of up to
-    /// five acceptors do it.
+    /// Hosts that only store the cluster's configuration. By default the hosts of up to five acceptors do so.
     #[arg(long, default_value_t = 0, value_name = "N")]
     controllers: usize,
-    /// Directory of the cluster; data in it survive `inband down` and `inband up`. Further ones, on
-    /// other disks perhaps, take their share of the partitions.
+    /// Directory of the cluster; its data survives `inband down` and `inband up`. Additional directories, for example
+    /// on other disks, hold a share of the partitions.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR[,DIR...]", value_delimiter = ',')]
     data: Vec<PathBuf>,
-    /// Where RESP clients connect. Replica i is also reachable alone, at the port plus 1 plus i.
+    /// Client address (RESP). Replica i is also reachable individually, at the port plus 1 plus i.
     #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT")]
     resp: SocketAddr,
     /// First port of /metrics on loopback.
@@ -71,30 +70,29 @@ pub struct UpArgs {
     /// Slots of each acceptor's ring: a power of two, 64 to 65536.
     #[arg(long, default_value_t = DEFAULT_RING_SLOTS)]
     ring_slots: u32,
-    /// What a vote survives: "memory" any minority of acceptors, "sync" also a power cut of everything.
+    /// What votes survive: "memory" the loss of any minority of acceptors, "sync" also a power failure of all hosts.
     #[arg(long, default_value_t, value_name = "memory|sync")]
     durability: Durability,
-    /// Make no key: packets of a new cluster carry no tags, and whoever reaches its hosts can forge them.
+    /// Create no key: packets of a new cluster carry no tags, and anyone who can reach its hosts can forge them.
     #[arg(long)]
     no_key: bool,
-    /// Checkpoints and the control plane go over plain TCP. Else every host has a certificate, made in
-    /// the cluster's directory, and listens to no other hosts.
+    /// Use plain TCP for checkpoints and the control plane. By default every host gets a certificate, stored in the
+    /// cluster's directory, and accepts only hosts that have one.
     #[arg(long)]
     no_tls: bool,
-    /// Redis clients must say the password in this file, which only its owner may read.
+    /// Require Redis clients to send the password in this file, which only its owner may read.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Redis clients must speak TLS: redis-cli --tls --cacert DIR/authority/ca.pem
+    /// Require Redis clients to use TLS: redis-cli --tls --cacert DIR/authority/ca.pem
     #[arg(long, conflicts_with = "no_tls")]
     resp_tls: bool,
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
-    /// Continue after an unclean stop from the most advanced replica; what only lost acceptors knew
-    /// is gone.
+    /// Continue after an unclean stop from the most advanced replica; what only the lost acceptors knew is gone.
     #[arg(long)]
     accept_loss: bool,
-    /// With --accept-loss: also when a replica's data are missing.
+    /// With --accept-loss: also when a replica's data is missing.
     #[arg(long, requires = "accept_loss")]
     accept_missing_replicas: bool,
     /// Set for the background process that --detach starts.
@@ -103,7 +101,7 @@ pub struct UpArgs {
 }
 
 impl UpArgs {
-    /// What Redis clients must do.
+    /// Requirements for Redis clients.
     fn access(&self) -> Result<Access> {
         let password = self.password_file.as_deref().map(Password::read);
         Ok(Access {
@@ -112,7 +110,7 @@ impl UpArgs {
         })
     }
 
-    /// For commands about this cluster.
+    /// The --data option for commands for this cluster.
     fn data_option(&self) -> String {
         match self.directory().to_str() {
             Some(DEFAULT_DATA) => String::new(),
@@ -167,7 +165,7 @@ impl UpArgs {
     }
 }
 
-/// Start, check, show, and stop cleanly at Ctrl-C.
+/// Start, check and show a cluster, and stop it cleanly on Ctrl-C.
 pub fn up(args: &UpArgs) -> Result<()> {
     if args.detach {
         return up_detached(args);
@@ -238,7 +236,7 @@ fn show_end(report: &DownReport) -> Result<()> {
     }
 }
 
-/// Live throughput until somebody stops the cluster.
+/// Show live throughput until the cluster is stopped.
 fn watch(supervisor: &Supervisor, signals: &StopSignals, args: &UpArgs) -> DownReport {
     let terminal = std::io::stdout().is_terminal() && !args.detached;
     let mut last = (Instant::now(), 0u64, 0u64);
@@ -285,7 +283,7 @@ fn leaders_in_words(status: &ClusterStatus) -> String {
     }
 }
 
-/// SET, GET, compare, over a real socket. Returns the median time of a SET.
+/// SET, GET and compare over a real socket. Returns the median time of a SET.
 fn self_check(access: &Access, resp: SocketAddr, partitions: u32) -> Result<Duration> {
     let deadline = Instant::now() + SELF_CHECK_LIMIT;
     let mut client = Client::connect_with(access, resp, SELF_CHECK_LIMIT)?;
@@ -316,7 +314,7 @@ fn self_check(access: &Access, resp: SocketAddr, partitions: u32) -> Result<Dura
     Ok(times[times.len() / 2])
 }
 
-/// One command that writes keys of several partitions, then each key read alone.
+/// One command that writes keys in several partitions, then a read of each key.
 fn check_several_partitions(client: &mut Client) -> Result<()> {
     let keys: Vec<String> = (0..SELF_CHECK_KEYS)
         .map(|i| format!("{SELF_CHECK_KEY}:{i}"))

@@ -1,4 +1,4 @@
-//! `inband falcon`: tasks for many executors through a scheduler in the network (docs/falcon.md).
+//! `inband falcon`: schedules tasks on many executors through a scheduler in the network (docs/falcon.md).
 
 mod metrics;
 mod reach;
@@ -17,14 +17,14 @@ use inband_cluster::falcon::Falcon;
 pub enum FalconCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<Falcon>),
-    /// The status, again and again.
+    /// Show the status repeatedly.
     Top(top::TopArgs),
-    /// Run a command as a task: its output and exit status are as if it ran here.
+    /// Run a command as a task; its output and exit status are passed on as if it ran here.
     Submit(submit::SubmitArgs),
-    /// Run executors for a scheduler, here or elsewhere. Ctrl-C: take no more tasks, and end with those that run; a
-    /// second one, or SIGTERM, ends those, too.
+    /// Run executors for a scheduler, on this machine or another. Ctrl-C: accept no more tasks, and exit when the
+    /// running ones have ended; a second Ctrl-C, or SIGTERM, ends those as well.
     Worker(worker::WorkerArgs),
-    /// Run a scheduler alone, in the foreground.
+    /// Run a single scheduler in the foreground.
     Scheduler(scheduler::SchedulerArgs),
 }
 

@@ -1,5 +1,5 @@
-//! How clients and workers find their cluster: by its scheduler's address and key file, or in a directory on this
-//! machine.
+//! How clients and workers find their cluster: by its scheduler's address and key file, or through its directory on
+//! this machine.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use inband_cluster::system::System;
 /// Options of commands that use a cluster.
 #[derive(Debug, Args)]
 pub struct ReachArgs {
-    /// The scheduler. By default that of the cluster in --data.
+    /// Address of the scheduler. Default: that of the cluster in --data.
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     scheduler: Option<SocketAddrV4>,
-    /// The cluster's key file, a copy of the one that `inband up falcon` has made.
+    /// The cluster's key file: a copy of the one created by `inband up falcon`.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     key_file: Option<PathBuf>,
     /// Directory of a cluster of `inband up falcon` on this machine.
@@ -28,20 +28,19 @@ pub struct ReachArgs {
     data: PathBuf,
 }
 
-/// Where it is, and what opens it.
+/// A cluster's address and keys.
 pub struct Reached {
-    /// The scheduler.
     pub scheduler: SocketAddrV4,
-    /// The cluster's keys, and how values are digested.
+    /// The cluster's keys.
     pub keys: Option<Keys>,
-    /// See `keys`.
+    /// How values are digested.
     pub digest: Digest,
-    /// Where they are from; absolute.
+    /// The key file; an absolute path.
     pub key_file: Option<PathBuf>,
 }
 
 impl ReachArgs {
-    /// Find the cluster. If it has a network of its own, the calling thread enters it: call it early.
+    /// Find the cluster. If it has its own network namespace, the calling thread enters it, so call this early.
     pub fn reach(&self) -> Result<Reached> {
         let address = match self.scheduler {
             Some(scheduler) => ClusterAddress {
@@ -68,7 +67,7 @@ impl ReachArgs {
     }
 }
 
-/// What is in a key file, if there is one.
+/// Read the keys of a key file, if there is one.
 pub fn opened(file: Option<&KeyFile>) -> (Option<Keys>, Digest) {
     match file {
         Some(file) => (Some(file.keys()), file.digest()),
@@ -76,8 +75,8 @@ pub fn opened(file: Option<&KeyFile>) -> (Option<Keys>, Digest) {
     }
 }
 
-/// Without keys, whoever can send a packet to `what`'s process can run commands on the workers: beyond loopback the user must have asked
-/// for that.
+/// Without keys, anyone who can send a packet to `what`'s process can run commands on the workers: beyond loopback the
+/// user must explicitly allow that.
 pub fn must_be_safe(
     what: &str,
     keys: Option<&Keys>,

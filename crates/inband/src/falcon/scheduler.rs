@@ -22,11 +22,11 @@ use mio::Waker;
 use super::metrics;
 use super::reach::{must_be_safe, opened};
 
-/// How long the scheduler's thread may take to say how it is.
+/// Time limit for the scheduler's thread to report its status.
 const STATUS_LIMIT: Duration = Duration::from_secs(1);
-/// Between two looks at what was given, for the rate.
+/// Interval between samples for the rate.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Looks that are kept: those of a second.
+/// Number of samples kept: one second.
 const SAMPLES: usize = 11;
 
 const BUSY: &str = "the scheduler is busy; ask again";
@@ -34,10 +34,10 @@ const BUSY: &str = "the scheduler is busy; ask again";
 /// Options of `inband falcon scheduler`.
 #[derive(Debug, Args)]
 pub struct SchedulerArgs {
-    /// Where it listens.
+    /// Address to listen on.
     #[arg(long, default_value_t = DEFAULT_ADDRESS, value_name = "ADDR:PORT", value_parser = parse_address)]
     listen: SocketAddrV4,
-    /// The cluster's key file (`inband key new` makes one).
+    /// The cluster's key file (`inband key new` creates one).
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Listen beyond loopback without a key: anyone who can send packets to the scheduler can run commands on its workers.
@@ -46,7 +46,7 @@ pub struct SchedulerArgs {
     /// Where its role runs: udp (in this process), xdp, xdp-generic or auto.
     #[arg(long, visible_alias = "backend", default_value_t = Dataplane::Udp)]
     dataplane: Dataplane,
-    /// The interface that has the address; xdp and xdp-generic attach to it.
+    /// The interface with this address; xdp and xdp-generic attach to it.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Answer `inband up falcon` at this socket.
@@ -97,12 +97,12 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
     Ok(())
 }
 
-/// Where others ask the scheduler's thread how it is.
+/// Where other threads request the scheduler's status.
 struct Desk {
     keys: Option<KeyStatus>,
     asks: Sender<Sender<SchedulerStatus>>,
     asked: Receiver<Sender<SchedulerStatus>>,
-    /// When so many tasks had been given.
+    /// Times and numbers of tasks assigned.
     samples: VecDeque<(Instant, u64)>,
 }
 
@@ -132,7 +132,7 @@ impl Desk {
         Server::start(path, handle, |message| SchedulerReply::Error { message })
     }
 
-    /// Asks the scheduler's thread how it is, from any thread. `None`: it does not answer in time.
+    /// A function that requests the scheduler's status from any thread. It returns `None` on timeout.
     fn asker(&self, waker: Arc<Waker>) -> impl Fn() -> Option<SchedulerStatus> + Send + Sync {
         let asks = Mutex::new(self.asks.clone());
         move || {
@@ -144,7 +144,7 @@ impl Desk {
         }
     }
 
-    /// Keep count, and answer who has asked.
+    /// Take a sample, and answer pending requests.
     fn answer(&mut self, node: &SchedulerNode) {
         let is_time = |(at, _): &(Instant, u64)| at.elapsed() >= SAMPLE_INTERVAL;
         if self.samples.back().is_none_or(is_time) {
@@ -157,7 +157,7 @@ impl Desk {
             let status = node.status();
             let rate = self.given_per_s(status.given);
             let keys = self.keys.clone();
-            // It may have given up.
+            // The requester may have timed out.
             let _ = asker.send(SchedulerStatus::of(status, node.address(), rate, keys));
         }
     }

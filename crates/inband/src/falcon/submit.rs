@@ -1,4 +1,4 @@
-//! `inband falcon submit`: a command as a task, or as many.
+//! `inband falcon submit`: runs a command as one task or many.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Read, Write};
@@ -19,16 +19,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::reach::ReachArgs;
 
-/// How long the scheduler may take to answer.
+/// Time limit for the scheduler to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// After so long without any news the scheduler is asked whether it is there, and again and again.
+/// After this long without news, the scheduler is probed, and again at this interval.
 const QUIET: Duration = Duration::from_secs(5);
 const QUIET_ANSWER_LIMIT: Duration = Duration::from_millis(500);
 /// How soon a Ctrl-C is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
-/// More tasks than that go to the scheduler many a packet.
+/// With more tasks than this, several tasks are sent per packet.
 const FEW_TASKS: u32 = 64;
-/// Exit status of this command when it is not that of a task, as of `timeout` and others.
+/// Exit statuses of this command that are not a task's, as with `timeout` and similar tools.
 const EXIT_LATE: i32 = 124;
 const EXIT_FAILED: i32 = 125;
 const EXIT_CANNOT_RUN: i32 = 126;
@@ -39,34 +39,34 @@ const EXIT_INTERRUPTED: i32 = 130;
 pub struct SubmitArgs {
     #[command(flatten)]
     reach: ReachArgs,
-    /// Run it so many times; each has its number, from 0, as INBAND_TASK in its environment.
+    /// Run the command this many times; INBAND_TASK in its environment is its number, from 0.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=CLIENT_TASKS_MAX as i64))]
     count: u32,
-    /// 0 (first) to 7 (last), with --policy priority.
+    /// Priority from 0 (first) to 7 (last), with --policy priority.
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(0..=i64::from(PRIORITY_MAX)))]
     priority: Option<u8>,
-    /// What it needs, by name or number, with --policy resources.
+    /// The resource that it needs, by name or number, with --policy resources.
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
-    /// The number of the worker that should run it, with --policy locality.
+    /// The preferred worker's number, with --policy locality.
     #[arg(long, value_name = "NUMBER")]
     worker: Option<u16>,
-    /// Whose it is, for --policy fair. By default a number that nobody else has.
+    /// The user to whom it is attributed, with --policy fair. Default: a unique number.
     #[arg(long, value_name = "NUMBER")]
     user: Option<u32>,
-    /// What is not done then has failed.
+    /// Tasks that are not done by then fail.
     #[arg(long, value_name = "MS")]
     deadline_ms: Option<u64>,
-    /// How often it may be begun: its executor may die, or be lost.
+    /// How often it may be started: its executor may die or be lost.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
-    /// It reads what this command reads, to its end.
+    /// Pass this command's standard input to it, up to the end.
     #[arg(long)]
     stdin: bool,
-    /// Where it runs. By default where its worker does.
+    /// Working directory. Default: that of its worker.
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
-    /// Added to its environment.
+    /// Add a variable to its environment.
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
     /// The command and its arguments.
@@ -81,7 +81,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 impl SubmitArgs {
-    /// A wish that the scheduler does not look at is no wish.
+    /// Reject options that the scheduler's policy ignores.
     fn check(&self, cluster: &ClusterInfo) -> Result<()> {
         let wishes = [
             ("--priority", self.priority.is_some(), "priority"),
@@ -127,7 +127,7 @@ impl SubmitArgs {
                 priority: self.priority.unwrap_or(0),
                 resource,
                 worker: self.worker,
-                // It is asked for when it begins, so what was cancelled never does.
+                // The command is fetched when the task starts, so a cancelled one never starts.
                 ..TaskSpec::new(Work::Kept(Call::Command(command).encode()))
             }
         };
@@ -135,7 +135,7 @@ impl SubmitArgs {
     }
 }
 
-/// Run it, and exit as it did.
+/// Run it, and exit with its status.
 pub fn submit(args: &SubmitArgs) -> Result<()> {
     let reached = args.reach.reach()?;
     let signals = StopSignals::take()?;
@@ -169,7 +169,7 @@ pub fn submit(args: &SubmitArgs) -> Result<()> {
     std::process::exit(status);
 }
 
-/// Whether the scheduler is still there, for people who wait.
+/// Monitors whether the scheduler is alive, to inform waiting users.
 struct Scheduler {
     address: SocketAddrV4,
     asked_at: Instant,
@@ -185,9 +185,9 @@ impl Scheduler {
         }
     }
 
-    /// Ask it, if nothing has happened for long. What there is to say, if that has changed.
+    /// Probe it if nothing has happened for long. Returns a message if its state has changed.
     fn look(&mut self, client: &ClientNode, has_happened: bool) -> Option<String> {
-        // Once it is silent, only its own answer tells otherwise: workers go on without it.
+        // Once it is silent, only its own answer counts: workers continue without it.
         if has_happened && !self.is_silent {
             self.asked_at = Instant::now();
         }
@@ -208,11 +208,11 @@ impl Scheduler {
     }
 }
 
-/// Tasks under way, and what has become of the others.
+/// Tasks in progress, and the results of the others.
 struct Watch {
     count: u32,
     done: u32,
-    /// Exit statuses that are not 0, and how often.
+    /// Non-zero exit statuses, and how often they occurred.
     failed: BTreeMap<i32, u32>,
     interrupts: u32,
     began: Instant,
@@ -253,7 +253,7 @@ impl Watch {
                 if let Event::Done(id, outcome) = event {
                     let told = self.tell(id.task, outcome);
                     if told.is_err() {
-                        // Nobody reads it.
+                        // The output's reader is gone.
                         self.each(job, client, ClientNode::kill);
                     }
                     told.context("writing what a task wrote")?;
@@ -266,7 +266,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What has not begun is given up first; the second time, everything.
+    /// First cancel the tasks that have not started; the second time, all of them.
     fn interrupt(&mut self, client: &ClientNode, job: JobId) {
         self.interrupts += 1;
         let give_up = match self.interrupts {
@@ -287,12 +287,12 @@ impl Watch {
         }
     }
 
-    /// On stderr, without hurting the bar.
+    /// Print to stderr without disturbing the progress bar.
     fn say(&self, what: &str) {
         self.bar.suspend(|| eprintln!("inband: {what}"));
     }
 
-    /// Write what a task wrote.
+    /// Print a task's output.
     fn tell(
         &mut self,
         task: u32,
@@ -334,7 +334,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Sum up; the exit status: the highest of the tasks'.
+    /// Print a summary. Returns the exit status: the highest of the tasks'.
     fn finish(self) -> i32 {
         self.bar.finish_and_clear();
         let failed: u32 = self.failed.values().sum();

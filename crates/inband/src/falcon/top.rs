@@ -1,4 +1,4 @@
-//! `inband falcon top`: what `status` says, again and again.
+//! `inband falcon top`: shows the status repeatedly.
 
 use std::io::{stdout, IsTerminal, Write};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use inband_cluster::falcon::Falcon;
 use inband_cluster::socket;
 use inband_cluster::system::System;
 
-/// Go to the first place of the screen, and erase what is after it.
+/// Move the cursor to the top left of the screen, and erase what follows.
 const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Options of `inband falcon top`.
@@ -21,15 +21,15 @@ pub struct TopArgs {
     /// Directory of the cluster.
     #[arg(long, default_value = Falcon::DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
-    /// Time between two looks.
+    /// Interval between updates.
     #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..))]
     interval_ms: u64,
-    /// End after so many.
+    /// Exit after this many updates.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
 }
 
-/// Print until Ctrl-C, the cluster's end, or `--count` is reached.
+/// Print until Ctrl-C, until the cluster ends, or until `--count` is reached.
 pub fn top(args: &TopArgs) -> Result<()> {
     let mut out = stdout();
     let clear = if out.is_terminal() {

@@ -18,9 +18,9 @@ use inband_host::signals::{Interrupt, StopRequest};
 
 use super::reach::{must_be_safe, ReachArgs, Reached};
 
-/// How long a scheduler may be silent before that is said.
+/// Silence of a scheduler after which a message is printed.
 const SILENCE_SAID: Duration = Duration::from_secs(3);
-/// How long it may take to tell what resources are called, before it is asked again.
+/// Time limit for a scheduler to tell the names of resources, before it is asked again.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Options of `inband falcon worker`.
@@ -28,20 +28,19 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 pub struct WorkerArgs {
     #[command(flatten)]
     reach: ReachArgs,
-    /// How many tasks it runs at a time, 1 to 64. By default two a CPU.
+    /// Number of tasks to run at a time, 1 to 64. Default: two per CPU.
     #[arg(long, value_name = "N")]
     executors: Option<u8>,
-    /// What it has that tasks may need, by name or number; for schedulers with --policy resources.
+    /// A resource that the worker has and tasks may need, by name or number; for schedulers with --policy resources.
     #[arg(long = "resource", value_name = "NAME")]
     resources: Vec<String>,
-    /// What it is called in `inband status`. By default this machine's name.
+    /// Name in `inband status`. Default: this machine's name.
     #[arg(long)]
     name: Option<String>,
-    /// The interpreter for tasks of Python, which finds the package `inband`.
+    /// The interpreter for Python tasks; it must find the package `inband`.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
-    /// Where it listens: an address of this machine that clients reach. By default the one from which packets to the
-    /// scheduler leave.
+    /// Address to listen on; clients must be able to reach it. Default: the source address of packets to the scheduler.
     #[arg(long, value_name = "ADDR")]
     listen: Option<Ipv4Addr>,
     /// Use addresses beyond loopback without a key: anyone who can send packets to this worker can run commands here.
@@ -51,7 +50,7 @@ pub struct WorkerArgs {
 
 fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    // The kernel's limit is the same, and it knows no other letters.
+    // The kernel has the same limit and accepts no other characters.
     name.trim()
         .chars()
         .take(WORKER_NAME_LEN_BYTES_MAX)
@@ -100,14 +99,14 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     let address = node.address();
     tracing::info!("worker: {executors} executors at {address}");
     run(&mut node, &stop, reached.scheduler)?;
-    // It may have been told already; then this is lost on it.
+    // It may have been told already; then this message has no effect.
     node.leave();
     drop(node);
     tracing::info!("worker: stopped");
     Ok(())
 }
 
-/// The bitmap of what it has; `None`: it was told to stop.
+/// The bitmap of its resources; `None` if it was told to stop.
 fn resources(said: &[String], reached: &Reached, stop: &StopRequest) -> Result<Option<u64>> {
     if said.is_empty() {
         return Ok(Some(ResourceNames::default().bitmap(said)?));

@@ -1,4 +1,4 @@
-//! `inband flair`: a store whose reads are spread over its replicas by a switch (docs/flair.md).
+//! `inband flair`: a store whose reads a switch distributes over its replicas (docs/flair.md).
 
 mod run;
 
@@ -14,12 +14,12 @@ use inband_cluster::flair::Flair;
 pub enum FlairCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<Flair>),
-    /// Run one host, in the foreground.
+    /// Run one host in the foreground.
     Run {
-        /// The host's configuration (TOML; `inband up flair` writes some to look at).
+        /// The host's configuration (TOML; `inband up flair` writes examples).
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// A replica: begin a new group, with this host as its only voter; the others join it. Once ever.
+        /// On a replica: found a new group with this host as its only voter; the others join it. Use it only once.
         #[arg(long)]
         found: bool,
     },

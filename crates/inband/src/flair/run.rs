@@ -24,14 +24,14 @@ use inband_cluster::flair::keys::HostKeys;
 use inband_cluster::flair::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
 use inband_host::wait::wait;
 
-/// How often what status says is renewed.
+/// Interval between updates of the published status.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
-/// How long what is said to this host may wait before it is looked at.
+/// Longest time until a request to this host is noticed.
 const IDLE_MAX: Duration = Duration::from_millis(100);
-/// Open files that a gateway keeps for itself.
+/// Open files that a gateway reserves for itself.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// What the control socket tells; renewed by the host's thread.
+/// The status that the control socket reports; updated by the host's thread.
 #[derive(Clone)]
 struct Published {
     status: Arc<Mutex<HostStatus>>,
@@ -53,7 +53,7 @@ impl Published {
         }
     }
 
-    /// Renew it now and then.
+    /// Update it at intervals.
     fn renew(&mut self, with: impl FnOnce(&mut HostStatus)) {
         let is_new = |at: Instant| at.elapsed() < PUBLISH_INTERVAL;
         if self.renewed.is_some_and(is_new) {
@@ -66,7 +66,7 @@ impl Published {
     }
 }
 
-/// Run until told to stop, by a signal, the control socket or the supervisor's end.
+/// Run until told to stop, by a signal, the control socket or the supervisor's exit.
 pub fn run(config_path: &Path, found: bool) -> Result<()> {
     let config = Config::load(config_path)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -176,7 +176,7 @@ fn run_replica(
     Ok(())
 }
 
-/// What Redis clients must do, and how many may come: as many as there is room for in the limit of open files.
+/// Requirements for Redis clients, and their maximum number, as far as the limit on open files allows.
 fn settings(config: &Config) -> Result<ClientSettings> {
     let host = &config.host;
     let password = host.password_file.as_deref().map(Password::read);
