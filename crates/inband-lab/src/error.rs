@@ -74,7 +74,7 @@ pub enum LabError {
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// The verb.
+        /// The operation.
         what: String,
         source: std::io::Error,
     },

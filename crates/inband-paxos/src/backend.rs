@@ -1,4 +1,4 @@
-//! Which backend a host uses. `inband run` and `inband doctor` ask here, so that they cannot differ.
+//! Chooses the backend of a host, for both `inband run` and `inband doctor`, so that they cannot differ.
 
 use std::net::Ipv4Addr;
 
@@ -10,15 +10,14 @@ pub use inband_host::backend::{Choice, Place, KERNEL_MIN_NATIVE};
 use crate::config::{Config, Dataplane};
 use crate::node::{kernel_roles, xdp_spec, NodeError};
 
-/// For the host of this configuration, which is about to start. An error: what was asked for does not
-/// work.
+/// The backend for a host that is about to start. An error means that the requested backend does not work.
 pub fn of_host(config: &Config) -> Result<Choice, NodeError> {
-    // What was asked for by name is loaded by the node in a moment.
+    // An explicitly configured backend is loaded by the node shortly afterwards.
     let load_first = config.host.dataplane == Dataplane::Auto;
     try_out(config, load_first)
 }
 
-/// The same without a host that starts: all that its start would try.
+/// The same without starting the host: tries everything that its start would try.
 pub fn try_host(config: &Config) -> Result<Choice, NodeError> {
     try_out(config, true)
 }
@@ -47,7 +46,7 @@ fn try_out(config: &Config, load_first: bool) -> Result<Choice, NodeError> {
         if !load_first {
             return Ok(());
         }
-        // Its registers are of epoch 0, which no packet is of: it hears nothing, whatever its address.
+        // Its registers are in epoch 0, which no packet carries, so it ignores all packets.
         let spec = xdp_spec(config, mode, keys).map_err(|e| XdpError::Spec(e.to_string()))?;
         XdpHost::load(spec).map(drop)
     })

@@ -1,11 +1,10 @@
-//! Few things by ticket. Tickets ascend as they are given and mostly go in that order too, so a queue
-//! finds and drops them quickly, and unlike a tree it allocates nothing once it has grown.
+//! A small map by ticket. Tickets ascend as they are issued and are mostly removed in that order too, so a queue finds
+//! and removes them quickly, and unlike a tree it allocates nothing once it has grown.
 
 use std::collections::VecDeque;
 
 use crate::log::Ticket;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct ByTicket<T>(VecDeque<(Ticket, T)>);
 
@@ -18,7 +17,7 @@ impl<T> ByTicket<T> {
         self.0.len()
     }
 
-    /// Add what has a higher ticket than everything before.
+    /// Add an entry; its ticket must be higher than all previous ones.
     pub fn push(&mut self, ticket: Ticket, value: T) {
         assert!(
             self.0.back().is_none_or(|(last, _)| *last < ticket),
@@ -44,22 +43,22 @@ impl<T> ByTicket<T> {
         self.0.remove(at).map(|(_, value)| value)
     }
 
-    /// In the order of their tickets.
+    /// In ticket order.
     pub fn iter(&self) -> impl Iterator<Item = (Ticket, &T)> {
         self.0.iter().map(|(ticket, value)| (*ticket, value))
     }
 
-    /// In the order of their tickets.
+    /// In ticket order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, value)| value)
     }
 
-    /// In the order of their tickets.
+    /// In ticket order.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    /// Keep those for which `keep` says so.
+    /// Keep the entries for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(Ticket, &T) -> bool) {
         self.0.retain(|(ticket, value)| keep(*ticket, value));
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::spread_leaders;
 
-/// What a value in the file may be. The documentation and every error message quote these.
+/// Allowed values of the file's settings. The documentation and all error messages quote these.
 pub mod bounds {
     use std::ops::RangeInclusive;
 
@@ -33,8 +33,7 @@ pub mod bounds {
     pub const PARTITIONS: RangeInclusive<u64> = 1..=64;
     /// Slots of an acceptor's ring; also a power of two.
     pub const RING_SLOTS: RangeInclusive<u64> = 64..=65_536;
-    /// `cluster.mtu`: below 1280 no network of IPv6 works either; a longer packet than 1500 takes is
-    /// never made.
+    /// `cluster.mtu`: IPv6 requires at least 1280; packets longer than 1500 bytes are never produced.
     pub const MTU: RangeInclusive<u64> = 1280..=1500;
     /// UDP and TCP ports.
     pub const PORT: RangeInclusive<u64> = 1..=65_535;
@@ -48,7 +47,7 @@ pub mod bounds {
     pub const CONTROLLERS: RangeInclusive<usize> = 0..=7;
     /// Length of cluster and node names in bytes. Namespace names are built from both.
     pub const NAME_LEN_BYTES: RangeInclusive<usize> = 1..=32;
-    /// Longest path of a unix socket that the kernel takes, in bytes.
+    /// Longest path of a Unix socket that the kernel accepts, in bytes.
     pub const SOCKET_PATH_MAX_BYTES: usize = 107;
     /// Longest name of a network interface in bytes.
     pub const INTERFACE_NAME_MAX_BYTES: usize = 15;
@@ -62,7 +61,7 @@ pub mod bounds {
     pub const SPIN_US: RangeInclusive<u64> = 0..=10_000;
     /// `host.limits.max_clients`
     pub const MAX_CLIENTS: RangeInclusive<u64> = 1..=65_536;
-    /// `host.limits.clients_memory_mib`; a client's longest answer alone takes 32.
+    /// `host.limits.clients_memory_mib`; the longest reply to a single client takes 32.
     pub const CLIENTS_MEMORY_MIB: RangeInclusive<u64> = 64..=1_048_576;
     /// `host.limits.client_request_s` and `client_unread_s`
     pub const CLIENT_TIMEOUT_S: RangeInclusive<u64> = 1..=86_400;
@@ -74,14 +73,14 @@ pub mod bounds {
     pub const PEER_LOG_VALUES: RangeInclusive<u64> = 64..=16_777_216;
 }
 
-/// Port of node addresses that name none, unless `cluster.port` says otherwise.
+/// Port of node addresses without one, unless `cluster.port` is set.
 pub const DEFAULT_PORT: u16 = 7400;
-/// Ring slots unless `cluster.ring_slots` says otherwise: small, memory costs more than checks.
+/// Ring slots unless `cluster.ring_slots` is set: few, because memory costs more than checks.
 pub const DEFAULT_RING_SLOTS: u32 = 4096;
 
-/// The MTU of Ethernet, unless `cluster.mtu` says otherwise.
+/// The MTU of Ethernet, used unless `cluster.mtu` is set.
 pub const DEFAULT_MTU: u16 = 1500;
-/// IPv4 and UDP headers before a packet.
+/// Length of the IPv4 and UDP headers.
 pub const IP_UDP_LEN_BYTES: usize = 28;
 
 /// Why a socket for Redis clients is not opened.
@@ -93,35 +92,33 @@ pub fn unprotected(what: &str, address: SocketAddr) -> String {
     )
 }
 
-/// Why a configuration was not accepted.
+/// Why a configuration was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read at all.
+    /// The file could not be read.
     #[error("config {file}: cannot be read: {source}; check the path")]
     Unreadable {
-        /// The file as it was named.
+        /// The file name as given.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The rings of this host's roles are too large: logs times slots times the size of a slot.
     #[error("config {file}: the rings of {logs} logs with {ring_slots} slots each need {needed_bytes} bytes on this host, over the limit of {limit_bytes} bytes; lower cluster.partitions or cluster.ring_slots, or raise host.limits.ring_memory_mib")]
     RingMemory {
-        /// The file as it was named.
+        /// The file name as given.
         file: String,
-        /// Logs of the cluster.
         logs: usize,
-        /// Slots of each ring.
         ring_slots: u32,
-        /// Memory that they need.
+        /// Memory that they need, in bytes.
         needed_bytes: u64,
-        /// Memory that they may take.
+        /// Memory that they may take, in bytes.
         limit_bytes: u64,
     },
     /// A line of the file is wrong.
     #[error("config {file} line {line}: {message}")]
     Mistake {
-        /// The file as it was named.
+        /// The file name as given.
         file: String,
         /// Line of the mistake, from 1.
         line: usize,
@@ -130,18 +127,18 @@ pub enum ConfigError {
     },
 }
 
-/// A part that a node plays.
+/// A role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// May lead: stamps requests with instances. Order of the nodes is the order of take-over.
+    /// May lead: stamps requests with instances. The order of the nodes is the take-over order.
     Leader,
     /// Votes.
     Acceptor,
     /// Quorum counter, learner and store; serves clients.
     Replica,
-    /// Keeps the cluster's configuration, together with the other controllers. With none in the cluster,
-    /// members are fixed, and an acceptor that lost its memory votes again only after a restart of all.
+    /// Stores the cluster's configuration, together with the other controllers. Without controllers, membership is
+    /// fixed, and an acceptor that lost its memory votes again only after a restart of all nodes.
     Controller,
 }
 
@@ -174,33 +171,33 @@ impl fmt::Display for Role {
 /// `[cluster]`: the same on all hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClusterConfig {
-    /// Names the cluster; the lab derives the names of its resources from it.
+    /// Name of the cluster; the lab derives the names of its resources from it.
     pub name: String,
     /// Configuration epoch.
     pub epoch: u32,
-    /// First instance of this epoch, one for each log; everything below is in the replicas' state. The
-    /// file may say `first_instance = N` for "N in all of them".
+    /// First instance of this epoch, one for each log; everything below is in the replicas' state. In the file,
+    /// `first_instance = N` sets all of them.
     pub first_instances: Vec<u64>,
-    /// Partitions of the key space. Each is a log; several have one log more, see [`Config::logs`].
+    /// Partitions of the key space. Each has a log; with several there is one more log, see [`Config::logs`].
     pub partitions: u32,
-    /// Each log has another first leader in take-over order, so that leaders share the load.
+    /// Each log has a different first leader in take-over order, so that leaders share the load.
     pub leader_balance: bool,
     /// Slots of each acceptor's ring.
     pub ring_slots: u32,
-    /// Port of node addresses that name none.
+    /// Port of node addresses without one.
     pub port: u16,
-    /// What a vote survives.
+    /// The durability of votes.
     pub durability: Durability,
     /// The smallest MTU among the interfaces of all hosts: no packet is longer.
     pub mtu: u16,
-    /// The file with the keys that packets are authenticated with; `None`: they are not. See
+    /// The file with the keys that authenticate packets; `None`: packets are not authenticated. See
     /// [`inband_host::key_file`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
 }
 
 impl ClusterConfig {
-    /// The longest value that one packet takes.
+    /// The longest value that fits in one packet.
     pub fn value_len_max_bytes(&self) -> usize {
         usize::from(self.mtu) - IP_UDP_LEN_BYTES - HEADER_LEN_BYTES
     }
@@ -211,12 +208,12 @@ impl ClusterConfig {
     }
 }
 
-/// Logs of a cluster of so many partitions: see [`Config::logs`].
+/// Number of logs of a cluster with this many partitions; see [`Config::logs`].
 pub fn logs_of(partitions: u32) -> usize {
     partitions as usize + usize::from(partitions > 1)
 }
 
-/// Bytes of memory that the rings of a host with these roles take.
+/// Memory in bytes for the rings of a host with these roles.
 pub fn ring_memory_bytes(roles: &[Role], partitions: u32, ring_slots: u32) -> u64 {
     let slots = logs_of(partitions) as u64 * u64::from(ring_slots);
     let of = |role, slot_len_bytes: usize| {
@@ -229,22 +226,22 @@ pub fn ring_memory_bytes(roles: &[Role], partitions: u32, ring_slots: u32) -> u6
     of(Role::Acceptor, ACCEPTOR_SLOT_LEN_BYTES) + of(Role::Replica, COUNT_SLOT_LEN_BYTES)
 }
 
-/// `[host.limits]`: how much this host keeps.
+/// `[host.limits]`: memory and client limits of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// RESP connections served at once.
     pub max_clients: u32,
-    /// Memory that all clients together may make this host hold, in MiB.
+    /// Memory that this host may hold for all clients together, in MiB.
     pub clients_memory_mib: u32,
-    /// A client whose request has not ended so many seconds after it began is closed.
+    /// A client whose request is still incomplete this many seconds after it began is disconnected.
     pub client_request_s: u32,
-    /// A client that takes nothing of its replies for so many seconds is closed.
+    /// A client that reads none of its replies for this many seconds is disconnected.
     pub client_unread_s: u32,
-    /// A client without a request for so many seconds is closed; 0: it may stay.
+    /// A client without a request for this many seconds is disconnected; 0: never.
     pub client_idle_s: u32,
-    /// Decided values kept for peers that fell behind; one further behind takes a checkpoint.
+    /// Decided values kept for peers that have fallen behind; a peer further behind needs a checkpoint.
     pub peer_log_values: u32,
-    /// Memory that the rings of this host's roles may take, in MiB.
+    /// Memory limit for the rings of this host's roles, in MiB.
     pub ring_memory_mib: u32,
 }
 
@@ -262,12 +259,12 @@ impl Default for Limits {
     }
 }
 
-/// `[host.timing]`: how long this host waits.
+/// `[host.timing]`: timeouts of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Timing {
-    /// A submitted value without a decision by then is reported as "outcome unknown".
+    /// A submitted value without a decision after this time is reported as "outcome unknown".
     pub submit_deadline_ms: u64,
-    /// A leader silent for this long is suspected, by the others; by itself if nothing is decided for
+    /// A leader is suspected by the others if it is silent for this long; it suspects itself if nothing is decided for
     /// this long although something was proposed. Both back off.
     pub suspect_after_ms: u64,
     /// How often a leader is probed.
@@ -290,16 +287,16 @@ impl Default for Timing {
 /// `[host]`: this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HostConfig {
-    /// Id of the `[[node]]` that this host is.
+    /// Id of this host's `[[node]]`.
     pub node: u8,
-    /// Markers, incarnation, control socket.
+    /// Directory for markers, incarnation and control socket.
     pub state_dir: PathBuf,
-    /// The store of a replica: partition `k` is in `data_dirs[k % data_dirs.len()]`. The file may say
-    /// `data_dir = DIR` for one.
+    /// The store of a replica: partition `k` is in `data_dirs[k % data_dirs.len()]`. In the file, `data_dir = DIR` sets
+    /// a single one.
     pub data_dirs: Vec<PathBuf>,
     /// Where the packet roles run.
     pub dataplane: Dataplane,
-    /// Interface that the packet programs are attached to.
+    /// Interface to which the packet programs are attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// Unix socket that answers status and control requests.
@@ -309,17 +306,17 @@ pub struct HostConfig {
     pub metrics: Option<SocketAddr>,
     /// Addresses that serve RESP clients. Listening sockets may also be inherited.
     pub resp: Vec<SocketAddr>,
-    /// A file with the password that Redis clients must say; without one, none.
+    /// A file with the password that Redis clients must send; without it, no password is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// Redis clients of other machines are served only with a password or TLS.
+    /// Redis clients on other machines are served only with a password or TLS.
     pub protected_mode: bool,
-    /// Certificates for what goes over TCP; without them it is not protected.
+    /// Certificates for TCP connections; without them TCP is not protected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// How much this host keeps.
+    /// Memory and client limits.
     pub limits: Limits,
-    /// How long this host waits.
+    /// Timeouts.
     pub timing: Timing,
 }
 
@@ -328,14 +325,14 @@ pub struct HostConfig {
 pub struct NodeConfig {
     /// Id on the wire.
     pub id: u8,
-    /// Unique name, for people: `acceptor/1`.
+    /// Unique display name, such as `acceptor/1`.
     pub name: String,
-    /// Where its packets go, over UDP, and where peers fetch checkpoints, over TCP.
+    /// Destination of its packets (UDP), and where peers fetch checkpoints (TCP).
     pub address: SocketAddrV4,
-    /// Where its control service listens, over TCP; see [`NodeConfig::control_plane`].
+    /// Address of its control service (TCP); see [`NodeConfig::control_plane`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_plane: Option<SocketAddrV4>,
-    /// What it does.
+    /// Its roles.
     pub roles: Vec<Role>,
 }
 
@@ -359,7 +356,7 @@ impl NodeConfig {
         roles.filter(|role| **role != Role::Controller).count()
     }
 
-    /// Whether the node plays this part.
+    /// Whether the node has this role.
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
     }
@@ -388,7 +385,7 @@ impl Config {
         Self::parse(&text, &file)
     }
 
-    /// Check a text; `file_name` is only for messages.
+    /// Check a text; `file_name` is used only in messages.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
         let located = |at: usize, message: String| ConfigError::Mistake {
             file: file_name.to_owned(),
@@ -441,23 +438,22 @@ impl Config {
         self.with_role(Role::Replica)
     }
 
-    /// The nodes that keep the configuration; none: the members are fixed.
+    /// The controllers, in the file's order; none: membership is fixed.
     pub fn controllers(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Controller)
     }
 
-    /// The nodes that may lead, in the order of take-over.
+    /// The nodes that may lead, in take-over order.
     pub fn leaders(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Leader)
     }
 
-    /// Has the cluster a control plane? Then what this file says of the epoch and of the nodes is only
-    /// with what the cluster begins.
+    /// Whether the cluster has a control plane. If so, the epoch and the nodes in this file are only the initial ones.
     pub fn is_managed(&self) -> bool {
         self.controllers().next().is_some()
     }
 
-    /// For each log the nodes that may lead it, in the order of take-over.
+    /// For each log, the nodes that may lead it, in take-over order.
     pub fn take_over_orders(&self) -> Vec<Vec<u8>> {
         let leaders: Vec<u8> = self.leaders().map(|n| n.id).collect();
         if self.cluster.leader_balance {
@@ -467,19 +463,19 @@ impl Config {
         }
     }
 
-    /// Number of logs: one for each partition and, if there are several, one more for the commands
-    /// that concern several. That one has the index `partitions`.
+    /// Number of logs: one for each partition and, if there are several, one more for cross-partition commands. That
+    /// one has the index `partitions`.
     pub fn logs(&self) -> usize {
         self.cluster.logs()
     }
 
-    /// Bytes of memory that the rings of this host's roles take.
+    /// Memory in bytes for the rings of this host's roles.
     pub fn ring_memory_bytes(&self) -> u64 {
         let cluster = &self.cluster;
         ring_memory_bytes(&self.this().roles, cluster.partitions, cluster.ring_slots)
     }
 
-    /// Acceptors that make a decision.
+    /// Number of acceptors that form a majority.
     pub fn majority(&self) -> usize {
         self.acceptors().count() / 2 + 1
     }

@@ -57,7 +57,8 @@ mod tests {
         Keys::new(3, &[(3, KEY)]).unwrap().sign(&mut unknown);
         assert!(!gate.admits(&unknown));
         assert_eq!(gate.counters(), BTreeMap::from([("bad_key", 2)]));
-        // A bit anywhere in the header. Damage that makes it no packet of ours is found before the tag is looked at.
+        // A flipped bit anywhere in the header. Damage that makes it an invalid packet is detected before the tag is
+        // checked.
         let mut dropped = 0;
         for bit in 0..8 * HEADER_LEN_BYTES {
             let mut forged = signed.clone();

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use crate::dataplane::wire::Header;
 
-/// How much is kept.
+/// Limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimit {
-    /// Values.
+    /// Number of values.
     pub values_max: usize,
-    /// Bytes of values.
+    /// Total length of values in bytes.
     pub bytes_max: usize,
 }
 

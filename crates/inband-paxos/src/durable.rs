@@ -1,6 +1,6 @@
-//! The few things a host must not forget: its incarnation and the epoch its acceptor has entered.
+//! The state that a host must not lose: its incarnation, and the epoch that its acceptor has entered.
 //!
-//! Files of one number each, replaced by rename after a sync, in the host's `state_dir`.
+//! Files in the host's `state_dir` that contain one number each, and are replaced by rename after a sync.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,20 @@ const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
 /// Why a host's durable state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DurableError {
-    /// Its directory cannot be used.
+    /// The directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
     /// Every incarnation has been used.
     #[error("state file {path}: incarnation {value} is over the limit of {INCARNATION_MAX}; start this node under a new id")]
     IncarnationsUsedUp {
-        /// The file.
         path: PathBuf,
-        /// The next one.
+        /// The next incarnation.
         value: u64,
     },
 }
 
 impl DurableError {
-    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    /// Whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             DurableError::State(error) => error.is_lasting(),
@@ -36,7 +35,7 @@ impl DurableError {
     }
 }
 
-/// A new incarnation: durable before it is returned, never returned again.
+/// A new incarnation: durable before it is returned, and never reused.
 pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     state_dir::create(state_dir)?;
     let path = state_dir.join(INCARNATION_FILE);
@@ -54,14 +53,14 @@ pub fn entered_epoch(state_dir: &Path) -> Result<u32, DurableError> {
     Ok(u32::try_from(entered).unwrap_or(u32::MAX))
 }
 
-/// Has the acceptor entered this epoch, or a later one, before?
+/// Whether the acceptor has entered this epoch or a later one before.
 pub fn has_entered(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     let entered = state_dir::read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))?;
     Ok(entered >= u64::from(epoch))
 }
 
-/// Enter an epoch as an acceptor with empty memory. `false`: it entered this epoch, or a later one,
-/// before, may have voted and has forgotten: it must not vote (protocol.md, 5).
+/// Enter an epoch as an acceptor with empty memory. `false`: it entered this epoch or a later one before and may have
+/// lost votes, so it must not vote (protocol.md, 5).
 pub fn enter_epoch(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     state_dir::create(state_dir)?;
     if has_entered(state_dir, epoch)? {

@@ -1,8 +1,8 @@
-//! All protocol state of one host, sans-I/O: the roles that run in user space, and the state
-//! machines beside them, one set for each log.
+//! All protocol state of one host, sans-I/O: the roles that run in user space, and the state machines beside them, one
+//! set for each log.
 //!
-//! A driver gives it packets, time and decided values, and sends what it puts into an [`Outbox`].
-//! The simulator is such a driver, so what it tests is what runs.
+//! A driver passes it packets, time and decided values, and sends what it puts into an [`Outbox`]. The simulator is
+//! such a driver, so it tests the code that runs in production.
 
 use std::collections::VecDeque;
 
@@ -21,9 +21,9 @@ use crate::partition::{Partition, Shared};
 use crate::rounds::RoundSource;
 use crate::timing::{next_beat, Micros, Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LOG_BYTES_MIN};
 
-/// Packets of a host to itself handled in one go; more than any exchange of roles can cause.
+/// Most packets of a host to itself handled in one call; more than any exchange of roles can cause.
 const LOCAL_PACKETS_MAX: usize = 100_000;
-/// Ids of nodes are one byte.
+/// Node ids are one byte.
 const NODES: usize = 256;
 /// No log gets so far in a hundred thousand years. A packet that says otherwise is damaged, and whoever
 /// believed it would go after instances that never come, or count past the end of the numbers.
@@ -31,7 +31,7 @@ const INSTANCE_END: u64 = 1 << 62;
 /// Nor are there ever so many changes of leaders: half of what a round can count. Who believed such a
 /// round would have none left to make.
 const ROUND_COUNTER_END: u64 = 1 << 31;
-/// Bytes that an ALIVE says of one log, in its value: applied instance, round of the leader.
+/// Length of the part of an ALIVE's value for one log: applied instance and round of the leader.
 const ALIVE_LOG_LEN_BYTES: usize = 16;
 
 /// Where a log starts on a host.
@@ -39,11 +39,11 @@ const ALIVE_LOG_LEN_BYTES: usize = 16;
 pub struct LogStart {
     /// First instance of this epoch; everything below is in the replicas' state.
     pub first_instance: u64,
-    /// Last instance the application has applied.
+    /// Last instance that the application has applied.
     pub applied: u64,
 }
 
-/// What a host is.
+/// Configuration of a host.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
     /// This node's id, 1..=254.
@@ -56,43 +56,40 @@ pub struct HostConfig {
     pub acceptors: Vec<u8>,
     /// Replicas' node ids: hosts with a quorum counter and a learner.
     pub replicas: Vec<u8>,
-    /// For each log the nodes that may lead it, the same for all, in take-over order.
+    /// For each log, the nodes that may lead it, in take-over order; the same set for all logs.
     pub leaders: Vec<Vec<u8>>,
-    /// Roles this host runs in user space.
+    /// Roles that this host runs in user space.
     pub soft_roles: Roles,
-    /// Roles this host runs in the kernel.
+    /// Roles that this host runs in the kernel.
     pub kernel_roles: Roles,
-    /// Sizes.
     pub geometry: Geometry,
-    /// Times.
     pub timing: Timing,
-    /// Decided values kept for peers that fell behind, of all logs together.
+    /// Decided values kept for peers that have fallen behind, for all logs together.
     pub log_values_max: usize,
-    /// No packet of the cluster is longer.
+    /// Maximum packet length in the cluster.
     pub packet_len_max_bytes: usize,
-    /// Durable, never used again by this node.
+    /// Number of this process run: durable, never reused by this node.
     pub incarnation: u64,
     /// How values are digested.
     pub digest: Digest,
-    /// May a soft acceptor vote? `false` if it may have forgotten votes of this epoch.
+    /// Whether a soft acceptor may vote; `false` if it may have lost votes of this epoch.
     pub voting: bool,
 }
 
 /// The members of a configuration epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochConfig {
-    /// Its number.
+    /// The epoch.
     pub epoch: u32,
     /// Acceptors' node ids.
     pub acceptors: Vec<u8>,
     /// Replicas' node ids.
     pub replicas: Vec<u8>,
-    /// For each log the nodes that may lead it, the same for all, in take-over order.
+    /// For each log, the nodes that may lead it, in take-over order; the same set for all logs.
     pub leaders: Vec<Vec<u8>>,
 }
 
-/// Take-over orders of so many logs in which each log has another one first, so that leaders share the
-/// load.
+/// Take-over orders for `logs` logs, each with a different first node, so that leaders share the load.
 pub fn spread_leaders(leaders: &[u8], logs: usize) -> Vec<Vec<u8>> {
     let order = |log: usize| {
         let mut order = leaders.to_vec();
@@ -103,7 +100,7 @@ pub fn spread_leaders(leaders: &[u8], logs: usize) -> Vec<Vec<u8>> {
 }
 
 impl HostConfig {
-    /// Every replica and every leader, once.
+    /// All replicas and leaders, without duplicates.
     fn peers(&self) -> Vec<u8> {
         let mut peers = [&self.replicas[..], self.leader_nodes()].concat();
         peers.sort_unstable();
@@ -116,7 +113,7 @@ impl HostConfig {
         self.leaders.first().map_or(&[], Vec::as_slice)
     }
 
-    /// What each log may keep for peers: its share, but no less than a ring, or every replica that
+    /// What each log may keep for peers: its share, but no less than a ring, because otherwise every replica that
     /// misses a little would need a checkpoint.
     pub fn peer_log_limit(&self) -> LogLimit {
         let logs = self.geometry.partitions;
@@ -133,12 +130,12 @@ pub enum RecoverError {
     /// Only learners recover.
     #[error("this node is no replica and learns nothing; recover at a replica")]
     NoLearner,
-    /// Delivered long ago and dropped from the log.
+    /// Delivered before and dropped from the log.
     #[error(
         "instance {instance} was delivered before and is no longer held; the log starts at {first}"
     )]
     Trimmed {
-        /// Asked for.
+        /// The requested instance.
         instance: u64,
         /// Lowest instance still held.
         first: u64,
@@ -146,18 +143,18 @@ pub enum RecoverError {
     /// Further ahead than the acceptors' rings reach.
     #[error("instance {instance} is too far ahead; instances below {limit} can be recovered now")]
     TooFarAhead {
-        /// Asked for.
+        /// The requested instance.
         instance: u64,
-        /// First instance that cannot be.
+        /// First instance that cannot be recovered.
         limit: u64,
     },
 }
 
-/// Packets of a host to itself.
+/// A host's packets to itself.
 #[derive(Default)]
 struct LocalPackets {
     waiting: VecDeque<Vec<u8>>,
-    /// Those that were handled: their memory is used again.
+    /// Handled ones, whose memory is reused.
     spare: Vec<Vec<u8>>,
 }
 
@@ -170,28 +167,27 @@ impl LocalPackets {
     }
 }
 
-/// See the module.
 pub struct Host {
     shared: Shared,
     partitions: Vec<Partition>,
-    /// When each partition has something to do, and the first of these times.
+    /// When each partition is next due, and the earliest of these times.
     dues: Vec<Micros>,
     due: Micros,
-    /// Partitions that something happened to since bursts were taken.
+    /// Partitions that had events since bursts were taken.
     touched: Vec<usize>,
     is_touched: Vec<bool>,
-    /// Every learner and every leader, once.
+    /// All learners and leaders, without duplicates.
     peers: Vec<u8>,
-    /// When they are told next what this host has applied; [`Micros::MAX`]: it has nothing to tell.
+    /// When they are next told what this host has applied; [`Micros::MAX`]: it has nothing to tell.
     alive_at: Micros,
     highest_epoch_seen: u32,
     missed_by_kernel: u64,
-    /// The last ALIVE of each node: its process, and its number.
+    /// The last ALIVE of each node: its process and its number.
     alives_heard: Vec<(u64, u64)>,
     local: LocalPackets,
-    /// In `sync` mode, of the acceptor.
+    /// The acceptor's, in `sync` mode.
     journal: Option<AcceptorJournal>,
-    /// Packets that a state machine has just made; here to keep its memory.
+    /// Packets that a state machine has just produced; kept here to reuse the memory.
     own: Outbox,
     value: Vec<u8>,
 }
@@ -252,8 +248,8 @@ impl Host {
         }
     }
 
-    /// Let the acceptor, which runs in user space, keep a journal from now on (`sync` mode). `restored`:
-    /// what it knew when the process ended; without it, it starts as the configuration says.
+    /// Make the acceptor, which must run in user space, keep a journal from now on (`sync` mode). `restored`: what it
+    /// knew when the process ended; without it, it starts as configured.
     ///
     /// # Panics
     /// If there is no such acceptor.
@@ -268,7 +264,7 @@ impl Host {
         self.journal = Some(journal);
     }
 
-    /// The acceptor's journal, if it keeps one, and the registers that it is about.
+    /// The acceptor's journal, if it keeps one, and its registers.
     pub fn journal(&self) -> Option<(&AcceptorJournal, &Registers)> {
         Some((
             self.journal.as_ref()?,
@@ -276,7 +272,7 @@ impl Host {
         ))
     }
 
-    /// The same, for a driver that writes it to the disk; see [`Host::release`].
+    /// The same, for a driver that writes the journal to disk; see [`Host::release`].
     pub fn journal_mut(&mut self) -> Option<(&mut AcceptorJournal, &Registers)> {
         Some((
             self.journal.as_mut()?,
@@ -284,12 +280,11 @@ impl Host {
         ))
     }
 
-    /// Send the acceptor's answers that may leave, now that more of the journal is synced.
+    /// Send the acceptor's answers that may now leave, because more of the journal has been synced.
     pub fn release(&mut self, now: Micros, out: &mut Outbox) {
         self.drain_local(now, out);
     }
 
-    /// What this host is.
     pub fn config(&self) -> &HostConfig {
         &self.shared.config
     }
@@ -299,7 +294,7 @@ impl Host {
         self.shared.switch.as_ref()
     }
 
-    /// The same, to be changed: for tests and the simulator.
+    /// The same, mutable: for tests and the simulator.
     pub fn switch_mut(&mut self) -> Option<&mut SoftSwitch> {
         self.shared.switch.as_mut()
     }
@@ -317,9 +312,9 @@ impl Host {
         &self.partitions[partition]
     }
 
-    /// Go on in a later epoch, with its members. The quorum counter counts for it from now on; what is
-    /// undecided is asked for and proposed again. The acceptor's own registers are not touched: whoever
-    /// reconfigures seals, fills and opens them. An epoch that is not later changes nothing.
+    /// Enter a later epoch with its members. The quorum counter counts for it from now on; undecided values are queried
+    /// and proposed again. The acceptor's own registers are not touched: the reconfiguration seals, fills and opens
+    /// them. An epoch that is not later has no effect.
     pub fn enter_epoch(&mut self, now: Micros, entered: &EpochConfig, out: &mut Outbox) {
         let config = &mut self.shared.config;
         if entered.epoch <= config.epoch {
@@ -348,8 +343,7 @@ impl Host {
         self.find_due();
     }
 
-    /// Within the epoch the nodes that may lead have another order now. Of each log that has another one
-    /// first, that one takes over.
+    /// Change the order of the nodes that may lead, within the epoch. For each log, a new first node takes over.
     pub fn reorder_leaders(&mut self, now: Micros, leaders: &[Vec<u8>], out: &mut Outbox) {
         assert_eq!(leaders.len(), self.partitions.len(), "of each log");
         for (partition, order) in leaders.iter().enumerate() {
@@ -363,45 +357,45 @@ impl Host {
         self.find_due();
     }
 
-    /// The highest epoch that any packet for this host's state machines came from. If it is above this
-    /// host's own, there is a configuration that it has not heard of.
+    /// The highest epoch of any packet for this host's state machines. If it is above this host's own, there is a
+    /// configuration that the host does not know yet.
     pub fn highest_epoch_seen(&self) -> u32 {
         self.highest_epoch_seen
     }
 
-    /// Packets for this host's state machines that were malformed.
+    /// Number of malformed packets for this host's state machines.
     pub fn bad_packets(&self) -> u64 {
         self.shared.bad_packets
     }
 
-    /// Packets for an acceptor in the kernel that came up to the host: in fragments, or by an interface
-    /// without the program. Nobody handles them.
+    /// Packets for an acceptor in the kernel that reached user space: fragments, or packets through an interface
+    /// without the program. They are dropped.
     pub fn missed_by_kernel(&self) -> u64 {
         self.missed_by_kernel
     }
 
-    /// Leader changes since the last call: when, of which partition, and what.
+    /// Leader changes since the last call: time, partition and event.
     pub fn take_leader_events(&mut self) -> std::vec::Drain<'_, (Micros, usize, LeaderEvent)> {
         self.shared.events.drain(..)
     }
 
-    /// Is the view of this partition's leader registers in the kernel to be set before `on_tick`?
+    /// Whether the view of this partition's leader registers in the kernel must be set before `on_tick`.
     pub fn wants_leader_view(&self, now: Micros, partition: usize) -> bool {
         self.shared.config.kernel_roles.leader && self.dues[partition] <= now
     }
 
-    /// What a partition's leader registers in the kernel hold now; to be set before `on_tick`.
+    /// Set the current contents of a partition's leader registers in the kernel; to be called before `on_tick`.
     pub fn set_kernel_leader(&mut self, partition: usize, view: LeaderView) {
         self.partitions[partition].set_kernel_leader(view);
     }
 
-    /// Changes of leader registers in the kernel that the driver is to carry out, in this order,
-    /// before it sends anything.
+    /// Changes of leader registers in the kernel that the driver must carry out, in this order, before it sends
+    /// anything.
     pub fn take_kernel_commands(&mut self) -> std::vec::Drain<'_, (usize, LeaderEvent)> {
         self.shared.kernel_commands.drain(..)
     }
 
-    /// The leader's registers of this host, wherever they are.
+    /// This host's leader registers, wherever they are.
     pub fn leader_view(&self, partition: usize) -> LeaderView {
         self.partitions[partition].leader_view(&self.shared)
     }
@@ -419,8 +413,8 @@ impl Host {
         })
     }
 
-    /// Find out what was decided in `instance`, or decide `noop` there (CAANS, Figure 4). The value
-    /// of an instance delivered before is handed to `known`; of a later one it is delivered in order.
+    /// Find out what was decided in `instance`, or decide `noop` there (CAANS, Figure 4). The value of an instance
+    /// delivered before is passed to `known`; that of a later one is delivered in order.
     pub fn recover(
         &mut self,
         now: Micros,
@@ -438,7 +432,7 @@ impl Host {
     /// See [`crate::log::ReplicatedLog::applied`].
     pub fn applied(&mut self, partition: usize, instance: u64) {
         self.partitions[partition].trim.applied(instance);
-        // A floor that has moved by a step is told at once: the leader's window waits for it.
+        // A floor that has moved by a step is announced at once: the leader's window waits for it.
         self.due_again(partition);
     }
 
@@ -476,7 +470,7 @@ impl Host {
         ticket
     }
 
-    /// No value of this host is undecided, and no read unanswered.
+    /// No value of this host is undecided, and no read is unanswered.
     pub fn is_idle(&self) -> bool {
         let mut partitions = self.partitions.iter();
         partitions.all(|p| p.proposer.outstanding() == 0 && p.reader().outstanding() == 0)
@@ -491,8 +485,7 @@ impl Host {
         }
     }
 
-    /// Move what was decided and what failed since the last call to the end of the partitions'
-    /// bursts.
+    /// Append what was decided and what failed since the last call to the partitions' bursts.
     pub fn take_bursts(&mut self, bursts: &mut [Burst]) {
         assert_eq!(bursts.len(), self.partitions.len(), "a burst for each log");
         let (partitions, is_touched) = (&mut self.partitions, &mut self.is_touched);
@@ -503,19 +496,19 @@ impl Host {
         });
     }
 
-    /// A packet for this host arrived: no role in the kernel took it.
+    /// A packet for this host arrived that no role in the kernel handled.
     pub fn on_packet(&mut self, now: Micros, packet: &[u8], out: &mut Outbox) {
         self.handle(now, packet, false, out);
         self.drain_local(now, out);
     }
 
-    /// The quorum counter in the kernel handed a decided value over.
+    /// The quorum counter in the kernel delivered a decided value.
     pub fn on_decided(&mut self, now: Micros, packet: &[u8], out: &mut Outbox) {
         self.decided(now, packet, out);
         self.drain_local(now, out);
     }
 
-    /// Time passed. To be called at least when [`Host::due`] says.
+    /// Time has passed. Must be called at least when [`Host::due`] says.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         for partition in 0..self.partitions.len() {
             if self.dues[partition] <= now {
@@ -532,8 +525,7 @@ impl Host {
         self.find_due();
     }
 
-    /// When `on_tick` has something to do: `now` or later. Stays where it is until that time comes or
-    /// something happens.
+    /// When `on_tick` is next due: `now` or later. Unchanged until that time or the next event.
     pub fn due(&self, now: Micros) -> Micros {
         self.due.max(now)
     }
@@ -553,7 +545,7 @@ impl Host {
         }
     }
 
-    /// Something has happened to a partition.
+    /// A partition has had an event.
     fn touch(&mut self, partition: usize) {
         self.due_again(partition);
         if !std::mem::replace(&mut self.is_touched[partition], true) {
@@ -561,8 +553,7 @@ impl Host {
         }
     }
 
-    /// Let a partition do something and send what it wants sent. `from_self`: about a packet of this
-    /// very host.
+    /// Run an action on a partition and send its packets. `from_self`: the action handles a packet of this same host.
     fn act<R>(
         &mut self,
         partition: usize,
@@ -585,7 +576,7 @@ impl Host {
         result
     }
 
-    /// The same at the wish of the driver, with all that follows from it.
+    /// The same at the driver's request, including all consequences.
     fn ask<R>(
         &mut self,
         now: Micros,
@@ -631,10 +622,10 @@ impl Host {
         }
     }
 
-    /// May a packet that was received be handled? Not a PHASE2A for an acceptor in user space whose value
-    /// has another digest: somebody on the path has put a value there that has the same checksum, and a
-    /// majority that voted for it would stop the log. A packet program has no time to look. Only drivers
-    /// on a real network ask; the simulator's acceptors have the kernel's guards and no more.
+    /// Whether a received packet may be handled. A PHASE2A for an acceptor in user space whose value does not match its
+    /// digest must not: an attacker on the path has substituted a value with the same checksum, and a majority voting
+    /// for it would stop the log. A packet program has no time for this check. Only drivers on a real network call
+    /// this; the simulator's acceptors have just the kernel's guards.
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         let is_forged = self.shared.config.soft_roles.acceptor
             && wire::parse(packet).is_ok_and(|(header, value)| {
@@ -654,7 +645,7 @@ impl Host {
         });
     }
 
-    /// A packet of a partition, about an instance and in a round that there can be.
+    /// Parse a packet, and check its partition, instance and round for plausibility.
     fn parse<'p>(&mut self, packet: &'p [u8]) -> Option<(Header, &'p [u8])> {
         let parsed = wire::parse(packet).ok();
         let good = parsed.filter(|(header, _)| {
@@ -688,8 +679,8 @@ impl Host {
         });
     }
 
-    /// Every sender of packets for state machines is a node of the configuration. A stranger's word
-    /// about far instances would send a learner after them forever.
+    /// Every sender of packets for state machines is a node of the configuration. A stranger's claim about far
+    /// instances would make a learner wait for them forever.
     fn is_member(&self, node: u16) -> bool {
         let config = &self.shared.config;
         let groups = [&config.acceptors, &config.replicas, config.leader_nodes()];
@@ -698,8 +689,8 @@ impl Host {
             .any(|group| group.iter().any(|member| u16::from(*member) == node))
     }
 
-    /// Tell peers what this host has applied and who leads: one packet for all logs, or many idle
-    /// ones would cost more than a busy one.
+    /// Tell peers what this host has applied and who leads: one packet for all logs, because otherwise many idle logs
+    /// would cost more than a busy one.
     fn tell_alive(&mut self, out: &mut Outbox) {
         let (mut own, mut value) = (
             std::mem::take(&mut self.own),
@@ -726,7 +717,7 @@ impl Host {
         (self.own, self.value) = (own, value);
     }
 
-    /// An ALIVE: the header speaks of its partition, the value of those behind it, if of any.
+    /// An ALIVE: the header describes its partition, the value the partitions after it, if any.
     fn on_alive(&mut self, now: Micros, header: &Header, value: &[u8], out: &mut Outbox) {
         if self.shared.config.digest.of(value) != header.digest {
             self.shared.bad_packets += 1;
@@ -756,7 +747,7 @@ impl Host {
         }
     }
 
-    /// Is an ALIVE later than all that were heard of its sender, as far as this process knows?
+    /// Whether an ALIVE is later than all known ones of its sender.
     fn is_news(&mut self, header: &Header) -> bool {
         let heard = &mut self.alives_heard[usize::from(header.node) % NODES];
         let number = (header.client_id, header.client_seq);
@@ -784,15 +775,15 @@ impl Host {
             return;
         };
         journal.release(&mut |dest, packet| match dest {
-            // Whom to answer was read from a packet that may have been damaged.
+            // The destination was read from a packet that may have been damaged.
             Dest::Node(node) if !self.is_member(u16::from(node)) => self.shared.bad_packets += 1,
             _ => self.route_one(dest, packet, out),
         });
         self.journal = Some(journal);
     }
 
-    /// Send a packet; what is for this host itself is handled here, unless a role in the kernel
-    /// is to handle it: then the driver hands it there.
+    /// Send a packet. One for this host itself is handled here, unless a role in the kernel must handle it: then the
+    /// driver passes it on.
     fn route_one(&mut self, dest: Dest, packet: &[u8], out: &mut Outbox) {
         let nodes: &[u8] = match dest {
             Dest::Acceptors => &self.shared.config.acceptors,
@@ -886,7 +877,7 @@ mod tests {
         let mut host = host();
         let mut header = Header::new(Type::Phase2A, 1, 1);
         (header.instance, header.round) = (1, 257);
-        // Changed on the way; of somebody without the digest key.
+        // Changed on the way, or sent without the digest key.
         for digest in [
             Digest::keyed(DIGEST_KEY).of(b"other"),
             wire::digest(b"value"),
@@ -909,7 +900,7 @@ mod tests {
         assert_eq!((voted(&host), host.bad_packets()), (257, 2));
     }
 
-    /// Kept in the kernel's ring since before this host entered its epoch: the epoch may decide that instance otherwise.
+    /// In the kernel's ring since before this host entered its epoch: the epoch may decide that instance differently.
     #[test]
     fn what_was_decided_in_another_epoch_is_not_delivered() {
         let mut host = host();
@@ -965,7 +956,7 @@ mod tests {
         host.pause(1, 0, true, &mut Outbox::new());
         assert_eq!(delivered(&mut host, 2), 0);
         assert_eq!(delivered(&mut host, 3), 0);
-        // It waits for nobody: what comes next is there.
+        // It has no hole: the next instance is there.
         let learner = host.partition(0).learner().expect("a replica");
         assert_eq!((learner.due(), learner.next()), (Micros::MAX, 2));
         assert_eq!(learner.decided(), 3, "its leader need not take over");
@@ -974,7 +965,7 @@ mod tests {
         assert_eq!(delivered(&mut host, 4), 3);
     }
 
-    /// What the operator is told of a log that stands.
+    /// What the operator is told about a stuck log.
     #[test]
     fn acceptors_with_a_value_that_nobody_can_read_are_named() {
         let mut host = host();
@@ -1046,7 +1037,7 @@ mod tests {
             held(host)
         };
         assert_eq!(said(&mut host, 4, 2, 7), Some(7));
-        // None of these is what a host says twice; so that one sees whether it is heard.
+        // No host sends any of these twice, so the result shows whether each is accepted.
         assert_eq!(said(&mut host, 4, 2, 8), Some(7), "repeated");
         assert_eq!(said(&mut host, 4, 1, 8), Some(7), "overtaken");
         assert_eq!(said(&mut host, 3, 9, 8), Some(7), "of the process before");

@@ -1,15 +1,14 @@
-//! An acceptor that forgets nothing: the `sync` mode of durability (protocol.md, 6).
+//! An acceptor that loses nothing: the `sync` mode of durability (protocol.md, 6).
 //!
-//! [`AcceptorJournal`] stands before the soft switch. It sees which registers a packet changed, and
-//! holds back every answer of the acceptor, repeats included, until all changes made so far are on
-//! the disk. Sans-I/O: a driver takes the records, writes and syncs them, and says so. One sync
-//! covers all packets that came before it.
+//! [`AcceptorJournal`] is in front of the soft switch. It sees which registers a packet changed, and holds back every
+//! answer of the acceptor, retransmissions included, until all changes made so far are on disk. Sans-I/O: a driver
+//! takes the records, writes and syncs them, and reports that. One sync covers all packets before it.
 //!
-//! A vote has to be on the disk before its PHASE2B leaves, so such an acceptor runs in user space;
-//! the leader and the quorum counter of the same host may stay in the kernel.
+//! A vote must be on disk before its PHASE2B is sent, so such an acceptor runs in user space; the leader and the quorum
+//! counter of the same host may stay in the kernel.
 //!
-//! While the disk takes nothing the acceptor does not vote: it drops every packet. What it had been
-//! told before stays held back, so no answer ever shows what is not on the disk.
+//! While the disk accepts no writes the acceptor does not vote: it drops every packet. Answers to earlier packets stay
+//! held back, so no answer ever shows what is not on disk.
 
 mod disk;
 mod record;
@@ -24,14 +23,13 @@ pub use record::{RestoreError, Restored};
 use crate::outbox::Dest;
 use crate::timing::Micros;
 
-/// How long an acceptor waits before it tries again to write to a disk that failed.
+/// How long an acceptor waits before it retries a write to a failed disk.
 const RETRY_US: Micros = 500_000;
 
-/// See the module.
 #[derive(Debug)]
 pub struct AcceptorJournal {
     geometry: Geometry,
-    /// Changes of registers so far; those that records were made of; those that are on the disk.
+    /// Number of register changes so far; those with records; those on disk.
     changed: u64,
     recorded: u64,
     synced: u64,
@@ -39,46 +37,46 @@ pub struct AcceptorJournal {
     is_in_partitions: Vec<bool>,
     slots: Vec<(usize, usize)>,
     holds: Option<Holds>,
-    /// Its record is not written yet.
+    /// Its record has not been written yet.
     holds_changed: bool,
-    /// The disk is to have everything anew.
+    /// The whole state must be written again.
     all: bool,
     held: Vec<Held>,
     held_bytes: Vec<u8>,
-    /// How many of the answers held have left.
+    /// How many of the held answers have been sent.
     left: usize,
     retry_at: Option<Micros>,
     refused: u64,
 }
 
-/// For which epoch the votes of an acceptor are complete, as its control plane says.
+/// The epoch for which an acceptor's votes are complete, according to its control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holds {
-    /// The epoch it began with these votes.
+    /// The epoch that it entered with these votes.
     pub epoch: u32,
-    /// The epoch whose votes were merged into them; 0: it began empty.
+    /// The epoch whose votes were merged into them; 0: it started empty.
     pub base: u32,
 }
 
-/// What a reconfiguration has changed of an acceptor.
+/// What a reconfiguration has changed in an acceptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconfigured {
-    /// Registers of partitions.
+    /// Partition registers.
     Registers,
-    /// Slots too.
+    /// Slots as well.
     Slots,
 }
 
-/// An answer, and how many changes must be on the disk before it may leave.
+/// An answer, and how many changes must be on disk before it may be sent.
 #[derive(Debug)]
 struct Held {
     after: u64,
     dest: Dest,
-    /// Where in the bytes it ends.
+    /// Its end offset in the bytes.
     end: usize,
 }
 
-/// What of the acceptor a packet can change.
+/// The part of the acceptor's state that a packet can change.
 #[derive(PartialEq, Eq)]
 struct Watch {
     acceptor: AcceptorView,
@@ -86,7 +84,7 @@ struct Watch {
 }
 
 impl AcceptorJournal {
-    /// For a switch of these sizes whose registers are as the disk has them.
+    /// For a switch of these sizes whose registers match the disk.
     pub fn new(geometry: Geometry) -> AcceptorJournal {
         AcceptorJournal {
             geometry,
@@ -107,7 +105,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Is a packet for the acceptor of its host?
+    /// Whether a packet is for this host's acceptor.
     pub fn is_for_acceptor(header: &Header) -> bool {
         match header.kind {
             Type::Phase1A | Type::Phase2A => true,
@@ -118,8 +116,8 @@ impl AcceptorJournal {
         }
     }
 
-    /// Let the switch handle a packet for the acceptor, `buffer[..len_bytes]`, whose header this is.
-    /// Keeps the answer. True if the packet is for the host's state machines after all.
+    /// Let the switch handle a packet for the acceptor, `buffer[..len_bytes]`, with this header. Keeps the answer.
+    /// Returns true if the packet is for the host's state machines after all.
     pub fn handle(
         &mut self,
         switch: &SoftSwitch,
@@ -156,8 +154,7 @@ impl AcceptorJournal {
         false
     }
 
-    /// Partition and slot that a packet is about; those of a wrong packet, which changes nothing, are
-    /// those of a right one.
+    /// Partition and slot of a packet; an invalid packet, which changes nothing, maps to those of a valid one.
     fn place(&self, header: &Header) -> (usize, usize) {
         let Geometry {
             partitions,
@@ -186,17 +183,17 @@ impl AcceptorJournal {
         }
     }
 
-    /// What the journal began with.
+    /// Set the initial state of the journal.
     pub(crate) fn set_holds(&mut self, holds: Option<Holds>) {
         self.holds = holds;
     }
 
-    /// For which epoch the votes are complete.
+    /// The epoch for which the votes are complete.
     pub fn holds(&self) -> Option<Holds> {
         self.holds
     }
 
-    /// A reconfiguration has changed the acceptor: it is to be written, as if packets had done it.
+    /// A reconfiguration has changed the acceptor: write the changes as if packets had made them.
     pub fn reconfigured(&mut self, what: Reconfigured, holds: Option<Holds>) {
         self.changed += 1;
         if holds.is_some() && self.holds != holds {
@@ -210,7 +207,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Is there something to write and sync now, or to try again?
+    /// Whether there is something to write and sync, or to retry, now.
     pub fn wants_sync(&self, now: Micros) -> bool {
         match self.retry_at {
             Some(at) => now >= at,
@@ -218,16 +215,16 @@ impl AcceptorJournal {
         }
     }
 
-    /// When to sync, if only time has to pass for it.
+    /// When to sync, if only time must pass before it.
     pub fn due(&self) -> Micros {
         self.retry_at.unwrap_or(Micros::MAX)
     }
 
-    /// Hand out records of all changes that none was made of yet. Returns how many changes there
-    /// are up to here, for [`AcceptorJournal::synced`].
+    /// Append records of all changes that have none yet. Returns the number of changes up to here, for
+    /// [`AcceptorJournal::synced`].
     ///
     /// # Panics
-    /// If a slot stays taken: nobody but this host's thread takes slots.
+    /// If a slot stays taken: only this host's thread takes slots.
     pub fn record(&mut self, registers: &Registers, append: &mut dyn FnMut(&[u8])) -> u64 {
         for partition in self.partitions.drain(..) {
             self.is_in_partitions[partition] = false;
@@ -243,7 +240,7 @@ impl AcceptorJournal {
         self.recorded
     }
 
-    /// Hand out records of all that counts: registers, and slots that are not below the floor.
+    /// Append records of the whole live state: registers, and slots that are not below the floor.
     fn record_all(&self, registers: &Registers, append: &mut dyn FnMut(&[u8])) {
         let geometry = self.geometry;
         for partition in 0..geometry.partitions {
@@ -262,12 +259,12 @@ impl AcceptorJournal {
         }
     }
 
-    /// Is everything to be written anew?
+    /// Whether the whole state must be written again.
     pub(crate) fn wants_all(&self) -> bool {
         self.all
     }
 
-    /// The first `changes` changes are on the disk, all that were recorded.
+    /// The first `changes` changes, which are all that were recorded, are on disk.
     pub fn synced(&mut self, changes: u64) {
         assert!(
             changes <= self.recorded,
@@ -278,13 +275,13 @@ impl AcceptorJournal {
         self.retry_at = None;
     }
 
-    /// The disk did not take what was recorded; it is written again at the next try. No votes until
-    /// then. True if this is news.
+    /// The disk rejected what was recorded; it is written again at the next attempt. No votes until then. Returns true
+    /// for the first failure in a row.
     pub fn failed(&mut self, now: Micros) -> bool {
         self.retry_at.replace(now + RETRY_US).is_none()
     }
 
-    /// Send the answers that may leave, in order.
+    /// Send the answers that may be sent, in order.
     pub fn release(&mut self, send: &mut dyn FnMut(Dest, &[u8])) {
         let mut start = match self.left {
             0 => 0,
@@ -303,12 +300,12 @@ impl AcceptorJournal {
         self.left = 0;
     }
 
-    /// Packets dropped because the disk takes nothing.
+    /// Number of packets dropped because the disk accepts no writes.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Does the acceptor vote? Not while the disk takes nothing.
+    /// Whether the acceptor has stopped voting because the disk accepts no writes.
     pub fn is_stalled(&self) -> bool {
         self.retry_at.is_some()
     }

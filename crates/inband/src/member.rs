@@ -89,8 +89,8 @@ pub enum MemberCommand {
 /// Options of `inband member begin-anew`.
 #[derive(Debug, Args)]
 pub struct BeginAnewArgs {
-    /// The last instance applied of every log, the most that any replica has. Needed only if a replica is
-    /// not there to say: then `inband inspect` of its data shows it. What contradicts the others is refused.
+    /// The last applied instance of each log, the highest of all replicas. Needed only if a replica cannot report it:
+    /// then `inband inspect` of its data shows it. Values that contradict other replicas are refused.
     #[arg(long, value_delimiter = ',', value_name = "N[,N...]")]
     applied: Vec<u64>,
     /// Configuration of any host of the cluster. (`inband up` does this itself.)

@@ -44,8 +44,8 @@ pub struct UpArgs {
     /// Where the packet roles run: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Partitions of the key space, each with a log, a leader and a store of its own. Keys are spread
-    /// by their Redis Cluster hash slot modulo this number. It stays what it was at the first start.
+    /// Partitions of the key space, each with its own log, leader and store. Keys are distributed by their Redis
+    /// Cluster hash slot modulo this number. It is fixed at the first start.
     #[arg(long, default_value_t = 1, value_name = "P")]
     partitions: u32,
     /// Hosts that only lead. The leaders of the partitions are distributed over them and the replicas.

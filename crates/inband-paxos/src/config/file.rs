@@ -1,6 +1,5 @@
-//! What the file may contain, each value with its place, and the checks that turn it into a
-//! [`Config`]. Values are read loosely and checked here, so that a message can name the limit
-//! instead of a Rust type.
+//! The contents of the file, each value with its position, and the checks that turn it into a [`Config`]. Values are
+//! read loosely and checked here, so that messages can name a limit instead of a Rust type.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -16,7 +15,7 @@ use super::{
     DEFAULT_RING_SLOTS,
 };
 
-/// A mistake and the byte of the text it is at.
+/// A mistake and its byte offset in the text.
 pub(super) struct Mistake {
     pub(super) at: usize,
     pub(super) message: String,
@@ -143,7 +142,7 @@ fn integer(key: &str, value: &Spanned<i64>, allowed: RangeInclusive<u64>) -> Res
     }
 }
 
-/// As [`integer`], with a default; the caller's ranges guarantee that the result fits in `u32`.
+/// Like [`integer`], with a default; the callers' ranges guarantee that the result fits in `u32`.
 fn integer_or(
     key: &str,
     value: &Option<Spanned<i64>>,

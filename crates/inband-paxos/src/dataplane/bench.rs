@@ -1,6 +1,6 @@
-//! What the programs cost, measured by test runs on this machine: a program is run many times on a
-//! frame in memory, without an interface. Ratios to the baselines of the same run are meaningful;
-//! absolute figures depend on the machine and on what else it does.
+//! The cost of the programs, measured by test runs on this machine: a program is run many times on a frame in memory,
+//! without an interface. Ratios to the baselines of the same run are meaningful; absolute figures depend on the machine
+//! and its load.
 
 pub mod capacity;
 
@@ -22,7 +22,7 @@ use super::xdp::rig::Rig;
 /// Value lengths measured, in bytes.
 const VALUE_LENGTHS: [usize; 3] = [64, 512, 1376];
 const EPOCH: u32 = 1;
-/// Counters of packets that take the ordinary way.
+/// Counters of packets on the normal path.
 const ORDINARY: [&str; 5] = [
     "leader_stamped",
     "acceptor_voted",
@@ -36,35 +36,35 @@ const GEOMETRY: Geometry = Geometry {
     ring_slots: 1024,
 };
 
-/// What a packet that is not Inband's pays.
+/// The overhead for a packet that is not Inband's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassthroughCost {
     /// "tcp" or "udp".
     pub packet: &'static str,
-    /// With a program that passes everything, in ns a packet.
+    /// With a program that passes everything, in ns per packet.
     pub bare_ns: f64,
-    /// With ours, in ns a packet.
+    /// With the dispatch program, in ns per packet.
     pub dispatch_ns: f64,
 }
 
-/// What a role's packet takes, dispatch included.
+/// The cost of a role's packet, dispatch included.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoleCost {
-    /// "leader", "acceptor" or "quorum" (a third of its packets hands a value up).
+    /// "leader", "acceptor" or "quorum" (a third of its packets pass a value to user space).
     pub role: &'static str,
-    /// Packets carry tags: checked first, made again last.
+    /// Packets carry tags, which are checked first and recomputed last.
     pub authenticated: bool,
     /// Length of the packets' values in bytes.
     pub value_len_bytes: usize,
     /// Slots of the ring.
     pub ring_slots: usize,
-    /// In ns a packet, without the test's own work.
+    /// In ns per packet, without the overhead of the test itself.
     pub ns: f64,
-    /// The test's own work, which was subtracted, in ns a packet.
+    /// The overhead of the test itself, which was subtracted, in ns per packet.
     pub driver_ns: f64,
 }
 
-/// The cost of a packet that is not Inband's: our program against one that passes everything.
+/// The cost of a packet that is not Inband's: the dispatch program compared with one that passes everything.
 pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
     let roles = Roles {
         leader: true,
@@ -95,7 +95,7 @@ pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
         .collect()
 }
 
-/// The cost of a packet for each role and several lengths of value, first without and then with a key.
+/// The cost of a packet for each role and several value lengths, first without and then with a key.
 pub fn role_costs() -> Result<Vec<RoleCost>, XdpError> {
     let mut costs = Vec::new();
     for role in ["leader", "acceptor", "quorum"] {
@@ -162,7 +162,7 @@ fn role_cost(
     })
 }
 
-/// Registers with which every packet takes the ordinary way.
+/// Registers with which all packets take the normal path.
 fn prepare(rig: &Rig) {
     let epoch = u64::from(EPOCH);
     let leader = LeaderView {
@@ -183,7 +183,7 @@ fn prepare(rig: &Rig) {
     rig.registers().quorum.configure(epoch, &VOTERS);
 }
 
-/// Load bench.bpf.c beside the rig's programs and give it its frame.
+/// Load bench.bpf.c beside the rig's programs and set its frame.
 fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpError> {
     let driver = rig.load_beside("bench", objects::BENCH)?;
     driver_of(driver, frame, per_instance, VOTERS[0])
@@ -193,7 +193,7 @@ fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpErr
 mod tests {
     use super::*;
 
-    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    /// Prints the figures and checks only that they are plausible, because machines are noisy.
     #[test]
     fn costs_are_measured() {
         let passthrough = match passthrough_cost() {

@@ -8,12 +8,12 @@ use std::sync::atomic::{fence, AtomicU64, Ordering};
 use super::c;
 use inband_ground::registers::{field, registers, Shared};
 
-/// Tries to read a slot of one moment before giving up.
+/// Attempts to read a consistent slot before giving up.
 const SLOT_READ_TRIES_MAX: u32 = 1_000_000;
-/// After so many looks at a taken slot, let its holder have the CPU.
+/// After this many attempts on a taken slot, yield the CPU to its holder.
 const SLOT_READ_SPINS: u32 = 1_000;
 
-/// The leader's registers of one partition at one moment.
+/// A view of the leader's registers of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct LeaderView {
@@ -24,7 +24,7 @@ pub struct LeaderView {
 }
 
 registers!(
-    /// Leaders, one a partition.
+    /// Leader registers, one per partition.
     LeaderRegisters of c::ib_leader_regs
 );
 
@@ -40,7 +40,7 @@ impl LeaderRegisters {
         }
     }
 
-    /// Start stamping: `view.round` must never have been used before by anyone.
+    /// Start stamping. `view.round` must never have been used before by any node.
     pub fn activate(&self, partition: usize, view: LeaderView) {
         assert!(view.round != 0 && view.next >= view.floor && view.next > 0);
         self.deactivate(partition);
@@ -60,7 +60,7 @@ impl LeaderRegisters {
         );
     }
 
-    /// Set the registers as they are given: for tests, of a leader that gets no packets meanwhile.
+    /// Set the registers to the given values: for tests with a leader that receives no packets meanwhile.
     pub fn restore(&self, partition: usize, view: LeaderView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(field!(self, partition, c::ib_leader_regs, next), view.next);
@@ -84,7 +84,7 @@ impl LeaderRegisters {
     }
 }
 
-/// The acceptor's registers of one partition at one moment.
+/// A view of the acceptor's registers of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct AcceptorView {
@@ -96,7 +96,7 @@ pub struct AcceptorView {
 }
 
 registers!(
-    /// Acceptors, one a partition.
+    /// Acceptor registers, one per partition.
     AcceptorRegisters of c::ib_acceptor_regs
 );
 
@@ -130,7 +130,7 @@ impl AcceptorRegisters {
         );
     }
 
-    /// Set the registers as they are given: of an acceptor that gets no packets meanwhile.
+    /// Set the registers to the given values, on an acceptor that receives no packets meanwhile.
     pub fn restore(&self, partition: usize, view: AcceptorView) {
         self.start(partition, view.epoch, view.floor, false);
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
@@ -148,29 +148,29 @@ impl AcceptorRegisters {
         );
     }
 
-    /// Stop voting and raise the epoch to at least `epoch`, then fence: slots read afterwards hold
-    /// every vote of a lower epoch that will ever be cast. A packet program that read the registers
-    /// before this has its slot taken, or sees the change when it reads them again.
+    /// Stop voting and raise the epoch to at least `epoch`, then fence: slots read afterwards hold every vote of a
+    /// lower epoch that will ever be cast. A packet program that read the registers before this either holds its slot,
+    /// or sees the change when it reads them again.
     pub fn seal(&self, partition: usize, epoch: u64) {
         field!(self, partition, c::ib_acceptor_regs, voting).store(0, Ordering::SeqCst);
         field!(self, partition, c::ib_acceptor_regs, epoch).fetch_max(epoch, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Before slots of a sealed acceptor are replaced by merged ones: whoever reads it in between finds
-    /// no slot taken away from above its floor.
+    /// Called before the slots of a sealed acceptor are replaced by merged ones, so that a concurrent reader never
+    /// misses a slot above the floor.
     pub fn adopt(&self, partition: usize, promise: u64, floor: u64, highest: u64) {
         field!(self, partition, c::ib_acceptor_regs, promise).fetch_max(promise, Ordering::SeqCst);
         field!(self, partition, c::ib_acceptor_regs, floor).fetch_max(floor, Ordering::SeqCst);
         field!(self, partition, c::ib_acceptor_regs, highest).fetch_max(highest, Ordering::SeqCst);
     }
 
-    /// After slots of a sealed acceptor were replaced: no vote lies above `highest` any more.
+    /// Called after the slots of a sealed acceptor have been replaced: there is no vote above `highest` any more.
     pub fn adopted(&self, partition: usize, highest: u64) {
         field!(self, partition, c::ib_acceptor_regs, highest).store(highest, Ordering::SeqCst);
     }
 
-    /// Vote in the epoch that the acceptor was sealed for.
+    /// Start voting in the epoch for which the acceptor was sealed.
     pub fn open(&self, partition: usize) {
         field!(self, partition, c::ib_acceptor_regs, voting).store(1, Ordering::SeqCst);
     }
@@ -185,7 +185,7 @@ impl AcceptorRegisters {
     }
 }
 
-/// One slot of an acceptor's ring at one moment.
+/// A consistent view of one slot of an acceptor's ring.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SlotView {
@@ -200,7 +200,7 @@ pub struct SlotView {
     pub value: Vec<u8>,
 }
 
-/// The acceptors' rings: slots, and apart from them what long values have more.
+/// The acceptors' rings: slots, and separately the tails of long values.
 pub struct Ring {
     slots: Shared<c::ib_slot>,
     /// Indexed like the slots.
@@ -208,13 +208,13 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of a program's two maps, which are equally long.
+    /// A ring over a program's two maps, which must have the same length.
     pub fn new(slots: Shared<c::ib_slot>, tails: Shared<c::ib_tail>) -> Ring {
         assert_eq!(slots.count(), tails.count(), "every slot has a tail");
         Ring { slots, tails }
     }
 
-    /// Zeroed memory of this process.
+    /// A ring in zeroed memory of this process.
     pub fn zeroed(count: usize) -> Ring {
         Ring::new(Shared::zeroed(count), Shared::zeroed(count))
     }
@@ -229,13 +229,13 @@ impl Ring {
         &self.tails
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes() + self.tails.memory_bytes()
     }
 
-    /// The words of a slot and its tail, each read whole; of one moment only if nobody writes
-    /// meanwhile.
+    /// The words of a slot and its tail, each read atomically; consistent with each other only if there are no
+    /// concurrent writes.
     pub fn words(&self, index: usize) -> Vec<u64> {
         [self.slots.words(index), self.tails.words(index)].concat()
     }
@@ -251,15 +251,15 @@ impl Ring {
         }
     }
 
-    /// Copy a slot of one moment: waits while it is taken and reads again if it changed.
-    /// `None` if it stayed taken for the bounded number of tries.
+    /// Copy a slot consistently: waits while it is taken and retries if it changed. `None` if it stayed taken for the
+    /// maximum number of attempts.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
         let sequence = field!(self.slots, index, c::ib_slot, sequence);
         for attempt in 0..SLOT_READ_TRIES_MAX {
             let before = sequence.load(Ordering::Acquire);
             if before & 1 == 1 {
-                // A packet program holds a slot for nanoseconds, but a soft switch's thread may have
-                // lost its CPU to us.
+                // A packet program holds a slot for nanoseconds, but a soft switch's thread may have been preempted by
+                // this one.
                 if attempt < SLOT_READ_SPINS {
                     std::hint::spin_loop();
                 } else {
@@ -276,14 +276,14 @@ impl Ring {
         None
     }
 
-    /// Grows whenever the slot changes; odd while it is taken.
+    /// Increases whenever the slot changes; odd while it is taken.
     pub fn sequence(&self, index: usize) -> u64 {
         let sequence = field!(self.slots, index, c::ib_slot, sequence);
         sequence.load(Ordering::Acquire)
     }
 
-    /// Instance of a slot, round promised for it and round of its vote: any change of the slot changes
-    /// one of them. Of one moment only if it gets no packets meanwhile.
+    /// Instance of a slot, round promised for it and round of its vote: any change of the slot changes one of them.
+    /// Consistent only if it receives no packets meanwhile.
     pub fn rounds(&self, index: usize) -> [u64; 3] {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         [
@@ -318,8 +318,8 @@ impl Ring {
         }
     }
 
-    /// Set a slot of a sealed acceptor, taking it like a packet program: one that took it before the
-    /// seal finishes first. False if it stayed taken for the bounded number of tries.
+    /// Replace a slot of a sealed acceptor, taking it as a packet program does: a program that took it before the seal
+    /// finishes first. Returns false if it stayed taken for the maximum number of attempts.
     ///
     /// # Panics
     /// If the value is longer than a slot's room.
@@ -345,7 +345,7 @@ impl Ring {
         false
     }
 
-    /// Set a slot as it is given: of a slot that gets no packets meanwhile.
+    /// Set a slot to the given contents, while it receives no packets.
     ///
     /// # Panics
     /// If the value is longer than a slot's room.
@@ -406,7 +406,7 @@ pub struct CountView {
     pub digest: u64,
     /// Bitmap of the members that voted.
     pub members: u64,
-    /// The value is safely up.
+    /// The value was passed to user space.
     pub done: bool,
 }
 
@@ -416,7 +416,7 @@ registers!(
 );
 
 impl CountRegisters {
-    /// Read a count; of one moment only if it gets no packets meanwhile.
+    /// Read a count; consistent only if it receives no packets meanwhile.
     pub fn counted(&self, index: usize) -> CountView {
         let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
         CountView {
@@ -429,7 +429,7 @@ impl CountRegisters {
         }
     }
 
-    /// Set a count as it is given: for tests, of a slot that gets no packets meanwhile.
+    /// Set a count to the given contents: for tests, while it receives no packets.
     pub fn restore(&self, index: usize, view: CountView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(
@@ -465,8 +465,8 @@ registers!(
 );
 
 impl QuorumRegisters {
-    /// Set the members of an epoch: acceptors' node ids; a majority of them decides.
-    /// Only before the counter gets packets of that epoch.
+    /// Set the members of an epoch: acceptors' node ids, a majority of which decides. Must precede the counter's first
+    /// packet of that epoch.
     pub fn configure(&self, epoch: u64, members: &[u8]) {
         assert!(!members.is_empty() && members.len() <= c::IB_ACCEPTORS_MAX as usize);
         let mut bits = [0u8; 256];

@@ -7,7 +7,7 @@ pub const INCARNATION_MAX: u64 = (1 << c::IB_ROUND_INCARNATION_BITS) - 1;
 /// Highest counter a round can carry.
 pub const COUNTER_MAX: u64 = (1 << c::IB_ROUND_COUNTER_BITS) - 1;
 
-/// A round could not be made: a part of it does not fit its bits. Never wrapped.
+/// A component of a round does not fit its bits. Values never wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{part} {value} is over the limit of {limit} that a round can carry; the cluster must be started anew from its data")]
 pub struct RoundOverflow {
@@ -16,7 +16,7 @@ pub struct RoundOverflow {
     limit: u64,
 }
 
-/// Pack a round. Rounds of one owner are ordered by counter; no two owners ever make the same one.
+/// Pack a round. Rounds of one owner are ordered by counter; two owners never produce the same round.
 pub fn round(counter: u64, incarnation: u64, node: u8) -> Result<u64, RoundOverflow> {
     if counter > COUNTER_MAX {
         return Err(RoundOverflow {
@@ -41,7 +41,7 @@ pub fn counter(round: u64) -> u64 {
     round >> (c::IB_ROUND_INCARNATION_BITS + c::IB_ROUND_NODE_BITS)
 }
 
-/// The node that owns a round; 0 for the round 0 that nobody owns.
+/// The node that owns a round; 0 for round 0, which has no owner.
 pub fn owner(round: u64) -> u8 {
     (round & 0xff) as u8
 }
@@ -51,7 +51,7 @@ pub fn process(round: u64) -> u64 {
     round & ((1 << (c::IB_ROUND_INCARNATION_BITS + c::IB_ROUND_NODE_BITS)) - 1)
 }
 
-/// The smallest round of this owner above `seen`.
+/// The lowest round of this owner above `seen`.
 pub fn next_above(seen: u64, incarnation: u64, node: u8) -> Result<u64, RoundOverflow> {
     round(counter(seen) + 1, incarnation, node)
 }

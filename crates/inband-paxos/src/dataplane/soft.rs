@@ -1,7 +1,7 @@
-//! The soft switch: the native build of the roles on memory of this process.
+//! The soft switch: the native build of the roles, in memory of this process.
 //!
-//! It is the default backend, the simulator's and the vectors'. Handling a packet is thread-safe,
-//! allocates nothing and never waits.
+//! It is the default backend, and is also used by the simulator and the test vectors. Handling a packet is thread-safe,
+//! does not allocate and never blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::registers::{AcceptorRegisters, CountRegisters, LeaderRegisters, Quoru
 use super::wire::PACKET_LEN_MAX_BYTES;
 use super::{c, Paxos};
 
-/// Bytes of a slot of an acceptor's ring.
+/// Size of a slot of an acceptor's ring.
 pub const ACCEPTOR_SLOT_LEN_BYTES: usize = size_of::<c::ib_slot>() + size_of::<c::ib_tail>();
-/// Bytes of a slot of a quorum counter's ring.
+/// Size of a slot of a quorum counter's ring.
 pub const COUNT_SLOT_LEN_BYTES: usize = size_of::<c::ib_count_slot>();
 
-/// Which roles a host runs.
+/// The roles that a host runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Roles {
     /// Stamps requests.
@@ -39,7 +39,7 @@ impl Roles {
     }
 }
 
-/// Sizes of a switch.
+/// Dimensions of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of partitions, 1..=1024.
@@ -49,7 +49,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// What a program of these sizes is loaded with.
+    /// The settings with which a program of this geometry is loaded.
     pub(crate) fn settings(self, common: c::ib_settings) -> Settings {
         let own = c::ib_paxos_settings {
             ring_slots: self.ring_slots as u32,
@@ -58,7 +58,7 @@ impl Geometry {
         Settings::new(common, &own)
     }
 
-    /// Are the sizes within the limits? If not, which one is not.
+    /// Check that the sizes are within the limits; the error says which one is not.
     pub fn validate(self) -> Result<(), String> {
         let partitions = 1..=c::IB_PARTITIONS_MAX as usize;
         if !partitions.contains(&self.partitions) {
@@ -81,25 +81,25 @@ impl Geometry {
 /// What to do with a packet that was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Forget it.
+    /// Discard it.
     Drop,
     /// For the host's own state machines, unchanged.
     Pass,
-    /// Rewritten: send to whoever sent it.
+    /// Rewritten: send it back to the sender.
     Back,
-    /// Rewritten: a copy to every acceptor.
+    /// Rewritten: send a copy to every acceptor.
     ToAcceptors,
-    /// Rewritten: a copy to every learner.
+    /// Rewritten: send a copy to every learner.
     ToLearners,
-    /// A majority is reached: hand the value to the host's learner.
+    /// A majority is reached: pass the value to the host's learner.
     Up,
 }
 
 /// All registers of a host: a soft switch's own memory, or a view of an XDP program's maps.
 pub struct Registers {
-    /// Leader registers, one a partition.
+    /// Leader registers, one per partition.
     pub leader: LeaderRegisters,
-    /// Acceptor registers, one a partition.
+    /// Acceptor registers, one per partition.
     pub acceptor: AcceptorRegisters,
     /// The acceptors' rings: partition * ring_slots + (instance % ring_slots).
     pub ring: Ring,
@@ -110,7 +110,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Zeroed registers in memory of this process; roles that do not run get one slot only.
+    /// Zeroed registers in memory of this process; roles that do not run get only one slot.
     pub fn new(geometry: Geometry, roles: Roles) -> Registers {
         geometry.validate().expect("sizes are within the limits");
         let slots = geometry.partitions * geometry.ring_slots;
@@ -123,7 +123,7 @@ impl Registers {
         }
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.leader.memory_bytes()
             + self.acceptor.memory_bytes()
@@ -202,12 +202,12 @@ impl SoftSwitch {
         &self.registers
     }
 
-    /// Make every hand-off of a decided value fail, as a full ring buffer does (tests, simulator).
+    /// Make every hand-over of a decided value fail, as a full ring buffer does (tests, simulator).
     pub fn set_hand_off_fails(&mut self, fails: bool) {
         self.raw.hand_off_fails = u32::from(fails);
     }
 
-    /// Counters by name, those that are not zero.
+    /// Non-zero counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.counters.by_name::<Paxos>()
     }

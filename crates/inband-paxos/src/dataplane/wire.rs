@@ -26,7 +26,7 @@ inband_ground::message_types!(
 );
 
 impl Type {
-    /// Requests that are padded to full size, so that the answer fits (`msg.h`).
+    /// Requests that are padded to full size so that the answer fits (`msg.h`).
     pub fn is_padded(self) -> bool {
         matches!(self, Type::Phase1A | Type::Learn)
     }
@@ -66,7 +66,7 @@ inband_ground::header!(
 );
 
 impl Header {
-    /// A header with everything else zero.
+    /// A header with all other fields zero.
     pub fn new(kind: Type, node: u16, epoch: u32) -> Header {
         Header {
             node,
@@ -76,8 +76,8 @@ impl Header {
     }
 }
 
-/// Split a UDP payload into header and value. The same checks as `ib_paxos_parse`, for the packets that
-/// reach user space.
+/// Split a UDP payload into header and value, with the same checks as `ib_paxos_parse`, for packets that reach user
+/// space.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (byte, value) = checked(packet)?;
     let kind = Type::from_wire(byte)?;
@@ -87,15 +87,16 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     Ok((Header::read(kind, packet), value))
 }
 
-/// Append the packet to `out`, with the value's checksum; requests whose answer carries a value are padded to full size.
+/// Append the packet to `out`, with the value's checksum; requests whose answer carries a value are padded to full
+/// size.
 ///
 /// # Panics
-/// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check what users give them.
+/// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check user input.
 pub fn emit(header: &Header, value: &[u8], out: &mut Vec<u8>) {
     emit_padded_to(PACKET_LEN_MAX_BYTES, header, value, out);
 }
 
-/// The same for a network that takes no longer packets than this: none is padded beyond it.
+/// The same for a network with this maximum packet length: no packet is padded beyond it.
 pub fn emit_padded_to(
     packet_len_max_bytes: usize,
     header: &Header,

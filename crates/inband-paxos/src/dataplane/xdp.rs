@@ -1,11 +1,10 @@
 //! The roles as XDP programs on a network interface of this host.
 //!
-//! [`XdpHost::load`] loads the programs, ties them together and attaches them; they are detached
-//! when it is dropped or its process dies. Registers are mapped into this process: the same type, and
-//! the same atomic steps, as the soft switch's.
+//! [`XdpHost::load`] loads the programs, links them and attaches them; they are detached when it is dropped or its
+//! process dies. Registers are mapped into this process, with the same types and the same atomic steps as the soft
+//! switch's.
 //!
-//! Packets that the roles do not handle reach the host's ordinary UDP socket, bound to
-//! [`XdpSpec::address`].
+//! Packets that the roles do not handle reach the host's ordinary UDP socket, bound to [`XdpSpec::address`].
 
 pub(crate) mod programs;
 pub mod rig;
@@ -37,29 +36,29 @@ pub struct XdpSpec {
     pub roles: Roles,
     /// Sizes of the registers.
     pub geometry: Geometry,
-    /// This host's address as its peers know it. Only UDP packets to it are Inband's.
+    /// This host's address as known to its peers. Only UDP packets to this address are Inband's.
     pub address: SocketAddrV4,
-    /// The interface that has the address.
+    /// The interface with that address.
     pub interface: String,
     /// Native or generic.
     pub mode: XdpMode,
-    /// Where a leader's PHASE2A go.
+    /// Destinations of a leader's PHASE2A.
     pub acceptors: Vec<Peer>,
-    /// Where an acceptor's PHASE2B go.
+    /// Destinations of an acceptor's PHASE2B.
     pub learners: Vec<Peer>,
     /// Size of the ring buffer of decided values: a power of two, at least 64 KiB.
     pub ring_buffer_bytes: usize,
-    /// Make the loopback pair even if no peer is local, for [`XdpHost::send_local`].
+    /// Create the loopback pair even if no peer is local, for [`XdpHost::send_local`].
     pub loopback: bool,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and outgoing packets carry one.
     pub keys: Option<Keys>,
 }
 
-/// Roles of this host, running as XDP programs. Dropping it detaches them.
+/// A host's roles, running as XDP programs. Dropping it detaches them.
 pub struct XdpHost {
-    // Attachments go before the programs' maps, the loopback pair (in `multicast`) last.
+    // Attachments are dropped before the programs' maps, the loopback pair (in `multicast`) last.
     attachments: Vec<Attachment>,
-    /// What was sent and did not leave; `None`: this kernel does not say.
+    /// Counts sent packets that did not leave the host; `None`: this kernel does not report it.
     lost: Option<Lost>,
     programs: Programs,
     spec: XdpSpec,
@@ -152,9 +151,9 @@ impl XdpHost {
         Ok(host)
     }
 
-    /// Send to other members from now on. What is sent while this changes may miss some of them; a
-    /// member whose hardware address was known is addressed without a break. To be called in the
-    /// interface's network namespace, as [`XdpHost::load`].
+    /// Change the multicast groups. Packets sent during the change may miss some members; a member whose hardware
+    /// address was known is reached without interruption. Must be called in the interface's network namespace, as
+    /// [`XdpHost::load`].
     pub fn set_groups(
         &mut self,
         acceptors: Vec<Peer>,
@@ -181,7 +180,7 @@ impl XdpHost {
         Ok(())
     }
 
-    /// Other keys from now on. Without keys at the start there are none.
+    /// Replace the keys. Has no effect if there were none at the start.
     pub fn set_keys(&mut self, keys: Keys) -> Result<(), XdpError> {
         if self.spec.keys.is_some() {
             self.programs.set_keys(&keys)?;
@@ -190,34 +189,33 @@ impl XdpHost {
         Ok(())
     }
 
-    /// The registers, shared with the programs; whoever holds them may outlive the programs.
+    /// The registers, shared with the programs; they may outlive the programs.
     pub fn registers(&self) -> &Arc<Registers> {
         &self.programs.registers
     }
 
-    /// Counters by name, summed over the CPUs, those that are not zero.
+    /// Non-zero counters by name, summed over the CPUs.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         let mut counters = self.programs.counters()?;
         lost::add(&self.lost, &mut counters)?;
         Ok(counters)
     }
 
-    /// Hand each decided packet (PHASE2B, header and value) to `deliver`, without waiting. Returns
-    /// how many there were.
+    /// Pass each decided packet (PHASE2B, header and value) to `deliver`, without waiting. Returns how many there were.
     pub fn decided(&mut self, deliver: impl FnMut(&[u8])) -> usize {
         self.programs.up.as_mut().map_or(0, |up| up.poll(deliver))
     }
 
-    /// Say whether this process polls [`decided`](Self::decided) in a loop. While it does it is not
-    /// woken through [`decided_fd`](Self::decided_fd), which saves an interrupt a value. After saying
-    /// `false`, call `decided` once more before waiting: what came before it wakes nobody.
+    /// Set whether this process polls [`decided`](Self::decided) in a loop. While it does, it is not woken through
+    /// [`decided_fd`](Self::decided_fd), which saves an interrupt per value. After setting `false`, call `decided` once
+    /// more before waiting: earlier packets cause no wake-up.
     pub fn set_polling(&self, polling: bool) {
         if let Some(word) = &self.programs.polling {
             word.set(0, u64::from(polling));
         }
     }
 
-    /// Would [`decided`](Self::decided) hand something over now?
+    /// Whether [`decided`](Self::decided) would deliver something now.
     pub fn has_decided(&self) -> bool {
         self.programs.up.as_ref().is_some_and(|up| up.has_record())
     }
@@ -228,25 +226,24 @@ impl XdpHost {
         self.programs.up.as_ref().map(|up| up.fd())
     }
 
-    /// Bytes of memory that the maps take.
+    /// Memory of the maps in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.programs.memory_bytes()
     }
 
-    /// What was loaded.
     pub fn spec(&self) -> &XdpSpec {
         &self.spec
     }
 
-    /// Look the peers' hardware addresses up in the kernel's tables, and have the kernel resolve or
-    /// confirm them. Call until it returns nothing, and every second or so from then on. Returns the
-    /// peers that are not resolved; one that was stays addressed as before.
+    /// Look up the peers' hardware addresses in the kernel's tables, and have the kernel resolve or confirm them. Call
+    /// until it returns nothing, and about every second from then on. Returns the unresolved peers; one that was
+    /// resolved before keeps its address.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
     }
 
-    /// Hand a packet of this process to this host's own roles. Answers come to the UDP socket bound
-    /// to [`XdpSpec::address`], as if from itself.
+    /// Pass a packet of this process to this host's own roles. Answers arrive at the UDP socket bound to
+    /// [`XdpSpec::address`], as if sent by itself.
     pub fn send_local(&self, packet: &[u8]) -> Result<(), XdpError> {
         self.multicast
             .loopback()

@@ -1,4 +1,4 @@
-//! The disk under an acceptor's journal: what it starts with, and one sync for many packets.
+//! The storage of an acceptor's journal: its initial state, and one sync for many packets.
 
 use crate::dataplane::soft::{Geometry, Registers};
 use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError};
@@ -7,7 +7,7 @@ use super::record::{RestoreError, Restored, ABANDON, BEGIN, END, RESET};
 use super::AcceptorJournal;
 use crate::timing::Micros;
 
-/// The journal is written anew, with what counts, when it is this many times as long as that.
+/// The journal is rewritten with only its live contents when it is this many times as long as they are.
 const COMPACT_GROWTH: u64 = 4;
 
 /// Why an acceptor in `sync` mode did not start.
@@ -16,24 +16,24 @@ pub enum StartError {
     /// The storage failed.
     #[error("the acceptor's journal: {0}")]
     Storage(#[from] StorageError),
-    /// The journal does not fit the configuration.
+    /// The journal does not match the configuration.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// A record of another version.
+    /// The journal has a record of another version.
     #[error("the acceptor's journal has a record of a kind that this version does not know; was it written by a later one? Go back to that version")]
     UnknownRecord,
     /// The configuration is older than the journal.
     #[error("the acceptor's journal is of epoch {journal}, the configuration of epoch {config}; is this an old configuration file?")]
     Epoch {
-        /// The journal's.
+        /// The journal's epoch.
         journal: u64,
-        /// The configuration's.
+        /// The configuration's epoch.
         config: u32,
     },
 }
 
 impl StartError {
-    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    /// Whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             StartError::Storage(_) => false,
@@ -42,12 +42,12 @@ impl StartError {
     }
 }
 
-/// When an acceptor's journal rolls, and when it is written anew.
+/// When an acceptor's journal rolls over to a new file, and when it is rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskLimits {
     /// Sizes of the journal's files.
     pub journal: JournalConfig,
-    /// A journal shorter than this is not written anew.
+    /// A journal shorter than this is not rewritten.
     pub compact_min_bytes: u64,
 }
 
@@ -60,14 +60,14 @@ impl Default for DiskLimits {
     }
 }
 
-/// What an acceptor in `sync` mode starts with.
+/// The initial state of an acceptor in `sync` mode.
 #[derive(Debug)]
 pub struct AcceptorStart {
-    /// May it vote? If not, it is *recovering* until the next epoch.
+    /// Whether it may vote. If not, it is *recovering* until the next epoch.
     pub voting: bool,
-    /// Registers and votes of this epoch; `None`: it has none yet.
+    /// Registers and votes of this epoch; `None`: there are none yet.
     pub restored: Option<Restored>,
-    /// Why it has forgotten something, if it has.
+    /// Why it has lost something, if it has.
     pub damage: Option<JournalError>,
 }
 
@@ -80,12 +80,12 @@ pub struct AcceptorDisk {
     failure: Option<String>,
 }
 
-/// What came of a try to sync.
+/// The result of a sync attempt.
 #[derive(Debug)]
 pub enum Synced {
-    /// Answers may leave.
+    /// Answers may be sent.
     Done,
-    /// Answers may leave again, after the disk had failed.
+    /// Answers may be sent again, after a disk failure.
     Again,
     /// The disk failed: the acceptor stops voting.
     Failed(StorageError),
@@ -93,7 +93,7 @@ pub enum Synced {
     FailedAgain(StorageError),
 }
 
-/// What a journal holds, and whether all its records are known.
+/// Replay a journal. Also returns whether all its records are known.
 fn replay(
     storage: Box<dyn Storage>,
     config: JournalConfig,
@@ -107,8 +107,9 @@ fn replay(
 }
 
 impl AcceptorDisk {
-    /// Open the journal in `storage`, which is its own and can be opened twice. `has_entered`: by a
-    /// note that is not in this storage, the acceptor has entered `epoch` or a later one before.
+    /// Open the journal in `storage`, which must be used for nothing else and must support being opened twice.
+    /// `has_entered`: according to a note outside of this storage, the acceptor has entered `epoch` or a later one
+    /// before.
     pub fn open(
         storage: &mut dyn FnMut() -> Result<Box<dyn Storage>, StorageError>,
         limits: DiskLimits,
@@ -133,7 +134,7 @@ impl AcceptorDisk {
                 restored: Some(restored),
                 damage,
             },
-            // An empty journal of an acceptor that has been in this epoch is a lost one.
+            // An empty journal of an acceptor that has been in this epoch is a lost journal.
             _ => AcceptorStart {
                 voting: damage.is_none() && !has_entered,
                 restored: None,
@@ -143,8 +144,8 @@ impl AcceptorDisk {
         Ok((disk, start))
     }
 
-    /// The same for an acceptor whose control plane says when it votes: it has whatever the journal
-    /// holds, and does not vote yet.
+    /// The same for an acceptor whose control plane decides when it votes: it has what the journal holds, and does not
+    /// vote yet.
     pub fn resume(
         storage: &mut dyn FnMut() -> Result<Box<dyn Storage>, StorageError>,
         limits: DiskLimits,
@@ -187,8 +188,8 @@ impl AcceptorDisk {
         Ok((disk, start))
     }
 
-    /// The acceptor enters the epoch with these registers and an empty ring. From now on the journal
-    /// says so, and the note outside of it may.
+    /// The acceptor enters the epoch with these registers and an empty ring. On return the journal records that, and
+    /// the note outside of it may be updated.
     pub fn enter(
         &mut self,
         acceptor: &AcceptorJournal,
@@ -200,7 +201,7 @@ impl AcceptorDisk {
         })
     }
 
-    /// Everything anew, and nothing of what was before: all of it or, after a power cut, nothing.
+    /// Replace all contents: after a power failure either all of the new contents are there, or none.
     fn rewrite(
         &mut self,
         acceptor: &AcceptorJournal,
@@ -213,7 +214,7 @@ impl AcceptorDisk {
         })
     }
 
-    /// Write and sync what has changed.
+    /// Write and sync all changes.
     pub fn sync(
         &mut self,
         now: Micros,
@@ -248,7 +249,7 @@ impl AcceptorDisk {
         }
     }
 
-    /// Write the journal anew if it is much longer than what counts. All changes are committed.
+    /// Rewrite the journal if it is much longer than its live contents. All changes must be committed.
     fn compact(&mut self, acceptor: &AcceptorJournal, registers: &Registers) {
         if self.journal.len_bytes() < self.compact_at_bytes {
             return;
@@ -258,7 +259,7 @@ impl AcceptorDisk {
             .snapshot(|append| acceptor.record_all(registers, append));
         self.compact_at_bytes = match done {
             Ok(()) => COMPACT_GROWTH * self.journal.len_bytes(),
-            // A full disk, for instance. The journal is as good as before; try again when it has grown.
+            // For example because the disk is full. The journal is still valid; retry when it has grown.
             Err(_) => {
                 self.failures += 1;
                 self.journal.len_bytes() + self.compact_min_bytes / COMPACT_GROWTH
@@ -267,7 +268,7 @@ impl AcceptorDisk {
         .max(self.compact_min_bytes);
     }
 
-    /// Length of the journal.
+    /// Length of the journal in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.journal.len_bytes()
     }
@@ -277,7 +278,7 @@ impl AcceptorDisk {
         self.failure.as_deref()
     }
 
-    /// How often the disk failed.
+    /// Number of disk failures.
     pub fn failures(&self) -> u64 {
         self.failures
     }

@@ -1,4 +1,4 @@
-//! Records of an acceptor's journal: a partition's registers, or one slot. The last one counts.
+//! Records of an acceptor's journal: a partition's registers, or one slot. The latest record of each wins.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use super::Holds;
 
 const PARTITION: u8 = 1;
 const SLOT: u8 = 2;
-/// Nothing before counts: the acceptor enters an epoch with an empty ring.
+/// Discards all earlier records: the acceptor enters an epoch with an empty ring.
 pub(super) const RESET: &[u8] = &[3];
 const HOLDS: u8 = 4;
-/// What follows, up to the end, takes the place of everything before; without an end it is nothing.
+/// The records from here to END replace everything before; without END they are ignored.
 pub(super) const BEGIN: &[u8] = &[5];
 pub(super) const END: &[u8] = &[6];
-/// There will be no end.
+/// There will be no END.
 pub(super) const ABANDON: &[u8] = &[7];
 
-/// Why what a journal holds does not fit the configuration.
+/// Why a journal does not match the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// Fewer partitions than before.
     #[error("the acceptor's journal has votes in log {partition}, the configuration has {logs} logs only; has cluster.partitions been changed? data keeps the number it was made with")]
     Partitions {
-        /// In the journal.
+        /// The partition in the journal.
         partition: usize,
-        /// In the configuration.
+        /// Number of logs in the configuration.
         logs: usize,
     },
     /// A smaller ring than before.
@@ -35,11 +35,11 @@ pub enum RestoreError {
     Ring {
         /// The partition.
         partition: usize,
-        /// Of the vote.
+        /// Instance of the vote.
         instance: u64,
-        /// Of the partition.
+        /// Floor of the partition.
         floor: u64,
-        /// Configured.
+        /// The configured ring size.
         ring_slots: usize,
     },
 }
@@ -90,7 +90,7 @@ pub(super) fn append_slot(
     append(&record);
 }
 
-/// Append the record of what a reconfiguration has left the acceptor with.
+/// Append the record of the acceptor's [`Holds`] after a reconfiguration.
 pub(super) fn append_holds(holds: Holds, append: &mut dyn FnMut(&[u8])) {
     let Holds { epoch, base } = holds;
     let mut record = vec![HOLDS];
@@ -121,18 +121,18 @@ impl Reader<'_> {
     }
 }
 
-/// What a journal says of an acceptor.
+/// An acceptor's state as restored from its journal.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Restored {
     partitions: BTreeMap<usize, AcceptorView>,
     slots: BTreeMap<(usize, u64), SlotView>,
     holds: Option<Holds>,
-    /// What a reconfiguration has begun to write.
+    /// What a reconfiguration has started to write.
     begun: Option<Box<Restored>>,
 }
 
 impl Restored {
-    /// Take a record. `None`: it is none.
+    /// Apply a record. `None`: it is not a valid record.
     #[must_use]
     pub fn replay(&mut self, record: &[u8]) -> Option<()> {
         match record {
@@ -150,7 +150,7 @@ impl Restored {
         Some(())
     }
 
-    /// Has something been begun that has no end?
+    /// Whether a replacement has been started and has no END.
     pub(super) fn is_begun(&self) -> bool {
         self.begun.is_some()
     }
@@ -214,20 +214,20 @@ impl Restored {
         self.partitions.values().map(|p| p.epoch).max().unwrap_or(0)
     }
 
-    /// For which epoch its votes are complete. Without a control plane nothing is said of it; then
-    /// they are if it voted.
+    /// The epoch for which its votes are complete. Without a control plane this is not recorded; then they are complete
+    /// if it voted.
     pub fn holds(&self) -> Option<Holds> {
         let epoch = u32::try_from(self.epoch()).ok()?;
         let voted = || self.voting().then_some(Holds { epoch, base: 0 });
         self.holds.or_else(voted)
     }
 
-    /// Was it voting in every partition?
+    /// Whether it was voting in every partition.
     pub fn voting(&self) -> bool {
         !self.partitions.is_empty() && self.partitions.values().all(|p| p.voting)
     }
 
-    /// Does it fit these sizes?
+    /// Check that it fits these sizes.
     pub fn check(&self, geometry: Geometry) -> Result<(), RestoreError> {
         let used = self
             .partitions
@@ -253,7 +253,7 @@ impl Restored {
         Ok(())
     }
 
-    /// Set the registers of an acceptor that gets no packets yet. What is restored fits these sizes.
+    /// Set the registers of an acceptor that receives no packets yet. The restored state must fit these sizes.
     pub fn install(&self, geometry: Geometry, registers: &Registers) {
         for (partition, view) in &self.partitions {
             let quiet = AcceptorView {

@@ -1,8 +1,8 @@
-//! Whole instances in the kernel: a client's REQUEST, a leader, three acceptors, a quorum counter,
-//! each in a network namespace of its own, joined by veth pairs; and over the same links two
-//! baselines, plain forwarding and roles without a protocol.
+//! Whole instances in the kernel: a client's REQUEST, a leader, three acceptors and a quorum counter, each in its own
+//! network namespace, connected by veth pairs; and over the same links two baselines, plain forwarding and roles
+//! without a protocol.
 //!
-//! The namespaces and links are the caller's; [`SITES`] and [`LINKS`] say which.
+//! The caller provides the namespaces and links; [`SITES`] and [`LINKS`] specify them.
 
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -28,8 +28,7 @@ use crate::dataplane::wire::{digest, emit, Header, Type, VALUE_LEN_MAX_BYTES};
 use crate::dataplane::xdp::programs::{Build, Programs};
 use crate::dataplane::{c, objects};
 
-/// Where programs run, by the name of the namespace: the client, the leader, three acceptors, the
-/// learner's host.
+/// Where programs run, by namespace name: the client, the leader, three acceptors, the learner's host.
 pub const SITES: [&str; 6] = [
     "client",
     "leader",
@@ -43,10 +42,10 @@ const LEADER: usize = 1;
 const ACCEPTORS: std::ops::Range<usize> = 2..5;
 const LEARNER: usize = 5;
 
-/// One end of a link: the site, by its place in [`SITES`], and the index of its interface there.
+/// One end of a link: the index of the site in [`SITES`], and the index of its interface there.
 pub type End = (usize, u32);
 
-/// The veth pairs, each in the direction that frames take.
+/// The veth pairs, each in the direction of the frames.
 pub const LINKS: [(End, End); 7] = [
     ((CLIENT, 100), (LEADER, 101)),
     ((LEADER, 110), (2, 120)),
@@ -62,15 +61,14 @@ pub const LINKS: [(End, End); 7] = [
 pub enum Variant {
     /// The roles as deployed.
     Roles,
-    /// The same of a cluster with a key.
+    /// The same with a cluster key.
     Authenticated,
     /// Roles without a protocol: stamp, store the value, count.
     Bare,
-    /// The same frames on the same links, forwarded and dropped at their end.
+    /// The same frames on the same links, forwarded and dropped at the end.
     Forwarding,
 }
 
-/// All of them.
 pub const VARIANTS: [Variant; 4] = [
     Variant::Roles,
     Variant::Authenticated,
@@ -78,24 +76,24 @@ pub const VARIANTS: [Variant; 4] = [
     Variant::Forwarding,
 ];
 
-/// What one run gave.
+/// The results of one run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Time an instance in ns, for each window of [`WINDOW_INSTANCES`].
+    /// Time per instance in ns, for each window of [`WINDOW_INSTANCES`].
     pub window_ns: Vec<f64>,
     /// Requests sent.
     pub sent: u64,
-    /// Instances that went all the way.
+    /// Number of completed instances.
     pub completed: u64,
 }
 
-/// Instances between two looks at the clock.
+/// Instances between two readings of the clock.
 pub const WINDOW_INSTANCES: u32 = 1024;
 /// Instances between two trims, and how far a trim stays behind the leader.
 const FLOOR_INSTANCES: u64 = 256;
 const EPOCH: u32 = 1;
 const RING_BUFFER_BYTES: usize = 16 << 20;
-/// How often decided values are taken from the ring buffer: it holds 10,000 of the largest.
+/// How often decided values are taken from the ring buffer, which holds 10,000 of the largest.
 const TAKE_INTERVAL: Duration = Duration::from_micros(200);
 const PORT: u16 = 7707;
 
@@ -112,13 +110,13 @@ fn incoming(site: usize) -> impl Iterator<Item = u32> {
     ends.map(|link| link.1 .1)
 }
 
-/// Interface and site at its other end.
+/// Outgoing interfaces of a site, with the site at the other end.
 fn outgoing(site: usize) -> impl Iterator<Item = (u32, usize)> {
     let ends = LINKS.iter().filter(move |link| link.0 .0 == site);
     ends.map(|link| (link.0 .1, link.1 .0))
 }
 
-/// The programs of one site, one set a variant.
+/// The programs of one site, one set per variant.
 struct Site {
     roles: Programs,
     /// On the same maps.
@@ -183,7 +181,7 @@ impl Site {
         })
     }
 
-    /// Set the ways out and attach the roles. In the site's namespace.
+    /// Set the outgoing interfaces and attach the roles. Call in the site's namespace.
     fn wire(&mut self, site: usize) -> Result<(), XdpError> {
         let out: Vec<(u32, usize)> = outgoing(site).collect();
         let ifindexes: Vec<u32> = out.iter().map(|(ifindex, _)| *ifindex).collect();
@@ -251,20 +249,20 @@ fn group(site: usize, out: &[(u32, usize)]) -> c::ib_group {
     }
 }
 
-/// Programs on all links.
+/// The programs on all links.
 pub struct Chain {
     /// From the leader on.
     sites: Vec<Site>,
     feed: Loaded,
     feed_words: Shared<c::ib_feed>,
     up: UpRing,
-    /// The client's interface has a program too, without which it gets no frame to send.
+    /// The client's interface needs a program too, because without one it cannot send frames.
     pass: Loaded,
     client: Option<Attachment>,
 }
 
 impl Chain {
-    /// Load the programs of all variants. Attached to nothing yet.
+    /// Load the programs of all variants, without attaching them.
     pub fn load(geometry: Geometry) -> Result<Chain, XdpError> {
         let mut sites = (LEADER..=LEARNER)
             .map(|site| Site::load(site, geometry))
@@ -297,7 +295,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Registers with which every packet takes the ordinary way.
+    /// Registers with which all packets take the normal path.
     fn prepare(&self) {
         let epoch = u64::from(EPOCH);
         let leader = LeaderView {
@@ -337,8 +335,7 @@ impl Chain {
         self.sites[site - LEADER].wire(site)
     }
 
-    /// Send `instances` requests with values of this length through a variant. In the client's
-    /// namespace.
+    /// Send `instances` requests with values of this length through a variant. Call in the client's namespace.
     pub fn run(
         &mut self,
         variant: Variant,
@@ -392,7 +389,7 @@ impl Chain {
             .collect()
     }
 
-    /// What the learner's host counted, for a run that lost something.
+    /// Counters of the learner's host, for a run with losses.
     pub fn counters(&self) -> Result<Vec<(&'static str, u64)>, XdpError> {
         let mut all = Vec::new();
         for site in &self.sites {
@@ -402,7 +399,7 @@ impl Chain {
     }
 }
 
-/// Take decided values until told to stop and no more come. Returns how many.
+/// Take decided values until told to stop and none are left. Returns how many.
 fn take_decided(up: &mut UpRing, over: &AtomicBool) -> u64 {
     let mut taken = 0;
     loop {

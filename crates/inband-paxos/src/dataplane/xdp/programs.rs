@@ -1,5 +1,5 @@
-//! The XDP programs loaded and tied together, without an interface: what is attached to one
-//! (`XdpHost`), measured (`bench`) and tested (`BPF_PROG_TEST_RUN`).
+//! The XDP programs, loaded and linked, without an interface: used for attaching (`XdpHost`), measuring (`bench`) and
+//! testing (`BPF_PROG_TEST_RUN`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::dataplane::registers::Ring;
 use crate::dataplane::soft::{Geometry, Registers, Roles};
 use crate::dataplane::{c, objects, Paxos};
 
-/// The ring buffer of the quorum counter in bytes, at least: a full burst of large values.
+/// Minimum size of the quorum counter's ring buffer in bytes: a full burst of large values.
 pub const RING_BUFFER_MIN_BYTES: usize = 64 * 1024;
 
 /// What the programs are built for.
@@ -29,10 +29,10 @@ pub struct Build {
     pub ring_buffer_bytes: usize,
 }
 
-/// The programs of a host, tied together.
+/// The linked programs of a host.
 pub struct Programs {
     pub dispatch: Loaded,
-    /// The only role of the host, in one program with what dispatch does.
+    /// The only role of the host, in one program that includes dispatch.
     alone: Option<Loaded>,
     pub leader: Option<Loaded>,
     pub acceptor: Option<Loaded>,
@@ -41,14 +41,13 @@ pub struct Programs {
     pub generic: Option<Loaded>,
     pub registers: Arc<Registers>,
     pub up: Option<UpRing>,
-    /// Not 0: the quorum counter need not wake us.
+    /// Non-zero: the quorum counter need not wake this process.
     pub polling: Option<Shared<u64>>,
     counters: OwnedFd,
     memory_bytes: usize,
 }
 
-/// The program of a role that is alone on its host: it does what dispatch does itself, which makes an
-/// instance some 4% cheaper.
+/// The program of a role that is alone on its host: it includes dispatch, which makes an instance some 4% cheaper.
 fn alone_object(roles: Roles) -> Option<(&'static str, &'static [u8])> {
     match (roles.leader, roles.acceptor, roles.quorum) {
         (true, false, false) => Some(("leader_alone", objects::LEADER_ALONE)),
@@ -116,7 +115,7 @@ impl Programs {
             .then(|| load("generic", GENERIC, &[&dispatch, &copies]))
             .transpose()?;
 
-        // Roles that do not run have registers of their own, which nothing uses.
+        // Roles that do not run have their own registers, which nothing uses.
         let mut registers = Registers::new(geometry, Roles::default());
         let (mut up, mut polling) = (None, None);
         if let Some(leader) = &leader {
@@ -197,7 +196,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Where the copies of the leader's and the acceptor's packets go.
+    /// Maps with the destinations of the leader's and the acceptor's packets.
     pub fn group_maps(&self) -> Result<GroupMaps, XdpError> {
         let acceptors = (
             c::IB_PAXOS_ACCEPTORS_GROUP,
@@ -216,17 +215,17 @@ impl Programs {
         GroupMaps::new(&self.copies, &senders)
     }
 
-    /// Set the keys that packets are checked and signed with, of programs that were built for that.
+    /// Set the keys with which packets are checked and signed, in programs built for that.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         self.dispatch.set_keys(keys)
     }
 
-    /// Counters by name, those that are not zero.
+    /// Non-zero counters, by name.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         counters_of::<Paxos>(&self.counters)
     }
 
-    /// Bytes of registers, ring buffer and counters.
+    /// Memory of registers, ring buffer and counters in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }

@@ -1,4 +1,4 @@
-//! The programs without an interface: frames go through them by `BPF_PROG_TEST_RUN`. For tests and
+//! The programs without an interface: frames are passed through them with `BPF_PROG_TEST_RUN`. For tests and
 //! measurements.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Rig {
     settings: Settings,
 }
 
-/// A test's own program that shares the rig's maps by name.
+/// A test's own program, which shares the rig's maps by name.
 pub struct Beside(Loaded);
 
 /// The ring buffer of decided values in bytes.
@@ -78,12 +78,12 @@ impl Rig {
         })
     }
 
-    /// Put a frame through the program that is to be attached to the interface.
+    /// Pass a frame through the program that would be attached to the interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
         run(&self.programs.entry().program, frame, repeat)
     }
 
-    /// Other keys, of a rig that was loaded with some.
+    /// Replace the keys of a rig that was loaded with keys.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         self.programs.set_keys(keys)
     }
@@ -93,7 +93,7 @@ impl Rig {
         &self.programs.registers
     }
 
-    /// Counters by name, those that are not zero.
+    /// Non-zero counters, by name.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         self.programs.counters()
     }
@@ -107,7 +107,7 @@ impl Rig {
         up.as_mut().map_or(0, |up| up.poll(deliver))
     }
 
-    /// As [`XdpHost::decided_fd`](super::XdpHost::decided_fd); without the quorum role an error.
+    /// As [`XdpHost::decided_fd`](super::XdpHost::decided_fd); an error without the quorum role.
     pub fn decided_fd(&self) -> Result<OwnedFd, XdpError> {
         let up = self
             .up
@@ -128,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Load a test's own program, sharing the maps that it names like ours.
+    /// Load a test's own program, which shares the maps that have the same names.
     pub fn beside(&self, object: &[u8]) -> Result<Beside, XdpError> {
         self.load_beside("beside", object).map(Beside)
     }
@@ -146,12 +146,12 @@ impl Rig {
 }
 
 impl Beside {
-    /// Put a frame through the program.
+    /// Pass a frame through the program.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
         run(&self.0.program, frame, repeat)
     }
 
-    /// Set an element of one of the program's arrays: a value of exactly the size it has.
+    /// Set an element of one of the program's arrays; the value must have exactly the element's size.
     pub fn set(&self, map: &str, index: u32, value: &[u8]) -> Result<(), XdpError> {
         self.0.set_bytes(map, index, value)
     }
