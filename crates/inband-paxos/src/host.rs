@@ -25,11 +25,11 @@ use crate::timing::{next_beat, Micros, Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LO
 const LOCAL_PACKETS_MAX: usize = 100_000;
 /// Node ids are one byte.
 const NODES: usize = 256;
-/// No log gets so far in a hundred thousand years. A packet that says otherwise is damaged, and whoever
-/// believed it would go after instances that never come, or count past the end of the numbers.
+/// No log reaches this instance in a hundred thousand years. A packet with a higher one is damaged; accepting it would
+/// make a host wait for instances that never come, or overflow.
 const INSTANCE_END: u64 = 1 << 62;
-/// Nor are there ever so many changes of leaders: half of what a round can count. Who believed such a
-/// round would have none left to make.
+/// There are never this many leader changes: half of what a round can count. A host that accepted such a round would
+/// have none left.
 const ROUND_COUNTER_END: u64 = 1 << 31;
 /// Length of the part of an ALIVE's value for one log: applied instance and round of the leader.
 const ALIVE_LOG_LEN_BYTES: usize = 16;

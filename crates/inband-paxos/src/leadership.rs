@@ -1,16 +1,16 @@
-//! Becoming the leader: watch the current one, and if it is gone take over by phase 1.
+//! Leader election: watch the current leader, and if it is gone take over with phase 1.
 //!
-//! One procedure serves the first start, the take-over by a backup in software or in XDP, and a
-//! stalled leader taking over from itself (protocol.md, 16 and 19). Nobody skips
-//! phase 1, not even the first leader: it costs one round trip once.
+//! The same procedure serves the first start, the take-over by a backup in software or XDP, and a stalled leader that
+//! takes over from itself (protocol.md, 16 and 19). Phase 1 is never skipped, not even by the first leader: it costs
+//! one round trip once.
 //!
-//! A suspicion is sounded first: a majority of acceptors must answer a POSITION before any promise
-//! is raised. So a host that is cut off from them cannot depose a leader that is not.
+//! Before any promise is raised, a suspecting node sounds the acceptors: a majority must answer a POSITION. So a host
+//! that is cut off from them cannot depose a leader that is not.
 //!
-//! Phase 1: promise for the whole partition from a majority; every instance from the highest floor
-//! to the highest vote is then asked for at every acceptor, a window of them at a time, and a majority
-//! must answer for each, "no vote" included. Phase 2: the highest vote found is proposed again, holes
-//! get a no-op, and the leader's registers are activated behind them.
+//! Phase 1: obtain a promise for the whole partition from a majority, then query every acceptor for every instance from
+//! the highest floor to the highest vote, a window of instances at a time; a majority must answer for each, "no vote"
+//! included. Phase 2: propose the highest vote found again, fill holes with a no-op, and activate the leader's
+//! registers after them.
 
 use std::collections::BTreeMap;
 
@@ -25,22 +25,22 @@ use crate::quorum::{SlotPromises, Vote, Votes};
 use crate::rounds::RoundSource;
 use crate::timing::{next_beat, Micros, Timing};
 
-/// Time before the first repetition within a phase; it doubles with each, [`BACKOFF_DOUBLINGS_MAX`] times.
+/// Time before the first retransmission in a phase; doubles each time, up to [`BACKOFF_DOUBLINGS_MAX`] times.
 const PHASE_RETRY_US: Micros = 10_000;
-/// Repetitions of a phase without progress before giving way.
+/// Retransmissions in a phase without progress before giving way.
 const PHASE_TRIES_MAX: u32 = 10;
-/// How often a time-out doubles at most: a round trip between slow hosts may take longer than a suspicion.
+/// How often a timeout doubles at most: a round trip between slow hosts may take longer than a suspicion.
 const BACKOFF_DOUBLINGS_MAX: u32 = 4;
-/// After this long without another futile election the back-off of suspicion is halved again.
+/// After this long without another futile election, the back-off of suspicion is halved again.
 const BACKOFF_KEPT_US: Micros = 10_000_000;
-/// The back-off adds at most this to a suspicion, however long that is configured to be.
+/// The back-off adds at most this to a suspicion, however long the configured time is.
 const BACKOFF_MAX_US: Micros = 1_500_000;
-/// Repetitions of PHASE1A to which nobody answers: then this node may be cut off, and looks around again.
+/// After this many unanswered retransmissions of PHASE1A, this node may be cut off, and sounds the acceptors again.
 const UNANSWERED_TRIES_MAX: u32 = 4;
-/// Instances asked for at once; more would overflow the acceptors' receive buffers.
+/// Instances queried at once; more would overflow the acceptors' receive buffers.
 const SCAN_WINDOW: usize = 64;
-/// How often a node that is wanted as leader tries to take over from one that may be well. Each try beyond
-/// the sounding interrupts that one.
+/// How often a node that is to become leader tries to take over from a leader that may be healthy. Each attempt beyond
+/// the sounding interrupts that leader.
 const WANTED_TRIES_MAX: u32 = 10;
 /// Longest time between two take-overs of a stalled leader from itself.
 const STALL_BACKOFF_MAX_US: Micros = 3_200_000;
@@ -48,9 +48,7 @@ const STALL_BACKOFF_MAX_US: Micros = 3_200_000;
 /// This node's place among the leaders.
 #[derive(Debug, Clone)]
 pub struct LeadershipConfig {
-    /// This node.
     pub node: u8,
-    /// Partition.
     pub partition: u16,
     /// Configuration epoch.
     pub epoch: u32,
@@ -60,43 +58,42 @@ pub struct LeadershipConfig {
     pub leaders: Vec<u8>,
     /// First instance of the epoch.
     pub first_instance: u64,
-    /// Of this process, never used again by this node.
+    /// Number of this process run, never reused by this node.
     pub incarnation: u64,
     /// How values are digested.
     pub digest: Digest,
-    /// Times.
     pub timing: Timing,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Another leader is active, or nobody yet.
+    /// Another leader is active, or there is none yet.
     Watching,
-    /// The leader is suspected; is a majority of acceptors within reach?
+    /// The leader is suspected; checking whether a majority of acceptors can be reached.
     Sounding { voters: Votes },
-    /// Waiting for the partition's promises.
+    /// Waiting for promises for the partition.
     Promising {
         voters: Votes,
         floor: u64,
         highest: u64,
     },
-    /// Waiting for the slots' answers.
+    /// Waiting for answers about single slots.
     Scanning {
         floor: u64,
         highest: u64,
-        /// The next instance to ask for.
+        /// The next instance to query.
         ask_next: u64,
-        /// Asked for and not answered by a majority yet.
+        /// Queried, and not yet answered by a majority.
         slots: BTreeMap<u64, SlotPromises>,
     },
     /// Active with this round.
     Active,
 }
 
-/// What happened, for the host to act on or to report.
+/// An event for the host to act on or to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaderEvent {
-    /// The current leader is suspected; take-over begins.
+    /// The current leader is suspected; a take-over begins.
     Suspected,
     /// Set the leader's registers to this.
     Activate(LeaderView),
@@ -104,39 +101,38 @@ pub enum LeaderEvent {
     Deactivate,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Leadership {
     config: LeadershipConfig,
     rank: u64,
     state: State,
     round: u64,
-    /// Last sign of another active leader, and its round.
+    /// When another active leader was last heard from, and its round.
     heard_at: Micros,
     heard_round: u64,
     probe_at: Micros,
-    /// Questions to leaders, and soundings of acceptors, so far.
+    /// Number of probes of leaders and soundings of acceptors so far.
     probes: u64,
     soundings: u64,
-    /// When an active leader looks after itself next.
+    /// When an active leader next checks itself.
     watch_at: Micros,
     retry_at: Micros,
     tries: u32,
-    /// Soundings in a row that no majority answered in time: each gives the next one twice the time.
+    /// Consecutive soundings that no majority answered in time: each doubles the time for the next.
     futile_soundings: u32,
-    /// How often the suspicion's time-out is doubled, because elections before were futile: the leader lived, or
-    /// another candidate was faster. Hosts that are slow must not depose each other again and again.
+    /// How often the suspicion timeout is doubled because earlier elections were futile: the leader was alive, or
+    /// another candidate was faster. Slow hosts must not depose each other again and again.
     backoff: u32,
     backoff_until: Micros,
-    /// Of the leader's present silence: see `forgive_own_lateness`.
+    /// For the leader's current silence: see `forgive_own_lateness`.
     forgiven_us: Micros,
     /// Acceptors that have promised the partition to a higher round.
     refused: Votes,
     /// A learner's recovery holds a slot with a higher round.
     outbid: bool,
-    /// Somebody wants this node to lead, though the leader may be well: so often it will still try.
+    /// This node is requested to lead although the leader may be healthy: number of attempts left.
     wanted_tries: u32,
-    /// Highest instance known to be decided, with all before it, and since when it has not moved.
+    /// The highest instance known to be decided together with all before it, and since when it has not moved.
     decided: u64,
     decided_at: Micros,
     stall_after: Micros,
@@ -144,7 +140,7 @@ pub struct Leadership {
     takeovers: u64,
 }
 
-/// The first in order need not wait at the start: its probe tells whether somebody leads.
+/// The first node in order need not wait at the start: its probe shows whether there is a leader.
 fn head_start_us(timing: &Timing) -> Micros {
     timing
         .suspect_after_us
@@ -193,8 +189,8 @@ impl Leadership {
         }
     }
 
-    /// Go on in a later epoch, in which nobody leads yet: with a new round and a majority of its
-    /// acceptors. Who led, or was about to, begins at once; the others give it the usual time.
+    /// Enter a later epoch, which has no leader yet: with a new round and a majority of its acceptors. A node that led,
+    /// or was about to, starts at once; the others give it the usual time.
     pub fn enter_epoch(
         &mut self,
         now: Micros,
@@ -225,8 +221,8 @@ impl Leadership {
         was_active.then_some(LeaderEvent::Deactivate)
     }
 
-    /// The same nodes have another order now. If this node has become the first, it takes over from a
-    /// leader that may be well; but only if it can reach a majority of acceptors.
+    /// The order of the same nodes has changed. If this node is now the first, it takes over from a leader that may be
+    /// healthy, but only if it can reach a majority of acceptors.
     pub fn reorder(&mut self, now: Micros, leaders: Vec<u8>, out: &mut Outbox) {
         let was_first = self.rank == 0;
         self.rank = rank_in(&leaders, self.config.node);
@@ -243,7 +239,7 @@ impl Leadership {
         matches!(self.state, State::Active)
     }
 
-    /// The round of the active leader as far as known here; 0: none.
+    /// The round of the active leader as far as known; 0: none.
     pub fn known_round(&self) -> u64 {
         if self.is_active() {
             self.round
@@ -254,7 +250,7 @@ impl Leadership {
         }
     }
 
-    /// Take-overs completed by this node.
+    /// Number of take-overs completed by this node.
     pub fn takeovers(&self) -> u64 {
         self.takeovers
     }
@@ -266,18 +262,18 @@ impl Leadership {
         header
     }
 
-    /// How far decisions have come, as far as this host knows: by its own learner, or by what replicas
-    /// tell in ALIVE. That is what they have applied and written; on a slow disk it lags behind.
+    /// How far instances are decided, as far as this host knows: from its own learner, or from replicas' ALIVE
+    /// messages, which report what they have applied and written; on a slow disk that lags behind.
     pub fn on_decided(&mut self, now: Micros, decided: u64) {
         if decided > self.decided {
             self.decided = decided;
             self.decided_at = now;
-            // Not at once what it was: if every decision takes long, a take-over after each makes it worse.
+            // Not reset at once: if every decision takes long, a take-over after each makes it worse.
             self.stall_after = (self.stall_after / 2).max(self.config.timing.suspect_after_us);
         }
     }
 
-    /// An active leader of this round was heard of: its answer to a probe, or its ALIVE.
+    /// An active leader with this round was heard from: its answer to a probe, or its ALIVE.
     pub fn on_leader_heard(&mut self, now: Micros, round: u64) -> Option<LeaderEvent> {
         if round < self.heard_round || round == 0 {
             return None;
@@ -287,7 +283,7 @@ impl Leadership {
         self.heard_round = round;
         self.probe_at = self.probe_at.max(now + self.quiet_us());
         match self.state {
-            // A majority has promised a round above this one's: whatever is stamped here is refused.
+            // A majority has promised a higher round: whatever is stamped here is refused.
             State::Active if round > self.round => {
                 self.was_deposed(now, round);
                 self.give_way(now);
@@ -307,18 +303,17 @@ impl Leadership {
         }
     }
 
-    /// A leader answered a probe. An answer that was kept back, or meant for another process, says
-    /// nothing about now.
+    /// A leader answered a probe. A delayed answer, or one meant for another process, says nothing about the present.
     pub fn on_leader_answered(&mut self, now: Micros, header: &Header) -> Option<LeaderEvent> {
         let probe = self.number_of(header)?;
-        // Counted, not timed: a process that was stopped for a while has asked nothing meanwhile.
+        // Counted, not timed: a process that was suspended has sent no probes meanwhile.
         let timing = &self.config.timing;
         let probes_max = self.suspect_after_us() / timing.probe_interval_us.max(1);
         let is_of_now = probe.saturating_add(probes_max) >= self.probes;
         is_of_now.then(|| self.on_leader_heard(now, header.round))?
     }
 
-    /// The number of the question that is answered; `None`: this process has not asked it.
+    /// The number of the probe that is answered; `None`: this process did not send it.
     fn number_of(&self, answer: &Header) -> Option<u64> {
         (answer.client_id == self.process_id()).then_some(answer.client_low)
     }
@@ -327,7 +322,7 @@ impl Leadership {
         process_id(self.config.node, self.config.incarnation)
     }
 
-    /// POSITION, to leaders or acceptors: answers carry back who asked, and which question.
+    /// POSITION, to leaders or acceptors: answers carry back the sender and the number of the query.
     fn question(&self, number: u64) -> Header {
         let mut header = self.header(Type::Position);
         header.round = 0;
@@ -336,7 +331,7 @@ impl Leadership {
         header
     }
 
-    /// An acceptor answered POSITION: it can be reached, and hears us.
+    /// An acceptor answered POSITION: it can be reached in both directions.
     pub fn on_acceptor_answered(
         &mut self,
         now: Micros,
@@ -356,7 +351,7 @@ impl Leadership {
         reached.then(|| self.take_over(now, rounds, out))
     }
 
-    /// PHASE1B, for the partition or one slot. Values have a checked digest.
+    /// PHASE1B, for the partition or one slot. The digests of values have been checked.
     pub fn on_promise(
         &mut self,
         now: Micros,
@@ -452,12 +447,12 @@ impl Leadership {
         }
     }
 
-    /// How long to wait for answers before the question is repeated.
+    /// How long to wait for answers before the query is retransmitted.
     fn phase_retry_us(&self) -> Micros {
         PHASE_RETRY_US << self.tries.min(BACKOFF_DOUBLINGS_MAX)
     }
 
-    /// Ask for further slots as the window allows; behind the last answer, lead.
+    /// Query further slots as the window allows; after the last answer, start to lead.
     fn go_on(&mut self, now: Micros, out: &mut Outbox) -> Option<LeaderEvent> {
         self.retry_at = now + PHASE_RETRY_US;
         let State::Scanning {
@@ -530,12 +525,12 @@ impl Leadership {
         }
         match &self.state {
             State::Scanning { slots, .. } if header.has(flag::SLOT) => {
-                // A learner recovers this instance. Nobody else leads: come back with a higher round.
+                // A learner is recovering this instance. There is no other leader: come back with a higher round.
                 self.outbid |= slots.contains_key(&header.instance);
                 None
             }
             State::Promising { .. } | State::Scanning { .. } if !header.has(flag::SLOT) => {
-                // One acceptor may have been told by a host that cannot win. A majority decides.
+                // One acceptor may have been contacted by a host that cannot win. A majority decides.
                 self.refused.add(&self.config.acceptors, header.node);
                 if self.refused.blocks(&self.config.acceptors) {
                     self.be_more_patient(now);
@@ -552,8 +547,8 @@ impl Leadership {
         }
     }
 
-    /// A leader that was just heard of need not be probed for so long: its next ALIVE comes in that
-    /// time. If it does not, several probes fit in before the leader is suspected.
+    /// How long a leader need not be probed after it was heard from: its next ALIVE is due within that time. If it does
+    /// not arrive, there is time for several probes before the leader is suspected.
     fn quiet_us(&self) -> Micros {
         let timing = &self.config.timing;
         let latest_us = timing
@@ -567,8 +562,8 @@ impl Leadership {
         (suspect_after_us << self.backoff).min(suspect_after_us + BACKOFF_MAX_US)
     }
 
-    /// How long to wait for the leader: the next in order behind the one last heard goes first, the
-    /// others follow at half the time each, so that seldom two try at once.
+    /// How long to wait for the leader: the node after the last known leader goes first, the others follow at intervals
+    /// of half that time, so that two rarely try at once.
     fn take_over_after_us(&self) -> Micros {
         let suspect_after_us = self.suspect_after_us();
         let leaders = &self.config.leaders;
@@ -589,15 +584,16 @@ impl Leadership {
         self.backoff_until = now + BACKOFF_KEPT_US;
     }
 
-    /// The first in order may take over from a leader that is well; that is no futile election.
+    /// The first node in order may take over from a healthy leader; that is not a futile election.
     fn was_deposed(&mut self, now: Micros, round: u64) {
         if self.config.leaders.first() != Some(&round::owner(round)) {
             self.be_more_patient(now);
         }
     }
 
-    /// While this process did not run, it could not hear the leader: such time is no silence of the leader. But a
-    /// process that is late again and again must not wait without a bound: one time-out a silence is forgiven.
+    /// While this process did not run it could not hear the leader, so that time does not count as the leader's
+    /// silence. But a process that is late repeatedly must not wait without a bound: one timeout per silence is
+    /// forgiven.
     fn forgive_own_lateness(&mut self, now: Micros) {
         let late_us = now.saturating_sub(self.probe_at);
         if late_us > self.config.timing.probe_interval_us {
@@ -615,7 +611,7 @@ impl Leadership {
         }
     }
 
-    /// Somebody else is at it: watch, and come back later, the later the lower in rank.
+    /// Another node is a candidate: watch, and retry later, by rank.
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
         self.futile_soundings = 0;
@@ -627,7 +623,7 @@ impl Leadership {
         }
     }
 
-    /// Watch, repeat, suspect. `view` is what the leader's registers hold now.
+    /// Watch, retransmit, suspect. `view` is the current contents of the leader's registers.
     pub fn on_tick(
         &mut self,
         now: Micros,
@@ -647,7 +643,7 @@ impl Leadership {
                 None
             }
             State::Sounding { .. } => {
-                // Goes on until acceptors or a leader can be heard: it harms nobody.
+                // Continues until acceptors or a leader can be heard: it is harmless.
                 self.probe_leaders(now, out);
                 if now >= self.retry_at {
                     self.tries += 1;
@@ -707,7 +703,7 @@ impl Leadership {
             self.decided_at = now; // nothing is outstanding
         }
         if now >= self.decided_at + self.stall_after {
-            // All packets of a full window may be lost; nobody else can know (schedules.md, 9).
+            // All packets of a full window may be lost; no other node can know (schedules.md, 9).
             self.stall_after = (self.stall_after * 2).min(STALL_BACKOFF_MAX_US);
             self.decided_at = now;
             return Some(self.take_over(now, rounds, out));
@@ -728,7 +724,7 @@ impl Leadership {
         LeaderEvent::Suspected
     }
 
-    /// Phase 1 from its start, with a round above all seen.
+    /// Restart phase 1, with a round above all seen.
     fn promise_anew(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
         rounds.saw(self.heard_round);
         self.round = rounds.make();
@@ -753,7 +749,7 @@ impl Leadership {
         out.send(Dest::Leaders, &header, &[]);
     }
 
-    /// Forget who answered long ago: a majority must be within reach at about the same time.
+    /// Discard old answers: a majority must be reachable at about the same time.
     fn sound_anew(&mut self, now: Micros, out: &mut Outbox) {
         self.soundings += 1;
         self.state = State::Sounding {
@@ -775,7 +771,7 @@ impl Leadership {
         out.send(Dest::Acceptors, &header, &[]);
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         match self.state {
             State::Watching if self.wanted_tries > 0 => self.probe_at.min(self.retry_at),
@@ -786,7 +782,7 @@ impl Leadership {
         }
     }
 
-    /// Time from the last suspicion to its activation, for reports.
+    /// When the leader was last suspected, for reports.
     pub fn suspected_at(&self) -> Option<Micros> {
         self.suspected_at
     }

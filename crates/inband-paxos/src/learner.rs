@@ -1,8 +1,8 @@
-//! The learner: hands decided values over in instance order, each once, and closes holes.
+//! The learner: delivers decided values in instance order, each once, and closes holes.
 //!
-//! A hole is first asked for (LEARN, to the acceptors), then recovered by phase 1 and 2 with a
-//! no-op. What acceptors have trimmed comes from a peer's log of decided values, and what peers have
-//! dropped comes as a checkpoint, which is the application's business.
+//! A hole is first queried (LEARN, to the acceptors), then recovered by phases 1 and 2 with a no-op. What acceptors
+//! have trimmed comes from a peer's log of decided values, and what peers have dropped requires a checkpoint, which is
+//! up to the application.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use crate::recovery::{Context, Recovery};
 use crate::rounds::RoundSource;
 use crate::timing::{Micros, Timing, LEARN_BATCH, PEER_BATCH, RECOVERIES_MAX};
 
-/// How often the time between two questions about one hole doubles at most.
+/// How often the interval between queries for one hole doubles at most.
 const ASK_DOUBLINGS_MAX: u32 = 6;
-/// A hole is recovered by phase 1 after so many questions that brought nothing.
+/// A hole is recovered by phase 1 after this many unsuccessful queries.
 const ASKS_BEFORE_RECOVERY: u32 = 2;
 
-/// What is known of this learner's place in the cluster.
+/// The learner's configuration.
 #[derive(Debug, Clone)]
 pub struct LearnerConfig {
     /// This node.
     pub node: u8,
     /// Partition.
     pub partition: u16,
-    /// Of this process; durable and used once.
+    /// Number of this process run: durable and never reused.
     pub incarnation: u64,
     /// Configuration epoch.
     pub epoch: u32,
     /// The acceptors.
     pub acceptors: Vec<u8>,
-    /// Instances a learner buffers ahead of a hole: the ring's size.
+    /// Instances that a learner buffers ahead of a hole: the ring's size.
     pub ahead_max: u64,
     /// Decided values kept for peers.
     pub log_limit: LogLimit,
@@ -46,36 +46,35 @@ pub struct LearnerConfig {
     pub timing: Timing,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Learner {
     config: LearnerConfig,
     /// Next instance to deliver.
     next: u64,
-    /// Decided above `next`.
+    /// Decided values above `next`.
     ahead: BTreeMap<u64, (Header, Vec<u8>)>,
     log: DecidedLog,
-    /// Highest instance known to be decided or voted by anyone.
+    /// Highest instance known to be decided, or voted by any acceptor.
     known_highest: u64,
-    /// Highest floor any acceptor told.
+    /// Highest floor reported by any acceptor.
     known_floor: u64,
-    /// Since when `next` is missing although later instances exist; 0: it is not.
+    /// Since when `next` has been missing although later instances exist; 0: it is not missing.
     hole_since: Micros,
     asked_at: Micros,
-    /// Questions about this hole so far: after the first two each doubles the wait for the next.
+    /// Number of queries for this hole so far: after the first two, each doubles the wait for the next.
     asks: u32,
     learn_votes: BTreeMap<u64, RoundVotes>,
     recoveries: BTreeMap<u64, Recovery>,
-    /// Questions sent to peers by this process.
+    /// Number of queries sent to peers by this process.
     questions: u64,
-    /// The last question answered, of each peer: its process, and the number.
+    /// By peer, the last of its queries that was answered: its process and number.
     answered: BTreeMap<u8, (u64, u64)>,
-    /// First instance that peers were not asked for last time.
+    /// End of the range last requested from peers.
     peer_asked_to: u64,
-    /// A peer no longer holds `next`, said at this time.
+    /// When a peer last reported that it no longer holds `next`.
     peer_trimmed_at: Option<Micros>,
     checkpoint_needed: bool,
-    /// Nothing is delivered for now.
+    /// Delivery is paused.
     is_paused: bool,
     /// Acceptors whose vote for `next` has a value that does not match its digest.
     unreadable_at: Vec<u8>,
@@ -87,20 +86,20 @@ pub struct Learner {
 pub struct LearnerStats {
     /// Values dropped because their digest did not match.
     pub digest_mismatch: u64,
-    /// Instances asked for by LEARN.
+    /// Instances queried with LEARN.
     pub learn_asked: u64,
-    /// Instances put under recovery.
+    /// Recoveries started.
     pub recoveries: u64,
-    /// Instances got from peers' logs.
+    /// Instances received from peers' logs.
     pub from_peers: u64,
     /// No-ops delivered.
     pub noops: u64,
 }
 
-/// A value the learner hands over.
+/// Callback for delivered values.
 pub type Deliver<'a> = dyn FnMut(u64, Origin, &[u8]) + 'a;
 
-/// The origin of a value, from the header it travelled with.
+/// The origin of a value, from the header that carried it.
 pub fn origin_of(header: &Header) -> Origin {
     let kind = if header.has(flag::NOOP) {
         ValueKind::Noop
@@ -156,7 +155,7 @@ impl Learner {
         }
     }
 
-    /// A checkpoint was installed: deliver from `applied + 1`.
+    /// A checkpoint was installed: deliver from `applied + 1` on.
     pub fn reset(&mut self, applied: u64) {
         let next = applied + 1;
         assert!(
@@ -164,7 +163,7 @@ impl Learner {
             "delivery never goes back: {next} after {}",
             self.next
         );
-        // What lies right behind the checkpoint would count as there and never be delivered: ask again.
+        // Values right after the checkpoint would count as present and never be delivered: query them again.
         self.ahead.clear();
         self.learn_votes = self.learn_votes.split_off(&next);
         self.recoveries = self.recoveries.split_off(&next);
@@ -179,8 +178,8 @@ impl Learner {
         self.hole_since = 0;
     }
 
-    /// Go on in a later epoch: what is decided stays so; votes and answers of the earlier epoch's
-    /// acceptors are counted no more.
+    /// Enter a later epoch: decided values stay decided; votes and answers of the earlier epoch's acceptors no longer
+    /// count.
     pub fn enter_epoch(
         &mut self,
         now: Micros,
@@ -192,8 +191,8 @@ impl Learner {
         self.config.epoch = epoch;
         self.config.acceptors = acceptors.to_vec();
         self.learn_votes.clear();
-        // Decided values of the earlier epoch can be learned again if they still are; after a restart from what the
-        // replicas had applied they are not, and the instances get other values.
+        // Values decided in the earlier epoch can be learned again if they are still decided; after a restart from what
+        // the replicas had applied they are not, and the instances get other values.
         self.ahead.clear();
         self.unreadable_at.clear();
         self.hole_since = 0;
@@ -213,7 +212,7 @@ impl Learner {
         self.known_highest
     }
 
-    /// Peers cannot help any more.
+    /// Peers cannot help any more: a checkpoint is needed.
     pub fn checkpoint_needed(&self) -> bool {
         self.checkpoint_needed
     }
@@ -254,7 +253,7 @@ impl Learner {
         }
     }
 
-    /// An instance is decided (the quorum counter's hand-over, or counted here).
+    /// An instance is decided (delivered by the quorum counter, or counted here).
     pub fn on_decided(&mut self, header: &Header, value: &[u8], deliver: &mut Deliver<'_>) {
         let instance = header.instance;
         self.known_highest = self.known_highest.max(instance);
@@ -263,7 +262,7 @@ impl Learner {
         }
         if self.config.digest.of(value) != header.digest {
             self.stats.digest_mismatch += 1;
-            return; // the hole is asked for again
+            return; // the hole will be queried again
         }
         if instance == self.next && !self.is_paused {
             self.deliver(*header, value, deliver);
@@ -281,8 +280,8 @@ impl Learner {
         }
     }
 
-    /// Deliver nothing until told to go on. What is decided meanwhile is kept as far as the acceptors' rings reach; the
-    /// rest is learned afterwards.
+    /// Pause or resume delivery. What is decided meanwhile is kept as far as the acceptors' rings reach; the rest is
+    /// learned afterwards.
     pub fn set_paused(&mut self, is_paused: bool, deliver: &mut Deliver<'_>) {
         self.is_paused = is_paused;
         if !is_paused {
@@ -290,18 +289,18 @@ impl Learner {
         }
     }
 
-    /// Does it deliver nothing for now?
+    /// Whether delivery is paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// How far decisions have come: everything up to here was delivered, or is kept while this log is paused.
+    /// How far instances are decided: everything up to here has been delivered, or is kept while this log is paused.
     pub fn decided(&self) -> u64 {
         let kept = self.ahead.last_key_value().filter(|_| !self.has_hole());
         kept.map_or(self.next - 1, |(instance, _)| *instance)
     }
 
-    /// Is the next instance missing although it, or a later one, exists?
+    /// Whether the next instance is missing although it or a later one exists.
     fn has_hole(&self) -> bool {
         self.known_highest >= self.next && !self.ahead.contains_key(&self.next)
     }
@@ -321,7 +320,7 @@ impl Learner {
         self.checkpoint_needed = false;
     }
 
-    /// Somebody has seen this instance voted or applied.
+    /// This instance was voted or applied somewhere.
     pub fn heard_of(&mut self, instance: u64) {
         self.known_highest = self.known_highest.max(instance);
     }
@@ -374,7 +373,7 @@ impl Learner {
         recovery.on_promise(now, header, vote, Self::context(&self.config), out);
     }
 
-    /// NACK of an acceptor, or of a peer that no longer holds what was asked for.
+    /// NACK from an acceptor, or from a peer that no longer holds what was requested.
     pub fn on_nack(&mut self, now: Micros, header: &Header) {
         if header.has(flag::BELOW_FLOOR) {
             let from_acceptor = self
@@ -397,9 +396,9 @@ impl Learner {
         }
     }
 
-    /// LEARN from a peer: `instance` and the `client_seq` - 1 following ones. The answers are many times
-    /// as long as the question: they go to the member that it names, not to wherever it came from, and
-    /// one that was answered, or overtaken, is answered no more.
+    /// LEARN from a peer: `instance` and the following `client_seq` - 1 ones. The answers are many times as long as the
+    /// query: they go to the member that it names, not to its source address, and a query that was answered or
+    /// overtaken is not answered again.
     pub fn on_learn(&mut self, header: &Header, out: &mut Outbox) {
         let Ok(peer) = u8::try_from(header.node) else {
             return;
@@ -433,7 +432,7 @@ impl Learner {
         }
     }
 
-    /// REPLY from a peer's log: decided, whatever the epoch it was decided in.
+    /// REPLY from a peer's log: decided, in whatever epoch.
     pub fn on_reply(&mut self, header: &Header, value: &[u8], deliver: &mut Deliver<'_>) {
         if header.instance >= self.next {
             self.stats.from_peers += 1;
@@ -441,15 +440,15 @@ impl Learner {
         self.on_decided(header, value, deliver);
     }
 
-    /// After a REPLY: if it completed what was asked for and there is more behind, ask at once. One
-    /// batch a gap time would be slower than a loaded cluster decides, and never catch up.
+    /// After a REPLY: if it completed what was requested and there is more, request that at once. One batch per gap
+    /// timeout would be slower than a loaded cluster decides, and never catch up.
     pub fn ask_on(&mut self, now: Micros, out: &mut Outbox) {
         if self.next >= self.peer_asked_to && self.next < self.known_floor {
             self.ask_peers(now, out);
         }
     }
 
-    /// Start recovering `instance` with the application's no-op, whether or not it is missing here.
+    /// Start to recover `instance` with the application's no-op, whether or not it is missing here.
     pub fn recover(
         &mut self,
         now: Micros,
@@ -477,7 +476,7 @@ impl Learner {
         (self.next..=end).filter(|i| !self.ahead.contains_key(i))
     }
 
-    /// Ask for, and recover, what is missing.
+    /// Query and recover what is missing.
     pub fn on_tick(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
         let timing = self.config.timing;
         let context = Self::context(&self.config);
@@ -505,7 +504,7 @@ impl Learner {
             return;
         }
         let missing: Vec<u64> = self.missing().take(LEARN_BATCH).collect();
-        // Counted as well as timed: a host that was stopped meanwhile has not heard the answers yet.
+        // Counted as well as timed: a host that was suspended has not received the answers yet.
         if age >= timing.recover_us && self.asks > ASKS_BEFORE_RECOVERY {
             for instance in missing.iter().take(RECOVERIES_MAX) {
                 self.recover(now, *instance, Vec::new(), rounds, out);
@@ -542,14 +541,14 @@ impl Learner {
         }
     }
 
-    /// How long answers may take until the question is repeated. Between slow hosts they take longer than the first
-    /// wait, and repetitions at that pace would be most of what the hosts have to do.
+    /// How long answers may take until the query is retransmitted. Between slow hosts they take longer than the first
+    /// wait, and retransmissions at that rate would be most of the hosts' work.
     fn ask_after_us(&self) -> Micros {
         let doublings = self.asks.saturating_sub(ASKS_BEFORE_RECOVERY);
         self.config.timing.gap_us << doublings.min(ASK_DOUBLINGS_MAX)
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         let recoveries = self.recoveries.values().map(Recovery::due).min();
         let hole = if !self.has_hole() {

@@ -1,4 +1,4 @@
-//! Proposer, learner, recovery and leader change over the packet roles: submit, deliver, recover.
+//! Proposer, learner, recovery and leader election over the packet roles: submit, deliver, recover.
 
 pub mod backend;
 mod by_ticket;

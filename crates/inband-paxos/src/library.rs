@@ -1,11 +1,10 @@
 //! The drop-in library: submit, deliver, recover (CAANS, Figure 4), exactly once.
 //!
-//! For applications that keep their own state. [`Library`] adds to a [`Node`] the session table, so
-//! that each submitted value is delivered once though it may be decided twice. The C library in
-//! `bindings/c` is this type behind a header.
+//! For applications that keep their own state. [`Library`] adds the session table to a [`Node`], so that each submitted
+//! value is delivered once even if it is decided twice. The C library in `bindings/c` is this type behind a header.
 //!
-//! The application waits ([`Library::wait`]) and takes what there is, one [`Event`] at a time
-//! ([`Library::next_event`]). Between two events it may do anything: submit, recover, save, restore.
+//! The application waits ([`Library::wait`]) and takes one [`Event`] at a time ([`Library::next_event`]). Between two
+//! events it may do anything: submit, recover, save, restore.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,82 +25,82 @@ pub use crate::saved_position::RestoreError;
 /// The library has one log.
 const PARTITION: usize = 0;
 
-/// Answers to [`Library::recover`] that the application has not taken yet, at most.
+/// Most answers to [`Library::recover`] that the application has not taken yet.
 pub const RECOVERIES_OPEN_MAX: usize = 1024;
 
-/// Time between two [`Event::StateNeeded`] while the state is not restored.
+/// Interval between [`Event::StateNeeded`] events while the state has not been restored.
 const STATE_NEEDED_REPEAT: Duration = Duration::from_secs(1);
 
-/// What a delivery is to the application.
+/// What a delivery means to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryKind {
-    /// A value that was not delivered before: to be applied. In instance order, each submitted value
-    /// once, the same on all replicas.
+    /// A value that was not delivered before: apply it. In instance order, each submitted value once, the same on all
+    /// replicas.
     New,
-    /// Answer to [`Library::recover`]: the value that the instance holds. It was delivered before, or
-    /// is refused forever; not to be applied.
+    /// Answer to [`Library::recover`]: the value that the instance holds. It was delivered before or is permanently
+    /// refused; do not apply it.
     Replay,
-    /// Answer to [`Library::recover`]: the instance holds nothing of any application; the value is the
-    /// no-op that was decided.
+    /// Answer to [`Library::recover`]: the instance holds no application value; the value is the no-op that was
+    /// decided.
     Noop,
 }
 
 /// A value for the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery<'a> {
-    /// The instance it was decided in.
+    /// The instance in which it was decided.
     pub instance: u64,
-    /// Set if this very process submitted it and `kind` is [`DeliveryKind::New`].
+    /// Set if this process submitted it and `kind` is [`DeliveryKind::New`].
     pub ticket: Option<Ticket>,
-    /// What to do with it.
+    /// How to handle it.
     pub kind: DeliveryKind,
     /// The value.
     pub value: &'a [u8],
 }
 
-/// What an application gets to see.
+/// An event for the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A value.
     Delivery(Delivery<'a>),
-    /// A submission that ended without a delivery.
+    /// A submission ended without a delivery.
     Failed(Ticket, SubmitFailure),
-    /// A submission that ended without a delivery, because its value was decided before the position
-    /// that was restored: its effect is in that state.
+    /// A submission ended without a delivery because its value was decided before the restored position: its effect is
+    /// in that state.
     InRestoredState(Ticket),
-    /// A recovery of this instance that ended without a delivery.
+    /// A recovery of this instance ended without a delivery.
     RecoverFailed(u64, RecoverFailure),
-    /// This replica is further behind than its peers remember; it needs their state, which only the
-    /// application can copy. Restore it with [`Library::restore`]. Repeated every second until then.
+    /// This replica is further behind than its peers' logs reach; it needs their state, which only the application can
+    /// copy. Restore it with [`Library::restore`]. Repeated every second until then.
     StateNeeded,
 }
 
 /// Why a recovery ended without a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverFailure {
-    /// Whether the instance holds something is unknown; it may be recovered again.
+    /// Whether the instance holds a value is unknown; the recovery may be repeated.
     #[error("no majority of acceptors has decided the instance within {0} ms")]
     OutcomeUnknown(u64),
-    /// The position that was restored is behind that instance: its effect is in that state.
+    /// The restored position is beyond that instance: its effect is in that state.
     #[error("the instance is in the state that was restored")]
     InRestoredState,
 }
 
-/// Why an instance is not recovered. Nothing was sent.
+/// Why an instance cannot be recovered. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryRecoverError {
-    /// The host cannot.
+    /// The host cannot recover it.
     #[error(transparent)]
     Host(#[from] RecoverError),
-    /// The no-op does not fit one packet.
+    /// The no-op does not fit in one packet.
     #[error("no-op of {len_bytes} bytes is over the limit of {limit_bytes} bytes of one packet")]
     TooLong {
-        /// Length asked for.
+        /// Length of the no-op.
         len_bytes: usize,
-        /// Longest length allowed.
+        /// Maximum length.
         limit_bytes: usize,
     },
-    /// Too many answers are open.
+    /// Too many recoveries are unanswered.
     #[error("{RECOVERIES_OPEN_MAX} instances are under recovery already; wait for their answers")]
     TooMany,
 }
@@ -114,7 +113,7 @@ struct Replay {
     value: Vec<u8>,
 }
 
-/// What is to be told, besides deliveries.
+/// A pending event other than a delivery.
 #[derive(Debug)]
 enum Notice {
     Failed(Ticket, SubmitFailure),
@@ -123,26 +122,26 @@ enum Notice {
     StateNeeded,
 }
 
-/// See the module. Owned and driven by one thread.
+/// Owned and driven by one thread.
 pub struct Library {
     node: Node,
     // Released after the node has ended.
     _state_lock: StateLock,
     sessions: SessionTable,
-    /// Last instance handed over.
+    /// Last instance delivered.
     applied: u64,
-    /// Last instance the node was told of as applied.
+    /// Last instance reported to the node as applied.
     told: u64,
     burst: Burst,
-    /// Instances of `burst` handed over.
+    /// How many instances of `burst` have been taken.
     taken: usize,
-    /// Submissions without an end.
+    /// Submissions without an outcome.
     submitted: HashSet<Ticket>,
-    /// Instances under recovery at the application's wish, and when that is given up.
+    /// Instances under recovery at the application's request, with their deadlines.
     recovering: BTreeMap<u64, Instant>,
     recover_deadline: Duration,
     replays: VecDeque<Replay>,
-    /// The replay that was handed over last; its value is borrowed by the application.
+    /// The last replay returned; the application borrows its value.
     replayed: Option<Replay>,
     notices: VecDeque<Notice>,
     /// When [`Event::StateNeeded`] is repeated; `None`: no state is needed.
@@ -150,9 +149,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Start this host, with what [`Library::save`] made, if the application has state. Without it
-    /// the application starts from nothing, before the first instance ever; in a later epoch than
-    /// the first it will be told that state is needed.
+    /// Start this host. `saved` is the result of [`Library::save`] if the application has state. Without it the
+    /// application starts empty, before the first instance ever; in any epoch but the first it will be told that state
+    /// is needed.
     ///
     /// `dataplane` is what `auto` was resolved to, see [`crate::backend::resolve`].
     pub fn open(
@@ -188,22 +187,21 @@ impl Library {
         })
     }
 
-    /// Submit a value of at most [`ReplicatedLog::max_value_len_bytes`]; within the configured
-    /// deadline an event with its ticket says how it ended. Values submitted later may be decided
-    /// earlier.
+    /// Submit a value of at most [`ReplicatedLog::max_value_len_bytes`]. An event with its ticket reports the outcome
+    /// within the configured deadline. Values submitted later may be decided earlier.
     pub fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
         let ticket = self.node.submit(PARTITION, value)?;
-        // The caller may not run this library soon.
+        // The caller may not call this library again soon.
         self.node.send_submitted();
         self.submitted.insert(ticket);
         Ok(ticket)
     }
 
-    /// Find out what was decided in `instance`, or decide `noop` there. The answer is one delivery of
-    /// that instance: as [`DeliveryKind::New`] in its order if the value in it is new, else as
-    /// [`DeliveryKind::Replay`] or [`DeliveryKind::Noop`], for an instance delivered before with the
-    /// next events. Without an answer within the deadline of submissions it is
-    /// [`Event::RecoverFailed`]. An instance asked for twice before its answer has one answer.
+    /// Find out what was decided in `instance`, or decide `noop` there. The answer is one delivery of that instance: as
+    /// [`DeliveryKind::New`] in instance order if its value is new, otherwise as [`DeliveryKind::Replay`] or
+    /// [`DeliveryKind::Noop`]; an instance delivered before is answered with the next events. Without an answer within
+    /// the submission deadline, the result is [`Event::RecoverFailed`]. Two requests for the same instance before the
+    /// answer get one answer.
     pub fn recover(&mut self, instance: u64, noop: &[u8]) -> Result<(), LibraryRecoverError> {
         let limit_bytes = self.node.max_value_len_bytes();
         if noop.len() > limit_bytes {
@@ -225,9 +223,9 @@ impl Library {
                 });
             })?;
         match known {
-            // Learned, and handed over: answered from the node's log.
+            // Learned and delivered: answered from the node's log.
             Some(replay) if instance <= self.applied => self.replays.push_back(replay),
-            // Learned, and in a burst not handed over yet, or still to be learned.
+            // Learned and in a burst that was not taken yet, or still to be learned.
             _ => {
                 self.recovering
                     .insert(instance, Instant::now() + self.recover_deadline);
@@ -236,8 +234,8 @@ impl Library {
         Ok(())
     }
 
-    /// Do what is ready, and wait at most `timeout` until there is an event to take. `true`: call
-    /// [`Library::next_event`] until it has no more. `wake` ends the wait when it becomes readable.
+    /// Do what is ready, and wait at most `timeout` until there is an event. `true`: call [`Library::next_event`] until
+    /// there are no more. `wake` ends the wait when it becomes readable.
     pub fn wait(&mut self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -289,15 +287,15 @@ impl Library {
             || !self.notices.is_empty()
     }
 
-    /// Sleep until something arrives; `true` if `wake` did.
+    /// Sleep until something arrives; `true` if `wake` became readable.
     fn sleep(&self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
         let wake_fd = wake.map_or(-1, |fd| fd.as_raw_fd());
         let fds = [wake_fd].into_iter().chain(self.node.wake_fds());
         wait_readable(fds, timeout)[0]
     }
 
-    /// The next event, if there is one. A delivery counts as applied from here on: if the application
-    /// saves its position before the next event, that instance is in it.
+    /// The next event, if there is one. A delivery counts as applied from here on: if the application saves its
+    /// position before the next event, that instance is included.
     pub fn next_event(&mut self) -> Option<Event<'_>> {
         if let Some(replay) = self.replays.pop_front() {
             let Replay {
@@ -344,7 +342,7 @@ impl Library {
         })
     }
 
-    /// Judge a decided instance; what it is to the application, if anything.
+    /// Determine whether a decided instance results in an event for the application.
     fn admit(
         &mut self,
         instance: u64,
@@ -358,7 +356,7 @@ impl Library {
                 self.node.session_refused(ticket);
             } else {
                 self.node.answered(ticket);
-                // Not told before and yet a duplicate: its first decision was skipped by a restore.
+                // Not reported before, and yet a duplicate: a restore skipped its first decision.
                 if self.submitted.remove(&ticket) && verdict == Verdict::Duplicate {
                     self.notices.push_back(Notice::InRestoredState(ticket));
                 }
@@ -373,7 +371,7 @@ impl Library {
         }
     }
 
-    /// A decision below a position that was restored: the restored sessions say whether it is in it.
+    /// A decision below a restored position: the restored sessions show whether the state includes it.
     fn skipped(&mut self, origin: &Origin, ticket: Option<Ticket>) {
         let Some(ticket) = ticket else { return };
         self.node.answered(ticket);
@@ -388,18 +386,18 @@ impl Library {
         }
     }
 
-    /// Last instance handed over, delivered or not: not all hold something to deliver.
+    /// Last instance processed, with or without a delivery: not all instances hold something to deliver.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Position and sessions, to be kept with the application's state and given to
-    /// [`Library::open`] or [`Library::restore`]. Equal on all replicas at the same position.
+    /// Position and sessions, to be stored with the application's state and passed to [`Library::open`] or
+    /// [`Library::restore`]. Equal on all replicas at the same position.
     pub fn save(&self) -> Vec<u8> {
         saved_position::encode(self.applied, &self.sessions)
     }
 
-    /// Continue behind a state copied from a peer.
+    /// Continue after a state copied from a peer.
     pub fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
         let (applied, sessions) = saved_position::decode(saved)?;
         if applied < self.applied {
@@ -408,7 +406,7 @@ impl Library {
                 delivered: self.applied,
             });
         }
-        // What the node has learned above that position stays; below, it is skipped as it is taken.
+        // What the node has learned above that position is kept; anything below is skipped when it is taken.
         if self
             .node
             .host()
@@ -440,7 +438,7 @@ impl Library {
     }
 }
 
-/// What an instance that is not delivered as new is to the one who asked for it.
+/// The kind of answer for an instance that is not delivered as new.
 fn replay_kind(origin: &Origin) -> DeliveryKind {
     match origin.kind {
         ValueKind::Command => DeliveryKind::Replay,
@@ -451,13 +449,13 @@ fn replay_kind(origin: &Origin) -> DeliveryKind {
 /// Why a library did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// The node.
+    /// The node did not start.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The saved position.
+    /// The saved position is invalid.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// Several logs.
+    /// The cluster has several logs.
     #[error("cluster.partitions = {0}: the library has one log; give it a cluster of its own with partitions = 1")]
     Partitions(u32),
 }

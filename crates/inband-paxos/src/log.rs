@@ -1,22 +1,21 @@
-//! What an application sees of a replicated log: it submits values and is handed decided ones.
+//! The interface between an application and a replicated log: it submits values and receives decided ones.
 //!
-//! [`ReplicatedLog`] is the seam between the protocol and the services over it. `inband-kv` is
-//! written against this trait only; tests drive it with an in-memory log, the program with a
-//! [`crate::node::Node`] on real packets.
+//! [`ReplicatedLog`] separates the protocol from the services over it. `inband-kv` uses only this trait; tests drive it
+//! with an in-memory log, the program with a [`crate::node::Node`] on real packets.
 //!
-//! Exactly-once (protocol.md, 8): a value may be decided in more than one instance, because a
-//! proposer repeats what it has no answer for. Instances are handed over in order, each once;
-//! whether the value in it is *new* is decided by the application's [`crate::session::SessionTable`],
-//! which is part of the replicated state and so of every snapshot.
+//! Exactly-once (protocol.md, 8): a value may be decided in more than one instance, because a proposer retransmits
+//! unanswered values. Instances are delivered in order, each once; whether the value in an instance is *new* is decided
+//! by the application's [`crate::session::SessionTable`], which is part of the replicated state and therefore of every
+//! snapshot.
 //!
-//! There are several logs, one a partition, each with instances, sessions and a window of its own.
-//! Nothing orders one against another.
+//! There are several logs, one per partition, each with its own instances, sessions and window. They are not ordered
+//! relative to each other.
 
 use std::time::Duration;
 
 pub use inband_host::session::{Origin, ValueKind};
 
-/// Bits of a ticket's number; the partition is above them.
+/// Bits of a ticket's number; the partition is in the bits above.
 const TICKET_NUMBER_BITS: u32 = 48;
 
 fn numbered(partition: usize, number: u64) -> u64 {
@@ -24,13 +23,13 @@ fn numbered(partition: usize, number: u64) -> u64 {
     (partition as u64) << TICKET_NUMBER_BITS | number
 }
 
-/// Names one submitted value at the proposer that submitted it: partition (16 bits) | number
-/// (48 bits). Never reused within a process; within a partition they ascend.
+/// Identifies a submitted value at its proposer: partition (16 bits) | number (48 bits). Never reused in a process;
+/// within a partition, tickets ascend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 impl Ticket {
-    /// The ticket of this number, submitted to this partition.
+    /// The ticket with this number for a value of this partition.
     ///
     /// # Panics
     /// If the partition has more than 16 bits or the number more than 48.
@@ -44,12 +43,12 @@ impl Ticket {
     }
 }
 
-/// Names one read at the process that asked for it, as a [`Ticket`] names a value.
+/// Identifies a read in the process that requested it, as a [`Ticket`] identifies a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadTicket(pub u64);
 
 impl ReadTicket {
-    /// The ticket of this number, for a read of this partition.
+    /// The ticket with this number for a read of this partition.
     ///
     /// # Panics
     /// If the partition has more than 16 bits or the number more than 48.
@@ -68,15 +67,15 @@ impl ReadTicket {
 pub struct Decided<'a> {
     /// Position in the log. Consecutive within and across bursts.
     pub instance: u64,
-    /// Who submitted it.
+    /// Its submitter.
     pub origin: Origin,
-    /// Set if this very process submitted the value.
+    /// Set if this process submitted the value.
     pub ticket: Option<Ticket>,
     /// The value; its digest has been checked.
     pub value: &'a [u8],
 }
 
-/// Why a submitted value will not be delivered to its submitter as a success.
+/// Why a submitted value was not reported to its submitter as a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitFailure {
     /// The deadline passed; the value may still be decided later.
@@ -87,18 +86,18 @@ pub enum SubmitFailure {
     NotApplied(&'static str),
 }
 
-/// Why a value was not taken for submission. Nothing was sent.
+/// Why a value was not accepted for submission. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// Too many values are undecided; wait for deliveries, then try again.
     #[error("{0} values are undecided already; wait for some to be decided")]
     WindowFull(usize),
-    /// The value does not fit one packet.
+    /// The value does not fit in one packet.
     #[error("value of {len_bytes} bytes is over the limit of {limit_bytes} bytes of one packet")]
     TooLong {
-        /// Length asked for.
+        /// Length of the value.
         len_bytes: usize,
-        /// Longest length allowed.
+        /// Maximum length.
         limit_bytes: usize,
     },
     /// The node has no proposer or is shutting down.
@@ -122,29 +121,27 @@ pub struct Burst {
     entries: Vec<Entry>,
     /// Submissions that ended without a delivery.
     pub failed: Vec<(Ticket, SubmitFailure)>,
-    /// Reads that may be answered once all bursts of this log up to and including this one are
-    /// applied, and the instance up to which they see everything.
+    /// Reads that may be answered once all bursts of this log up to and including this one are applied, with the
+    /// instance up to which they see everything.
     pub confirmed: Vec<(ReadTicket, u64)>,
     /// Reads that cannot be answered; nothing has happened.
     pub reads_failed: Vec<(ReadTicket, SubmitFailure)>,
-    /// Set when the log needs a checkpoint to go on: peers no longer hold the values behind the
-    /// applied position. Fetch one from a peer, install it and call [`ReplicatedLog::reset`].
-    /// Repeated in every burst until then.
+    /// Set when the log needs a checkpoint to continue: peers no longer hold the values after the applied position.
+    /// Fetch one from a peer, install it and call [`ReplicatedLog::reset`]. Repeated in every burst until then.
     pub checkpoint_needed: bool,
 }
 
 impl Burst {
-    /// An empty burst.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Empty bursts, one for each of so many logs.
+    /// Empty bursts, one for each of `partitions` logs.
     pub fn for_logs(partitions: usize) -> Vec<Burst> {
         (0..partitions).map(|_| Burst::new()).collect()
     }
 
-    /// Forget everything, keep the memory.
+    /// Clear everything, but keep the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
@@ -174,12 +171,12 @@ impl Burst {
         });
     }
 
-    /// Length of all values in it.
+    /// Total length of its values.
     pub fn len_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Move everything from `other` behind what is here.
+    /// Append everything in `other`, leaving it empty.
     pub fn append(&mut self, other: &mut Burst) {
         if self.is_empty() {
             self.clear();
@@ -230,15 +227,15 @@ impl Burst {
     }
 }
 
-/// Replicated logs as one process sees them. Not thread-safe: one thread owns them and calls `poll`.
+/// Replicated logs as seen by one process. Not thread-safe: one thread owns them and calls `poll`.
 ///
 /// # Panics
 /// Every method that takes a partition panics if there is no such log.
 pub trait ReplicatedLog {
-    /// How many logs there are; partitions are counted from 0.
+    /// Number of logs; partitions are counted from 0.
     fn partitions(&self) -> usize;
 
-    /// Longest value in bytes that [`submit`](Self::submit) takes.
+    /// Length in bytes of the longest value that [`submit`](Self::submit) accepts.
     fn max_value_len_bytes(&self) -> usize;
 
     /// How many more values may be submitted to this log now.
@@ -248,42 +245,41 @@ pub trait ReplicatedLog {
     /// failure, within the configured deadline. Values submitted later may be decided earlier.
     fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError>;
 
-    /// Do everything that is ready, without blocking, and append what it produced to the burst of
-    /// its partition. There are as many bursts as logs.
+    /// Do everything that is ready, without blocking, and append the results to the burst of their partition. There are
+    /// as many bursts as logs.
     fn poll(&mut self, bursts: &mut [Burst]);
 
-    /// Deliver nothing of this log until told to go on: what was delivered of it cannot be applied yet.
+    /// Pause or resume delivery for this log, for example because what was delivered cannot be applied yet.
     fn pause(&mut self, partition: usize, is_paused: bool);
 
-    /// Everything of this log up to and including `instance` is applied and survives a crash of this
-    /// process. Drives trimming of the acceptors' rings.
+    /// Everything in this log up to and including `instance` has been applied and survives a crash of this process.
+    /// Drives the trimming of the acceptors' rings.
     fn applied(&mut self, partition: usize, instance: u64);
 
-    /// A checkpoint of this partition was installed (or the process starts with state): deliver from
-    /// `applied + 1`.
+    /// A checkpoint of this partition was installed (or the process starts with state): deliver from `applied + 1` on.
     fn reset(&mut self, partition: usize, applied: u64);
 
-    /// The session table refused a value of this process's own session (it expired). The log opens
-    /// a new session and submits the value again under the same ticket.
+    /// The session table refused a value of this process's own session, which has expired. The log opens a new session
+    /// and submits the value again with the same ticket.
     fn session_refused(&mut self, ticket: Ticket);
 
-    /// Sequence numbers below this are answered; called by the application when a value with
-    /// `ticket` was applied (first occurrence) so that the low-water mark can move.
+    /// The value with `ticket` has been answered. Called by the application when its first occurrence is applied, so
+    /// that the low-water mark can advance.
     fn answered(&mut self, ticket: Ticket);
 
-    /// A client reads from this log. The ticket appears in the `confirmed` of a burst; an answer from a
-    /// state that has applied everything up to there sees every value that was decided before this
-    /// call. Or it appears in `reads_failed` within the deadline of submissions.
+    /// Request a linearizable read. The ticket appears in the `confirmed` list of a burst; a state that has applied
+    /// everything up to that point shows every value decided before this call. Otherwise it appears in `reads_failed`
+    /// within the submission deadline.
     fn confirm_read(&mut self, partition: usize) -> ReadTicket;
 
-    /// File descriptors that become readable when `poll` has something to do.
+    /// File descriptors that become readable when `poll` has work to do.
     fn wake_fds(&self) -> Vec<std::os::fd::RawFd>;
 
-    /// Longest time the caller may sleep before it must call `poll` again. To be asked right before
-    /// each sleep: from then on the descriptors of `wake_fds` are made readable.
+    /// Longest time that the caller may sleep before it must call `poll` again. Must be called right before each sleep:
+    /// from then on the descriptors of `wake_fds` become readable.
     fn poll_timeout(&self) -> Duration;
 
-    /// The peers that can serve a checkpoint: their TCP addresses.
+    /// TCP addresses of the peers that can serve a checkpoint.
     fn checkpoint_peers(&self) -> Vec<std::net::SocketAddr>;
 }
 

@@ -1,29 +1,28 @@
-//! Packets are made for the smallest MTU of the cluster. A longer one would be cut into fragments, which
-//! roles in the kernel do not put together.
+//! Packets are sized for the smallest MTU of the cluster. Longer ones would be fragmented, and roles in the kernel do
+//! not reassemble fragments.
 
 use std::io;
 use std::net::Ipv4Addr;
 
 use crate::config::Config;
 
-/// Why packets of this cluster would not pass.
+/// Why packets of this cluster would be lost.
 #[derive(Debug, thiserror::Error)]
 pub enum MtuError {
-    /// The interface takes less than the cluster's packets need.
+    /// The interface's MTU is smaller than the cluster's.
     #[error(
         "{interface} has an MTU of {interface_mtu}, but this cluster's packets are made for {mtu}; set \
          `mtu = {interface_mtu}` (at least 1280) under [cluster] on all hosts before the cluster is \
          founded, or run: ip link set {interface} mtu {mtu}"
     )]
     TooSmall {
-        /// Which.
         interface: String,
-        /// What it takes.
+        /// Its MTU.
         interface_mtu: u32,
-        /// What the configuration says.
+        /// The configured MTU.
         mtu: u16,
     },
-    /// The system did not say.
+    /// The MTU could not be determined.
     #[error("the MTU of the interface with {address}: {source}")]
     Unknown {
         /// This host's address.
@@ -33,8 +32,8 @@ pub enum MtuError {
     },
 }
 
-/// Does the interface that has this host's address take the cluster's packets? An address that no
-/// interface has is for others to complain about.
+/// Check that the interface with this host's address accepts the cluster's packets. An address that no interface has is
+/// reported elsewhere.
 pub fn check(config: &Config) -> Result<(), MtuError> {
     let address = *config.this().address.ip();
     let unknown = |source| MtuError::Unknown { address, source };
@@ -60,7 +59,7 @@ pub fn check(config: &Config) -> Result<(), MtuError> {
     Ok(())
 }
 
-/// By the kernel's own words for the calling thread's network namespace.
+/// The kernel's value for the calling thread's network namespace.
 fn mtu_of(interface: &str) -> io::Result<u32> {
     inband_ground::xdp::mtu_bytes(interface).map_err(|error| io::Error::other(error.to_string()))
 }

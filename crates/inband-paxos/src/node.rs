@@ -1,5 +1,5 @@
-//! The driver of one host: a [`Host`], its UDP socket and, where roles run in the kernel, their
-//! registers and ring buffer. Thin: it moves packets and time, and decides nothing.
+//! The driver of one host: a [`Host`], its UDP socket and, where roles run in the kernel, their registers and ring
+//! buffer. Thin: it moves packets and time, and makes no decisions.
 //!
 //! Not thread-safe: one thread owns a node and polls it.
 
@@ -32,16 +32,16 @@ use inband_host::key_file::{KeyFile, KeyFileError};
 
 /// The acceptor's journal, in the state directory.
 pub const JOURNAL_DIR: &str = "acceptor";
-/// Packets taken from the socket in one poll, so that time and the ring buffer get their turn.
+/// Most packets taken from the socket in one poll, so that timers and the ring buffer are served too.
 const RECEIVE_BATCH: usize = 256;
-/// Time between two looks at the kernel's neighbour tables.
+/// Interval between looks at the kernel's neighbour tables.
 const NEIGHBOURS_US: Micros = 1_000_000;
 /// The same while a peer is still unresolved.
 const NEIGHBOURS_UNRESOLVED_US: Micros = 20_000;
-/// A host that waits for no value of its own is not woken for each decided one while they come this
-/// close together; it looks by itself.
+/// A host that waits for no value of its own is not woken for each decided value while they arrive at least this
+/// frequently; it polls instead.
 const STREAM_GAP_US: Micros = 2_000;
-/// How often it looks then.
+/// The polling interval in that case.
 const STREAM_LOOK: Duration = Duration::from_micros(500);
 /// Room for decided values that the learner has not taken yet.
 const RING_BUFFER_BYTES: usize = 16 << 20;
@@ -49,43 +49,40 @@ const RING_BUFFER_BYTES: usize = 16 << 20;
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// State directory.
+    /// The state directory is unusable.
     #[error(transparent)]
     Durable(#[from] DurableError),
-    /// The acceptor's journal.
+    /// The acceptor's journal is unusable.
     #[error(transparent)]
     Journal(#[from] StartError),
-    /// Kernel backend.
+    /// The kernel backend failed.
     #[error(transparent)]
     Xdp(#[from] XdpError),
-    /// UDP socket.
+    /// The UDP socket could not be bound.
     #[error("UDP address {address} of node {name:?} cannot be bound: {source}; is another host running with it, and does this machine have the address?")]
     Bind {
-        /// The address.
         address: SocketAddrV4,
-        /// The node.
         name: String,
         /// What the system said.
         source: std::io::Error,
     },
-    /// The cluster's keys.
+    /// The cluster's key file is unusable.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
     /// `auto` was not resolved, or no interface was given.
     #[error("dataplane {0} needs host.interface in the configuration")]
     NoInterface(Dataplane),
-    /// Positions and logs do not match.
+    /// The number of positions does not match the number of logs.
     #[error("positions in {given} logs were given, the configuration has {logs}; has cluster.partitions been changed? data keeps the number it was made with")]
     Positions {
-        /// Given.
+        /// Number of positions given.
         given: usize,
-        /// In the configuration.
+        /// Number of logs in the configuration.
         logs: usize,
     },
-    /// State directory unusable in another way.
+    /// Another error of the state directory.
     #[error("state directory {path}: {source}")]
     StateDir {
-        /// The path.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
@@ -93,7 +90,7 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// Will it be the same at the next start, unless somebody changes this host or its configuration?
+    /// Whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             NodeError::Xdp(error) => error.is_lasting(),
@@ -105,14 +102,13 @@ impl NodeError {
     }
 }
 
-/// See the module.
 pub struct Node {
     host: Host,
     socket: HostSocket,
     gate: Gate,
     key_file: Option<PathBuf>,
     kernel: Option<XdpHost>,
-    /// In `sync` mode, of the acceptor.
+    /// The acceptor's, in `sync` mode.
     disk: Option<AcceptorDisk>,
     addresses: Vec<Option<SocketAddrV4>>,
     peers: Vec<SocketAddr>,
@@ -137,7 +133,7 @@ fn roles_of(config: &Config) -> Roles {
     }
 }
 
-/// A node as the packet programs of node `own` know it.
+/// A node in the form that the packet programs of node `own` use.
 fn peer_of(node: &NodeConfig, own: u8) -> Peer {
     Peer {
         node: node.id,
@@ -146,8 +142,8 @@ fn peer_of(node: &NodeConfig, own: u8) -> Peer {
     }
 }
 
-/// Who is in the cluster when a host starts. With a control plane nobody is, until it has said so:
-/// epoch 0 is none.
+/// The members when a host starts. With a control plane there are none until it has reported the configuration: epoch 0
+/// means none.
 fn members_at_start(config: &Config) -> EpochConfig {
     if config.is_managed() {
         return EpochConfig {
@@ -165,7 +161,7 @@ fn members_at_start(config: &Config) -> EpochConfig {
     }
 }
 
-/// Set the registers of roles in the kernel.
+/// Initialise the registers of roles in the kernel.
 fn configure(
     registers: &Registers,
     roles: Roles,
@@ -195,8 +191,8 @@ fn timing_of(config: &Config) -> Timing {
     }
 }
 
-/// The roles of a host that may run in the kernel. A vote has to be on the disk before it is told, so an
-/// acceptor with a journal is in user space.
+/// The roles of a host that may run in the kernel. A vote must be on disk before it is sent, so an acceptor with a
+/// journal runs in user space.
 pub(crate) fn kernel_roles(config: &Config) -> Roles {
     let roles = roles_of(config);
     Roles {
@@ -205,12 +201,12 @@ pub(crate) fn kernel_roles(config: &Config) -> Roles {
     }
 }
 
-/// The keys that packets carry tags under.
+/// The keys that authenticate packets.
 pub(crate) fn packet_keys(config: &Config) -> Result<Option<Keys>, KeyFileError> {
     load_keys(config.cluster.key_file.as_deref()).map(|(keys, _)| keys)
 }
 
-/// What a host of this configuration loads into the kernel.
+/// What a host with this configuration loads into the kernel.
 pub(crate) fn xdp_spec(
     config: &Config,
     mode: XdpMode,
@@ -233,7 +229,7 @@ pub(crate) fn xdp_spec(
         acceptors: config.acceptors().map(peer).collect(),
         learners: config.replicas().map(peer).collect(),
         ring_buffer_bytes: RING_BUFFER_BYTES,
-        // Two roles on one host, or a role and the process beside it, talk to each other.
+        // Two roles on one host, or a role and the process beside it, send packets to each other.
         loopback: this.packet_roles() > 1,
         keys,
     })
@@ -246,7 +242,7 @@ fn geometry_of(config: &Config) -> Geometry {
     }
 }
 
-/// The keys of a cluster that has some, and how its values are digested.
+/// The keys of a cluster, if it has any, and how its values are digested.
 fn load_keys(path: Option<&Path>) -> Result<(Option<Keys>, Digest), KeyFileError> {
     let Some(path) = path else {
         return Ok((None, Digest::PLAIN));
@@ -256,8 +252,8 @@ fn load_keys(path: Option<&Path>) -> Result<(Option<Keys>, Digest), KeyFileError
 }
 
 impl Node {
-    /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance of
-    /// each log in the application's state.
+    /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance of each log in the
+    /// application's state.
     pub fn open(config: &Config, dataplane: Dataplane, applied: &[u64]) -> Result<Node, NodeError> {
         let this = config.this();
         let (given, logs) = (applied.len(), config.logs());
@@ -371,7 +367,7 @@ impl Node {
         Ok(node)
     }
 
-    /// What the acceptor's journal says.
+    /// Open the acceptor's journal.
     fn open_journal(
         config: &Config,
         geometry: Geometry,
@@ -392,7 +388,7 @@ impl Node {
         Ok(opened)
     }
 
-    /// Let the acceptor know what it knew, or note on the disk that it enters the epoch.
+    /// Restore the acceptor's state, or record on disk that it enters the epoch.
     fn keep_journal(
         config: &Config,
         host: &mut Host,
@@ -401,7 +397,7 @@ impl Node {
     ) -> Result<AcceptorDisk, NodeError> {
         host.keep_journal(start.restored.as_ref());
         if config.is_managed() {
-            // Whether it votes is not the journal's to say.
+            // The journal does not decide whether it votes.
             if let Some((_, registers)) = host.journal() {
                 for log in 0..config.logs() {
                     let epoch = registers.acceptor.acceptor(log).epoch;
@@ -421,14 +417,14 @@ impl Node {
         self.started.elapsed().as_micros() as Micros
     }
 
-    /// Send what the state machines pushed.
+    /// Send what the state machines have queued.
     fn flush(&mut self) {
         self.queue(None);
         self.socket.flush();
     }
 
-    /// Let what the state machines pushed be sent with the next [`Node::flush`]. `sender`: where the packet
-    /// being handled came from.
+    /// Queue what the state machines have pushed for the next [`Node::flush`]. `sender`: the source of the packet being
+    /// handled.
     fn queue(&mut self, sender: Option<SocketAddrV4>) {
         for (partition, command) in self.host.take_kernel_commands() {
             if let Some(kernel) = &self.kernel {
@@ -487,13 +483,13 @@ impl Node {
         registers.map(|r| r.acceptor.acceptor(partition))
     }
 
-    /// Why the acceptor's disk takes no votes, if it does not. The acceptor drops packets until it does,
-    /// whatever its registers say.
+    /// Why the acceptor's disk accepts no votes, if it does not. Until it does, the acceptor drops packets, whatever
+    /// its registers say.
     pub fn acceptor_disk_failure(&self) -> Option<&str> {
         self.disk.as_ref()?.failure()
     }
 
-    /// Where the acceptor's registers are, if this host has the role.
+    /// The registers that hold the acceptor's state, if this host has the role.
     pub fn acceptor_registers(&self) -> Option<&Arc<Registers>> {
         let config = self.host.config();
         if config.soft_roles.acceptor {
@@ -560,7 +556,7 @@ impl Node {
         counters
     }
 
-    /// Bytes of memory of registers, rings and the log kept for peers.
+    /// Memory in bytes of registers, rings and the log kept for peers.
     pub fn memory_bytes(&self) -> u64 {
         let kernel = self.kernel.as_ref().map_or(0, XdpHost::memory_bytes);
         let switch = self.host.switch();
@@ -580,16 +576,14 @@ impl Node {
         &self.unresolved
     }
 
-    /// Leader changes since the last call: time since the start in microseconds, partition, and what
-    /// happened.
+    /// Leader changes since the last call: time since the start in microseconds, partition and event.
     pub fn take_leader_events(&mut self) -> Vec<(Micros, usize, LeaderEvent)> {
         std::mem::take(&mut self.events)
     }
 
-    /// Go on in a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, `leaders` for
-    /// each log those that may lead it, in take-over order. The roles that this host runs stay those it
-    /// was started with. An epoch that is not later changes nothing. After an error the node is in its
-    /// old epoch, and may be asked again.
+    /// Enter a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, `leaders` for each log those
+    /// that may lead it, in take-over order. This host keeps the roles that it was started with. An epoch that is not
+    /// later has no effect. After an error the node is still in its old epoch, and the call may be repeated.
     pub fn enter_epoch(
         &mut self,
         epoch: u32,
@@ -628,19 +622,19 @@ impl Node {
         Ok(())
     }
 
-    /// Within the epoch the nodes that may lead have another order; see [`Host::reorder_leaders`].
+    /// Change the order of the nodes that may lead, within the epoch; see [`Host::reorder_leaders`].
     pub fn reorder_leaders(&mut self, leaders: &[Vec<u8>]) {
         let now = self.now();
         self.host.reorder_leaders(now, leaders, &mut self.out);
         self.flush();
     }
 
-    /// The keys that packets are authenticated with.
+    /// The keys that authenticate packets.
     pub fn keys(&self) -> Option<&Keys> {
         self.gate.keys()
     }
 
-    /// Read the key file again and use what it says from now on. After an error the keys are as before.
+    /// Reload the key file and use its keys from now on. After an error the keys are unchanged.
     pub fn reload_keys(&mut self) -> Result<Option<&Keys>, NodeError> {
         let Some(path) = &self.key_file else {
             return Ok(None);
@@ -658,14 +652,14 @@ impl Node {
         Ok(self.gate.keys())
     }
 
-    /// For which epoch the votes in the acceptor's journal are complete.
+    /// The epoch for which the votes in the acceptor's journal are complete.
     pub fn holds(&self) -> Option<Holds> {
         self.host.journal()?.0.holds()
     }
 
-    /// A reconfiguration has changed the acceptor's registers, under this thread's eyes; from now on
-    /// its votes are complete for `holds`. Durable on return, if votes are. After an error the
-    /// acceptor drops packets until its disk takes what has changed.
+    /// A reconfiguration has changed the acceptor's registers, on this thread; from now on its votes are complete for
+    /// `holds`. Durable on return, if votes are. After an error the acceptor drops packets until its disk accepts the
+    /// changes.
     pub fn keep_acceptor(
         &mut self,
         what: Reconfigured,
@@ -695,14 +689,14 @@ impl Node {
         result
     }
 
-    /// Send now what was submitted, without waiting for the next poll.
+    /// Send submitted values now, without waiting for the next poll.
     pub fn send_submitted(&mut self) {
         if !self.out.is_empty() {
             self.flush();
         }
     }
 
-    /// Handle what has arrived, and then send all that it was answered with.
+    /// Handle the packets that have arrived, then send all answers.
     fn receive(&mut self) {
         self.more_to_receive = true;
         for _ in 0..RECEIVE_BATCH {
@@ -740,15 +734,14 @@ impl Node {
         }
     }
 
-    /// Let the disk have what the acceptor did, and its answers leave: one sync for all packets of a
-    /// poll.
+    /// Write the acceptor's changes to disk, and send its answers: one sync for all packets of a poll.
     fn sync_journal(&mut self) {
         let now = self.now();
         let Some((journal, _)) = self.host.journal() else {
             return;
         };
         if journal.wants_sync(now) {
-            // It is tried again.
+            // It will be retried.
             let _ = self.sync_journal_now();
         }
     }
@@ -785,7 +778,7 @@ impl Node {
                     Ok(unresolved) => {
                         self.unresolved = unresolved.iter().map(|u| u.peer.node).collect();
                     }
-                    // The tables are asked again soon; what was resolved stays so.
+                    // The tables are queried again soon; resolved addresses are kept.
                     Err(error) => tracing::warn!("neighbours: {error}"),
                 }
             }
@@ -834,7 +827,7 @@ impl ReplicatedLog for Node {
                 limit_bytes,
             });
         }
-        // Sent by the next poll, together with what else is submitted until then.
+        // Sent by the next poll, together with everything else submitted until then.
         self.host
             .submit(self.now(), partition, value, &mut self.out)
     }
@@ -849,7 +842,7 @@ impl ReplicatedLog for Node {
     }
 
     fn pause(&mut self, partition: usize, is_paused: bool) {
-        // What this sends goes out with the next poll.
+        // The resulting packets are sent by the next poll.
         self.host
             .pause(self.now(), partition, is_paused, &mut self.out);
     }
@@ -873,7 +866,7 @@ impl ReplicatedLog for Node {
     }
 
     fn confirm_read(&mut self, partition: usize) -> ReadTicket {
-        // Asked for by the next poll, together with what else is read until then.
+        // Queried by the next poll, together with all other reads until then.
         self.host.confirm_read(self.now(), partition)
     }
 

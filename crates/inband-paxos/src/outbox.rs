@@ -1,14 +1,13 @@
-//! What a state machine wants sent. State machines own no socket: they push packets here, and a
-//! driver, or the simulator, sends them.
+//! Packets that sans-I/O state machines want to send. A driver, or the simulator, sends them.
 
 use crate::dataplane::wire::{self, Header, PACKET_LEN_MAX_BYTES};
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dest {
     /// One node of the configuration.
     Node(u8),
-    /// Whoever sent the packet that is being handled.
+    /// The sender of the packet being handled.
     Sender,
     /// Every acceptor.
     Acceptors,
@@ -35,13 +34,11 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// An empty outbox.
     pub fn new() -> Outbox {
         Outbox::default()
     }
 
-    /// An empty outbox for a network that takes packets of this length; see
-    /// [`wire::emit_padded_to`].
+    /// An empty outbox for a network with this maximum packet length; see [`wire::emit_padded_to`].
     pub fn for_packets_of(packet_len_max_bytes: usize) -> Outbox {
         Outbox {
             bytes: Vec::new(),
@@ -50,32 +47,31 @@ impl Outbox {
         }
     }
 
-    /// Forget everything, keep the memory.
+    /// Clear everything, but keep the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.sends.clear();
     }
 
-    /// Nothing to send.
     pub fn is_empty(&self) -> bool {
         self.sends.is_empty()
     }
 
-    /// Send a packet made of a header and a value.
+    /// Send a packet with this header and value.
     pub fn send(&mut self, dest: Dest, header: &Header, value: &[u8]) {
         let start = self.bytes.len();
         wire::emit_padded_to(self.packet_len_max_bytes, header, value, &mut self.bytes);
         self.sends.push((dest, start, self.bytes.len()));
     }
 
-    /// Send bytes that are a packet already.
+    /// Send bytes that already form a packet.
     pub fn send_raw(&mut self, dest: Dest, packet: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(packet);
         self.sends.push((dest, start, self.bytes.len()));
     }
 
-    /// The packets, in order, for whoever finishes them.
+    /// The packets, in order, to be completed by the caller.
     pub fn packets_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut rest = self.bytes.as_mut_slice();
         self.sends.iter().map(move |(_, start, end)| {

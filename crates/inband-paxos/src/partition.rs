@@ -1,5 +1,5 @@
-//! The protocol state of one log on one host: proposer, learner, reader, leadership and trim, and
-//! what an event means to each of them.
+//! The protocol state of one log on one host: proposer, learner, reader, leadership and trim, and how events affect
+//! each of them.
 
 use crate::dataplane::registers::LeaderView;
 use crate::dataplane::round;
@@ -17,7 +17,7 @@ use crate::rounds::RoundSource;
 use crate::timing::Micros;
 use crate::trim::Trim;
 
-/// Why a host takes nothing that is outside of all epochs.
+/// Why a host outside of all epochs accepts no values.
 const NOT_FOUNDED: &str =
     "it has no configuration yet; a cluster is founded once all its controllers are up, and its \
                            log says which are missing. Try again";
@@ -42,30 +42,29 @@ fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Lead
     })
 }
 
-/// What the partitions of a host share.
+/// State shared by the partitions of a host.
 pub(crate) struct Shared {
     pub config: HostConfig,
     pub switch: Option<SoftSwitch>,
     pub rounds: RoundSource,
-    /// Leader changes, for reports: when, of which partition, and what.
+    /// Leader changes, for reports: time, partition and event.
     pub events: Vec<(Micros, usize, LeaderEvent)>,
-    /// Changes of leader registers in the kernel that the driver is to carry out.
+    /// Changes of leader registers in the kernel that the driver must carry out.
     pub kernel_commands: Vec<(usize, LeaderEvent)>,
     pub bad_packets: u64,
-    /// ALIVEs sent by this process.
+    /// Number of ALIVEs sent by this process.
     pub alives: u64,
 }
 
-/// Names a process among those of all nodes, as long as none is given an incarnation twice. Who asks
-/// puts it into questions, so that answers to others, which the network may deliver here, are none.
+/// Identifies a process among those of all nodes, as long as incarnations are not reused. Queries carry it, so that
+/// answers to others, which the network may deliver here, are not accepted.
 pub(crate) fn process_id(node: u8, incarnation: u64) -> u64 {
     incarnation << 8 | u64::from(node)
 }
 
 impl Shared {
-    /// Tell every learner and leader what this host has applied of a log, and which leader's round it
-    /// knows of, and in `value` the same of the logs behind it. Numbered: one that is repeated or was
-    /// overtaken says nothing about now.
+    /// Tell all learners and leaders what this host has applied of a log, and which leader's round it knows; `value`
+    /// has the same for the logs after it. Numbered: one that is duplicated or overtaken is ignored.
     pub fn tell_alive(
         &mut self,
         partition: usize,
@@ -87,7 +86,6 @@ impl Shared {
     }
 }
 
-/// See the module.
 pub struct Partition {
     id: usize,
     pub(crate) proposer: Proposer,
@@ -165,22 +163,20 @@ impl Partition {
         self.leadership.as_ref()
     }
 
-    /// The proposer.
     pub fn proposer(&self) -> &Proposer {
         &self.proposer
     }
 
-    /// The reader.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// What replicas have applied, as known here.
+    /// What replicas have applied, as far as known here.
     pub fn trim(&self) -> &Trim {
         &self.trim
     }
 
-    /// What the leader's registers in the kernel hold now.
+    /// Set the current contents of the leader's registers in the kernel.
     pub(crate) fn set_kernel_leader(&mut self, view: LeaderView) {
         self.kernel_leader = view;
     }
@@ -246,7 +242,7 @@ impl Partition {
         }
     }
 
-    /// Go on in the epoch that the host has just entered.
+    /// Enter the epoch that the host has just entered.
     pub(crate) fn enter_epoch(&mut self, now: Micros, shared: &mut Shared, own: &mut Outbox) {
         let config = &shared.config;
         let (epoch, acceptors) = (config.epoch, &config.acceptors);
@@ -288,14 +284,14 @@ impl Partition {
         if let Some(learner) = &mut self.learner {
             learner.reset(applied);
         }
-        // What was decided and not yet taken is part of the state that was installed.
+        // What was decided and not taken yet is part of the installed state.
         self.burst.clear();
         self.proposer.reset();
         self.trim.applied(applied);
     }
 
-    /// Move what was decided and what failed since the last call to the end of `burst`. True: ask
-    /// again though nothing may have happened meanwhile.
+    /// Append what was decided and what failed since the last call to `burst`. True: call again even if nothing else
+    /// happens.
     pub(crate) fn take_burst(&mut self, burst: &mut Burst) -> bool {
         burst.append(&mut self.burst);
         burst.failed.extend(self.proposer.take_failed());
@@ -306,7 +302,7 @@ impl Partition {
         checkpoint_needed
     }
 
-    /// The quorum counter of this host has seen a majority vote for this value.
+    /// This host's quorum counter has seen a majority vote for this value.
     pub(crate) fn on_decided(
         &mut self,
         now: Micros,
@@ -315,7 +311,7 @@ impl Partition {
         shared: &mut Shared,
         own: &mut Outbox,
     ) {
-        // Handed up before this host left that epoch. What counts of it is learned again.
+        // Delivered before this host left that epoch. Whatever still counts will be learned again.
         if header.epoch != shared.config.epoch {
             return;
         }
@@ -329,7 +325,7 @@ impl Partition {
         });
     }
 
-    /// Run the learner; what it delivers goes to the burst, with our ticket if it is ours.
+    /// Run the learner; what it delivers goes into the burst, with a ticket if it is this host's own.
     fn learn(
         &mut self,
         now: Micros,
@@ -379,8 +375,8 @@ impl Partition {
             Type::Position if header.has(flag::ANSWER) => {
                 self.on_position(now, header, shared, own);
             }
-            // Alive concerns all partitions of its sender: the host takes it apart. The others are for
-            // roles that do not run here: somebody's configuration is out of date.
+            // ALIVE concerns all partitions of its sender: the host splits it up. The others are for roles that do not
+            // run here: some node's configuration is out of date.
             Type::Alive
             | Type::Request
             | Type::Phase1A
@@ -438,7 +434,7 @@ impl Partition {
         if !of_leader {
             let index = self.reader.on_position(now, header, own);
             if let (Some(index), Some(learner)) = (index, &mut self.learner) {
-                // If it is a hole that nobody fills, the learner recovers it.
+                // If the hole is not filled otherwise, the learner recovers it.
                 learner.heard_of(index);
             }
         }
@@ -453,7 +449,7 @@ impl Partition {
         self.lead(now, event, shared, own);
     }
 
-    /// What `node` says of itself: it has applied `applied`, and knows of a leader of this round.
+    /// What `node` reports: it has applied `applied`, and knows a leader with this round.
     pub(crate) fn on_alive(
         &mut self,
         now: Micros,
@@ -507,7 +503,7 @@ impl Partition {
         self.trim.on_tick(now, own);
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub(crate) fn due(&self) -> Micros {
         let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
         let leadership = self.leadership.as_ref();
@@ -517,7 +513,7 @@ impl Partition {
         others.min(learner).min(leadership)
     }
 
-    /// The leader's registers of this host, wherever they are.
+    /// This host's leader registers, wherever they are.
     pub(crate) fn leader_view(&self, shared: &Shared) -> LeaderView {
         match &shared.switch {
             Some(switch) if shared.config.soft_roles.leader => {
@@ -536,7 +532,7 @@ impl Partition {
     ) {
         let Some(event) = event else { return };
         if let LeaderEvent::Activate(view) = event {
-            // So that requests come here at once. What this host has applied is told elsewhere.
+            // So that requests are sent here at once. What this host has applied is reported separately.
             shared.tell_alive(self.id, 0, view.round, &[], own);
         }
         shared.events.push((now, self.id, event));

@@ -1,7 +1,7 @@
-//! The proposer: opens a session, submits values, repeats them until they are decided.
+//! The proposer: opens a session, submits values, and retransmits them until they are decided.
 //!
-//! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or,
-//! at its deadline, as a failure (protocol.md, 9).
+//! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or, at its deadline, as a
+//! failure (protocol.md, 9).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,23 +14,23 @@ use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing, PROPOSER_WINDOW, SEND_WINDOW};
 
-/// Values repeated to all leaders at once. A few show as well as all whether a leader answers, and once one is heard of, everything
-/// that is undecided goes to it ([`Proposer::leader_is`]); all of them, again and again, would keep slow hosts from
-/// electing one.
+/// Most values retransmitted to all leaders at once. A few show as well as all whether a leader answers, and once one
+/// is heard from, all undecided values go to it ([`Proposer::leader_is`]); retransmitting all of them repeatedly would
+/// keep slow hosts from electing a leader.
 const REPEATS_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Pending {
     value: Vec<u8>,
-    /// Sequence in the current session; 0 until sent for the first time.
+    /// Sequence in the current session; 0 until it is first sent.
     seq: u64,
-    /// Delivered by the learner; kept until the application says whether it applied.
+    /// Delivered by the learner; kept until the application reports whether it was applied.
     decided: bool,
     /// May have been applied in a state that was installed, unseen by this process.
     unseen: bool,
     resend_at: Micros,
     resend_after: Micros,
-    /// Wait after the next BUSY; doubles, or a full window would be asked a million times a second.
+    /// Wait after the next BUSY; doubles, because otherwise a full window would cause a million requests a second.
     busy_after: Micros,
     sends: u32,
     deadline: Micros,
@@ -47,7 +47,6 @@ enum Session {
     Open(u64),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Proposer {
     node: u8,
@@ -61,26 +60,26 @@ pub struct Proposer {
     next_seq: u64,
     next_ticket: u64,
     pending: ByTicket<Pending>,
-    /// Memory of values that are answered, for the next ones.
+    /// Memory of answered values, for reuse.
     spare: Vec<Vec<u8>>,
     by_seq: HashMap<u64, Ticket>,
-    /// Not sent in this session yet, in order; some may be given up already.
+    /// Not sent in this session yet, in order; some may have been given up already.
     unsent: VecDeque<Ticket>,
-    /// Sent and not decided.
+    /// Number of values sent and not decided.
     in_flight: usize,
-    /// The leader that requests go to; `None`: ask all.
+    /// The leader that gets the requests; `None`: all leaders do.
     leader: Option<u8>,
-    /// The highest round that a leader was heard of with.
+    /// The highest round of any known leader.
     leader_round: u64,
     failed: Vec<(Ticket, SubmitFailure)>,
-    /// Lowest time at which anything is due.
+    /// Earliest time at which anything is due.
     due: Micros,
     requests_sent: u64,
     requests_repeated: u64,
 }
 
 impl Proposer {
-    /// A proposer without a session. `incarnation` is never used again by this node.
+    /// A proposer without a session. `incarnation` must never be reused by this node.
     pub fn new(
         node: u8,
         partition: u16,
@@ -119,12 +118,12 @@ impl Proposer {
         PROPOSER_WINDOW - self.pending.len()
     }
 
-    /// Values submitted and not yet answered.
+    /// Number of values submitted and not answered.
     pub fn outstanding(&self) -> usize {
         self.pending.len()
     }
 
-    /// Requests sent, and of these repetitions.
+    /// Number of requests sent, and how many of them were retransmissions.
     pub fn requests(&self) -> (u64, u64) {
         (self.requests_sent, self.requests_repeated)
     }
@@ -168,7 +167,7 @@ impl Proposer {
             Session::Closed => self.open_session(now, out),
             Session::Opening { .. } => {}
         }
-        // Not 0: going through everything pending after every submission would cost more than it.
+        // Not 0: going through all pending values after every submission would cost more than the submission.
         if let Some(sent) = self.pending.get(ticket) {
             let next = if sent.seq == 0 {
                 sent.deadline
@@ -213,7 +212,7 @@ impl Proposer {
         self.leader.map_or(Dest::Leaders, Dest::Node)
     }
 
-    /// The lowest sequence that is not yet answered.
+    /// The lowest unanswered sequence.
     fn low(&self) -> u64 {
         // Tickets and sequences grow together, so the first sent one has the lowest sequence.
         self.pending
@@ -222,7 +221,7 @@ impl Proposer {
             .map_or(self.next_seq, |p| p.seq)
     }
 
-    /// Send what the window has room for.
+    /// Send as many values as the window allows.
     fn send_unsent(&mut self, now: Micros, out: &mut Outbox) {
         if !matches!(self.session, Session::Open(_)) {
             return;
@@ -238,7 +237,7 @@ impl Proposer {
         }
     }
 
-    /// After changes to many values at once.
+    /// Recompute after changes to many values at once.
     fn recount(&mut self) {
         let is_in_flight = |p: &&Pending| p.seq != 0 && !p.decided;
         self.in_flight = self.pending.values().filter(is_in_flight).count();
@@ -272,7 +271,7 @@ impl Proposer {
         out.send(dest, &header, &pending.value);
     }
 
-    /// The learner delivered a value; if it is ours, say which.
+    /// The learner delivered a value; returns its ticket if it is this proposer's.
     pub fn delivered(
         &mut self,
         now: Micros,
@@ -293,8 +292,8 @@ impl Proposer {
             (ValueKind::Command, Session::Open(id)) if *id == origin.client_id => {
                 let ticket = *self.by_seq.get(&origin.client_seq)?;
                 let pending = self.pending.get_mut(ticket)?;
-                // A value may be decided in several instances, and a burst may hold them all before
-                // the application answers: its ticket is given once.
+                // A value may be decided in several instances, and a burst may contain all of them before the
+                // application answers: its ticket is returned once.
                 let is_first = !std::mem::replace(&mut pending.decided, true);
                 if is_first {
                     self.in_flight -= 1;
@@ -307,7 +306,7 @@ impl Proposer {
         }
     }
 
-    /// The application applied the value: it need not be repeated again.
+    /// The application applied the value: it need not be retransmitted.
     pub fn answered(&mut self, ticket: Ticket) {
         if let Some(pending) = self.pending.remove(ticket) {
             self.by_seq.remove(&pending.seq);
@@ -316,8 +315,8 @@ impl Proposer {
         }
     }
 
-    /// The session expired before the value was decided: it was certainly not applied in that
-    /// session, and goes out again in a new one.
+    /// The session expired before the value was decided: it was certainly not applied in that session, and is sent
+    /// again in a new one.
     pub fn session_refused(&mut self, now: Micros, out: &mut Outbox) {
         if !matches!(self.session, Session::Open(_)) {
             return; // an earlier refusal of the same burst is opening a new one already
@@ -326,7 +325,7 @@ impl Proposer {
         let failure = SubmitFailure::OutcomeUnknown(self.timing.submit_deadline_us / 1000);
         let failed = &mut self.failed;
         self.pending.retain(|ticket, pending| {
-            // Applied before the session expired, or not: nobody can say any more.
+            // It is no longer possible to tell whether it was applied before the session expired.
             if pending.unseen {
                 failed.push((ticket, failure));
             }
@@ -346,8 +345,8 @@ impl Proposer {
         self.due = 0;
     }
 
-    /// The application installed a state: a value whose decision was skipped by that goes out again,
-    /// so that the session table in that state says whether it is in it.
+    /// The application installed a state: a value whose decision was skipped thereby is sent again, so that the session
+    /// table in that state shows whether it is included.
     pub fn reset(&mut self) {
         for pending in self.pending.values_mut() {
             pending.decided = false;
@@ -357,8 +356,8 @@ impl Proposer {
         self.due = 0;
     }
 
-    /// A leader of this round is known: by a decided value or by an ALIVE message. What the owner of
-    /// an older round still says, or decided long ago, changes nothing.
+    /// A leader with this round is known: from a decided value or an ALIVE. Later messages from, or decisions of, the
+    /// owner of an older round change nothing.
     pub fn leader_is(&mut self, now: Micros, round: u64, out: &mut Outbox) {
         if round < self.leader_round {
             return;
@@ -370,7 +369,7 @@ impl Proposer {
             return;
         }
         self.leader = Some(node);
-        // What the old leader had in hand may be lost: repeat at once.
+        // What the old leader was processing may be lost: retransmit at once.
         if let Session::Opening { nonce, .. } = self.session {
             self.send_open(nonce, out);
         }
@@ -385,7 +384,7 @@ impl Proposer {
         }
     }
 
-    /// Go on in a later epoch: whoever leads in it, what is undecided goes out again.
+    /// Enter a later epoch: undecided values are sent again, to whichever node leads in it.
     pub fn enter_epoch(&mut self, now: Micros, epoch: u32) {
         self.epoch = epoch;
         self.leader = None;
@@ -398,7 +397,7 @@ impl Proposer {
         self.due = 0;
     }
 
-    /// NACK of a leader that is not active, or BUSY of one whose window is full.
+    /// NACK from a leader that is not active, or BUSY from one whose window is full.
     pub fn on_refusal(&mut self, now: Micros, header: &Header) {
         let own = match self.session {
             Session::Open(id) => id,
@@ -428,12 +427,12 @@ impl Proposer {
         } else if pending.sends <= 1 {
             pending.resend_at = pending.resend_at.min(now + self.timing.resend_us / 2);
         }
-        // Later repetitions have gone to all leaders: that one of them does not lead is nothing new. If each NACK
-        // hastened the next repetition, slow hosts without a leader would drown in requests and never elect one.
+        // Later retransmissions have gone to all leaders, so it is no news that one of them does not lead. If each NACK
+        // advanced the next retransmission, slow hosts without a leader would drown in requests and never elect one.
         self.due = self.due.min(pending.resend_at);
     }
 
-    /// Repeat what is due, give up what is over its deadline.
+    /// Retransmit what is due, and give up what has passed its deadline.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         if now < self.due {
             return;
@@ -445,7 +444,7 @@ impl Proposer {
         } = self.session
         {
             if now >= resend_at {
-                // Every repetition may open one more session, and those push out idle ones.
+                // Every retransmission may open another session, and those evict idle ones.
                 let resend_after = (resend_after * 2).min(self.timing.resend_max_us);
                 self.leader = None;
                 self.session = Session::Opening {
@@ -512,12 +511,12 @@ impl Proposer {
         }
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         self.due
     }
 
-    /// Submissions that ended in failure since the last call.
+    /// Submissions that failed since the last call.
     pub fn take_failed(&mut self) -> std::vec::Drain<'_, (Ticket, SubmitFailure)> {
         self.failed.drain(..)
     }

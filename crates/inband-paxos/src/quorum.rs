@@ -1,4 +1,4 @@
-//! Counting answers of acceptors in user space.
+//! Counting acceptors' answers in user space.
 
 use std::collections::BTreeMap;
 
@@ -7,45 +7,43 @@ use std::collections::BTreeMap;
 pub struct Votes(u64);
 
 impl Votes {
-    /// Count `node` once; nodes that are no acceptors do not count.
+    /// Count `node` once; nodes that are not acceptors do not count.
     pub fn add(&mut self, acceptors: &[u8], node: u16) {
         if let Some(i) = acceptors.iter().position(|a| u16::from(*a) == node) {
             self.0 |= 1 << i;
         }
     }
 
-    /// Nobody was counted yet?
+    /// Whether no node has been counted.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// So many that the others are no majority?
+    /// Whether the remaining acceptors cannot form a majority.
     pub fn blocks(self, acceptors: &[u8]) -> bool {
         (acceptors.len() - self.0.count_ones() as usize) * 2 <= acceptors.len()
     }
 
-    /// More than half of the acceptors?
+    /// Whether this is more than half of the acceptors.
     pub fn is_majority(self, acceptors: &[u8]) -> bool {
         self.0.count_ones() as usize * 2 > acceptors.len()
     }
 }
 
-/// A vote as an acceptor showed it.
+/// A vote as reported by an acceptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vote {
-    /// Round it was cast in.
+    /// Round in which it was cast.
     pub vround: u64,
     /// Flags stored with the value.
     pub value_flags: u16,
     /// Session, or nonce.
     pub client_id: u64,
-    /// Sequence within the session.
+    /// Sequence number within the session.
     pub client_seq: u64,
     /// Low-water mark.
     pub client_low: u64,
-    /// Digest of the value.
     pub digest: u64,
-    /// The value.
     pub value: Vec<u8>,
 }
 
@@ -57,7 +55,7 @@ pub struct SlotPromises {
 }
 
 impl SlotPromises {
-    /// Count an answer. "No vote" is an answer; no answer is not (schedules.md, 3).
+    /// Count an answer. "No vote" is an answer; silence is not (schedules.md, 3).
     pub fn add(&mut self, acceptors: &[u8], node: u16, vote: Option<Vote>) {
         self.voters.add(acceptors, node);
         if let Some(vote) = vote {
@@ -71,12 +69,12 @@ impl SlotPromises {
         }
     }
 
-    /// A majority has answered.
+    /// Whether a majority has answered.
     pub fn is_majority(&self, acceptors: &[u8]) -> bool {
         self.voters.is_majority(acceptors)
     }
 
-    /// The vote of the highest round, if anyone voted.
+    /// The vote of the highest round, if there is any.
     pub fn best(&self) -> Option<&Vote> {
         self.best.as_ref()
     }

@@ -1,12 +1,11 @@
 //! Linearizable reads that do not go through the log (protocol.md, 11).
 //!
-//! The index of a read is the highest instance voted at a majority of the acceptors that vote in this
-//! epoch, asked for after the read came: everything decided before lies at or below it, since an
-//! acceptor raises that register before its vote leaves. The leader could not tell: it knows what it
-//! stamped, not what was decided.
+//! The index of a read is the highest instance voted at a majority of the acceptors that vote in this epoch, queried
+//! after the read arrived: everything decided before is at or below it, because an acceptor raises that register before
+//! it sends its vote. The leader could not tell: it knows what it stamped, not what was decided.
 //!
-//! A round of questions serves all reads that came before it was sent, and one round is under way at
-//! a time: however many reads there are, the acceptors answer once a round trip.
+//! A round of queries serves all reads that arrived before it was sent, and one round is in flight at a time: however
+//! many reads there are, the acceptors answer once per round trip.
 
 use std::collections::VecDeque;
 
@@ -18,16 +17,14 @@ use crate::partition::process_id;
 use crate::quorum::Votes;
 use crate::timing::{Micros, Timing};
 
-/// First time between repetitions of a round's questions; doubles up to the longest time between
-/// repetitions of a request.
+/// Initial retransmission interval of a round's queries; doubles up to the longest interval between retransmissions of
+/// a request.
 const RETRY_US: Micros = 2_000;
 
-/// Who reads, and whom it asks.
+/// The reader's identity, and the acceptors that it queries.
 #[derive(Debug, Clone)]
 pub struct ReaderConfig {
-    /// This node.
     pub node: u8,
-    /// Partition.
     pub partition: u16,
     /// Configuration epoch.
     pub epoch: u32,
@@ -110,7 +107,7 @@ impl Reader {
         ticket
     }
 
-    /// The same where nothing is learned, so that no read is ever answered.
+    /// The same on a host without a learner, where no read can be answered.
     pub fn refuse(&mut self, why: &'static str) -> ReadTicket {
         let ticket = self.confirm(0);
         self.waiting.clear();
@@ -118,8 +115,8 @@ impl Reader {
         ticket
     }
 
-    /// Go on in a later epoch: its acceptors are asked for what those of the earlier one were asked for.
-    /// An index that is known stays true.
+    /// Enter a later epoch: its acceptors are queried for whatever those of the earlier one were asked. Known indices
+    /// stay valid.
     pub fn enter_epoch(&mut self, epoch: u32, acceptors: &[u8]) {
         self.config.epoch = epoch;
         self.config.acceptors = acceptors.to_vec();
@@ -128,7 +125,7 @@ impl Reader {
         std::mem::swap(&mut self.asked, &mut self.waiting);
     }
 
-    /// Begin a round for the reads that wait, if none is under way.
+    /// Begin a round for the waiting reads, if none is in flight.
     fn begin(&mut self, now: Micros, out: &mut Outbox) {
         if self.round.is_some() || self.waiting.is_empty() {
             return;
@@ -145,8 +142,8 @@ impl Reader {
         self.ask(out);
     }
 
-    /// An answer that was meant for another process, which may count its rounds alike, may be older
-    /// than the question.
+    /// Identifies the sender of queries. An answer meant for another process, which may use the same round numbers, may
+    /// be older than the query.
     fn asker(&self) -> u64 {
         process_id(self.config.node, self.config.incarnation)
     }
@@ -160,12 +157,12 @@ impl Reader {
         out.send(Dest::Acceptors, &header, &[]);
     }
 
-    /// An acceptor of this epoch says how high it has voted. Returns the index of the reads that the
-    /// round served, once a majority has answered.
+    /// An acceptor of this epoch reports how high it has voted. Returns the index of the reads that the round served,
+    /// once a majority has answered.
     pub fn on_position(&mut self, now: Micros, header: &Header, out: &mut Outbox) -> Option<u64> {
         let asker = self.asker();
         let round = self.round.as_mut()?;
-        // An acceptor that does not vote may have forgotten what it voted for.
+        // An acceptor that does not vote may have lost its votes.
         let is_answer = header.client_seq == self.nonce && header.client_id == asker;
         if !is_answer || header.has(flag::RECOVERING) || header.epoch != self.config.epoch {
             return None;
@@ -191,8 +188,7 @@ impl Reader {
         Some(index)
     }
 
-    /// Tell the reads whose index lies below `next`, the next instance to be delivered, and those that
-    /// failed.
+    /// Report the reads whose index is below `next`, the next instance to be delivered, and those that failed.
     pub fn take(&mut self, next: u64, burst: &mut Burst) {
         while let Some((index, read)) = self.indexed.front().filter(|(index, _)| *index < next) {
             burst.confirmed.push((read.ticket, *index));
@@ -201,7 +197,7 @@ impl Reader {
         burst.reads_failed.append(&mut self.failed);
     }
 
-    /// Begin a round, repeat its questions, give up what is over its deadline.
+    /// Begin a round, retransmit its queries, and give up reads that have passed their deadline.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         self.give_up(now);
         if self.asked.is_empty() {
@@ -238,7 +234,7 @@ impl Reader {
         }
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         let Some(round) = &self.round else {
             if !self.waiting.is_empty() {
@@ -252,12 +248,11 @@ impl Reader {
         first.map_or(0, |read| read.deadline.min(round.retry_at))
     }
 
-    /// Reads without an end.
+    /// Number of unanswered reads.
     pub fn outstanding(&self) -> usize {
         self.asked.len() + self.waiting.len() + self.indexed.len()
     }
 
-    /// Counters.
     pub fn stats(&self) -> ReaderStats {
         self.stats
     }
@@ -355,7 +350,7 @@ mod tests {
         other_epoch.epoch += 1;
         let mut other_process = answer(2, 1, 0);
         other_process.client_id -= 1 << 8;
-        // Of a host whose first process asks its first question too.
+        // From a host whose first process also sends its first query.
         let mut other_host = answer(2, 1, 0);
         other_host.client_id -= 1;
         for header in [
@@ -421,7 +416,7 @@ mod tests {
         let mut burst = Burst::new();
         r.take(1, &mut burst);
         assert!(matches!(burst.reads_failed[..], [(t, SubmitFailure::NotApplied(_))] if t == a));
-        // An answer of the round that nobody waits for is none to the next.
+        // An answer to an abandoned round does not count for the next one.
         r.confirm(now);
         r.on_tick(now, &mut out);
         assert_eq!(asked(&mut out), [2]);

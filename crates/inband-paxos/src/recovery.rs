@@ -1,7 +1,7 @@
-//! Recovery of one instance by a learner: phase 1 for the slot, then phase 2 with the vote found, or
-//! with a no-op (CAANS, section 3: `recover`).
+//! Recovery of one instance by a learner: phase 1 for the slot, then phase 2 with the vote found or a no-op (CAANS,
+//! section 3: `recover`).
 //!
-//! The promise is for the slot alone, so a recovery never deposes the leader (schedules.md, 10).
+//! The promise is for the slot only, so a recovery never deposes the leader (schedules.md, 10).
 
 use crate::dataplane::wire::{flag, Header, Type};
 use inband_ground::auth::Digest;
@@ -11,9 +11,9 @@ use crate::quorum::{SlotPromises, Vote, Votes};
 use crate::rounds::RoundSource;
 use crate::timing::Micros;
 
-/// First time between repetitions of a recovery's packets; doubles up to 32 times that.
+/// Initial retransmission interval of a recovery's packets; doubles up to 32 times that.
 const RETRY_US: Micros = 20_000;
-/// Learners that were outbid try again in this many different moments.
+/// Learners that were outbid retry in one of this many time slots.
 const TURNS: Micros = 8;
 
 #[derive(Debug)]
@@ -35,10 +35,9 @@ pub struct Recovery {
     outbid: bool,
 }
 
-/// Who recovers, and among whom.
+/// The recovering node and its epoch.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// This node.
     pub node: u8,
     /// Partition of the instance.
     pub partition: u16,
@@ -46,12 +45,11 @@ pub struct Context<'a> {
     pub epoch: u32,
     /// The acceptors of the epoch.
     pub acceptors: &'a [u8],
-    /// How values are digested.
     pub digest: Digest,
 }
 
 impl Recovery {
-    /// Start recovering `instance`; `noop` is proposed if nobody voted.
+    /// Start to recover `instance`; `noop` is proposed if there is no vote.
     pub fn start(
         now: Micros,
         instance: u64,
@@ -73,8 +71,7 @@ impl Recovery {
         recovery
     }
 
-    /// Ask the acceptors of a later epoch, from the start: what those of the earlier one answered
-    /// counts no more.
+    /// Start over with the acceptors of a later epoch: answers from those of the earlier one no longer count.
     pub fn enter_epoch(
         &mut self,
         now: Micros,
@@ -127,7 +124,7 @@ impl Recovery {
         }
     }
 
-    /// A PHASE1B for this instance. `vote` has a checked digest.
+    /// A PHASE1B for this instance. The digest of `vote` has been checked.
     pub fn on_promise(
         &mut self,
         now: Micros,
@@ -160,7 +157,7 @@ impl Recovery {
         self.send(context, out);
     }
 
-    /// A PHASE2B of this recovery's round; the decided value once a majority voted.
+    /// A PHASE2B of this recovery's round. Returns the decided value once a majority has voted.
     pub fn on_vote(&mut self, header: &Header, context: Context<'_>) -> Option<Vote> {
         if header.round != self.round {
             return None;
@@ -172,8 +169,8 @@ impl Recovery {
         votes.is_majority(context.acceptors).then(|| vote.clone())
     }
 
-    /// Somebody promised a higher round: try again above it, later, and not at the same time as a
-    /// peer that recovers the same instance.
+    /// An acceptor promised a higher round: retry above it, later, and not at the same time as a peer that recovers the
+    /// same instance.
     pub fn on_nack(&mut self, now: Micros, header: &Header, context: Context<'_>) {
         if header.round > self.round && !self.outbid {
             self.outbid = true;
@@ -183,13 +180,13 @@ impl Recovery {
         }
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` is next due.
     pub fn due(&self) -> Micros {
         self.retry_at
     }
 
-    /// Repeat: the same phase if packets were lost, so that answers add up; a higher round only if an
-    /// acceptor asked for one.
+    /// Retransmit: the same phase if packets were lost, so that answers add up; a higher round only if an acceptor
+    /// requires one.
     pub fn on_tick(
         &mut self,
         now: Micros,

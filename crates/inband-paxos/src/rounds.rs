@@ -1,9 +1,9 @@
-//! The rounds one process may use: each made at most once, ever.
+//! The rounds of one process: each is created at most once, ever.
 
 use crate::dataplane::round;
 
-/// Makes rounds for this process's leadership and recoveries alike, so that the two never meet
-/// (schedules.md, 2). The incarnation comes from stable storage and is never used again.
+/// Creates rounds for both this process's leadership and its recoveries, so that the two never collide (schedules.md,
+/// 2). The incarnation comes from stable storage and is never reused.
 #[derive(Debug)]
 pub struct RoundSource {
     node: u8,
@@ -21,17 +21,17 @@ impl RoundSource {
         }
     }
 
-    /// Note a round seen anywhere; the next round made is higher.
+    /// Note a round seen anywhere; the next round created is higher.
     pub fn saw(&mut self, round: u64) {
         self.highest_seen = self.highest_seen.max(round);
     }
 
-    /// The highest round seen or made.
+    /// The highest round seen or created.
     pub fn highest_seen(&self) -> u64 {
         self.highest_seen
     }
 
-    /// A round above all seen and never made before.
+    /// A round above all seen, never created before.
     ///
     /// # Panics
     /// After 2^32 counters: four billion leader changes. The process stops rather than wraps.

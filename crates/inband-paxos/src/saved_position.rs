@@ -1,4 +1,4 @@
-//! What [`Library::save`](crate::library::Library::save) writes down: an application keeps it with its state.
+//! The format of [`Library::save`](crate::library::Library::save); an application stores it with its state.
 //!
 //! ```text
 //! last instance applied | per session: id | length of record | record ... | xxh3 of all before
@@ -17,13 +17,13 @@ const WORD_BYTES: usize = 8;
 /// Why a saved position cannot be restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The bytes are not those that were saved.
+    /// The bytes differ from those that were saved.
     #[error("the saved position is damaged or cut short: its {0} bytes do not match their checksum; restore it from another copy, with the state that was saved with it")]
     Damaged(usize),
-    /// The checksum is right, but nobody saves this.
+    /// The checksum is right, but the contents are invalid.
     #[error("the saved position makes no sense at byte {0}, though its checksum is right: another version of Inband made it; take a peer's state and position")]
     Malformed(usize),
-    /// It is older than what was delivered already.
+    /// It is older than what has been delivered already.
     #[error("the saved position ends at instance {saved}, but {delivered} was delivered already")]
     TooOld {
         /// Last instance of the saved position.
@@ -33,7 +33,7 @@ pub enum RestoreError {
     },
 }
 
-/// Position and sessions as bytes.
+/// Encode position and sessions.
 pub fn encode(applied: u64, sessions: &SessionTable) -> Vec<u8> {
     let mut out = applied.to_be_bytes().to_vec();
     for id in sessions.ids() {
@@ -48,7 +48,7 @@ pub fn encode(applied: u64, sessions: &SessionTable) -> Vec<u8> {
     out
 }
 
-/// What [`encode`] was given.
+/// Decode the result of [`encode`].
 pub fn decode(saved: &[u8]) -> Result<(u64, SessionTable), RestoreError> {
     let damaged = RestoreError::Damaged(saved.len());
     let (body, checksum) = saved.split_last_chunk::<WORD_BYTES>().ok_or(damaged)?;
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(decode(&saved), Ok((7, sessions())));
     }
 
-    /// `bindings/c/tests/api.c` has it, too: what is on disks must stay readable.
+    /// Also in `bindings/c/tests/api.c`: what is on disks must stay readable.
     #[test]
     fn a_position_without_sessions_is_sixteen_bytes() {
         let saved = encode(99, &SessionTable::new());

@@ -4,64 +4,63 @@ use serde::Serialize;
 
 use crate::config;
 
-/// Microseconds of a monotonic clock; in the simulator, simulated ones.
+/// Microseconds of a monotonic clock (simulated in the simulator).
 pub type Micros = u64;
 
-/// Values a proposer keeps undecided at once.
+/// Most undecided values of a proposer.
 pub const PROPOSER_WINDOW: usize = 1024;
-/// Of these, values a proposer has sent and not seen decided. More makes nothing faster (at 10 us a
-/// round trip it allows millions a second), but overflows queues on the way: a veth's holds 256
-/// frames, and each value makes three copies for each of three learners.
+/// Most of these that a proposer has sent and not seen decided. More would not be faster (with a round trip of 10 us
+/// this allows millions a second), but would overflow queues on the way: a veth's holds 256 frames, and each value
+/// makes three copies for each of three learners.
 pub const SEND_WINDOW: usize = 48;
-/// Instances a learner asks for with one round of LEARN.
+/// Instances that a learner queries with one round of LEARN.
 pub const LEARN_BATCH: usize = 64;
-/// Instances a learner asks a peer's log for at once.
+/// Instances that a learner requests from a peer's log at once.
 pub const PEER_BATCH: u64 = 128;
-/// Instances a learner recovers by phase 1 at once.
+/// Instances that a learner recovers by phase 1 at once.
 pub const RECOVERIES_MAX: usize = 32;
-/// Decided values kept for peers: count, of all logs of a host.
+/// Decided values kept for peers: number, for all logs of a host.
 pub const DECIDED_LOG_VALUES_MAX: usize = 65_536;
-/// Decided values kept for peers: bytes, of all logs of a host.
+/// Decided values kept for peers: bytes, for all logs of a host.
 pub const DECIDED_LOG_BYTES_MAX: usize = 64 << 20;
-/// The same of one log among many: not less than this.
+/// The minimum in bytes for a single log.
 pub const DECIDED_LOG_BYTES_MIN: usize = 4 << 20;
 
-/// The next multiple of `period` after `now`. What is done periodically for many logs is done at such
-/// times, so that a host wakes up once for all of them.
+/// The next multiple of `period` after `now`. Periodic work for many logs is done at such times, so that a host wakes
+/// up once for all of them.
 pub fn next_beat(now: Micros, period: Micros) -> Micros {
     (now / period + 1) * period
 }
 
-/// The times that drive the state machines. All in microseconds.
+/// The times that drive the state machines, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timing {
-    /// A submitted value ends in "outcome unknown" after this.
+    /// A submitted value ends as "outcome unknown" after this time.
     pub submit_deadline_us: Micros,
-    /// First repetition of a request; doubles up to `resend_max_us`.
+    /// Time until the first retransmission of a request; doubles up to `resend_max_us`.
     pub resend_us: Micros,
-    /// Longest time between repetitions of a request.
+    /// Longest interval between retransmissions of a request.
     pub resend_max_us: Micros,
-    /// Time after which a request that met BUSY is repeated.
+    /// Time until a request that was answered with BUSY is retransmitted.
     pub busy_us: Micros,
-    /// A hole older than this is asked for with LEARN.
+    /// A hole older than this is queried with LEARN.
     pub gap_us: Micros,
     /// A hole older than this is recovered by phase 1.
     pub recover_us: Micros,
-    /// Time between probes of the leader.
+    /// Interval between probes of the leader.
     pub probe_interval_us: Micros,
     /// A leader that has not answered for this long is suspected (plus half of it again for each rank). A leader whose
     /// decisions have stopped for this long, with instances outstanding, takes over from itself.
     pub suspect_after_us: Micros,
-    /// Time between ALIVE messages of a host with nothing new to say.
+    /// Interval between ALIVE messages of a host without news.
     pub alive_us: Micros,
-    /// Time after which an unchanged floor is repeated to acceptors and leaders; doubles up to 16
-    /// times that.
+    /// Time until an unchanged floor is sent again to acceptors and leaders; doubles up to 16 times that.
     pub trim_repeat_us: Micros,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
-        // The defaults of what the configuration has are there.
+        // The configurable defaults are defined there.
         let host = config::Timing::default();
         Timing {
             submit_deadline_us: host.submit_deadline_ms * 1000,

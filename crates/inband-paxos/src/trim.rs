@@ -1,8 +1,8 @@
-//! Trim: replicas tell each other what they have applied; the floor is what a majority of them
-//! holds durably (protocol.md, 7).
+//! Trim: replicas tell each other what they have applied; the floor is what a majority of them holds durably
+//! (protocol.md, 7).
 //!
-//! Every replica computes the floor for itself, since any of them may be alone in being heard, and
-//! tells acceptors and leaders. A floor is true forever, so repeating or reordering it is harmless.
+//! Every replica computes the floor itself, because any of them may be the only one that is heard, and sends it to
+//! acceptors and leaders. A floor stays valid forever, so duplicates and reordering are harmless.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,9 @@ use crate::dataplane::wire::{flag, Header, Type};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{next_beat, Micros, Timing};
 
-/// A floor that does not move is repeated this seldom at last.
+/// The longest interval, in beats, between repetitions of a floor that does not move.
 const REPEAT_AFTER_BEATS_MAX: u32 = 16;
 
-/// See the module.
 #[derive(Debug)]
 pub struct Trim {
     node: u8,
@@ -22,7 +21,7 @@ pub struct Trim {
     epoch: u32,
     replicas: Vec<u8>,
     timing: Timing,
-    /// A change of this many instances is told at once, not at the next period.
+    /// A change of this many instances is sent at once, not at the next period.
     step: u64,
     applied: u64,
     peers: BTreeMap<u8, u64>,
@@ -30,13 +29,13 @@ pub struct Trim {
     told_applied: u64,
     told_floor: u64,
     beat_at: Micros,
-    /// Beats since the floor was told, and after how many it is repeated.
+    /// Beats since the floor was last sent, and after how many it is sent again.
     beats: u32,
     repeat_after_beats: u32,
 }
 
 impl Trim {
-    /// `replicas` are all replicas of the configuration, this node among them if it is one.
+    /// `replicas` are all replicas of the configuration, including this node if it is one.
     pub fn new(
         node: u8,
         partition: u16,
@@ -63,14 +62,13 @@ impl Trim {
         }
     }
 
-    /// Go on in a later epoch. What a majority of the earlier epoch's replicas holds stays below the
-    /// floor.
+    /// Enter a later epoch. What a majority of the earlier epoch's replicas holds stays below the floor.
     pub fn enter_epoch(&mut self, epoch: u32, replicas: &[u8]) {
         self.epoch = epoch;
         self.replicas = replicas.to_vec();
         self.peers.retain(|peer, _| replicas.contains(peer));
         self.floor = self.floor.max(self.majority_holds());
-        // The epoch's acceptors and leaders may not have heard of it.
+        // The epoch's acceptors and leaders may not know it.
         self.told_floor = 0;
         self.beat_at = 0;
     }
@@ -81,7 +79,7 @@ impl Trim {
         self.floor = self.floor.max(self.majority_holds());
     }
 
-    /// A peer has applied everything up to `applied`, and holds it durably.
+    /// A peer has durably applied everything up to `applied`.
     pub fn on_alive(&mut self, node: u16, applied: u64) {
         let Ok(node) = u8::try_from(node) else {
             return;
@@ -93,13 +91,13 @@ impl Trim {
         }
     }
 
-    /// Everything below is held durably by a majority of the replicas.
+    /// A majority of the replicas durably holds everything below this instance.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// One above the highest instance that a majority holds. Replicas are few: no sorting, which would
-    /// need memory for every burst.
+    /// One above the highest instance that a majority holds. There are few replicas: no sorting, which would allocate
+    /// memory for every burst.
     fn majority_holds(&self) -> u64 {
         let holds = |replica: &u8| {
             if *replica == self.node {
@@ -122,7 +120,7 @@ impl Trim {
         self.applied
     }
 
-    /// The most advanced replica heard of.
+    /// The highest instance that any known replica has applied.
     pub fn highest_applied(&self) -> u64 {
         self.peers
             .values()
@@ -132,7 +130,7 @@ impl Trim {
             .max(self.applied)
     }
 
-    /// What each peer has applied, as last heard.
+    /// What each peer has applied, as last reported.
     pub fn peers(&self) -> &BTreeMap<u8, u64> {
         &self.peers
     }
@@ -141,7 +139,7 @@ impl Trim {
         self.replicas.contains(&self.node)
     }
 
-    /// What this replica tells its peers that it has applied; 0 if it is none. It counts as told.
+    /// What this replica reports to its peers as applied; 0 if it is not a replica. Marks it as reported.
     pub fn tell_applied(&mut self) -> u64 {
         if !self.is_replica() {
             return 0;
@@ -150,15 +148,14 @@ impl Trim {
         self.applied
     }
 
-    /// What this replica has applied, if it has moved by a step and peers are to be told at once; it
-    /// counts as told.
+    /// What this replica has applied, if it has moved by a step and must be reported to peers at once. Marks it as
+    /// reported.
     pub fn step_to_tell(&mut self) -> Option<u64> {
         let has_moved = self.applied >= self.told_applied + self.step;
         (self.is_replica() && has_moved).then(|| self.tell_applied())
     }
 
-    /// Tell at once a floor that has moved by a step, and repeat it: one that nothing has happened to
-    /// less and less often.
+    /// Send a floor that has moved by a step at once, and repeat it: less and less often if nothing changes.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         if !self.is_replica() {
             return;
@@ -218,7 +215,7 @@ mod tests {
         assert_eq!(trim.floor(), 1);
         trim.on_alive(2, 70);
         assert_eq!(trim.floor(), 71);
-        trim.on_alive(9, 90); // no replica
+        trim.on_alive(9, 90); // not a replica
         assert_eq!(trim.floor(), 71);
     }
 
@@ -229,7 +226,7 @@ mod tests {
         trim.on_alive(2, 70);
         trim.enter_epoch(2, &[1, 3, 4]);
         assert_eq!(trim.floor(), 71);
-        trim.on_alive(2, 90); // no replica any more
+        trim.on_alive(2, 90); // no longer a replica
         assert_eq!((trim.floor(), trim.highest_applied()), (71, 100));
         trim.on_alive(4, 80);
         assert_eq!(trim.floor(), 81);
