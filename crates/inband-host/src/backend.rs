@@ -1,4 +1,4 @@
-//! Where a host's packet roles run: what was asked for, or the best that works.
+//! Chooses where a host's packet roles run: as requested, or the best backend that works.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::thread;
@@ -9,33 +9,32 @@ use inband_ground::xdp::{self, Proof, XdpError, XdpMode};
 
 use crate::config::Dataplane;
 
-/// How long `auto` waits for an interface that is not there yet, or that another program still has.
+/// How long `auto` waits for an interface that does not exist yet, or that another program still uses.
 const INTERFACE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two looks.
+/// Polling interval.
 const INTERFACE_POLL: Duration = Duration::from_millis(50);
 
-/// Where roles run, and why there.
+/// The chosen backend, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// Never [`Dataplane::Auto`].
     pub dataplane: Dataplane,
-    /// One line: what was tried, and what keeps it from a better one.
+    /// One line: what was tried, and what prevents a better choice.
     pub why: String,
 }
 
-/// The interface that roles would be attached to.
+/// The interface to which roles would be attached.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
-    /// Its name.
     pub interface: &'a str,
     /// This host's address and port on it.
     pub address: SocketAddrV4,
-    /// Those it sends to, as far as they are known.
+    /// Its peers, as far as known.
     pub peers: Vec<Ipv4Addr>,
 }
 
 impl Choice {
-    /// In user space, for this reason.
+    /// User space, for this reason.
     pub fn udp(why: impl Into<String>) -> Choice {
         Choice {
             dataplane: Dataplane::Udp,
@@ -44,21 +43,21 @@ impl Choice {
     }
 }
 
-/// The address to try a role at: no packet has this port, so the role on trial hears nothing. It must
-/// not answer anybody, because what it would learn and promise ends with the trial.
+/// The address for trying a role: no packet has this port, so the role on trial receives nothing. It must not answer,
+/// because its state is discarded after the trial.
 fn trial_address(address: SocketAddrV4) -> SocketAddrV4 {
     SocketAddrV4::new(*address.ip(), 0)
 }
 
-/// Resolve `auto`, or try whether what was asked for works. `load` loads and attaches the programs of
-/// the roles at the address that it is given, where no packet reaches them, and takes them away again.
+/// Resolve `auto`, or try whether the requested backend works. `load` loads and attaches the roles' programs at the
+/// given address, where no packet reaches them, and detaches them again.
 pub fn resolve(
     asked: Dataplane,
     place: Option<&Place<'_>>,
     mut load: impl FnMut(XdpMode, SocketAddrV4) -> Result<(), XdpError>,
 ) -> Result<Choice, XdpError> {
     let Some(place) = place else {
-        // The configuration has been checked: XDP that is asked for by name has an interface.
+        // The configuration has been checked: explicitly requested XDP has an interface.
         return Ok(match asked {
             Dataplane::Auto => Choice::udp("no host.interface is configured"),
             other => Choice {
@@ -114,7 +113,7 @@ fn choose(
                 let why = refused.join("; ");
                 return Ok(Choice { dataplane, why });
             }
-            // At the next start they may be there; `udp` until then would be `udp` for good.
+            // They may exist at the next start, whereas `udp` would stay in use until then.
             Err(error @ (XdpError::NoInterface { .. } | XdpError::NoAddress { .. })) => {
                 return Err(error)
             }
@@ -124,9 +123,8 @@ fn choose(
     Ok(Choice::udp(refused.join("; ")))
 }
 
-/// Try again while the interface or its address is missing (it may be a matter of DHCP), or another
-/// program is there (it may be that of a process that is ending): `auto` does not settle for less
-/// because of what passes in a moment.
+/// Retry while the interface or its address is missing (perhaps because of DHCP), or another program is attached
+/// (perhaps by an exiting process): `auto` does not choose a worse backend because of a temporary condition.
 fn once_there(
     until: Instant,
     mut works: impl FnMut() -> Result<Proof, XdpError>,

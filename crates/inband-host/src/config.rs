@@ -1,4 +1,4 @@
-//! What the configurations of all systems' hosts have in common.
+//! Settings shared by the host configurations of all systems.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dataplane {
-    /// The best that works here; the program says which and why.
+    /// The best one that works here; the program reports which and why.
     #[default]
     Auto,
     /// In the kernel, in the interface's driver.
@@ -54,7 +54,8 @@ pub enum Durability {
     /// Any minority of acceptors at any time; see protocol.md, 6.
     #[default]
     Memory,
-    /// It is on a disk before it is acknowledged, and survives the loss of power everywhere. Acceptors run in user space.
+    /// Values are on disk before they are acknowledged, and survive a power failure of all hosts. Acceptors run in user
+    /// space.
     Sync,
 }
 
@@ -80,18 +81,18 @@ impl fmt::Display for Durability {
     }
 }
 
-/// `[host.tls]`: checkpoints and the control plane go over TLS, and only to and from hosts with a
-/// certificate of the cluster's authority. All hosts of a cluster have it, or none.
+/// `[host.tls]`: checkpoints and the control plane use TLS, and only hosts with a certificate from the cluster's CA can
+/// connect. Either all hosts of a cluster have it, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The certificate of the cluster's authority.
+    /// The certificate of the cluster's CA.
     pub ca: PathBuf,
     /// This host's certificate.
     pub certificate: PathBuf,
-    /// The key to it.
+    /// Its private key.
     pub key: PathBuf,
-    /// Redis clients, too, must speak TLS. They need no certificate.
+    /// Redis clients must use TLS too. They need no certificate.
     #[serde(default)]
     pub resp: bool,
 }

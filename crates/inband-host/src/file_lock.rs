@@ -1,4 +1,4 @@
-//! A file that one process has locked, with its id in it.
+//! A file locked by one process, containing its process id.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// A killed process keeps its lock until the kernel has freed its memory, and a restart may be faster.
+/// A killed process keeps its lock until the kernel has freed its memory, and a restart may be faster than that.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Why a file is not locked.
+/// Why a file could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process has it.
+    /// Another process holds the lock.
     #[error("in use by process {owner}")]
     InUse {
-        /// The process, as it wrote its id.
+        /// The process id, as recorded by that process.
         owner: String,
     },
     /// Opening, locking or writing failed.
@@ -26,14 +26,14 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// No other process has it as long as this lives, however the process ends.
+/// The lock: held while this exists, and released however the process ends.
 #[derive(Debug)]
 pub struct FileLock {
     _lock: Flock<File>,
 }
 
 impl FileLock {
-    /// Take it, or say who has it after waiting 1 s for that process to end. The file is created if there is none.
+    /// Take the lock, waiting up to 1 s for another process to exit. The file is created if necessary.
     pub fn take(path: &Path) -> Result<FileLock, LockError> {
         let mut file = File::options()
             .read(true)

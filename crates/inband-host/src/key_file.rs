@@ -1,5 +1,6 @@
-//! The file with a cluster's keys. Whoever can read it can forge the cluster's packets, so it must be
-//! readable by its owner alone; the same file is on all hosts.
+//! The file with a cluster's keys. Anyone who can read it can forge the cluster's packets, so only its owner may read
+//! it; all hosts have the same file.
+//!
 //!
 //! ```toml
 //! digest_key = "32 hexadecimal digits"   # as long as the cluster has its data
@@ -19,7 +20,7 @@ use inband_ground::auth::{Digest, Keys, Secret, KEYS_MAX};
 use inband_storage::replace;
 use serde::{Deserialize, Serialize};
 
-/// What of the mode must not be set: others could read or change the keys.
+/// Mode bits that must not be set: others could read or change the keys.
 const FORBIDDEN_MODE: u32 = 0o077;
 const MODE: u32 = 0o600;
 const HEX_DIGITS: usize = 32;
@@ -29,68 +30,59 @@ const COMMENT: &str = "\
 # owner (mode 0600), and the same on all hosts. `inband key` changes it.
 ";
 
-/// Why a key file was not read or written.
+/// Why a key file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// Not read.
+    /// It could not be read.
     #[error("key file {path}: cannot be read: {source}; check cluster.key_file, or make one with `inband key new`")]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// Not written.
+    /// It could not be written.
     #[error("key file {path}: cannot be written: {source}")]
     Unwritable {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// Somebody else may read it.
+    /// Other users may read it.
     #[error("key file {path}: others may read or change it (mode {mode:04o}); run `chmod 600 {path}`, and replace its keys if anyone did")]
     Exposed {
-        /// The file.
         path: PathBuf,
-        /// Its mode.
         mode: u32,
     },
-    /// Not what a key file holds.
+    /// Its contents are invalid.
     #[error("key file {path}: {message}")]
     Malformed {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
         message: String,
     },
-    /// The digest key is part of what votes and logs hold.
+    /// The digest key differs; it must not change because votes and logs depend on it.
     #[error("key file {path}: the digest key is another than before; values could not be read any more. Put the old one back: only `active` and the [[key]]s may change")]
     OtherDigestKey {
-        /// The file.
         path: PathBuf,
     },
 }
 
-/// The keys that a host authenticates packets with.
+/// The keys with which a host authenticates packets.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KeyStatus {
-    /// Id of the key it sends with.
+    /// Id of the key that it sends with.
     pub active: u16,
-    /// Ids of those it accepts, ascending.
+    /// Ids of the keys that it accepts, ascending.
     pub accepted: Vec<u16>,
 }
 
 /// Why a change of the keys was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The new key's place is taken.
+    /// There is no room for another key.
     #[error("there are {KEYS_MAX} keys already; drop old ones first")]
     TooMany,
-    /// No id is left.
+    /// All ids have been used.
     #[error("all key ids up to 65535 have been used; begin a new cluster")]
     NoIdLeft,
-    /// No such key.
+    /// There is no such key.
     #[error("there is no key {0} in the file")]
     Unknown(u16),
 }
@@ -111,7 +103,7 @@ struct RawKey {
     secret: String,
 }
 
-/// What a key file holds; see the module.
+/// The contents of a key file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyFile {
     digest_key: Secret,
@@ -137,7 +129,7 @@ fn random_secret() -> io::Result<Secret> {
 }
 
 impl KeyFile {
-    /// New keys for a new cluster.
+    /// Generate keys for a new cluster.
     pub fn generate() -> io::Result<KeyFile> {
         Ok(KeyFile {
             digest_key: random_secret()?,
@@ -146,7 +138,7 @@ impl KeyFile {
         })
     }
 
-    /// Read and check a file.
+    /// Read and validate a file.
     pub fn load(path: &Path) -> Result<KeyFile, KeyFileError> {
         let unreadable = |source| KeyFileError::Unreadable {
             path: path.to_owned(),
@@ -169,7 +161,7 @@ impl KeyFile {
     }
 
     fn parse(text: &str) -> Result<KeyFile, String> {
-        // What is wrong, without the line that it is in: that may be a secret.
+        // Only the message, without the offending line, which may contain a secret.
         let raw: RawFile = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let keys = raw
             .key
@@ -206,7 +198,7 @@ impl KeyFile {
         format!("{COMMENT}{text}")
     }
 
-    /// Put the file in place, as a whole and durably, for its owner alone.
+    /// Write the file atomically and durably, accessible only to its owner.
     pub fn save(&self, path: &Path) -> Result<(), KeyFileError> {
         replace(path, self.to_toml().as_bytes(), MODE).map_err(|source| KeyFileError::Unwritable {
             path: path.to_owned(),
@@ -214,12 +206,12 @@ impl KeyFile {
         })
     }
 
-    /// For packets.
+    /// The keys for packets.
     pub fn keys(&self) -> Keys {
         Keys::new(self.active, &self.keys).expect("checked when it was read or changed")
     }
 
-    /// For values.
+    /// The digest for values.
     pub fn digest(&self) -> Digest {
         Digest::keyed(self.digest_key)
     }
@@ -234,7 +226,7 @@ impl KeyFile {
         self.keys.iter().map(|(id, _)| *id).collect()
     }
 
-    /// Accept one key more, made here, whose id is one above the highest. Returns it.
+    /// Generate and accept another key, whose id is one above the highest. Returns the id.
     pub fn add(&mut self) -> Result<u16, ChangeError> {
         let highest = self.ids().into_iter().max().unwrap_or(0);
         let id = highest.checked_add(1).ok_or(ChangeError::NoIdLeft)?;
@@ -260,7 +252,7 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Accept the active key only.
+    /// Remove all keys but the active one.
     pub fn drop_others(&mut self) {
         let active = self.active;
         self.keys.retain(|(id, _)| *id == active);

@@ -1,11 +1,11 @@
-//! What every host process and every command has, of whichever system.
+//! Shared by the host processes and commands of all systems.
 //!
-//! A process takes, in this order: [`signals::StopSignals`], so that no signal is lost; its directory and the lock in it
-//! ([`state_dir`]); its key file ([`key_file`]); its data plane ([`backend`]); its control socket ([`line_json`]). A process
-//! with one role that only answers gets all of it from [`role_process`].
+//! A process acquires, in this order: [`signals::StopSignals`], so that no signal is lost; its directory and the lock
+//! in it ([`state_dir`]); its key file ([`key_file`]); its data plane ([`backend`]); its control socket
+//! ([`line_json`]). [`role_process`] does all of this for a process with a single role that only answers requests.
 //!
-//! Every command runs inside [`program::main`] and prints with this crate's `println!`, which ends the program quietly when
-//! its reader is gone.
+//! Every command runs inside [`program::main`] and prints with this crate's `println!`, which ends the program quietly
+//! when its output is closed.
 //!
 //! ```
 //! use inband_host::size::{parse_size, size};

@@ -1,4 +1,4 @@
-//! One JSON object a line over a unix socket: a request, then its answer.
+//! One JSON object per line over a Unix socket: a request, then its answer.
 //!
 //! Used between supervisor and hosts, and between the command line and the supervisor.
 
@@ -14,46 +14,43 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// Longest request or answer; a status of many hosts with all counters is far below.
+/// Maximum length of a request or answer; a status of many hosts with all counters is far below this.
 pub const LINE_MAX_BYTES: u64 = 4 << 20;
-/// Connections served at once; more are hung up on.
+/// Most connections served at once; further ones are closed.
 pub const CONNECTIONS_MAX: usize = 64;
-/// How soon a server notices that it is to end.
+/// How soon a server notices that it must stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody listens.
+    /// There is no listener.
     #[error("nothing answers at {path}: {source}")]
     Unreachable {
-        /// The socket.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// The other side did not answer in time, or went away.
+    /// The peer did not answer in time, or closed the connection.
     #[error("no answer from {path} within {limit_ms} ms: {source}")]
     NoAnswer {
-        /// The socket.
         path: PathBuf,
-        /// How long was waited.
+        /// The time limit.
         limit_ms: u128,
         /// What the system said.
         source: io::Error,
     },
-    /// The answer is of another shape: another version, most likely.
+    /// The answer could not be parsed, most likely because of a different version.
     #[error("{path} answered something else: {source}; do both sides run the same version?")]
     NotUnderstood {
-        /// The socket.
         path: PathBuf,
-        /// Where the text is wrong.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }
 
 impl CallError {
-    /// Is there nobody at all, as before a start or after an end?
+    /// Whether there is no listener at all, as before a start or after an exit.
     pub fn nobody_listens(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         matches!(self, Self::Unreachable { source, .. }
@@ -118,9 +115,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listen at a path and answer with `handle`, each connection on a thread of its own. A socket
-    /// that a crashed process left is replaced: the caller has made sure that it is the only one.
-    /// `explain` makes the answer to a request that is not understood.
+    /// Listen at a path and answer with `handle`, each connection on a separate thread. The leftover socket of a
+    /// crashed process is replaced: the caller must ensure that it is the only server. `explain` creates the answer to
+    /// a request that cannot be parsed.
     pub fn start<Q, R>(
         path: &Path,
         handle: impl Fn(Q) -> R + Send + Sync + 'static,
@@ -157,10 +154,10 @@ impl Server {
                         let connection =
                             move || drop(serve_connection(stream, &stop, &*handle, explain));
                         let thread = std::thread::Builder::new().name("control-conn".into());
-                        // Without a thread the caller is hung up on, and asks again.
+                        // If there is no thread the connection is closed, and the caller retries.
                         connections.extend(thread.spawn(connection).ok());
                     }
-                    // An answer under way (to "down", say) is still delivered.
+                    // An answer in progress (for example to "down") is still delivered.
                     connections.into_iter().for_each(|c| drop(c.join()));
                 })?
         };
@@ -194,7 +191,7 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
-        // What comes without an end is not read forever: reading stops beyond the longest line.
+        // Endless input is not read forever: reading stops beyond the longest line.
         let room = (LINE_MAX_BYTES + 1).saturating_sub(line.len() as u64);
         match reader.by_ref().take(room).read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),
@@ -207,7 +204,7 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
                 line.clear();
             }
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            // Half a line, or none within the interval: what was read stays in `line`.
+            // An incomplete line, or none within the interval: what was read stays in `line`.
             Ok(_) | Err(_) => {}
         }
         if stop.load(Ordering::Acquire) || line.len() as u64 > LINE_MAX_BYTES {

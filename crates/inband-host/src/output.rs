@@ -1,42 +1,42 @@
-//! What is printed for people. Nobody may be left to read it (`inband up --detach | head -2`): a cluster does not end for
-//! that, and a start goes on. The standard macros would panic; those here take their place in every program that has
-//! `#[macro_use] extern crate inband_host;` at its root.
+//! Output for users. Its reader may be gone (`inband up --detach | head -2`): that does not end a cluster or abort a
+//! start. The standard macros would panic; the ones here replace them in every program that has `#[macro_use] extern
+//! crate inband_host;` at its root.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Something could not be printed although somebody may want to read it: a file on a full disk.
+/// Set if something could not be printed although there may be a reader: a file on a full disk.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// As the standard one, but without a panic.
+/// Like the standard macro, but does not panic.
 #[macro_export]
 macro_rules! print {
     ($($arg:tt)*) => { $crate::output::out(format_args!($($arg)*)) };
 }
 
-/// As the standard one, but without a panic.
+/// Like the standard macro, but does not panic.
 #[macro_export]
 macro_rules! println {
     () => { $crate::output::out(format_args!("\n")) };
     ($($arg:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// As the standard one, but without a panic.
+/// Like the standard macro, but does not panic.
 #[macro_export]
 macro_rules! eprint {
     ($($arg:tt)*) => { $crate::output::error(format_args!($($arg)*)) };
 }
 
-/// As the standard one, but without a panic.
+/// Like the standard macro, but does not panic.
 #[macro_export]
 macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::output::error(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// To standard output.
+/// Print to standard output.
 pub fn out(text: Arguments<'_>) {
-    // Everything of a text at once: other threads print, too.
+    // Write the whole text under one lock: other threads print too.
     let written = io::stdout().lock().write_fmt(text);
     let failed = written.err();
     let Some(failure) = failed.filter(|e| e.kind() != io::ErrorKind::BrokenPipe) else {
@@ -49,17 +49,17 @@ pub fn out(text: Arguments<'_>) {
     }
 }
 
-/// To standard error; what cannot be written there can be told nobody.
+/// Print to standard error. Errors are ignored: there is nowhere to report them.
 pub fn error(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }
 
-/// Was everything printed, as far as somebody reads it?
+/// Whether everything was printed, except for closed outputs.
 pub fn is_complete() -> bool {
     !IS_LOST.load(Ordering::Relaxed)
 }
 
-/// A path as a word of a shell's command line.
+/// A path, quoted as a word of a shell command line.
 pub fn quoted(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);

@@ -1,5 +1,4 @@
-//! What `inband` and the programs beside it have in common: logging, how an error is shown, and how they find each
-//! other.
+//! Shared by `inband` and its companion programs: logging, error output, and how they find each other.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,14 +7,14 @@ use anyhow::{bail, Context, Error, Result};
 
 use crate::output;
 
-/// Exit status of a host that the next start would end in the same way (`EX_CONFIG` of sysexits.h): neither systemd
-/// (`RestartPreventExitStatus=78` in docs/deploy.md) nor a supervisor starts it again.
+/// Exit status of a host whose next start would fail in the same way (`EX_CONFIG` of sysexits.h): neither systemd
+/// (`RestartPreventExitStatus=78` in docs/deploy.md) nor a supervisor restarts it.
 pub const EXIT_CONFIGURATION: u8 = 78;
 
-/// The program that runs hosts and clusters. The others are called `inband-NAME`.
+/// The program that runs hosts and clusters. The companion programs are called `inband-NAME`.
 pub const INBAND: &str = "inband";
 
-/// Log to standard error, as much as `INBAND_LOG` says.
+/// Log to standard error, with the filter in `INBAND_LOG`.
 pub fn start_logging() {
     let level = tracing_subscriber::EnvFilter::try_from_env("INBAND_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
@@ -28,7 +27,7 @@ pub fn start_logging() {
         .init();
 }
 
-/// The exit status of a command. An error is printed; `status_of` gives its exit status.
+/// The exit status of a command. An error is printed; `status_of` determines its exit status.
 pub fn conclude(
     program: &str,
     result: Result<()>,
@@ -44,7 +43,7 @@ pub fn conclude(
     }
 }
 
-/// An error with its causes. Messages of typed errors often contain what their cause says, which is not repeated.
+/// An error with its causes. Messages of typed errors often include their cause's message, which is not repeated.
 pub fn in_words(error: &Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -59,19 +58,19 @@ pub fn in_words(error: &Error) -> String {
     text
 }
 
-/// `main` of a program beside `inband`.
+/// `main` of a companion program.
 pub fn main(program: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
     start_logging();
     conclude(program, run(), |_| ExitCode::FAILURE)
 }
 
-/// For a command that only prints: it ends quietly when nobody reads its output any more (`inband status | head`).
-/// Not for processes that others depend on.
+/// For commands that only print: end quietly when the output is closed (`inband status | head`). Not for processes that
+/// others depend on.
 pub fn end_with_reader() {
     sigpipe::reset();
 }
 
-/// Another program of the project: the one beside this program, else the one on `PATH`.
+/// Path of another program of the project: next to this one, otherwise on `PATH`.
 pub fn find(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program")?;
     let beside = this.with_file_name(name);

@@ -1,5 +1,5 @@
-//! A process with one role that only answers: its options, where the role runs, its loop, status and control socket; and
-//! a client of it.
+//! A process with a single role that only answers requests: its options, backend, main loop, status and control socket;
+//! and a client for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,15 +30,15 @@ use crate::signals::StopSignals;
 use crate::state_dir::{self, StateLock};
 use crate::wait::wait;
 
-/// How soon the process notices that it is to stop.
+/// How soon the process notices that it must stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
-/// A mode of XDP, and the interface it is for.
+/// An XDP mode and its interface.
 type KernelPlace<'a> = (XdpMode, &'a str);
 
-/// How long a status may take.
+/// Time limit for a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
-/// The node id in its packets; there is no other role.
+/// The node id in its packets: there is only this role.
 const NODE: u8 = 1;
 
 /// Options of a process with one role.
@@ -47,10 +47,10 @@ pub struct RoleArgs {
     /// Where it runs: udp (in this process), xdp, xdp-generic or auto
     #[arg(long, default_value_t = Dataplane::Udp)]
     dataplane: Dataplane,
-    /// The interface that has the address; xdp and xdp-generic attach to it
+    /// The interface with this address; xdp and xdp-generic attach to it
     #[arg(long, value_name = "NAME", required_if_eq_any = [("dataplane", "xdp"), ("dataplane", "xdp-generic")])]
     interface: Option<String>,
-    /// Answer only packets with this key (`inband key new` makes one)
+    /// Answer only packets with this key (`inband key new` creates one)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Listen beyond loopback without a key
@@ -59,12 +59,13 @@ pub struct RoleArgs {
 }
 
 impl RoleArgs {
-    /// Where the role is to run.
+    /// Where the role should run.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane
     }
 
-    /// The keys. Beyond loopback, an error without them, unless the user has asked for that; `risk`: what strangers could do.
+    /// The keys. Without keys, listening beyond loopback is an error unless the user allows it; `risk`: what strangers
+    /// could do.
     pub fn keys(&self, listen: SocketAddrV4, risk: &str) -> Result<Option<Keys>> {
         let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
         ensure!(
@@ -98,16 +99,16 @@ impl RoleArgs {
     }
 }
 
-/// What a program with one role that only answers says of itself.
+/// Description of a program with a single role.
 pub trait Program {
     type Role: Role + Send + Sync + 'static;
     /// Its part of the status.
     type Status: Serialize + DeserializeOwned + 'static;
     /// Its command, `inband NAME`.
     const NAME: &'static str;
-    /// Where it listens unless told otherwise.
+    /// Default listening address.
     const ADDRESS: &'static str;
-    /// Its directory unless told otherwise.
+    /// Default directory.
     const DATA: &'static str;
     /// What strangers could do without a key.
     const RISK: &'static str;
@@ -115,7 +116,7 @@ pub trait Program {
     fn status(role: &Self::Role, registers: &<Self::Role as Native>::Registers) -> Self::Status;
 }
 
-/// What a process answers to `status`; `own` is the program's part.
+/// The answer to `status`; `own` is the program's part.
 #[derive(Debug, Serialize, Deserialize)]
 struct Status<T> {
     listen: SocketAddrV4,
@@ -126,7 +127,7 @@ struct Status<T> {
     counters: BTreeMap<String, u64>,
 }
 
-/// Where the process keeps its lock and its control socket.
+/// Directory of the process's lock and control socket.
 #[derive(Debug, Clone, Args)]
 pub struct DataArgs<P: Program> {
     /// Directory of its control socket
@@ -136,10 +137,9 @@ pub struct DataArgs<P: Program> {
     program: PhantomData<P>,
 }
 
-/// Options of the process.
 #[derive(Debug, Clone, Args)]
 pub struct ProcessArgs<P: Program> {
-    /// Where it listens
+    /// Address to listen on
     #[arg(long, default_value = P::ADDRESS, value_name = "ADDR:PORT")]
     listen: SocketAddrV4,
     #[command(flatten)]
@@ -173,7 +173,7 @@ impl<N: Native> Running<N> {
 }
 
 impl<P: Program> ProcessArgs<P> {
-    /// Run the role until a signal comes.
+    /// Run the role until a signal arrives.
     pub fn run(&self, role: P::Role) -> Result<()> {
         let listen = self.listen;
         let keys = self.role.keys(listen, P::RISK)?;
@@ -219,7 +219,7 @@ impl<P: Program> ProcessArgs<P> {
     }
 }
 
-/// Until a signal comes, handle the packets that arrive in user space. With the role in the kernel none does.
+/// Handle packets that arrive in user space until a signal arrives. If the role is in the kernel there are none.
 fn serve<N: Native<Answer = ib_result>>(
     socket: &HostSocket,
     mut gate: Gate,
@@ -278,16 +278,16 @@ impl<P: Program> DataArgs<P> {
     }
 }
 
-/// Options of a command that asks the role.
+/// Options of a command that queries the role.
 #[derive(Debug, Clone, Args)]
 pub struct AskArgs<P: Program> {
-    /// Where the process listens
+    /// Address of the process
     #[arg(long = P::NAME, default_value = P::ADDRESS, value_name = "ADDR:PORT")]
     address: SocketAddrV4,
     /// Its key
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// How long to ask
+    /// Time limit
     #[arg(long, default_value_t = 2000, value_name = "MS")]
     timeout_ms: u64,
     #[arg(skip)]
@@ -295,8 +295,8 @@ pub struct AskArgs<P: Program> {
 }
 
 impl<P: Program<Role: Asked>> AskArgs<P> {
-    /// Ask the role until it answers. `first_request`: as [`Client::new`]; `partition`: the one that the request names;
-    /// `doubt`: what may be wrong if nothing answers.
+    /// Query the role until it answers. `first_request`: as in [`Client::new`]; `partition`: the partition in the
+    /// request; `doubt`: possible causes if there is no answer.
     pub fn ask(
         &self,
         first_request: u64,

@@ -1,38 +1,37 @@
 //! Exactly-once: which values of which session have been applied (protocol.md, 8).
 //!
-//! Pure and part of the replicated state: every replica feeds it the same values in the same order
-//! and so reaches the same verdicts. A session is opened through the log and is named by the
-//! instance it was opened in, so an expired id can never come back to life.
+//! Pure, and part of the replicated state: every replica feeds it the same values in the same order and reaches the
+//! same verdicts. A session is opened through the log and identified by the instance in which it was opened, so an
+//! expired id can never be reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most sessions kept; opening one more expires the one that has been idle for longest.
+/// Most sessions kept; opening one more expires the longest-idle one.
 pub const SESSIONS_MAX: usize = 4096;
 
-/// Most sequences a session may have applied above its low-water mark.
+/// Most applied sequences of a session above its low-water mark.
 pub const SEQUENCES_ABOVE_LOW_MAX: usize = 4096;
 
-/// What a decided value is.
+/// The kind of a decided value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
     /// A command of the application.
     Command,
-    /// Chosen to fill a hole; carries nothing to apply.
+    /// Chosen to fill a hole; there is nothing to apply.
     Noop,
-    /// Opens a session whose id is the instance it was decided in.
+    /// Opens a session whose id is the instance in which this was decided.
     OpenSession,
 }
 
-/// Who submitted a value: the triple that makes delivery exactly-once.
+/// The submitter of a value: the triple that makes delivery exactly-once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The session, or the opener's nonce if `kind` is [`ValueKind::OpenSession`].
     pub client_id: u64,
-    /// Sequence of the value within its session, from 1.
+    /// Sequence number of the value in its session, from 1.
     pub client_seq: u64,
-    /// Every sequence below this one has been answered to the client and may be forgotten.
+    /// All sequences below this have been answered and may be forgotten.
     pub client_low: u64,
-    /// What the value is.
     pub kind: ValueKind,
 }
 
@@ -43,7 +42,7 @@ pub enum Verdict {
     Apply,
     /// Applied before: do nothing.
     Duplicate,
-    /// Session unknown or expired: do nothing, ever.
+    /// Session unknown or expired: never apply it.
     Refused,
     /// A session was opened under this id, or a hole was filled: nothing to apply.
     Nothing,
@@ -51,7 +50,7 @@ pub enum Verdict {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Session {
-    /// Every sequence below is known to be answered.
+    /// All sequences below this have been answered.
     low: u64,
     /// Applied sequences at or above `low`.
     applied: BTreeSet<u64>,
@@ -66,12 +65,11 @@ pub struct SessionTable {
 }
 
 impl SessionTable {
-    /// An empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Judge the value decided in `instance`; remembers it if it is to be applied.
+    /// The verdict on the value decided in `instance`; records it if it is to be applied.
     pub fn admit(&mut self, instance: u64, origin: &Origin) -> Verdict {
         match origin.kind {
             ValueKind::Noop => return Verdict::Nothing,
@@ -93,7 +91,7 @@ impl SessionTable {
             return Verdict::Duplicate;
         }
         if session.applied.len() >= SEQUENCES_ABOVE_LOW_MAX {
-            // The proposer's window is far smaller than this: a client that gets here is broken.
+            // The proposer's window is far smaller than this, so the client is faulty.
             return Verdict::Refused;
         }
         session.applied.insert(origin.client_seq);
@@ -129,7 +127,6 @@ impl SessionTable {
         self.sessions.len()
     }
 
-    /// No session is open.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }

@@ -1,19 +1,19 @@
-//! Settings in force, for `inband config show`: the value of each, its default, and where it comes from.
+//! Settings in force, for `inband config show`: value, default and source of each.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Where a value comes from that cannot be set.
+/// Source of a value that cannot be configured.
 pub const BUILT_IN: &str = "built in";
-/// Where a value comes from that nobody has set.
+/// Source of a value that has not been configured.
 pub const DEFAULT: &str = "default";
 
-/// A time-out, a limit, or another setting.
+/// A timeout, a limit, or another setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// As in the configuration; the unit is its end: `host.timing.suspect_after_ms`.
+    /// As in the configuration, with the unit as its suffix: `host.timing.suspect_after_ms`.
     pub name: String,
     pub value: String,
     pub default: String,
@@ -44,8 +44,7 @@ fn in_words(value: &Value) -> String {
     }
 }
 
-/// The settings that the fields of a struct are, all of them. `from` is given the name of each and whether its value is
-/// the default.
+/// The fields of a struct as settings. `from` is called with the name of each and whether its value is the default.
 pub fn of_fields<T: Serialize>(
     prefix: &str,
     values: &T,
@@ -67,7 +66,7 @@ pub fn of_fields<T: Serialize>(
     values.iter().map(setting).collect()
 }
 
-/// Where a value in a configuration comes from that `inband up` has written.
+/// Source of a value in a configuration written by `inband up`.
 pub fn of_up(_name: &str, is_default: bool) -> String {
     match is_default {
         true => DEFAULT.to_owned(),
@@ -75,12 +74,12 @@ pub fn of_up(_name: &str, is_default: bool) -> String {
     }
 }
 
-/// What the fields of a struct say that cannot be set.
+/// The fields of a struct that cannot be configured, as settings.
 pub fn built_in<T: Serialize>(prefix: &str, values: &T) -> Vec<Setting> {
     of_fields(prefix, values, values, |_, _| BUILT_IN.to_owned())
 }
 
-/// The line of a TOML text, from 1, that sets `table.key`. `None`: none does.
+/// The line (from 1) of a TOML text that sets `table.key`; `None` if no line does.
 pub fn line_of(text: &str, name: &str) -> Option<usize> {
     let mut table = String::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -113,7 +112,7 @@ pub fn line_of(text: &str, name: &str) -> Option<usize> {
     None
 }
 
-/// The settings of several hosts in one list: what differs between hosts is named with the host.
+/// The settings of several hosts in one list: those that differ are labelled with the host.
 pub fn of_hosts(hosts: Vec<(String, Vec<Setting>)>) -> Vec<Setting> {
     let mut order: Vec<String> = Vec::new();
     let mut by_name: BTreeMap<String, Vec<(String, Setting)>> = BTreeMap::new();
@@ -145,7 +144,7 @@ pub fn of_hosts(hosts: Vec<(String, Vec<Setting>)>) -> Vec<Setting> {
     all
 }
 
-/// A table for people.
+/// A table for display.
 pub fn table(settings: &[Setting]) -> String {
     let width = |of: fn(&Setting) -> &String| settings.iter().map(|s| of(s).len()).max();
     let name = width(|s| &s.name).unwrap_or(0).max(7);

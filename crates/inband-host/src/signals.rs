@@ -1,4 +1,4 @@
-//! How a process learns that it is to end: from signals, or because its supervisor is gone.
+//! How a process learns that it must stop: by signals, or by the exit of its supervisor.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,37 +11,37 @@ use nix::sys::signal::{kill, raise, SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-/// Set to `1` for a process that must end at the end of its standard input, a pipe from its supervisor.
+/// Set to `1` for a process that must exit at the end of its standard input, a pipe from its supervisor.
 pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
-/// How long a process may take to end when its supervisor is gone; a store is synced at its end.
+/// How long a process may take to exit when its supervisor is gone; a store is synced at its end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The exit status of shells after SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// What a host process was told, by signals or by the end of its supervisor.
+/// Requests to a host process, by signals or by the exit of its supervisor.
 #[derive(Debug, Clone, Default)]
 pub struct StopRequest {
     drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
-/// Returns once standard input, the pipe from the supervisor, has ended.
+/// Returns when standard input, the pipe from the supervisor, ends.
 fn wait_for_supervisor_end() {
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
 }
 
-/// What the first SIGINT means.
+/// The meaning of the first SIGINT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupt {
-    /// End now, as SIGTERM does.
+    /// Exit now, as for SIGTERM.
     Stops,
-    /// Begin nothing, and end when everything begun has ended. A second one ends it now.
+    /// Start nothing new, and exit when everything in progress has ended. A second SIGINT exits now.
     Drains,
 }
 
 impl StopRequest {
-    /// Listen. Call before any thread is started. SIGTERM and the end of the supervisor set `stop`; one more signal after
-    /// that ends the process as it is.
+    /// Start listening. Must be called before any thread is started. SIGTERM and the supervisor's exit set `stop`;
+    /// another signal after that ends the process immediately.
     pub fn listen(stop: Arc<AtomicBool>, interrupt: Interrupt) -> io::Result<StopRequest> {
         let request = StopRequest {
             drain: Arc::default(),
@@ -54,7 +54,7 @@ impl StopRequest {
             .name("signals".into())
             .spawn(move || for_thread.wait_for_signals(&signals, interrupt))?;
         if std::env::var_os(SUPERVISED_ENV).is_some() {
-            // What this process starts is not supervised so.
+            // Child processes must not inherit this.
             std::env::remove_var(SUPERVISED_ENV);
             let for_thread = request.clone();
             std::thread::Builder::new()
@@ -68,7 +68,7 @@ impl StopRequest {
         let mut signalled = false;
         loop {
             match signals.wait() {
-                // It was told to stop by a signal before, and has not ended.
+                // A signal told it to stop before, and it has not exited.
                 Ok(_) if signalled => std::process::exit(EXIT_INTERRUPTED),
                 Ok(Signal::SIGINT) if interrupt == Interrupt::Drains && !self.drains() => {
                     self.drain.store(true, Ordering::Release);
@@ -89,12 +89,12 @@ impl StopRequest {
         let _ = raise(Signal::SIGKILL);
     }
 
-    /// End what was begun, and begin nothing?
+    /// Whether to finish what is in progress, and start nothing new.
     pub fn drains(&self) -> bool {
         self.drain.load(Ordering::Acquire)
     }
 
-    /// End now?
+    /// Whether to exit now.
     pub fn stops(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -107,9 +107,8 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Take the signals from now on. Call before any thread is started: threads that exist
-    /// already would still die of them. Children are born with them blocked; `inband run` takes
-    /// its own in the same way.
+    /// Take over the signals from now on. Must be called before any thread is started: existing threads would still be
+    /// killed by them. Child processes inherit the blocked mask; `inband run` takes its signals in the same way.
     pub fn take() -> io::Result<Self> {
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -120,7 +119,7 @@ impl StopSignals {
         Ok(Self { fd })
     }
 
-    /// As [`StopSignals::take`]; in a process that has a supervisor, SIGTERM comes when the supervisor ends, too.
+    /// As [`StopSignals::take`]; in a supervised process, the supervisor's exit also counts as SIGTERM.
     pub fn take_supervised() -> io::Result<Self> {
         let signals = Self::take()?;
         if std::env::var_os(SUPERVISED_ENV).is_some() {
@@ -132,11 +131,11 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// Wait for one of them, but not longer than `limit`. True if one came.
+    /// Wait up to `limit` for one of them. Returns whether one arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // Interrupted by another signal: then none of these has come yet.
+        // If another signal interrupts this, none of these has arrived yet.
         let _ = poll(&mut fds, limit);
         matches!(self.fd.read_signal(), Ok(Some(_)))
     }

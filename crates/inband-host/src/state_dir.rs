@@ -1,4 +1,4 @@
-//! A host's state directory: one process has it, and small numbers in it survive a power cut.
+//! A host's state directory: locked by one process, with small numbers that survive power failures.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::file_lock::{FileLock, LockError};
 
 const LOCK_FILE: &str = "lock";
-/// No secret: what the umask leaves of it.
+/// Not secret: the umask decides.
 const FILE_MODE: u32 = 0o666;
 
 /// Why a host's state directory cannot be used.
@@ -18,31 +18,26 @@ pub enum StateError {
         "state directory: {path}: {source}; check host.state_dir, its permissions and free space"
     )]
     Io {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// The file does not hold a number.
     #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Its content.
         found: String,
     },
-    /// Another process has it.
+    /// Another process holds the lock.
     #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a host.state_dir of its own")]
     InUse {
-        /// The directory.
         dir: PathBuf,
-        /// The process, as it wrote its id.
+        /// The process id, as recorded by that process.
         owner: String,
     },
 }
 
 impl StateError {
-    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    /// Whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             StateError::Io { .. } | StateError::InUse { .. } => false,
@@ -66,21 +61,21 @@ pub fn read_number(path: &Path) -> Result<u64, StateError> {
     }
 }
 
-/// Put a number into a file of this directory; durable when it returns.
+/// Write a number to a file in this directory; durable on return.
 pub fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), StateError> {
     let path = dir.join(name);
     inband_storage::replace(&path, format!("{value}\n").as_bytes(), FILE_MODE)
         .map_err(|source| StateError::Io { path, source })
 }
 
-/// Make the directory, durably, unless there is one.
+/// Create the directory durably, unless it exists.
 pub fn create(dir: &Path) -> Result<(), StateError> {
     let make = || -> io::Result<()> {
         if dir.is_dir() {
             return Ok(());
         }
         fs::create_dir_all(dir)?;
-        // A directory survives a power cut when the one that it is in is synced.
+        // A directory survives a power failure once its parent is synced.
         for parent in dir.canonicalize()?.ancestors().skip(1) {
             File::open(parent)?.sync_all()?;
         }
@@ -92,14 +87,14 @@ pub fn create(dir: &Path) -> Result<(), StateError> {
     })
 }
 
-/// A state directory that no other process uses as long as this lives, however the process ends.
+/// Exclusive use of a state directory while this exists; released however the process ends.
 #[derive(Debug)]
 pub struct StateLock {
     _lock: FileLock,
 }
 
 impl StateLock {
-    /// Take it, or say who has it, as [`FileLock::take`]. To be taken before anything in the directory is read.
+    /// Take the lock, as [`FileLock::take`]. Must precede any read from the directory.
     pub fn take(state_dir: &Path) -> Result<StateLock, StateError> {
         create(state_dir)?;
         let path = state_dir.join(LOCK_FILE);

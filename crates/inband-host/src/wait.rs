@@ -1,9 +1,9 @@
-//! How a thread waits for what it serves.
+//! Waiting for file descriptors.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Sleep until one of the descriptors has something to read, or for so long.
+/// Sleep until one of the descriptors is readable, or `timeout` has passed.
 pub fn wait(fds: &[RawFd], timeout: Duration) {
     inband_ground::socket::wait_readable(fds.iter().copied(), timeout);
 }

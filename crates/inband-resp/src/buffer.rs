@@ -1,4 +1,4 @@
-//! Bytes that come and go, in memory that is given back.
+//! A byte buffer that releases unused memory.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,32 +6,30 @@ use bytes::BytesMut;
 
 use crate::limits::IDLE_BUFFER_BYTES_MAX;
 
-/// A buffer that holds little has at most so many times its memory, once it was over
-/// [`IDLE_BUFFER_BYTES_MAX`].
+/// Once a buffer has exceeded [`IDLE_BUFFER_BYTES_MAX`], its memory is at most this many times its contents.
 const SLACK: usize = 4;
 
-/// A `BytesMut` that knows how much memory it holds. (Its own capacity leaves out what was read from
-/// its front.) Whoever appends calls [`grown`](Self::grown), whoever takes from the front
-/// [`shrunk`](Self::shrunk).
+/// A `BytesMut` that knows how much memory it holds. (Its own capacity excludes what was read from the front.) Call
+/// [`grown`](Self::grown) after appending, and [`shrunk`](Self::shrunk) after taking from the front.
 #[derive(Debug, Default)]
 pub struct Buffer {
     bytes: BytesMut,
-    /// Longest since memory was given back, which is about what is allocated.
+    /// Longest contents since memory was last released, which approximates the allocation.
     longest_bytes: usize,
 }
 
 impl Buffer {
-    /// Memory held, about.
+    /// Approximate memory held.
     pub fn memory_bytes(&self) -> usize {
         self.longest_bytes
     }
 
-    /// Something was appended.
+    /// Call after appending.
     pub fn grown(&mut self) {
         self.longest_bytes = self.longest_bytes.max(self.bytes.len());
     }
 
-    /// Something was taken away: give back memory that was for much more.
+    /// Call after taking data out: releases memory that was for much more.
     pub fn shrunk(&mut self) {
         let len_bytes = self.bytes.len();
         if self.longest_bytes > IDLE_BUFFER_BYTES_MAX && len_bytes <= self.longest_bytes / SLACK {
@@ -74,7 +72,7 @@ mod tests {
             let max = IDLE_BUFFER_BYTES_MAX.max(SLACK * (buffer.len() + 1));
             assert!(buffer.memory_bytes() <= max);
         }
-        // Where the rest of a long request stands behind it, too.
+        // Also where the rest of a long request follows it.
         buffer.extend_from_slice(&vec![7; 1 << 20]);
         buffer.grown();
         buffer.advance((1 << 20) - 10);

@@ -1,4 +1,4 @@
-//! The sockets of a server: listeners, connections and what is ready on them. What a connection is, is its server's.
+//! A server's sockets: listeners, connections and their readiness. The server defines the connection type.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -23,57 +23,53 @@ const WAKER: Token = Token(0);
 const LOG: Token = Token(1);
 const FIRST_LISTENER: usize = 2;
 const FIRST_CONNECTION: usize = 1024;
-/// Pause after accepting failed for want of descriptors or memory.
+/// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A client that has just come.
+/// A client that has just connected.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Never used again.
+    /// Never reused.
     pub id: u64,
-    /// Its socket.
     pub wire: Wire,
-    /// Its address.
     pub peer: SocketAddr,
-    /// Now.
     pub now: Instant,
 }
 
-/// What may have become possible on a socket; all of it, if it failed.
+/// What may now be possible on a socket; everything, if it has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Readiness {
-    /// To read.
+    /// Reading.
     pub is_readable: bool,
-    /// To read to the end: the client closed its side.
+    /// Reading up to the end: the client has closed its side.
     pub is_read_closed: bool,
-    /// To write.
+    /// Writing.
     pub is_writable: bool,
 }
 
-/// A client's connection, as a server has it.
+/// A server's connection to a client.
 pub trait ClientConnection {
-    /// Its socket.
     fn wire(&mut self) -> &mut Wire;
-    /// Something may have become possible on it.
+    /// The socket's readiness may have changed.
     fn note_readiness(&mut self, readiness: Readiness);
-    /// Memory that this client makes the server hold, about.
+    /// Approximate memory that the server holds for this client.
     fn memory_bytes(&self) -> usize;
 }
 
 #[derive(Debug)]
 struct Slot<C> {
     connection: C,
-    /// Memory that the total was told of.
+    /// Memory included in the total.
     accounted_bytes: usize,
 }
 
-/// The open connections, each at a fixed place.
+/// The open connections, each in a fixed slot.
 #[derive(Debug)]
 pub struct Connections<C> {
     slots: Vec<Option<Slot<C>>>,
     free: Vec<usize>,
     count: usize,
-    /// Memory of all of them, as far as it was accounted for.
+    /// Memory of all of them, as last accounted.
     memory_bytes: usize,
 }
 
@@ -94,45 +90,43 @@ impl<C: ClientConnection> Connections<C> {
         self.count
     }
 
-    /// No connection is open.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The connection at a place.
+    /// The connection in a slot.
     pub fn get(&self, slot: usize) -> Option<&C> {
         Some(&self.slots.get(slot)?.as_ref()?.connection)
     }
 
-    /// The connection at a place.
+    /// The connection in a slot.
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut C> {
         Some(&mut self.slots.get_mut(slot)?.as_mut()?.connection)
     }
 
-    /// All connections.
     pub fn iter(&self) -> impl Iterator<Item = &C> {
         self.slots.iter().flatten().map(|slot| &slot.connection)
     }
 
-    /// Places of all connections.
+    /// All connections with their slots.
     pub fn places(&self) -> impl Iterator<Item = (usize, &C)> {
         let places = self.slots.iter().enumerate();
         places.filter_map(|(place, slot)| Some((place, &slot.as_ref()?.connection)))
     }
 
-    /// The place of the client that holds most, as last accounted for.
+    /// The slot of the client that holds most memory, as last accounted.
     pub fn largest(&self) -> Option<usize> {
         let slots = self.slots.iter().enumerate();
         let held = slots.filter_map(|(place, slot)| Some((place, slot.as_ref()?.accounted_bytes)));
         held.max_by_key(|(_, bytes)| *bytes).map(|(place, _)| place)
     }
 
-    /// Memory that all clients make the server hold, as last accounted for.
+    /// Memory that the server holds for all clients, as last accounted.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
-    /// Account for the memory that a client holds now.
+    /// Account for a client's current memory.
     pub fn account(&mut self, slot: usize) {
         if let Some(Some(slot)) = self.slots.get_mut(slot) {
             let memory_bytes = slot.connection.memory_bytes();
@@ -163,21 +157,21 @@ impl<C: ClientConnection> Connections<C> {
     }
 }
 
-/// What one wait found.
+/// The result of one wait.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Connections with something to read, or that can be written again.
+    /// Connections that may be readable or writable.
     pub connections: Vec<usize>,
 }
 
-/// What came of accepting clients.
+/// The result of accepting clients.
 #[derive(Debug, Default)]
 pub struct Accepted {
-    /// Their places.
+    /// Their slots.
     pub slots: Vec<usize>,
-    /// Told that there are too many, and hung up on.
+    /// Number of clients refused because there are too many.
     pub refused: u64,
-    /// Descriptors or memory have run out: accepting pauses.
+    /// Set if descriptors or memory have run out: accepting pauses.
     pub failure: Option<io::Error>,
 }
 
@@ -188,7 +182,6 @@ pub struct Front<C> {
     waker: Option<Waker>,
     listeners: Vec<(TcpListener, bool)>,
     accept_after: Option<Instant>,
-    /// The open connections.
     pub connections: Connections<C>,
     clients_max: usize,
     next_id: u64,
@@ -196,7 +189,7 @@ pub struct Front<C> {
 }
 
 impl<C: ClientConnection> Front<C> {
-    /// Serve `listeners`, and wake up when one of `wake_fds` becomes readable. With `tls` clients must speak that.
+    /// Serve `listeners`, and wake up when one of `wake_fds` becomes readable. With `tls`, clients must use TLS.
     pub fn new(
         listeners: Vec<StdListener>,
         wake_fds: &[RawFd],
@@ -219,7 +212,7 @@ impl<C: ClientConnection> Front<C> {
             }
             poll.registry()
                 .register(&mut listener, Token(token), Interest::READABLE)?;
-            // Clients may have come before it was registered.
+            // Clients may have connected before it was registered.
             registered.push((listener, true));
         }
         Ok(Self {
@@ -240,7 +233,7 @@ impl<C: ClientConnection> Front<C> {
         self.waker.take()
     }
 
-    /// The addresses listened on.
+    /// The listening addresses.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.listeners
             .iter()
@@ -248,7 +241,7 @@ impl<C: ClientConnection> Front<C> {
             .collect()
     }
 
-    /// Wait for something to be ready.
+    /// Wait until a socket is ready or the timeout expires.
     pub fn wait(&mut self, timeout: Duration, ready: &mut Ready) -> io::Result<()> {
         ready.connections.clear();
         if let Err(error) = self.poll.poll(&mut self.events, Some(timeout)) {
@@ -277,7 +270,7 @@ impl<C: ClientConnection> Front<C> {
         Ok(())
     }
 
-    /// How long accepting has to pause; zero if a client may be waiting already.
+    /// How long accepting must pause; zero if a client may be waiting already.
     pub fn accept_pause(&self, now: Instant) -> Option<Duration> {
         let is_any_ready = self.listeners.iter().any(|(_, is_ready)| *is_ready);
         is_any_ready.then(|| {
@@ -286,8 +279,8 @@ impl<C: ClientConnection> Front<C> {
         })
     }
 
-    /// Accept clients, of which `make` makes connections. Other processes may accept from the same sockets: whoever
-    /// is first gets one.
+    /// Accept clients, and turn them into connections with `make`. Other processes may accept from the same sockets:
+    /// each client is accepted by only one of them.
     pub fn accept(&mut self, now: Instant, make: impl Fn(Arrival) -> C) -> Accepted {
         let mut accepted = Accepted::default();
         if self.accept_after.is_some_and(|after| now < after) {
@@ -312,8 +305,8 @@ impl<C: ClientConnection> Front<C> {
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => *is_ready = false,
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                        // It stays in the listener's queue, which so stays ready: without a pause
-                        // the loop would spin.
+                        // It stays in the listener's queue, which therefore stays ready: without a pause the loop would
+                        // spin.
                         _ => {
                             accepted.failure = Some(error);
                             self.accept_after = Some(now + ACCEPT_PAUSE);
@@ -327,7 +320,7 @@ impl<C: ClientConnection> Front<C> {
     }
 
     fn refuse(&self, mut stream: TcpStream) {
-        // Best effort: the client is gone either way. One that speaks TLS would not understand.
+        // Best effort: the client is disconnected either way. A TLS client would not understand this.
         if self.tls.is_none() {
             let _ = stream.write(b"-ERR max number of clients reached\r\n");
         }
@@ -379,7 +372,7 @@ impl<C: ClientConnection> Front<C> {
         }
     }
 
-    /// Close a connection; what was known of it.
+    /// Close a connection. Returns its state.
     pub fn close(&mut self, slot: usize) -> Option<C> {
         let mut connection = self.connections.remove(slot)?;
         let tcp = &mut connection.wire().tcp;
@@ -389,13 +382,13 @@ impl<C: ClientConnection> Front<C> {
         Some(connection)
     }
 
-    /// Connections accepted so far.
+    /// Number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.next_id - 1
     }
 }
 
-/// Have the kernel find out about clients whose host is gone.
+/// Make the kernel detect clients whose host is gone.
 fn keep_alive(stream: &TcpStream) -> nix::Result<()> {
     setsockopt(stream, sockopt::KeepAlive, &true)?;
     setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S)?;

@@ -1,7 +1,6 @@
-//! RESP, the protocol of Redis, from the server's side: requests found in what a socket brings, replies
-//! written to what it takes; and what every server of it needs beside: listeners and connections ([`front`]), a
-//! client's socket ([`wire`]), with TLS or without, its bytes ([`buffer`]), its time-outs ([`timeouts`]), a
-//! password. No command in it.
+//! The server side of RESP, the Redis protocol: finds requests in socket input and writes replies. Also what every
+//! server needs besides: listeners and connections ([`front`]), client sockets ([`wire`]) with or without TLS, their
+//! buffers ([`buffer`]), timeouts ([`timeouts`]) and passwords. Contains no commands.
 
 pub mod buffer;
 pub mod front;

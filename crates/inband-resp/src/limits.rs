@@ -1,53 +1,53 @@
-//! Limits of requests, units in the names.
+//! Limits of requests, with units in the names.
 
-/// Longest request (all arguments together) that is read into memory. A longer one is skipped as it
-/// arrives and answered with an error.
+/// Longest request (all arguments together) that is read into memory. A longer one is skipped as it arrives and
+/// answered with an error.
 pub const REQUEST_LEN_BYTES_MAX: usize = (1024 + 128) * 1024;
 
-/// Longest argument a request may announce at all, as in Redis.
+/// Longest argument that a request may announce, as in Redis.
 pub const BULK_LEN_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Most arguments a request may announce, as in Redis.
+/// Most arguments that a request may announce, as in Redis.
 pub const REQUEST_ARGUMENTS_MAX: usize = 1024 * 1024;
 
 /// Longest inline command, as in Redis.
 pub const INLINE_LEN_BYTES_MAX: usize = 64 * 1024;
 
-/// Most requests whose sequence of arguments keeps its memory, in arguments.
+/// Number of arguments up to which a parser retains its memory between requests.
 pub const IDLE_ARGUMENTS_MAX: usize = 4096;
 
-/// Most arguments of a request before the password was said, as in Redis.
+/// Most arguments of an unauthenticated request, as in Redis.
 pub const UNTRUSTED_ARGUMENTS_MAX: usize = 10;
 
-/// Longest argument before the password was said, as in Redis.
+/// Longest argument of an unauthenticated request, as in Redis.
 pub const UNTRUSTED_BULK_LEN_BYTES_MAX: usize = 16 * 1024;
 
-/// A connection's buffer that has held more gives its memory back when it is empty.
+/// A connection's buffer that has held more than this releases its memory when it is empty.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Longest password.
 pub const PASSWORD_LEN_BYTES_MAX: usize = 512;
 
-/// Connections accepted from one listener in one turn.
+/// Most connections accepted from one listener in one turn.
 pub const ACCEPTS_PER_TURN_MAX: usize = 64;
 
-/// TCP asks for a sign of life of a client that was silent for so long.
+/// TCP keepalive: a client silent for this long is probed,
 pub const KEEPALIVE_IDLE_S: u32 = 120;
 
-/// Then again so often,
+/// then again at this interval,
 pub const KEEPALIVE_INTERVAL_S: u32 = 30;
 
-/// and gives the client up after so many questions without an answer.
+/// and disconnected after this many unanswered probes.
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Between two looks for clients whose time-outs have run out.
+/// Interval between checks of clients' timeouts.
 pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
 
-/// A client that has not said the password so long after it came is closed.
+/// A client that has not authenticated within this time is disconnected.
 pub const AUTHENTICATION_MS_MAX: u64 = 30_000;
 
-/// A client that takes nothing of its replies for so long is closed, unless configured otherwise.
+/// A client that reads none of its replies for this long is disconnected, unless configured otherwise.
 pub const UNREAD_MS_MAX: u64 = 60_000;
 
-/// A client whose request has not ended so long after it began is closed, unless configured otherwise.
+/// A client whose request is incomplete for this long is disconnected, unless configured otherwise.
 pub const INCOMPLETE_REQUEST_MS_MAX: u64 = 60_000;

@@ -1,4 +1,4 @@
-//! The password that clients must say.
+//! The password that clients must send.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,22 @@ use subtle::ConstantTimeEq;
 
 use crate::limits::PASSWORD_LEN_BYTES_MAX;
 
-/// Why there is no password to be had.
+/// Why a password could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     /// Its file cannot be read, or others can read it.
     #[error(transparent)]
     File(#[from] CertificateError),
-    /// It is none.
+    /// Its length is invalid.
     #[error("{path}: a password has 1 to {PASSWORD_LEN_BYTES_MAX} bytes, this has {len_bytes}; write one into the file, in one line")]
     Length {
-        /// The file.
         path: PathBuf,
-        /// How long what stands in it is.
+        /// Its length.
         len_bytes: usize,
     },
 }
 
-/// What clients must say before anything else.
+/// A password that clients must send first.
 #[derive(Clone)]
 pub struct Password {
     bytes: [u8; PASSWORD_LEN_BYTES_MAX],
@@ -37,7 +36,7 @@ impl std::fmt::Debug for Password {
 }
 
 impl Password {
-    /// Read it from a file that only its owner may read; the end of the line is no part of it.
+    /// Read it from a file that only its owner may read; a trailing newline is not part of it.
     pub fn read(path: &Path) -> Result<Self, PasswordError> {
         let bytes = read_secret(path)?;
         let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
@@ -57,12 +56,12 @@ impl Password {
         })
     }
 
-    /// The password itself, for those who say it.
+    /// The password itself, for clients that send it.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len_bytes]
     }
 
-    /// Is this it? Takes the same time whatever is said, so that the time tells nothing.
+    /// Whether `said` is the password. Takes constant time, so that the time reveals nothing.
     pub fn is(&self, said: &[u8]) -> bool {
         let Some(said) = Password::new(said) else {
             return false;

@@ -1,7 +1,7 @@
-//! What a command answers, independent of the protocol version it is sent in.
+//! Replies to commands, independent of the protocol version.
 //!
-//! A reply is written to a client as RESP2 or RESP3, and is stored in a client session in a compact
-//! form, because a retry may come over a connection that speaks the other version.
+//! A reply is written to a client as RESP2 or RESP3, and is stored in a client session in a compact form, because a
+//! retry may come over a connection with the other version.
 
 use std::borrow::Cow;
 
@@ -12,20 +12,18 @@ use redis_protocol::resp2::types::BorrowedFrame;
 /// Version of the RESP protocol that a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// RESP2, what every connection starts with.
+    /// RESP2, the initial version of every connection.
     Resp2,
     /// RESP3, after `HELLO 3`.
     Resp3,
 }
 
-/// One reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK`.
     Ok,
     /// A status other than OK.
     Status(Cow<'static, str>),
-    /// An integer.
     Integer(i64),
     /// A missing value.
     Nil,
@@ -33,11 +31,10 @@ pub enum Reply {
     Bulk(Vec<u8>),
     /// An error, its code included (`ERR ...`).
     Error(Cow<'static, str>),
-    /// Several replies.
     Array(Vec<Reply>),
     /// Pairs; a flat array in RESP2.
     Map(Vec<(Reply, Reply)>),
-    /// Instead of an array: nothing (`EXEC` that was not executed).
+    /// A null array (`EXEC` that was not executed).
     NilArray,
 }
 
@@ -52,22 +49,20 @@ const TAG_MAP: u8 = 7;
 const TAG_NIL_ARRAY: u8 = 8;
 
 impl Reply {
-    /// An error with text made at run time.
+    /// An error with dynamic text.
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Reply::Error(text.into())
     }
 
-    /// A string reply.
     pub fn bulk(text: impl AsRef<[u8]>) -> Self {
         Reply::Bulk(text.as_ref().to_vec())
     }
 
-    /// Is this an error?
     pub fn is_error(&self) -> bool {
         matches!(self, Reply::Error(_))
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory.
     pub fn len_bytes(&self) -> usize {
         let content = match self {
             Reply::Bulk(bytes) => bytes.len(),
@@ -97,7 +92,7 @@ impl Reply {
                 Protocol::Resp3 => b"_\r\n",
             }),
             Reply::Bulk(bytes) => leaf(out, &BorrowedFrame::BulkString(bytes)),
-            // A line break inside an error would end it early and forge a reply after it.
+            // A line break in an error would end it early and forge a reply after it.
             Reply::Error(text) if text.contains(['\r', '\n']) => {
                 leaf(out, &BorrowedFrame::Error(&text.replace(['\r', '\n'], " ")));
             }
@@ -121,7 +116,7 @@ impl Reply {
         }
     }
 
-    /// Append the compact form, read back by [`Reply::decode`].
+    /// Append the compact form, decoded by [`Reply::decode`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Reply::Ok => out.push(TAG_OK),
@@ -150,7 +145,7 @@ impl Reply {
         }
     }
 
-    /// Read a compact form; `None` if it is malformed.
+    /// Decode a compact form; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Reply> {
         let mut rest = bytes;
         let reply = decode_one(&mut rest)?;
@@ -159,7 +154,7 @@ impl Reply {
 }
 
 fn leaf(out: &mut BytesMut, frame: &BorrowedFrame<'_>) {
-    // Encoding into a growing buffer fails for no leaf frame: lengths are computed beforehand.
+    // Encoding a leaf frame into a growing buffer cannot fail: lengths are computed beforehand.
     let written = extend_encode_borrowed(out, frame, false);
     debug_assert!(written.is_ok(), "leaf frame did not encode: {written:?}");
 }

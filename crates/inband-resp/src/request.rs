@@ -1,4 +1,4 @@
-//! Requests as they come over a socket: RESP arrays of strings, or a line typed by hand.
+//! Requests as received: RESP arrays of strings, or inline commands.
 //!
 //! The frames themselves are decoded by `redis-protocol`. The array around them is walked here, one
 //! argument at a time, for three reasons: the crate recurses into nested arrays without a bound, so
@@ -17,13 +17,13 @@ use crate::limits::{
 /// Longest line that holds a length, its CRLF included.
 const LENGTH_LINE_BYTES_MAX: usize = 32;
 
-/// The client does not speak the protocol; it is told so and the connection closed.
+/// A protocol error; it is reported to the client and the connection is closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// `*` was followed by something that is no acceptable count.
+    /// `*` was followed by an invalid count.
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
-    /// `$` was followed by something that is no acceptable length.
+    /// `$` was followed by an invalid length.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// An argument was not a string.
@@ -38,13 +38,13 @@ pub enum ProtocolError {
     /// Quotes of an inline command did not match.
     #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
-    /// Too many arguments for somebody who has not said the password.
+    /// Too many arguments for an unauthenticated client.
     #[error("Protocol error: unauthenticated multibulk length")]
     UntrustedCount,
-    /// Too long an argument for somebody who has not said the password.
+    /// Too long an argument for an unauthenticated client.
     #[error("Protocol error: unauthenticated bulk length")]
     UntrustedBulk,
-    /// An HTTP request: a web page was made to talk to this port.
+    /// An HTTP request: a web page was made to send requests to this port.
     #[error("Protocol error: HTTP is not spoken here; use a Redis client")]
     Http,
 }
@@ -67,7 +67,7 @@ impl<'a> Args<'a> {
         self.ranges.len()
     }
 
-    /// There is not even a name.
+    /// There is not even a command name.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -86,14 +86,14 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What [`RequestParser::next`] found.
+/// The result of [`RequestParser::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// Nothing complete: read more.
     Incomplete,
     /// A request; see [`RequestParser::args`].
     Request,
-    /// A request of so many bytes was skipped, because it is over [`REQUEST_LEN_BYTES_MAX`].
+    /// A request of this many bytes was skipped, because it exceeds [`REQUEST_LEN_BYTES_MAX`].
     Oversize(usize),
     /// An empty request, which is not answered.
     Empty,
@@ -102,21 +102,21 @@ pub enum Found {
 /// Finds requests in a connection's input, resuming where the last call stopped.
 #[derive(Debug, Default)]
 pub struct RequestParser {
-    /// Arguments of the current array that are still to come.
+    /// Number of arguments of the current array still to come.
     remaining: usize,
-    /// Where to go on in the input.
+    /// Where to continue in the input.
     pos: usize,
     ranges: Vec<(usize, usize)>,
-    /// Bytes of a request that is being skipped; 0 if none is.
+    /// Bytes of a request that is being skipped; 0 if there is none.
     oversize: usize,
-    /// Bytes of a skipped argument that are still to come.
+    /// Bytes of a skipped argument still to come.
     skip: usize,
     /// Unquoted arguments of an inline command.
     inline: Vec<u8>,
     is_inline: bool,
-    /// Bytes of an unfinished line that are known to hold no end.
+    /// Bytes of an unfinished line that are known to contain no end.
     line_scanned: usize,
-    /// Only short requests are taken: nobody has said the password.
+    /// Only short requests are accepted: the client is not authenticated.
     is_untrusted: bool,
 }
 
@@ -141,23 +141,22 @@ impl RequestParser {
         self.is_inline = false;
     }
 
-    /// Has a part of a request been taken from the input?
+    /// Whether part of a request has been parsed.
     pub fn is_inside_request(&self) -> bool {
         self.remaining > 0
     }
 
-    /// Memory held beside the input, about.
+    /// Approximate memory held in addition to the input.
     pub fn memory_bytes(&self) -> usize {
         self.inline.capacity() + self.ranges.capacity() * size_of::<(usize, usize)>()
     }
 
-    /// Take only short requests, or again those of all lengths.
+    /// Set whether only short requests are accepted.
     pub fn set_untrusted(&mut self, is_untrusted: bool) {
         self.is_untrusted = is_untrusted;
     }
 
-    /// Look for the next request. After anything but [`Found::Incomplete`] call
-    /// [`consume`](Self::consume).
+    /// Find the next request. After any result but [`Found::Incomplete`], call [`consume`](Self::consume).
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Found, ProtocolError> {
         if self.remaining == 0 {
             match input.get(self.pos) {
@@ -194,7 +193,7 @@ impl RequestParser {
         })
     }
 
-    /// Take one argument; `false` if it is not all there.
+    /// Parse one argument; `false` if it is incomplete.
     fn next_argument(&mut self, input: &mut BytesMut) -> Result<bool, ProtocolError> {
         if self.skip > 0 {
             let now = self.skip.min(input.len());
@@ -380,7 +379,7 @@ fn quoted(
 mod tests {
     use super::*;
 
-    /// Feed `bytes` in pieces of `piece_len`; the requests found, and the error if one ended it.
+    /// Feed `bytes` in pieces of `piece_len`. Returns the requests found, and the error if there was one.
     fn requests(bytes: &[u8], piece_len: usize) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
         let (mut parser, mut input, mut found) =
             (RequestParser::default(), BytesMut::new(), Vec::new());

@@ -1,38 +1,38 @@
-//! Time-outs of clients.
+//! Timeouts of clients.
 
 use std::time::{Duration, Instant};
 
 use crate::limits::{AUTHENTICATION_MS_MAX, INCOMPLETE_REQUEST_MS_MAX, UNREAD_MS_MAX};
 
-/// How long each thing that a client does may take.
+/// Time limits for a client.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientTimeouts {
-    /// For a request to end that has begun.
+    /// For completing a request.
     pub incomplete: Duration,
-    /// For the password.
+    /// For authentication.
     pub password: Duration,
-    /// For the client to take some of its replies.
+    /// For reading some of its replies.
     pub unread: Duration,
-    /// For a further request; `None`: unlimited.
+    /// For the next request; `None`: unlimited.
     pub idle: Option<Duration>,
 }
 
-/// Since when a client keeps its server waiting.
+/// Since when a client has kept its server waiting, by cause.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Timers {
-    /// For a request to end.
+    /// For a request to be completed.
     pub incomplete: Option<Instant>,
     /// For the TLS handshake.
     pub handshake: Option<Instant>,
-    /// For the password.
+    /// For authentication.
     pub password: Option<Instant>,
-    /// To take some of its replies.
+    /// For reading some of its replies.
     pub unread: Option<Instant>,
-    /// For a further request.
+    /// For the next request.
     pub idle: Option<Instant>,
 }
 
-/// What a client has taken too long for.
+/// The timeout that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum TimedOut {

@@ -1,16 +1,14 @@
-//! A client's socket, with TLS or without. It never blocks.
+//! A client's socket, with or without TLS. It never blocks.
 
 use std::io::{self, ErrorKind, Read, Write};
 
 use mio::net::TcpStream;
 use rustls::ServerConnection;
 
-/// About what a connection's TLS keeps beside what is in it.
+/// Approximate memory of a TLS connection besides its contents.
 const TLS_MEMORY_BYTES: usize = 32 * 1024;
 
-/// See the module.
 pub struct Wire {
-    /// The socket.
     pub tcp: TcpStream,
     tls: Option<Box<ServerConnection>>,
 }
@@ -22,7 +20,7 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A socket just accepted; with `tls` its client must speak that.
+    /// A socket that was just accepted; with `tls`, the client must use TLS.
     pub fn new(tcp: TcpStream, tls: Option<ServerConnection>) -> Self {
         Self {
             tcp,
@@ -30,36 +28,36 @@ impl Wire {
         }
     }
 
-    /// Does a read of less than was asked for mean that there is no more now?
+    /// Whether a short read means that there is no more data now.
     pub fn is_drained_by_short_read(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// Do both ends not yet understand each other?
+    /// Whether the TLS handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// Has the system everything that was written?
+    /// Whether the system has accepted everything written.
     pub fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.wants_write())
     }
 
-    /// Memory held, about.
+    /// Approximate memory held.
     pub fn memory_bytes(&self) -> usize {
         self.tls.as_ref().map_or(0, |_| TLS_MEMORY_BYTES)
     }
 
-    /// Both parts, for those who go on with them.
+    /// Take the socket and its TLS state.
     pub fn into_parts(self) -> (TcpStream, Option<Box<ServerConnection>>) {
         (self.tcp, self.tls)
     }
 
-    /// Tell the client that nothing more comes, as far as that goes at once.
+    /// Tell the client that no more data follows, as far as that is possible without blocking.
     pub fn say_goodbye(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // It is closed either way.
+            // The connection is closed in any case.
             let _ = flush(tls, &mut self.tcp);
         }
     }
@@ -82,13 +80,13 @@ impl Read for Wire {
         loop {
             match tls.reader().read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // An end without a goodbye: what came before it is answered all the same.
+                // An end without close_notify: what came before it is still answered.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }
             let len = tls.read_tls(&mut self.tcp)?;
             let processed = tls.process_new_packets();
-            // An answer of the handshake, or why it fails. What does not go now goes with the next event.
+            // A handshake message or alert. What cannot be sent now is sent at the next event.
             match flush(tls, &mut self.tcp) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
                 _ => {}
@@ -106,7 +104,7 @@ impl Write for Wire {
         let Some(tls) = &mut self.tls else {
             return self.tcp.write(bytes);
         };
-        // Nothing new before the system has all that is old: so it is kept only once.
+        // Nothing new until the system has accepted all old data, so that data is buffered only once.
         flush(tls, &mut self.tcp)?;
         let len = tls.writer().write(bytes)?;
         match flush(tls, &mut self.tcp) {

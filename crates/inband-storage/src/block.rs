@@ -1,21 +1,21 @@
-//! A commit on the disk: whole blocks, each of which says which commit it belongs to.
+//! The on-disk form of a commit: whole blocks, each of which identifies its commit.
 //!
-//! Blocks are as large as what a disk writes in one piece, and a commit starts with a fresh one. So a
-//! power cut during a commit cannot damage an earlier one.
+//! Blocks have the size that a disk writes atomically, and a commit starts with a new block. So a power failure during
+//! a commit cannot damage an earlier one.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Size of a block; a multiple of every disk's sector.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// Numbers of commits and records lie between 0 and this, far more than any disk can take. Others were
-/// written by no journal, and none can be continued from them.
+/// Numbers of commits and records are between 0 and this, far more than any disk can hold. No journal writes others,
+/// and none can be continued from them.
 pub(crate) const NUMBER_END: u64 = 1 << 62;
 const HEADER_BYTES: usize = 48;
 const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
-/// What a checksum starts from; another format takes another seed.
+/// Seed of checksums; another format must use another seed.
 const FORMAT_SEED: u64 = u64::from_le_bytes(*b"inbandJ1");
 
-/// What a block says of itself.
+/// The header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Number of the commit.
@@ -26,13 +26,13 @@ pub(crate) struct Header {
     pub payload_checksum: u64,
     /// Length of the payload of the whole commit.
     pub payload_len_bytes: u64,
-    /// Which block of the commit this is.
+    /// Index of this block in the commit.
     pub index: u32,
-    /// How many blocks the commit has.
+    /// Number of blocks in the commit.
     pub count: u32,
 }
 
-/// Checksum of something that has its checksum in the first eight bytes.
+/// Checksum of a structure whose first eight bytes hold the checksum.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(&bytes[8..], FORMAT_SEED)
 }
@@ -65,7 +65,7 @@ pub(crate) fn encode(commit: u64, first_record: u64, payload: &[u8], blocks: &mu
     }
 }
 
-/// The header of a block; `None` if this is not a whole, undamaged block.
+/// The header of a block; `None` if the block is incomplete or damaged.
 pub(crate) fn header(block: &[u8]) -> Option<Header> {
     if block.len() != BLOCK_BYTES || word(block, 0) != checksum(block) {
         return None;
@@ -83,7 +83,7 @@ pub(crate) fn header(block: &[u8]) -> Option<Header> {
     known.then_some(header)
 }
 
-/// The commit at the start of `blocks`: its header and payload; `None` if it is not whole.
+/// The commit at the start of `blocks`: its header and payload; `None` if it is incomplete.
 pub(crate) fn decode(blocks: &[u8]) -> Option<(Header, Vec<u8>)> {
     let first = header(blocks.get(..BLOCK_BYTES)?)?;
     let mut payload = Vec::new();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::storage::{Storage, StorageError};
 
-/// A directory of the file system. Keeps the files it writes open.
+/// A directory in the file system. Keeps the files that it writes open.
 #[derive(Debug)]
 pub struct Disk {
     dir: PathBuf,
@@ -17,7 +17,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The directory, which is made if it is not there.
+    /// Open the directory, creating it if necessary.
     pub fn open(dir: &Path) -> Result<Disk, StorageError> {
         let result = || -> io::Result<Disk> {
             fs::create_dir_all(dir)?;
@@ -41,7 +41,7 @@ impl Disk {
         StorageError::from_io(&self.path(file).display().to_string(), source)
     }
 
-    /// Do something with the open file of this name, opening it if need be.
+    /// Call a function with the open file of this name, opening it if necessary.
     fn with_file<T>(
         &mut self,
         file: &str,

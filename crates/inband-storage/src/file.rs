@@ -1,4 +1,4 @@
-//! Small files that are there as a whole, or not at all.
+//! Small files that are replaced atomically.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::storage::TEMPORARY_SUFFIX;
 
-/// Put a file in place as a whole and durably, with no more than these permissions: after a power cut it is the
-/// old one or the new one, and it is the new one once this returns.
+/// Replace a file atomically and durably, with at most these permissions: after a power failure it has the old or the
+/// new contents, and once this returns the new ones.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(TEMPORARY_SUFFIX);
@@ -18,7 +18,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         _ => {}
     }
     let mut options = OpenOptions::new();
-    // Made anew, so that it never has other permissions.
+    // Created anew, so that it never has other permissions.
     let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -37,7 +37,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.toml");
         for (bytes, mode) in [(&b"first, and long"[..], 0o644), (b"second", 0o600)] {
-            // What a power cut left behind is in nobody's way.
+            // Leftovers of a power failure do no harm.
             fs::write(dir.path().join("a.toml.new"), "half").expect("write");
             replace(&path, bytes, mode).expect("replaced");
             assert_eq!(fs::read(&path).expect("read"), bytes);

@@ -1,33 +1,31 @@
-//! An append-only journal of records that survives power cuts, or says that it did not.
+//! An append-only journal of records that survives power failures, or reports that it did not.
 //!
-//! # Promise
+//! # Guarantee
 //!
-//! Once [`Journal::commit`] has returned, every record appended before is there when the journal is
-//! opened again, in order, or opening it fails with [`JournalError::Damaged`]. Records appended and not
-//! committed may be there, a whole commit at a time, or may not.
+//! Once [`Journal::commit`] has returned, every record appended before is there when the journal is opened again, in
+//! order, or opening it fails with [`JournalError::Damaged`]. Records appended but not committed may be there, a whole
+//! commit at a time, or may not.
 //!
-//! # How a torn tail is told from damage
+//! # How a torn tail is distinguished from damage
 //!
-//! A commit is one write of whole blocks and one sync, so nothing that a later commit writes touches an
-//! earlier one. It is numbered, and begun only when the one before is synced. After that sync a
-//! *witness*, a file of its own, is told the commit's number and is synced too; only then does
-//! `commit` return. So:
+//! A commit is one write of whole blocks and one sync, so no later commit touches an earlier one. It is numbered, and
+//! starts only after the previous one is synced. After that sync the commit's number is written to a *witness*, a
+//! separate file, which is synced too; only then does `commit` return. So:
 //!
-//! - an incomplete commit behind the last one that the witness knows, with no block of a later commit
-//!   behind it, was being written when the power failed: a torn tail. It is cut off;
-//! - an incomplete or absent commit that the witness knows, or that a block of a later commit
-//!   proves to have been synced, is damage. So are a missing segment and an unreadable witness.
+//! - an incomplete commit after the last one known to the witness, with no block of a later commit after it, was being
+//!   written when the power failed: a torn tail. It is cut off;
+//! - an incomplete or missing commit that the witness knows, or that a block of a later commit proves to have been
+//!   synced, is damage. So are a missing segment and an unreadable witness.
 //!
-//! The second sync costs as much again as the first, and without it nothing tells a damaged last
-//! commit, whose answers may have left, from a torn one. It is spread over all records of a commit:
-//! on the machine it was written on, both syncs take 120 us for one record of 150 bytes and 180 us for
-//! 512.
+//! The second sync costs as much again as the first, and without it a damaged last commit, whose answers may have been
+//! sent, could not be distinguished from a torn one. Its cost is shared by all records of a commit: on the machine on
+//! which it was developed, both syncs take 120 us for one record of 150 bytes and 180 us for 512.
 //!
-//! # What cannot be told apart
+//! # What cannot be distinguished
 //!
-//! The last commit and the newer slot of the witness both damaged, in the same way as a power cut would
-//! have left them; the whole directory replaced by an older copy of itself, or emptied; a disk that says
-//! "synced" and lies. None of these can be seen from the directory alone.
+//! The last commit and the newer slot of the witness both damaged exactly as a power failure would have left them; the
+//! whole directory replaced by an older copy of itself, or emptied; a disk that reports a sync that did not happen.
+//! None of these can be detected from the directory alone.
 
 use std::collections::VecDeque;
 
@@ -41,13 +39,12 @@ const RECORD_LEN_BYTES: usize = 4;
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Something that was synced is not there any more. Whoever relied on this journal has forgotten
-    /// something and must not act as if it had not.
+    /// Something that was synced is missing. A host that relied on this journal has lost state and must not act as if
+    /// it had not.
     #[error("{file}: damaged: {what}; what was promised on the strength of it may be forgotten. Check the disk; this node goes on in the cluster's next epoch, with what the others hold")]
     Damaged {
-        /// The file.
         file: String,
-        /// What is wrong with it.
+        /// What is wrong.
         what: String,
     },
     /// The storage failed.
@@ -58,11 +55,11 @@ pub enum JournalError {
 /// Sizes of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// A commit that finds its segment this long starts the next one.
+    /// A commit that finds its segment this long starts a new one.
     pub segment_bytes: u64,
-    /// A segment is made longer by this much at a time, so that most syncs need not sync its length.
+    /// Segments are extended by this much at a time, so that most syncs need not sync the length.
     pub extend_bytes: u64,
-    /// A snapshot is committed in pieces of this size, so that it needs no memory of its own size.
+    /// A snapshot is committed in pieces of this size, which bounds the memory for it.
     pub snapshot_commit_bytes: usize,
 }
 
@@ -78,23 +75,22 @@ impl Default for JournalConfig {
 
 #[derive(Debug, Clone, Copy)]
 struct Segment {
-    /// Number of its first commit, which is in its name.
+    /// Number of its first commit, which is part of its name.
     first: u64,
-    /// Where the last commit ends.
+    /// End of the last commit.
     end: u64,
-    /// Up to where the file has been written.
+    /// Up to where the file has been allocated.
     allocated: u64,
 }
 
-/// See the module.
 pub struct Journal {
     storage: Box<dyn Storage>,
     config: JournalConfig,
     witness: Witness,
     segments: VecDeque<Segment>,
-    /// The last commit that is in the journal and synced.
+    /// The last commit that is written and synced.
     last_commit: u64,
-    /// The next commit starts a segment.
+    /// The next commit starts a new segment.
     rolls: bool,
     pending: Vec<u8>,
     blocks: Vec<u8>,
@@ -112,8 +108,8 @@ fn damaged(file: String, what: String) -> JournalError {
 }
 
 impl Journal {
-    /// Open the journal in `storage`, which is its own, or begin one there. Hands every record to
-    /// `replay`, oldest first; if this fails, what was handed over is worth nothing.
+    /// Open the journal in `storage`, which must be used for nothing else, or create one. Passes every record to
+    /// `replay`, oldest first; if this fails, discard what was replayed.
     pub fn open(
         mut storage: Box<dyn Storage>,
         config: JournalConfig,
@@ -161,9 +157,9 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Remove a journal, damaged or not: when nothing relies on it any more.
+    /// Remove a journal, damaged or not, when nothing depends on it any more.
     pub fn discard(storage: &mut dyn Storage) -> Result<(), StorageError> {
-        // The witness last: until then what is left is damaged, not new.
+        // The witness last: until then the remainder counts as damaged, not as new.
         for name in storage.list()? {
             if name.starts_with(SEGMENT_PREFIX) {
                 storage.remove(&name)?;
@@ -260,7 +256,7 @@ impl Journal {
         Some(())
     }
 
-    /// Hold what was read against what the witness knows, and make it as durable as a commit.
+    /// Compare what was read with what the witness knows, and make it as durable as a commit.
     fn hear_witness(&mut self, both_slots: bool) -> Result<(), JournalError> {
         let (last, known) = (self.last_commit, self.witness.commit);
         if last < known {
@@ -271,14 +267,14 @@ impl Journal {
             let what = format!("it ends with commit {last}, but commit {known} was synced");
             return Err(damaged(file, what));
         }
-        // The commit behind the last known one may be whole. If a slot is lost, it was the newer one.
+        // The commit after the last known one may be complete. If a slot is lost, it was the newer one.
         let unknown_max = if both_slots { 1 } else { 2 };
         if last - known > unknown_max {
             let what = format!("it knows commit {known} only, but the journal ends with {last}");
             return Err(damaged(WITNESS_FILE.into(), what));
         }
-        // A process may have been killed before it synced what was read now. A new witness syncs the
-        // directory, too.
+        // A process may have been killed before it synced what was read now. Creating a new witness also syncs the
+        // directory.
         self.synced = self.appended;
         if last > known {
             self.write_again()?;
@@ -288,8 +284,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Write the last commit again, and sync: whoever wrote it may have been killed before the sync,
-    /// and a sync that failed forgets what it should have written.
+    /// Rewrite the last commit and sync: its writer may have been killed before the sync, and a failed sync discards
+    /// what it should have written.
     fn write_again(&mut self) -> Result<(), StorageError> {
         let mut segments = self.segments.iter().rev();
         let segment = segments.find(|s| s.end > 0).expect("there is a commit");
@@ -306,7 +302,7 @@ impl Journal {
         self.storage.sync(&name)
     }
 
-    /// Append a record; it is durable after the next commit. Returns its number: the first has 1.
+    /// Append a record; it is durable after the next commit. Returns its number, starting with 1.
     pub fn append(&mut self, record: &[u8]) -> u64 {
         let len = u32::try_from(record.len()).expect("a record is < 4 GiB");
         self.pending.extend_from_slice(&len.to_le_bytes());
@@ -315,10 +311,10 @@ impl Journal {
         self.appended
     }
 
-    /// Make everything appended durable. After an error nothing more is durable than before, as far as
-    /// anybody may rely on it, and everything appended waits for the next try.
+    /// Make everything appended durable. After an error nothing more counts as durable than before, and everything
+    /// appended waits for the next attempt.
     pub fn commit(&mut self) -> Result<(), StorageError> {
-        // A commit that is synced must not be written again: the witness may have been told of it.
+        // A synced commit must not be rewritten: the witness may already know it.
         if self.witness.commit < self.last_commit {
             self.testify(self.witness.first)?;
         }
@@ -329,7 +325,7 @@ impl Journal {
         self.testify(self.witness.first)
     }
 
-    /// Write and sync what is pending, as one commit.
+    /// Write and sync the pending records as one commit.
     fn write(&mut self) -> Result<(), StorageError> {
         let commit = self.last_commit + 1;
         let full = self
@@ -386,17 +382,17 @@ impl Journal {
         self.committed
     }
 
-    /// Bytes of all segments, without what they have been made longer ahead of need.
+    /// Bytes of all segments, without preallocated space.
     pub fn len_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end).sum()
     }
 
-    /// How many segments there are.
+    /// Number of segments.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// Number of the segment that the next commit goes to, or a lower one.
+    /// Number of the segment of the next commit, or a lower one.
     fn segment(&self) -> u64 {
         match self.segments.back() {
             Some(segment) if !self.rolls => segment.first,
@@ -404,13 +400,13 @@ impl Journal {
         }
     }
 
-    /// Let the next commit start a segment.
+    /// Make the next commit start a new segment.
     pub fn roll(&mut self) {
         self.rolls = self.segments.back().is_some_and(|segment| segment.end > 0);
     }
 
-    /// Commit, then remove all segments before `segment`: what they hold and what still counts has been
-    /// appended again.
+    /// Commit, then remove all segments before `segment`: everything in them that still counts must have been appended
+    /// again.
     pub fn drop_before(&mut self, segment: u64) -> Result<(), StorageError> {
         self.forget_before(segment)?;
         while self.has_forgotten() {
@@ -419,8 +415,8 @@ impl Journal {
         Ok(())
     }
 
-    /// As [`Journal::drop_before`], but the files stay until [`Journal::remove_forgotten`] removes them, or the next
-    /// start.
+    /// As [`Journal::drop_before`], but the files stay until [`Journal::remove_forgotten`] or the next start removes
+    /// them.
     pub fn forget_before(&mut self, segment: u64) -> Result<(), StorageError> {
         self.commit()?;
         assert!(segment <= self.last_commit + 1, "no such segment yet");
@@ -430,13 +426,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Are there files that count no more?
+    /// Whether there are files that no longer count.
     pub fn has_forgotten(&self) -> bool {
         let oldest = self.segments.front();
         oldest.is_some_and(|segment| segment.first < self.witness.first)
     }
 
-    /// Remove the oldest file that counts no more, if there is one.
+    /// Remove the oldest file that no longer counts, if there is one.
     pub fn remove_forgotten(&mut self) -> Result<(), StorageError> {
         if !self.has_forgotten() {
             return Ok(());
@@ -450,8 +446,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Start a segment with the records that `records` appends, which say all that counts, and remove
-    /// the ones before. After an error it is as if it had not been tried.
+    /// Start a segment with the records that `records` appends, which must contain the whole live state, and remove the
+    /// earlier segments. An error has no effect.
     pub fn snapshot(
         &mut self,
         records: impl FnOnce(&mut dyn FnMut(&[u8])),
@@ -461,16 +457,16 @@ impl Journal {
         self.drop_before(segment)
     }
 
-    /// Let the next commit start a segment. Its number: once it and those after it say all that counts, the ones
-    /// before can be dropped.
+    /// Make the next commit start a new segment, and return its number: once it and later ones contain the whole live
+    /// state, earlier ones can be dropped.
     pub fn begin_segment(&mut self) -> Result<u64, StorageError> {
         self.commit()?;
         self.roll();
         Ok(self.segment())
     }
 
-    /// Commit what is pending, and then these records. After an error it is as if those that are not written had never
-    /// been appended.
+    /// Commit what is pending, and then these records. After an error, those that were not written count as never
+    /// appended.
     pub fn append_now(
         &mut self,
         records: impl FnOnce(&mut dyn FnMut(&[u8])),

@@ -1,6 +1,6 @@
-//! A directory in memory whose power can be cut.
+//! An in-memory directory whose power can be cut.
 //!
-//! Deterministic: it draws nothing itself; whoever cuts the power brings the source of randomness.
+//! Deterministic: the caller provides the source of randomness.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,34 +8,33 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::storage::{Storage, StorageError};
 
-/// What a disk writes whole or not at all.
+/// Size that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// What a power cut leaves of what was not synced.
+/// What a power failure leaves of unsynced changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Nothing.
     Unsynced,
-    /// Of each file's writes, and of the directory's changes, the first few; the last of them torn at
-    /// any byte.
+    /// The first few writes of each file and changes of the directory; the last write torn at any byte.
     Torn,
-    /// Any of the sectors written, in any order, and any of the directory's changes. A sector that was
-    /// being written may hold garbage, also where it held synced bytes before.
+    /// Any of the written sectors, in any order, and any of the directory's changes. A sector that was being written
+    /// may contain garbage, even where it held synced bytes before.
     Scattered,
 }
 
-/// How an operation is to fail.
+/// How an operation should fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The disk is full.
     NoSpace,
-    /// Input/output error. A sync that fails like this has forgotten what it should have written, as
-    /// Linux does: the next sync of the file succeeds without it.
+    /// Input/output error. A sync that fails like this discards what it should have written, as on Linux: the next sync
+    /// of the file succeeds without it.
     Io,
 }
 
-/// A simulated directory. Clones are handles on the same one: give one to what is tested, and keep
-/// one for the power switch.
+/// A simulated directory. Clones are handles of the same directory: give one to the code under test, and keep one to
+/// cut the power.
 #[derive(Debug, Clone, Default)]
 pub struct SimulatedDisk(Arc<Mutex<State>>);
 
@@ -106,11 +105,11 @@ impl DirChange {
     }
 }
 
-/// A number below its argument, which is not 0.
+/// Returns a number below its argument, which must not be 0.
 type Choose<'a> = &'a mut dyn FnMut(u64) -> u64;
 
 impl SimulatedDisk {
-    /// An empty directory on a disk without end.
+    /// An empty directory on a disk of unlimited size.
     pub fn new() -> SimulatedDisk {
         SimulatedDisk::default()
     }
@@ -119,8 +118,8 @@ impl SimulatedDisk {
         self.0.lock().expect("nobody panics while holding the disk")
     }
 
-    /// The power fails and comes back. `choose(bound)` returns a number below `bound`, and decides
-    /// what of the unsynced survives. Power that was off comes on; set failures are forgotten.
+    /// Power fails and returns. `choose(bound)` returns a number below `bound`, and decides which unsynced changes
+    /// survive. Pending power-offs and failures are cleared.
     pub fn power_cut(&self, cut: Cut, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         state.power_off_at = None;
@@ -141,49 +140,49 @@ impl SimulatedDisk {
         state.dir = dir;
     }
 
-    /// Every operation from number `operation` on fails, until [`SimulatedDisk::power_cut`]. The
-    /// first operation has number 0; see [`SimulatedDisk::operations`].
+    /// All operations from number `operation` on fail, until [`SimulatedDisk::power_cut`]. The first operation has
+    /// number 0; see [`SimulatedDisk::operations`].
     pub fn power_off_at(&self, operation: u64) {
         self.state().power_off_at = Some(operation);
     }
 
-    /// Let one operation fail; it has no other effect.
+    /// Make one operation fail without any other effect.
     pub fn fail_at(&self, operation: u64, failure: Failure) {
         self.state().failure = Some((operation, failure));
     }
 
-    /// Operations that change something, so far. A change of the directory and its sync are two.
+    /// Number of modifying operations so far. A change of the directory and its sync count as two.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Syncs so far, of files and of the directory.
+    /// Number of syncs so far, of files and of the directory.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     pub fn bytes_written(&self) -> u64 {
         self.state().bytes_written
     }
 
-    /// Bytes that all files hold now.
+    /// Total size of all files.
     pub fn used_bytes(&self) -> u64 {
         self.state().used_bytes()
     }
 
-    /// Files may grow by this much in all and no more; `None`: without end.
+    /// Limit the growth of all files to this many bytes in total; `None`: no limit.
     pub fn set_free_bytes(&self, free_bytes: Option<u64>) {
         self.state().free_bytes = free_bytes;
     }
 
-    /// Let every sync succeed and do nothing, as some disks do. For control runs: a test of
-    /// durability that does not notice this tests nothing.
+    /// Make every sync succeed without effect, as on some disks. For control runs: a durability test that does not
+    /// detect this tests nothing.
     pub fn lie_about_sync(&self, lies: bool) {
         self.state().lies = lies;
     }
 
-    /// Flip the bits of `mask` in one byte, in memory and on the disk. False if the file is not that long.
+    /// Flip the bits of `mask` in one byte, in memory and on disk. Returns false if the file is shorter.
     pub fn corrupt(&self, file: &str, offset: u64, mask: u8) -> bool {
         let mut state = self.state();
         let Some(id) = state.dir.get(file).copied() else {
@@ -201,7 +200,7 @@ impl SimulatedDisk {
         hit
     }
 
-    /// A copy of the whole disk as it is now, unsynced things included.
+    /// A copy of the current disk, including unsynced changes.
     pub fn duplicate(&self) -> SimulatedDisk {
         let state = self.state();
         let files = state.files.iter();
@@ -217,7 +216,7 @@ impl SimulatedDisk {
     }
 }
 
-/// How many of so many changes survive for sure.
+/// How many of the first `changes` changes certainly survive.
 fn kept(cut: Cut, changes: usize, choose: Choose<'_>) -> usize {
     match cut {
         Cut::Torn => choose(changes as u64 + 1) as usize,
@@ -245,7 +244,7 @@ impl Contents {
         self.live = self.durable.clone();
     }
 
-    /// Any sectors of one change get through, others not, and one may be garbage.
+    /// Any sectors of one change are written, others are not, and one may be garbage.
     fn scatter(&mut self, change: &Change, choose: Choose<'_>) {
         let Change::Write(offset, bytes) = change else {
             if choose(2) == 0 {
@@ -284,7 +283,7 @@ impl State {
         files.map(|f| f.live.len() as u64).sum()
     }
 
-    /// Count an operation, and let it fail if it is to.
+    /// Count an operation, and make it fail if it should.
     fn operate(&mut self, file: &str) -> Result<(), StorageError> {
         let operation = self.operations;
         if self.power_off_at.is_some_and(|at| operation >= at) {

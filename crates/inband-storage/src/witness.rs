@@ -1,33 +1,33 @@
-//! The witness: a file apart from the journal that says how far the journal was synced.
+//! The witness: a separate file that records how far the journal has been synced.
 //!
-//! Two slots are written in turn, so that one of them is always whole.
+//! Two slots are written alternately, so that one of them is always intact.
 
 use crate::block::{checksum, word, BLOCK_BYTES, NUMBER_END};
 use crate::storage::{Storage, StorageError};
 
-/// The witness's file.
+/// File name of the witness.
 pub(crate) const WITNESS_FILE: &str = "synced";
-/// What a power cut may leave of a new witness.
+/// Leftover of a new witness after a power failure.
 pub(crate) const WITNESS_TEMPORARY: &str = "synced.new";
 
-/// What the witness says.
+/// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Witness {
     turn: u64,
-    /// The last commit that was synced. Its answers may have left.
+    /// The last synced commit. Its answers may have been sent.
     pub commit: u64,
     /// First commit of the first segment that is needed.
     pub first: u64,
 }
 
-/// What a witness's file holds.
+/// The contents of a witness file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Testimony {
     /// There is no file.
     Absent,
     /// Neither slot can be read.
     Unreadable,
-    /// The newer of the slots, and whether the other one can be read too.
+    /// The newer of the slots, and whether the other one is readable too.
     Says(Witness, bool),
 }
 
@@ -57,8 +57,7 @@ impl Witness {
         witness.filter(known)
     }
 
-    /// A new file with a witness that knows this, in place of the one there is. What was read from
-    /// that one need not be on the disk.
+    /// Replace the witness with a new file with these contents. What was read from the old one need not be on disk.
     pub fn create(
         storage: &mut dyn Storage,
         commit: u64,
@@ -73,7 +72,7 @@ impl Witness {
         Ok(slots[1])
     }
 
-    /// Hear the witness.
+    /// Read the witness.
     pub fn read(storage: &dyn Storage) -> Result<Testimony, StorageError> {
         let bytes = match storage.read(WITNESS_FILE) {
             Ok(bytes) => bytes,
@@ -91,7 +90,7 @@ impl Witness {
         }))
     }
 
-    /// Say that all commits up to `commit` are synced, and those before `first` not needed.
+    /// Record that all commits up to `commit` are synced, and those before `first` are not needed.
     pub fn testify(
         &mut self,
         storage: &mut dyn Storage,

@@ -1,4 +1,4 @@
-//! The journal: what it promises, under power cuts, failing disks and damage.
+//! The journal's guarantees under power failures, failing disks and damage.
 
 mod chooser;
 
@@ -178,7 +178,7 @@ fn a_snapshot_that_finds_the_disk_full_can_be_tried_again() {
     assert_eq!(records_of(&disk), [b"state"]);
 }
 
-/// A commit that failed in one segment, whole but for its sync, is done in the next.
+/// A commit that failed in one segment, complete but for its sync, is repeated in the next one.
 #[test]
 fn a_commit_that_moved_to_the_next_segment_counts_once() {
     let disk = SimulatedDisk::new();
@@ -282,7 +282,7 @@ fn a_flipped_byte_anywhere_is_detected_or_changes_nothing() {
             }
         }
     }
-    // Harmless: the slots of the witness, each alone, and what segments are longer than their commits.
+    // Harmless damage: each slot of the witness alone, and preallocated space in segments.
     assert!(
         detected >= 6 * BLOCK_BYTES && harmless >= 2 * BLOCK_BYTES,
         "{detected} {harmless}"
@@ -353,7 +353,7 @@ fn a_witness_of_another_time_is_detected() {
     assert!(is_damaged(&disk));
 }
 
-/// What the documentation says cannot be told: two blocks damaged just so.
+/// A documented limitation: two blocks damaged in exactly this way.
 #[test]
 fn the_last_commit_and_the_newer_slot_together_look_like_a_torn_tail() {
     let disk = SimulatedDisk::new();
@@ -377,7 +377,7 @@ fn the_last_commit_and_the_newer_slot_together_look_like_a_torn_tail() {
 
 // Power cuts at every operation, and at random.
 
-/// What is written: record number `n` sets a key to `n`. So any state tells which records made it.
+/// The model: record number `n` sets a key to `n`. So a state shows which records produced it.
 #[derive(Default)]
 struct Model {
     keys: Vec<u8>,
@@ -397,7 +397,7 @@ impl Model {
         numbered.map(|(key, number)| (*key, number)).collect()
     }
 
-    /// Is this what a journal may hold now? From now on it is what it must hold.
+    /// Check that a journal may contain this now. From now on it must.
     fn check(&mut self, replayed: &[Vec<u8>]) -> Result<(), String> {
         let mut table = Table::new();
         for record in replayed {
@@ -434,7 +434,7 @@ fn record(key: u8, number: usize, padding: usize) -> Vec<u8> {
 
 const CUTS: [Cut; 3] = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
 
-/// One schedule: appends, commits, snapshots, failures, kills and power cuts.
+/// One schedule: appends, commits, snapshots, failures, kills and power failures.
 fn schedule(seed: u64, lies: bool) -> Result<(), String> {
     let mut choose = chooser(seed);
     let disk = SimulatedDisk::new();
@@ -474,7 +474,7 @@ fn schedule(seed: u64, lies: bool) -> Result<(), String> {
             _ => {
                 drop(journal);
                 let cut = CUTS[choose(3) as usize];
-                // Killed only: what was written is still there, synced or not.
+                // Only killed: what was written is still there, synced or not.
                 if choose(3) > 0 {
                     disk.power_cut(cut, &mut choose);
                 }
@@ -521,7 +521,7 @@ fn no_schedule_loses_or_invents_a_record() {
     }
 }
 
-/// The same checker on a disk that lies: it must notice, or the test above shows nothing.
+/// The same checker on a disk that lies must detect it, or the test above shows nothing.
 #[test]
 fn a_lying_disk_is_caught() {
     let caught = (0..2_000)
@@ -573,7 +573,7 @@ fn the_power_may_fail_at_any_operation() {
             disk.power_cut(*cut, &mut choose);
             let mut journal = reopen(&disk, &mut model, &mut choose)
                 .unwrap_or_else(|what| panic!("off at {off_at}, {cut:?}, {seed}: {what}"));
-            // And it goes on.
+            // And it continues to work.
             journal.append(&model.record(1, 10));
             journal.commit().unwrap();
             model.commit(true);
@@ -584,7 +584,7 @@ fn the_power_may_fail_at_any_operation() {
     }
 }
 
-/// A slot of the witness with a right checksum: turn, commit, first commit needed.
+/// A slot of the witness with a valid checksum: turn, commit, first commit needed.
 fn witness_slot(numbers: [u64; 3]) -> Vec<u8> {
     let mut slot = vec![0; 8];
     slot.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
@@ -595,7 +595,7 @@ fn witness_slot(numbers: [u64; 3]) -> Vec<u8> {
     slot
 }
 
-/// Found by the fuzzer (target `journal`): numbers that no journal writes, under a right checksum.
+/// Found by the fuzzer (target `journal`): numbers that no journal writes, with a valid checksum.
 #[test]
 fn a_witness_that_says_what_cannot_be_is_damage() {
     for numbers in [

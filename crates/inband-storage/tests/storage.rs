@@ -1,11 +1,11 @@
-//! The disk, the simulated disk, and that both mean the same.
+//! The disk and the simulated disk, and that both behave the same.
 
 mod chooser;
 
 use chooser::chooser;
 use inband_storage::{Cut, Disk, Failure, SimulatedDisk, Storage, StorageError};
 
-/// What every storage does.
+/// The common behaviour of all storages.
 fn exercise(storage: &mut dyn Storage) {
     assert_eq!(storage.list().unwrap(), Vec::<String>::new());
     storage.create("b").unwrap();
@@ -63,7 +63,7 @@ fn a_file_of_another_handle_is_read_back() {
     assert_eq!(disk.read("f").unwrap(), b"kept too");
 }
 
-/// A directory in which something is synced and something is not.
+/// A directory with synced and unsynced changes.
 fn half_synced() -> SimulatedDisk {
     let mut disk = SimulatedDisk::new();
     disk.create("f").unwrap();

@@ -1,4 +1,4 @@
-//! Takes connections in a thread, and serves each in a thread of its own, up to a limit.
+//! Accepts connections in one thread and serves each in its own thread, up to a limit.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long it waits when the system has no connection or thread to give; also the time for a last connection to itself.
+/// Pause when the system has no connection or thread to give; also the time limit for the last connection to itself.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes connections until it is dropped; those that are being served go on.
+/// Accepts connections until dropped; connections being served continue.
 #[derive(Debug)]
 pub struct Accepting {
     address: SocketAddr,
@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl Accepting {
-    /// Serve up to `connections_max` connections at a time; others are hung up on, and counted. `serve` sets its own
+    /// Serve up to `connections_max` connections at a time; further ones are closed and counted. `serve` sets its own
     /// time limits. Threads are called `name`.
     pub fn start(
         listener: TcpListener,
@@ -44,12 +44,12 @@ impl Accepting {
         Ok(Accepting { address, shared })
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections that were hung up on.
+    /// Number of connections refused because of the limit.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the thread, so that the port is free again.
+        // Wakes the thread, so that the port is freed.
         let mut address = self.address;
         match address {
             SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
@@ -89,7 +89,7 @@ fn accept<S: Fn(TcpStream) + Send + Sync + 'static>(
             thread::sleep(PAUSE);
             continue;
         };
-        // This thread has one, too.
+        // This thread holds one reference, too.
         let is_full = Arc::strong_count(&open) > connections_max;
         let (serve, place) = (Arc::clone(serve), Arc::clone(&open));
         let serving = move || {
@@ -109,7 +109,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::time::Instant;
 
-    /// It says "x", and serves until the other one hangs up.
+    /// Sends "x", and serves until the peer disconnects.
     fn serve(mut stream: TcpStream) {
         let _ = stream.write_all(b"x");
         let _ = stream.read_to_end(&mut Vec::new());

@@ -1,6 +1,6 @@
-//! A cluster's certificates: one authority, and a certificate for every host that it vouches for.
+//! A cluster's certificates: one CA, and a certificate for each host that it issues.
 //!
-//! Whoever has the authority's key can make hosts of the cluster. Hosts do not need it.
+//! Anyone with the CA's key can create hosts of the cluster. Hosts do not need it.
 
 use std::fs;
 use std::net::IpAddr;
@@ -21,57 +21,49 @@ use time::OffsetDateTime;
 pub const HOST_NAME: &str = "inband-host";
 /// How long certificates are valid.
 pub const VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
-/// Clocks of hosts differ: certificates are valid a little earlier.
+/// Clocks of hosts differ, so certificates are valid from a little earlier.
 const CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
-/// With less left, `inband doctor` warns.
+/// With less validity left, `inband doctor` warns.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * 24 * 3600);
 
 // Common names: "Inband cluster NAME", and "Inband cluster NAME node ID" of a host.
 const HOLDER_NAME_START: &str = "Inband cluster ";
 const HOLDER_NAME_NODE: &str = " node ";
 
-/// File name of the certificate in an authority's directory.
+/// File name of the certificate in a CA's directory.
 pub const AUTHORITY_CERTIFICATE: &str = "ca.pem";
 const AUTHORITY_KEY: &str = "ca.key";
 
-/// Why certificates cannot be used or made.
+/// Why certificates cannot be used or created.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file.
+    /// A file could not be read or written.
     #[error("{path}: cannot {what}: {source}; make certificates with `inband certificate new`")]
     File {
-        /// Which.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// A file is no PEM, or holds something else.
+    /// A file is not PEM, or has the wrong contents.
     #[error("{path}: {problem}; make certificates with `inband certificate new`")]
     Content {
-        /// Which.
         path: PathBuf,
-        /// What is wrong.
         problem: String,
     },
-    /// A secret that others can read.
+    /// Other users can read a secret.
     #[error("{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")]
     OpenToOthers {
-        /// Which.
         path: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// Certificate, key and authority do not fit together.
+    /// Certificate, key and CA do not match.
     #[error("certificate {certificate}: {problem}; make a new one with `inband certificate new`")]
     Unusable {
-        /// Which.
         certificate: PathBuf,
-        /// What is wrong.
         problem: String,
     },
-    /// It could not be made.
+    /// A certificate could not be created.
     #[error("making a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
@@ -113,19 +105,19 @@ fn make_parent(path: &Path) -> Result<(), CertificateError> {
     }
 }
 
-/// Where a host's certificate is.
+/// Paths of a host's certificate files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The authority's certificate.
+    /// The CA's certificate.
     pub ca: PathBuf,
     /// The host's own.
     pub certificate: PathBuf,
-    /// The key to it.
+    /// Its private key.
     pub key: PathBuf,
 }
 
 impl CertificateFiles {
-    /// The three files in a directory of their own, under their usual names.
+    /// The three files in a directory, under their usual names.
     pub fn in_dir(dir: &Path) -> Self {
         Self {
             ca: dir.join("ca.pem"),
@@ -146,7 +138,7 @@ impl CertificateFiles {
         })
     }
 
-    /// When the first of the authority's and the host's certificate expires.
+    /// When the first of the CA's and the host's certificates expires.
     pub fn expires(&self) -> Result<SystemTime, CertificateError> {
         Ok(expires(&self.ca)?.min(expires(&self.certificate)?))
     }
@@ -181,16 +173,14 @@ pub fn expires(path: &Path) -> Result<SystemTime, CertificateError> {
     Ok(UNIX_EPOCH + Duration::from_secs(since_epoch))
 }
 
-/// Whom a certificate speaks for.
+/// The holder of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The node's id.
     pub node: u8,
-    /// The cluster's name.
     pub cluster: String,
 }
 
-/// Whom the certificate in a file speaks for; `None`: it was not made by [`Authority::issue`].
+/// The holder of the certificate in a file; `None` if it was not created by [`Authority::issue`].
 pub fn holder(path: &Path) -> Result<Option<Holder>, CertificateError> {
     let all = certificates(path)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&all[0]).map_err(|error| {
@@ -224,7 +214,7 @@ pub fn name_of_node(node: u8) -> String {
     format!("inband-node-{node}")
 }
 
-/// A cluster's authority: a directory with its certificate and key.
+/// A cluster's CA: a directory with its certificate and key.
 #[derive(Debug)]
 pub struct Authority {
     dir: PathBuf,
@@ -233,7 +223,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The authority in a directory; made if there is none.
+    /// The CA in a directory; created if missing.
     pub fn open_or_make(dir: &Path, cluster: &str) -> Result<Self, CertificateError> {
         let (certificate, key) = (dir.join(AUTHORITY_CERTIFICATE), dir.join(AUTHORITY_KEY));
         if key.exists() {
@@ -245,7 +235,7 @@ impl Authority {
                 key: pair,
                 cluster: cluster.to_owned(),
             };
-            // A crash may have come between the two files.
+            // A crash may have occurred between the two files.
             if !certificate.exists() {
                 write_public(&certificate, &authority.certificate_pem()?)?;
             }
@@ -280,8 +270,8 @@ impl Authority {
         Ok(params)
     }
 
-    /// Make a certificate and its key for a node that is reached at these addresses, and put both and
-    /// the authority's certificate where the host looks for them.
+    /// Create a certificate and key for a node that is reached at these addresses, and store them and the CA's
+    /// certificate where the host expects them.
     pub fn issue(
         &self,
         node: u8,
@@ -291,7 +281,7 @@ impl Authority {
         self.issue_for(node, addresses, to, VALIDITY)
     }
 
-    /// The same with another validity.
+    /// The same with a different validity.
     pub fn issue_for(
         &self,
         node: u8,

@@ -1,7 +1,7 @@
-//! Opens connections, and has the system notice when one carries nothing any more.
+//! Opens connections, and makes the system detect dead ones.
 //!
-//! TCP alone is slow to find out that a network that was cut is whole again: it repeats what was not acknowledged after
-//! 0.2 s, 0.4 s, 0.8 s and so on, and a SYN after a second. Between replicas that is an age.
+//! TCP alone is slow to notice that a network has recovered after a cut: it retransmits after 0.2 s, 0.4 s, 0.8 s and
+//! so on, and a SYN after one second. Between replicas that is far too long.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -15,14 +15,14 @@ use nix::sys::socket::{
     SockaddrStorage,
 };
 
-/// A further connection is tried after so long; a lost SYN delays the first for a second. Those before it go on: a peer
-/// may be that far away.
+/// Another connection attempt is started after this time, because a lost SYN delays the first by a second. Earlier
+/// attempts continue: the peer may be that far away.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(250);
-/// A connection without traffic is probed after so long, and then so often: a peer that gave it up while the network was
-/// cut could not say so.
+/// An idle connection is probed after this time, and then at this interval: a peer that closed it while the network was
+/// cut could not tell this host.
 const PROBED_AFTER_S: u32 = 2;
 const PROBE_EVERY_S: u32 = 1;
-/// Probes without an answer, and the connection ends. A host may stand still for some seconds.
+/// Unanswered probes after which the connection is closed. A host may be suspended for several seconds.
 const PROBES_MAX: u32 = 8;
 
 /// Connect within `limit`.
@@ -55,7 +55,7 @@ fn begin(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// The first of these that opens, if one does by then. That one is refused is an answer, too.
+/// The first of these attempts that connects, if any does by then. A refusal also ends the wait.
 fn first_open(attempts: &mut Vec<TcpStream>, until: Instant) -> io::Result<Option<TcpStream>> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -80,13 +80,13 @@ fn first_open(attempts: &mut Vec<TcpStream>, until: Instant) -> io::Result<Optio
     }
 }
 
-/// Have the system end this connection once what was sent is not acknowledged, or not taken, for so long.
+/// Make the system close this connection once sent data has not been acknowledged or accepted for this long.
 pub(crate) fn end_if_unacknowledged(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
     Ok(setsockopt(stream, sockopt::TcpUserTimeout, &limit_ms)?)
 }
 
-/// Have the system probe this connection while nothing is sent.
+/// Make the system probe this connection while it is idle.
 pub(crate) fn probe(stream: &TcpStream) -> io::Result<()> {
     setsockopt(stream, sockopt::KeepAlive, &true)?;
     setsockopt(stream, sockopt::TcpKeepIdle, &PROBED_AFTER_S)?;
@@ -116,7 +116,7 @@ mod tests {
         assert!(begun.elapsed() < limit, "at once: {:?}", begun.elapsed());
     }
 
-    /// A listener whose queue is full: the system drops further SYNs.
+    /// A listener whose backlog is full: the system drops further SYNs.
     fn full_listener() -> (TcpListener, Vec<TcpStream>) {
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn room_is_found_by_a_later_attempt_before_the_system_repeats_its_syn() {
-        // The system repeats a SYN after 1 s. A busy machine may be late, so one round of several has to be in time.
+        // The system retransmits a SYN after 1 s. A busy machine may be late, so only one of several rounds must be in
+        // time.
         let took = |_| {
             let (listener, open) = full_listener();
             let address = listener.local_addr().expect("its address");

@@ -1,5 +1,5 @@
-//! Messages over TCP: a length, then the message in postcard's format. [`Links`] sends, one way; whoever
-//! listens reads with [`read_len`] and [`read_body`], between which it may count what it is about to hold.
+//! Messages over TCP: a length, then the message in postcard format. [`Links`] only sends; a listener reads with
+//! [`read_len`] and [`read_body`], and may account for the memory in between.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -15,23 +15,23 @@ use serde::Serialize;
 use crate::paced::Pace;
 use crate::tls::{Stream, Transport};
 
-/// Messages waiting for a peer that does not take them; further ones are dropped, as a network does.
+/// Messages queued for a peer that does not accept them; further ones are dropped, as in a network.
 const LINK_QUEUE_FRAMES: usize = 256;
-/// How long a connection to a peer may take to open, and a message to be taken.
+/// Time limit for opening a connection, and for the peer to accept a message.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
-/// A link without a message to send for this long ends; the next one opens another.
+/// A link without messages for this long is closed; the next message opens a new one.
 const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Links at once: to every other node there can be, and some that have just changed their address.
+/// Most links at once: to every other possible node, and some that have just changed their address.
 const LINKS_MAX: usize = 300;
 
-/// The length before a message.
+/// Size of the length prefix.
 const LEN_BYTES: usize = 4;
-/// Memory that the length of a message alone reserves: most have room in it.
+/// Memory reserved on the basis of a message's length alone: enough for most messages.
 const BODY_RESERVED_BYTES: usize = 8 << 10;
 
 /// Send one message.
 pub fn write_frame(stream: &mut impl Write, frame: &impl Serialize) -> io::Result<()> {
-    // In one piece, length and all: two would be two packets, and two wake-ups of the peer.
+    // In one write, including the length: two writes would be two packets, and wake the peer twice.
     let room = vec![0; LEN_BYTES];
     let mut bytes = postcard::to_extend(frame, room).expect("a message can always be written");
     let len = u32::try_from(bytes.len() - LEN_BYTES);
@@ -52,7 +52,7 @@ pub fn read_len(stream: &mut impl Read, len_max_bytes: usize) -> io::Result<usiz
     Ok(len)
 }
 
-/// The message itself. [`io::ErrorKind::InvalidData`]: it is none.
+/// The message itself. [`io::ErrorKind::InvalidData`] if it does not decode.
 pub fn read_body<F: DeserializeOwned>(stream: &mut impl Read, len: usize) -> io::Result<F> {
     // Grows as bytes arrive: a length alone reserves no more than this.
     let mut bytes = Vec::with_capacity(len.min(BODY_RESERVED_BYTES));
@@ -63,7 +63,7 @@ pub fn read_body<F: DeserializeOwned>(stream: &mut impl Read, len: usize) -> io:
     postcard::from_bytes(&bytes).map_err(|_| bad("not a message"))
 }
 
-/// Both.
+/// Read a length and its message.
 pub fn read_frame<F: DeserializeOwned>(
     stream: &mut impl Read,
     len_max_bytes: usize,
@@ -78,7 +78,7 @@ fn bad(what: &'static str) -> io::Error {
 
 struct Link<F> {
     frames: SyncSender<F>,
-    /// Dropped by its thread at its end.
+    /// Dropped by the link's thread when it ends.
     lives: Weak<()>,
 }
 
@@ -90,7 +90,7 @@ pub struct Links<F> {
 }
 
 impl<F: Serialize + Send + 'static> Links<F> {
-    /// None yet.
+    /// No links yet.
     pub fn new(transport: Transport, thread_name: &'static str) -> Links<F> {
         Links {
             links: BTreeMap::new(),
@@ -99,7 +99,7 @@ impl<F: Serialize + Send + 'static> Links<F> {
         }
     }
 
-    /// Send a message if that is possible now; else it is lost. False: too many links are open.
+    /// Send a message if that is possible now; otherwise it is lost. Returns false if too many links are open.
     pub fn send(&mut self, to: SocketAddr, frame: F) -> bool {
         let mut frame = frame;
         if let Some(link) = self.links.get(&to) {
@@ -107,11 +107,11 @@ impl<F: Serialize + Send + 'static> Links<F> {
                 Err(mpsc::TrySendError::Disconnected(unsent)) => frame = unsent,
                 Ok(()) | Err(mpsc::TrySendError::Full(_)) => return true,
             }
-            // It ended because it was idle, or had no thread.
+            // The link ended because it was idle, or had no thread.
             self.links.remove(&to);
         }
         if self.links.len() >= LINKS_MAX {
-            // Whoever can make this host answer could have it open any number.
+            // Otherwise a host that can make this one answer could make it open any number of links.
             self.links.retain(|_, link| link.lives.strong_count() > 0);
         }
         if self.links.len() >= LINKS_MAX {
@@ -132,7 +132,7 @@ impl<F: Serialize + Send + 'static> Links<F> {
             run_link(to, &frames, &transport);
             drop(alive);
         };
-        // Without a thread the channel is closed, and the next message tries again.
+        // Without a thread the channel is closed, and the next message retries.
         let _ = thread::Builder::new()
             .name(self.thread_name.into())
             .spawn(run);
@@ -143,7 +143,7 @@ impl<F: Serialize + Send + 'static> Links<F> {
     }
 }
 
-/// A message must be taken in time; nothing is read.
+/// A message must be accepted in time; nothing is read.
 const LINK_PACE: Pace = Pace {
     silence_max: LINK_TIMEOUT,
     grace: Duration::ZERO,
@@ -154,17 +154,17 @@ fn is_alive(stream: &Stream) -> bool {
     matches!(stream.paced().stream().take_error(), Ok(None))
 }
 
-/// Send messages as they come; whatever does not get through is lost.
+/// Send messages as they arrive; those that do not get through are lost.
 fn run_link<F: Serialize>(to: SocketAddr, frames: &Receiver<F>, transport: &Transport) {
     let mut stream: Option<Stream> = None;
     while let Ok(frame) = frames.recv_timeout(LINK_IDLE_TIMEOUT) {
-        // One that the system has ended: what is written to it is lost.
+        // Discard a connection that the system has closed: data written to it would be lost.
         stream = stream.filter(is_alive);
         if stream.is_none() {
             stream = transport.connect(to, LINK_TIMEOUT, LINK_PACE).ok();
         }
         let Some(open) = &mut stream else {
-            // What has been waiting meanwhile is out of date.
+            // Messages that have been waiting meanwhile are out of date.
             while frames.try_recv().is_ok() {}
             continue;
         };

@@ -1,6 +1,6 @@
-//! TCP connections between hosts, off the packet path: checkpoints and the control plane. Who the peer is
-//! ([`tls`], [`certificates`]), how slow it may be ([`paced`]), how many
-//! there may be ([`accept`]), and messages over it ([`frames`]).
+//! TCP connections between hosts, off the packet path: checkpoints and the control plane. Authentication of peers
+//! ([`tls`], [`certificates`]), their minimum rate ([`paced`]), their maximum number ([`accept`]), and messages
+//! ([`frames`]).
 
 pub mod accept;
 pub mod certificates;

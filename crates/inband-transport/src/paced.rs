@@ -1,6 +1,6 @@
-//! A TCP stream whose peer cannot keep a thread waiting for as long as it likes.
+//! A TCP stream whose peer cannot block a thread indefinitely.
 //!
-//! A timeout of the socket bounds one call only: a peer that sends a byte now and then never meets it.
+//! A socket timeout bounds only a single call: a peer that sends an occasional byte never triggers it.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,18 +9,17 @@ use std::time::{Duration, Instant};
 /// How slow a peer may be.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Silent for so long, it is given up.
+    /// A peer that is silent for this long is disconnected.
     pub silence_max: Duration,
-    /// In the first so long its pace does not matter.
+    /// The minimum rate is not enforced during this initial time.
     pub grace: Duration,
-    /// After that so many bytes a second must have got through on average; 0: any pace will do.
+    /// After that, the minimum average rate in bytes per second; 0: no minimum.
     pub bytes_per_s_min: u64,
 }
 
-/// Text of the errors that a slow peer ends with; their kind is [`io::ErrorKind::TimedOut`].
+/// Text of the error for a slow peer; its kind is [`io::ErrorKind::TimedOut`].
 pub const TOO_SLOW: &str = "the peer is too slow";
 
-/// See the module.
 #[derive(Debug)]
 pub struct Paced {
     stream: TcpStream,
@@ -31,7 +30,7 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Watch over a stream. It must be blocking.
+    /// Enforce `pace` on a stream, which must be blocking.
     pub fn new(stream: TcpStream, pace: Pace) -> io::Result<Self> {
         stream.set_read_timeout(Some(pace.silence_max))?;
         stream.set_write_timeout(Some(pace.silence_max))?;
@@ -44,7 +43,7 @@ impl Paced {
         })
     }
 
-    /// What is being exchanged must be complete after so long; `None`: whenever.
+    /// Time limit for the current exchange; `None`: no limit.
     pub fn must_end_in(&mut self, limit: Option<Duration>) -> io::Result<()> {
         self.deadline = limit.map(|limit| Instant::now() + limit);
         if limit.is_none() {
@@ -54,7 +53,7 @@ impl Paced {
         Ok(())
     }
 
-    /// Something new begins, whose pace is looked at from now on.
+    /// A new exchange begins; its rate is measured from now on.
     pub fn begin(&mut self) {
         (self.begun, self.bytes) = (Instant::now(), 0);
     }
@@ -64,7 +63,7 @@ impl Paced {
         &self.stream
     }
 
-    /// How long the next call may take.
+    /// Time limit for the next call.
     fn timeout(&self) -> io::Result<Option<Duration>> {
         let elapsed = self.begun.elapsed();
         let due = elapsed.as_secs_f64() * self.pace.bytes_per_s_min as f64;
@@ -87,7 +86,7 @@ impl Paced {
                 self.bytes += len as u64;
                 Ok(len)
             }
-            // What a timeout of a socket ends with on Linux.
+            // How a socket timeout is reported on Linux.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(too_slow()),
             Err(error) => Err(error),
         }
@@ -135,7 +134,7 @@ mod tests {
         (one, listener.accept().expect("accepts").0)
     }
 
-    /// Sends a byte every few milliseconds until nobody reads any more.
+    /// Sends a byte every few milliseconds until the reader is gone.
     fn drip(mut to: TcpStream) -> thread::JoinHandle<()> {
         thread::spawn(move || {
             while to.write_all(b"x").is_ok() {
@@ -166,7 +165,7 @@ mod tests {
         let (error, _) = read_until_it_fails(&mut paced);
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 
-        // Never silent, but with a time to end at.
+        // Never silent, but with a time limit.
         let dripping = drip(far);
         paced
             .must_end_in(Some(Duration::from_millis(150)))
@@ -174,7 +173,7 @@ mod tests {
         let (error, after) = read_until_it_fails(&mut paced);
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!((150..5000).contains(&after.as_millis()), "{after:?}");
-        // Without one it goes on, as long as any pace will do.
+        // Without a limit it continues, as long as there is no minimum rate.
         paced.must_end_in(None).expect("set");
         for _ in 0..20 {
             paced.read_exact(&mut [0]).expect("another byte");

@@ -1,4 +1,4 @@
-//! Connections between hosts: plain ones, or TLS with a certificate of the cluster on both ends.
+//! Connections between hosts: plain TCP, or TLS with certificates of the cluster on both ends.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -22,10 +22,10 @@ use crate::certificates::{
 use crate::connect;
 use crate::paced::{Pace, Paced};
 
-/// How long a peer may take until both ends know each other.
+/// Time limit for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What peers were refused for, before a byte of them was looked at.
+/// Counters of peers refused during the handshake, by reason.
 #[derive(Debug, Default)]
 pub struct HandshakeCounters {
     plain: AtomicU64,
@@ -36,7 +36,7 @@ pub struct HandshakeCounters {
 }
 
 impl HandshakeCounters {
-    /// All of them, with their names in `inband status --json` and in the metrics.
+    /// All counters, with their names in `inband status --json` and in the metrics.
     pub fn all(&self) -> [(&'static str, u64); 5] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -48,7 +48,7 @@ impl HandshakeCounters {
         ]
     }
 
-    /// Count why a handshake failed, and say it in words.
+    /// Count a failed handshake. Returns the reason as text.
     pub fn failed(&self, error: &io::Error) -> &'static str {
         let tls = error.get_ref().and_then(|e| e.downcast_ref());
         let (counter, says) = match tls {
@@ -77,7 +77,7 @@ struct Mutual {
     client: Arc<ClientConfig>,
 }
 
-/// How this host talks to the others: as it is configured, the same way to all.
+/// How this host connects to the others: as configured, the same for all.
 #[derive(Clone, Default)]
 pub struct Transport {
     mutual: Option<Arc<Mutual>>,
@@ -113,8 +113,7 @@ fn roots(ca: &Path) -> Result<Arc<RootCertStore>, CertificateError> {
     Ok(Arc::new(roots))
 }
 
-/// For a client: talk to the server at this address, if its certificate is of this authority and made
-/// for the address.
+/// For a client: connect to the server at this address, if its certificate was issued by this CA for the address.
 pub fn client_of_server(ca: &Path, address: IpAddr) -> Result<ClientConnection, CertificateError> {
     let unusable = |error: rustls::Error| CertificateError::Unusable {
         certificate: ca.to_owned(),
@@ -128,7 +127,7 @@ pub fn client_of_server(ca: &Path, address: IpAddr) -> Result<ClientConnection, 
     ClientConnection::new(Arc::new(config), ServerName::from(address)).map_err(unusable)
 }
 
-/// For clients of this host: it shows its certificate and asks for none.
+/// For clients of this host: it presents its certificate and requires none.
 pub fn server_for_clients(files: &CertificateFiles) -> Result<Arc<ServerConfig>, CertificateError> {
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -140,12 +139,12 @@ pub fn server_for_clients(files: &CertificateFiles) -> Result<Arc<ServerConfig>,
 }
 
 impl Transport {
-    /// Without TLS: every machine that reaches a host's ports is believed.
+    /// Without TLS: every machine that can reach a host's ports is trusted.
     pub fn plain() -> Self {
         Self::default()
     }
 
-    /// TLS 1.3, each end with a certificate of the cluster's authority.
+    /// TLS 1.3 with a certificate from the cluster's CA on each end.
     pub fn mutual(files: &CertificateFiles) -> Result<Self, CertificateError> {
         let unusable = unusable(files);
         let roots = roots(&files.ca)?;
@@ -174,17 +173,18 @@ impl Transport {
         })
     }
 
-    /// Do the others have to prove who they are?
+    /// Whether the peers must authenticate.
     pub fn is_secure(&self) -> bool {
         self.mutual.is_some()
     }
 
-    /// What peers were refused for.
+    /// Counters of refused peers.
     pub fn counters(&self) -> Arc<HandshakeCounters> {
         self.counters.clone()
     }
 
-    /// Connect to a host. The connection ends once it has carried nothing for as long as `pace` lets the peer be silent.
+    /// Connect to a host. The connection is closed if it has been dead for as long as `pace` allows the peer to be
+    /// silent.
     pub fn connect(&self, to: SocketAddr, timeout: Duration, pace: Pace) -> io::Result<Stream> {
         let tcp = connect::connect(to, timeout)?;
         tcp.set_nodelay(true)?;
@@ -209,7 +209,7 @@ impl Transport {
         Ok(Stream::Client(Box::new(stream)))
     }
 
-    /// Take a connection of a host; the error says in words whom it was refused to and why.
+    /// Accept a connection from a host; the error says who was refused and why.
     pub fn accept(&self, tcp: TcpStream, pace: Pace) -> io::Result<Stream> {
         tcp.set_nodelay(true)?;
         connect::probe(&tcp)?;
@@ -236,7 +236,7 @@ impl Transport {
 #[error("a peer was refused: {0} ({1})")]
 pub struct Refused(&'static str, io::Error);
 
-/// Was a peer refused before a byte of it was looked at?
+/// Whether this error means that a peer was refused during the handshake.
 pub fn is_refused(error: &io::Error) -> bool {
     let inner = error.get_ref();
     inner.is_some_and(|inner| inner.downcast_ref::<Refused>().is_some())
@@ -246,9 +246,9 @@ pub fn is_refused(error: &io::Error) -> bool {
 pub enum Stream {
     /// Without TLS.
     Plain(Paced),
-    /// We have connected.
+    /// TLS, opened by this host.
     Client(Box<StreamOwned<ClientConnection, Paced>>),
-    /// The other one has.
+    /// TLS, opened by the peer.
     Server(
         Box<StreamOwned<ServerConnection, Paced>>,
         Arc<HandshakeCounters>,
@@ -262,7 +262,7 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// What watches over the peer's pace.
+    /// The rate enforcement of the stream.
     pub fn paced(&self) -> &Paced {
         match self {
             Stream::Plain(paced) => paced,
@@ -271,7 +271,7 @@ impl Stream {
         }
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn paced_mut(&mut self) -> &mut Paced {
         match self {
             Stream::Plain(paced) => paced,
@@ -280,7 +280,7 @@ impl Stream {
         }
     }
 
-    /// May the peer speak for this node? Without TLS everybody may. Counted if not.
+    /// Whether the peer may speak for this node. Without TLS every peer may. Refusals are counted.
     pub fn may_be_node(&self, node: u8) -> bool {
         let Stream::Server(tls, counters) = self else {
             return true;

@@ -1,4 +1,4 @@
-//! Who is taken for a host of the cluster, and who is not.
+//! Which peers are accepted as hosts of the cluster, and which are not.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ fn files(dir: &Path) -> CertificateFiles {
     }
 }
 
-/// A host of the cluster whose authority is in `authority`.
+/// A host of the cluster whose CA is in `authority`.
 fn host(authority: &Path, dir: &Path, node: u8) -> Transport {
     let authority = Authority::open_or_make(authority, "test").expect("an authority");
     let files = files(dir);
@@ -42,7 +42,7 @@ fn counter(counters: &HandshakeCounters, name: &str) -> u64 {
     all.iter().find(|(n, _)| *n == name).expect("a counter").1
 }
 
-/// Accepts one connection, and echoes one message if the peer is taken for `node`.
+/// Accepts one connection, and echoes one message if the peer is accepted as `node`.
 fn serve_one(transport: &Transport, node: u8) -> (SocketAddr, thread::JoinHandle<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -90,7 +90,7 @@ fn hosts_of_one_cluster_talk_and_others_do_not() {
     let mut stream = two.connect(address, TIMEOUT, PACE).expect("it is known");
     assert!(echo(&mut stream));
     assert!(served.join().expect("no panic"));
-    // Nobody speaks for another node.
+    // A node cannot speak for another node.
     let (address, served) = serve_one(&one, 3);
     let mut stream = two.connect(address, TIMEOUT, PACE).expect("it is known");
     assert!(!served.join().expect("no panic"));
@@ -104,7 +104,7 @@ fn hosts_of_one_cluster_talk_and_others_do_not() {
     assert!(refused.is_err());
     assert_eq!(counter(&foreign.counters(), "tls_refused_certificate"), 1);
     assert!(!served.join().expect("no panic"));
-    // One that has the authority's certificate, which is public, and a certificate of its own making.
+    // A peer with the CA's certificate, which is public, and a self-made certificate.
     let mut forged = files(&at("foreign"));
     forged.ca = at("one").join("ca.pem");
     let forged = Transport::mutual(&forged).expect("usable");
@@ -163,7 +163,7 @@ fn whoever_says_nothing_is_hung_up_on() {
     let (address, served) = serve_one(&one, 2);
     let mut silent = TcpStream::connect(address).expect("connects");
     silent.set_read_timeout(Some(4 * TIMEOUT)).expect("set");
-    // Not even a byte now and then helps: the beginning of a long ClientHello.
+    // Sending an occasional byte of a long ClientHello does not help.
     let begun = Instant::now();
     for byte in [
         22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -176,7 +176,7 @@ fn whoever_says_nothing_is_hung_up_on() {
     }
     assert!((4..18).contains(&begun.elapsed().as_secs()));
     assert!(!served.join().expect("no panic"));
-    // It may be told why, and no more.
+    // It may be told the reason, and nothing else.
     let mut got = Vec::new();
     let _ = silent.read_to_end(&mut got);
     assert!(got.len() < 16, "{got:?}");
@@ -210,7 +210,7 @@ fn files_that_cannot_be_used_are_named() {
         .expect("a date")
         .duration_since(SystemTime::now());
     assert!(left.expect("later") > VALIDITY - Duration::from_secs(60));
-    // The same authority after a restart.
+    // The same CA after a restart.
     let again = Authority::open_or_make(&authority_dir, "test").expect("the same");
     let second = files(&dir.path().join("second"));
     again.issue(8, &[], &second).expect("made");

@@ -1,6 +1,6 @@
-//! A source of numbers for tests.
+//! A source of random numbers for tests.
 
-/// Numbers below what is asked, from a seed: splitmix64, the smallest generator that will do.
+/// Random numbers below a bound, from a seed: splitmix64, the smallest adequate generator.
 pub fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
     move |bound| {
