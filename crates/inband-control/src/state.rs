@@ -76,10 +76,7 @@ pub enum Command {
     /// The first configuration of the cluster.
     Found(Configuration),
     /// A member's host has reported for the first time.
-    Register {
-        node: NodeId,
-        identity: Identity,
-    },
+    Register { node: NodeId, identity: Identity },
     /// Begin a reconfiguration.
     Begin {
         /// The epoch that the proposer believed to be in force.

@@ -35,33 +35,19 @@ const COMMENT: &str = "\
 pub enum KeyFileError {
     /// It could not be read.
     #[error("key file {path}: cannot be read: {source}; check cluster.key_file, or make one with `inband key new`")]
-    Unreadable {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// It could not be written.
     #[error("key file {path}: cannot be written: {source}")]
-    Unwritable {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
     /// Other users may read it.
     #[error("key file {path}: others may read or change it (mode {mode:04o}); run `chmod 600 {path}`, and replace its keys if anyone did")]
-    Exposed {
-        path: PathBuf,
-        mode: u32,
-    },
+    Exposed { path: PathBuf, mode: u32 },
     /// Its contents are invalid.
     #[error("key file {path}: {message}")]
-    Malformed {
-        path: PathBuf,
-        message: String,
-    },
+    Malformed { path: PathBuf, message: String },
     /// The digest key differs; it must not change because votes and logs depend on it.
     #[error("key file {path}: the digest key is another than before; values could not be read any more. Put the old one back: only `active` and the [[key]]s may change")]
-    OtherDigestKey {
-        path: PathBuf,
-    },
+    OtherDigestKey { path: PathBuf },
 }
 
 /// The keys with which a host authenticates packets.

@@ -17,16 +17,10 @@ pub enum StateError {
     #[error(
         "state directory: {path}: {source}; check host.state_dir, its permissions and free space"
     )]
-    Io {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file does not hold a number.
     #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
-    Damaged {
-        path: PathBuf,
-        found: String,
-    },
+    Damaged { path: PathBuf, found: String },
     /// Another process holds the lock.
     #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a host.state_dir of its own")]
     InUse {

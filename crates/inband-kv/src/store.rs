@@ -105,9 +105,7 @@ pub enum StoreError {
     },
     /// The stores of this replica are inconsistent with each other: its host lost power.
     #[error("the stores of the partitions do not fit each other (command {entry} over several partitions is half applied and its record lost), as after a power cut without durability \"sync\"; remove all data of this replica, and it starts from a peer's checkpoint")]
-    Torn {
-        entry: u64,
-    },
+    Torn { entry: u64 },
     /// The file that names the active databases is damaged.
     #[error("{path} names {text:?}, which are no databases; write the names of the db-<n> directories in use into it, one line a log")]
     ActiveFile {
@@ -126,10 +124,7 @@ pub enum StoreError {
     Version(u64),
     /// A value of the log cannot be applied.
     #[error("instance {instance}: {source}")]
-    Value {
-        instance: u64,
-        source: ValueError,
-    },
+    Value { instance: u64, source: ValueError },
     /// The log skipped instances.
     #[error("instance {got} was delivered after {applied}; reset the log to the applied instance")]
     OutOfOrder {

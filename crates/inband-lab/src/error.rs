@@ -16,9 +16,7 @@ pub enum LabError {
     #[error(
         "no privileges to {what}; run as root (sudo), or use --dataplane udp, which needs none"
     )]
-    NotPrivileged {
-        what: String,
-    },
+    NotPrivileged { what: String },
     /// The kernel lacks features that the programs need.
     #[error(
         "kernel {release} is too old, {oldest} or newer is needed for XDP; upgrade it, or use \

@@ -1,11 +1,11 @@
 //! Raft on an existing library, for any replicated state: [`RaftNode`] is one node of a group.
 //!
-//! Sans-I/O except for its own journal: messages and time in, messages and what was applied out. The
-//! log is in a journal on the node's disk, or in memory alone; then a restarted host comes back as a
-//! stranger and is taken in again, and the group survives the loss of any minority at a time.
+//! Sans-I/O except for its own journal: messages and time in, messages and applied commands out. The log is in a
+//! journal on the node's disk, or only in memory; in the latter case a restarted host comes back as a new peer and is
+//! added again, and the group survives the loss of any minority at a time.
 //!
 //! After every event ([`RaftNode::tick`], [`RaftNode::on_message`], [`RaftNode::propose`]) the caller calls
-//! [`RaftNode::advance`] and sends the messages that it returns. They may be lost, repeated and reordered.
+//! [`RaftNode::advance`] and sends the messages that it returns. They may be lost, duplicated and reordered.
 //!
 //! ```
 //! use inband_raft::{OnePart, RaftError, RaftNode, StateMachine, Tuning};

@@ -12,7 +12,7 @@ use super::message::{Entry, Proposed, Snapshot};
 use crate::machine::{Frozen, StateMachine};
 use crate::tuning::Tuning;
 
-/// The log is small; its segments need not be long.
+/// The log is small, so its segments need not be long.
 const JOURNAL: JournalConfig = JournalConfig {
     segment_bytes: 1 << 20,
     extend_bytes: 64 << 10,
@@ -22,77 +22,76 @@ const JOURNAL: JournalConfig = JournalConfig {
 /// A record of the journal.
 #[derive(Debug, Serialize, Deserialize)]
 enum Record {
-    /// The id under which this log votes: the first record.
+    /// The id under which this log votes; always the first record.
     Peer(u64),
     /// Term, vote and commit index.
     Hard(u64, u64, u64),
-    /// Replaces everything from its index on.
+    /// Replaces all entries from its index on.
     Entry(Entry),
     /// Replaces everything.
     Snapshot(Snapshot),
-    /// The journal is started over with the state after this entry, which comes in parts between other records.
+    /// The journal is rewritten with the state after this entry, which follows in parts between other records.
     Begin(Snapshot),
     /// The next bytes of that state.
     Part(Vec<u8>),
-    /// It is whole, and replaces what was there up to its entry.
+    /// The state is complete, and replaces everything up to its entry.
     End,
-    /// Another node's state after this entry follows in parts. What was there before, if anything, counts until
+    /// Another node's state after this entry follows in parts. The previous contents, if any, count until
     /// [`Record::Installed`].
     Install(Snapshot),
-    /// It is whole, and replaces everything.
+    /// The state is complete, and replaces everything.
     Installed,
 }
 
-/// Files that count no more are removed so many at a time.
+/// Most obsolete files removed at a time.
 const FILES_REMOVED_MAX: usize = 8;
-/// Entries are forgotten so many at a time.
+/// Most entries dropped at a time.
 const ENTRIES_FORGOTTEN_MAX: usize = 4096;
 
-/// The journal is being started over, a slice at a time.
+/// The journal is being rewritten, a slice at a time.
 struct Rewriting<F> {
-    /// Everything before this segment is dropped in the end.
+    /// Everything before this segment is dropped at the end.
     segment: u64,
     state: F,
-    /// What is written of it.
+    /// How much of the state has been written.
     len_bytes: usize,
-    /// What the journal need not have any more.
+    /// What the journal no longer needs afterwards.
     before: Written,
 }
 
-/// Entries in the journal behind the state that it begins with.
+/// Entries in the journal after its initial state.
 #[derive(Debug, Clone, Copy, Default)]
 struct Written {
     entries: usize,
     bytes: usize,
 }
 
-/// See the module.
 pub(super) struct Log<M: StateMachine> {
-    /// `None`: in memory only.
+    /// `None`: only in memory.
     journal: Option<Journal>,
-    /// Bytes of the snapshot that the journal begins with.
+    /// Size of the journal's initial snapshot.
     snapshot_bytes: usize,
     written: Written,
     rewriting: Option<Rewriting<M::Frozen>>,
-    /// The state is another node's, and not yet in the journal.
+    /// The state is another node's, and not in the journal yet.
     is_installing: bool,
-    /// What was committed of the log that counts until that state is whole: its other entries may not be those that the
-    /// state was made of.
+    /// Commit index of the log that counts until that state is complete: its other entries may differ from those that
+    /// produced the state.
     replaced_commit: u64,
-    /// States as the library has asked for them, each for a peer and after an entry: their messages are about to leave.
+    /// States that the library has requested, each for a peer and after an entry: their messages are about to be sent.
     wanted: RefCell<Vec<(u64, u64, M::Frozen)>>,
-    /// States that nobody needs, which are released a slice at a time.
+    /// States that are no longer needed, released a slice at a time.
     released: Vec<M::Frozen>,
     peer: u64,
     hard: pb::HardState,
-    /// What `entries` follows, without its data. A journal may begin later: it holds a state, not the entries
-    /// that are kept for peers.
+    /// What `entries` follows, without its data. A journal may begin later: it holds a state, not the entries that are
+    /// kept for peers.
     start: Snapshot,
     entries: VecDeque<Entry>,
     entries_bytes: u64,
     /// Entries up to this one need not be kept.
     forget_to: u64,
-    /// After the entries applied so far, without its data.
+    /// After the applied entries, without its data.
     pub applied: Snapshot,
     pub state: M,
 }
@@ -105,9 +104,9 @@ struct Replayed<M> {
     entries: VecDeque<Entry>,
     state: M,
     state_bytes: usize,
-    /// The state that comes in parts.
+    /// The state that is being read in parts.
     begun: Option<Begun<M>>,
-    /// What was before it is gone: it must become whole.
+    /// Everything before it is gone, so it must be complete.
     lacks_state: bool,
     unreadable: Option<String>,
 }
@@ -127,7 +126,7 @@ impl<M: StateMachine> Begun<M> {
         }
     }
 
-    /// False: this is no part of such a state.
+    /// Returns false if this is not a part of such a state.
     fn add(&mut self, part: &[u8]) -> bool {
         self.len_bytes += part.len();
         part.is_empty() || self.state.restore_part(part)
@@ -141,7 +140,7 @@ impl<M: StateMachine> Replayed<M> {
             Ok(Record::Hard(term, vote, commit)) => {
                 (self.hard.term, self.hard.vote, self.hard.commit) = (term, vote, commit);
             }
-            // A journal that was being rewritten when its host died repeats entries; what follows them counts.
+            // A journal that was being rewritten when its host failed repeats entries; those after them count.
             Ok(Record::Entry(entry)) if self.has(&entry) => {}
             Ok(Record::Entry(entry)) => replace_from(&mut self.entries, &self.start, entry),
             Ok(Record::Snapshot(mut snapshot)) => {
@@ -186,22 +185,22 @@ impl<M: StateMachine> Replayed<M> {
         self.lacks_state = false;
     }
 
-    /// Of one index and term there is one entry, and one sequence of entries before it.
+    /// For each index and term there is only one entry, and only one sequence of entries before it.
     fn has(&self, entry: &Entry) -> bool {
         let at = entry.index.checked_sub(self.start.index + 1);
         let known = at.and_then(|at| self.entries.get(at as usize));
         known.is_some_and(|known| known.term == entry.term)
     }
 
-    /// The commit index is written apart from state and entries. What the state holds is decided; entries that are not there
-    /// are not.
+    /// The commit index is written separately from state and entries. What the state contains is decided; missing
+    /// entries are not.
     fn bound_commit(&mut self) {
         let last = self.start.index + self.entries.len() as u64;
         self.hard.commit = self.hard.commit.clamp(self.start.index, last);
     }
 }
 
-/// Append an entry; those it replaces were never committed.
+/// Append an entry; the entries that it replaces were never committed.
 fn replace_from(entries: &mut VecDeque<Entry>, start: &Snapshot, entry: Entry) {
     let kept = entry.index.saturating_sub(start.index + 1) as usize;
     assert!(kept <= entries.len(), "a log has no holes");
@@ -214,7 +213,7 @@ fn encode(record: &Record) -> Vec<u8> {
 }
 
 impl<M: StateMachine> Log<M> {
-    /// Open a log, or begin one under the id given.
+    /// Open a log, or create one with the given id.
     pub fn open(storage: Box<dyn Storage>, new_peer: u64) -> Result<Log<M>, JournalError> {
         let mut replayed = Replayed::<M>::default();
         let mut take = |record: &[u8]| replayed.take(record);
@@ -236,7 +235,7 @@ impl<M: StateMachine> Log<M> {
         Ok(Self::with(Some(journal), peer, replayed))
     }
 
-    /// Begin a log that is forgotten with its process.
+    /// Create a log that is lost with its process.
     pub fn in_memory(peer: u64) -> Log<M> {
         Self::with(None, peer, Replayed::default())
     }
@@ -271,30 +270,30 @@ impl<M: StateMachine> Log<M> {
         self.peer
     }
 
-    /// Is it in a group, or waiting to be taken into one?
+    /// Whether it belongs to a group, as opposed to waiting to be added to one.
     pub fn is_in_group(&self) -> bool {
         self.start.index > 0
     }
 
-    /// Commands behind the last entry that is applied.
+    /// Commands after the last applied entry.
     pub fn unapplied(&self) -> impl Iterator<Item = Proposed<'_>> {
         self.entries.range(self.done()..).filter_map(Entry::command)
     }
 
-    /// While another node's state is being written, what follows it is written after it.
+    /// While another node's state is being written, later records are written after it.
     fn note(&mut self, record: impl FnOnce() -> Record) {
         if let Some(journal) = self.journal.as_mut().filter(|_| !self.is_installing) {
             journal.append(&encode(&record()));
         }
     }
 
-    /// Begin a new group's log with this snapshot of nothing. Durable after the next commit.
+    /// Begin a new group's log with this empty snapshot. Durable after the next commit.
     pub fn begin(&mut self, snapshot: Snapshot) {
         self.note(|| Record::Snapshot(snapshot.clone()));
         self.set(snapshot, M::default());
     }
 
-    /// Set everything to another node's state. Durable once [`Log::commit`] says so.
+    /// Replace everything with another node's state. Durable when [`Log::commit`] returns true.
     pub fn install(&mut self, snapshot: Snapshot, state: M) {
         self.stop_rewriting();
         if !self.is_installing {
@@ -336,7 +335,7 @@ impl<M: StateMachine> Log<M> {
         self.note_hard();
     }
 
-    /// A commit index need not be durable: it is found again.
+    /// The commit index need not be durable: it is determined again.
     pub fn set_commit(&mut self, commit: u64) {
         self.hard.commit = commit;
         self.note_hard();
@@ -347,7 +346,7 @@ impl<M: StateMachine> Log<M> {
         self.note(|| Record::Hard(term, vote, commit));
     }
 
-    /// Make everything durable. False: another node's state is written by slices, and this was one of them.
+    /// Make everything durable. Returns false if another node's state is being written in slices and more remain.
     pub fn commit(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
         if self.is_installing {
             if self.rewriting.is_none() {
@@ -362,7 +361,7 @@ impl<M: StateMachine> Log<M> {
         Ok(true)
     }
 
-    /// Do the next slice of what keeps log and journal short. With `holds` the entries stay for a peer.
+    /// Do the next slice of compaction. With `holds`, entries are kept for a peer.
     pub fn compact(&mut self, tuning: &Tuning, holds: bool) -> Result<(), StorageError> {
         self.release(tuning.slice_bytes);
         self.remove_files()?;
@@ -372,7 +371,7 @@ impl<M: StateMachine> Log<M> {
         }
         self.forget_entries();
         if self.journal.is_some() && self.rewriting.is_none() {
-            // What is written in all is twice the entries at most.
+            // The total written is at most twice the entries.
             if self.written.entries < long || self.written.bytes < self.snapshot_bytes {
                 return Ok(());
             }
@@ -382,14 +381,14 @@ impl<M: StateMachine> Log<M> {
         Ok(())
     }
 
-    /// Does [`Log::compact`] or [`Log::commit`] have more to do at once?
+    /// Whether [`Log::compact`] or [`Log::commit`] has more to do at once.
     pub fn has_work(&self) -> bool {
         let has_forgotten = self.journal.as_ref().is_some_and(Journal::has_forgotten);
         let has_entries = self.start.index < self.forget_to;
         self.rewriting.is_some() || !self.released.is_empty() || has_forgotten || has_entries
     }
 
-    /// A state that nobody needs is released as it would be written.
+    /// Release unneeded states at the rate at which they would be written.
     fn release(&mut self, slice_bytes: usize) {
         let wanted = self.wanted.get_mut().drain(..);
         self.released.extend(wanted.map(|(_, _, state)| state));
@@ -401,14 +400,14 @@ impl<M: StateMachine> Log<M> {
         }
     }
 
-    /// The state after this entry, for a message to this peer which is about to leave.
+    /// The state after this entry, for a message to this peer that is about to be sent.
     pub fn take_wanted(&mut self, to: u64, index: u64) -> Option<M::Frozen> {
         let wanted = self.wanted.get_mut();
         let at = wanted.iter().position(|w| (w.0, w.1) == (to, index))?;
         Some(wanted.swap_remove(at).2)
     }
 
-    /// This state is not needed any more.
+    /// This state is no longer needed.
     pub fn give_back(&mut self, state: M::Frozen) {
         self.released.push(state);
     }
@@ -426,12 +425,12 @@ impl<M: StateMachine> Log<M> {
             .extend(rewriting.map(|rewriting| rewriting.state));
     }
 
-    /// Entries that are applied.
+    /// Number of applied entries in `entries`.
     pub fn done(&self) -> usize {
         (self.applied.index - self.start.index) as usize
     }
 
-    /// Bytes of all entries that are kept.
+    /// Bytes of all entries kept.
     pub fn entries_bytes(&self) -> u64 {
         self.entries_bytes
     }
@@ -450,8 +449,8 @@ impl<M: StateMachine> Log<M> {
         self.start = start;
     }
 
-    /// Begin the journal anew with the state after the entries that are applied. Until it is whole, what the journal held
-    /// before counts; entries behind another node's state do not follow that.
+    /// Start to rewrite the journal with the state after the applied entries. Until it is complete, the previous
+    /// contents of the journal count; entries after another node's state do not follow those.
     fn begin_rewriting(&mut self) -> Result<(), StorageError> {
         let written = match self.is_installing {
             true => self.entries.len(),
@@ -488,7 +487,7 @@ impl<M: StateMachine> Log<M> {
         Ok(())
     }
 
-    /// Write the next bytes of the state. Is all written? After an error it is begun again later.
+    /// Write the next bytes of the state. Returns whether all are written. After an error it is started again later.
     fn write_slice(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
         let written = self.try_write_slice(slice_bytes);
         if !matches!(written, Ok(false)) {

@@ -1,13 +1,13 @@
-//! Raft's messages and entries as this crate writes them, to the network and to the disk.
+//! This crate's encoding of Raft's messages and entries, for the network and the disk.
 //!
-//! The library's own encoding is protobuf 2, whose parser can be made to overflow its stack by what it
-//! is fed (RUSTSEC-2024-0437); nothing that comes from outside is given to it.
+//! The library's own encoding is protobuf 2, whose parser can be made to overflow its stack by crafted input
+//! (RUSTSEC-2024-0437); no external input is passed to it.
 
 use bytes::Bytes;
 use raft::eraftpb as pb;
 use serde::{Deserialize, Serialize};
 
-/// What an entry counts besides its data and its context, about.
+/// Approximate size of an entry besides its data and context.
 const ENTRY_SIZE_BYTES: u64 = 32;
 
 /// An entry of the log.
@@ -20,42 +20,42 @@ pub(crate) struct Entry {
     pub context: Bytes,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Command,
     Voters,
 }
 
-/// Who votes, and who listens only.
+/// The voters and the learners, which do not vote.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Peers {
     pub voters: Vec<u64>,
     pub learners: Vec<u64>,
 }
 
-/// The state after an entry, instead of all entries up to it.
+/// The state after an entry, in place of all entries up to it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     pub index: u64,
     pub term: u64,
     pub peers: Peers,
-    /// In a message: a part of the state.
+    /// In a message: part of the state.
     pub data: Bytes,
 }
 
-/// A command in a log, or on its way to one.
+/// A command in a log, or in flight to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposed<'a> {
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: u64,
     /// The term in which it was proposed.
     pub term: u64,
-    /// As it was proposed.
+    /// The command as proposed.
     pub command: &'a [u8],
 }
 
-/// A message between two peers. Opaque: it is made by one [`super::RaftNode`] for another.
+/// A message between two peers. Opaque: one [`super::RaftNode`] creates it for another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RaftMessage {
     kind: u8,
@@ -70,9 +70,10 @@ pub struct RaftMessage {
     commit: u64,
     commit_term: u64,
     snapshot: Option<Snapshot>,
-    /// Of parts of a snapshot and their answers: which transfer they belong to. A leader uses no number twice in its term.
+    /// For parts of a snapshot and their answers: the transfer that they belong to. A leader never reuses a number in
+    /// its term.
     transfer: u64,
-    /// Of a part of a snapshot its number; of an acknowledgement that of the part which is next.
+    /// For a part of a snapshot: its number. For an acknowledgement: the number of the next part.
     part: u64,
     is_last_part: bool,
     request_snapshot: u64,
@@ -82,7 +83,7 @@ pub struct RaftMessage {
     priority: i64,
 }
 
-/// Terms and indexes are below this: no log gets so far. Higher ones would overflow.
+/// Terms and indexes are below this: no log gets that far. Higher ones would overflow.
 const NUMBER_END: u64 = 1 << 62;
 
 /// Kinds of messages by their number on the wire.
@@ -104,7 +105,7 @@ const KINDS: [pb::MessageType; 15] = [
     pb::MessageType::MsgRequestPreVoteResponse,
 ];
 
-/// Parts of a snapshot were taken, or refused. The library knows nothing of parts.
+/// Parts of a snapshot were accepted or refused. The library does not know about parts.
 const PARTS_TAKEN: u8 = KINDS.len() as u8;
 
 impl Entry {
@@ -121,7 +122,7 @@ impl Entry {
         }
     }
 
-    /// If it is a command.
+    /// The command, if the entry is one.
     pub fn command(&self) -> Option<Proposed<'_>> {
         (self.kind == Kind::Command).then_some(Proposed {
             index: self.index,
@@ -130,7 +131,7 @@ impl Entry {
         })
     }
 
-    /// What it counts where messages are limited.
+    /// Its size where messages are limited.
     pub fn size_bytes(&self) -> u64 {
         ENTRY_SIZE_BYTES + (self.data.len() + self.context.len()) as u64
     }
@@ -167,7 +168,7 @@ impl Peers {
 }
 
 impl Snapshot {
-    /// Can it be installed, if its parts can?
+    /// Whether it can be installed, provided that its parts can.
     pub fn is_sound(&self) -> bool {
         let Peers { voters, learners } = &self.peers;
         let mut ids = [&voters[..], &learners[..]].concat();
@@ -209,17 +210,17 @@ impl Snapshot {
 }
 
 impl RaftMessage {
-    /// The commands that it brings.
+    /// The commands in the message.
     pub fn proposed(&self) -> impl Iterator<Item = Proposed<'_>> {
         self.entries.iter().filter_map(Entry::command)
     }
 
-    /// The same: their places in the log, and what they are.
+    /// The same as pairs of index and command.
     pub fn commands(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.proposed().map(|p| (p.index, p.command))
     }
 
-    /// The last entry of the snapshot that it brings, if it does.
+    /// The last entry of the snapshot in the message, if there is one.
     pub fn snapshot_index(&self) -> Option<u64> {
         self.snapshot.as_ref().map(|snapshot| snapshot.index)
     }
@@ -249,9 +250,9 @@ impl RaftMessage {
         })
     }
 
-    /// Can a peer with a sound log have said this to one whose log ends with `last`? The library ends the
-    /// process over some of what such a peer cannot say. Kinds that peers do not use here are not sound:
-    /// the library would give the data of a forwarded proposal to its own parser.
+    /// Whether a peer with an intact log can have sent this to a peer whose log ends with `last`. The library ends the
+    /// process on some messages that such a peer cannot send. Kinds that peers do not use here are rejected: the
+    /// library would pass the data of a forwarded proposal to its own parser.
     pub(super) fn is_sound(&self, last: u64) -> bool {
         use pb::MessageType as Type;
         let numbers = [
@@ -285,7 +286,7 @@ impl RaftMessage {
         }
     }
 
-    /// Each entry follows the one before.
+    /// Whether each entry follows the one before.
     fn continues(&self) -> bool {
         let mut before = (self.index, self.log_term);
         self.entries.iter().all(|entry| {
@@ -295,7 +296,7 @@ impl RaftMessage {
         })
     }
 
-    /// Does it carry a part of a state?
+    /// Whether it carries a part of a state.
     pub fn has_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
@@ -304,7 +305,7 @@ impl RaftMessage {
         self.term
     }
 
-    /// The part of a snapshot that it brings, the part's number, and whether that is the last one.
+    /// The part of a snapshot in the message, the part's number, and whether it is the last one.
     pub(crate) fn part(&self) -> Option<(&Snapshot, u64, bool)> {
         let snapshot = self.snapshot.as_ref()?;
         Some((snapshot, self.part, self.is_last_part))
@@ -332,7 +333,7 @@ impl RaftMessage {
         message
     }
 
-    /// The answer to a part: all before this one were taken.
+    /// The answer to a part: all parts before `next` were accepted.
     pub(crate) fn parts_taken(&self, next: u64) -> RaftMessage {
         RaftMessage {
             kind: PARTS_TAKEN,
@@ -360,7 +361,7 @@ impl RaftMessage {
         self.kind == PARTS_TAKEN
     }
 
-    /// The answer to a part that is of no use to its receiver.
+    /// The answer to a part that its receiver cannot use.
     pub(crate) fn parts_refused(&self) -> RaftMessage {
         RaftMessage {
             reject: true,
@@ -368,14 +369,14 @@ impl RaftMessage {
         }
     }
 
-    /// If it answers parts: of which transfer, and which part is next; `None` if they are refused.
+    /// If it answers parts: the transfer, and the next part; `None` instead of the part if they are refused.
     pub(crate) fn answered_parts(&self) -> Option<(u64, Option<u64>)> {
         let next = (!self.reject).then_some(self.part);
         self.is_part_acknowledgement()
             .then_some((self.transfer, next))
     }
 
-    /// `None`: of a kind that peers do not send.
+    /// `None` for a kind that peers do not send.
     pub(crate) fn into_raft(self) -> Option<pb::Message> {
         let mut message = pb::Message::default();
         message.set_msg_type(*KINDS.get(usize::from(self.kind))?);

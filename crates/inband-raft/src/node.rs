@@ -1,9 +1,9 @@
-//! A node's part in Raft, sans-I/O except for its own disk: messages and time in, messages and
-//! what was applied out. Nothing leaves before what it rests on is synced.
+//! A Raft node, sans-I/O except for its own disk: messages and time in, messages and applied commands out. Nothing is
+//! sent before the data that it depends on is synced.
 //!
-//! A peer of the group is a *log*, not a host: its raft id is drawn when the log is begun and is in its
-//! first record. So a host that has lost its log comes back under another id, which has no vote until
-//! the group takes it in, and nobody ever votes twice (schedules.md, 5).
+//! A peer of the group is a *log*, not a host: its raft id is drawn when the log is created, and is in its first
+//! record. So a host that has lost its log comes back with another id, which has no vote until the group adds it, and
+//! no host ever votes twice (schedules.md, 5).
 
 use inband_storage::{JournalError, Storage, StorageError};
 use raft::eraftpb as pb;
@@ -19,45 +19,44 @@ use transfers::Behind;
 
 mod transfers;
 
-/// Names a host in its group, for as long as the group lives.
+/// Identifies a host in its group, for the lifetime of the group.
 pub type NodeId = u8;
 
-/// The log of a new group begins behind this entry, so that every further peer gets a snapshot.
+/// The log of a new group begins after this entry, so that every further peer gets a snapshot.
 const FIRST_INDEX: u64 = 1;
 
 /// Why a node cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub enum RaftError {
-    /// Its log.
+    /// The log is damaged or inaccessible.
     #[error("raft log: {0}")]
     Journal(#[from] JournalError),
-    /// Its disk.
+    /// The disk failed.
     #[error("raft log: {0}")]
     Storage(#[from] StorageError),
-    /// The library.
+    /// The library reported an error.
     #[error("raft: {0}; please report this")]
     Raft(#[from] raft::Error),
     /// The log belongs to another node.
     #[error("the raft log is that of node {found}, this is node {node}; is host.state_dir right?")]
     OtherNode {
-        /// This node.
         node: NodeId,
-        /// Whose log it is.
+        /// The node that the log belongs to.
         found: NodeId,
     },
 }
 
-/// The node of a raft id.
+/// The node with this raft id.
 pub fn node_of(raft_id: u64) -> NodeId {
     (raft_id & 0xff) as NodeId
 }
 
-/// A raft id of a node from a number drawn at random.
+/// A raft id for a node, from a random number.
 pub fn raft_id(node: NodeId, random: u64) -> u64 {
     (random & !0xff) | u64::from(node)
 }
 
-/// A change of who votes; in the context of its entry.
+/// A change of the voters, in the context of its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum VoterChange {
     Learn(u64),
@@ -68,24 +67,24 @@ enum VoterChange {
 /// A command that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied<O> {
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: u64,
     /// The term in which it was proposed.
     pub term: u64,
-    /// What its proposer named it.
+    /// The ticket given by its proposer.
     pub ticket: u64,
-    /// What came of it.
+    /// Its result.
     pub output: O,
 }
 
-/// What came of handling events.
+/// The result of handling events.
 #[derive(Debug)]
 pub struct Outcome<O> {
-    /// To be sent.
+    /// Messages to send.
     pub messages: Vec<RaftMessage>,
-    /// In order.
+    /// Applied commands, in order.
     pub applied: Vec<Applied<O>>,
-    /// A majority has confirmed since [`RaftNode::confirm`] was given these numbers that this node leads.
+    /// Numbers given to [`RaftNode::confirm`] for which a majority has since confirmed that this node leads.
     pub confirmed: Vec<u64>,
 }
 
@@ -99,29 +98,29 @@ impl<O> Default for Outcome<O> {
     }
 }
 
-/// See the module.
 pub struct RaftNode<M: StateMachine> {
     raw: RawNode<Log<M>>,
     tuning: Tuning,
-    /// Written but not yet synced; nothing else is done meanwhile.
+    /// Written but not synced yet; nothing else is done meanwhile.
     unsynced: Option<raft::Ready>,
-    /// Another node's state is being written, a slice with each call.
+    /// Another node's state is being written, one slice per call.
     is_installing: bool,
     sending: Vec<Sending<M::Frozen>>,
-    /// Snapshots that were begun to be sent.
+    /// Number of snapshot transfers started.
     transfers: u64,
     receiving: Option<Receiving<M>>,
-    /// The state of the snapshot that the library has.
+    /// The state of the snapshot that was passed to the library.
     received: Option<(u64, M)>,
-    /// Peers that have got all of a snapshot, and the ticks until the library asks what they lack.
+    /// Peers that have received a whole snapshot, and the ticks until the library asks what they lack.
     snapshots: Vec<(u64, usize)>,
     behind: Vec<Behind>,
-    /// To be sent with the next call of [`RaftNode::advance`].
+    /// To be sent at the next call of [`RaftNode::advance`].
     outgoing: Vec<RaftMessage>,
 }
 
 impl<M: StateMachine> RaftNode<M> {
-    /// Open the log in `storage`, which is its own, or begin one: then `random` decides its id.
+    /// Open the log in `storage`, which must be used for nothing else, or create one; a new log gets its id from
+    /// `random`.
     pub fn open(
         storage: Box<dyn Storage>,
         node: NodeId,
@@ -136,15 +135,15 @@ impl<M: StateMachine> RaftNode<M> {
         Self::with(log, tuning)
     }
 
-    /// Begin a log that is forgotten with its process: the next one has another id.
+    /// Create a log that is lost with its process: the next one has a different id.
     pub fn in_memory(node: NodeId, random: u64, tuning: Tuning) -> Result<RaftNode<M>, RaftError> {
         Self::with(Log::in_memory(raft_id(node, random)), tuning)
     }
 
-    /// Begin a group with this log as its only voter.
+    /// Found a group with this log as its only voter.
     ///
     /// # Panics
-    /// If it is in a group already.
+    /// If it belongs to a group already.
     pub fn found(self) -> Result<RaftNode<M>, RaftError> {
         assert!(!self.is_in_group(), "this log is in a group already");
         let tuning = self.tuning;
@@ -202,50 +201,50 @@ impl<M: StateMachine> RaftNode<M> {
         self.raw.raft.id
     }
 
-    /// Has it been taken into a group, ever?
+    /// Whether it has ever been added to a group.
     pub fn is_in_group(&self) -> bool {
         self.raw.store().is_in_group()
     }
 
-    /// Does it lead the group?
+    /// Whether it leads the group.
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// Who leads the group, as far as known here.
+    /// The leader of the group, as far as known.
     pub fn leader(&self) -> Option<NodeId> {
         let leader = self.raw.raft.leader_id;
         (leader != 0).then(|| node_of(leader))
     }
 
-    /// The term.
     pub fn term(&self) -> u64 {
         self.raw.raft.term
     }
 
-    /// Raft ids of those that vote, and of those that do not yet.
+    /// Raft ids of the voters, and of the learners, which do not vote yet.
     pub fn peers(&self) -> (Vec<u64>, Vec<u64>) {
         let peers = &self.raw.store().applied.peers;
         (peers.voters.clone(), peers.learners.clone())
     }
 
-    /// All of them.
+    /// Voters and learners.
     pub fn all_peers(&self) -> impl Iterator<Item = u64> + '_ {
         let peers = &self.raw.store().applied.peers;
         peers.voters.iter().chain(&peers.learners).copied()
     }
 
-    /// The state after all commands applied here.
+    /// The state after all applied commands.
     pub fn state(&self) -> &M {
         &self.raw.store().state
     }
 
-    /// Index of the last entry applied here.
+    /// Index of the last applied entry.
     pub fn applied(&self) -> u64 {
         self.raw.store().applied.index
     }
 
-    /// Everything proposed before this node became the leader is applied here: what it says is the case.
+    /// Whether everything proposed before this node became the leader has been applied here, so that its state is
+    /// current.
     pub fn is_up_to_date(&self) -> bool {
         let raft = &self.raw.raft;
         self.is_leader()
@@ -260,26 +259,26 @@ impl<M: StateMachine> RaftNode<M> {
         self.raw.raft.raft_log.last_index()
     }
 
-    /// Term of the entry at this index of its log, if it is still there.
+    /// Term of the entry at this index of its log, if it is still held.
     pub fn term_at(&self, index: u64) -> Option<u64> {
         let term = self.raw.raft.raft_log.term(index).ok();
         term.filter(|term| *term > 0)
     }
 
-    /// Commands of its log that are durable and not applied here.
+    /// Commands in its log that are durable and not applied.
     pub fn unapplied(&self) -> impl Iterator<Item = Proposed<'_>> {
         self.raw.store().unapplied()
     }
 
-    /// Up to which entry a peer's log is known to equal that of this node, which leads.
+    /// The index up to which a peer's log is known to match that of this node, if it leads.
     pub fn matched(&self, peer: u64) -> Option<u64> {
         let leads = self.is_leader();
         let progress = self.raw.raft.prs().get(peer).filter(|_| leads);
         progress.map(|progress| progress.matched)
     }
 
-    /// Take the entries up to this one as committed, because the leader of `term` said so. False, and
-    /// nothing happens, if the log has no entry of that term there: then it may have others before it.
+    /// Treat the entries up to this one as committed, because the leader of `term` said so. Returns false, without any
+    /// effect, if the log has no entry of that term there: it may have different entries before it.
     pub fn commit_to(&mut self, index: u64, term: u64) -> bool {
         if self.is_stalled() || self.term_at(index) != Some(term) {
             return false;
@@ -327,13 +326,13 @@ impl<M: StateMachine> RaftNode<M> {
             return;
         }
         if let Some(message) = message.into_raft() {
-            // A message of somebody who is no peer, or out of date, is dropped by the library.
+            // The library drops messages from senders that are not peers, or are out of date.
             let _ = self.raw.step(message);
         }
     }
 
-    /// Propose a command, named by a ticket. False if this is not the leader: nothing happens then.
-    /// Otherwise it may be applied, or not: an election can come between.
+    /// Propose a command, identified by a ticket. Returns false, without any effect, if this node is not the leader.
+    /// Otherwise the command may or may not be applied: there can be an election in between.
     pub fn propose(&mut self, ticket: u64, command: &M::Command<'_>) -> bool {
         if !self.is_leader() || self.is_stalled() {
             return false;
@@ -344,15 +343,15 @@ impl<M: StateMachine> RaftNode<M> {
             .is_ok()
     }
 
-    /// Let another voter lead.
+    /// Transfer leadership to another voter.
     pub fn hand_over(&mut self, to: u64) {
         if self.is_leader() && !self.is_stalled() {
             self.raw.transfer_leader(to);
         }
     }
 
-    /// One step towards `wanted` as the voters, if this is the leader and no step is under way. A new
-    /// peer first listens, and votes when it has the log.
+    /// Take one step towards `wanted` as the set of voters, if this is the leader and no step is in progress. A new
+    /// peer is first a learner, and votes once it has the log.
     pub fn steer_voters(&mut self, wanted: &[u64]) {
         let raft = &self.raw.raft;
         if !self.is_up_to_date() || raft.has_pending_conf() || self.is_stalled() {
@@ -372,7 +371,7 @@ impl<M: StateMachine> RaftNode<M> {
             }
         }
         let context = postcard::to_stdvec(&change).expect("a change can always be written");
-        // Refused only if another change is under way: it is tried again.
+        // Refused only if another change is in progress: it is retried.
         let _ = self.raw.propose_conf_change(context, into_raft(change));
     }
 
@@ -390,7 +389,7 @@ impl<M: StateMachine> RaftNode<M> {
             return Some(VoterChange::Vote(*id));
         }
         let known = |id: &u64| voters.contains(id) || learners.contains(id);
-        // Another log of a node that is a voter already: the old one has gone, or soon will.
+        // Another log of a node that is a voter already: the old one is gone, or soon will be.
         let replaces = |id: u64| voters.iter().find(|v| node_of(**v) == node_of(id)).copied();
         if let Some(new) = wanted.iter().find(|id| !known(id)) {
             return match replaces(*new) {
@@ -404,8 +403,8 @@ impl<M: StateMachine> RaftNode<M> {
         others_follow.then_some(VoterChange::Leave(*surplus))
     }
 
-    /// Do what is to be done: sync, send, apply. To be called after every event. If the disk takes
-    /// nothing, everything waits, and the next call tries again.
+    /// Sync, send and apply what is pending. Must be called after every event. If the disk accepts no writes,
+    /// everything waits, and the next call retries.
     pub fn advance(&mut self) -> Result<Outcome<M::Output>, RaftError> {
         let mut outcome = Outcome {
             messages: std::mem::take(&mut self.outgoing),
@@ -436,18 +435,18 @@ impl<M: StateMachine> RaftNode<M> {
         self.drop_received();
         self.send_part(&mut outcome);
         let (tuning, holds) = (self.tuning, self.holds_entries());
-        // A log that could not be shortened now is shortened after the next command.
+        // A log that could not be compacted now is compacted after the next command.
         let _ = self.raw.mut_store().compact(&tuning, holds);
         Ok(outcome)
     }
 
-    /// Is there a slice of a state to be written, so that [`RaftNode::advance`] has something to do at once?
+    /// Whether a slice of a state remains to be written, so that [`RaftNode::advance`] has something to do at once.
     pub fn has_work(&self) -> bool {
         let may_send = self.sending.iter().any(Sending::has_room);
         self.is_installing || !self.is_stalled() && (may_send || self.raw.store().has_work())
     }
 
-    /// Give what must be durable to the log; it is not synced yet.
+    /// Pass what must be durable to the log; it is not synced yet.
     fn write(&mut self) -> raft::Ready {
         let ready = self.raw.ready();
         let log = self.raw.mut_store();
@@ -467,7 +466,7 @@ impl<M: StateMachine> RaftNode<M> {
         ready
     }
 
-    /// It is durable: send and apply.
+    /// The data is durable: send and apply.
     fn finish(
         &mut self,
         mut ready: raft::Ready,
@@ -499,8 +498,8 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// The library sends nothing more to a peer until it hears, from the peer or from here, that a snapshot
-    /// has arrived. Told so after a while, it asks, and a snapshot that was lost is sent again.
+    /// The library sends nothing more to a peer until it learns, from the peer or from here, that a snapshot has
+    /// arrived. Told so after a while, it asks, and a snapshot that was lost is sent again.
     fn follow_up_snapshots(&mut self) {
         let is_due = |(_, ticks): &(u64, usize)| *ticks == 0;
         let due: Vec<u64> = self
@@ -548,8 +547,8 @@ impl<M: StateMachine> RaftNode<M> {
         })
     }
 
-    /// The library draws the time to an election from the thread's generator, which no simulator can
-    /// repeat. Drawn here from id and term, it differs as much.
+    /// The library draws the election timeout from the thread's generator, which a simulator cannot reproduce. Deriving
+    /// it from id and term spreads it as well.
     fn spread_elections(&mut self) {
         let term = self.term().to_be_bytes();
         let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&term, self.id());

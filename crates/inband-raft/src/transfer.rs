@@ -1,6 +1,6 @@
-//! Snapshots on their way between two nodes, in numbered parts: a whole state would hold up sender, link and receiver.
-//! The receiver keeps parts that overtake others, and acknowledges with the number of the next one that it lacks. Every part is a message of
-//! the library's kind MsgSnapshot; the library is given the last one only.
+//! Snapshots in transit between two nodes, in numbered parts: a whole state would block sender, link and receiver. The
+//! receiver keeps parts that overtake others, and acknowledges with the number of the next one that it lacks. Every
+//! part is a message of the library's kind MsgSnapshot; only the last one is passed to the library.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,22 +9,22 @@ use bytes::Bytes;
 use crate::machine::{Frozen, StateMachine};
 use crate::message::{RaftMessage, Snapshot};
 
-/// Parts on their way to one peer.
+/// Parts in flight to one peer.
 pub(crate) const WINDOW_PARTS: usize = 4;
-/// Parts that are not acknowledged for so many ticks are sent again.
+/// Parts that are unacknowledged for this many ticks are retransmitted.
 const RESEND_TICKS: usize = 10;
 
 /// A snapshot that is being sent.
 pub(crate) struct Sending<F> {
-    /// The message without a part's data.
+    /// The message, without the data of a part.
     message: RaftMessage,
     frozen: F,
-    /// Parts that are not acknowledged, and the number of the first of them.
+    /// Unacknowledged parts; `first` is the number of the first of them.
     unacknowledged: VecDeque<Bytes>,
     first: u64,
-    /// All parts have been written: the last one is empty.
+    /// All parts have been produced: the last one is empty.
     is_written: bool,
-    /// Ticks since the peer has acknowledged anything new.
+    /// Ticks since the last new acknowledgement.
     silent_ticks: usize,
 }
 
@@ -48,12 +48,12 @@ impl<F: Frozen> Sending<F> {
         self.frozen
     }
 
-    /// May the next part leave?
+    /// Whether the next part may be sent.
     pub fn has_room(&self) -> bool {
         !self.is_written && self.unacknowledged.len() < WINDOW_PARTS
     }
 
-    /// Write the next part.
+    /// Produce the next part.
     pub fn next(&mut self, len_bytes: usize) -> RaftMessage {
         let part = self.frozen.next_part(len_bytes);
         self.is_written = part.is_none();
@@ -69,12 +69,12 @@ impl<F: Frozen> Sending<F> {
             .with_part(self.first + at as u64, is_last, data)
     }
 
-    /// Which transfer it is.
+    /// Number of the transfer.
     pub fn number(&self) -> u64 {
         self.message.transfer()
     }
 
-    /// The peer waits for the part of this number.
+    /// The peer has acknowledged all parts before `next`.
     pub fn acknowledged(&mut self, next: u64) {
         let end = self.first + self.unacknowledged.len() as u64;
         if (self.first + 1..=end).contains(&next) {
@@ -84,12 +84,12 @@ impl<F: Frozen> Sending<F> {
         }
     }
 
-    /// Has the peer got everything?
+    /// Whether the peer has received everything.
     pub fn is_done(&self) -> bool {
         self.is_written && self.unacknowledged.is_empty()
     }
 
-    /// A tick of the clock. What is to be sent again goes to `out`.
+    /// A clock tick. Retransmissions are added to `out`.
     pub fn tick(&mut self, out: &mut Vec<RaftMessage>) {
         self.silent_ticks += 1;
         if self.silent_ticks % RESEND_TICKS == 0 {
@@ -97,7 +97,7 @@ impl<F: Frozen> Sending<F> {
         }
     }
 
-    /// Has the peer been silent for so long that it is given up?
+    /// Whether the peer has been silent for so long that the transfer is abandoned.
     pub fn is_given_up(&self, wait_ticks: usize) -> bool {
         self.silent_ticks > wait_ticks.max(RESEND_TICKS)
     }
@@ -110,15 +110,15 @@ pub(crate) struct Receiving<M> {
     transfer: u64,
     snapshot: Snapshot,
     pub state: M,
-    /// The part that it waits for.
+    /// The next part expected.
     pub next: u64,
-    /// Parts that have overtaken it, and whether each is the last one.
+    /// Parts that arrived early, and whether each is the last one.
     early: BTreeMap<u64, (Bytes, bool)>,
     pub silent_ticks: usize,
 }
 
 impl<M: StateMachine> Receiving<M> {
-    /// Begin with the first part of a snapshot.
+    /// Start with the first part of a snapshot.
     pub fn new(message: &RaftMessage, snapshot: &Snapshot) -> Receiving<M> {
         Receiving {
             from: message.from,
@@ -132,13 +132,13 @@ impl<M: StateMachine> Receiving<M> {
         }
     }
 
-    /// Was it begun after the transfer of this message?
+    /// Whether it was started after the transfer of this message.
     pub fn is_later_than(&self, message: &RaftMessage) -> bool {
         (self.from, self.term) == (message.from, message.term())
             && self.transfer > message.transfer()
     }
 
-    /// Take a part. True: it was the last one that was missing. `None`: it is damaged.
+    /// Accept a part. Returns true if it was the last missing one, `None` if it is damaged.
     pub fn take(&mut self, number: u64, is_last: bool, data: &Bytes) -> Option<bool> {
         if (self.next..self.next + WINDOW_PARTS as u64).contains(&number) {
             self.early.insert(number, (data.clone(), is_last));
@@ -156,7 +156,7 @@ impl<M: StateMachine> Receiving<M> {
         Some(false)
     }
 
-    /// Is it of the same transfer? Another one of the same snapshot may have other parts.
+    /// Whether it belongs to the same transfer. Another transfer of the same snapshot may be split differently.
     pub fn is_of(&self, message: &RaftMessage, snapshot: &Snapshot) -> bool {
         (self.from, self.term, self.transfer) == (message.from, message.term(), message.transfer())
             && self.snapshot == snapshot.without_data()

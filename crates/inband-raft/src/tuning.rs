@@ -1,40 +1,40 @@
-//! Times and limits of a group, chosen by who uses it.
+//! Times and limits of a group, chosen by its user.
 
 use serde::Serialize;
 
-/// See the module. A tick is as long as its caller's clock makes it.
+/// The caller's clock determines the length of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Tuning {
     /// Ticks between two heartbeats of a leader.
     pub heartbeat_ticks: usize,
-    /// A follower that has heard nothing for this many ticks, and up to twice as many, stands for election.
+    /// A follower that has heard nothing for this many ticks, up to twice as many, starts an election.
     pub election_ticks: usize,
-    /// Bytes of entries in one message, about.
+    /// Approximate maximum size of the entries in one message.
     pub append_bytes_max: u64,
-    /// Messages of entries on their way to one peer.
+    /// Most messages with entries in flight to one peer.
     pub appends_max: usize,
-    /// Entries proposed one after the other travel in one message. What was proposed leaves with
-    /// [`crate::RaftNode::advance`], so a burst of proposals before it is one message a peer.
+    /// Consecutively proposed entries are sent in one message. Proposals are sent by [`crate::RaftNode::advance`], so a
+    /// burst of proposals before it is one message per peer.
     pub batch_appends: bool,
-    /// That entries are committed is said with the next entries, or the next heartbeat, not at once: half as many
-    /// messages, where followers learn it in another way or may be late.
+    /// Commits are announced with the next entries or heartbeat, not at once: half as many messages, if followers learn
+    /// of commits in another way or may learn late.
     pub quiet_commits: bool,
-    /// A new peer that lacks at most this many entries is given its vote.
+    /// A new peer that lacks at most this many entries becomes a voter.
     pub caught_up_entries: u64,
-    /// The log is shortened once it has this many applied entries more than it keeps; a journal, once so many entries are
-    /// behind the state that it begins with, and not before they are as long as that state.
+    /// The log is compacted once it has this many applied entries more than it keeps; a journal, once this many entries
+    /// follow its initial state and they are at least as long as that state.
     pub compact_entries: usize,
-    /// The state is written, to the journal or to a peer, in slices of so many bytes: one with each call of
+    /// The state is written, to the journal or to a peer, in slices of this many bytes: one per call of
     /// [`crate::RaftNode::advance`].
     pub slice_bytes: usize,
-    /// Applied entries kept for peers that are behind, in memory: a journal keeps the state instead.
+    /// Applied entries kept in memory for peers that are behind: a journal keeps the state instead.
     pub keep_entries: usize,
-    /// A peer that is silent for so many ticks while it is sent a snapshot is asked again what it lacks.
+    /// A peer that is silent for this many ticks while it is sent a snapshot is asked again what it lacks.
     pub snapshot_wait_ticks: usize,
 }
 
 impl Default for Tuning {
-    /// For a log on a disk that is written seldom.
+    /// For a log on a disk that is written rarely.
     fn default() -> Tuning {
         Tuning {
             heartbeat_ticks: 2,

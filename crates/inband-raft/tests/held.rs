@@ -1,4 +1,4 @@
-//! Entries that are kept for a peer that was sent a snapshot are bounded by their bytes.
+//! Entries kept for a peer that was sent a snapshot are bounded by their size.
 
 use inband_raft::{node_of, OnePart, RaftMessage, RaftNode, StateMachine, Tuning};
 
@@ -19,7 +19,7 @@ const ENTRY_BYTES: usize = 1 << 20;
 /// Of such entries.
 const HELD_MAX: u64 = 256;
 
-/// How many commands were applied.
+/// Number of applied commands.
 #[derive(Default)]
 struct Count(u64);
 
@@ -49,7 +49,8 @@ struct Group {
 }
 
 impl Group {
-    /// One round: all tick, and take what was sent to them in the round before, but for the last one unless it hears.
+    /// One round: all nodes tick and receive what was sent to them in the previous round, except the last node unless
+    /// it hears.
     fn round(&mut self, last_hears: bool) {
         let wanted: Vec<u64> = self.nodes.iter().map(RaftNode::id).collect();
         let count = if last_hears { 3 } else { 2 };
@@ -96,7 +97,7 @@ fn entries_kept_for_a_peer_are_bounded_by_their_bytes() {
         !group.has(sent - 50),
         "it is not kept for a peer that was sent nothing"
     );
-    // It comes back, and stands still while it is sent a snapshot.
+    // It comes back, and is suspended while it is sent a snapshot.
     while !group.network.iter().any(RaftMessage::has_snapshot) {
         group.round(true);
     }

@@ -1,4 +1,4 @@
-//! Logs in memory: strangers, snapshots, early commits, confirmations.
+//! In-memory logs: new peers, snapshots, early commits, confirmations.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl StateMachine for Numbers {
 struct Group {
     rafts: BTreeMap<NodeId, RaftNode<Numbers>>,
     network: Vec<RaftMessage>,
-    /// Nobody hears them, and they hear nobody.
+    /// Nodes that are cut off in both directions.
     cut: Vec<NodeId>,
     confirmed: Vec<(NodeId, u64)>,
     lives: u64,
@@ -166,7 +166,7 @@ fn shortening_the_log_writes_no_state() {
     );
     assert!(group.raft(leader).term_at(last - 60).is_some());
     assert_eq!(written(&mut group), before);
-    // Somebody who was away for long needs it, once.
+    // A node that was away for long needs it, once.
     group.cut = vec![(leader + 1) % 3];
     for turn in 0..10 {
         group.propose(turn * 100..(turn + 1) * 100);
@@ -204,7 +204,7 @@ fn a_lost_snapshot_is_sent_again_but_not_at_once() {
                     continue;
                 }
                 let to = node_of(message.to);
-                // What followed it is of no use alone.
+                // The parts that followed it are useless on their own.
                 let again = message.has_snapshot() && Some(tick) > lost_at;
                 assert!(!again || Some(tick) >= lost_at.map(|at| at + 9), "at once");
                 group.raft(to).on_message(message);

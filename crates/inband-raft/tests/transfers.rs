@@ -1,4 +1,4 @@
-//! Snapshots in many parts, over a network that delays, reorders, and for some time loses messages.
+//! Snapshots in many parts, over a network that delays and reorders messages, and for some time loses them.
 
 use inband_raft::{Frozen, RaftMessage, RaftNode, StateMachine, Tuning};
 
@@ -17,7 +17,7 @@ const TUNING: Tuning = Tuning {
 };
 const NODES: u8 = 5;
 const LOSSY_TICKS: u64 = 100;
-/// Nobody waits for long once nothing is lost any more.
+/// No node waits for long once messages are no longer lost.
 const TICKS: u64 = 350;
 
 /// Numbers, in the order in which they were applied: of the last ones as many as make several parts.
@@ -70,7 +70,7 @@ impl Random {
     }
 }
 
-/// All nodes are taken in, while the leader is written to; the last ones when they come back with other logs, too.
+/// All nodes are added while the leader is written to; the last ones also when they come back with different logs.
 fn play(seed: u64) {
     let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15 + 1);
     let mut network: Vec<(u64, RaftMessage)> = Vec::new();
@@ -86,7 +86,7 @@ fn play(seed: u64) {
     for now in 0..TICKS * 10 {
         let is_lossy = now < LOSSY_TICKS * 10;
         if is_lossy && random.below(300) == 0 {
-            // Only those whose loss the group survives.
+            // Only nodes whose loss the group survives.
             let node = NODES - 1 - random.below(2) as u8;
             nodes[usize::from(node)] = start(node);
         }
@@ -130,7 +130,7 @@ fn all_are_taken_in_over_a_bad_network() {
     (1..200).for_each(play);
 }
 
-/// Five nodes; those that stand still neither hear nor tick.
+/// Five nodes; suspended ones neither receive nor tick.
 struct Standing {
     nodes: Vec<RaftNode<Numbers>>,
     standing: Vec<u8>,
@@ -138,7 +138,8 @@ struct Standing {
 }
 
 impl Standing {
-    /// One round: all that move tick, and take what was sent to them in the round before. `hears` says what arrives.
+    /// One round: all running nodes tick and receive what was sent to them in the previous round. `hears` decides what
+    /// arrives.
     fn round(&mut self, hears: &mut dyn FnMut(&RaftMessage) -> bool) {
         let wanted: Vec<u64> = self.nodes.iter().map(RaftNode::id).collect();
         for message in std::mem::take(&mut self.network) {
@@ -162,8 +163,8 @@ impl Standing {
     }
 }
 
-/// Two peers are sent a snapshot at once. One stands still after some parts, is given up, and is later sent the same
-/// snapshot alone, in parts of other lengths.
+/// Two peers are sent a snapshot at once. One is suspended after some parts, its transfer is abandoned, and it is later
+/// sent the same snapshot alone, in parts of different lengths.
 fn stand_still_in_a_transfer(slow: u8) {
     let start = |node: u8| {
         let random = u64::from(node + 1) << 8;

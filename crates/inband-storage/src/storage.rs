@@ -7,22 +7,14 @@ use std::io;
 pub enum StorageError {
     /// The disk is full, or the quota is used up. Stored data is not affected.
     #[error("{path}: {source}; free some space or raise the quota, then it goes on by itself")]
-    NoSpace {
-        path: String,
-        source: io::Error,
-    },
+    NoSpace { path: String, source: io::Error },
     /// There is no such file.
     #[error("{path}: there is no such file; was the directory changed by hand?")]
-    NotFound {
-        path: String,
-    },
+    NotFound { path: String },
     /// Any other error. After a failed sync, data that was not synced before must not be relied on, even if a later
     /// sync of the same file succeeds: it must be written again.
     #[error("{path}: {source}; check the disk, the mount and the permissions")]
-    Io {
-        path: String,
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
 }
 
 impl StorageError {

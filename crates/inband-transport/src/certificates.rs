@@ -47,16 +47,10 @@ pub enum CertificateError {
     },
     /// A file is not PEM, or has the wrong contents.
     #[error("{path}: {problem}; make certificates with `inband certificate new`")]
-    Content {
-        path: PathBuf,
-        problem: String,
-    },
+    Content { path: PathBuf, problem: String },
     /// Other users can read a secret.
     #[error("{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")]
-    OpenToOthers {
-        path: PathBuf,
-        mode: u32,
-    },
+    OpenToOthers { path: PathBuf, mode: u32 },
     /// Certificate, key and CA do not match.
     #[error("certificate {certificate}: {problem}; make a new one with `inband certificate new`")]
     Unusable {

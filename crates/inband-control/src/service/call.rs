@@ -90,9 +90,7 @@ pub enum Response {
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// Decided. The change is in force once this epoch or a later one is opened.
-    Accepted {
-        epoch: Epoch,
-    },
+    Accepted { epoch: Epoch },
     /// The request is invalid, or not possible now.
     Refused(Refusal),
     /// Ask the service at this address; `None`: there is no leader at present.

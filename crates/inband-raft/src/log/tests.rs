@@ -1,4 +1,4 @@
-//! Logs whose journal is started over, whole or by parts, and power cuts meanwhile.
+//! Logs whose journal is rewritten, as a whole or in parts, with power failures meanwhile.
 
 use super::*;
 use crate::message::Kind;
@@ -104,7 +104,7 @@ fn an_entry_of_another_term_replaces_all_from_its_place_on() {
     assert_eq!(replay(&records), [(2, 5), (3, 6)]);
 }
 
-/// All commands that were applied, a byte each.
+/// All applied commands, one byte each.
 #[derive(Default)]
 struct Bytes(Vec<u8>);
 
@@ -157,7 +157,7 @@ fn open(disk: &SimulatedDisk) -> Log<Bytes> {
     Log::open(Box::new(disk.clone()), 7).expect("a torn tail is no damage")
 }
 
-/// What it holds: the state, and what follows in the log.
+/// The contents: the state, and what follows in the log.
 fn content(log: &Log<Bytes>) -> Vec<u8> {
     let after = log
         .entries
@@ -166,8 +166,8 @@ fn content(log: &Log<Bytes>) -> Vec<u8> {
     log.state.0.iter().copied().chain(commands).collect()
 }
 
-/// Append, sync and apply entries, as a node does, until its disk fails. How many were synced, and whether the journal was
-/// being started over in the end.
+/// Append, sync and apply entries as a node does, until its disk fails. The error says how many were synced, and
+/// whether the journal was being rewritten at the end.
 fn fill(log: &mut Log<Bytes>, rewritings: &mut usize) -> Result<(), (u64, bool)> {
     log.begin(Snapshot {
         index: 1,
@@ -185,7 +185,7 @@ fn fill(log: &mut Log<Bytes>, rewritings: &mut usize) -> Result<(), (u64, bool)>
         };
         log.append(&entry);
         log.commit(5).map_err(|_| (number - 1, was_rewriting))?;
-        // One is decided, but not yet applied.
+        // One entry is committed but not applied yet.
         if number > 1 {
             log.state.apply(number, &[number as u8 - 1]);
             (log.applied.index, log.applied.term) = (number, 5);
@@ -221,7 +221,7 @@ fn a_power_cut_in_the_midst_of_rewriting_takes_nothing() {
                 (random >> 33) % below
             });
             let found = content(&open(&disk));
-            // What was not acknowledged may be there, too.
+            // Unacknowledged entries may be there, too.
             let is_whole = found.len() as u64 >= synced && expected.starts_with(&found);
             assert!(is_whole, "{operation}, {cut:?}: {synced} synced, {found:?}");
         }
@@ -229,10 +229,10 @@ fn a_power_cut_in_the_midst_of_rewriting_takes_nothing() {
     assert!(in_the_midst > 100, "{in_the_midst}");
 }
 
-/// What is decided of the log that has entries of its own.
+/// Commit index of the log that has its own entries.
 const OLD_COMMIT: u64 = 9;
 
-/// A log that has entries of its own, then takes another node's state, and goes on behind it.
+/// A log that has its own entries, then installs another node's state and continues after it.
 fn fill_and_install(log: &mut Log<Bytes>, is_empty: bool) -> Result<(), &'static str> {
     let begun = Snapshot {
         index: 1,

@@ -1,4 +1,4 @@
-//! A node's part in sending and receiving snapshots.
+//! Sending and receiving snapshots.
 
 use raft::{ProgressState, SnapshotStatus};
 
@@ -7,35 +7,35 @@ use crate::machine::StateMachine;
 use crate::message::{RaftMessage, Snapshot};
 use crate::transfer::{Receiving, Sending, WINDOW_PARTS};
 
-/// The log is shortened even if a peer that was sent a snapshot lacks them once it has this many applied entries.
+/// With this many applied entries the log is compacted even if a peer that was sent a snapshot lacks them.
 const HELD_ENTRIES_MAX: usize = 1 << 20;
-/// The same, once its entries are so long.
+/// The same limit in bytes of entries.
 const HELD_BYTES_MAX: u64 = 256 << 20;
-/// Such a peer may make no progress, because it writes the state to its disk, for so many times
+/// How long such a peer may make no progress, because it writes the state to its disk, in multiples of
 /// [`crate::Tuning::snapshot_wait_ticks`].
 const HELD_WAITS: usize = 10;
 
-/// A peer that has got all parts has said so after that many ticks, or its answer was lost: then it is asked. One that writes
-/// the state to its disk answers when it has done that.
+/// A peer that has received all parts has acknowledged within this many ticks, or its answer was lost: then it is
+/// asked. One that writes the state to its disk answers when that is done.
 const FOLLOW_UP_TICKS: usize = 10;
 
-/// A peer that was sent a snapshot, and does not have all that followed it: that must stay in the log.
+/// A peer that was sent a snapshot and lacks later entries, which must therefore stay in the log.
 pub(super) struct Behind {
     peer: u64,
     matched: u64,
-    /// Ticks since it had more.
+    /// Ticks without progress.
     silent_ticks: usize,
 }
 
 impl<M: StateMachine> RaftNode<M> {
-    /// The library has begun to send a snapshot.
+    /// The library has started to send a snapshot.
     pub(super) fn begin_sending(&mut self, mut message: RaftMessage, index: u64) {
         let to = message.to;
         self.transfers += 1;
         message.set_transfer(self.transfers);
         self.stop_sending(to);
         let log = self.raw.mut_store();
-        // The library asks for the state with the message.
+        // The library requests the state together with the message.
         if let Some(state) = log.take_wanted(to, index) {
             self.sending.push(Sending::new(message, state));
             self.behind.retain(|behind| behind.peer != to);
@@ -70,7 +70,7 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// Once this node does not lead any more, or the library knows that a peer needs no snapshot.
+    /// Stop transfers when this node no longer leads, or the library knows that a peer needs no snapshot.
     fn stop_what_is_not_awaited(&mut self) {
         let leads = self.is_leader();
         let raft = &self.raw.raft;
@@ -122,7 +122,7 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// The library finds out what the peer lacks, and begins again.
+    /// The library determines what the peer lacks, and starts again.
     fn give_up_sending(&mut self, peer: u64) {
         self.stop_sending(peer);
         self.behind.retain(|behind| behind.peer != peer);
@@ -135,7 +135,8 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// A part of a snapshot has come. Is the library to be told of the snapshot: is it whole, or not needed?
+    /// A part of a snapshot has arrived. Returns whether the library must be told, because the snapshot is complete or
+    /// not needed.
     pub(super) fn is_for_library(&mut self, message: &RaftMessage) -> bool {
         let Some((snapshot, number, is_last)) = message.part() else {
             return false;
@@ -144,7 +145,7 @@ impl<M: StateMachine> RaftNode<M> {
             return false;
         }
         if !self.needs(snapshot) {
-            // The library says what this node has. The first snapshot for a new peer is of before it was one.
+            // The library reports what this node has. The first snapshot for a new peer predates its membership.
             self.stop_receiving();
             self.outgoing.push(message.parts_refused());
             return true;
@@ -154,7 +155,7 @@ impl<M: StateMachine> RaftNode<M> {
             if current.is_some_and(|current| current.is_later_than(message)) {
                 return false;
             }
-            // The first ones may have been overtaken, but not so many.
+            // The first ones may have been overtaken, but not by this many.
             if number >= WINDOW_PARTS as u64 {
                 self.outgoing.push(message.parts_refused());
                 return false;
@@ -179,7 +180,7 @@ impl<M: StateMachine> RaftNode<M> {
         true
     }
 
-    /// Would the library install it?
+    /// Whether the library would install it.
     fn needs(&self, snapshot: &Snapshot) -> bool {
         let peers = &snapshot.peers;
         let mut members = peers.voters.iter().chain(&peers.learners);
@@ -188,14 +189,14 @@ impl<M: StateMachine> RaftNode<M> {
             && self.term_at(snapshot.index) != Some(snapshot.term)
     }
 
-    /// A snapshot that the library did not install.
+    /// Drop a snapshot that the library did not install.
     pub(super) fn drop_received(&mut self) {
         if let Some((_, state)) = self.received.take() {
             self.raw.mut_store().give_back(state.freeze());
         }
     }
 
-    /// Must the log stay as long as it is?
+    /// Whether the log must keep its entries.
     pub(super) fn holds_entries(&mut self) -> bool {
         let (last, keep) = (self.last_index(), self.tuning.keep_entries as u64);
         let wait_ticks = HELD_WAITS * self.tuning.snapshot_wait_ticks;
