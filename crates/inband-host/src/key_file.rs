@@ -1,7 +1,6 @@
 //! The file with a cluster's keys. Anyone who can read it can forge the cluster's packets, so only its owner may read
 //! it; all hosts have the same file.
 //!
-//!
 //! ```toml
 //! digest_key = "32 hexadecimal digits"   # as long as the cluster has its data
 //! active = 2                             # the key that this host sends with

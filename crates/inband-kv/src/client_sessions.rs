@@ -8,8 +8,8 @@
 //! involved keeps those of a cross-partition command. The partition follows from the command alone, so a retry finds
 //! the record of the first attempt. (A transaction with `WATCH` also involves the watched keys: a client that retries
 //! its `EXEC` must have watched the same keys.) When there is no room for a new session, the address with the most
-//! sessions loses the one that has been idle longest. So a client cannot evict another's sessions unless it holds more
-//! of them.
+//! sessions loses the one that has been idle longest. So opening many sessions never evicts those of an address that
+//! holds fewer.
 //!
 //! `INBAND.SESSION NEW` opens the session in all partitions at once; its id is the number of that command among
 //! cross-partition commands. Each partition expires it by its own time and use: a session that has been idle in one

@@ -580,7 +580,7 @@ fn long_values_are_written_early() {
     let mut machine = open(dir.path());
     machine.defer_writes();
     assert_eq!(log.apply(&mut machine, 10).len(), 80);
-    // Every second value brings the total to 40 MiB.
+    // Two values amount to 40 MiB, which is over the limit.
     assert_eq!((machine.written()[0], machine.unwritten()), (5, 0));
     drop(machine);
     let mut machine = open(dir.path());
