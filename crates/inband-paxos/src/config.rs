@@ -336,21 +336,20 @@ pub struct NodeConfig {
     pub roles: Vec<Role>,
 }
 
-/// Where the control service of the host with this address listens unless told otherwise: at the next
-/// port.
+/// Default address of the control service of the host with this address: the next port.
 pub fn control_plane_beside(address: SocketAddrV4) -> SocketAddrV4 {
     let port = address.port().checked_add(1).unwrap_or(1);
     SocketAddrV4::new(*address.ip(), port)
 }
 
 impl NodeConfig {
-    /// Where its control service listens, if the cluster has controllers.
+    /// Address of its control service, if the cluster has controllers.
     pub fn control_plane(&self) -> SocketAddrV4 {
         let default = control_plane_beside(self.address);
         self.control_plane.unwrap_or(default)
     }
 
-    /// How many of its roles handle packets.
+    /// Number of its roles that handle packets.
     pub fn packet_roles(&self) -> usize {
         let roles = self.roles.iter();
         roles.filter(|role| **role != Role::Controller).count()

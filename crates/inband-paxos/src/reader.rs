@@ -28,12 +28,9 @@ pub struct ReaderConfig {
     pub partition: u16,
     /// Configuration epoch.
     pub epoch: u32,
-    /// The acceptors.
     pub acceptors: Vec<u8>,
-    /// Of this process, never used again by this node: an answer to a process before this one is none
-    /// to its questions.
+    /// Number of this process run, never reused by this node: answers to an earlier process do not count.
     pub incarnation: u64,
-    /// Times.
     pub timing: Timing,
 }
 
@@ -43,7 +40,7 @@ struct Read {
     deadline: Micros,
 }
 
-/// Questions under way.
+/// A round of queries in flight.
 #[derive(Debug)]
 struct Round {
     voters: Votes,
@@ -52,35 +49,33 @@ struct Round {
     retry_after: Micros,
 }
 
-/// Counters of a reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReaderStats {
-    /// Reads asked for.
+    /// Number of reads requested.
     pub reads: u64,
-    /// Rounds of questions that served them.
+    /// Number of rounds of queries that served them.
     pub rounds: u64,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Reader {
     config: ReaderConfig,
     next_ticket: u64,
-    /// Names the round under way, or the last one; answers carry it back.
+    /// Identifies the round in flight, or the last one; answers carry it back.
     nonce: u64,
     round: Option<Round>,
-    /// Served by the round under way.
+    /// Served by the round in flight.
     asked: VecDeque<Read>,
-    /// Came since it was sent: for the next one.
+    /// Arrived after it was sent: served by the next one.
     waiting: VecDeque<Read>,
-    /// With their index, which ascends: to be told once everything up to it is delivered.
+    /// With their index, ascending: reported once everything up to it is delivered.
     indexed: VecDeque<(u64, Read)>,
     failed: Vec<(ReadTicket, SubmitFailure)>,
     stats: ReaderStats,
 }
 
 impl Reader {
-    /// A reader without reads.
+    /// A reader without pending reads.
     pub fn new(config: ReaderConfig) -> Reader {
         Reader {
             config,
@@ -95,7 +90,7 @@ impl Reader {
         }
     }
 
-    /// A read came; the next `on_tick` asks for its index, or the round after the one under way.
+    /// Request a read; the next `on_tick` queries its index, or the round after the one in flight.
     pub fn confirm(&mut self, now: Micros) -> ReadTicket {
         let ticket = ReadTicket::new(usize::from(self.config.partition), self.next_ticket);
         self.next_ticket += 1;

@@ -1,5 +1,5 @@
-//! No memory is allocated for a value on its way through the state machines of hosts, once what they
-//! keep has grown to its size. Sans-I/O: every call that a value or time causes is measured.
+//! No memory is allocated for a value on its way through the hosts' state machines, once their buffers have grown to
+//! full size. Sans-I/O: every call caused by a value or by time is measured.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,11 +16,11 @@ const ACCEPTORS: [u8; 3] = [2, 3, 4];
 const REPLICAS: [u8; 2] = [5, 6];
 const NODES: u8 = 6;
 const RING_SLOTS: usize = 64;
-/// Values that each replica submits in a step, and the time a step takes.
+/// Values that each replica submits per step, and the duration of a step.
 const VALUES: usize = 2;
 const STEP_US: Micros = 50;
 const VALUE_LEN_BYTES: usize = 64;
-/// More than enough for a leader to be found, and for all that is kept to be full.
+/// More than enough to elect a leader and to fill all buffers.
 const WARM_UP_STEPS: usize = 10_000;
 const STEPS: usize = 10_000;
 
@@ -31,7 +31,7 @@ struct Cluster {
     out: Outbox,
     /// Receiver, sender, packet.
     network: VecDeque<(u8, u8, Vec<u8>)>,
-    /// Allocations since the last look, by the call that made them.
+    /// Allocations since the last check, by the call that made them.
     made: BTreeMap<String, u64>,
     decided: u64,
 }
@@ -82,8 +82,7 @@ impl Cluster {
         }
     }
 
-    /// Have a host do something, note what it allocated and carry what it sends. `from`: whose packet
-    /// this is about.
+    /// Call a host, record its allocations and deliver what it sends. `from`: the sender of the packet being handled.
     fn call<R>(
         &mut self,
         node: u8,

@@ -1,4 +1,4 @@
-//! Every mistake in a configuration is named with its line, the value and what is allowed.
+//! Every mistake in a configuration is reported with its line, the value and what is allowed.
 
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
@@ -64,8 +64,8 @@ fn line_and_message(text: &str) -> (usize, String) {
     }
 }
 
-/// Replaces `from` (must occur) by `to`; the mistake must be on the line that `mark` is on in the
-/// new text, and its message must contain every one of `says`.
+/// Replaces `from` (which must occur once) with `to`. The mistake must be reported on the line that contains `mark` in
+/// the new text, with a message that contains all of `says`.
 fn mistake(from: &str, to: &str, mark: &str, says: &[&str]) {
     assert_eq!(GOOD.matches(from).count(), 1, "{from:?} must occur once");
     let text = GOOD.replace(from, to);

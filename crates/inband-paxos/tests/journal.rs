@@ -1,5 +1,4 @@
-//! The acceptor in `sync` mode: whatever the disk and the power do, it never contradicts an answer
-//! that has left.
+//! The acceptor in `sync` mode: whatever happens to disk and power, it never contradicts an answer that it has sent.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +44,7 @@ struct Process {
     disk: AcceptorDisk,
 }
 
-/// What outlives a process: its disk, and the note of the epoch, which is on another one.
+/// What outlives a process: its disk, and the note of the epoch, which is on a separate disk.
 #[derive(Default)]
 struct Machine {
     storage: SimulatedDisk,
@@ -123,7 +122,7 @@ impl Process {
         self.switch.registers().ring.slot(at).unwrap()
     }
 
-    /// All that counts: registers, and slots from the floor on.
+    /// The live state: registers, and slots from the floor on.
     fn state(&self) -> Vec<(AcceptorView, Vec<SlotView>)> {
         (0..GEOMETRY.partitions)
             .map(|partition| {
@@ -219,7 +218,7 @@ fn an_answer_leaves_when_all_before_it_is_synced_repeats_included() {
     assert_eq!(answers[0].0, Dest::Learners);
     assert_eq!(answers[1].0, Dest::Node(ASKER as u8));
     assert_eq!(machine.storage.syncs() - before, 2, "one commit for all");
-    // Nothing has changed since: a repeat may leave at once, and costs no sync.
+    // Nothing has changed since: a retransmission may be sent at once, without a sync.
     process.receive(&about(Type::Learn, 0, 10));
     assert_eq!(kinds(&process.answers()), [Type::Phase2B]);
     assert!(process.sync(0).is_none());
@@ -272,7 +271,7 @@ fn a_full_disk_stops_votes_and_loses_nothing() {
     machine.storage.set_free_bytes(Some(0));
     let big = [3; wire::VALUE_LEN_MAX_BYTES];
     let mut instance = 11;
-    // What has been allocated ahead is still good for some votes.
+    // Preallocated space still suffices for some votes.
     while kinds(&process.ask(&phase2a(0, instance, 7, &big))) == [Type::Phase2B] {
         instance += 1;
         assert!(instance < 40);
@@ -287,7 +286,7 @@ fn a_full_disk_stops_votes_and_loses_nothing() {
     machine.storage.set_free_bytes(None);
     let again = process.journal.due();
     assert!(matches!(process.sync(again), Some(Synced::Again)));
-    // The vote that waited leaves; what was refused was never seen.
+    // The pending vote is sent; refused packets were never seen.
     let answers = process.answers();
     assert_eq!(kinds(&answers), [Type::Phase2B]);
     assert_eq!(wire::parse(&answers[0].1).unwrap().0.instance, instance);
@@ -301,7 +300,7 @@ fn a_full_disk_stops_votes_and_loses_nothing() {
     assert_eq!(machine.start(EPOCH).unwrap().state(), state);
 }
 
-/// Does the acceptor vote, and does it still after a restart?
+/// Whether the acceptor votes, and still does after a restart.
 fn votes(machine: &mut Machine, epoch: u32) -> bool {
     let mut vote = phase2a(0, 15, 7, b"x");
     vote[wire_epoch()].copy_from_slice(&epoch.to_be_bytes());
@@ -310,7 +309,7 @@ fn votes(machine: &mut Machine, epoch: u32) -> bool {
     first
 }
 
-/// Where the epoch is in a packet.
+/// Position of the epoch in a packet.
 fn wire_epoch() -> std::ops::Range<usize> {
     let with = |epoch| {
         let mut bytes = Vec::new();
@@ -428,8 +427,8 @@ fn the_journal_stays_short() {
     assert_eq!(machine.start(EPOCH).unwrap().state(), state);
 }
 
-/// What a reconfiguration leaves an acceptor with is written whole or not at all, whenever the power goes,
-/// and nothing of what was before comes back.
+/// The state that a reconfiguration leaves is written atomically, whenever the power fails, and nothing of the previous
+/// state comes back.
 #[test]
 fn a_reconfiguration_is_kept_whole_or_not_at_all() {
     let holds = |epoch, base| Some(Holds { epoch, base });
@@ -510,7 +509,7 @@ fn a_reconfiguration_is_kept_whole_or_not_at_all() {
             assert_eq!(state, if is_new { new.clone() } else { old.clone() });
             seen[usize::from(is_new)] += 1;
             if !is_new {
-                // Whatever comes next is not taken for a part of what was cut off.
+                // Later records are not taken for a part of what was cut off.
                 let mut process = machine.start(EPOCH).unwrap();
                 process.ask(&phase2a(0, FIRST + 50, 7, b"later"));
                 let state = process.state();
@@ -525,7 +524,7 @@ fn a_reconfiguration_is_kept_whole_or_not_at_all() {
 
 // Random schedules.
 
-/// A source of numbers: splitmix64.
+/// A source of random numbers: splitmix64.
 fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
     move |bound| {
@@ -536,7 +535,7 @@ fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// What answers that have left say.
+/// What the sent answers say.
 #[derive(Default)]
 struct Said {
     promises: BTreeMap<u16, u64>,
@@ -546,7 +545,7 @@ struct Said {
 }
 
 impl Said {
-    /// An answer leaves. Does it contradict one that has left?
+    /// An answer is sent. It must not contradict an earlier one.
     fn hear(&mut self, packet: &[u8]) -> Result<(), String> {
         let (header, _) = wire::parse(packet).unwrap();
         let partition = header.partition;
@@ -589,7 +588,7 @@ impl Said {
         Ok(())
     }
 
-    /// Does an acceptor that has just started remember what it said?
+    /// Check that an acceptor that has just started remembers its answers.
     fn check(&self, process: &Process) -> Result<(), String> {
         for (partition, said) in &self.promises {
             let promise = process.acceptor(usize::from(*partition)).promise;
@@ -628,13 +627,13 @@ impl Said {
     }
 }
 
-/// How a schedule is wrong on purpose, so that the checker must notice.
+/// Deliberate faults that the checker must detect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// The disk says "synced" and is not.
+    /// The disk reports a sync that did not happen.
     LyingDisk,
-    /// Answers leave, and what they say is not written.
+    /// Answers are sent although their changes are not written.
     NotWritten,
 }
 
@@ -747,7 +746,7 @@ fn the_checker_notices_a_lying_disk_and_records_not_written() {
     }
 }
 
-/// Cuts the power at every operation between receiving, writing, syncing and answering.
+/// Cut the power at every operation between receiving, writing, syncing and answering.
 #[test]
 fn the_power_may_fail_at_any_operation() {
     let script = |machine: &mut Machine, said: &mut Said| -> Result<(), StorageError> {

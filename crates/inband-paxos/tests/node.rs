@@ -1,4 +1,4 @@
-//! Nodes on real UDP sockets of 127.0.0.1: several logs, several leaders.
+//! Nodes on real UDP sockets on 127.0.0.1: several logs, several leaders.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -19,7 +19,7 @@ const PARTITIONS: usize = 3;
 const LOGS: usize = PARTITIONS + 1;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Clusters that are polled without a pause take each other's time, and suspect leaders that are well.
+/// Clusters that are polled continuously compete for CPU, and suspect healthy leaders.
 static ONE: Mutex<()> = Mutex::new(());
 
 struct Cluster {
@@ -29,11 +29,11 @@ struct Cluster {
     nodes: Vec<Node>,
     /// What each host has applied, by log.
     applied: Vec<Vec<Vec<Vec<u8>>>>,
-    /// What each host was told of its own values.
+    /// The outcomes of each host's own values.
     done: Vec<BTreeMap<Ticket, Vec<u8>>>,
     /// Instance up to which it has applied each log.
     positions: Vec<[u64; LOGS]>,
-    /// Reads that were answered, and what had been applied by then.
+    /// Answered reads, with the instance applied at that time.
     answered: BTreeMap<ReadTicket, u64>,
 }
 
@@ -42,7 +42,7 @@ impl Cluster {
         Cluster::start_with(None)
     }
 
-    /// With keys: all hosts read them from one file.
+    /// With keys, all hosts read them from one file.
     fn start_with(keys: Option<&KeyFile>) -> Cluster {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("a directory");
@@ -166,7 +166,7 @@ fn several_logs_over_sockets() {
         (0..HOSTS).all(|at| count(at) >= 300 * HOSTS && is_equal(at))
     });
 
-    // What one host has got through, another one reads.
+    // What one host has decided, another one reads.
     for number in 0..50 {
         let (at, log) = (number % HOSTS, number % LOGS);
         let ticket = cluster.nodes[at]
@@ -182,7 +182,7 @@ fn several_logs_over_sockets() {
         assert!(seen >= must_see, "{seen} of log {log}, not {must_see}");
     }
 
-    // One host goes: its logs, and only they, get another leader.
+    // One host is removed: its logs, and only they, get another leader.
     let before = cluster.leaders();
     cluster.nodes.remove(1);
     cluster.applied.remove(1);
@@ -194,13 +194,13 @@ fn several_logs_over_sockets() {
         (before[0], before[2], before[3]),
         (Some(0), Some(2), Some(0))
     );
-    // Host 2 is now at place 1.
+    // Host 2 now has index 1.
     assert_eq!(after, [Some(0), Some(1), Some(1), Some(0)]);
     let ticket = cluster.nodes[0].submit(1, b"last").expect("there is room");
     cluster.until("it is decided", |c| c.done[0].contains_key(&ticket));
 }
 
-/// All acceptors keep their votes, so opening an epoch is sealing and opening each of them.
+/// All acceptors keep their votes, so opening an epoch means sealing and opening each of them.
 #[test]
 fn nodes_go_on_in_another_epoch() {
     let mut cluster = Cluster::start();
@@ -236,7 +236,7 @@ fn nodes_go_on_in_another_epoch() {
         }
     }
     cluster.until("all are decided", |c| has(c, &second));
-    // Who leads goes on; only log 2 has lost its leader.
+    // Leaders stay; only log 2 has lost its leader.
     let leaders = cluster.leaders();
     assert_eq!(leaders, [Some(0), Some(1), Some(0), Some(0)]);
     let third = submit(&mut cluster, b"third");
@@ -263,7 +263,7 @@ fn keys_are_rotated_while_values_are_decided_and_strangers_count_for_nothing() {
         }
     };
     decide(&mut cluster);
-    // Add everywhere, then activate everywhere, then drop the old one; on one host after the other.
+    // Add everywhere, then activate everywhere, then drop the old one, on one host after another.
     let new = keys.add().expect("there is room");
     let steps: [&dyn Fn(&mut KeyFile); 3] = [
         &|_| (),
@@ -309,7 +309,7 @@ fn keys_are_rotated_while_values_are_decided_and_strangers_count_for_nothing() {
     });
     assert!(floor(&cluster) < 1 << 40);
 
-    // Another digest key is refused: values could not be read any more. So is a file for all to read.
+    // Another digest key is refused, because values could not be read any more. So is a file that others can read.
     KeyFile::generate()
         .expect("random bytes")
         .save(&path)
@@ -321,7 +321,7 @@ fn keys_are_rotated_while_values_are_decided_and_strangers_count_for_nothing() {
     assert_eq!(cluster.nodes[0].keys().map(|keys| keys.active()), Some(new));
     decide(&mut cluster);
 
-    // Hosts that have another key, at the same addresses, are strangers too.
+    // Hosts with a different key, at the same addresses, are strangers too.
     drop(cluster);
     let mut other = Cluster::start_with(Some(&KeyFile::generate().expect("random bytes")));
     let has_leaders = |c: &Cluster| c.leaders().iter().all(Option::is_some);

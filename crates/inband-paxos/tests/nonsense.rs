@@ -1,5 +1,4 @@
-//! Numbers that no sound peer sends and no sound disk holds. The fuzzer's targets `host` and `records`
-//! found what is tested here.
+//! Numbers that no correct peer sends and no intact disk holds. Found by the fuzzer (targets `host` and `records`).
 
 use inband_ground::auth::Digest;
 use inband_paxos::dataplane::soft::{Geometry, Roles};
@@ -82,7 +81,7 @@ fn a_packet_about_an_instance_that_cannot_be_is_refused() {
                 "packet {number}, {far}"
             );
         }
-        // Nobody goes after it.
+        // No host waits for it.
         out.clear();
         for now in 1..200 {
             host.on_tick(now * 10_000, &mut out);

@@ -1,5 +1,5 @@
-//! `sync` mode on real sockets and a real disk: everything is killed at once and comes back whole, in
-//! the same epoch.
+//! `sync` mode on real sockets and a real disk: everything is killed at once and recovers completely, in the same
+//! epoch.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ struct Cluster {
     dir: tempfile::TempDir,
     configs: Vec<Config>,
     nodes: Vec<Node>,
-    /// What each host was handed, by log, since it started.
+    /// What was delivered to each host since it started, by log.
     handed: Vec<Vec<Vec<Vec<u8>>>>,
-    /// Of each host and log: what is new among it.
+    /// By host and log: which of these values are new.
     sessions: Vec<Vec<SessionTable>>,
 }
 
@@ -57,7 +57,7 @@ impl Cluster {
         }
     }
 
-    /// All processes end at once, without a word, and start again with empty replicas.
+    /// End all processes at once without notice, and restart them with empty replicas.
     fn restart(&mut self) {
         self.nodes.clear();
         let open = |config| Node::open(config, Dataplane::Udp, &[0; LOGS]).expect("it starts");
@@ -130,7 +130,7 @@ fn a_cluster_that_is_killed_comes_back_whole() {
     for round in 1..4 {
         cluster.restart();
         assert!(cluster.votes());
-        // Nobody has trimmed anything, so empty replicas get it all from the acceptors.
+        // Nothing has been trimmed, so empty replicas get everything from the acceptors.
         cluster.decide(1 + round, HOSTS * (1 + usize::from(round)));
         for (now, before) in cluster.handed.iter().flatten().zip(before.iter().flatten()) {
             assert!(now.starts_with(before), "{now:?} {before:?}");
@@ -138,7 +138,7 @@ fn a_cluster_that_is_killed_comes_back_whole() {
     }
 }
 
-/// The control run: in memory the same ends the epoch.
+/// The control run: with votes in memory the same restart ends the epoch.
 #[test]
 fn without_the_journal_it_does_not() {
     let mut cluster = Cluster::new(Durability::Memory);

@@ -287,20 +287,20 @@ impl<M: StateMachine> RaftNode<M> {
         true
     }
 
-    /// Ask a majority whether this node still leads; [`Outcome::confirmed`] has the number if so. No number
-    /// is used twice in the life of a node.
+    /// Ask a majority to confirm that this node still leads; [`Outcome::confirmed`] then has the number. Numbers are
+    /// never reused in the lifetime of a node.
     pub fn confirm(&mut self, number: u64) {
         if self.is_leader() && !self.is_stalled() {
             self.raw.read_index(number.to_be_bytes().to_vec());
         }
     }
 
-    /// Is the disk behind? Nothing else is done meanwhile.
+    /// Whether the disk is behind. Nothing else is done meanwhile.
     pub fn is_stalled(&self) -> bool {
         self.unsynced.is_some()
     }
 
-    /// A tick of the clock.
+    /// A clock tick.
     pub fn tick(&mut self) {
         if self.is_stalled() {
             return;
@@ -313,7 +313,7 @@ impl<M: StateMachine> RaftNode<M> {
         self.follow_up_snapshots();
     }
 
-    /// A message of a peer. One for another log of this node is of no concern to this one.
+    /// Process a peer's message. One for another log of this node is ignored.
     pub fn on_message(&mut self, message: RaftMessage) {
         let last = self.last_index();
         if self.is_stalled() || message.to != self.id() || !message.is_sound(last) {

@@ -1,4 +1,4 @@
-//! The command line as a tool among others.
+//! The command line's behaviour as a Unix tool.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
     assert_eq!(output.status.signal(), Some(Signal::SIGPIPE as i32));
 }
 
-/// As `inband ... | head -0`: what it prints is read by nobody.
+/// As `inband ... | head -0`: its output is closed.
 fn with_output_unread(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_inband"));
     command
@@ -77,13 +77,13 @@ fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
     );
 }
 
-/// `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.
+/// Run `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.
 fn alone(arguments: &[&str]) -> Output {
     use std::os::unix::fs::symlink;
     let program = Path::new(env!("CARGO_BIN_EXE_inband"));
     let target = program.parent().expect("a directory");
     let dir = tempfile::tempdir_in(target).expect("a directory");
-    // Links: a file that was just written cannot always be run while other threads fork.
+    // Links, because a file that was just written cannot always be executed while other threads fork.
     let alone = dir.path().join("inband");
     std::fs::hard_link(program, &alone).expect("a link");
     let path = dir.path().join("path");
@@ -147,7 +147,7 @@ fn said(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The words of a setting's line: name, value, default, from.
+/// The columns of a setting's line: name, value, default, source.
 fn setting(table: &str, name: &str) -> [String; 4] {
     let lines: Vec<&str> = table.lines().collect();
     let found = lines
@@ -201,7 +201,7 @@ roles = ["leader", "acceptor", "replica"]
     ] {
         assert_eq!(setting(&table, name)[1..], [value, value, "default"]);
     }
-    // Each idea once: what the file has is not repeated in another unit.
+    // Each setting once: what the file has is not repeated in another unit.
     assert!(!table.contains("suspect_after_us"), "{table}");
     assert_eq!(setting(&table, "paxos.resend_us")[3], "built in");
     let json = said(&["config", "show", "--json", "--config", file]);

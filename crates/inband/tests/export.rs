@@ -38,7 +38,7 @@ fn path(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// The keys of a file, except what `Cluster` wrote to see that it serves.
+/// The keys of a file, except those that `Cluster` wrote to see whether it serves.
 fn keys_of(file: &Path) -> (Keys, u64) {
     let mut keys = Keys::new();
     let summary = read(fs::File::open(file).unwrap(), &mut |key| {
@@ -96,13 +96,13 @@ fn from_two_partitions_to_four() {
     assert!(!keys.contains_key(&b"gone"[..]));
     assert_eq!(keys_of(&by_dir).0, keys);
     assert_eq!(keys_of(&stopped).0, keys);
-    // Nothing unfinished is left lying about.
+    // No unfinished files are left.
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 3);
 
     let target = start("import", 4);
     empty(target.resp());
     let address = target.resp().to_string();
-    // A damaged file: nothing of it is imported.
+    // Nothing is imported from a damaged file.
     let damaged = file("damaged");
     fs::copy(&running, &damaged).unwrap();
     let mut bytes = fs::File::options().write(true).open(&damaged).unwrap();
@@ -181,7 +181,7 @@ fn what_is_wrong_is_said() {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
 }
 
-/// A replica that begins an export and then says nothing more.
+/// A replica that starts an export and then sends nothing more.
 #[test]
 fn ctrl_c_leaves_nothing_behind() {
     let files = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A Falcon cluster on real packets, through the command line: commands run as tasks while workers, the scheduler and
-//! clients die; what ends leaves nothing behind.
+//! A Falcon cluster on real packets, driven by the command line: commands run as tasks while workers, the scheduler and
+//! clients fail; nothing is left behind at the end.
 
 mod common;
 
@@ -15,7 +15,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// How long something may take that takes a moment, or the few seconds until somebody is given up.
+/// Time limit for an action that takes a moment, or the few seconds until a process is declared dead.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -63,7 +63,7 @@ impl Falcon {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// What it says when it fails.
+    /// The error output of a command that must fail.
     fn fails(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(!output.status.success(), "{args:?}: {output:?}");
@@ -95,7 +95,7 @@ impl Falcon {
         serde_json::from_str(&self.succeeds(&["status", "--json"])).expect("it is JSON")
     }
 
-    /// Wait until this is so of what the scheduler says.
+    /// Wait until a condition on the scheduler's status holds.
     fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -142,7 +142,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The process whose id a task has written into a file.
+/// The process whose id a task has written to a file.
 fn pid_in(file: &str) -> Pid {
     wait_until("a task that runs", || {
         std::fs::read_to_string(file).is_ok_and(|text| text.ends_with('\n'))
@@ -153,7 +153,7 @@ fn pid_in(file: &str) -> Pid {
 
 fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // One that nobody has waited for yet is dead, too.
+    // A zombie counts as dead, too.
     let state = stat
         .rsplit(") ")
         .next()
@@ -161,7 +161,7 @@ fn runs(pid: Pid) -> bool {
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// Numbers, one a line; none may be there twice.
+/// Numbers, one per line, without duplicates.
 fn numbers(text: &str) -> BTreeSet<u32> {
     let mut numbers = BTreeSet::new();
     for line in text.lines() {
@@ -173,7 +173,7 @@ fn numbers(text: &str) -> BTreeSet<u32> {
     numbers
 }
 
-/// Commands run, and what they write and exit with comes back; wrong wishes are refused with a word of help.
+/// Commands run, and their output and exit status are returned; invalid options are refused with helpful messages.
 fn commands_run(name: &str, options: &[&str]) {
     let falcon = Falcon::up(name, &[&["--executors", "4"], options].concat());
     let script = "echo out; echo err >&2; exit 3";
@@ -244,7 +244,8 @@ fn commands_run_as_tasks() {
     commands_run("commands", &[]);
 }
 
-/// Workers and the scheduler die in the middle of a job, with a full queue; every task is done, and has one result.
+/// Workers and the scheduler fail in the middle of a job, with a full queue; every task is done, with exactly one
+/// result.
 fn nothing_is_lost(name: &str, options: &[&str]) {
     let small = [
         "--executors",
@@ -302,7 +303,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     let script = format!("echo $$ > {pid_file}; exec sleep 600");
     let long = ["submit", "--", "sh", "-c", &script];
 
-    // The worker is killed: its command goes with it, and is run again by the next.
+    // The worker is killed: its command dies with it, and is run again by the next one.
     let mut job = falcon.start(&long);
     let first = pid_in(&pid_file);
     std::fs::remove_file(&pid_file).expect("it is there");
@@ -312,7 +313,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     let second = pid_in(&pid_file);
     assert_ne!(first, second);
 
-    // Ctrl-C: what runs goes on; once more: it ends.
+    // Ctrl-C: running tasks continue; a second one ends them.
     signal(&job, Signal::SIGINT);
     let stderr = job.stderr.take().expect("it is piped");
     let mut said = String::new();
@@ -326,7 +327,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     assert_eq!(job.wait().expect("it ends").code(), Some(130));
     wait_until("ended with its client", || !runs(second));
 
-    // The client is killed: what runs goes on, as nobody tells it; what waits is not begun.
+    // The client is killed: running tasks continue, because they are not told; waiting ones do not start.
     let late = falcon.file("late");
     let script = format!("sleep 1; echo >> {late}");
     let mut job = falcon.start(&["submit", "--count", "4", "--", "sh", "-c", &script]);
@@ -342,7 +343,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     assert_eq!(ran.lines().count(), 2);
     assert_eq!(falcon.succeeds(&["submit", "--", "echo", "next"]), "next\n");
 
-    // Down: nothing stays behind.
+    // Down: nothing is left behind.
     std::fs::remove_file(&pid_file).expect("it is there");
     let mut job = falcon.start(&long);
     let third = pid_in(&pid_file);
@@ -353,7 +354,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     assert_eq!(processes_with(&falcon.data), Vec::<String>::new());
     let said = falcon.fails(&["status"]);
     assert!(said.contains("inband up falcon"), "{said}");
-    // The keys stay as they were: others have a copy.
+    // The keys are unchanged: others have a copy.
     let keys = std::fs::read(falcon.data.join("keys.toml")).expect("there are keys");
     falcon.up_again(&["--executors", "1"]);
     assert_eq!(
@@ -362,7 +363,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     );
 }
 
-/// Processes that name this directory.
+/// Processes that name this directory on their command line.
 fn processes_with(data: &Path) -> Vec<String> {
     let data = data.to_str().expect("of letters");
     let processes = std::fs::read_dir("/proc").expect("there are processes");
@@ -568,7 +569,7 @@ fn who_has_no_key_is_not_heard() {
     assert_eq!(output.stdout, b"heard\n", "{output:?}");
 }
 
-/// Whoever reaches a process without keys runs commands on the workers.
+/// Anyone who reaches a process without keys can run commands on the workers.
 #[test]
 fn nobody_leaves_loopback_without_a_key_unless_told() {
     let command = |args: &[&str]| {
@@ -590,7 +591,7 @@ fn nobody_leaves_loopback_without_a_key_unless_told() {
         vec!["worker", "--scheduler", &here, "--listen", "0.0.0.0"],
     ];
     for args in refused {
-        // Without the check it runs until it is told to end.
+        // Without the check it would run until told to stop.
         let output = Command::new("timeout")
             .args(["5", PROGRAM, "falcon"])
             .args(&args)
@@ -607,7 +608,7 @@ fn nobody_leaves_loopback_without_a_key_unless_told() {
         let mut scheduler = command(&args);
         let mut scheduler = scheduler.stderr(Stdio::piped()).spawn().expect("it starts");
         let said = BufReader::new(scheduler.stderr.take().expect("it is piped"));
-        // Read until the end: it says that it stops, too.
+        // Read to the end: it also announces that it stops.
         let mut lines = said.lines().map(|line| line.expect("text"));
         let until_ready: Vec<String> = lines
             .by_ref()
@@ -628,7 +629,7 @@ fn in_the_kernel() {
     }
 }
 
-/// The interpreter that `scripts/wheel --test` has installed the package into.
+/// The interpreter into which `scripts/wheel --test` has installed the package.
 fn python_with_package() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/wheel-test/bin/python");
     if !python.exists() {

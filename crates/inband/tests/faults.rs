@@ -16,7 +16,7 @@ use inband_lab::{DropRule, LinkFaults};
 use inband_paxos::config::{Dataplane, Durability};
 use inband_paxos::dataplane::wire::{self, Header, Type};
 
-/// Time for a cluster on a busy two-core machine to do what takes it milliseconds on a quiet one.
+/// Time limit on a busy two-core machine for what takes milliseconds on an idle one.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn run_for(ms: u64) {
@@ -91,7 +91,7 @@ fn the_leader_is_killed_and_a_backup_takes_over() {
     let checked = check(cluster.resp(), &records);
     println!("{checked} acknowledged SETs read back");
 
-    // And again: the backup's backup.
+    // Again: the backup's backup.
     let load = Load::start(&[cluster.resp()], 2);
     cluster.supervisor.restart("leader").unwrap();
     run_for(500);
@@ -185,7 +185,7 @@ const PARTITIONS: u32 = 4;
 /// The partitions' logs and log M.
 const LOGS: usize = PARTITIONS as usize + 1;
 
-/// A cluster of four partitions, whose leaders are on hosts of their own.
+/// A cluster of four partitions whose leaders have their own hosts.
 fn partitioned(name: &str, change: impl FnOnce(&mut ClusterSpec)) -> Cluster {
     Cluster::start(name, Dataplane::Xdp, |spec| {
         spec.partitions = PARTITIONS;
@@ -194,7 +194,7 @@ fn partitioned(name: &str, change: impl FnOnce(&mut ClusterSpec)) -> Cluster {
     })
 }
 
-/// Writes numbered pairs of keys of different partitions, each pair in one command.
+/// Writes numbered pairs of keys in different partitions, each pair in one command.
 struct Pairs {
     stop: Arc<AtomicBool>,
     client: JoinHandle<u64>,
@@ -218,7 +218,7 @@ impl Pairs {
         Pairs { stop, client }
     }
 
-    /// The last pair is there, and both of it.
+    /// The last pair is complete.
     fn stop_and_check(self, address: SocketAddr) {
         self.stop.store(true, Ordering::Release);
         let last = self.client.join().expect("every pair was written");
@@ -268,11 +268,11 @@ fn of_four_partitions_each_leader_is_killed_in_turn() {
         let Some(old) = cluster.status().leader(log).map(str::to_owned) else {
             panic!("log {log} has no leader");
         };
-        // Replicas that took over go on; clients are connected to them.
+        // Replicas that took over continue; clients are connected to them.
         if old.starts_with("replica") {
             continue;
         }
-        // Not by the host's name: "leader" is whoever leads partition 0, not only the host of that name.
+        // Not by the host's name: "leader" is the leader of partition 0, not only the host with that name.
         let role = match log + 1 {
             LOGS => "leader:M".to_owned(),
             _ => format!("leader:{log}"),
@@ -322,8 +322,8 @@ fn of_four_partitions_a_killed_replica_catches_up() {
     cluster.down_and_compare();
 }
 
-/// Restart hosts one after another, under clients that go on at another replica when theirs is
-/// restarted. Nothing acknowledged is lost.
+/// Restart hosts one after another, under clients that continue at another replica when theirs is restarted. Nothing
+/// acknowledged is lost.
 fn rolled(name: &str, durability: Durability) {
     let cluster = partitioned(name, |spec| spec.durability = durability);
     let load = Load::start(
@@ -427,7 +427,7 @@ fn two_leaders_at_once() {
         status.hosts.iter().any(|h| leads(&h))
     });
     run_for(300);
-    // Everything that was held, requests and votes of the old round, is released at once.
+    // All held packets, requests and votes of the old round, are released at once.
     cluster.supervisor.resume(&old).unwrap();
     run_for(800);
     let records = load.stop();
@@ -441,7 +441,7 @@ fn malformed_packets_of_every_kind_are_counted_and_harmless() {
     if !lab_works() {
         return;
     }
-    // With a key a stranger's packets would not come as far; see keys.rs.
+    // With a key, a stranger's packets would not get this far; see keys.rs.
     let cluster = Cluster::start("bad", Dataplane::Xdp, |spec| spec.authenticated = false);
     let load = Load::start(&[cluster.resp()], 2);
     let hosts = cluster.status().hosts;
@@ -483,7 +483,7 @@ fn malformed_packets_of_every_kind_are_counted_and_harmless() {
     cluster.down_and_compare();
 }
 
-/// Every type, damaged in every way that the parser names, and well-formed nonsense.
+/// Every type, damaged in every way that the parser detects, and well-formed nonsense.
 fn throw(targets: &[SocketAddrV4]) -> u64 {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let mut sent = 0;

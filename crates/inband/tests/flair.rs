@@ -1,5 +1,5 @@
-//! A FLAIR cluster on real packets, through the command line: it serves Redis clients while its switch, its leader and
-//! a follower die and come back, and nothing that was answered is lost. Strangers are not heard.
+//! A FLAIR cluster on real packets, driven by the command line: it serves Redis clients while its switch, its leader
+//! and a follower fail and recover, and nothing acknowledged is lost. Strangers are ignored.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn hosts_in_namespaces_serve_through_failures() {
     }
 }
 
-/// What an attacker without the key can make: every type, with absurd contents, tagged or not.
+/// What an attacker without the key can produce: every type, with absurd contents, tagged or not.
 fn throw(targets: &[SocketAddrV4]) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let guess = Keys::new(1, &[(1, Secret([0; 16]))]).expect("a key");
@@ -154,7 +154,7 @@ fn strangers_are_not_heard(name: &str, options: &[&str]) {
     let value = flair.beside_gateway(|| read_with(&other, &switches, "key7"));
     assert_eq!(value, None, "with another key");
 
-    // A host that is away meanwhile comes back with the new key.
+    // A host that was down meanwhile returns with the new key.
     flair.succeeds(&["kill", "follower/0"]);
     let data = flair.data.to_str().expect("of letters");
     let mut rotate = Command::new(PROGRAM);
@@ -213,7 +213,7 @@ fn without_keys_and_certificates_if_that_is_asked_for() {
     );
 }
 
-/// Numbers that were acknowledged as they were set, until the connection broke.
+/// Sets numbers until the connection is lost. Returns how many were acknowledged.
 fn set_until_it_breaks(resp: SocketAddr, prefix: &str) -> usize {
     let mut client = Client::connect(resp);
     let mut count = 0;
@@ -243,7 +243,7 @@ fn survives_the_end_of_all(name: &str, options: &[&str]) {
         }
         flair.kill_all();
         acknowledged.push((prefix, setting.join().expect("it ends")));
-        // What was chosen at the first start is remembered.
+        // The choices of the first start are remembered.
         let said = flair.up_again(options);
         assert!(said.contains("durability sync"), "{said}");
         let mut client = Client::connect(flair.resp);
@@ -271,7 +271,7 @@ fn survives_the_end_of_all(name: &str, options: &[&str]) {
     );
     assert_eq!(Client::connect(flair.resp).call(&["GET", "0.7"]), "7");
 
-    // One that lost its log is given it by the others.
+    // A replica that lost its log gets it from the others.
     flair.succeeds(&["kill", "replica/2"]);
     std::fs::remove_dir_all(flair.data.join("hosts/replica-2/raft")).expect("it is there");
     flair.succeeds(&["restart", "replica/2"]);
@@ -328,7 +328,7 @@ fn redis_clients_speak_tls_and_say_the_password() {
     let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&file, own).expect("set");
     let password_file = file.to_str().expect("of letters");
-    // Its self-check is a client over TLS that says the password.
+    // Its self-check is a client with TLS that sends the password.
     let flair = Flair::up(
         "access",
         &[

@@ -1,5 +1,5 @@
-//! Several replica sets behind one FLAIR switch: keys are spread over them, and a set whose leader dies keeps nobody waiting
-//! but who asks for its keys.
+//! Several replica sets behind one FLAIR switch: keys are distributed over them, and a set whose leader fails delays
+//! only requests for its own keys.
 
 mod common;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const SETS: u16 = 3;
 const OPTIONS: [&str; 4] = ["--sets", "3", "--replicas", "3"];
-/// Keys of each set that are written all the time.
+/// Keys of each set that are written continuously.
 const KEYS: usize = 4;
 
 /// Keys of one set.
@@ -48,7 +48,7 @@ fn signal_set(status: &Value, set: u16, signal: Signal) {
     }
 }
 
-/// Nobody of set 1 answers: the other sets do.
+/// No replica of set 1 answers; the other sets do.
 fn others_do_not_pause(flair: &Flair) {
     let status = flair.status();
     signal_set(&status, 1, Signal::SIGSTOP);
@@ -101,7 +101,7 @@ fn serves_all_sets(name: &str, options: &[&str]) {
     assert_eq!(client.call(&words), format!(":{}", all.len()));
 
     others_do_not_pause(&flair);
-    // Whatever serves, of whichever set, moves to the other one.
+    // The data path of every set moves to the other switch.
     for (round, switch) in (1..).zip(["switch/0", "switch/1"]) {
         flair.succeeds(&["kill", switch]);
         flair.check(&mut client, round);

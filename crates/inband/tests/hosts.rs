@@ -1,5 +1,5 @@
-//! Three hosts of `inband run` in network namespaces, as docs/deploy.md has them: which data plane they
-//! take, and what they say of it.
+//! Three hosts of `inband run` in network namespaces, as in docs/deploy.md: which data plane they choose, and how they
+//! report it.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::PROGRAM;
 use inband_ground::xdp::PassThrough;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// `EX_CONFIG`: systemd is not to start it again.
+/// `EX_CONFIG`: systemd must not restart it.
 const CONFIGURATION: i32 = 78;
 const HOSTS: usize = 3;
 
@@ -34,8 +34,8 @@ fn shell(command: &str) {
 }
 
 impl Hosts {
-    /// Namespaces on a bridge; nothing runs yet. `mtu`: of the links. `takes_xdp`: the far ends of the
-    /// links take what XDP sends. A veth does if it has a program itself.
+    /// Namespaces on a bridge, with nothing running yet. `mtu`: of the links. `takes_xdp`: the far ends of the links
+    /// accept frames sent by XDP. A veth does if it has a program itself.
     fn new(mtu: u32, takes_xdp: bool) -> Hosts {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Hosts {
         }
     }
 
-    /// A program in a host's namespace.
+    /// Run a program in a host's namespace.
     fn on(&self, id: usize, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("ip");
         let namespace = format!("{}-{id}", self.prefix);
@@ -204,7 +204,7 @@ fn auto_takes_native_xdp_once_a_neighbour_has_answered_it() {
         status != Some(0) && text.contains("host-1 does not answer"),
         "{text}"
     );
-    // One of three: nobody has founded the cluster, and that is what clients read.
+    // One of three: the cluster has not been founded, and clients are told so.
     hosts.start(1);
     hosts.wait_for("an answer", || {
         hosts
@@ -225,13 +225,13 @@ fn auto_takes_native_xdp_once_a_neighbour_has_answered_it() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // On a host that runs doctor tries nothing, and complains of nothing.
+    // On a running host doctor tries nothing, and reports no problem.
     let (status, text) = hosts.inband(1, &["doctor"]);
     assert!(
         status == Some(0) && text.contains("it is running, with"),
         "{text}"
     );
-    // A neighbour with another network card.
+    // A neighbour with a different network card.
     shell(&format!(
         "ip -n {}-2 link set eth0 address 02:00:00:00:99:02",
         hosts.prefix
@@ -252,7 +252,7 @@ fn auto_takes_generic_xdp_on_an_interface_that_loses_what_native_xdp_sends() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // Asked for by name it is an error, after which systemd leaves it alone.
+    // Requested explicitly it is an error, after which systemd does not restart the host.
     hosts.configure("xdp", "memory", "");
     drop(hosts.running[2].take().map(|mut child| child.kill()));
     hosts.wait_for("exit status 78", || {
@@ -285,7 +285,7 @@ fn an_mtu_below_1500_is_said_or_refused() {
     hosts.configure("auto", "memory", "mtu = 1450");
     hosts.start_all();
     hosts.serves();
-    // Over many full packets, and by another leader.
+    // Over many full packets, and through another leader.
     let large = "x".repeat(60_000);
     assert_eq!(hosts.redis(1, &["SET", "large", &large]), "OK");
     let mut first = hosts.running[0].take().expect("it runs");

@@ -1,4 +1,4 @@
-//! Clusters whose packets carry tags: strangers are not heard, and keys are rotated while they serve.
+//! Clusters whose packets carry tags: strangers are ignored, and keys are rotated while they serve.
 
 mod common;
 
@@ -26,13 +26,13 @@ fn as_text(path: &Path) -> &str {
     path.to_str().expect("of letters")
 }
 
-/// What an attacker without the key can make: every type, with absurd contents, tagged or not.
+/// What an attacker without the key can produce: every type, with absurd contents, tagged or not.
 fn throw(targets: &[SocketAddrV4]) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let guess = Keys::new(1, &[(1, Secret([0; 16]))]).expect("a key");
     for target in targets {
         for kind in Type::ALL {
-            // As a member, of the right epoch.
+            // Claiming to be a member, in the right epoch.
             let mut header = Header::new(kind, 2, 1);
             (header.instance, header.floor, header.round) = (1 << 40, 1 << 40, 1 << 60);
             header.digest = wire::digest(b"nonsense");
@@ -90,7 +90,7 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
         );
         assert!(Client::connect(cluster.resp()).call(&["SET", "a", "b"]) == "+OK");
     }
-    // A host that is away meanwhile comes back with the new key.
+    // A host that was down meanwhile returns with the new key.
     cluster.supervisor.kill("acceptor/2").expect("it runs");
     let (good, said) = inband(&["key", "rotate", "--data", &data]);
     assert!(good && said.contains("key 4"), "{said}");

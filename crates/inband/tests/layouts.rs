@@ -1,5 +1,4 @@
-//! Roles on every backend, mixed, and together on one host; data that survive; starts that are
-//! refused.
+//! Roles on every backend, mixed, and together on one host; data that survives; starts that are refused.
 
 mod common;
 
@@ -12,7 +11,7 @@ use inband_paxos::config::Dataplane;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Load it, kill its leader, and find everything again.
+/// Put it under load, kill its leader, and check all data.
 fn survives_a_leader_change(cluster: Cluster) {
     let load = Load::start(
         &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
@@ -48,7 +47,7 @@ fn two_acceptors_in_the_kernel_and_one_in_user_space() {
     let cluster = Cluster::start("mixed", Dataplane::Xdp, |spec| {
         spec.acceptors = "xdp:2,udp:1".parse().unwrap();
     });
-    // With one of the kernel's dead, the one in user space is needed for every decision.
+    // With one of the kernel's acceptors dead, the one in user space is needed for every decision.
     cluster.supervisor.kill("acceptor/0").unwrap();
     survives_a_leader_change(cluster);
 }
@@ -93,8 +92,8 @@ fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
         spec.leader = LeaderLayout::OwnHosts(vec![Dataplane::Xdp, Dataplane::Udp]);
     });
     let mut seen = Vec::new();
-    // Whoever starts first leads first, so kill until both have taken over from somebody. The next in order goes
-    // first, by 50 ms only: on a busy machine another one may be faster.
+    // The first host to start leads first, so kill until both have taken over from another one. The next in order goes
+    // first, by only 50 ms: on a busy machine another one may be faster.
     for turn in 0..15 {
         let old = cluster.supervisor.kill("leader").unwrap();
         let mut new = None;
@@ -103,7 +102,7 @@ fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
             new.is_some()
         });
         seen.extend(new);
-        // A new connection each turn: the one before may have been to the host just killed.
+        // A new connection for each turn: the previous one may have been to the host just killed.
         let mut client = Client::connect(cluster.resp());
         assert_eq!(client.call(&["SET", "turn", &turn.to_string()]), "+OK");
         cluster.supervisor.restart(&old).unwrap();
@@ -152,8 +151,8 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
     cluster.down_and_compare();
 }
 
-/// Commands on one and on several of four partitions, over two directories; then again on the same
-/// data, and on no other number of partitions.
+/// Commands for one and for several of four partitions, over two directories; then again on the same data, which no
+/// other number of partitions accepts.
 fn four_partitions(name: &str, dataplane: Dataplane) {
     let cluster = Cluster::start(name, dataplane, |spec| {
         spec.partitions = 4;
@@ -233,7 +232,7 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
     );
     const TAKES_BYTES: u64 = 80 << 30;
     if inband_cluster::paxos::memory::available_bytes() > TAKES_BYTES {
-        // Nothing to refuse here. The unit tests of `inband_cluster::paxos::memory` decide for machines of any size.
+        // Nothing to refuse here. The unit tests of `inband_cluster::paxos::memory` cover machines of any size.
         return;
     }
     let data = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Strangers at every listener of a host: Redis clients' port, checkpoints, control service, control
-//! socket, metrics, packets. Whatever they send, the host serves on, within its memory. See
-//! docs/limits.md; the limits themselves are tested where they are.
+//! Strangers at every listener of a host: Redis port, checkpoints, control service, control socket, metrics, packets.
+//! Whatever they send, the host keeps serving, within its memory limit. See docs/limits.md; the limits themselves are
+//! tested elsewhere.
 
 mod common;
 
@@ -16,10 +16,10 @@ use common::{Client, PROGRAM};
 use inband_cluster::paxos::control;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The least that may be configured.
+/// The minimum that may be configured.
 const CLIENTS_MEMORY_MIB: u64 = 64;
 
-/// One host with all roles and a limit of open files.
+/// One host with all roles and a limit on open files.
 struct Host {
     process: Option<Child>,
     dir: tempfile::TempDir,
@@ -55,7 +55,7 @@ impl Host {
         host
     }
 
-    /// One that does not run yet; `more` stands under `[host]`.
+    /// A host that does not run yet; `more` is added to `[host]`.
     fn prepare(more: &str) -> Host {
         let dir = tempfile::tempdir().expect("a directory");
         let [address, control, resp, metrics] = free_ports();
@@ -150,12 +150,12 @@ impl Host {
         number.and_then(|n| n.parse().ok()).expect("a number")
     }
 
-    /// Most memory it ever had.
+    /// Peak memory of the process.
     fn memory_peak_mib(&self) -> u64 {
         self.proc("status", "VmHWM:") >> 10
     }
 
-    /// Time on a processor so far.
+    /// CPU time so far.
     fn cpu(&self) -> Duration {
         let path = format!("/proc/{}/stat", self.id());
         let text = fs::read_to_string(path).expect("it lives");
@@ -195,7 +195,7 @@ impl Host {
     }
 }
 
-/// Bytes without sense, the same in every run.
+/// Random bytes, the same in every run.
 fn nonsense(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -223,7 +223,7 @@ fn nonsense_at_every_listener() {
     for seed in 1..40 {
         for to in listeners {
             let mut stream = host.connect(to);
-            // It may be hung up on before all is sent.
+            // It may be disconnected before everything is sent.
             let _ = stream.write_all(&nonsense(seed, 3000));
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read(&mut [0; 64]);
@@ -238,7 +238,7 @@ fn nonsense_at_every_listener() {
     assert!(host.counter("kv_closed_protocol") >= 30);
     assert!(host.counter("kv_checkpoint_protocol_errors") >= 39);
 
-    // Packets: of every length, then such that begin well.
+    // Packets: of every length, then ones with a valid start.
     let status = || {
         control::status(&host.socket(), TIMEOUT)
             .expect("a status")
@@ -271,7 +271,7 @@ fn nonsense_at_every_listener() {
 
 #[test]
 fn a_flood_of_clients_takes_neither_files_nor_memory() {
-    // What a host keeps for itself with one log, and room for a hundred clients.
+    // What a host with one log reserves for itself, and room for a hundred clients.
     let host = Host::start(512 + 128 + 100);
     assert!(
         host.log().contains("there is room for 100"),
@@ -283,13 +283,13 @@ fn a_flood_of_clients_takes_neither_files_nor_memory() {
     let value = "v".repeat(1 << 20);
     assert_eq!(client.call(&["SET", "k", &value]), "+OK");
 
-    // Four hundred who say nothing.
+    // Four hundred silent clients.
     let mut flood: Vec<TcpStream> = (0..400).map(|_| host.connect(host.resp)).collect();
     wait_for("most are refused", || {
         host.counter("kv_connections_refused") >= 300
     });
     assert_eq!(client.call(&["GET", "k"]), value);
-    // Those that are in begin long requests, and read nothing of long answers.
+    // Accepted clients send long incomplete requests, and do not read long replies.
     let half = format!(
         "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n{}",
         &value[..1_000_000]
@@ -297,7 +297,7 @@ fn a_flood_of_clients_takes_neither_files_nor_memory() {
     let gets = format!("*31\r\n$4\r\nMGET\r\n{}", "$1\r\nk\r\n".repeat(30));
     for (at, stream) in flood.iter_mut().enumerate() {
         let bytes = if at % 2 == 0 { &half } else { &gets };
-        // Most are closed.
+        // Most are disconnected.
         let _ = stream.write_all(bytes.as_bytes());
     }
     wait_for("some are closed", || host.counter("kv_closed_memory") > 10);
@@ -306,8 +306,8 @@ fn a_flood_of_clients_takes_neither_files_nor_memory() {
     });
     assert_eq!(client.call(&["SET", "b", "1"]), "+OK");
     drop(flood);
-    // What clients hold, what is read for them in one turn, the answer being written, and what the
-    // allocator and the store keep.
+    // What clients hold, what is read for them in one turn, the reply being written, and what the allocator and the
+    // store retain.
     let grown_mib = host.memory_peak_mib() - memory_before_mib;
     let bound_mib = CLIENTS_MEMORY_MIB + 64 + 32 + 150;
     println!("memory: {memory_before_mib} MiB, and {grown_mib} MiB more at the peak");
@@ -321,7 +321,7 @@ fn without_a_file_left_clients_wait_and_nothing_spins() {
     let host = Host::start(4096);
     let mut client = Client::connect(host.resp);
     assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
-    // Fewer than it counted on: the system may run out for other reasons.
+    // Fewer than it planned for: the system may run out for other reasons.
     host.allow_open_files(host.open_files() + 3);
     let listeners = [host.resp, host.address, host.control];
     let waiting: Vec<TcpStream> = listeners
@@ -357,7 +357,7 @@ const SECOND_NODE: &str = r#"
             roles = ["replica"]
 "#;
 
-/// Run a program; what it says, and whether it succeeded.
+/// Run a program. Returns whether it succeeded, and its output.
 fn said(program: &str, args: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(args).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -436,7 +436,7 @@ fn a_host_with_certificates_and_a_password() {
     assert!(fs::exists(at("for-2/key.pem")).expect("looked"));
     let (good, says) = new_in(&config, &[]);
     assert!(good, "its own is made anew: {says}");
-    // Nor is the authority changed that it trusts.
+    // Nor is the CA that it trusts changed.
     let (own, elsewhere) = (fs::read(at("tls/ca.pem")).expect("read"), at("elsewhere"));
     let from_another = [
         "certificate",
@@ -461,7 +461,7 @@ fn a_host_with_certificates_and_a_password() {
         "{says}"
     );
 
-    // A password that others can read is refused.
+    // A password file that others can read is refused.
     let (good, says) = said(PROGRAM, &["run", "--config", &config]);
     assert!(!good && says.contains("chmod 600"), "{says}");
     let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -487,7 +487,7 @@ fn a_host_with_certificates_and_a_password() {
     host.wait_until(|| cli(&["SET", "a", "1"]) == "OK");
     assert_eq!(cli(&["GET", "a"]), "1");
 
-    // What speaks no TLS, or has no certificate, is turned away at every port, and counted.
+    // Peers without TLS or a certificate are refused at every port, and counted.
     for to in [host.address, host.control] {
         let mut stream = host.connect(to);
         stream
@@ -508,7 +508,7 @@ fn a_host_with_certificates_and_a_password() {
     let status = control::status(&host.socket(), TIMEOUT).expect("a status");
     assert_eq!(status.transport, "TLS");
 
-    // Our own clients, and the command line by way of the control service.
+    // The project's own clients, and the command line through the control service.
     let (file, resp) = (at_of(&host, "file"), host.resp.to_string());
     let access = [
         "--host",

@@ -1,4 +1,4 @@
-//! Members that fail, come and go while clients write, and the control plane that sees to it.
+//! Members fail, join and leave while clients write, and the control plane handles it.
 
 mod common;
 
@@ -11,19 +11,19 @@ use inband_cluster::paxos::{ClusterSpec, MemberKind, Supervisor};
 use inband_control::coordinator::Waiting;
 use inband_paxos::config::{Dataplane, Durability};
 
-/// Time for a cluster on a busy two-core machine to do what takes it a second on a quiet one.
+/// Time limit on a busy two-core machine for what takes a second on an idle one.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn run_for(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Two of the clients' replicas: those that stay.
+/// Load on two of the replicas: those that stay.
 fn load(cluster: &Cluster) -> Load {
     Load::start(&[cluster.replica(0), cluster.replica(2)], 4)
 }
 
-/// No command failed and none was lost from sight.
+/// Check that no command failed or has an unknown outcome.
 fn check_all_succeeded(cluster: &Cluster, records: &[Record]) {
     for record in records {
         let all_good = record.failed.is_empty() && record.unknown.is_empty();
@@ -44,8 +44,8 @@ fn timed<T>(what: &str, f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// An acceptor is killed and restarted empty, again and again another one: each time it votes again by
-/// itself, so that the cluster survives the next.
+/// Acceptors are killed and restarted empty, one after another: each time the acceptor votes again by itself, so that
+/// the cluster survives the next failure.
 fn acceptors_fail_in_turn(name: &str, dataplane: Dataplane, partitions: u32) {
     let cluster = Cluster::start(name, dataplane, |spec| spec.partitions = partitions);
     let before = cluster.status().epoch;
@@ -93,13 +93,13 @@ fn an_acceptor_is_replaced_under_load_and_another_may_be_lost() {
     let cluster = Cluster::start("repl", Dataplane::Xdp, |spec| spec.partitions = 2);
     let load = load(&cluster);
     run_for(300);
-    // A dead one, then a living one.
+    // A dead one, then a live one.
     cluster.supervisor.kill("acceptor/0").unwrap();
     let new = timed("a dead acceptor is replaced", || {
         cluster.supervisor.replace_member("acceptor/0").unwrap()
     });
     assert_eq!(new, "acceptor/3");
-    // The one that leads the control plane: the new one must be heard by it all the same.
+    // The one that leads the control plane: the new one must still be able to reach it.
     let leader = cluster.plane().leader;
     let status = cluster.status();
     let leading = status.hosts.iter().find(|h| h.id == leader).unwrap();
@@ -111,7 +111,7 @@ fn an_acceptor_is_replaced_under_load_and_another_may_be_lost() {
     let names = cluster.wait_until_all_vote(TIMEOUT);
     assert!(names.len() == 3 && names.contains(&new), "{names:?}");
     assert!(!names.contains(&leading.name), "{names:?}");
-    // Those that came can do without those that stayed.
+    // The new members work without the old ones.
     let stayed = names.iter().find(|name| **name != new).unwrap();
     cluster.supervisor.kill(stayed).unwrap();
     run_for(700);
@@ -145,7 +145,7 @@ fn grow_and_shrink(name: &str, dataplane: Dataplane) {
     cluster.wait_until_equal(TIMEOUT);
     check(cluster.replica(3), &records);
 
-    // The members of now are those after a clean stop.
+    // A clean restart keeps the current members.
     let members = |cluster: &Cluster| {
         let hosts = cluster.status().hosts.into_iter();
         hosts.map(|h| (h.id, h.name, h.address)).collect::<Vec<_>>()
@@ -161,7 +161,7 @@ fn grow_and_shrink(name: &str, dataplane: Dataplane) {
     cluster.down_and_compare();
 }
 
-/// After a start on existing data members come and go as before.
+/// After a start on existing data, members are added and removed as before.
 fn remove_last(cluster: &Cluster) {
     cluster.supervisor.remove_member("acceptor/4").unwrap();
     let mut client = Client::connect(cluster.resp());
@@ -224,7 +224,7 @@ fn the_cluster_decides_while_the_control_plane_is_down() {
     timed("another controller leads", || {
         assert_ne!(cluster.plane().leader, leader);
     });
-    // A majority is gone, and an acceptor fails on top of that.
+    // A majority is gone, and then an acceptor fails as well.
     let second = ["controller/0", "controller/1"].map(str::to_owned);
     let second = second.iter().find(|name| **name != leading.name).unwrap();
     cluster.supervisor.kill(second).unwrap();
@@ -234,7 +234,7 @@ fn the_cluster_decides_while_the_control_plane_is_down() {
     assert!(cluster.progress() > before + 100, "it does not decide");
     let error = cluster.supervisor.add_member(MemberKind::Acceptor);
     assert!(error.is_err(), "nobody could have agreed to it");
-    // Back: it repairs what has happened meanwhile.
+    // Once it is back, it repairs what has happened meanwhile.
     cluster.supervisor.restart(&leading.name).unwrap();
     cluster.supervisor.restart(second).unwrap();
     cluster.supervisor.restart("acceptor/1").unwrap();
@@ -306,7 +306,7 @@ fn a_majority_of_acceptors_lost_in_memory_mode_is_refused() {
         assert!(Instant::now() < deadline, "{waiting:?}");
         run_for(20);
     }
-    // Nobody votes for whatever may have been chosen already.
+    // Nothing is voted on that may have been chosen already.
     let voting = |cluster: &Cluster| {
         let hosts = cluster.status().hosts;
         let said = hosts.iter().filter_map(|h| h.status.as_ref());
@@ -355,7 +355,7 @@ fn a_majority_of_acceptors_lost_in_sync_mode_comes_back_whole() {
     let records = load.stop();
     check(cluster.resp(), &records);
     cluster.wait_until_equal(TIMEOUT);
-    // A journal that is gone is a memory that is lost: the others have it.
+    // A lost journal is lost memory: the others have the votes.
     cluster.supervisor.kill("acceptor/2").unwrap();
     let journal = inband_paxos::node::JOURNAL_DIR;
     fs::remove_dir_all(cluster.dir.join("hosts/acceptor-2").join(journal)).unwrap();
@@ -364,7 +364,7 @@ fn a_majority_of_acceptors_lost_in_sync_mode_comes_back_whole() {
     cluster.down_and_compare();
 }
 
-/// Time on the CPU that a process has had.
+/// CPU time of a process.
 fn cpu(pid: u32) -> Duration {
     const TICKS_PER_S: u64 = 100;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

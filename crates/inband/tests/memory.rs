@@ -1,5 +1,5 @@
-//! Memory is flat at full rate: registers do not grow at all, processes by no more than the store's
-//! write buffers. `inband bench` does the same for minutes.
+//! Memory stays constant at full rate: registers do not grow at all, processes by no more than the store's write
+//! buffers. `inband bench` does the same for minutes.
 
 mod common;
 
@@ -16,10 +16,10 @@ const WARM_UP: Duration = Duration::from_secs(4);
 const WATCHED: Duration = Duration::from_secs(8);
 const CLIENTS: usize = 8;
 const PIPELINE: usize = 64;
-/// Pages of code and stacks that are touched late.
+/// Code and stack pages that are first touched late.
 const GROWTH_MAX_BYTES: u64 = 2 << 20;
-/// A replica's store also fills its write buffers meanwhile. A leak of a few bytes a command would be
-/// more: some millions are executed.
+/// A replica's store also fills its write buffers meanwhile. A leak of a few bytes per command would exceed this: some
+/// millions are executed.
 const REPLICA_GROWTH_MAX_BYTES: u64 = 24 << 20;
 
 /// Commands that go through the log and leave nothing behind.
@@ -51,7 +51,7 @@ fn sample(cluster: &Cluster) -> BTreeMap<String, (u64, u64)> {
     hosts
         .map(|host| {
             let registers = match (&host.status, host.roles.contains(&Role::Replica)) {
-                // A replica's include the log kept for peers, which is full at some time.
+                // A replica's memory includes the log kept for peers, which is full at some point.
                 (_, true) => 0,
                 (said, false) => said.as_ref().expect("it answers").memory_bytes,
             };

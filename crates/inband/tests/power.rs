@@ -1,5 +1,5 @@
-//! `sync` mode with real processes on a real file system: everything is killed, or loses its power,
-//! and comes back whole in the same epoch.
+//! `sync` mode with real processes on a real file system: everything is killed, or loses power, and recovers completely
+//! in the same epoch.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::{Client, Cluster};
 use inband_paxos::config::{Dataplane, Durability};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How long clients write before it happens.
+/// How long clients write before the failure.
 const LOAD: Duration = Duration::from_millis(1_000);
 const CLIENTS: usize = 3;
 const IMAGE_BYTES: u64 = 1 << 30;
@@ -26,8 +26,7 @@ fn start(name: &str, dataplane: Dataplane) -> Cluster {
     })
 }
 
-/// Clients that write numbered keys until the connection breaks; they return the last number that
-/// was acknowledged.
+/// Clients that write numbered keys until the connection is lost; they return the last number acknowledged.
 fn write_keys(address: SocketAddr, round: usize) -> Vec<JoinHandle<u64>> {
     let client = move |id: usize| {
         let mut client = Client::connect(address);
@@ -45,7 +44,7 @@ fn write_keys(address: SocketAddr, round: usize) -> Vec<JoinHandle<u64>> {
         .collect()
 }
 
-/// A replica that lost more than the others loads a checkpoint first, and answers with an error.
+/// A replica that lost more than the others loads a checkpoint first, and meanwhile answers with an error.
 fn read(reader: &mut Client, key: &str) -> String {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -57,7 +56,7 @@ fn read(reader: &mut Client, key: &str) -> String {
     }
 }
 
-/// Every acknowledged key is there.
+/// Check that every acknowledged key is there.
 fn read_keys(address: SocketAddr, round: usize, clients: Vec<JoinHandle<u64>>) -> u64 {
     let mut reader = Client::connect(address);
     let mut total = 0;
@@ -89,7 +88,7 @@ fn killed(name: &str, dataplane: Dataplane) {
         let total = read_keys(cluster.resp(), round, clients);
         println!("{total} acknowledged SETs read back");
     }
-    // An acceptor that is killed votes again when it is started, in the same epoch.
+    // A killed acceptor votes again when it is restarted, in the same epoch.
     for acceptor in ["acceptor/0", "acceptor/1"] {
         cluster.supervisor.kill(acceptor).expect("it is killed");
         cluster.supervisor.restart(acceptor).expect("it starts");
@@ -113,7 +112,7 @@ fn a_killed_cluster_goes_on_in_its_epoch_with_xdp() {
     }
 }
 
-/// A file system in a file, so that its disk can be taken away as it is.
+/// A file system in an image file, so that the state of its disk can be copied at any time.
 struct Disk {
     image: PathBuf,
     at: PathBuf,
@@ -125,7 +124,7 @@ fn run(program: &str, arguments: &[&Path]) -> bool {
 }
 
 impl Disk {
-    /// `None` if this needs rights or programs that are not there.
+    /// `None` if the required privileges or programs are missing.
     fn new(at: &Path) -> Option<Disk> {
         let disk = Disk {
             image: at.with_extension("img"),
@@ -139,12 +138,12 @@ impl Disk {
     }
 
     fn mount(&self) -> bool {
-        // Nothing is written before it is synced, if the kernel can help it.
+        // As far as the kernel allows, nothing is written before it is synced.
         let options = Path::new("-oloop,commit=600");
         run("mount", &[options, &self.image, &self.at])
     }
 
-    /// What is on the disk now, and nothing that is only in memory.
+    /// A copy of what is on disk now, without what is only in memory.
     fn copy(&self) -> PathBuf {
         let copy = self.image.with_extension("copy");
         let sparse = Path::new("--sparse=always");
@@ -155,7 +154,7 @@ impl Disk {
         copy
     }
 
-    /// The power comes back: all that is there is the copy.
+    /// Power returns: only the copy is left.
     fn put_back(&self, copy: &Path) {
         let deadline = Instant::now() + TIMEOUT;
         while !run("umount", &[&self.at]) {
@@ -175,7 +174,7 @@ impl Drop for Disk {
     }
 }
 
-/// Let all processes of the cluster stand still.
+/// Suspend all processes of the cluster.
 fn stop_processes(dir: &Path) {
     let mut stopped = 0;
     for host in fs::read_dir(dir.join("hosts")).expect("there are hosts") {
@@ -205,7 +204,7 @@ fn a_power_cut_of_everything_loses_nothing_acknowledged() {
         let copy = disk.copy();
         let stopped = cluster.crash();
         disk.put_back(&copy);
-        // Or the disk that was copied is not what a power cut leaves.
+        // Otherwise the copied disk is not what a power failure leaves.
         assert!(fs::read(&unsynced).is_ok_and(|bytes| bytes.is_empty()) || !unsynced.exists());
         (cluster, _) = stopped.up_again(|_| {});
         assert_eq!(cluster.status().epoch, 1);

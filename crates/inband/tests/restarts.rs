@@ -1,4 +1,4 @@
-//! A host's process that ends by itself is started again; one that was killed on request is not.
+//! A host process that exits by itself is restarted; one that was killed on request is not.
 
 mod common;
 
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Longer than the supervisor waits before it starts a process again.
+/// Longer than the supervisor waits before it restarts a process.
 const STAYS_FOR: Duration = Duration::from_secs(3);
 
 /// A cluster in the background, stopped when dropped.
@@ -19,7 +19,7 @@ struct Running {
     dir: tempfile::TempDir,
     /// `flair`, `falcon` or nothing.
     system: Vec<&'static str>,
-    /// Which list of its status has the processes.
+    /// The list in its status that contains the processes.
     list: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl Running {
         process.arg("--").args(task).output().expect("it runs")
     }
 
-    /// What status says of a process.
+    /// The status entry of a process.
     fn entry(&self, name: &str) -> Value {
         let output = self.run("status", &["--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -78,7 +78,7 @@ impl Running {
         }
     }
 
-    /// Kill a process behind the supervisor's back, and wait until another one is in its place.
+    /// Kill a process without telling the supervisor, and wait until another one has replaced it.
     fn dies(&self, name: &str) {
         let before = self.entry(name);
         let pid = before["pid"].as_i64().expect("it runs");

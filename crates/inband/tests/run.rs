@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A process that is killed in any case.
+/// A process that is always killed in the end.
 struct Host(Child);
 
 impl Drop for Host {
@@ -46,9 +46,9 @@ fn config(dir: &Path) -> PathBuf {
     path
 }
 
-/// Two hosts on loopback: a cluster of one, and a replica that is to come.
+/// Two hosts on loopback: a cluster of one, and a replica to be added.
 fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
-    // The control service listens at the next port, which must be free as well.
+    // The control service listens on the next port, which must be free as well.
     let pair = || {
         let free = |port: u16| {
             TcpListener::bind(("127.0.0.1", port)).is_ok()
@@ -97,7 +97,7 @@ fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
     [host(1), host(2)]
 }
 
-/// Where Redis clients will connect: free now, and bound by the hosts a moment later.
+/// Addresses for Redis clients: free now, and bound by the hosts shortly afterwards.
 fn free_addresses() -> [SocketAddr; 2] {
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
     sockets.map(|socket| socket.local_addr().expect("its address"))
@@ -159,7 +159,7 @@ fn a_host_joins_a_cluster_and_leaves_it() {
     let (good, said) = inband(&["member", "remove", "one"], &one);
     assert!(!good && said.contains("without acceptors"), "{said}");
 
-    // Its memory gone it does not know what was chosen, until it is told that the store has it all.
+    // With its memory lost it does not know what was chosen, until it is told that the store has everything.
     drop(first);
     let held: serde_json::Value =
         serde_json::from_str(&common::inspect(&[dirs[0].path().join("data")])).expect("JSON");
@@ -174,7 +174,7 @@ fn a_host_joins_a_cluster_and_leaves_it() {
         assert!(is_good <= good && Instant::now() < deadline, "{said}");
         std::thread::sleep(Duration::from_millis(100));
     };
-    // What the replica reports counts, whatever the operator believes.
+    // The replica's report counts, whatever the operator claims.
     let up_to = format!("have applied instances up to {applied}");
     for wrong in ["0", "999999999"] {
         until_it_says(&["--applied", wrong], false, &up_to);
@@ -184,13 +184,13 @@ fn a_host_joins_a_cluster_and_leaves_it() {
     wait_until_it_answers(resp[0], &["SET", "a", "4"], "+OK");
 }
 
-/// Nobody has lost anything, and yet nothing is decided: the second acceptor hangs.
+/// Nothing is lost, but nothing is decided either: the second acceptor hangs.
 #[test]
 fn a_log_that_stands_begins_anew_behind_what_was_delivered() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
     let resp = free_addresses();
     let paths = configs([dirs[0].path(), dirs[1].path()], resp);
-    // From the start both are members, and the second only votes.
+    // Both are members from the start, and the second one only votes.
     let text = std::fs::read_to_string(&paths[1]).expect("read");
     let text = text.replace(r#"["replica", "leader"]"#, r#"["acceptor"]"#);
     let text = text.replace(&format!(r#", resp = ["{}"]"#, resp[1]), "");
@@ -231,7 +231,7 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered() {
         if good {
             break said;
         }
-        // Until it is known to hang, and how long already.
+        // Until the host is known to hang, and for how long.
         let not_yet = ["no replica reports a log", "not been heard of"];
         assert!(not_yet.iter().any(|why| said.contains(why)), "{said}");
         assert!(Instant::now() < deadline, "{said}");
@@ -245,7 +245,7 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered() {
     ] {
         assert!(said.contains(what), "{what:?} is not in {said:?}");
     }
-    // Whatever it was, it is over, and the acceptor does not bring back what was given up.
+    // It has been resolved, and the acceptor does not bring back what was given up.
     kill(second, Signal::SIGCONT).expect("ours");
     wait_until_it_answers(resp[0], &["SET", "c", "1"], "+OK");
     wait_until_it_answers(resp[0], &["GET", "a"], "1");
@@ -275,11 +275,11 @@ fn a_host_with_other_settings_ends() {
     wait_until_it_answers(resp[0], &["GET", "a"], "1");
 }
 
-/// A small file system in memory at a directory.
+/// A small in-memory file system, mounted on a directory.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None` if that is not allowed here; the test is noted as not run.
+    /// `None` if mounting is not allowed here; the test is then reported as skipped.
     fn mount(dir: PathBuf) -> Option<SmallDisk> {
         std::fs::create_dir_all(&dir).expect("a directory");
         let (flags, options) = (MsFlags::empty(), Some("size=16m"));
@@ -292,7 +292,7 @@ impl SmallDisk {
         }
     }
 
-    /// Take all the room there is.
+    /// Use all free space.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filler");
         let mut file = std::fs::File::create(&path).expect("a file");
@@ -309,7 +309,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// What a host's control socket and its metrics say.
+/// A host's status from its control socket, and its metrics.
 fn status_and_metrics(config: &Path, metrics: SocketAddr) -> (serde_json::Value, String, String) {
     let (good, json) = inband(&["status", "--json"], config);
     assert!(good, "{json}");
@@ -341,7 +341,7 @@ fn an_acceptor_whose_disk_is_full_says_so_and_votes_again_by_itself() {
     wait_until_it_answers(resp, &["SET", "a", "1"], "+OK");
     for round in 0..2 {
         let filler = disk.fill();
-        // Room that the journal has already taken is still good for some votes.
+        // Space that the journal has preallocated still suffices for some votes.
         let mut client = Client::connect(resp);
         let value = "x".repeat(64 * 1024);
         let deadline = Instant::now() + TIMEOUT;
@@ -372,7 +372,7 @@ fn an_acceptor_whose_disk_is_full_says_so_and_votes_again_by_itself() {
         std::fs::remove_file(filler).expect("room again");
         let number = round.to_string();
         wait_until_it_answers(resp, &["SET", "a", &number], "+OK");
-        // What is published may be older than the answer.
+        // The published state may be older than the answer.
         let deadline = Instant::now() + TIMEOUT;
         let (words, metrics_text) = loop {
             let (status, words, metrics_text) = status_and_metrics(&path, metrics);
@@ -403,7 +403,7 @@ fn wait_until_it_answers(address: SocketAddr, command: &[&str], answer: &str) {
     }
 }
 
-/// What systemd does: descriptor 3 is the socket, and the variables name this very process.
+/// As systemd does: descriptor 3 is the socket, and the variables name this same process.
 fn run_as_systemd_does(config: &Path, socket: &TcpListener) -> Host {
     fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty())).expect("handed down");
     let script = format!(
@@ -443,8 +443,8 @@ fn a_socket_of_systemd_serves_and_a_state_directory_has_one_process() {
         "{said}"
     );
 
-    // A killed one leaves the directory free. Its acceptor has forgotten its votes, so that the
-    // next one answers only what needs no agreement.
+    // A killed host releases the directory. Its acceptor has lost its votes, so the next one answers only what needs no
+    // agreement.
     drop(first);
     let _again = run_as_systemd_does(&config, &socket);
     wait_until_it_answers(address, &["PING"], "+PONG");

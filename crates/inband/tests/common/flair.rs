@@ -1,4 +1,4 @@
-//! A FLAIR cluster through the command line.
+//! A FLAIR cluster, started with the command line.
 
 use std::fs::File;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{port, Client, PROGRAM};
 
-/// How long a cluster may take to be whole again; far longer than it does.
+/// Time limit for recovery; far longer than it takes.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Flair {
@@ -39,13 +39,13 @@ impl Flair {
         said
     }
 
-    /// Kill every process. The supervisor goes first: it would restart a host.
+    /// Kill every process. The supervisor first: it would restart a host.
     pub fn kill_all(&self) {
         let status = self.status();
         let pids = hosts(&status).iter().map(|host| &host["pid"]);
         for pid in [&status["supervisor_pid"]].into_iter().chain(pids) {
             let pid = pid.as_u64().expect("it runs") as i32;
-            // A host ends with its supervisor.
+            // A host exits with its supervisor.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
@@ -80,7 +80,7 @@ impl Flair {
         serde_json::from_str(&self.succeeds(&["status", "--json"])).expect("it is JSON")
     }
 
-    /// The value of a counter, of all hosts together.
+    /// The sum of a counter over all hosts.
     pub fn count(&self, name: &str) -> u64 {
         let status = self.status();
         let hosts = status["hosts"].as_array().expect("there are hosts");
@@ -88,7 +88,7 @@ impl Flair {
         hosts.iter().map(of).sum()
     }
 
-    /// Hosts tell what they have counted now and then.
+    /// Hosts publish their counters at intervals.
     pub fn wait_until_counted(&self, name: &str) {
         let deadline = Instant::now() + TIMEOUT;
         while self.count(name) == 0 {
@@ -97,7 +97,7 @@ impl Flair {
         }
     }
 
-    /// Set and get keys, each its own value.
+    /// Set and get keys, each with its own value.
     pub fn check(&self, client: &mut Client, round: u32) {
         for key in 0..100 {
             let (key, value) = (format!("key{key}"), format!("{round}.{key}"));
@@ -106,7 +106,7 @@ impl Flair {
         }
     }
 
-    /// All three replicas of each set are voters and have applied the same.
+    /// Wait until all three replicas of each set are voters and have applied the same entries.
     pub fn wait_until_whole(&self) {
         self.wait_for("whole", |status| {
             let sets = status["sets"].as_u64().expect("a number");
@@ -124,7 +124,7 @@ impl Flair {
         });
     }
 
-    /// Wait until this is so of what status says.
+    /// Wait until a condition on the status holds.
     pub fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -137,7 +137,7 @@ impl Flair {
         }
     }
 
-    /// Do something on the gateway's host.
+    /// Run a closure on the gateway's host.
     pub fn beside_gateway<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let status = self.status();
         let in_lab = status["network"] == "namespaces";

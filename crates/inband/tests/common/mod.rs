@@ -18,15 +18,15 @@ use inband_cluster::paxos::{ClusterSpec, ClusterStatus, Supervisor};
 use inband_control::service;
 use inband_paxos::config::{Dataplane, Role};
 
-/// One cluster at a time: two cores, and pauses are measured.
+/// One cluster at a time: there are two cores, and pauses are measured.
 static ONE: Mutex<()> = Mutex::new(());
-/// Below the ports that hosts on loopback have; each test program has its own range, as several run at a time.
+/// Below the ports of hosts on loopback; each test program has its own range, because several run at a time.
 static NEXT_PORT: LazyLock<Mutex<u16>> =
     LazyLock::new(|| Mutex::new(12_000 + (std::process::id() % 40) as u16 * 200));
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
 
-/// Can there be namespaces and XDP here? If not, the test is noted as not run.
+/// Whether namespaces and XDP work here. If not, the test is reported as skipped.
 pub fn lab_works() -> bool {
     let works = inband_lab::preflight::check_lab();
     if let Err(error) = &works {
@@ -42,7 +42,7 @@ pub struct Cluster {
     one: MutexGuard<'static, ()>,
 }
 
-/// A cluster that does not run, with its data.
+/// A stopped cluster, with its data.
 pub struct Stopped {
     dir: PathBuf,
     spec: ClusterSpec,
@@ -91,7 +91,7 @@ impl Cluster {
         cluster
     }
 
-    /// At the front, and at each replica: one that is there may not have entered the epoch yet.
+    /// Wait until it serves at the front and at each replica: a replica may not have entered the epoch yet.
     fn wait_until_it_serves(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let hosts = self.status().hosts;
@@ -140,7 +140,7 @@ impl Cluster {
         said.counters.get(counter).copied().unwrap_or(0)
     }
 
-    /// Wait for something to become true of the status.
+    /// Wait until a condition on the status holds.
     pub fn wait_for(
         &self,
         what: &str,
@@ -161,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// All replicas applied the same instance.
+    /// Wait until all replicas have applied the same instance.
     pub fn wait_until_equal(&self, limit: Duration) {
         self.wait_for("replicas become equal", limit, |status| {
             let applied: Vec<Option<&Vec<u64>>> = status
@@ -174,8 +174,8 @@ impl Cluster {
         });
     }
 
-    /// Wait until what was answered is in the stores of a majority of replicas, so that it outlives all
-    /// processes: the floor tells.
+    /// Wait until everything answered is in the stores of a majority of replicas, as shown by the trim floor, so that
+    /// it outlives all processes.
     pub fn wait_until_stored(&self, limit: Duration) {
         self.wait_for("a majority has stored everything", limit, |status| {
             let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
@@ -184,7 +184,7 @@ impl Cluster {
         });
     }
 
-    /// Where a host keeps its stores.
+    /// A host's data directories.
     fn data_dirs(&self, host: &str) -> Vec<PathBuf> {
         let name = host.replace('/', "-");
         let own = self.dir.join(format!("hosts/{name}/data"));
@@ -192,7 +192,7 @@ impl Cluster {
         [own].into_iter().chain(more).collect()
     }
 
-    /// Wait until all acceptors vote in all logs; names of the acceptors.
+    /// Wait until all acceptors vote in all logs. Returns their names.
     pub fn wait_until_all_vote(&self, limit: Duration) -> Vec<String> {
         let mut names = Vec::new();
         self.wait_for("all acceptors vote", limit, |status| {
@@ -209,7 +209,7 @@ impl Cluster {
         names
     }
 
-    /// How the control plane says things are.
+    /// The status reported by the control plane.
     pub fn plane(&self) -> service::Status {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// Instances of all logs that the most advanced replica has applied.
+    /// Instances of all logs applied by the most advanced replica.
     pub fn progress(&self) -> u64 {
         progress(&self.status())
     }
@@ -246,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// Stop cleanly and compare everything the replicas hold.
+    /// Stop cleanly and compare the contents of all replicas.
     pub fn down_and_compare(self) {
         let hosts = self.status().hosts;
         let report = self.supervisor.down();
@@ -267,14 +267,14 @@ impl Cluster {
     }
 }
 
-/// Instances of all logs that the most advanced replica has applied.
+/// Instances of all logs applied by the most advanced replica.
 pub fn progress(status: &ClusterStatus) -> u64 {
     let said = status.hosts.iter().filter_map(|h| h.status.as_ref());
     let replicas = said.filter_map(|s| s.replica.as_ref());
     replicas.map(|r| r.applied.iter().sum()).max().unwrap_or(0)
 }
 
-/// What `inband inspect` says of a replica's stores.
+/// The output of `inband inspect` for a replica's stores.
 pub fn inspect(data_dirs: &[PathBuf]) -> String {
     let output = Command::new(PROGRAM)
         .arg("inspect")
@@ -302,7 +302,7 @@ pub fn port(count: u16) -> u16 {
     }
 }
 
-/// A RESP client of one command at a time.
+/// A RESP client with one command at a time.
 pub struct Client {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
@@ -325,7 +325,7 @@ impl Client {
         Client::try_connect(address).expect("the store accepts connections")
     }
 
-    /// `None`: the connection broke, so the outcome is unknown.
+    /// `None`: the connection was lost, so the outcome is unknown.
     pub fn try_call(&mut self, parts: &[&str]) -> Option<String> {
         let mut request = format!("*{}\r\n", parts.len());
         for part in parts {
@@ -335,7 +335,7 @@ impl Client {
         self.reply()
     }
 
-    /// A reply; of an array the items, with spaces between.
+    /// A reply; the items of an array are separated by spaces.
     fn reply(&mut self) -> Option<String> {
         let line = self.line()?;
         if let Some(items) = line.strip_prefix('*') {
@@ -362,7 +362,7 @@ impl Client {
     }
 }
 
-/// What one client did: every command ended in exactly one of these.
+/// The results of one client: every command ended in exactly one of these ways.
 #[derive(Debug, Default, Clone)]
 pub struct Record {
     pub acknowledged: Vec<u64>,
@@ -372,7 +372,7 @@ pub struct Record {
     pub increments: u64,
 }
 
-/// Clients that write numbered keys and increment a counter, one command at a time each.
+/// Clients that write numbered keys and increment a counter, each one command at a time.
 pub struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Record>>,
@@ -420,7 +420,7 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
             Some(reply) => record.failed.push((number, reply)),
             None => {
                 record.unknown.push(number);
-                // The replica died under us: go on at whoever answers.
+                // The replica failed: continue at another one that answers.
                 let deadline = Instant::now() + Duration::from_secs(10);
                 loop {
                     turn += 1;
@@ -444,10 +444,10 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
     record
 }
 
-/// How long a replica may take to load a checkpoint.
+/// Time limit for a replica to load a checkpoint.
 const LOADED_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// GET; a replica that has fallen behind says that it is loading a checkpoint, and is asked again.
+/// GET; retried while a replica that has fallen behind is loading a checkpoint.
 fn loaded(client: &mut Client, key: &str) -> String {
     let deadline = Instant::now() + LOADED_TIMEOUT;
     loop {
@@ -459,7 +459,7 @@ fn loaded(client: &mut Client, key: &str) -> String {
     }
 }
 
-/// Nothing acknowledged is lost, nothing is applied twice. Returns how much was checked.
+/// Check that nothing acknowledged is lost, and nothing is applied twice. Returns how much was checked.
 pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
     let mut client = Client::connect(address);
     let mut checked = 0;
