@@ -54,6 +54,8 @@ pub enum Control {
         nonce: u64,
         /// It has lost its log: its acknowledgements do not count yet.
         recovering: bool,
+        /// Its log is on disk.
+        durable: bool,
     },
     /// To a node that has joined: a recovering one counts again when it has all up to here.
     Target {
@@ -179,8 +181,10 @@ impl Control {
                 matched,
                 nonce,
                 recovering,
+                durable,
             } => {
-                (h.zxid, h.round, h.leader) = (*matched, *nonce, u16::from(*recovering));
+                (h.zxid, h.round) = (*matched, *nonce);
+                h.leader = u16::from(*recovering) | u16::from(*durable) << 1;
                 JOINED
             }
             Control::Target { nonce, zxid } => {
@@ -251,7 +255,8 @@ impl Control {
             JOINED => Control::Joined {
                 matched: h.zxid,
                 nonce: h.round,
-                recovering: h.leader != 0,
+                recovering: h.leader & 1 != 0,
+                durable: h.leader & 2 != 0,
             },
             TARGET => Control::Target {
                 nonce: h.round,
@@ -315,6 +320,13 @@ mod tests {
                 matched: 1,
                 nonce: 2,
                 recovering: true,
+                durable: false,
+            },
+            Control::Joined {
+                matched: 1,
+                nonce: 2,
+                recovering: false,
+                durable: true,
             },
             Control::Target { nonce: 1, zxid: 2 },
             Control::Ask { id: 1 },

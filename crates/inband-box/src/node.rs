@@ -543,7 +543,11 @@ impl Node {
                 matched,
                 nonce,
                 recovering,
-            } => self.on_joined(now, from, epoch, (matched, nonce, recovering), role, out),
+                durable,
+            } => {
+                let log = (recovering, durable);
+                self.on_joined(now, from, epoch, (matched, nonce), log, role, out);
+            }
             Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid),
             Control::Ask { id } => self.on_ask(from, epoch, id, out),
             Control::Index { id, index } => self.reads.on_index(id, index, out),

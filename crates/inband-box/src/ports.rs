@@ -98,13 +98,32 @@ impl Ports {
         }))
     }
 
+    /// Send a packet to a node with the next [`Ports::flush`].
+    pub fn queue(&self, packet: &[u8], to: u8) {
+        match self.link_to(to) {
+            Some(link) => {
+                link.send(packet);
+            }
+            None => self.socket.queue(packet, self.nodes[usize::from(to) - 1]),
+        }
+    }
+
+    /// Send what was queued.
+    pub fn flush(&self) {
+        self.socket.flush();
+    }
+
     /// Send a packet to a node. It may be lost.
     pub fn send(&self, packet: &[u8], to: u8) {
-        let mut links = self.links.iter().filter(|_| self.are_up);
-        match links.find(|(node, _)| *node == to) {
-            Some((_, link)) => link.send(packet),
+        match self.link_to(to) {
+            Some(link) => link.send(packet),
             None => self.socket.send(packet, self.nodes[usize::from(to) - 1]),
         };
+    }
+
+    fn link_to(&self, to: u8) -> Option<&RawLink> {
+        let mut links = self.links.iter().filter(|_| self.are_up);
+        links.find(|(node, _)| *node == to).map(|(_, link)| link)
     }
 
     /// As [`HostSocket::sleep_time`].

@@ -537,14 +537,15 @@ impl Process {
         for (to, mut packet) in self.out.packets.drain(..) {
             self.gate.sign(&mut packet);
             match to {
-                To::Node(node) => self.ports.send(&packet, node),
+                To::Node(node) => self.ports.queue(&packet, node),
                 To::Others => {
                     for node in self.spec.config.others() {
-                        self.ports.send(&packet, node);
+                        self.ports.queue(&packet, node);
                     }
                 }
             }
         }
+        self.ports.flush();
         for (token, index) in self.out.reads.drain(..) {
             self.reads.push_back((index, token));
         }

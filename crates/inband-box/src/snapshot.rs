@@ -10,8 +10,12 @@ use crate::role::{Record, Role};
 use crate::sync::Leading;
 use crate::RECORD_LEN_MAX_BYTES;
 
-/// Parts that are sent for one question.
+/// Parts that are sent for one question: the leader's heartbeats and clients do not wait longer.
 const PARTS_MAX: usize = 64;
+/// Parts on their way to a follower: a round trip on a busy machine takes milliseconds.
+const PARTS_WINDOW: usize = 512;
+const QUESTION_BYTES: usize = PARTS_MAX * RECORD_LEN_MAX_BYTES;
+const WINDOW_BYTES: usize = PARTS_WINDOW * RECORD_LEN_MAX_BYTES;
 /// A leader drops a snapshot that no follower has used for this long.
 const KEPT_NS: Nanos = 10_000_000_000;
 /// Records that follow a snapshot, at most so many bytes: with more a new one is made.
@@ -53,6 +57,8 @@ impl Serving {
 /// A snapshot that a follower pulls.
 pub(crate) struct Fetch {
     id: u64,
+    /// Of the whole; 0: unknown.
+    len_bytes: usize,
     bytes: Vec<u8>,
     /// Parts that came before their turn, by their offset.
     early: BTreeMap<usize, Vec<u8>>,
@@ -65,6 +71,7 @@ impl Fetch {
     fn new(id: u64) -> Fetch {
         Fetch {
             id,
+            len_bytes: 0,
             bytes: Vec::new(),
             early: BTreeMap::new(),
             asked_to: 0,
@@ -73,7 +80,7 @@ impl Fetch {
     }
 
     fn take(&mut self, offset: usize, part: Vec<u8>) {
-        if offset >= self.bytes.len() && self.early.len() < 2 * PARTS_MAX {
+        if offset >= self.bytes.len() && self.early.len() < PARTS_WINDOW {
             self.early.insert(offset, part);
         }
         while let Some(part) = self.early.remove(&self.bytes.len()) {
@@ -150,11 +157,12 @@ impl Node {
             return;
         }
         *fetch = Some(Fetch::new(0));
-        self.pull_snapshot(now, out);
+        self.pull_again(now, out);
     }
 
-    pub(crate) fn pull_snapshot(&mut self, now: Nanos, out: &mut Out) {
-        let (again_at, epoch) = (now + self.config.resend_after_ns(), self.epoch());
+    /// Nothing has come for a while: ask for what is missing first. The rest may be on its way.
+    pub(crate) fn pull_again(&mut self, now: Nanos, out: &mut Out) {
+        let again_at = now + self.config.resend_after_ns();
         let State::Following {
             fetch: Some(fetch), ..
         } = &mut self.state
@@ -162,12 +170,36 @@ impl Node {
             return;
         };
         fetch.again_at = again_at;
-        fetch.asked_to = fetch.bytes.len() + PARTS_MAX * RECORD_LEN_MAX_BYTES;
+        let (id, offset) = (fetch.id, fetch.bytes.len());
+        fetch.asked_to = fetch.asked_to.max(offset + QUESTION_BYTES);
+        self.ask_for_parts(id, offset, out);
+    }
+
+    /// Ask for what follows as long as there is room in the window.
+    fn pull_on(&mut self, out: &mut Out) {
+        loop {
+            let State::Following {
+                fetch: Some(fetch), ..
+            } = &mut self.state
+            else {
+                return;
+            };
+            let (id, offset) = (fetch.id, fetch.asked_to);
+            let is_full = offset + QUESTION_BYTES > fetch.bytes.len() + WINDOW_BYTES;
+            if is_full || offset >= fetch.len_bytes {
+                return;
+            }
+            fetch.asked_to += QUESTION_BYTES;
+            self.ask_for_parts(id, offset, out);
+        }
+    }
+
+    fn ask_for_parts(&self, id: u64, offset: usize, out: &mut Out) {
         let pull = Control::PullSnapshot {
-            id: fetch.id,
-            offset: fetch.bytes.len() as u64,
+            id,
+            offset: offset as u64,
         };
-        self.say(To::Node(self.hint), epoch, &pull, out);
+        self.say(To::Node(self.hint), self.epoch(), &pull, out);
     }
 
     /// A follower asks for parts of the snapshot `id`, 0: of any.
@@ -239,7 +271,10 @@ impl Node {
             return;
         };
         if id > fetch.id {
+            // The first question brings its first parts.
             *fetch = Fetch::new(id);
+            fetch.asked_to = QUESTION_BYTES;
+            fetch.len_bytes = len_bytes as usize;
         }
         let before = fetch.bytes.len();
         fetch.take(offset as usize, part);
@@ -248,10 +283,9 @@ impl Node {
             let bytes = std::mem::take(&mut fetch.bytes);
             *slot = None;
             out.snapshot = Some(Snapshot { zxid, bytes });
-        } else if has > before && has >= fetch.asked_to {
-            self.pull_snapshot(now, out);
         } else if has > before {
             fetch.again_at = now + self.config.resend_after_ns();
+            self.pull_on(out);
         }
     }
 }

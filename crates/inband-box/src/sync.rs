@@ -11,8 +11,10 @@ use crate::role::{Record, Role, View};
 use crate::snapshot::Serving;
 use crate::wire;
 
-/// Records that are sent again at a time.
-const RESEND_MAX: u64 = 64;
+/// Records on their way to a node that catches up: a round trip on a busy machine takes milliseconds.
+const RESEND_WINDOW: u64 = 512;
+/// Records that are sent again in one turn: heartbeats and other nodes do not wait longer.
+const RESEND_MAX: u64 = 128;
 /// A leader that heard no majority for so many suspicions stops leading.
 const PATIENCE: u64 = 6;
 
@@ -27,7 +29,15 @@ struct Follower {
     /// Records up to here were sent again, and when.
     resent_to: u64,
     resent_at: Nanos,
-    /// When it was last sent what follows a gap. It may have less than it once had: after a restart with its log.
+    /// There were more then: what follows them is to be sent again, too.
+    has_more: bool,
+    /// It has lost its log, and what it acknowledged before.
+    recovering: bool,
+    had: u64,
+    /// Its log is on disk.
+    is_durable: bool,
+    /// What it had when it last reported a gap, and since when. It may have less than it once had: after a restart with its log.
+    gap_has: u64,
     gap_at: Nanos,
 }
 
@@ -50,13 +60,38 @@ pub(crate) struct Leading {
 
 impl Leading {
     /// Up to where a node has our log.
-    fn has(registers: &View, node: u8) -> u64 {
+    fn has(&self, registers: &View, node: u8) -> u64 {
         let peer = &registers.peers[usize::from(node)];
-        peer.matched.max(peer.recovered)
+        match peer.matched > self.followers[usize::from(node)].had {
+            true => peer.matched.max(peer.recovered),
+            false => peer.recovered,
+        }
     }
 
-    /// Send a node what follows the record that it has.
-    fn resend(&mut self, node: u8, has: u64, now: Nanos, role: &impl Role, out: &mut Out) {
+    /// A node that is told that it is behind gives up its log, if that is in memory. A majority of logs must be left: if one of
+    /// them got lost, too, no node could lead. Until then it keeps its vote.
+    fn may_begin_again(&self, node: u8, config: &Config, registers: &View) -> bool {
+        let has_log = |other: &u8| {
+            let follower = &self.followers[usize::from(*other)];
+            let matched = registers.peers[usize::from(*other)].matched;
+            follower.nonce.is_some() && (!follower.recovering || matched > follower.had)
+        };
+        let follower = &self.followers[usize::from(node)];
+        let others = config.others().filter(|other| *other != node);
+        follower.recovering
+            || follower.is_durable
+            || 1 + others.filter(has_log).count() >= majority(config.nodes)
+    }
+
+    /// Send a node what follows the record `has`.
+    fn send_from(
+        &mut self,
+        (node, has): (u8, u64),
+        now: Nanos,
+        config: &Config,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
         let registers = role.view();
         let until = registers.last.min(has + RESEND_MAX);
         let mut resent_to = has;
@@ -71,22 +106,26 @@ impl Leading {
             out.packets.push((To::Node(node), propose));
             resent_to = zxid;
         }
+        let mut has_more = resent_to < registers.last;
         let first = role.view().first;
-        if resent_to == has && has + 1 < first {
+        let is_behind = resent_to == has && has + 1 < first;
+        if is_behind && self.may_begin_again(node, config, &registers) {
             let (header, value) = Control::Behind { first }.encode(role.node(), registers.epoch);
             out.packet(To::Node(node), &header, &value);
             // It is not told so for each record that it misses.
             resent_to = until;
         }
+        has_more &= !is_behind;
         let follower = &mut self.followers[usize::from(node)];
         (follower.resent_to, follower.resent_at) = (resent_to, now);
+        follower.has_more = has_more;
     }
 
     pub fn due(&self, now: Nanos, config: &Config, registers: &View) -> Nanos {
         let lags = config
             .others()
             .filter(|node| self.followers[usize::from(*node)].nonce.is_some())
-            .any(|node| Leading::has(registers, node) < registers.last);
+            .any(|node| self.has(registers, node) < registers.last);
         let soon = now + config.resend_after_ns() / 2;
         match lags || self.reading.is_some() || !self.is_begun {
             true => self.heartbeat_at.min(soon),
@@ -172,7 +211,7 @@ impl Node {
         };
         leading.forget_snapshot(now);
         for node in config.others() {
-            let has = Leading::has(registers, node);
+            let has = leading.has(registers, node);
             let follower = &mut leading.followers[usize::from(node)];
             if has != follower.has {
                 (follower.has, follower.since) = (has, now);
@@ -182,9 +221,13 @@ impl Node {
             }
             let is_stuck = now >= follower.since + config.resend_after_ns()
                 && now >= follower.resent_at + config.resend_after_ns();
-            let has_all_resent = follower.resent_to > 0 && has >= follower.resent_to;
-            if is_stuck || has_all_resent {
-                leading.resend(node, has, now, role, out);
+            let has_room = has + RESEND_WINDOW >= follower.resent_to + RESEND_MAX;
+            let goes_on = follower.has_more && has <= follower.resent_to && has_room;
+            let resent_to = follower.resent_to;
+            if is_stuck {
+                leading.send_from((node, has), now, &config, role, out);
+            } else if goes_on {
+                leading.send_from((node, resent_to), now, &config, role, out);
             }
         }
     }
@@ -254,6 +297,7 @@ impl Node {
             matched: self.matched(&role.view()),
             nonce: self.nonce,
             recovering: self.recovering,
+            durable: self.durable.is_some(),
         };
         self.say(To::Node(self.hint), self.epoch(), &joined, out);
     }
@@ -264,7 +308,8 @@ impl Node {
         now: Nanos,
         from: u8,
         epoch: u64,
-        (matched, nonce, recovering): (u64, u64, bool),
+        (matched, nonce): (u64, u64),
+        (recovering, is_durable): (bool, bool),
         role: &impl Role,
         out: &mut Out,
     ) {
@@ -281,13 +326,25 @@ impl Node {
             return;
         }
         let follower = &mut leading.followers[usize::from(from)];
-        if follower.nonce != Some(nonce) || recovering {
+        let is_new = follower.nonce != Some(nonce);
+        if is_new || recovering {
             role.set_joined(from, matched, recovering);
         }
-        follower.nonce = Some(nonce);
-        let last = role.view().last;
-        if matched < last && now >= follower.resent_at + config.resend_after_ns() / 4 {
-            leading.resend(from, matched, now, role, out);
+        let registers = role.view();
+        if is_new {
+            *follower = Follower {
+                nonce: Some(nonce),
+                had: match recovering {
+                    true => registers.peers[usize::from(from)].matched,
+                    false => 0,
+                },
+                ..Follower::default()
+            };
+        }
+        (follower.recovering, follower.is_durable) = (recovering, is_durable);
+        let last = registers.last;
+        if matched < last && now >= follower.resent_at + config.resend_after_ns() {
+            leading.send_from((from, matched), now, &config, role, out);
         }
         let target = Control::Target { nonce, zxid: last };
         self.say(To::Node(from), epoch, &target, out);
@@ -307,10 +364,14 @@ impl Node {
             return;
         };
         let follower = &mut leading.followers[usize::from(from)];
-        let is_new = matched >= follower.resent_to;
-        if is_new || now >= follower.gap_at + config.resend_after_ns() / 2 {
-            follower.gap_at = now;
-            leading.resend(from, matched, now, role, out);
+        // While it catches up every new record is a gap, and nothing need be lost.
+        let is_stuck =
+            matched == follower.gap_has && now >= follower.gap_at + config.resend_after_ns() / 2;
+        if matched != follower.gap_has || is_stuck {
+            (follower.gap_has, follower.gap_at) = (matched, now);
+        }
+        if is_stuck || matched >= follower.resent_to {
+            leading.send_from((from, matched), now, &config, role, out);
         }
     }
 
@@ -360,7 +421,7 @@ impl Node {
             }
         }
         if pulls {
-            self.pull_snapshot(now, out);
+            self.pull_again(now, out);
         }
         let is_suspected = now >= self.suspect_at(self.contact.max(registers.heard_ns));
         match (is_suspected, self.recovering) {

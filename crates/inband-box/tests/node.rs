@@ -2,10 +2,10 @@
 #![allow(missing_docs)]
 
 use inband_box::control::Control;
-use inband_box::node::{Config, Node, Out, Quorum, Start, SUSPECT_AFTER_NS};
+use inband_box::node::{Config, Node, Out, Quorum, Start, To, SUSPECT_AFTER_NS};
 use inband_box::promise::Stored;
-use inband_box::role::{Mode, Role};
-use inband_box::wire;
+use inband_box::role::{Mode, Record, Role, Verdict};
+use inband_box::wire::{self, flag, Header, Type};
 
 fn started(start: Start, stored: Stored, role: &impl Role) -> Node {
     let config = Config {
@@ -145,17 +145,14 @@ fn a_node_that_hears_a_leader_wants_no_other() {
     assert_eq!(node.epoch(), 34);
 }
 
-/// A quorum may hold what is not committed yet, by what the recovering node acknowledged before it lost its log.
-#[test]
-fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
-    let role = inband_box::soft::soft(1, 64);
-    let mut node = started(Start::Founding, Stored::default(), &role);
+/// Node 1 leads with the votes of 1 and 2, at this time.
+fn leads(node: &mut Node, role: &impl Role) -> u64 {
     let mut now = 0;
     let id = loop {
         now += SUSPECT_AFTER_NS;
         assert!(now < 100 * SUSPECT_AFTER_NS, "it asks for no votes");
         let mut out = Out::default();
-        node.on_tick(now, &role, &mut out);
+        node.on_tick(now, role, &mut out);
         let asked = said(&out)
             .into_iter()
             .find_map(|(_, control)| match control {
@@ -166,23 +163,34 @@ fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
             break id;
         }
     };
-    gets(&mut node, 2, 0, &Control::Willing { id }, &role);
-    node.on_tick(now, &role, &mut Out::default());
-    let epoch = node.epoch();
+    gets(node, 2, 0, &Control::Willing { id }, role);
+    node.on_tick(now, role, &mut Out::default());
     let promise = Control::Promise {
         last_epoch: 0,
         last: 0,
         committed: 0,
         first: 1,
     };
-    gets(&mut node, 2, epoch, &promise, &role);
+    gets(node, 2, node.epoch(), &promise, role);
+    assert_eq!(role.view().mode, Mode::Leading);
+    now
+}
+
+/// A quorum may hold what is not committed yet, by what the recovering node acknowledged before it lost its log.
+#[test]
+fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    leads(&mut node, &role);
+    let epoch = node.epoch();
     let view = role.view();
-    assert_eq!((view.mode, view.committed), (Mode::Leading, 0));
+    assert_eq!(view.committed, 0);
     assert!(view.last > 0, "its first record is in flight");
     let joined = Control::Joined {
         matched: 0,
         nonce: 5,
         recovering: true,
+        durable: false,
     };
     let out = gets(&mut node, 3, epoch, &joined, &role);
     let target = Control::Target {
@@ -190,4 +198,142 @@ fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
         zxid: view.last,
     };
     assert!(said(&out).contains(&(epoch, target)), "{:?}", said(&out));
+}
+
+/// An ACK at the role, and at the process if the role hands it on.
+fn acks(node: &mut Node, role: &impl Role, now: u64, from: u8, flags: u16, zxid: u64) -> Out {
+    let header = Header {
+        node: from.into(),
+        flags,
+        epoch: node.epoch(),
+        zxid,
+        ..Header::of(Type::Ack)
+    };
+    let packet = wire::emit(&header, &[]);
+    let mut out = Out::default();
+    if role.handled(&packet, now).0 == Verdict::Pass {
+        let (header, value) = wire::parse(&packet).expect("a packet");
+        node.on_packet(now, &header, value, role, &mut out);
+    }
+    node.on_tick(now, role, &mut out);
+    out
+}
+
+/// The records proposed to a node alone.
+fn sent_again(out: &Out, to: u8) -> Vec<u64> {
+    let to_it = out.packets.iter().filter(|(node, _)| *node == To::Node(to));
+    let headers = to_it.filter_map(|(_, packet)| Some(wire::parse(packet).ok()?.0));
+    let proposed = headers.filter(|header| header.kind == Type::Propose);
+    proposed.map(|header| header.zxid).collect()
+}
+
+/// It has lost its log, but not what the leader remembers of it, and new records are gaps to it.
+#[test]
+fn a_node_that_catches_up_gets_each_record_once_and_no_live_one_again() {
+    const RECORDS: u64 = 3000;
+    let role = inband_box::soft::soft(1, 4096);
+    role.set_window(4096);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let mut now = leads(&mut node, &role);
+    let epoch = node.epoch();
+    let own = Record {
+        origin: 1,
+        origin_session: 1,
+        ..Record::default()
+    };
+    acks(&mut node, &role, now, 2, 0, 1);
+    for _ in 1..RECORDS {
+        role.append(&own).expect("there is room");
+    }
+    for from in [2, 3] {
+        acks(&mut node, &role, now, from, 0, RECORDS);
+    }
+    let joined = Control::Joined {
+        matched: 0,
+        nonce: 5,
+        recovering: true,
+        durable: false,
+    };
+    let out = gets(&mut node, 3, epoch, &joined, &role);
+    let mut sent = sent_again(&out, 3);
+    let (mut has, mut turns, mut most) = (0, 0, 0);
+    let (recovering, gap) = (flag::RECOVERING, flag::RECOVERING | flag::GAP);
+    while has < RECORDS {
+        turns += 1;
+        assert!(turns < 1000, "{has} of {RECORDS}");
+        now += 1000;
+        // A live record, for which the node reports a gap, and an acknowledgement of a part of what is on its way.
+        sent.extend(sent_again(&acks(&mut node, &role, now, 3, gap, has), 3));
+        let on_the_way = sent.len() as u64 - has;
+        most = most.max(on_the_way);
+        has += on_the_way.min(100);
+        sent.extend(sent_again(
+            &acks(&mut node, &role, now, 3, recovering, has),
+            3,
+        ));
+    }
+    assert_eq!(sent, (1..=RECORDS).collect::<Vec<_>>());
+    assert!(most > 256, "at most {most} were on their way");
+    for _ in 0..5 {
+        now += 1000;
+        role.append(&own).expect("there is room");
+        acks(&mut node, &role, now, 2, 0, role.view().last);
+        let again = sent_again(&acks(&mut node, &role, now, 3, recovering, has), 3);
+        assert!(again.is_empty(), "they are on their way to all: {again:?}");
+    }
+    // What is lost comes again.
+    now += SUSPECT_AFTER_NS;
+    let again = sent_again(&acks(&mut node, &role, now, 3, recovering, has), 3);
+    assert_eq!(again, (RECORDS + 1..=RECORDS + 5).collect::<Vec<_>>());
+}
+
+/// It would give up its log, and no majority would have one.
+#[test]
+fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let now = leads(&mut node, &role);
+    let epoch = node.epoch();
+    acks(&mut node, &role, now, 2, 0, 1);
+    let own = Record {
+        origin: 1,
+        origin_session: 1,
+        ..Record::default()
+    };
+    for zxid in 2..=200 {
+        role.append(&own).expect("there is room");
+        acks(&mut node, &role, now, 2, 0, zxid);
+        role.set_applied(zxid);
+    }
+    let is_told = |out: Out, to: u8| {
+        let packets = out.packets.into_iter();
+        let out = Out {
+            packets: packets.filter(|(node, _)| *node == To::Node(to)).collect(),
+            ..Out::default()
+        };
+        let behind = |(_, c): &(u64, Control)| matches!(c, Control::Behind { .. });
+        said(&out).iter().any(behind)
+    };
+    let mut at = now;
+    let mut joins = |from, matched, recovering, durable| {
+        let joined = Control::Joined {
+            matched,
+            nonce: 5,
+            recovering,
+            durable,
+        };
+        let (header, value) = joined.encode(from, epoch);
+        let packet = wire::emit(&header, &value);
+        let (header, value) = wire::parse(&packet).expect("a packet");
+        let mut out = Out::default();
+        at += SUSPECT_AFTER_NS / 2;
+        node.on_packet(at, &header, value, &role, &mut out);
+        is_told(out, from)
+    };
+    assert!(!joins(3, 1, false, false), "of 2 nothing is known");
+    assert!(joins(2, 0, true, false), "it has none to lose");
+    assert!(!joins(3, 1, false, false), "2 has lost its log");
+    assert!(joins(3, 1, false, true), "it keeps its own on disk");
+    joins(2, 200, false, false);
+    assert!(joins(3, 1, false, false), "1 and 2 have it");
 }
