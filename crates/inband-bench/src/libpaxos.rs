@@ -95,6 +95,12 @@ impl Peer {
         self.program("client").map(drop)
     }
 
+    /// Values a second and their mean latency in microseconds, with so many outstanding.
+    pub fn rate_and_mean(&self, outstanding: usize, seconds: usize) -> Result<(f64, f64)> {
+        let second = self.measure(outstanding, seconds)?.second;
+        Ok((second.per_s, second.mean_us))
+    }
+
     /// Start it afresh, load it with this many values outstanding, and take the median second.
     fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;

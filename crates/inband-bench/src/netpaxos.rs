@@ -2,12 +2,16 @@
 
 mod failures;
 mod ordering;
+mod performance;
+mod reordering;
+mod testbed;
 
 use anyhow::{ensure, Result};
 use clap::{Args, ValueEnum};
 use inband_host::config::Dataplane;
 
 use super::figures::run_each;
+use super::libpaxos;
 use super::row::Output;
 
 const BENCH: &str = "netpaxos";
@@ -35,7 +39,20 @@ pub struct NetPaxosArgs {
     /// `failures`: serializers that are killed, and minions.
     #[arg(long, default_value_t = 20)]
     kills: usize,
-    /// `failures`: where serializers and minions run: udp (in processes, on loopback), xdp, xdp-generic, or auto.
+    /// `performance`: requests under way at a time, one point each.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64,256")]
+    outstanding: Vec<usize>,
+    /// `performance`: rounds; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// `performance`: time counted of each point, in each round.
+    #[arg(long, default_value_t = 1000)]
+    duration_ms: u64,
+    /// `performance`: a system of others to measure in the same run, on loopback: libpaxos=DIR, DIR being where it was built.
+    #[arg(long, value_name = "NAME=DIR")]
+    peer: Option<libpaxos::Peer>,
+    /// `failures`, `performance`: where serializers and minions run: udp (in processes, on loopback), xdp, xdp-generic, or auto;
+    /// with auto, `performance` measures xdp and udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
     /// Shorter: to see that it works.
@@ -49,6 +66,8 @@ enum Figure {
     Ordering,
     /// Serializers and minions killed: how long nothing is delivered, and how many requests fail.
     Failures,
+    /// Throughput and latency beside our Paxos and libpaxos, and what disorder costs.
+    Performance,
 }
 
 /// Measure and write a figure.
@@ -60,6 +79,11 @@ pub fn run(args: &NetPaxosArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         "--rates: 1000 to 10000000 messages a second"
     );
     ensure!(args.kills >= 1, "--kills {}: at least 1", args.kills);
+    ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
+    ensure!(
+        args.outstanding.iter().all(|n| (1..=1000).contains(n)),
+        "--outstanding: 1 to 1000"
+    );
     let name = |_: &Figure, name: &str| format!("{BENCH}-{name}");
     run_each(
         &[args.figure],
@@ -68,6 +92,7 @@ pub fn run(args: &NetPaxosArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         |figure, output| match figure {
             Figure::Ordering => ordering::measure(args, output),
             Figure::Failures => failures::measure(args, output),
+            Figure::Performance => performance::measure(args, output),
         },
     )
 }

@@ -143,6 +143,19 @@ pub enum Control {
     },
 }
 
+/// To whom a packet of a storage server or a learner goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// All other storage servers.
+    Storages,
+    /// All other learners.
+    Learners,
+    /// A node by its id.
+    Node(u8),
+    /// A proposer, by its `reply_to`.
+    Proposer(u64),
+}
+
 impl Control {
     /// The packet of node `from`, to be signed.
     pub fn packet(&self, from: u8) -> Vec<u8> {

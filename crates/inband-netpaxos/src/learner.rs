@@ -10,12 +10,12 @@ use std::sync::Arc;
 use inband_host::session::{Origin, SessionTable, ValueKind, Verdict};
 use serde::{Deserialize, Serialize};
 
-use crate::control::Control;
+use crate::control::{Control, To};
 use crate::quorum::{Generations, Sizes};
 use crate::request::{Identity, Request, Value};
 use crate::wire::{emit, flag, node, Header, Type};
 
-use queue::Queue;
+use queue::{Queue, Said};
 use recovery::Recovery;
 
 const MS: u64 = 1_000_000;
@@ -31,6 +31,8 @@ pub const WINDOW: u64 = 1 << 16;
 const AT_ONCE: usize = 64;
 /// Requests that are remembered with the instance that decided them.
 const RECENT_MAX: usize = 4096;
+/// So many votes in a row that are as far from where they should be: the minion's numbers are, not its order.
+const ALIGN_FROM: u32 = 3;
 /// Between two corrections of one minion's numbers.
 const ALIGN_EVERY_NS: u64 = MS;
 
@@ -43,19 +45,6 @@ pub struct Config {
     pub sizes: Sizes,
     /// Higher at every start: rounds of recovery must not be used twice.
     pub incarnation: u32,
-}
-
-/// To whom a packet goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
-    /// All storage servers.
-    Storages,
-    /// All other learners.
-    Learners,
-    /// A node by its id.
-    Node(u8),
-    /// A proposer, by its `reply_to`.
-    Proposer(u64),
 }
 
 /// What became of an instance.
@@ -127,8 +116,10 @@ pub struct Learner {
     counter: u64,
     recent: BTreeMap<Identity, u64>,
     recent_order: VecDeque<Identity>,
-    /// Votes for requests that were not decided there.
-    elsewhere: BTreeMap<Identity, Vec<u8>>,
+    /// Votes for requests that were not decided there: minion and instance.
+    elsewhere: BTreeMap<Identity, Vec<(u8, u64)>>,
+    /// By minion: how far its last votes were from where they should have been, and how many in a row.
+    misplaced: BTreeMap<u8, (u64, u32)>,
     aligned_at: BTreeMap<u8, u64>,
     ask_at: u64,
     report_at: u64,
@@ -152,6 +143,7 @@ impl Learner {
             recent: BTreeMap::new(),
             recent_order: VecDeque::new(),
             elsewhere: BTreeMap::new(),
+            misplaced: BTreeMap::new(),
             aligned_at: BTreeMap::new(),
             ask_at: 0,
             report_at: 0,
@@ -259,23 +251,33 @@ impl Learner {
     }
 
     /// A storage confirms numbers: only now are they votes.
-    fn on_stored(&mut self, now: u64, minion: u8, stored: Stored, out: &mut Out) {
-        self.learn_generations(&stored.generations);
-        let generation = stored.generations.of(minion);
+    fn on_stored(
+        &mut self,
+        now: u64,
+        minion: u8,
+        (incarnation, generations): (u64, Generations),
+        said: Said,
+        out: &mut Out,
+    ) {
+        self.learn_generations(&generations);
+        let generation = said.generation;
         if generation < self.known.of(minion) {
             return;
         }
         let Some(queue) = self.queues.get_mut(&minion) else {
             return;
         };
-        if !queue.enter(stored.incarnation) {
+        if !queue.enter(incarnation) {
             return;
         }
-        for bit in (0..u64::BITS).filter(|bit| stored.mask >> bit & 1 == 1) {
-            let number = stored.first.wrapping_add(bit.into());
-            let instance = stored.base.wrapping_add(number);
+        let fresh = queue.fresh(said);
+        let mut is_all = true;
+        for bit in (0..u64::BITS).filter(|bit| fresh >> bit & 1 == 1) {
+            let number = said.first.wrapping_add(bit.into());
+            let instance = said.base.wrapping_add(number);
             self.see(instance);
             if !self.counts_in(instance) && instance > self.position() {
+                is_all = false;
                 continue;
             }
             let queue = self.queues.get_mut(&minion).expect("as above");
@@ -283,6 +285,10 @@ impl Learner {
             if let Some(request) = request {
                 self.vote(now, minion, generation, instance, request, out);
             }
+        }
+        if is_all {
+            let queue = self.queues.get_mut(&minion).expect("as above");
+            queue.handled(said);
         }
     }
 
@@ -351,12 +357,9 @@ impl Learner {
         let votes = std::mem::take(&mut at.fast);
         if let Some(request) = value {
             self.remember(instance, request.identity());
-            for minion in self
-                .elsewhere
-                .remove(&request.identity())
-                .unwrap_or_default()
-            {
-                self.align(now, minion, instance, request.identity(), out);
+            let votes = self.elsewhere.remove(&request.identity());
+            for vote in votes.unwrap_or_default() {
+                self.misplace(now, vote, instance, request.identity(), out);
             }
         }
         for (minion, (_, request)) in votes {
@@ -389,17 +392,39 @@ impl Learner {
     ) {
         let pending = self.instances.get(&instance);
         let decided = pending.and_then(|at| at.decided.as_ref());
-        let decided = decided.or_else(|| self.decided(instance));
-        if decided.is_none_or(|value| value.as_ref() == Some(request)) {
+        let Some(decided) = decided.or_else(|| self.decided(instance)) else {
+            return;
+        };
+        if decided.as_ref() == Some(request) {
+            self.misplaced.remove(&minion);
             return;
         }
-        match self.recent.get(&request.identity()) {
-            Some(elsewhere) => self.align(now, minion, *elsewhere, request.identity(), out),
-            None => self
-                .elsewhere
-                .entry(request.identity())
-                .or_default()
-                .push(minion),
+        let identity = request.identity();
+        match self.recent.get(&identity).copied() {
+            Some(right) => self.misplace(now, (minion, instance), right, identity, out),
+            None => {
+                let votes = self.elsewhere.entry(identity).or_default();
+                votes.push((minion, instance));
+            }
+        }
+    }
+
+    /// A minion's storage voted for a request in another instance than the one that decided it. A minion that got two requests in
+    /// another order than the others does so, too, and votes right again; one that lost a request, or got one twice, goes on.
+    fn misplace(
+        &mut self,
+        now: u64,
+        (minion, voted): (u8, u64),
+        right: u64,
+        request: Identity,
+        out: &mut Out,
+    ) {
+        let off = right.wrapping_sub(voted);
+        let (last, count) = self.misplaced.get(&minion).copied().unwrap_or_default();
+        let count = if last == off { count + 1 } else { 1 };
+        self.misplaced.insert(minion, (off, count));
+        if count >= ALIGN_FROM {
+            self.align(now, minion, right, request, out);
         }
     }
 
@@ -481,14 +506,13 @@ impl Learner {
                 },
                 Some(minion),
             ) => {
-                let stored = Stored {
-                    incarnation,
+                let said = Said {
                     base,
+                    generation: generations.of(minion),
                     first,
                     mask,
-                    generations,
                 };
-                self.on_stored(now, minion, stored, out);
+                self.on_stored(now, minion, (incarnation, generations), said, out);
             }
             (
                 Control::Number {
@@ -659,13 +683,4 @@ impl Learner {
         });
         unknown.collect()
     }
-}
-
-/// See [`Control::Stored`].
-struct Stored {
-    incarnation: u64,
-    base: u64,
-    first: u64,
-    mask: u64,
-    generations: Generations,
 }

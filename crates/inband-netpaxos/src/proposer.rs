@@ -1,14 +1,18 @@
 //! A proposer, sans-I/O: it opens a session, and sends each request until a learner answers or its deadline has passed.
 
 mod time_out;
+mod window;
 
 use std::collections::BTreeMap;
+
+use inband_host::session::SEQUENCES_ABOVE_LOW_MAX;
 
 use crate::request::Request;
 use crate::wire::{flag, intact, Header, Type};
 
 use time_out::TimeOut;
 pub use time_out::{FIRST_NS, MAX_NS, MIN_NS};
+use window::Window;
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,7 @@ pub struct Proposer {
     /// When a request that went to it was answered last.
     answered_at: u64,
     time_out: TimeOut,
+    window: Window,
     reply_to: u64,
     /// Of its opening, drawn at its start.
     nonce: u64,
@@ -49,8 +54,10 @@ pub struct Proposer {
     done: Vec<(u64, Outcome)>,
 }
 
-/// Requests under way at a time: fewer than a session remembers.
+/// Most requests under way at a time.
 pub const OUTSTANDING_MAX: usize = 1024;
+/// From the oldest request under way to the next: fewer than a session remembers.
+const SPAN_MAX: u64 = SEQUENCES_ABOVE_LOW_MAX as u64 / 2;
 
 /// The number of the request that opens the session.
 const OPENING: u64 = 0;
@@ -63,6 +70,7 @@ impl Proposer {
             current: 0,
             answered_at: 0,
             time_out: TimeOut::default(),
+            window: Window::default(),
             reply_to,
             nonce,
             session: None,
@@ -72,9 +80,13 @@ impl Proposer {
         }
     }
 
-    /// May it submit? Its session is open, and not too much is under way.
+    /// May it submit? Its session is open, not too much is under way, and the oldest request is not too far behind: learners
+    /// remember what was applied above it.
     pub fn is_ready(&self) -> bool {
-        self.session.is_some() && self.sent.len() < OUTSTANDING_MAX
+        let oldest = self.sent.keys().next().copied().unwrap_or(self.next);
+        self.session.is_some()
+            && self.sent.len() < self.window.size()
+            && self.next - oldest < SPAN_MAX
     }
 
     /// Its session's id.
@@ -176,6 +188,7 @@ impl Proposer {
         // The answer to a request that was sent again may be to either.
         if sent.repeats == 0 {
             self.time_out.measured(now.saturating_sub(sent.sent_at));
+            self.window.answered();
         }
     }
 
@@ -226,6 +239,7 @@ impl Proposer {
                 self.current = (self.current + 1) % self.serializers;
                 self.answered_at = now;
             }
+            self.window.lost(now, sent.sent_at);
             sent.serializer = (sent.serializer + 1) % self.serializers;
             sent.sent_at = now;
             sent.repeats += 1;
@@ -291,6 +305,23 @@ mod tests {
         proposer.tick(proposer.due(), &mut out);
         assert_eq!((out.len(), out[0].0), (1, 1));
         assert_eq!(goes_to(&mut proposer, 30 * MS), 0);
+    }
+
+    #[test]
+    fn it_waits_for_an_old_request_before_learners_forget() {
+        let mut proposer = ready(MS);
+        let mut submitted = 0;
+        while proposer.is_ready() && submitted <= SEQUENCES_ABOVE_LOW_MAX as u64 {
+            goes_to(&mut proposer, 3 * MS);
+            submitted += 1;
+            // All but the first are answered.
+            if submitted > 1 {
+                proposer.on_packet(4 * MS, &reply(1, submitted, submitted));
+            }
+        }
+        assert!(submitted < SEQUENCES_ABOVE_LOW_MAX as u64, "{submitted}");
+        proposer.on_packet(4 * MS, &reply(1, 1, 9));
+        assert!(proposer.is_ready());
     }
 
     #[test]

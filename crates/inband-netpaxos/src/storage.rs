@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Control;
+use crate::control::{Control, To};
 use crate::quorum::{Generations, Sizes, Vote};
 use crate::request::{Identity, Request, Value};
 use crate::wire::node;
@@ -96,17 +96,6 @@ pub enum Record {
     Floor(u64),
 }
 
-/// To whom a packet goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
-    /// All learners.
-    Learners,
-    /// All other storage servers.
-    Storages,
-    /// A node by its id.
-    Node(u8),
-}
-
 /// What it wants.
 #[derive(Debug, Default)]
 pub struct Out {
@@ -181,6 +170,8 @@ pub struct Storage {
     /// Numbers that have not come, and their instances.
     gaps: BTreeMap<u64, u64>,
     by_request: BTreeMap<Identity, u64>,
+    /// Numbers that are stored, which learners have not been told.
+    unsaid: BTreeSet<u64>,
     incarnation: u64,
     /// The highest number that came.
     top: u64,
@@ -209,6 +200,7 @@ impl Storage {
             numbers: BTreeMap::new(),
             gaps: BTreeMap::new(),
             by_request: BTreeMap::new(),
+            unsaid: BTreeSet::new(),
             incarnation: 0,
             top: 0,
             base: 0,
@@ -386,6 +378,9 @@ impl Storage {
 
     /// When [`Storage::tick`] is due.
     pub fn due(&self) -> u64 {
+        if !self.unsaid.is_empty() {
+            return 0;
+        }
         match &self.fencing {
             Some(fencing) => fencing.again_at,
             None if self.silent > 0 => self.learned_at + RETRY_NS,
@@ -418,6 +413,7 @@ impl Storage {
         self.numbers.clear();
         self.gaps.clear();
         self.by_request.clear();
+        self.unsaid.clear();
         true
     }
 
@@ -451,7 +447,26 @@ impl Storage {
         });
         self.counts.fast += 1;
         self.store(instance, number, request);
-        self.say_stored(number, To::Learners, out);
+        self.unsaid.insert(number);
+    }
+
+    /// Tell learners what has been stored lately, 64 numbers in a packet.
+    fn say(&mut self, out: &mut Out) {
+        while let Some(number) = self.unsaid.pop_last() {
+            let Some(base) = self.base_of(number) else {
+                continue;
+            };
+            self.say_stored(number, To::Learners, out);
+            let first = number.saturating_sub(MASK_BITS - 1);
+            let mut unsaid = std::mem::take(&mut self.unsaid);
+            unsaid.retain(|other| *other < first || self.base_of(*other) != Some(base));
+            self.unsaid = unsaid;
+        }
+    }
+
+    /// How far the instance of a stored number is from it.
+    fn base_of(&self, number: u64) -> Option<u64> {
+        Some(self.numbers.get(&number)?.wrapping_sub(number))
     }
 
     /// The instance in which a number that has just come is a vote; `None`: it is no vote, and will be none.
@@ -494,10 +509,9 @@ impl Storage {
 
     /// Which of the numbers up to this one are stored, those whose instances are as far from them.
     fn say_stored(&self, number: u64, to: To, out: &mut Out) {
-        let Some(instance) = self.numbers.get(&number) else {
+        let Some(base) = self.base_of(number) else {
             return;
         };
-        let base = instance.wrapping_sub(number);
         let first = number.saturating_sub(MASK_BITS - 1).max(1);
         let mut mask = 0;
         for (stored, instance) in self.numbers.range(first..=number) {
@@ -845,8 +859,9 @@ impl Storage {
         self.send(To::Storages, &fence, out);
     }
 
-    /// Time has passed.
+    /// Time has passed, or the packets that came together are handled.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
+        self.say(out);
         if now < self.due() {
             return;
         }

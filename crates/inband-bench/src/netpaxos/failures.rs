@@ -6,15 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
-use inband_cluster::command::SystemCommand;
-use inband_cluster::netpaxos::{NetPaxos, Options};
-use inband_cluster::scratch::{retry, ScratchDir};
-use inband_cluster::supervisor::Supervisor;
-use inband_host::config::Durability;
 use inband_netpaxos::client::Client;
-use inband_netpaxos::cluster::Cluster;
 use inband_netpaxos::proposer::Outcome;
 
+use super::testbed::{Testbed, WHAT};
 use super::{NetPaxosArgs, BENCH, QUICK_KILLS};
 use crate::row::{machine, median, number, progress, Baseline, Output, Row};
 
@@ -79,48 +74,7 @@ fn watch(
     }
 }
 
-struct Testbed {
-    // Dropped first: the processes are gone before their directory.
-    supervisor: Supervisor<NetPaxos>,
-    _dir: ScratchDir,
-}
-
 impl Testbed {
-    fn start(args: &NetPaxosArgs) -> Result<Testbed> {
-        let dir = ScratchDir::create(&std::env::temp_dir(), "netpaxos")?;
-        let options = Options {
-            minions: 4,
-            learners: 2,
-            serializers: 3,
-            dataplane: args.dataplane,
-            durability: Durability::Memory,
-            no_key: true,
-            accept_loss: false,
-        };
-        let spec = NetPaxos::spec(&options, dir.path())?;
-        Ok(Testbed {
-            supervisor: Supervisor::start(spec)?,
-            _dir: dir,
-        })
-    }
-
-    fn cluster(&self) -> Cluster {
-        self.supervisor.status().cluster
-    }
-
-    /// Until all processes answer and all storage servers serve.
-    fn wait_until_whole(&self) -> Result<()> {
-        retry(WHOLE_LIMIT, || {
-            let status = self.supervisor.status();
-            let (answer, all) = (status.nodes.len(), status.cluster.sockets.len());
-            ensure!(answer == all, "{answer} of {all} processes answer");
-            let serving = status.nodes.iter().filter(|node| node.state == "serving");
-            let (serving, all) = (serving.count(), status.cluster.storages.len());
-            ensure!(serving == all, "{serving} of {all} storage servers serve");
-            Ok(())
-        })
-    }
-
     /// Kill a process under load: `host` says which, given the serializer in use, from 0.
     fn kill(&self, host: &dyn Fn(usize) -> String) -> Result<Seen> {
         self.wait_until_whole()?;
@@ -153,8 +107,8 @@ impl Testbed {
 pub fn measure(args: &NetPaxosArgs, output: &mut Output) -> Result<()> {
     let kills = if args.quick { QUICK_KILLS } else { args.kills };
     let machine = machine();
-    let testbed = Testbed::start(args)?;
-    let place = testbed.supervisor.status().notice;
+    let testbed = Testbed::start(args.dataplane)?;
+    let place = testbed.place();
     let serializer = |at: usize| format!("serializer/{}", at + 1);
     let minions = testbed.cluster().minions.len();
     for kind in ["serializer", "minion"] {
@@ -188,7 +142,7 @@ fn show(kind: &str, all: &[Seen], where_it_ran: &str, output: &mut Output) -> Re
     let each: Vec<String> = each.iter().map(|ms| number(*ms)).collect();
     let variant = format!("{kind} killed");
     let conditions = format!(
-        "3 serializers, 4 minions, 2 learners, votes in memory; {OUTSTANDING} requests of {} B under way, {delivered} delivered; the \
+        "{WHAT}; {OUTSTANDING} requests of {} B under way, {delivered} delivered; the \
          longest time between two deliveries within {} ms of each of {} kills: {} ms; {where_it_ran}",
         VALUE.len(),
         HALF_TIME.as_millis(),

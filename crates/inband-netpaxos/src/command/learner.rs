@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex};
 use anyhow::Result;
 use clap::Args;
 use inband_host::config::Dataplane;
-use inband_netpaxos::cluster::Cluster;
 use inband_netpaxos::control::Control;
-use inband_netpaxos::learner::{Config, Learner, Out, To};
+use inband_netpaxos::learner::{Config, Learner, Out};
 use inband_netpaxos::request::{Request, Value};
 use inband_netpaxos::status::{Ask, Reply, Status, LOG_MAX};
-use inband_netpaxos::wire::{intact, node, unpacked, Type};
+use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::Kept;
-use super::process::{lock, Process, ProcessArgs, Turn};
+use super::process::{lock, named, Process, ProcessArgs, Turn};
 
 /// Options of a learner.
 #[derive(Debug, Args)]
@@ -34,7 +33,7 @@ struct Shared {
 
 fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
     let counts = learner.counts();
-    let named = [
+    named([
         ("decided_fast", counts.fast),
         ("decided_by_recovery", counts.recovered),
         ("decided_by_others", counts.told),
@@ -44,28 +43,7 @@ fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
         ("requests_repeated", counts.duplicates),
         ("storages_aligned", counts.aligned),
         ("sessions", learner.sessions() as u64),
-    ];
-    let named = named.into_iter();
-    named
-        .map(|(name, count)| (name.to_owned(), count))
-        .collect()
-}
-
-fn send(process: &Process, number: u8, out: Out) {
-    let Cluster {
-        storages, learners, ..
-    } = &process.cluster;
-    for (to, mut packet) in out.packets {
-        match to {
-            To::Storages => process.send(&mut packet, storages.iter().copied()),
-            To::Learners => {
-                let others = (1..).zip(learners).filter(|(n, _)| *n != number);
-                process.send(&mut packet, others.map(|(_, address)| *address));
-            }
-            To::Node(id) => process.send(&mut packet, process.cluster.address_of(id)),
-            To::Proposer(reply_to) => process.send(&mut packet, [unpacked(reply_to)]),
-        }
-    }
+    ])
 }
 
 impl LearnerArgs {
@@ -143,7 +121,7 @@ impl LearnerArgs {
                 }
             }
             let due = learner.due();
-            send(process, number, std::mem::take(&mut out));
+            process.send_all(std::mem::take(&mut out).packets);
             Ok(due)
         })
     }

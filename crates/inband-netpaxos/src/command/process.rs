@@ -1,5 +1,6 @@
 //! What the processes have in common: the cluster's file, the directory, the socket and its loop, the control socket.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +17,10 @@ use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
 use inband_host::wait::wait;
 use inband_netpaxos::cluster::Cluster;
+use inband_netpaxos::control::To;
 use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
+use inband_netpaxos::wire::unpacked;
 
 /// How soon the process notices that it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -62,6 +65,12 @@ pub enum Turn<'a> {
     Tick,
     /// A packet of so many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize),
+}
+
+/// Counters by name.
+pub fn named<const N: usize>(counters: [(&str, u64); N]) -> BTreeMap<String, u64> {
+    let counters = counters.into_iter();
+    counters.map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
 /// The state that a process's loop shares with its control socket.
@@ -130,6 +139,29 @@ impl Process {
         self.gate.sign(packet);
         for to in to {
             self.socket.queue(packet, to);
+        }
+    }
+
+    /// The same for each of these packets.
+    pub fn send_all(&self, packets: Vec<(To, Vec<u8>)>) {
+        let Cluster {
+            storages, learners, ..
+        } = &self.cluster;
+        for (to, mut packet) in packets {
+            let group = match to {
+                To::Storages => storages,
+                To::Learners => learners,
+                To::Node(id) => {
+                    self.send(&mut packet, self.cluster.address_of(id));
+                    continue;
+                }
+                To::Proposer(reply_to) => {
+                    self.send(&mut packet, [unpacked(reply_to)]);
+                    continue;
+                }
+            };
+            let others = group.iter().filter(|address| **address != self.listen);
+            self.send(&mut packet, others.copied());
         }
     }
 

@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex};
 use anyhow::{ensure, Result};
 use clap::Args;
 use inband_host::config::Dataplane;
-use inband_netpaxos::cluster::Cluster;
 use inband_netpaxos::control::Control;
 use inband_netpaxos::request::Request;
 use inband_netpaxos::status::{Ask, Reply, Status};
-use inband_netpaxos::storage::{Config, Out, Storage, To};
+use inband_netpaxos::storage::{Config, Out, Storage};
 use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::Kept;
-use super::process::{lock, Process, ProcessArgs, Turn};
+use super::process::{lock, named, ProcessArgs, Turn};
 
 /// Options of a storage server.
 #[derive(Debug, Args)]
@@ -31,7 +30,7 @@ pub struct StorageArgs {
 
 fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
     let counts = storage.counts();
-    let named = [
+    named([
         ("votes_fast", counts.fast),
         ("votes_classic", counts.classic),
         ("numbers_refused", counts.refused),
@@ -39,27 +38,7 @@ fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
         ("base_moved", counts.aligned),
         ("window_full", counts.window_full),
         ("generation", storage.generation().into()),
-    ];
-    let named = named.into_iter();
-    named
-        .map(|(name, count)| (name.to_owned(), count))
-        .collect()
-}
-
-fn send(process: &Process, minion: u8, out: Out) {
-    let Cluster {
-        storages, learners, ..
-    } = &process.cluster;
-    for (to, mut packet) in out.packets {
-        match to {
-            To::Learners => process.send(&mut packet, learners.iter().copied()),
-            To::Storages => {
-                let others = (1..).zip(storages).filter(|(n, _)| *n != minion);
-                process.send(&mut packet, others.map(|(_, address)| *address));
-            }
-            To::Node(id) => process.send(&mut packet, process.cluster.address_of(id)),
-        }
-    }
+    ])
 }
 
 impl StorageArgs {
@@ -130,7 +109,7 @@ impl StorageArgs {
             if kept.is_long() {
                 kept.begin_again(&storage.snapshot())?;
             }
-            send(process, minion, std::mem::take(&mut out));
+            process.send_all(std::mem::take(&mut out).packets);
             Ok(storage.due())
         })
     }

@@ -8,6 +8,15 @@ use crate::request::Request;
 /// Numbers below the highest that are kept.
 const KEPT: u64 = 1 << 14;
 
+/// What a storage has said that it has stored ([`crate::control::Control::Stored`]).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said {
+    pub base: u64,
+    pub generation: u16,
+    pub first: u64,
+    pub mask: u64,
+}
+
 /// The instance of a confirmed number, and the generation of the storage that confirmed it.
 type Confirmed = (u64, u16);
 
@@ -19,6 +28,20 @@ pub(super) struct Queue {
     confirmed: BTreeMap<u64, Confirmed>,
     /// Confirmed and counted, or of no use.
     done: BTreeMap<u64, u64>,
+    /// Handled last: storages repeat what they have said.
+    said: Option<Said>,
+}
+
+impl Said {
+    /// Its mask as seen from the first number of a later one; 0 if they cannot be compared.
+    fn seen_from(&self, later: &Said) -> u64 {
+        let shift = later.first.checked_sub(self.first);
+        let is_alike = (self.base, self.generation) == (later.base, later.generation);
+        let shift = shift.filter(|_| is_alike);
+        shift.map_or(0, |shift| {
+            u32::try_from(shift).map_or(0, |shift| self.mask.checked_shr(shift).unwrap_or(0))
+        })
+    }
 }
 
 impl Queue {
@@ -35,6 +58,23 @@ impl Queue {
             };
         }
         incarnation == self.incarnation
+    }
+
+    /// Those of the mask that the last one had not.
+    pub fn fresh(&self, said: Said) -> u64 {
+        let old = self.said.map_or(0, |last| last.seen_from(&said));
+        said.mask & !old
+    }
+
+    /// All of this is handled.
+    pub fn handled(&mut self, mut said: Said) {
+        if let Some(last) = self.said {
+            if said.first < last.first {
+                return;
+            }
+            said.mask |= last.seen_from(&said);
+        }
+        self.said = Some(said);
     }
 
     /// The minion gave the request this number. If the storage has confirmed that already, it is a vote.
@@ -96,5 +136,35 @@ impl Queue {
         while self.done.first_key_value().is_some_and(|(n, _)| *n < keep) {
             self.done.pop_first();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_handled_is_not_fresh() {
+        let said = |base, first, mask| Said {
+            base,
+            generation: 0,
+            first,
+            mask,
+        };
+        let mut queue = Queue::default();
+        assert_eq!(queue.fresh(said(5, 1, 0b111)), 0b111);
+        queue.handled(said(5, 1, 0b111));
+        assert_eq!(queue.fresh(said(5, 1, 0b1111)), 0b1000);
+        assert_eq!(queue.fresh(said(5, 3, 0b11)), 0b10);
+        // Other instances, or too far away to compare.
+        assert_eq!(queue.fresh(said(6, 3, 0b11)), 0b11);
+        assert_eq!(queue.fresh(said(5, 70, 0b11)), 0b11);
+        // One that was overtaken says nothing of the numbers behind it.
+        queue.handled(said(5, 3, 0b11));
+        queue.handled(said(5, 1, 0b1));
+        assert_eq!(queue.fresh(said(5, 3, 0b111)), 0b100);
+        // An incarnation begins again.
+        queue.enter(1);
+        assert_eq!(queue.fresh(said(5, 3, 0b11)), 0b11);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Learner, Out, To};
-use crate::control::Control;
+use super::{Learner, Out};
+use crate::control::{Control, To};
 use crate::quorum::{choose, Generations, Vote};
 use crate::request::Value;
 use crate::wire::node;

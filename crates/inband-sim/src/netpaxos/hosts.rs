@@ -6,7 +6,7 @@ use inband_ground::auth::Gate;
 use inband_ground::soft::{Arrival, Soft};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_netpaxos::c::IB_NETPAXOS_TO_GROUP;
-use inband_netpaxos::control::Control;
+use inband_netpaxos::control::{Control, To};
 use inband_netpaxos::learner::{self, Learner};
 use inband_netpaxos::request::Request;
 use inband_netpaxos::role::{next_incarnation, soft, Kind};
@@ -247,15 +247,16 @@ impl World<NetPaxos> {
         self.sleep(own, due);
     }
 
-    fn storage_sends_to(&self, own: u8, to: storage::To) -> Vec<Host> {
+    fn storage_sends_to(&self, own: u8, to: To) -> Vec<Host> {
         let minions = self.system.sizes.minions();
         match to {
-            storage::To::Learners => (1..=LEARNERS).map(Host::Learner).collect(),
-            storage::To::Storages => {
+            To::Learners => (1..=LEARNERS).map(Host::Learner).collect(),
+            To::Storages => {
                 let others = (1..=minions).filter(|n| *n != own);
                 others.map(Host::Storage).collect()
             }
-            storage::To::Node(id) => self.host_of_node(id).into_iter().collect(),
+            To::Node(id) => self.host_of_node(id).into_iter().collect(),
+            To::Proposer(_) => unreachable!("learners answer"),
         }
     }
 
@@ -339,19 +340,19 @@ impl World<NetPaxos> {
         self.sleep(own, due);
     }
 
-    fn learner_sends_to(&self, own: u8, to: learner::To) -> Vec<Host> {
+    fn learner_sends_to(&self, own: u8, to: To) -> Vec<Host> {
         let minions = self.system.sizes.minions();
         match to {
-            learner::To::Storages => (1..=minions).map(Host::Storage).collect(),
-            learner::To::Learners => {
+            To::Storages => (1..=minions).map(Host::Storage).collect(),
+            To::Learners => {
                 let others = (1..=LEARNERS).filter(|n| *n != own);
                 others.map(Host::Learner).collect()
             }
-            learner::To::Node(id) => self.host_of_node(id).into_iter().collect(),
-            learner::To::Proposer(at) if (1..=CLIENTS.into()).contains(&at) => {
+            To::Node(id) => self.host_of_node(id).into_iter().collect(),
+            To::Proposer(at) if (1..=CLIENTS.into()).contains(&at) => {
                 vec![Host::Client(at as u8)]
             }
-            learner::To::Proposer(_) => Vec::new(),
+            To::Proposer(_) => Vec::new(),
         }
     }
 
