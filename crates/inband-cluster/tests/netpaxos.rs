@@ -134,7 +134,10 @@ fn no_request_fails_when_serializers_and_minions_are_killed() {
             let mut outcomes = BTreeMap::new();
             let mut sent = 0;
             while !killed_all.load(Ordering::Acquire) || outcomes.len() < sent {
-                while !killed_all.load(Ordering::Acquire) && sent < outcomes.len() + 8 {
+                while !killed_all.load(Ordering::Acquire)
+                    && sent < outcomes.len() + 8
+                    && client.is_ready()
+                {
                     sent += 1;
                     let number = client.submit(sent.to_string().as_bytes(), LIMIT);
                     assert_eq!(number, sent as u64, "a session counts from 1");

@@ -8,6 +8,8 @@ use inband_sim::netpaxos::{Fault, NetPaxos, Options};
 use inband_sim::{run, run_with_trace};
 
 const SEEDS: u64 = 1_000;
+/// Enough to reach back from the end of a seed into the time with faults.
+const TRACE_LINES: usize = 40_000;
 
 #[test]
 fn learners_never_disagree() {
@@ -38,8 +40,8 @@ fn learners_never_disagree() {
 #[test]
 fn a_seed_is_one_schedule_with_a_trace() {
     let options = Options::default();
-    let first = run_with_trace::<NetPaxos>(3, &options, 4_000);
-    assert_eq!(first, run_with_trace::<NetPaxos>(3, &options, 4_000));
+    let first = run_with_trace::<NetPaxos>(3, &options, TRACE_LINES);
+    assert_eq!(first, run_with_trace::<NetPaxos>(3, &options, TRACE_LINES));
     for kind in ["Request", "Numbered", "Stored", "FAULT ", "delivers"] {
         assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
     }
