@@ -546,7 +546,9 @@ impl Node {
                 durable,
             } => {
                 let log = (recovering, durable);
-                self.on_joined(now, from, epoch, (matched, nonce), log, role, out);
+                if epoch == self.epoch() {
+                    self.on_joined(now, from, (matched, nonce), log, role, out);
+                }
             }
             Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid),
             Control::Ask { id } => self.on_ask(from, epoch, id, out),

@@ -302,25 +302,20 @@ impl Node {
         self.say(To::Node(self.hint), self.epoch(), &joined, out);
     }
 
-    /// A node follows us.
+    /// A node follows us, in our epoch.
     pub(crate) fn on_joined(
         &mut self,
         now: Nanos,
         from: u8,
-        epoch: u64,
         (matched, nonce): (u64, u64),
         (recovering, is_durable): (bool, bool),
         role: &impl Role,
         out: &mut Out,
     ) {
         let config = self.config;
-        let is_ours = epoch == self.epoch();
         let State::Leading(leading) = &mut self.state else {
             return;
         };
-        if !is_ours {
-            return;
-        }
         // What it has is not of our history: several were founded, against all rules. It does not count.
         if matched > role.view().last {
             return;
