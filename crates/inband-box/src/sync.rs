@@ -342,7 +342,7 @@ impl Node {
             leading.send_from((from, matched), now, &config, role, out);
         }
         let target = Control::Target { nonce, zxid: last };
-        self.say(To::Node(from), epoch, &target, out);
+        self.say(To::Node(from), self.epoch(), &target, out);
     }
 
     /// A follower misses what follows.
