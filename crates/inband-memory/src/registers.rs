@@ -207,10 +207,13 @@ impl SwitchRegisters {
 
     /// Forget whose slot it is, and what for. Timestamps and lines stay: a request overwrites them before it reads them.
     fn clear_slot(&self, index: usize) {
-        if field!(self.slots, index, c::ib_memory_slot, session).load(SeqCst) == 0 {
+        let sequence = field!(self.slots, index, c::ib_memory_slot, sequence);
+        // Free, and nobody holds it: who takes it from now on finds its session closed. The sequence is read first, since a
+        // request that holds a slot names its session in it only once it has its timestamp.
+        let is_taken = sequence.load(SeqCst) % 2 == 1;
+        if !is_taken && field!(self.slots, index, c::ib_memory_slot, session).load(SeqCst) == 0 {
             return;
         }
-        let sequence = field!(self.slots, index, c::ib_memory_slot, sequence);
         let odd = lock(sequence);
         let header = std::mem::offset_of!(c::ib_memory_slot, incoming);
         for at in (8..header).step_by(8) {

@@ -562,6 +562,8 @@ fn closing(
     let [begin, end] = [(); 2].map(|()| Barrier::new(2));
     let over = AtomicBool::new(false);
     let former = AtomicU64::new(0);
+    // The last timestamp that it was given.
+    let former_last = AtomicU64::new(0);
     let write = |session: u64, request: u64| Header {
         kind: wire::WRITE_REQUEST,
         session,
@@ -578,8 +580,13 @@ fn closing(
             for request in 1.. {
                 let packet =
                     common::packet(&write(former.load(SeqCst), request), &[1; 64], &gate());
-                if handle(&packet).0 == To::Sender {
-                    break; // refused
+                match handle(&packet) {
+                    (To::Sender, _) => break, // refused
+                    (To::Nobody, _) => {}
+                    (_, out) => {
+                        let timestamp = wire::parse(&out).unwrap().0.timestamp;
+                        former_last.fetch_max(timestamp, SeqCst);
+                    }
                 }
             }
             end.wait();
@@ -602,12 +609,19 @@ fn closing(
                         "request {request} got {:x} and {:x}",
                         once.1.timestamp, again.1.timestamp
                     )
-                })
+                })?;
+                Ok(once.1.timestamp)
             });
-            let result = given.collect::<Result<(), Failure>>();
+            let given = given.collect::<Result<Vec<u64>, Failure>>();
             end.wait();
             registers.close_session(1);
-            result
+            let (given, late) = (given?, former_last.load(SeqCst));
+            ensure(late < given[0], || {
+                format!(
+                    "a closed session got {late:x}, the next one {:x} before",
+                    given[0]
+                )
+            })
         });
         over.store(true, SeqCst);
         begin.wait();
