@@ -445,12 +445,14 @@ impl System for BoxCluster {
             return Ok(());
         }
         let nodes = self.nodes();
-        let with_log = nodes.iter().filter(|node| node.state != RECOVERING);
-        let with_log: Vec<&str> = with_log.map(|node| &node.name[..]).collect();
+        let (without_log, with_log): (Vec<&Status>, Vec<&Status>) =
+            nodes.iter().partition(|node| node.state == RECOVERING);
+        let has_nothing = without_log.iter().any(|node| node.name == host);
+        let remaining = with_log.iter().filter(|node| node.name != host).count();
         let majority = majority(self.spec.options.nodes);
         ensure!(
-            with_log.len() > majority || !with_log.contains(&host),
-            "the table would be lost: {} of {} nodes have the log, and {majority} must; wait until `inband status` says that the others follow, or lose it with --force",
+            has_nothing || remaining >= majority,
+            "the table would be lost: {} of {} nodes have the log, and {majority} must without {host}; wait until `inband status` says that the others follow, or lose it with --force",
             with_log.len(),
             self.spec.options.nodes
         );

@@ -248,9 +248,13 @@ impl System for NetPaxos {
         }
         let complete = self.complete();
         let (quorum, all) = (self.sizes.quorum(), self.cluster.storages.len());
+        let is_incomplete =
+            |node: &Status| node.name == host && !complete.iter().any(|name| name == host);
+        let has_nothing = !host.starts_with("storage/") || self.nodes().iter().any(is_incomplete);
+        let remaining = complete.iter().filter(|name| *name != host).count();
         ensure!(
-            complete.len() > quorum || complete.iter().all(|name| name != host),
-            "the log would stand still or be lost: {} of {all} storage servers have their votes, and {quorum} must; wait until `inband status` says that the others serve, or lose it with --force",
+            has_nothing || remaining >= quorum,
+            "the log would stand still or be lost: {} of {all} storage servers have their votes, and {quorum} must without {host}; wait until `inband status` says that the others serve, or lose it with --force",
             complete.len(),
         );
         let nodes = self.nodes();

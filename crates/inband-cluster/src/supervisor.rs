@@ -286,7 +286,9 @@ impl<S: System> Shared<S> {
 
     /// Refuse what loses data, unless the user insists.
     fn check_spare(&self, host: &HostProcess, force: bool) -> Result<()> {
-        if force || host.state().0 != Process::Running {
+        // A paused process has its memory.
+        let has_data = matches!(host.state().0, Process::Running | Process::Paused);
+        if force || !has_data {
             return Ok(());
         }
         self.system

@@ -65,7 +65,8 @@ pub trait System: Sized + Send + Sync + 'static {
         ""
     }
 
-    /// An error says which data the cluster loses if this host's process ends now. The user must then insist.
+    /// An error says which data the cluster loses if this host's process ends now. The user must then insist. A process
+    /// that does not answer may have data: it is paused, hangs or begins.
     fn check_spare(&self, _host: &str) -> Result<()> {
         Ok(())
     }

@@ -130,6 +130,11 @@ fn a_memory_is_lost_only_when_told() {
         refused.contains("server/2 cannot be spared") && refused.contains("--force"),
         "{refused}"
     );
+    // A paused server has its memory, though it does not answer.
+    cluster.pause("server/2").expect("paused");
+    let refused = format!("{:#}", ask("server/2", false).expect_err("it is needed"));
+    assert!(refused.contains("server/2 cannot be spared"), "{refused}");
+    cluster.resume("server/2").expect("resumed");
     ask("server/1", false).expect("it is not there, so it is not missed");
     all_serve(&cluster).expect("recovered");
     ask("server/2", false).expect("the two others serve");

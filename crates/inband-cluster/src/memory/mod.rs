@@ -270,13 +270,17 @@ impl System for Memory {
     /// A server that ends loses its memory; what no majority has any more is gone.
     fn check_spare(&self, host: &str) -> Result<()> {
         let nodes = self.nodes();
-        let is_serving =
-            |node: &&Status| node.state == "serving" && self.spec.options.is_server(&node.name);
-        let serving: Vec<&Status> = nodes.iter().filter(is_serving).collect();
+        let is_server = |name: &str| self.spec.options.is_server(name);
+        let (serving, others): (Vec<&Status>, Vec<&Status>) = nodes
+            .iter()
+            .filter(|node| is_server(&node.name))
+            .partition(|node| node.state == "serving");
+        let has_nothing = !is_server(host) || others.iter().any(|node| node.name == host);
+        let remaining = serving.iter().filter(|node| node.name != host).count();
         let majority = self.cluster.servers.len() / 2 + 1;
         ensure!(
-            serving.len() > majority || serving.iter().all(|node| node.name != host),
-            "the memory would be lost: {} of {} servers serve, and {majority} must; wait until `inband status` says that the others serve, or lose it with --force",
+            has_nothing || remaining >= majority,
+            "the memory would be lost: {} of {} servers serve, and {majority} must without {host}; wait until `inband status` says that the others serve, or lose it with --force",
             serving.len(),
             self.cluster.servers.len()
         );

@@ -224,6 +224,14 @@ pub fn replace(data: &Path, server: &str) -> Result<()> {
             status.cluster.servers.len()
         );
     };
+    let others = status.nodes.iter();
+    let others = others.filter(|node| node.state == "serving" && node.name != server);
+    let (others, servers) = (others.count(), status.cluster.servers.len());
+    ensure!(
+        others > servers / 2,
+        "{server} would copy the memory from {} others that serve, and {others} do: restart them and wait until `inband status` says that they serve",
+        servers / 2 + 1
+    );
     let role = server.to_owned();
     let force = false;
     let killed = socket::done::<Memory>(data, &Request::Kill { role, force });
