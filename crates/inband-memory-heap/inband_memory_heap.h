@@ -11,7 +11,8 @@
  * write the same line need a lock; take it, then acquire; release, then give it back.
  *
  * All functions that return int return 0, or -1 and errno: ENOSYS not under `inband memory run`, EINVAL a range that is
- * not in the memory, EIO no majority of the servers answered.
+ * not in the memory. While no majority of the servers answers they wait, as every access to the heap does; after
+ * --give-up-after-s the program is killed.
  */
 #ifndef INBAND_MEMORY_HEAP_H
 #define INBAND_MEMORY_HEAP_H
@@ -25,7 +26,8 @@ extern "C" {
 /** Write back everything that this program has written. */
 int inband_memory_flush(void) __attribute__((weak));
 
-/** From now on, reads in this range see what others released before. Writes of this program in it are written back first. */
+/** From now on, reads in this range see what others released before. Writes of this program in it are written back first.
+ * Other threads may use the range meanwhile; they wait while their page is written back and fetched. */
 int inband_memory_acquire(void *at, size_t len) __attribute__((weak));
 
 /** Write back what this program has written in this range: anyone who acquires it afterwards sees it. */

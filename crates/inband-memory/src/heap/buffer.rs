@@ -15,6 +15,7 @@
 //! queue, a quarter of the buffer; a page that is used again comes back from there without a round trip, and only one that is not is evicted.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 
 use super::{Page, ZERO_PAGE};
@@ -45,10 +46,8 @@ pub enum OnFault {
 enum State {
     Fetching,
     Mapped,
-    /// Write-protected; `is_wanted`: the program waits for it.
-    Unmapping {
-        is_wanted: bool,
-    },
+    /// Write-protected.
+    Unmapping,
     Unmapped,
 }
 
@@ -61,8 +60,23 @@ struct Frame {
     content: Option<Arc<Page>>,
     /// A thread writes it back, and relies on its staying mapped or keeping its content.
     is_cleaning: bool,
+    /// It is to leave the buffer: once unmapped, it does not come back with this content.
+    is_leaving: bool,
+    /// The program waits until it has been unmapped or has left.
+    is_wanted: bool,
     /// Entries of the queues with another number are stale.
     turn: u64,
+}
+
+/// What became of a page that was written back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OnCleaned {
+    /// It stays in the buffer.
+    Stays,
+    /// It has left.
+    Left,
+    /// It has left: wake the program, which waits for it.
+    LeftWanted,
 }
 
 /// A page that is to be written back.
@@ -171,8 +185,12 @@ impl Buffer {
         match frame.state {
             State::Fetching => OnFault::Nothing,
             State::Mapped => OnFault::Wake,
-            State::Unmapping { .. } => {
-                frame.state = State::Unmapping { is_wanted: true };
+            State::Unmapping => {
+                frame.is_wanted = true;
+                OnFault::Nothing
+            }
+            State::Unmapped if frame.is_leaving => {
+                frame.is_wanted = true;
                 OnFault::Nothing
             }
             State::Unmapped => {
@@ -194,6 +212,8 @@ impl Buffer {
             twin: None,
             content: None,
             is_cleaning: false,
+            is_leaving: false,
+            is_wanted: false,
             turn: self.turn,
         };
         self.frames.insert(page, frame);
@@ -253,7 +273,7 @@ impl Buffer {
     pub fn not_shown(&mut self, page: u64, content: Arc<Page>, twin: Option<Arc<Page>>) {
         let frame = self.frame(page);
         debug_assert_eq!(frame.state, State::Fetching);
-        frame.state = State::Unmapping { is_wanted: false };
+        frame.state = State::Unmapping;
         if twin.is_some() {
             frame.twin = twin;
         }
@@ -263,7 +283,7 @@ impl Buffer {
     /// The page could not be taken from the program. True if the program is to be woken.
     pub fn still_mapped(&mut self, page: u64) -> bool {
         let frame = self.frame(page);
-        let is_wanted = frame.state == State::Unmapping { is_wanted: true };
+        let is_wanted = mem::take(&mut frame.is_wanted);
         frame.state = State::Mapped;
         let turn = frame.turn;
         self.mapped.push_back((page, turn));
@@ -330,7 +350,7 @@ impl Buffer {
         if frame.state != State::Mapped || frame.is_cleaning {
             return false;
         }
-        frame.state = State::Unmapping { is_wanted: false };
+        frame.state = State::Unmapping;
         self.mapped_len -= 1;
         true
     }
@@ -340,7 +360,7 @@ impl Buffer {
         self.turn += 1;
         let turn = self.turn;
         let frame = self.frame(page);
-        let is_wanted = frame.state == State::Unmapping { is_wanted: true };
+        let is_wanted = mem::take(&mut frame.is_wanted);
         // A clean page needs one copy only.
         let twin = frame.twin.as_ref().filter(|twin| ***twin == *content);
         frame.content = Some(twin.cloned().unwrap_or(content));
@@ -378,6 +398,19 @@ impl Buffer {
         pages
     }
 
+    /// This page is to leave, if it is here: until it has left, whoever needs it once it is unmapped waits. The caller
+    /// unmaps and cleans it until then.
+    pub fn begin_leaving(&mut self, page: u64) {
+        if let Some(frame) = self.frames.get_mut(&page) {
+            frame.is_leaving = true;
+        }
+    }
+
+    /// Has this page still to leave? One that was fetched since is another.
+    pub fn is_leaving(&self, page: u64) -> bool {
+        self.frames.get(&page).is_some_and(|frame| frame.is_leaving)
+    }
+
     /// This page is to be written back, if nobody works on it.
     pub fn begin_cleaning(&mut self, page: u64) -> Option<Cleaning> {
         let frame = self.frames.get_mut(&page)?;
@@ -395,8 +428,8 @@ impl Buffer {
     }
 
     /// The memory now holds `content` of this page, unless it is untouched. With `evict` the page leaves the
-    /// buffer, if the program has not come back to it; true if it has left.
-    pub fn cleaned(&mut self, cleaning: Cleaning, evict: bool) -> bool {
+    /// buffer, if the program has not come back to it.
+    pub fn cleaned(&mut self, cleaning: Cleaning, evict: bool) -> OnCleaned {
         let Cleaning { page, turn, .. } = cleaning;
         if !cleaning.is_untouched() {
             self.is_in_memory[(page / 64) as usize] |= 1 << (page % 64);
@@ -408,11 +441,16 @@ impl Buffer {
             frame.twin = cleaning.content;
         }
         let leaves = evict && frame.state == State::Unmapped && frame.turn == turn;
-        if leaves {
-            self.frames.remove(&page);
-            self.unmapped_len -= 1;
+        if !leaves {
+            return OnCleaned::Stays;
         }
-        leaves
+        let is_wanted = frame.is_wanted;
+        self.frames.remove(&page);
+        self.unmapped_len -= 1;
+        match is_wanted {
+            true => OnCleaned::LeftWanted,
+            false => OnCleaned::Left,
+        }
     }
 
     /// Is this page in the buffer?
@@ -482,11 +520,11 @@ mod tests {
         assert_eq!(buffer.fault(1), OnFault::Map(page(2)));
         buffer.mapped(1, None);
         assert!(!buffer.begin_unmapping(1));
-        assert!(!buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Stays);
         unmap(&mut buffer, 1, 2);
         let cleaning = buffer.begin_cleaning(1).unwrap();
         assert_eq!(cleaning.twin, Some(page(2)));
-        assert!(buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Left);
         assert_eq!(buffer.fault(1), OnFault::Fetch);
     }
 
@@ -496,8 +534,29 @@ mod tests {
         map(&mut buffer, 1, 1);
         let mut cleaning = buffer.begin_cleaning(1).unwrap();
         cleaning.content = Some(page(2));
-        assert!(!buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Stays);
         assert!(buffer.contains(1));
+    }
+
+    #[test]
+    fn a_page_that_is_to_leave_does_not_come_back_however_often_it_is_used() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        map(&mut buffer, 1, 1);
+        buffer.begin_leaving(1);
+        // Until it is unmapped, it is used.
+        assert_eq!(buffer.fault(1), OnFault::Wake);
+        unmap(&mut buffer, 1, 2);
+        assert_eq!(buffer.fault(1), OnFault::Nothing);
+        let cleaning = buffer.begin_cleaning(1).unwrap();
+        assert_eq!(cleaning.content, Some(page(2)));
+        assert_eq!(buffer.fault(1), OnFault::Nothing);
+        assert!(buffer.is_leaving(1));
+        assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::LeftWanted);
+        // What is fetched now is another page.
+        map(&mut buffer, 1, 3);
+        assert!(!buffer.is_leaving(1));
+        unmap(&mut buffer, 1, 3);
+        assert_eq!(buffer.fault(1), OnFault::Map(page(3)));
     }
 
     #[test]
@@ -508,7 +567,7 @@ mod tests {
         unmap(&mut buffer, 5, 0);
         let cleaning = buffer.begin_cleaning(5).unwrap();
         assert!(cleaning.is_untouched());
-        assert!(buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Left);
         // Written once, it is fetched from then on.
         assert_eq!(buffer.fault(5), OnFault::Zero);
         buffer.mapped(5, None);
@@ -516,7 +575,7 @@ mod tests {
         let cleaning = buffer.begin_cleaning(5).unwrap();
         assert!(!cleaning.is_untouched());
         assert_eq!(cleaning.twin, None);
-        assert!(buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Left);
         assert_eq!(buffer.fault(5), OnFault::Fetch);
     }
 
@@ -543,7 +602,7 @@ mod tests {
             [2, 4, 6, 8]
         );
         for cleaning in evicted {
-            assert!(buffer.cleaned(cleaning, true));
+            assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Left);
         }
         assert!(!buffer.is_short());
         assert_eq!(buffer.fault(900), OnFault::Fetch);
@@ -579,7 +638,7 @@ mod tests {
             map(&mut buffer, 1, 1);
             unmap(&mut buffer, 1, 1);
             let cleaning = buffer.begin_cleaning(1).unwrap();
-            assert!(buffer.cleaned(cleaning, true));
+            assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Left);
         }
         assert!(buffer.mapped.len() <= 32 && buffer.unmapped.len() <= 32);
     }

@@ -524,10 +524,8 @@ fn serve_calls(socket: &OwnedFd, pager: &Pager, pages: u64, lines: &mut dyn Line
             }
             Message::Acquire { from, len } => {
                 let (from, to) = range(from, len);
-                let done = pager.acquire(from, to, lines);
-                done.err()
-                    .and_then(|error| error.raw_os_error())
-                    .unwrap_or(0)
+                pager.acquire(from, to, lines);
+                0
             }
         };
         if answer(socket, error).is_err() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
-use super::buffer::{Buffer, Cleaning, OnFault};
+use super::buffer::{Buffer, Cleaning, OnCleaned, OnFault};
 use super::diff::changed_lines;
 use super::region::Region;
 use super::stats::{add, Stats};
@@ -97,12 +97,12 @@ impl Pager {
         let pager = Arc::clone(self);
         let body = move || {
             let run = AssertUnwindSafe(|| run(&pager, &mut *lines));
-            let why = match catch_unwind(run) {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => format!("userfaultfd: {error}"),
-                Err(panic) => format!("the pager has a defect: {}", message_of(&*panic)),
-            };
-            pager.fail(why);
+            match catch_unwind(run) {
+                Ok(done) => pager.or_fail(done),
+                Err(panic) => {
+                    pager.fail(format!("the pager has a defect: {}", message_of(&*panic)))
+                }
+            }
         };
         let thread = std::thread::Builder::new().name(name.to_owned());
         thread.spawn(body).expect("threads can be started");
@@ -122,6 +122,12 @@ impl Pager {
         (self.on_failure)(why);
         loop {
             std::thread::park();
+        }
+    }
+
+    fn or_fail(&self, done: io::Result<()>) {
+        if let Err(error) = done {
+            self.fail(format!("userfaultfd: {error}"));
         }
     }
 
@@ -334,7 +340,7 @@ impl Pager {
                 drop(Pager::wait(&self.progress, self.lock()));
             }
             let evicted = self.clean(cleanings, true, lines);
-            add(&self.stats.evicted, evicted.len() as u64);
+            add(&self.stats.evicted, evicted);
         }
     }
 
@@ -374,8 +380,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Write these pages back, and evict them if that is asked for; the pages that were.
-    fn clean(&self, mut cleanings: Vec<Cleaning>, evict: bool, lines: &mut dyn Lines) -> Vec<u64> {
+    /// Write these pages back, and evict them if that is asked for; how many were.
+    fn clean(&self, mut cleanings: Vec<Cleaning>, evict: bool, lines: &mut dyn Lines) -> u64 {
         for cleaning in &mut cleanings {
             let content = cleaning.content.take();
             let content = content.unwrap_or_else(|| self.region.page(cleaning.page));
@@ -404,15 +410,23 @@ impl Pager {
         }
         self.transfer(lines, &mut transfers);
         drop(transfers);
-        let mut evicted = Vec::new();
+        let mut evicted = 0;
+        let mut wanted = Vec::new();
         let mut buffer = self.lock();
         for cleaning in cleanings {
             let page = cleaning.page;
-            if buffer.cleaned(cleaning, evict) {
-                evicted.push(page);
+            match buffer.cleaned(cleaning, evict) {
+                OnCleaned::Stays => continue,
+                OnCleaned::Left => {}
+                OnCleaned::LeftWanted => wanted.push(page),
             }
+            evicted += 1;
         }
+        drop(buffer);
         self.progress.notify_all();
+        for page in wanted {
+            self.or_fail(self.uffd.wake(page));
+        }
         evicted
     }
 
@@ -440,32 +454,44 @@ impl Pager {
         }
     }
 
-    /// Write these pages back and forget them: the next access fetches them. A page that another thread uses
-    /// meanwhile comes back with its old content, so each is taken until it has left once.
-    pub fn acquire(&self, from: u64, to: u64, lines: &mut dyn Lines) -> io::Result<()> {
-        let mut left = self.lock().resident(from, to);
-        while !left.is_empty() {
-            let batch: Vec<u64> = left.iter().copied().take(BATCH_PAGES).collect();
+    /// Write these pages back and forget them: the next access fetches them. A thread that needs one of them meanwhile waits
+    /// until it has left: otherwise it would come back with its old content, as often as that thread uses it.
+    pub fn acquire(&self, from: u64, to: u64, lines: &mut dyn Lines) {
+        let pages = self.lock().resident(from, to);
+        for batch in pages.chunks(BATCH_PAGES) {
             let mut buffer = self.lock();
-            let unmapping = batch
-                .iter()
-                .copied()
-                .filter(|&page| buffer.begin_unmapping(page));
-            let unmapping: Vec<u64> = unmapping.collect();
+            for page in batch {
+                buffer.begin_leaving(*page);
+            }
             drop(buffer);
-            self.unmap(&unmapping)?;
+            self.let_leave(batch, lines);
+        }
+    }
+
+    /// Until these pages have left that are to leave.
+    fn let_leave(&self, pages: &[u64], lines: &mut dyn Lines) {
+        let mut left = pages.to_vec();
+        loop {
             let mut buffer = self.lock();
-            let begun = batch.iter().filter_map(|&page| buffer.begin_cleaning(page));
+            left.retain(|&page| buffer.is_leaving(page));
+            if left.is_empty() {
+                return;
+            }
+            let unmapping = left.iter().copied();
+            let unmapping: Vec<u64> = unmapping
+                .filter(|&page| buffer.begin_unmapping(page))
+                .collect();
+            drop(buffer);
+            self.or_fail(self.unmap(&unmapping));
+            let mut buffer = self.lock();
+            let begun = left.iter().filter_map(|&page| buffer.begin_cleaning(page));
             let cleanings: Vec<Cleaning> = begun.collect();
             drop(buffer);
-            let evicted = self.clean(cleanings, true, lines);
-            let buffer = self.lock();
-            left.retain(|page| !evicted.contains(page) && buffer.contains(*page));
-            if evicted.is_empty() && !left.is_empty() {
-                drop(Pager::wait(&self.progress, buffer));
+            if self.clean(cleanings, true, lines) == 0 {
+                // Others work on them.
+                drop(Pager::wait(&self.progress, self.lock()));
             }
         }
-        Ok(())
     }
 }
 
