@@ -259,9 +259,10 @@ impl ServerHost {
                 }
             } else {
                 answer.epoch = registers.epoch().max(self.promised.used());
-                if answer.epoch == header.epoch {
-                    // Another start of this node has it: it is not to be taken for a grant.
-                    answer.epoch = next(header.epoch, self.config.node).unwrap_or(EPOCHS);
+                if u16::from(owner(answer.epoch)) == header.node {
+                    // Another start of this node may have it, and this one propose it later: a refusal is never to be taken
+                    // for a grant.
+                    answer.epoch = next(answer.epoch, self.config.node).unwrap_or(EPOCHS);
                 }
             }
         }

@@ -1,5 +1,7 @@
 use super::*;
-use crate::wire::parse;
+use crate::registers::{SwitchRegisters, SwitchSizes};
+use crate::switch_host::{SwitchConfig, SwitchHost};
+use crate::wire::{parse, F_ACTIVATE, HELLO};
 
 type Sent = Vec<(ToWhom<u32>, Header)>;
 
@@ -355,4 +357,63 @@ fn copying_is_limited_in_its_rate_and_slows_down_where_answers_are_lost() {
         panic!("it copies");
     };
     assert_eq!(pace.window.size(), crate::congestion::WINDOW_MIN as usize);
+}
+
+#[test]
+fn a_refusal_that_comes_late_is_no_grant_of_what_a_former_start_owns() {
+    let mut switch = SwitchHost::new(
+        SwitchConfig {
+            node: 16,
+            servers: 3,
+            chunks: 2,
+        },
+        0,
+        7,
+    );
+    let registers = SwitchRegisters::zeroed(&SwitchSizes {
+        chunks: 2,
+        block_lines: 16,
+        sessions: 1,
+        slots: 4,
+    });
+    let mut out = crate::switch_host::Out::default();
+    let client = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 1);
+    let mut proposes = |switch: &mut SwitchHost, now, packet: Header| {
+        switch.on_packet(now, client, &packet, &registers, &mut out);
+        let mut grants = Vec::new();
+        out.drain(|_, packet| grants.push(parse(packet).unwrap().0));
+        grants.retain(|header| header.kind == GRANT);
+        grants.first().copied()
+    };
+    let wish = |epoch| Header {
+        kind: HELLO,
+        flags: F_ACTIVATE,
+        epoch,
+        ..Header::default()
+    };
+    // Another switch has `higher`, and a former start of this one, whose promise is lost, the epoch after it.
+    let (higher, owned) = (64 + 17, 96 + 16);
+    let first = proposes(&mut switch, MS, wish(0)).unwrap();
+    assert_eq!(first.epoch, 32 + 16);
+    let refusals = [1, 2].map(|node| {
+        let mut server = server(Start::New, 0);
+        server.host.config.node = node;
+        let former = Header {
+            session: 5,
+            ..grant(owned)
+        };
+        assert_eq!(answered(&server.gets(MS, former, &[])).0, owned);
+        server.gets(MS, first, &[])[0].1
+    });
+    let mut third = server(Start::New, higher);
+    third.host.config.node = 3;
+    let refused = third.gets(MS, first, &[])[0].1;
+    assert!(proposes(&mut switch, 2 * MS, refused).is_none());
+    let second = proposes(&mut switch, 10 * MS, wish(higher)).unwrap();
+    assert_eq!(second.epoch, owned);
+    // They answer its first proposal, and come now.
+    for refusal in refusals {
+        proposes(&mut switch, 11 * MS, refusal);
+    }
+    assert_eq!(registers.epoch(), 0, "two starts own one epoch");
 }
