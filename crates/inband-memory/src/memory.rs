@@ -67,6 +67,8 @@ pub enum ConnectError {
     Io(io::Error),
     /// No switch is active, or none answers.
     NoAnswer(Vec<SocketAddrV4>, Duration),
+    /// The active switch has no room for another session.
+    Full(SocketAddrV4),
 }
 
 impl std::fmt::Display for ConnectError {
@@ -83,6 +85,10 @@ impl std::fmt::Display for ConnectError {
                     deadline.as_millis()
                 )
             }
+            ConnectError::Full(switch) => write!(
+                f,
+                "the switch {switch} has no room for another client: end one, or start the switches with more --sessions and --slots"
+            ),
         }
     }
 }
@@ -161,6 +167,9 @@ impl Memory {
         memory.send();
         while memory.client.chunks().is_none() {
             if started.elapsed() > memory.config.deadline {
+                if let Some(full) = memory.client.full_switch() {
+                    return Err(ConnectError::Full(memory.config.switches[full]));
+                }
                 let (switches, deadline) = (memory.config.switches.clone(), memory.config.deadline);
                 return Err(ConnectError::NoAnswer(switches, deadline));
             }

@@ -28,9 +28,11 @@ const PROPOSE_AGAIN_NS: Nanos = 3 * MS;
 /// A session that no request uses for so long is closed.
 const SESSION_IDLE_NS: Nanos = 60_000 * MS;
 /// If there is no room for another, one that was not used for so long is closed.
-const SESSION_IDLE_MIN_NS: Nanos = 2_000 * MS;
-/// There is no room if a session would get fewer slots than this, or than it asks for.
+pub const SESSION_IDLE_MIN_NS: Nanos = 2_000 * MS;
+/// So many slots are kept for each session that there may be beside, if half of all slots suffice for that.
 const WINDOW_MIN: u64 = 16;
+/// Of the slots that are not kept for others a session gets this part at most, so that later ones get some, too.
+const WINDOW_PART: u64 = 8;
 /// How often sessions and counts are looked at.
 const SURVEY_NS: Nanos = 1_000 * MS;
 /// A block's count from which on a new epoch is needed.
@@ -252,12 +254,17 @@ impl SwitchHost {
         Some((session, window as u32))
     }
 
-    /// A free place, and free slots.
+    /// A free place, and free slots: as many as it wants, as long as enough is left for as many sessions as there may be.
     fn room(&self, wanted: u64, registers: &SwitchRegisters) -> Option<(u64, u64, u64)> {
-        let places = registers.sessions() as u64;
+        let (places, slots) = (registers.sessions() as u64, registers.slots() as u64);
         let at = (0..places).find(|at| !self.sessions.contains_key(at))?;
-        let free = self.free_slots(wanted, registers.slots() as u64);
-        let (first, window) = free.filter(|(_, window)| *window >= wanted.min(WINDOW_MIN))?;
+        let least = 1 << (slots / 2 / places).clamp(1, WINDOW_MIN).ilog2();
+        let taken: u64 = self.sessions.values().map(|session| session.window).sum();
+        let kept = (places - self.sessions.len() as u64 - 1) * least;
+        let part = (slots - taken).saturating_sub(kept) / WINDOW_PART;
+        let most = (1 << part.max(1).ilog2()).max(least);
+        let free = self.free_slots(wanted.min(most), slots);
+        let (first, window) = free.filter(|(_, window)| *window >= wanted.min(least))?;
         Some((at, first, window))
     }
 

@@ -14,6 +14,7 @@ use crate::congestion::Window;
 use crate::epoch::{Nanos, Outbox, MS};
 use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
 use crate::round_trip::RoundTrip;
+use crate::switch_host::SESSION_IDLE_MIN_NS;
 use crate::wire::{
     emit, take_read, Header, F_NOT_ACTIVE, HELLO, READ_REPLY, REFUSED, WELCOME, WRITE_REPLY,
 };
@@ -27,8 +28,9 @@ const OVERTAKEN: u32 = 3;
 const SUSPECT_MAX_NS: Nanos = 1_000 * MS;
 /// Shorter absences of the caller are ignored.
 const AWAY_MIN_NS: Nanos = MS;
-/// A session that was not used for so long is not used again: the switch may have closed it.
-const SESSION_STALE_NS: Nanos = 20_000 * MS;
+/// A session that was not used for so long is not used again: a switch that is short of room may have closed it, or does so
+/// before the next request arrives.
+const SESSION_STALE_NS: Nanos = SESSION_IDLE_MIN_NS / 4 * 3;
 
 /// How a client behaves.
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +131,8 @@ pub struct Client {
     looks_since: Option<Nanos>,
     /// A switch that has not answered HELLO since then.
     gave_no_session: Option<usize>,
+    /// A switch that is active, and had no room for a session.
+    full: Option<usize>,
     joining: Option<Joining>,
     /// Requests that have not been sent in this session, or at all.
     waiting: VecDeque<Pending>,
@@ -163,6 +167,7 @@ impl Client {
             looking: None,
             looks_since: None,
             gave_no_session: None,
+            full: None,
             joining: None,
             waiting: VecDeque::new(),
             last_session: vec![0; config.switches],
@@ -206,6 +211,11 @@ impl Client {
     /// The smoothed round trip.
     pub fn srtt_ns(&self) -> Nanos {
         self.round_trip.srtt_ns()
+    }
+
+    /// The active switch, if it has no room for a session of this client.
+    pub fn full_switch(&self) -> Option<usize> {
+        self.full
     }
 
     /// Requests that have not ended.
@@ -373,7 +383,7 @@ impl Client {
         // A switch that has not heard that the memory has grown says less.
         self.chunks = self.chunks.max(Some(header.chunk));
         (self.looking, self.joining) = (None, None);
-        (self.looks_since, self.gave_no_session) = (None, None);
+        (self.looks_since, self.gave_no_session, self.full) = (None, None, None);
         self.round_trip.other_way();
         self.congestion = Window::new(self.config.window);
         self.counts.sessions += 1;

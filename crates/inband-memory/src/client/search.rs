@@ -9,6 +9,8 @@ use crate::wire::{emit, Header, F_ACTIVATE, F_NOT_ACTIVE, HELLO, READ_REQUEST};
 const HELLO_AGAIN_NS: Nanos = 2 * MS;
 /// HELLO to one switch is given up after so many.
 const HELLOS_MAX: u32 = 10;
+/// A switch that has no room is asked again after so long.
+const FULL_AGAIN_NS: Nanos = 50 * MS;
 /// A switch may take so long to become active before the next one is asked.
 const ACTIVATE_AGAIN_NS: Nanos = 30 * MS;
 /// A switch that is active, but answers no request, is asked for so long before another is made active; doubled each time.
@@ -140,16 +142,19 @@ impl Client {
         let is_room = header.slot.is_power_of_two() && header.slot <= WINDOW_MAX;
         let is_session = is_active && header.session != 0 && is_room;
         let answers_hello = self.unanswered.get(switch) == Some(&Some(header.request));
+        if answers_hello && is_active && header.session == 0 {
+            self.heard_full(now, switch);
+        }
         let joining = self.joining.as_ref();
         if answers_hello && joining.is_some_and(|joining| joining.switch == switch) {
             if is_session {
                 self.joining = None;
                 self.joins(now, switch, header, out);
             } else if !is_active {
-                self.joining = None;
+                (self.joining, self.full) = (None, None);
                 self.look(now);
                 self.tick(now, out);
-            } // else it has no room: ask again
+            } // else it is asked again
             return;
         }
         let Some(looking) = &mut self.looking else {
@@ -168,6 +173,21 @@ impl Client {
         } else if is_session {
             // It took longer than HELLOs are sent.
             self.joins(now, switch, header, out);
+        }
+    }
+
+    /// A switch has no room. Its process works, so no other is made active in its stead: that would end the sessions of all.
+    fn heard_full(&mut self, now: Nanos, switch: usize) {
+        (self.gave_no_session, self.full) = (None, Some(switch));
+        // The pause is no silence of the switch.
+        let again_at = now + FULL_AGAIN_NS;
+        self.looks_since = Some(again_at);
+        if let Some(looking) = &mut self.looking {
+            looking.since = again_at;
+        }
+        let joining = self.joining.as_mut();
+        if let Some(joining) = joining.filter(|joining| joining.switch == switch) {
+            (joining.sends, joining.send_at) = (0, again_at);
         }
     }
 
@@ -279,6 +299,7 @@ impl Client {
             return;
         }
         hello.flags = F_ACTIVATE;
+        self.full = None;
         emit(
             &hello,
             &[],

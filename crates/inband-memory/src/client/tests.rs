@@ -1,5 +1,5 @@
 use super::*;
-use crate::switch_host::WINDOW_MAX;
+use crate::switch_host::{SESSION_IDLE_MIN_NS, WINDOW_MAX};
 use crate::wire::{parse, F_ACTIVATE, READ_REQUEST, WRITE_REQUEST};
 
 struct Desk {
@@ -579,4 +579,63 @@ fn an_idle_session_becomes_stale_although_the_caller_looks_in_now_and_then() {
     desk.write(2 * SESSION_STALE_NS, false);
     let kinds: Vec<u16> = desk.sent().iter().map(|(_, h)| h.kind.into()).collect();
     assert_eq!(kinds, [u16::from(HELLO)], "another session first");
+}
+
+#[test]
+fn a_session_that_a_switch_short_of_room_may_have_closed_is_not_used() {
+    let mut desk = desk(1);
+    desk.join(MS, 0, 48, 100);
+    desk.write(MS + SESSION_IDLE_MIN_NS, false);
+    let kinds: Vec<u16> = desk.sent().iter().map(|(_, h)| h.kind.into()).collect();
+    assert_eq!(kinds, [u16::from(HELLO)], "another session first");
+}
+
+/// Two switches, of which the first is active and has no room: it says so after `late`. How many HELLOs ask it for a session within
+/// 2 s, after which it gives one.
+fn asks_a_full_switch(late: Nanos) -> usize {
+    let mut desk = desk(2);
+    let mut under_way: VecDeque<(Nanos, usize, Header)> = VecDeque::new();
+    let mut sent = desk.sent();
+    let mut asked = 0;
+    for now in (2..3_000).map(|ms| ms * MS) {
+        sent.extend(desk.tick(now));
+        for (switch, header) in sent.drain(..) {
+            assert!(header.flags & F_ACTIVATE == 0, "after {now} ns");
+            let flags = [0, F_NOT_ACTIVE][switch];
+            if header.kind == READ_REQUEST {
+                under_way.push_back((now, switch, probed(header.request, flags, 48)));
+                continue;
+            }
+            let is_asked = header.slot > 0;
+            assert!(!is_asked || switch == 0);
+            asked += usize::from(is_asked && now < 2_000 * MS);
+            let is_told = now > 100 * MS && now < 2_000 * MS;
+            assert!(!is_told || desk.client.full_switch() == Some(0));
+            let has_room = is_asked && now >= 2_000 * MS;
+            let welcome = Header {
+                flags,
+                request: header.request,
+                session: if has_room { 100 } else { 0 },
+                slot: if has_room { 4 } else { 0 },
+                ..active(48)
+            };
+            under_way.push_back((now + late, switch, welcome));
+        }
+        let due = |(at, ..): &(Nanos, usize, Header)| *at <= now;
+        while let Some(at) = under_way.iter().position(due) {
+            let (_, switch, header) = under_way.remove(at).expect("it is there");
+            sent.extend(desk.gets(now, switch, header, &[]));
+        }
+    }
+    assert_eq!(desk.client.joined.as_ref().unwrap().session, 100);
+    assert_eq!(desk.client.full_switch(), None);
+    asked
+}
+
+#[test]
+fn a_full_switch_is_asked_now_and_then_and_is_not_deposed() {
+    let asked = asks_a_full_switch(0);
+    assert!((10..100).contains(&asked), "{asked}");
+    // Its answers take longer than HELLOs are sent.
+    asks_a_full_switch(30 * MS);
 }

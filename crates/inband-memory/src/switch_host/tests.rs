@@ -13,6 +13,10 @@ struct Switch {
 }
 
 fn switch(promised: u64) -> Switch {
+    switch_of(2, 16, promised)
+}
+
+fn switch_of(sessions: usize, slots: usize, promised: u64) -> Switch {
     let config = SwitchConfig {
         node: 16,
         servers: 3,
@@ -21,8 +25,8 @@ fn switch(promised: u64) -> Switch {
     let sizes = SwitchSizes {
         chunks: 4,
         block_lines: 16,
-        sessions: 2,
-        slots: 8,
+        sessions,
+        slots,
     };
     Switch {
         host: SwitchHost::new(config, promised, 7),
@@ -239,4 +243,29 @@ fn a_session_is_given_once_and_closed_before_the_next() {
     let full = switch.hello(MS, 4, 0);
     assert_eq!((full.session, full.flags), (0, 0), "active, and no room");
     assert_ne!(switch.hello(2_500 * MS, 4, 0).session, 0, "one was idle");
+}
+
+#[test]
+fn as_many_clients_find_room_as_there_may_be_sessions() {
+    let (sessions, slots) = (1_024, 16_384);
+    let mut switch = switch_of(sessions, slots, 0);
+    let epoch = switch.wish(MS, 0);
+    switch.granted(MS, 1, epoch, 0);
+    switch.granted(MS, 2, epoch, 0);
+    let mut join = |request| {
+        let hello = Header {
+            kind: HELLO,
+            request,
+            slot: 256,
+            ..Header::default()
+        };
+        let sent = switch.gets(MS, hello);
+        (sent[0].1.session, sent[0].1.slot)
+    };
+    let given: Vec<(u64, u32)> = (1..=sessions as u64).map(&mut join).collect();
+    let full = given.iter().position(|(session, _)| *session == 0);
+    assert_eq!(full, None, "the first without a session");
+    assert!(given[..16].iter().all(|(_, window)| *window == 256));
+    assert!(given.iter().all(|(_, window)| *window >= 8));
+    assert_eq!(join(2_000), (0, 0), "there may be no more");
 }
