@@ -42,7 +42,7 @@ impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Error {
         let code = match error {
             ConnectError::NoSwitches => Code::Config,
-            ConnectError::NoAnswer(..) => Code::NoAnswer,
+            ConnectError::NoAnswer(..) | ConnectError::Full(_) => Code::NoAnswer,
             ConnectError::Io(_) => Code::System,
         };
         Error(code, error.to_string())
