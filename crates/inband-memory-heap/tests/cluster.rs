@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::workloads::{python, sort, sqlite, Redis, Workload};
-use common::{end, inband, library, memory, output, program};
+use common::{end, inband, library, memory, output};
 use inband_memory::heap::stats::programs;
 use tempfile::TempDir;
 
@@ -180,15 +180,6 @@ fn redis_survives_a_killed_server_and_a_killed_switch() {
     redis.benchmark(2_000);
     redis.end();
     assert_eq!(digest, expected);
-}
-
-/// Writing a page back takes longer here than answering a fault.
-#[test]
-fn an_acquire_returns_while_another_thread_writes_to_the_page() {
-    let cluster = Cluster::start();
-    let mut command = cluster.run(&["--buffer", "1MiB", "--shared", "1MiB"]);
-    command.arg(program()).arg("acquire-in-use");
-    assert_eq!(output(command, Stdio::null()), "ok\n");
 }
 
 #[test]

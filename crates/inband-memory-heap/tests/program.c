@@ -401,21 +401,6 @@ static void shared(long which) {
     }
 }
 
-static void *write_on(void *line) {
-    for (;;) {
-        *(volatile uint64_t *)line += 1;
-    }
-}
-
-static void acquire_in_use(void) {
-    pthread_t thread;
-    void *at = inband_memory_shared(&(size_t){0});
-    CHECK(at != NULL && pthread_create(&thread, NULL, write_on, at) == 0);
-    for (int n = 0; n < 100; ++n) {
-        CHECK(inband_memory_acquire(at, PAGE) == 0);
-    }
-}
-
 /* Ends while pages of the shared memory are on their way. */
 static void shared_exit(long page) {
     size_t len;
@@ -662,8 +647,6 @@ int main(int argc, char **argv) {
         children();
     } else if (strcmp(test, "shared") == 0) {
         shared(number);
-    } else if (strcmp(test, "acquire-in-use") == 0) {
-        acquire_in_use();
     } else if (strcmp(test, "shared-exit") == 0) {
         shared_exit(number);
     } else if (strcmp(test, "close-all") == 0) {

@@ -4,9 +4,35 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 
-use common::{beside, end, library, output, program, read, run};
+use common::{beside, end, library, output, read, run};
+
+/// program.c, built.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("program");
+        let status = Command::new("cc")
+            .args([
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-O2",
+                "-pthread",
+            ])
+            .args(["-I", env!("CARGO_MANIFEST_DIR")])
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c"))
+            .arg("-o")
+            .arg(&program)
+            .status();
+        assert!(status.expect("cc is on the PATH").success());
+        program
+    })
+}
 
 /// A part of program.c succeeds.
 fn passes(options: &[&str], test: &[&str]) {

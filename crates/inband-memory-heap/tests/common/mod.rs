@@ -6,7 +6,7 @@
 pub mod workloads;
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -26,33 +26,9 @@ pub fn library() -> PathBuf {
     beside("deps/libinband_memory_heap.so")
 }
 
-/// program.c, built.
-pub fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("program");
-        let status = Command::new("cc")
-            .args([
-                "-std=gnu11",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-O2",
-                "-pthread",
-            ])
-            .args(["-I", env!("CARGO_MANIFEST_DIR")])
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c"))
-            .arg("-o")
-            .arg(&program)
-            .status();
-        assert!(status.expect("cc is on the PATH").success());
-        program
-    })
-}
-
 /// A program of the project, as it is now.
-fn built(name: &'static str, once: &OnceLock<()>, words: &[&str]) -> Command {
-    once.get_or_init(|| inband_testing::build(name));
+fn program(name: &'static str, built: &OnceLock<()>, words: &[&str]) -> Command {
+    built.get_or_init(|| inband_testing::build(name));
     let mut command = Command::new(beside(name));
     command.args(words);
     command
@@ -61,14 +37,14 @@ fn built(name: &'static str, once: &OnceLock<()>, words: &[&str]) -> Command {
 /// `inband memory` with these words.
 pub fn memory(words: &[&str]) -> Command {
     static BUILT: OnceLock<()> = OnceLock::new();
-    built("inband-memory", &BUILT, words)
+    program("inband-memory", &BUILT, words)
 }
 
 /// `inband` with these words. `inband up memory` starts `inband-memory` from beside it.
 pub fn inband(words: &[&str]) -> Command {
     static BUILT: OnceLock<()> = OnceLock::new();
     drop(memory(&[]));
-    built("inband", &BUILT, words)
+    program("inband", &BUILT, words)
 }
 
 /// `inband memory run` with local memory and these options, and what follows.
