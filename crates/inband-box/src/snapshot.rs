@@ -160,7 +160,7 @@ impl Node {
         self.pull_again(now, out);
     }
 
-    /// Nothing has come for a while: ask for what is missing first. The rest may be on its way.
+    /// No part has arrived for a while: ask again, from the first missing byte. Later parts may be in flight.
     pub(crate) fn pull_again(&mut self, now: Nanos, out: &mut Out) {
         let again_at = now + self.config.resend_after_ns();
         let State::Following {

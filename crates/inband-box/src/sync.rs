@@ -68,8 +68,8 @@ impl Leading {
         }
     }
 
-    /// A node that is told that it is behind gives up its log, if that is in memory. A majority of logs must be left: if one of
-    /// them got lost, too, no node could lead. Until then it keeps its vote.
+    /// May this node be told that it is behind? With a log in memory it then discards the log, and a majority of the nodes must
+    /// still have one, or no node could lead. Until then it keeps its vote.
     fn may_begin_again(&self, node: u8, config: &Config, registers: &View) -> bool {
         let has_log = |other: &u8| {
             let follower = &self.followers[usize::from(*other)];

@@ -36,6 +36,14 @@ fn said(out: &Out) -> Vec<(u64, Control)> {
         .collect()
 }
 
+/// A node that has lost its log follows.
+const JOINED_EMPTY: Control = Control::Joined {
+    matched: 0,
+    nonce: 5,
+    recovering: true,
+    durable: false,
+};
+
 #[test]
 fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
     let role = inband_box::soft::soft(1, 64);
@@ -186,13 +194,7 @@ fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
     let view = role.view();
     assert_eq!(view.committed, 0);
     assert!(view.last > 0, "its first record is in flight");
-    let joined = Control::Joined {
-        matched: 0,
-        nonce: 5,
-        recovering: true,
-        durable: false,
-    };
-    let out = gets(&mut node, 3, epoch, &joined, &role);
+    let out = gets(&mut node, 3, epoch, &JOINED_EMPTY, &role);
     let target = Control::Target {
         nonce: 5,
         zxid: view.last,
@@ -248,13 +250,7 @@ fn a_node_that_catches_up_gets_each_record_once_and_no_live_one_again() {
     for from in [2, 3] {
         acks(&mut node, &role, now, from, 0, RECORDS);
     }
-    let joined = Control::Joined {
-        matched: 0,
-        nonce: 5,
-        recovering: true,
-        durable: false,
-    };
-    let out = gets(&mut node, 3, epoch, &joined, &role);
+    let out = gets(&mut node, 3, epoch, &JOINED_EMPTY, &role);
     let mut sent = sent_again(&out, 3);
     let (mut has, mut turns, mut most) = (0, 0, 0);
     let (recovering, gap) = (flag::RECOVERING, flag::RECOVERING | flag::GAP);

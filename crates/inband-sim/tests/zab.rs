@@ -50,7 +50,7 @@ fn a_node_that_sends_but_hears_nothing_deposes_no_leader() {
 #[test]
 fn what_is_done_wrong_is_noticed() {
     for (mistake, count, at_least, expected) in [
-        (Mistake::StaleRead, 200, 2, Some(Invariant::Linearizable)),
+        (Mistake::StaleRead, 400, 3, Some(Invariant::Linearizable)),
         (Mistake::ForgottenSession, 30, 2, None),
     ] {
         let mistakes = Options {
