@@ -31,7 +31,7 @@ use crate::keys;
 use crate::listeners;
 use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
-use crate::system::{HostPlan, NoRequest, Plan, System};
+use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 /// What the cluster was started with, in its directory.
 const FILE: &str = "cluster.json";
@@ -445,15 +445,14 @@ impl System for BoxCluster {
             return Ok(());
         }
         let nodes = self.nodes();
-        let (without_log, with_log): (Vec<&Status>, Vec<&Status>) =
-            nodes.iter().partition(|node| node.state == RECOVERING);
-        let has_nothing = without_log.iter().any(|node| node.name == host);
-        let remaining = with_log.iter().filter(|node| node.name != host).count();
+        let has_log = |node: &Status| node.state != RECOVERING;
+        let with_log = nodes.iter().filter(|node| has_log(node)).count();
         let majority = majority(self.spec.options.nodes);
+        let answering = nodes.iter().map(|node| (&node.name[..], has_log(node)));
         ensure!(
-            has_nothing || remaining >= majority,
+            is_spare(answering, host, majority),
             "the table would be lost: {} of {} nodes have the log, and {majority} must without {host}; wait until `inband status` says that the others follow, or lose it with --force",
-            with_log.len(),
+            with_log,
             self.spec.options.nodes
         );
         Ok(())

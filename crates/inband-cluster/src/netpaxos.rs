@@ -25,7 +25,7 @@ use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
-use crate::system::{HostPlan, NoRequest, Plan, System};
+use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 /// The host from which clients use a cluster that has a network of its own.
 const CLIENT: &str = "client";
@@ -246,18 +246,18 @@ impl System for NetPaxos {
         if self.spec.options.durability == Durability::Sync {
             return Ok(());
         }
-        let complete = self.complete();
-        let (quorum, all) = (self.sizes.quorum(), self.cluster.storages.len());
-        let is_incomplete =
-            |node: &Status| node.name == host && !complete.iter().any(|name| name == host);
-        let has_nothing = !host.starts_with("storage/") || self.nodes().iter().any(is_incomplete);
-        let remaining = complete.iter().filter(|name| *name != host).count();
-        ensure!(
-            has_nothing || remaining >= quorum,
-            "the log would stand still or be lost: {} of {all} storage servers have their votes, and {quorum} must without {host}; wait until `inband status` says that the others serve, or lose it with --force",
-            complete.len(),
-        );
         let nodes = self.nodes();
+        let storages = nodes.iter().filter(|node| is_of(node, "storage"));
+        let answering: Vec<(&str, bool)> = storages
+            .map(|node| (&node.name[..], node.state == "serving"))
+            .collect();
+        let complete = answering.iter().filter(|(_, serves)| *serves).count();
+        let (quorum, all) = (self.sizes.quorum(), self.cluster.storages.len());
+        ensure!(
+            !host.starts_with("storage/") || is_spare(answering, host, quorum),
+            "the log would stand still or be lost: {} of {all} storage servers have their votes, and {quorum} must without {host}; wait until `inband status` says that the others serve, or lose it with --force",
+            complete,
+        );
         let learners: Vec<&Status> = nodes.iter().filter(|n| is_of(n, "learner")).collect();
         let longest = learners.iter().map(|n| n.position).max().unwrap_or(0);
         let has_all = |node: &&&Status| node.position == longest && node.name != host;

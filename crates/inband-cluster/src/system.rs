@@ -129,3 +129,21 @@ impl HostPlan {
 /// For a system without requests of its own: there is none to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoRequest {}
+
+/// May a host end? Only if it answers that it has nothing, or if as many others as needed have the data. `answering` are the
+/// hosts that answer, and whether they have the data; a host that does not answer may have it.
+pub(crate) fn is_spare<'a>(
+    answering: impl IntoIterator<Item = (&'a str, bool)>,
+    host: &str,
+    needed: usize,
+) -> bool {
+    let mut others = 0;
+    for (name, has_data) in answering {
+        match (name == host, has_data) {
+            (true, false) => return true,
+            (false, true) => others += 1,
+            _ => {}
+        }
+    }
+    others >= needed
+}

@@ -374,7 +374,7 @@ fn a_switch_whose_process_hangs_is_left_though_its_role_answers() {
     let before = active();
     let hung = Hung::process(before.pid);
 
-    // Whoever has a session goes on; whoever wants one has the other switch made active.
+    // A client with a session continues; one without a session activates the other switch.
     assert_eq!(client.read(LINE).expect("read"), VALUE);
     client.write(LINE + 1, &VALUE).expect("written");
     let mut other = connect(&cluster);

@@ -31,7 +31,7 @@ use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
-use crate::system::{HostPlan, NoRequest, Plan, System};
+use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 pub use upkeep::{grow, replace, MemoryCommand};
 
@@ -271,17 +271,16 @@ impl System for Memory {
     fn check_spare(&self, host: &str) -> Result<()> {
         let nodes = self.nodes();
         let is_server = |name: &str| self.spec.options.is_server(name);
-        let (serving, others): (Vec<&Status>, Vec<&Status>) = nodes
-            .iter()
-            .filter(|node| is_server(&node.name))
-            .partition(|node| node.state == "serving");
-        let has_nothing = !is_server(host) || others.iter().any(|node| node.name == host);
-        let remaining = serving.iter().filter(|node| node.name != host).count();
+        let servers = nodes.iter().filter(|node| is_server(&node.name));
+        let answering: Vec<(&str, bool)> = servers
+            .map(|node| (&node.name[..], node.state == "serving"))
+            .collect();
+        let serving = answering.iter().filter(|(_, serves)| *serves).count();
         let majority = self.cluster.servers.len() / 2 + 1;
         ensure!(
-            has_nothing || remaining >= majority,
+            !is_server(host) || is_spare(answering, host, majority),
             "the memory would be lost: {} of {} servers serve, and {majority} must without {host}; wait until `inband status` says that the others serve, or lose it with --force",
-            serving.len(),
+            serving,
             self.cluster.servers.len()
         );
         Ok(())
