@@ -1,5 +1,5 @@
-//! A run: a cluster of its own under clients that record every operation, while a nemesis injects faults. Then all faults
-//! end, the cluster must serve again, all replicas must agree, and Porcupine must find the history linearizable.
+//! A run starts its own cluster. Clients record every operation while a nemesis injects faults. After all faults end,
+//! the cluster must serve again, all replicas must agree, and Porcupine must find the history linearizable.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -32,50 +32,50 @@ use inband_cluster::memory::{Memory, Options as MemoryOptions, Spec as MemorySpe
 use inband_cluster::scratch::{free_ports, loopback, ScratchDir};
 use inband_flair::timing;
 
-/// How often the progress is shown, and Ctrl-C looked for.
+/// How often to update the progress bar and check for Ctrl-C.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Small, so that slots are reused within seconds ...
 const RING_SLOTS: u32 = 256;
-/// ... and so that a replica that was away needs a checkpoint now and then.
+/// ... and so that a replica that was down occasionally needs a checkpoint.
 const PEER_LOG_VALUES: u32 = 512;
-/// More than a cluster grows to.
+/// More than a cluster ever needs.
 const PORTS: u16 = 64;
 
 /// Options of `inband chaos`.
 #[derive(Debug, Args)]
 pub struct ChaosArgs {
-    /// Which kind of cluster.
+    /// The kind of cluster to test.
     #[arg(value_enum, default_value_t = System::Kv)]
     system: System,
-    /// How long faults are injected.
+    /// How long to inject faults, in minutes.
     #[arg(long, default_value_t = 1.0, value_name = "M")]
     minutes: f64,
-    /// What is done when is drawn from it; by default from the time. How it ends is not: processes and
-    /// packets run as they like.
+    /// Seed for the schedule of operations and faults; by default the current time. It does not make a run
+    /// reproducible: the scheduling of processes and packets is not controlled.
     #[arg(long)]
     seed: Option<u64>,
-    /// Which faults; "" for none. By default all that are possible here.
+    /// Faults to inject; "" for none. By default all that this machine and cluster support.
     #[arg(long, value_delimiter = ',', value_name = "KIND,...")]
     faults: Option<Vec<String>>,
-    /// Where history, report and pictures go.
+    /// Where to write the history, the report and the pictures.
     #[arg(long, default_value = "chaos", value_name = "DIR")]
     report: PathBuf,
-    /// The former name of `inband chaos flair`.
+    /// Deprecated form of `inband chaos flair`.
     #[arg(long, hide = true)]
     flair: bool,
-    /// What a vote survives, or what a replica of FLAIR has acknowledged: memory or sync.
+    /// Durability of votes, or of writes that a FLAIR replica acknowledged: memory or sync.
     #[arg(long, default_value_t, value_name = "memory|sync")]
     durability: Durability,
     /// Where the packet roles run: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Acceptors: a number, or backends with numbers, as xdp:2,udp:1.
+    /// Acceptors: a number, or a number per backend, as in xdp:2,udp:1.
     #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
     acceptors: AcceptorChoice,
-    /// Replicas of the store, servers of memory, or nodes of a box.
+    /// Number of store replicas, memory servers or box nodes.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Switches of FLAIR or memory.
+    /// Number of FLAIR or memory switches.
     #[arg(long, default_value_t = 2)]
     switches: usize,
     /// How FLAIR answers reads: flair, leader, majority or follower-leases.
@@ -90,19 +90,19 @@ pub struct ChaosArgs {
     /// Clients, each with one operation at a time.
     #[arg(long, default_value_t = 12)]
     clients: usize,
-    /// Operations a second of all clients together, at most.
+    /// Maximum operations per second, all clients together.
     #[arg(long, default_value_t = 1500, value_name = "N")]
     rate: u64,
-    /// Answer some reads with an older value. The run succeeds if the checker finds that.
+    /// Answer some reads with an older value. The run succeeds if the checker detects it.
     #[arg(long)]
     control: bool,
-    /// The program that is run on the hosts: another version, or one that was broken on purpose.
+    /// The program to run on the hosts, such as another version or a deliberately broken one.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// The checker; by default the one beside this program.
+    /// The checker; by default the one in the same directory as this program.
     #[arg(long, value_name = "FILE")]
     checker: Option<PathBuf>,
-    /// Keep the cluster's directory, with the logs of its hosts.
+    /// Keep the cluster's directory, which has the logs of its hosts.
     #[arg(long)]
     keep: bool,
 }
@@ -110,18 +110,18 @@ pub struct ChaosArgs {
 /// A kind of cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
-    /// The store on Paxos: `inband up`.
+    /// The key-value store on Paxos: `inband up`.
     Kv,
-    /// Replicas, switches and a gateway of FLAIR: `inband up flair`.
+    /// FLAIR replicas, switches and a gateway: `inband up flair`.
     Flair,
-    /// Servers and switches of replicated memory: `inband up memory`.
+    /// Replicated memory, servers and switches: `inband up memory`.
     Memory,
-    /// Nodes of consensus in a box: `inband up box`.
+    /// Consensus in a box: `inband up box`.
     Box,
 }
 
 impl System {
-    /// What can be done to it.
+    /// The faults that it supports.
     fn faults(self) -> &'static [FaultKind] {
         match self {
             System::Kv => FaultKind::value_variants(),
@@ -146,15 +146,14 @@ pub struct Findings {
     pub about: About,
     pub summary: Summary,
     pub verdict: Verdict,
-    /// How long the cluster took to serve after the last fault, or why it did not.
+    /// How long the cluster took to serve again after the last fault, or why it did not.
     pub served_after: Result<Duration>,
-    /// Why replicas do not agree in the end, if they do not.
+    /// An error says why the replicas do not agree at the end of the run.
     pub agreed: Result<()>,
-    /// When faults began and ended.
+    /// When fault injection began and ended.
     pub faults_ns: (u64, u64),
 }
 
-/// Run, judge, report.
 pub fn chaos(args: &ChaosArgs) -> Result<()> {
     if args.flair {
         eprintln!("note: `inband chaos --flair` is now `inband chaos flair`; the old form goes away with the next version");
@@ -199,7 +198,7 @@ impl ChaosArgs {
         }
     }
 
-    /// The faults to throw. Says which of those asked for are not possible.
+    /// The faults to inject. Prints which of the requested ones are not possible and why.
     fn kinds(&self) -> Result<Vec<FaultKind>> {
         let mut kinds = match &self.faults {
             None => self.system().faults().to_vec(),
@@ -389,7 +388,6 @@ impl ChaosArgs {
     }
 }
 
-/// One run.
 struct Run<'a> {
     args: &'a ChaosArgs,
     seed: u64,
@@ -459,7 +457,7 @@ fn unknown_fault(name: &str) -> anyhow::Error {
     )
 }
 
-/// Until the time is over, somebody wants it to end, or it makes no sense to go on.
+/// Returns when the time is up, on a stop signal, or when the nemesis has failed.
 fn wait(duration: Duration, signals: &StopSignals, nemesis: &Nemesis) {
     let bar = ProgressBar::new(duration.as_secs());
     if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {eta} left") {
@@ -525,7 +523,7 @@ fn show(findings: &Findings) {
     }
 }
 
-/// The first thing that is wrong.
+/// Fails with the most serious finding, if any.
 fn conclude(findings: Findings, seed: u64) -> Result<()> {
     let verdict = &findings.verdict;
     if verdict.is_violation() {

@@ -26,10 +26,10 @@ pub struct Verdict {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Violation {
     pub group: String,
-    /// Porcupine's pictures, beside the history.
+    /// Porcupine's visualizations, in the directory of the history.
     pub picture: String,
     pub whole_picture: String,
-    /// A short history that is a violation in itself.
+    /// A short history that is a violation by itself.
     pub operations: Vec<serde_json::Value>,
     pub words: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// The checker, or what to do to have it.
+/// The path of the checker. The error says how to build it.
 pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     let beside = std::env::current_exe().context("finding this program")?;
     let path = match given {
@@ -59,7 +59,7 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Judge a history; pictures of violations go to its directory.
+/// Checks a history. Visualizations of violations go to the directory of the history.
 pub fn judge(checker: &Path, history: &Path) -> Result<Verdict> {
     let dir = history.parent().unwrap_or(Path::new("."));
     let output = Command::new(checker)

@@ -1,36 +1,35 @@
-//! The faults that a nemesis knows.
+//! The faults that a nemesis can inject.
 
 use clap::ValueEnum;
 
-/// What the nemesis does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum FaultKind {
-    /// Hosts are killed and started again; an acceptor's memory is lost.
+    /// Hosts are killed and restarted; an acceptor's memory is lost.
     Kill,
-    /// Processes stand still; their roles in the kernel do not.
+    /// Processes are stopped (SIGSTOP); their roles in the kernel keep running.
     Freeze,
-    /// The packets of a host are held and released later.
+    /// A host's packets are held back and released later.
     Pause,
-    /// Hosts do not hear each other, in one direction or both.
+    /// Hosts cannot reach each other, in one direction or both.
     Partition,
     /// Packets are lost.
     Loss,
-    /// Packets are late, and overtake each other.
+    /// Packets are delayed and reordered.
     Delay,
-    /// Packets arrive twice.
+    /// Packets are duplicated.
     Duplicate,
     /// Hosts are added, removed and replaced.
     Member,
-    /// A host loses its disk, and another takes its place.
+    /// A host loses its disk and is replaced.
     Wipe,
-    /// Another host is made the leader.
+    /// Leadership moves to another host.
     Leader,
-    /// Everything is killed at once, and started again; only with --durability sync.
+    /// Every host is killed at once, then restarted; only with --durability sync.
     Power,
 }
 
 impl FaultKind {
-    /// As it is asked for and reported.
+    /// The name in `--faults` and in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -47,7 +46,7 @@ impl FaultKind {
         }
     }
 
-    /// Or of hosts.
+    /// Whether it is a fault of links, rather than of hosts.
     pub fn is_of_links(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! What clients did and what was done to the cluster, as lines of JSON that `inband-checker` reads.
+//! The history of a run: client operations and faults, as lines of JSON that `inband-checker` reads.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,12 +11,12 @@ use std::time::Instant;
 use anyhow::{anyhow, Context, Result};
 use serde::Serialize;
 
-/// Lines that may wait to be written.
+/// Lines queued for the writer.
 const LINES_WAITING_MAX: usize = 10_000;
-/// Different error texts that are counted.
+/// Distinct error texts to count; the rest are counted as "others".
 const ERRORS_COUNTED_MAX: usize = 20;
 
-/// Time since the begin of the run. Monotonic, and one for all clients.
+/// Monotonic time since the start of the run, shared by all clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(Instant);
 
@@ -35,26 +35,26 @@ impl Clock {
 pub enum Verb {
     Get,
     Set,
-    /// As a SET, if there is no value. Says how many values it has written.
+    /// SET if the key has no value. Replies with the number of values written.
     Add,
-    /// At the end of a value, if there is one. Says how many it has changed.
+    /// Appends to the value if there is one. Replies with the number of values changed.
     Append,
     Incr,
-    /// As INCR, if there is a value. Says so if that is not a number.
+    /// INCR if there is a value. Replies with an error if the value is not a number.
     #[serde(rename = "INCR-EXISTING")]
     IncrExisting,
-    /// Says how many keys there were.
+    /// Replies with the number of keys deleted.
     Del,
-    /// The operation has an effect only if the key holds the value (WATCH).
+    /// The operation takes effect only if the key holds the value (WATCH).
     Check,
 }
 
-/// One part of an operation. Several in one operation take effect at once.
+/// One part of an operation. All commands of an operation take effect atomically.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Command {
     pub verb: Verb,
     pub key: String,
-    /// What is set, or compared with; `None` is no value.
+    /// The value to set or to compare with; `None` is no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
@@ -63,7 +63,7 @@ pub struct Command {
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     Ok,
-    /// It certainly had and will have no effect.
+    /// It had no effect and never will.
     Failed,
     /// It may take effect at any time after its call, or never.
     Unknown,
@@ -72,7 +72,8 @@ pub enum Outcome {
 #[derive(Debug, Clone, Serialize)]
 pub struct Operation {
     pub id: u64,
-    /// A client; another number after each operation of unknown outcome, which may still be under way.
+    /// The client. It gets a new number after each operation of unknown outcome, because that one may still be in
+    /// flight.
     pub process: u64,
     pub client: usize,
     /// Operations of different groups have no key in common.
@@ -81,29 +82,29 @@ pub struct Operation {
     pub return_ns: u64,
     pub outcome: Outcome,
     pub commands: Vec<Command>,
-    /// Of an operation that ended well, one a command; `None` is no value.
+    /// Of a successful operation, one per command; `None` is no value.
     pub replies: Vec<Option<String>>,
     pub replica: String,
     /// How its connection reads: `position` or `log`.
     pub reads: &'static str,
-    /// Why it failed, or why nobody knows.
+    /// Why it failed, or why its outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Something that was done to the cluster.
+/// A fault that was injected.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fault {
     pub fault: &'static str,
     pub what: String,
     pub from_ns: u64,
     pub to_ns: u64,
-    /// How it went, if there is something to say.
+    /// Why it was not possible, if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// The first line: what this is a history of.
+/// The first line of a history: the settings of the run.
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
     pub seed: u64,
@@ -132,12 +133,12 @@ pub struct Seen {
     pub outcome: Outcome,
 }
 
-/// What was written, in short.
+/// A summary of the history, for the report.
 #[derive(Debug, Default)]
 pub struct Summary {
     pub operations: Vec<Seen>,
     pub faults: Vec<Fault>,
-    /// How often what was answered instead of a result.
+    /// How often each error occurred.
     pub errors: BTreeMap<String, u64>,
 }
 
@@ -171,7 +172,7 @@ impl Summary {
     }
 }
 
-/// Where clients and the nemesis write. Cheap to clone.
+/// What clients and the nemesis write to. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     pub clock: Clock,
@@ -188,12 +189,12 @@ impl Recorder {
     }
 
     fn line(&self, line: Line) {
-        // The writer ends early only on an error, which it returns to whoever waits for it.
+        // The writer exits early only on an error, which `Writer::finish` returns.
         let _ = self.lines.send(line);
     }
 }
 
-/// The thread that writes. It ends when the last recorder is dropped.
+/// The thread that writes the history. It exits when the last recorder is dropped.
 #[derive(Debug)]
 pub struct Writer(JoinHandle<Result<Summary>>);
 

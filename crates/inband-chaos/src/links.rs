@@ -1,4 +1,4 @@
-//! Faults of links: which are on now, and what that makes of each host's link.
+//! Link faults: which are active, and how each host's link behaves under them.
 
 use inband_lab::faults::LOSS_SCALE_PPM;
 use inband_lab::{Lab, LabError, LinkFaults};
@@ -7,18 +7,17 @@ use inband_sim::Rng;
 use super::fault_kind::FaultKind;
 use super::history::{Fault, Recorder};
 
-/// Shortest and longest time that a fault of a link is on.
+/// Minimum and maximum duration of a link fault.
 const FAULT_MS: (u64, u64) = (100, 3_000);
-/// Most frames lost or doubled of a link that does so.
+/// Maximum share of frames that a link loses or duplicates.
 const LOSS_PPM_MAX: u64 = 300_000;
 const DELAY_US_MAX: u64 = 10_000;
 
-/// What one fault does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Damage {
-    /// This to the links of these hosts.
+    /// Applies these faults to the links of these hosts.
     Links(Vec<String>, LinkFaults),
-    /// Nothing gets from the first to the second.
+    /// Drops everything from the first host of each pair to the second.
     Cuts(Vec<(String, String)>),
 }
 
@@ -31,7 +30,7 @@ struct Active {
     until_ns: u64,
 }
 
-/// The faults that are on.
+/// The active link faults.
 #[derive(Debug, Default)]
 pub struct ActiveFaults(Vec<Active>);
 
@@ -40,7 +39,7 @@ impl ActiveFaults {
         self.0.len()
     }
 
-    /// Begin a fault of this kind. If there are important hosts, every other one strikes them.
+    /// Begins a fault of this kind. If there are important hosts, half of the faults target one of them.
     pub fn begin(
         &mut self,
         kind: FaultKind,
@@ -62,7 +61,7 @@ impl ActiveFaults {
         });
     }
 
-    /// Cut a host off from all others, until [`end_isolations`](Self::end_isolations) or the end of the run.
+    /// Cuts a host off from all others, until [`end_isolations`](Self::end_isolations) or the end of the run.
     pub fn isolate(&mut self, host: &str, hosts: &[String], now_ns: u64) {
         let others = hosts.iter().filter(|other| *other != host);
         let pairs = others.flat_map(|other| {
@@ -78,19 +77,18 @@ impl ActiveFaults {
         });
     }
 
-    /// See [`isolate`](Self::isolate).
+    /// Reconnects all hosts cut off by [`isolate`](Self::isolate).
     pub fn end_isolations(&mut self, now_ns: u64, recorder: &Recorder) {
         self.end_if(now_ns, recorder, |active| active.until_ns == u64::MAX);
     }
 
-    /// End those whose time has come; were there any?
+    /// Ends the faults that are due. Returns whether there were any.
     pub fn end_due(&mut self, now_ns: u64, recorder: &Recorder) -> bool {
         let before = self.len();
         self.end_if(now_ns, recorder, |active| active.until_ns <= now_ns);
         self.len() < before
     }
 
-    /// End all.
     pub fn end_all(&mut self, now_ns: u64, recorder: &Recorder) {
         self.end_if(now_ns, recorder, |_| true);
     }
@@ -114,7 +112,7 @@ impl ActiveFaults {
         over
     }
 
-    /// Make the lab's links what the faults say. Hosts that have gone are left out.
+    /// Configures the lab's links according to the active faults. Skips hosts that have left.
     pub fn apply(&self, lab: &Lab) -> Result<(), LabError> {
         let hosts = lab.hosts();
         let names: Vec<&str> = hosts.iter().map(|host| host.name()).collect();
@@ -156,7 +154,7 @@ fn unless_gone(done: Result<(), LabError>) -> Result<(), LabError> {
     }
 }
 
-/// Both faults at once.
+/// Combines two faults: the worse of each property.
 fn worse(a: LinkFaults, b: LinkFaults) -> LinkFaults {
     LinkFaults {
         loss_from_host_ppm: a.loss_from_host_ppm.max(b.loss_from_host_ppm),
@@ -179,7 +177,7 @@ fn choose(kind: FaultKind, hosts: &[String], rng: &mut Rng) -> (String, Damage) 
     }
 }
 
-/// The same on the links of all these.
+/// The same fault on the links of all these hosts.
 fn on_links(
     kind: FaultKind,
     hosts: Vec<String>,
@@ -191,7 +189,7 @@ fn on_links(
     (format!("{what}: {who}"), Damage::Links(hosts, faults))
 }
 
-/// Something that is done to one host, or to the way between it and another one.
+/// A fault of one host's link, or of the path between it and another host.
 fn choose_against(
     kind: FaultKind,
     host: &String,
@@ -289,13 +287,13 @@ fn choose_cut(hosts: &[String], rng: &mut Rng) -> (String, Damage) {
     (what, Damage::Cuts(pairs))
 }
 
-/// One to `most` of them.
+/// Picks one to `most` of them.
 fn some(of: &[String], most: u64, rng: &mut Rng) -> Vec<String> {
     let size = rng.between(1, most.min(of.len() as u64));
     exactly(of, size as usize, rng)
 }
 
-/// So many of them, in their order.
+/// Picks `size` of them and keeps their order.
 fn exactly(of: &[String], size: usize, rng: &mut Rng) -> Vec<String> {
     let mut left: Vec<usize> = (0..of.len()).collect();
     while left.len() > size {

@@ -1,6 +1,6 @@
 //! `inband chaos`: real clusters under faults (docs/chaos.md).
 
-// Its `println!` and the like outlive their reader.
+// Its `println!` and the like do not panic when the reader has closed the pipe.
 #[macro_use]
 extern crate inband_host;
 

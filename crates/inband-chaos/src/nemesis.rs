@@ -1,5 +1,5 @@
-//! What is done to the cluster while clients use it: one thread sees to the hosts, another to the
-//! links. What is done when is drawn from the seed; what comes of it is up to the cluster.
+//! Injects faults while clients use the cluster: one thread for hosts, one for links. The seed determines which faults
+//! are chosen and when, but not how the cluster reacts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -18,23 +18,21 @@ use super::subject::Subject;
 /// Pauses between faults of hosts, and of links.
 const HOSTS_PAUSE_MS: (u64, u64) = (100, 2_000);
 const LINKS_PAUSE_MS: (u64, u64) = (50, 2_500);
-/// How long a host is dead or stands still.
+/// How long a host is down or frozen.
 pub const DOWN_MS: (u64, u64) = (100, 3_000);
-/// How long to wait for hosts that can be spared.
+/// How long to wait until the cluster can spare a host.
 pub const SPARE_LIMIT: Duration = Duration::from_secs(10);
-/// Faults of links at a time.
+/// Link faults active at a time.
 const LINK_FAULTS_MAX: usize = 3;
-/// How often is looked whether something has come about.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The threads.
 pub struct Nemesis {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Nemesis {
-    /// Begin with these faults.
+    /// Starts injecting faults of these kinds.
     pub fn start<S: Subject>(
         cluster: &Arc<S>,
         recorder: &Recorder,
@@ -61,12 +59,12 @@ impl Nemesis {
         Nemesis { stop, threads }
     }
 
-    /// Whether a thread has ended already: something is broken for good.
+    /// Whether a thread has exited early, which means that the run cannot continue.
     pub fn has_ended(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// End all faults but those of dead hosts.
+    /// Stops the threads and ends all faults, except that hosts that are down stay down.
     pub fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Release);
         for thread in self.threads {
@@ -77,7 +75,7 @@ impl Nemesis {
     }
 }
 
-/// One thread.
+/// One thread of the nemesis.
 pub struct Lane<S> {
     pub cluster: Arc<S>,
     pub rng: Rng,
@@ -95,12 +93,12 @@ impl<S: Subject> Lane<S> {
         }
     }
 
-    /// The run is at its end.
+    /// Whether the run is ending.
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// A random time; shorter at the end of the run.
+    /// Sleeps for a random time; returns early when the run ends.
     pub fn pause(&mut self, (min_ms, max_ms): (u64, u64)) {
         let until = Instant::now() + Duration::from_millis(self.rng.between(min_ms, max_ms));
         while Instant::now() < until && !self.is_over() {
@@ -108,7 +106,7 @@ impl<S: Subject> Lane<S> {
         }
     }
 
-    /// Wait until hosts can be spared, or do something else.
+    /// Waits until the cluster can spare hosts. Returns false after [`SPARE_LIMIT`] or when the run ends.
     pub fn is_spare(&self, is_whole: impl Fn(&S) -> bool) -> bool {
         let deadline = Instant::now() + SPARE_LIMIT;
         while !is_whole(&self.cluster) {
@@ -141,7 +139,7 @@ impl<S: Subject> Lane<S> {
         self.cluster.apply(&faults)
     }
 
-    /// If there are not too many, and not everything is off.
+    /// Begins a fault unless too many are active or the whole cluster is off. Returns whether it did.
     fn begin_link_fault(&mut self, now_ns: u64) -> bool {
         let Some(&kind) = self.rng.pick(&self.kinds) else {
             return false;
@@ -172,8 +170,7 @@ impl<S: Subject> Lane<S> {
             let kind = *self.rng.pick(&self.kinds).unwrap_or(&FaultKind::Kill);
             let from_ns = self.recorder.clock.now_ns();
             let done = S::strike(&mut self, kind);
-            // That a change is refused in the middle of faults is no fault of the cluster's: it is
-            // noted, and the run goes on.
+            // The cluster may refuse a change during faults: that is not a bug, so note it and continue.
             let (what, note) = match done {
                 Ok(Some(what)) => (what, None),
                 Ok(None) => continue,
@@ -193,7 +190,8 @@ impl<S: Subject> Lane<S> {
     }
 }
 
-/// Fails only for a process that has ended by itself, which is found out when it is to serve.
+/// Ignores errors: it fails only for a process that has exited by itself, and the check that all hosts are alive finds
+/// that.
 pub fn signal(pids: &[Pid], signal: Signal) {
     for pid in pids {
         let _ = kill(*pid, signal);

@@ -1,4 +1,4 @@
-//! The report: one HTML page without anything from elsewhere.
+//! The report: one self-contained HTML page.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use super::history::{Outcome, Seen};
 use crate::chaos::Findings;
 
 const PAGE: &str = include_str!("report.html");
-/// Where the page takes its data from.
+/// The placeholder in the page that the data replaces.
 const PLACE: &str = "/*DATA*/null";
-/// Operations that are drawn one by one; of more than that, those that ended well and soon are thinned
-/// out. Throughput and latency are of all.
+/// Operations drawn individually. If there are more, fast successful ones are sampled. Throughput and latency always
+/// include all operations.
 const OPERATIONS_DRAWN_MAX: usize = 150_000;
-/// Such are always drawn.
+/// Operations that take at least this long are always drawn.
 const SLOW_NS: u64 = 20_000_000;
 const BUCKET_NS: u64 = 100_000_000;
 
@@ -25,13 +25,13 @@ struct Bucket {
     ok: u32,
     failed: u32,
     unknown: u32,
-    /// Of those that ended well.
+    /// Of successful operations.
     latencies_us: Vec<u32>,
 }
 
 /// Write the page.
 pub fn write(findings: &Findings, path: &Path) -> Result<()> {
-    // Those who read everything in the end are no clients.
+    // The readers of the final check are not clients.
     let clients = findings.about.clients;
     let of_clients = |seen: &&Seen| seen.client < clients;
     let operations = findings.summary.operations.iter().filter(of_clients);
@@ -54,17 +54,17 @@ pub fn write(findings: &Findings, path: &Path) -> Result<()> {
         "buckets": buckets(&operations),
         "operations": drawn(&operations, clients),
     });
-    // Nothing in a text may end the script.
+    // No text may close the script element.
     let text = data.to_string().replace("</", "<\\/");
     let page = PAGE.replacen(PLACE, &text, 1);
     fs::write(path, page).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Of each interval: ok, failed and unknown, then the median, 99th percentile and longest latency in us.
+/// For each interval: counts of ok, failed and unknown, then the median, 99th percentile and maximum latency in us.
 fn buckets(operations: &[Seen]) -> Vec<[u32; 6]> {
     let mut buckets: Vec<Bucket> = Vec::new();
     for seen in operations {
-        // By its end: a pause shows as one.
+        // Count an operation where it ends, so that an outage shows as a gap.
         let index = (seen.return_ns / BUCKET_NS) as usize;
         if buckets.len() <= index {
             buckets.resize(index + 1, Bucket::default());
@@ -98,8 +98,8 @@ impl Bucket {
     }
 }
 
-/// Of each client its operations in order: microseconds since the one before began, how long it took,
-/// and how it ended; one after the other in one list.
+/// For each client, a flat list of its operations in order, three numbers each: microseconds since the previous one
+/// began, duration in microseconds, and outcome.
 fn drawn(operations: &[Seen], clients: usize) -> Vec<Vec<u64>> {
     let stride = operations.len() / OPERATIONS_DRAWN_MAX + 1;
     let mut drawn = vec![Vec::new(); clients];

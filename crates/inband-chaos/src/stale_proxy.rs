@@ -1,5 +1,5 @@
-//! The control run: a proxy between clients and a replica that sometimes answers a GET with what the
-//! key held before. The cluster is sound; a checker that finds nothing then is not.
+//! The control run: a proxy between clients and a replica sometimes answers a GET with an earlier value of the key. The
+//! cluster is correct, so a checker that finds nothing is broken.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// One in this many answers is stale, if it can be.
+/// One in this many answers is stale, if there is an older value.
 const ANSWERS_PER_STALE_ONE: u64 = 20;
 
 /// The replies to the GETs of each key, newest last; consecutive ones differ.
 type Replies = Arc<Mutex<HashMap<Vec<u8>, Vec<Vec<u8>>>>>;
 
-/// The same in a client, for clusters that no proxy can stand in front of.
+/// The same inside a client, for clusters that have no listener to put a proxy in front of.
 #[derive(Debug, Default)]
 pub struct StaleReplies {
     replies: Replies,
@@ -22,7 +22,7 @@ pub struct StaleReplies {
 }
 
 impl StaleReplies {
-    /// What to take for the value of a key: what was read, or now and then an older one. `None` is no value.
+    /// Returns the value that was read, or sometimes an older one. `None` is no value.
     pub fn of(&self, key: &str, read: Option<String>) -> Option<String> {
         let count = self.answers.fetch_add(1, Ordering::Relaxed);
         let is_stale = count % ANSWERS_PER_STALE_ONE == 0;
@@ -33,7 +33,7 @@ impl StaleReplies {
     }
 }
 
-/// Listen on a free port and forward everything to a replica, except for stale answers. Ends with the process.
+/// Listens on a free port and forwards everything to a replica, except for stale answers. Runs until the process exits.
 pub fn start(replica: SocketAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -67,7 +67,7 @@ fn pass_on(client: &TcpStream, replica: SocketAddr, history: &Replies) -> io::Re
     }
 }
 
-/// What to answer: the replica's reply, or the one before the last, which is stale by then.
+/// Returns the replica's reply, or the one two before it, which is stale by then.
 fn remember(history: &Replies, request: Vec<u8>, reply: Vec<u8>, may_be_stale: bool) -> Vec<u8> {
     let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
     let replies = history.entry(request).or_default();
@@ -80,7 +80,7 @@ fn remember(history: &Replies, request: Vec<u8>, reply: Vec<u8>, may_be_stale: b
     }
 }
 
-/// A whole request or reply.
+/// Reads a whole request or reply.
 fn frame(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut frames = 1u64;
@@ -91,7 +91,7 @@ fn frame(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
         }
         frames -= 1;
         let line = String::from_utf8_lossy(&bytes[begin + 1..]);
-        // -1 is nothing, and no more follows.
+        // A length of -1 is a nil: nothing follows.
         let length: u64 = line.trim_end().parse().unwrap_or(0);
         match bytes[begin] {
             b'*' => frames += length,

@@ -1,4 +1,4 @@
-//! What a kind of cluster must offer so that faults can be injected into it.
+//! The interface of a cluster that faults can be injected into.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -12,50 +12,50 @@ use super::links::ActiveFaults;
 use super::nemesis::Lane;
 use super::workload::{Client, Shared};
 
-/// A running cluster; everything of it ends when it is dropped.
+/// A running cluster. Dropping it stops all of its processes.
 pub trait Subject: Sized + Send + Sync + 'static {
-    /// What it is, in a line.
+    /// A one-line description for the report.
     fn describe(&self) -> String;
 
-    /// From now on let clients get a stale value now and then: by a proxy in front of each of its listeners for Redis
-    /// clients, or in the client where there is no such listener.
+    /// From now on, sometimes gives clients a stale value: by a proxy in front of each RESP listener, or inside the
+    /// client where there is no such listener.
     fn answer_with_stale_values(&self) -> Result<()>;
 
-    /// A client, by its number.
+    /// Creates client `number`.
     fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<Client>;
 
-    /// Do something with its network. Nothing without a lab, or while everything is off.
+    /// Calls `act` with the lab. Does nothing if there is no lab or while everything is off.
     fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()>;
 
-    /// The faults of links. Change them, then [`apply`](Self::apply).
+    /// The active link faults. Changes take effect with [`apply`](Self::apply).
     fn faults(&self) -> MutexGuard<'_, ActiveFaults>;
 
-    /// Make the links what the faults say.
+    /// Configures the links according to the faults.
     fn apply(&self, faults: &ActiveFaults) -> Result<()> {
         self.with_lab(&mut |lab| Ok(faults.apply(lab)?))
     }
 
-    /// Hosts whose links get more faults than others', at the moment.
+    /// Hosts whose links should currently get more faults than others.
     fn important_hosts(&self) -> Vec<String>;
 
-    /// A fault of hosts, from its beginning to its end. What was done, if anything could be.
+    /// Injects a host fault and returns when it is over. Returns what was done, or `None` if nothing could be.
     fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>>;
 
-    /// After a fault that did not go as planned: what is dead lives, and what is lost is replaced. An
-    /// error is for good, and ends the run.
+    /// Restarts hosts that are down and replaces hosts that are lost, after a fault that failed midway. An error is
+    /// fatal and ends the run.
     fn put_right(&self) -> Result<()>;
 
-    /// All faults have ended: put everything right and wait until it serves. How long that took.
+    /// After all faults have ended, repairs the cluster and waits until it serves. Returns how long that took.
     fn heal(&self) -> Result<Duration>;
 
-    /// Read all keys there ever were, in every way, as the client of this number.
+    /// Reads all keys that were ever used, on every path, as client `number`.
     fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()>;
 
-    /// All clients have ended. Do replicas agree?
+    /// Checks that the replicas agree. All clients have stopped.
     fn into_agreed(self) -> Result<()>;
 }
 
-/// No process may end by itself, even if the supervisor has started it again.
+/// No process may exit by itself, even if the supervisor has restarted it.
 pub fn check_alive(processes: &[ProcessStatus]) -> Result<()> {
     for process in processes {
         ensure!(

@@ -1,4 +1,4 @@
-//! Clients, whatever they are clients of: each does one operation at a time, and writes down what became of it.
+//! Clients of any kind of cluster: each does one operation at a time and records the outcome.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use inband_sim::Rng;
 use super::history::{Command, Operation, Outcome, Recorder};
 use super::subject::Subject;
 
-/// How long a client waits for an answer. It then goes on, and the outcome is unknown; where the cluster's own
-/// deadline is longer, late effects are among what is checked.
+/// How long a client waits for an answer. After that the outcome is unknown and the client continues. Where the
+/// cluster's own deadline is longer, the run also covers late effects.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long a client that found nobody waits before it tries again.
+/// How long a client that cannot connect waits before it retries.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// More than there are clients.
 pub const CLIENTS_MAX: u64 = 1_000;
@@ -29,11 +29,10 @@ pub struct Shared {
 
 /// A client of any kind.
 pub trait Operate: Send {
-    /// Do something. False: nobody is there to be asked.
+    /// Performs one operation. Returns false if it cannot connect.
     fn operate(&mut self) -> bool;
 }
 
-/// See [`Operate`].
 pub type Client = Box<dyn Operate>;
 
 /// How an operation ended.
@@ -43,18 +42,18 @@ pub enum End {
     Unknown(String),
 }
 
-/// What a client was asked to do, and whom it asked.
+/// What a client requested, and from which replica.
 pub struct Asked {
     /// Operations of different groups have no key in common.
     pub group: String,
     pub call_ns: u64,
     pub commands: Vec<Command>,
-    /// Who was asked, and in which way.
+    /// The replica that was asked, and the read mode of the connection.
     pub replica: String,
     pub reads: &'static str,
 }
 
-/// Writes down the operations of one client.
+/// Records the operations of one client.
 #[derive(Debug)]
 pub struct Scribe {
     number: usize,
@@ -75,7 +74,7 @@ impl Scribe {
         self.shared.recorder.clock.now_ns()
     }
 
-    /// An operation has just ended.
+    /// Records an operation that has just ended.
     pub fn write_down(&mut self, asked: Asked, end: &End) -> Outcome {
         let return_ns = self.now_ns();
         let (outcome, replies, error) = match end {
@@ -104,7 +103,6 @@ impl Scribe {
     }
 }
 
-/// All clients.
 #[derive(Debug)]
 pub struct Workload {
     stop: Arc<AtomicBool>,
@@ -112,7 +110,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Start so many clients that together send about so many operations a second.
+    /// Starts `clients` clients that together send about `operations_per_s` operations per second.
     pub fn start<S: Subject>(
         cluster: &Arc<S>,
         shared: &Shared,
@@ -134,7 +132,7 @@ impl Workload {
         })
     }
 
-    /// Let each finish what it does.
+    /// Stops the clients after their current operations.
     pub fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Release);
         for thread in self.threads {

@@ -1,5 +1,5 @@
-//! Short runs of `inband chaos`: a real cluster under a mixture of faults stays linearizable, and the
-//! checker finds stale answers. `make chaos` is the long form.
+//! Short runs of `inband chaos`: a real cluster under mixed faults stays linearizable, and the checker finds stale
+//! answers. `make chaos` runs longer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,8 @@ fn report_dir(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("ib-chaos-{name}-{}", std::process::id()))
 }
 
-/// Its standard output. A run that goes wrong leaves history and report in its directory.
+/// Runs `inband chaos` and returns its standard output. A failed run leaves the history and the report in its
+/// directory.
 fn chaos(name: &str, arguments: &[&str]) -> String {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let report = report_dir(name);
@@ -47,7 +48,6 @@ fn check_report(dir: &Path) {
     assert!(page.contains(r#""verdict":{"#), "the report has no verdict");
 }
 
-/// The number in front of these words.
 fn number_before(said: &str, words: &str) -> u64 {
     let (before, _) = said.split_once(words).expect(words);
     let number = before.rsplit([' ', '\n']).find(|word| !word.is_empty());
@@ -103,7 +103,7 @@ fn memory_under_a_mixture_of_faults_is_linearizable() {
     memory_is_linearizable("memory", &[]);
 }
 
-/// In user space a switch that stands still goes on with what has gathered in its socket.
+/// A user-space switch that was frozen resumes with the packets that queued in its socket.
 #[test]
 fn memory_in_user_space_under_a_mixture_of_faults_is_linearizable() {
     let arguments = ["--dataplane", "udp", "--faults", "kill,freeze"];
@@ -119,7 +119,7 @@ fn stale_answers_of_memory_are_found() {
 
 #[test]
 fn a_box_under_a_mixture_of_faults_is_linearizable() {
-    // By default the roles are in the kernel where that works.
+    // By default the roles run in the kernel where possible.
     for (name, more) in [
         ("box", &[][..]),
         ("box-udp", &["--dataplane", "udp"]),

@@ -1,4 +1,4 @@
-//! A client of FLAIR: GET, SET and DEL of single keys, one at a time, through the gateway or to the switches.
+//! A client of FLAIR: GET, SET and DEL of single keys, one at a time, through the gateway or straight to the switches.
 
 use anyhow::{bail, Result};
 use inband_sim::Rng;
@@ -8,10 +8,9 @@ use super::keys;
 use crate::history::{Command, Outcome, Verb};
 use crate::workload::{Asked, End, Operate, Scribe, Shared, CLIENTS_MAX};
 
-/// A connection is closed after so many operations, and another one opened, with a session of its own.
+/// After this many operations the client reconnects, which starts a new session.
 const OPERATIONS_PER_CONNECTION: u64 = 200;
 
-/// See the module.
 pub struct FlairClient {
     number: usize,
     rng: Rng,
@@ -47,13 +46,13 @@ impl FlairClient {
         }
     }
 
-    /// Each value is written once.
+    /// A value that no client has written before.
     fn value(&mut self) -> String {
         self.values += 1;
         (self.values * CLIENTS_MAX + self.number as u64).to_string()
     }
 
-    /// `None`: nobody is there.
+    /// Returns `None` if it cannot connect.
     fn perform(&mut self, verb: Verb, key: String) -> Option<End> {
         if self.operations >= OPERATIONS_PER_CONNECTION {
             (self.connection, self.operations) = (None, 0);
@@ -80,13 +79,14 @@ impl FlairClient {
         };
         let is_redis = connection.kind() == "gateway";
         if self.scribe.write_down(asked, &end) != Outcome::Ok && is_redis {
-            // An answer may still come. (The Rust client knows its answers.)
+            // A late answer would be taken for that of the next operation. (The Rust client matches answers to
+            // requests.)
             self.connection = None;
         }
         Some(end)
     }
 
-    /// Read all these keys, each so often.
+    /// Reads each of these keys `times` times.
     pub fn read_all(&mut self, keys: &[String], times: usize) -> Result<()> {
         for key in keys {
             for _ in 0..times {

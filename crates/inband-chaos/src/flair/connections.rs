@@ -18,23 +18,22 @@ use crate::workload::{End, ANSWER_LIMIT};
 use inband_cluster::client::{Answer, Client};
 use inband_host::wait::wait;
 
-/// One that is open.
+/// An open connection.
 pub trait Connection: Send {
-    /// Do it, and wait for the outcome.
+    /// Executes the command and waits for the outcome.
     fn perform(&mut self, command: &Command) -> End;
-    /// Who is asked.
+    /// The address that the history records for its operations.
     fn address(&self) -> String;
-    /// Its kind.
     fn kind(&self) -> &'static str;
 }
 
-/// How one is opened.
+/// Opens a connection.
 pub type Opener = Box<dyn Fn() -> Result<Box<dyn Connection>> + Send>;
 
-/// What the checker expects of a SET.
+/// The reply to a SET that the checker expects.
 const DONE: &str = "OK";
 
-/// What it expects of a write: of a DEL, how many keys there were.
+/// The reply to a write that the checker expects: for a DEL, the number of keys deleted.
 fn done(verb: Verb, has_existed: bool) -> String {
     match verb {
         Verb::Del => u8::from(has_existed).to_string(),
@@ -42,7 +41,6 @@ fn done(verb: Verb, has_existed: bool) -> String {
     }
 }
 
-/// Through the gateway.
 struct Gateway {
     client: Client,
     address: SocketAddr,
@@ -78,7 +76,7 @@ impl Connection for Gateway {
     }
 }
 
-/// The gateway's words for what nobody knows begin with this.
+/// Prefix of the gateway's errors for an unknown outcome.
 const UNKNOWN: &str = "UNKNOWN";
 
 fn end_of(answer: Result<Answer>) -> End {
@@ -87,7 +85,7 @@ fn end_of(answer: Result<Answer>) -> End {
         Ok(Answer::Error(text)) => End::Failed(text),
         Ok(Answer::Text(text)) => End::Ok(vec![Some(value_of(&text))]),
         Ok(Answer::Nil) => End::Ok(vec![None]),
-        // Of DEL: how many keys there were.
+        // The reply to a DEL: the number of keys deleted.
         Ok(Answer::Integer(count)) => End::Ok(vec![Some(count.to_string())]),
         Ok(_) => End::Ok(vec![Some(DONE.into())]),
         Err(error) => End::Unknown(in_words(&error)),
@@ -104,13 +102,12 @@ fn in_words(error: &anyhow::Error) -> String {
     }
 }
 
-/// Straight to the switches.
 struct Direct {
     node: ClientNode,
     address: Ipv4Addr,
 }
 
-/// Opens clients of this cluster on a host, or on this machine's loopback.
+/// Opens clients of this cluster on a lab host, or on loopback if there is none.
 pub fn direct(cluster: ClusterConfig, host: Option<Arc<Host>>) -> Opener {
     Box::new(move || {
         let timing = ClientTiming {

@@ -1,16 +1,15 @@
-//! Which keys clients of FLAIR use: a few at a time, fresh ones every few seconds so that a check of a key ends in
-//! milliseconds; and how values are stored, of many lengths.
+//! The keys that FLAIR clients use. Few are in use at a time, and each is replaced every few seconds, so that the
+//! checker needs only milliseconds per key. Values are padded to many different lengths.
 
-/// Keys in use at a time: more than there are key groups, so that keys share some.
+/// Keys in use at a time: more than there are key groups, so that some keys share a group.
 const KEYS: u64 = 10;
 /// How long a key is used.
 const KEY_FOR_NS: u64 = 5_000_000_000;
-/// Fills a value up.
 const FILLER: char = '-';
-/// So much of it, at most: with the longest key and number still less than a packet takes.
+/// With this much filler, the longest key and the longest number, a write still fits in a packet.
 const FILLER_LEN_MAX: u64 = 1_200;
 
-/// The name of key `index` of those in use at a moment. Keys change at different times.
+/// The name of key `index` at a moment. Keys change at different times.
 fn key(index: u64, now_ns: u64) -> String {
     format!("key{index}-{}", window(index, now_ns))
 }
@@ -19,12 +18,12 @@ fn window(index: u64, now_ns: u64) -> u64 {
     (now_ns + KEY_FOR_NS / KEYS * index) / KEY_FOR_NS
 }
 
-/// One of those in use, by chance.
+/// Picks one of the keys in use.
 pub fn one(random: u64, now_ns: u64) -> String {
     key(random % KEYS, now_ns)
 }
 
-/// All keys there were until now.
+/// All keys used so far.
 pub fn all_until(now_ns: u64) -> Vec<String> {
     let of = |index| {
         let windows = window(index, 0)..=window(index, now_ns);
@@ -33,7 +32,7 @@ pub fn all_until(now_ns: u64) -> Vec<String> {
     (0..KEYS).flat_map(of).collect()
 }
 
-/// What is stored for a value: it and filler, of a length that depends on the value.
+/// The value padded with filler; the length of the filler depends on the value.
 pub fn stored(value: &str) -> String {
     let sum: u64 = value.bytes().map(|byte| u64::from(byte) * 97).sum();
     let filler = sum % FILLER_LEN_MAX;
@@ -41,7 +40,8 @@ pub fn stored(value: &str) -> String {
     value.chars().chain(filler).collect()
 }
 
-/// The value of what is stored; if nobody has stored that, all of it, which is then no value of anybody's.
+/// The inverse of [`stored`]. A text that `stored` never produces is returned unchanged, so that the checker sees a
+/// value that nobody wrote.
 pub fn value_of(text: &str) -> String {
     let value = text.trim_end_matches(FILLER);
     match stored(value) == text {

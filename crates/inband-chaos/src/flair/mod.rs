@@ -1,4 +1,4 @@
-//! A cluster of FLAIR: replicas, switches, a gateway, and hosts for clients that go straight to the switches.
+//! A FLAIR cluster: replicas, switches, a gateway, and hosts for clients that talk straight to the switches.
 
 mod client;
 mod connections;
@@ -29,7 +29,6 @@ use inband_cluster::scratch::retry;
 
 /// Key groups: few, so that keys share them.
 pub const GROUPS: u32 = 8;
-/// What can be done to it.
 pub const FAULTS: [FaultKind; 8] = [
     FaultKind::Kill,
     FaultKind::Freeze,
@@ -42,14 +41,14 @@ pub const FAULTS: [FaultKind; 8] = [
 ];
 /// Hosts for clients that do not use the gateway.
 const CLIENT_HOSTS: usize = 2;
-/// How long it may take to serve after the last fault.
+/// How long the cluster may take to serve again after the last fault.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
-/// How long after the last client replicas may differ.
+/// How long the replicas may differ after the last client has stopped.
 const ENDING_LIMIT: Duration = Duration::from_secs(15);
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
-/// Each key is read so often on each way in the end: reads are spread over the replicas.
+/// How often the final check reads each key on each path; more than once because reads are spread over the replicas.
 const LAST_READS: usize = 4;
-/// What is told of in the end, of all hosts together and since they were started.
+/// Counters to print at the end: sums over all hosts, each since its last start.
 const COUNTERS: [&str; 4] = [
     "flair_reads_follower",
     "flair_reads_leader",
@@ -57,18 +56,17 @@ const COUNTERS: [&str; 4] = [
     "flair_refreshes",
 ];
 
-/// See the module.
 pub struct Cluster {
     flair: Flair,
     spec: FlairSpec,
     faults: Mutex<ActiveFaults>,
-    /// The gateway, or who lies in its name.
+    /// The gateway, or the stale proxy in front of it.
     gateway: Arc<RwLock<SocketAddr>>,
     client_hosts: Vec<Arc<Host>>,
 }
 
 impl Cluster {
-    /// Start one; it serves.
+    /// Starts a cluster. It serves when this returns.
     pub fn start(spec: FlairSpec) -> Result<Cluster> {
         let flair = Flair::start(spec.clone())?;
         println!("{}", flair.notice());
@@ -102,7 +100,7 @@ impl Cluster {
         self.flair.restart(host).map(drop)
     }
 
-    /// By turns through the gateway and straight to the switches.
+    /// Even-numbered clients go through the gateway, odd-numbered ones straight to the switches.
     fn opener(&self, number: usize) -> Opener {
         if number % 2 == 0 {
             return connections::gateway(Arc::clone(&self.gateway));
@@ -124,7 +122,7 @@ impl Cluster {
     }
 }
 
-/// Does every replica say that all vote?
+/// Whether every replica reports that all replicas vote.
 fn is_whole(status: &ClusterStatus) -> bool {
     let mut replicas = status
         .hosts
@@ -138,7 +136,7 @@ fn is_whole(status: &ClusterStatus) -> bool {
     replicas.all(says_so)
 }
 
-/// Nobody may end by himself.
+/// No host may exit by itself.
 fn check_alive(status: &ClusterStatus) -> Result<()> {
     let ended = status.hosts.iter().find(|h| h.process == Process::Ended);
     let name = ended.map(|host| host.name.as_str());

@@ -21,7 +21,7 @@ impl Lane<Cluster> {
         }
     }
 
-    /// Without a disk a replica that dies loses what it knew, so only one may, and only if all are there.
+    /// Without a disk a killed replica loses its state, so only one may be killed at a time, and only while all vote.
     fn is_replica_spare(&self) -> bool {
         if self.cluster.spec.durability == Durability::Sync {
             return true;
@@ -29,7 +29,7 @@ impl Lane<Cluster> {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
-    /// The switch that serves, or any if none does.
+    /// The active switch, or a random one if none is active.
     fn switch(&mut self, status: &ClusterStatus) -> Option<String> {
         let serving = status.switch().map(|host| host.name.clone());
         let switches: Vec<String> = names(status, is_switch);
@@ -43,7 +43,7 @@ impl Lane<Cluster> {
         self.rng.pick(&names(status, is_follower)).cloned()
     }
 
-    /// Hosts to die or to stand still.
+    /// Hosts to kill or freeze.
     fn victims(&mut self, replicas_too: bool) -> Vec<String> {
         let status = self.cluster.status();
         let leader = || status.leader().map(|(host, _)| host.name.clone());
@@ -68,7 +68,7 @@ impl Lane<Cluster> {
         for host in &victims {
             self.cluster.kill(host)?;
         }
-        // One that is back before anybody has missed it is still sent what it cannot answer.
+        // A host that restarts before its peers notice still receives messages meant for its previous process.
         let is_back_at_once = self.rng.chance_ppm(300_000);
         if !is_back_at_once {
             self.pause(DOWN_MS);
@@ -94,7 +94,7 @@ impl Lane<Cluster> {
         Ok(Some("everything killed, and started again".into()))
     }
 
-    /// User space stands still; a switch in the kernel goes on.
+    /// Freezes user space; a switch in the kernel keeps running.
     fn freeze(&mut self) -> Result<Option<String>> {
         let mut victims = self.victims(true);
         if self.rng.chance_ppm(200_000) {

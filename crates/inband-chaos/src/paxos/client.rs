@@ -1,4 +1,4 @@
-//! A client of the store: one operation at a time to some replica, also over several keys at once.
+//! A client of the store: one operation at a time, on one or several keys, to a random replica.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,24 +12,25 @@ use crate::history::{Command, Outcome, Verb};
 use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT, CLIENTS_MAX};
 use inband_cluster::client::{Answer, Client};
 
-/// Apart from each other by more than a key is ever incremented, so that each value is written once.
+/// Distance between the values that are set: more than the number of increments a key ever gets, so that no value is
+/// written twice.
 const VALUES_APART: u64 = 100_000;
-/// A connection is given up after so many operations, so that clients move between replicas.
+/// After this many operations a client reconnects, so that clients move between replicas.
 const OPERATIONS_PER_CONNECTION: u64 = 200;
-/// In quiet times every so many-th client reads whole groups; the others write their keys one by one.
+/// In quiet times one in this many clients reads whole groups; the others write their keys one by one.
 const READERS_EVERY: usize = 4;
 
-/// Replicas that clients may talk to; the nemesis keeps it right.
+/// Replicas that clients may talk to; the nemesis keeps the list up to date.
 pub type Addresses = Arc<RwLock<Vec<SocketAddr>>>;
 
 /// How commands are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// A command alone.
+    /// A single command.
     Alone,
     Mset,
     Mget,
-    /// MULTI to EXEC; a first CHECK has been watched and read before.
+    /// MULTI to EXEC. If the first command is a CHECK, its key has already been watched and read.
     Transaction,
 }
 
@@ -128,7 +129,7 @@ impl PaxosClient {
         }
     }
 
-    /// Of all keys of the group, the same command.
+    /// The same command for every key of the group.
     fn each(&mut self, verb: Verb, group: &Group) -> Vec<Command> {
         let keys = group.keys.iter();
         keys.map(|key| self.command(verb, key)).collect()
@@ -144,7 +145,7 @@ impl PaxosClient {
         };
         if group.keys.len() == 1 || self.rng.chance_ppm(400_000) {
             return match verb {
-                // What is deleted is mostly read first: a DEL alone says little of what it found.
+                // Mostly read the key first: the reply to a DEL alone tells the checker little.
                 Verb::Del if self.rng.chance_ppm(800_000) => {
                     let commands = [Verb::Get, Verb::Del].map(|verb| self.command(verb, key));
                     (Form::Transaction, commands.into())
@@ -167,8 +168,8 @@ impl PaxosClient {
         }
     }
 
-    /// Read the whole group at once, or set its keys one after the other: whoever sees what was set
-    /// last must see all that was set before.
+    /// Reads the whole group at once, or sets its keys one after the other: a reader that sees the last write must see
+    /// all earlier ones.
     fn operate_quietly(&mut self, group: &Group) {
         if self.number % READERS_EVERY == 0 {
             let form = [Form::Mget, Form::Transaction][self.rng.below(2) as usize];
@@ -185,10 +186,10 @@ impl PaxosClient {
         }
     }
 
-    /// Watch a key, and write it if it is still the same. It is read before it is watched as well as
-    /// afterwards, and the transaction is only sent if nothing has changed: then what was watched is
-    /// what was read. (To the store a key that did not exist is unchanged if it does not exist again,
-    /// whatever was read in between.)
+    /// Watches a key and writes it if it has not changed. The key is read both before and after the WATCH, and the
+    /// transaction is sent only if both reads agree: then the value read is the value watched. (The store considers a
+    /// missing key unchanged if it is missing again at EXEC, even if it existed in between and a read returned its
+    /// value.)
     fn checked_write(&mut self, group: &Group) {
         let key = &group.keys[self.rng.below(group.keys.len() as u64) as usize];
         let before = self.read(group, key);
@@ -197,7 +198,7 @@ impl PaxosClient {
         };
         let watched = connection.client.call(&["WATCH", key]);
         if !matches!(watched, Ok(reply) if reply == "+OK") {
-            // Its answer may still come: nothing else may be asked here.
+            // The answer may still arrive, so this connection cannot be used for anything else.
             return self.connection = None;
         }
         let (Some(before), Some(after)) = (before, self.read(group, key)) else {
@@ -216,7 +217,7 @@ impl PaxosClient {
         self.perform(group, Form::Transaction, commands);
     }
 
-    /// What a key holds, if that is answered.
+    /// The value of a key; the outer `None` means that the read failed.
     fn read(&mut self, group: &Group, key: &str) -> Option<Option<String>> {
         let get = self.command(Verb::Get, key);
         match self.perform(group, Form::Alone, vec![get])? {
@@ -235,7 +236,7 @@ impl PaxosClient {
                     let call_ns = self.scribe.now_ns();
                     (call_ns, execute(&mut connection.client, &commands))
                 }
-                // Nothing was sent that would have an effect.
+                // EXEC was not sent, so nothing takes effect.
                 Err(error) => (begun_ns, End::Failed(error.to_string())),
             },
             form => (begun_ns, send(&mut connection.client, form, &commands)),
@@ -253,8 +254,8 @@ impl PaxosClient {
         Some(end)
     }
 
-    /// Read all keys of these groups at one replica, in both ways: what is there in the end, everyone must
-    /// agree about.
+    /// Reads all keys of these groups from one replica, in both read modes. The checker verifies that all replicas
+    /// return the same final values.
     pub fn read_all(&mut self, address: SocketAddr, groups: &[Group]) -> Result<()> {
         for reads in ["position", "log"] {
             self.connection = Some(connect(address, reads)?);
@@ -303,7 +304,6 @@ fn queue(client: &mut Client, commands: &[Command]) -> Result<()> {
 
 fn execute(client: &mut Client, commands: &[Command]) -> End {
     match client.ask(&["EXEC"]) {
-        // What was watched has changed.
         Ok(Answer::Nil) => End::Failed("not executed: a watched key has changed".into()),
         Ok(Answer::Array(answers)) => {
             let mut answers = answers.iter().map(reply);
@@ -339,16 +339,16 @@ fn words(command: &Command) -> Vec<&str> {
     [verb, &command.key].into_iter().chain(value).collect()
 }
 
-/// One command with the arguments of all.
+/// One command with the arguments of all these commands.
 fn joined<'a>(verb: &'a str, commands: &'a [Command]) -> Vec<&'a str> {
     let arguments = commands.iter().flat_map(|c| words(c).split_off(1));
     [verb].into_iter().chain(arguments).collect()
 }
 
-/// What an answer says of an operation; `replies` takes apart one that is no error.
+/// How the operation with this answer ended; `replies` extracts the replies from an answer that is not an error.
 fn end(answer: Result<Answer>, replies: impl FnOnce(&Answer) -> Vec<Option<String>>) -> End {
     match answer {
-        // The store's own words for it, in all its messages.
+        // All messages of the store for an unknown outcome contain this.
         Ok(Answer::Error(text)) if text.contains("outcome unknown") => End::Unknown(text),
         Ok(Answer::Error(text)) => End::Failed(text),
         Ok(answer) => End::Ok(replies(&answer)),

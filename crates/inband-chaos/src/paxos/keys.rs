@@ -1,16 +1,16 @@
-//! Which keys clients use: a few groups of keys that are checked together, with fresh keys every few
-//! seconds, so that a check ends in seconds too.
+//! The keys that clients use: a few groups of keys that are checked together. The keys of a group are replaced every
+//! few seconds, so that checking it takes only seconds.
 
 use inband_kv::partition::partition_of;
 
-/// What the keys of a group have to do with each other.
+/// How the keys of a group are spread over partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One key.
     Single,
-    /// Several keys of one partition, by a hash tag.
+    /// Several keys in one partition, by a hash tag.
     Tagged,
-    /// Several keys of different partitions, as far as there are so many.
+    /// Several keys in different partitions, if there are enough partitions.
     Spread,
 }
 
@@ -31,7 +31,7 @@ const GROUPS: [(Kind, usize); 12] = [
 ];
 /// How long the keys of a group are used.
 const KEYS_FOR_NS: u64 = 5_000_000_000;
-/// How long all kinds of operations take turns with [quiet](is_quiet) times.
+/// Times with all kinds of operations alternate with [quiet](is_quiet) times; this is the length of each.
 const TURN_NS: u64 = 5_000_000_000;
 
 /// One group in one window of time.
@@ -46,8 +46,8 @@ pub fn groups() -> usize {
     GROUPS.len()
 }
 
-/// Is nothing but a few reads to go over several partitions now? Whatever does covers, within
-/// milliseconds, what a read before it has left open.
+/// Whether, at this time, only a few reads may span several partitions. An operation that spans partitions masks,
+/// within milliseconds, what an earlier read left open.
 pub fn is_quiet(now_ns: u64) -> bool {
     now_ns / TURN_NS % 2 == 1
 }
@@ -57,7 +57,7 @@ pub fn spread() -> impl Iterator<Item = usize> {
     (0..GROUPS.len()).filter(|index| GROUPS[*index].0 == Kind::Spread)
 }
 
-/// How many windows group `index` has had by then. Groups change at different times.
+/// The number of the window that group `index` is in. Groups change at different times.
 fn window(index: usize, now_ns: u64) -> u64 {
     let shift_ns = KEYS_FOR_NS / GROUPS.len() as u64 * index as u64;
     (now_ns + shift_ns) / KEYS_FOR_NS
@@ -68,7 +68,7 @@ pub fn group(index: usize, now_ns: u64, partitions: usize) -> Group {
     group_in(index, window(index, now_ns), partitions)
 }
 
-/// All groups there were until now.
+/// All groups used so far.
 pub fn all_until(now_ns: u64, partitions: usize) -> Vec<Group> {
     let of = |index| {
         let windows = window(index, 0)..=window(index, now_ns);
@@ -98,7 +98,7 @@ fn group_in(index: usize, window: u64, partitions: usize) -> Group {
     }
 }
 
-/// A key that begins like this, in partition `number` modulo the number of partitions.
+/// A key with this prefix, in partition `number` modulo the number of partitions.
 pub fn in_partition(begin: &str, number: usize, partitions: usize) -> String {
     let wanted = number % partitions;
     let mut suffix = 0;

@@ -1,4 +1,4 @@
-//! Replicas of the store on Paxos: the cluster may be gone for a while, and be another one afterwards.
+//! The key-value store on Paxos. A power cut stops the whole cluster and later starts a new one on the same data.
 
 mod client;
 mod keys;
@@ -26,10 +26,9 @@ use crate::stale_proxy;
 use inband_cluster::client::Client;
 use inband_cluster::scratch::retry;
 
-/// How long a cluster may take to serve: after its start, and after the last fault has ended.
+/// How long a cluster may take to serve after its start, and after the last fault has ended.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
-/// How long after the last client its values may be undecided, or not applied everywhere: longer than
-/// their deadline.
+/// How long values may stay undecided or unapplied after the last client has stopped: longer than their deadline.
 const ENDING_LIMIT: Duration = Duration::from_secs(15);
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -41,12 +40,12 @@ pub struct Cluster {
     faults: Mutex<ActiveFaults>,
     /// Hosts that lost their disk and have not been replaced yet. They must not be started again.
     wiped: Mutex<Vec<String>>,
-    /// Of the replicas there are.
+    /// Addresses of the current replicas.
     addresses: Addresses,
 }
 
 impl Cluster {
-    /// Start one, and wait until it serves.
+    /// Starts a cluster and waits until it serves.
     pub fn start(spec: ClusterSpec) -> Result<Cluster> {
         let supervisor = Supervisor::start(spec.clone())?;
         for notice in supervisor.notices() {
@@ -63,7 +62,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Do something with the cluster, if it is there.
+    /// Calls `act` with the supervisor. Fails while everything is off.
     pub fn with<T>(&self, act: impl FnOnce(&Supervisor) -> Result<T>) -> Result<T> {
         let supervisor = self.supervisor.read();
         let supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
@@ -74,9 +73,10 @@ impl Cluster {
         self.with(|supervisor| Ok(supervisor.status()))
     }
 
-    /// Kill everything at once, and start it again after a while. The links are new then.
+    /// Kills every host at once and restarts the cluster after `off`. This ends all link faults, because the links are
+    /// new.
     pub fn power_off_and_on(&self, recorder: &Recorder, off: Duration) -> Result<()> {
-        // In the order in which `apply` takes them.
+        // The same lock order as in `apply`.
         let mut faults = self.faults();
         let supervisor = self.supervisor.write();
         let mut supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ impl Cluster {
         self.refresh_addresses()
     }
 
-    /// Let clients know which replicas there are.
+    /// Updates the list of replicas that clients use.
     pub fn refresh_addresses(&self) -> Result<()> {
         let hosts = self.status()?.hosts;
         let fresh = hosts.iter().filter_map(|host| host.resp).collect();
@@ -99,13 +99,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// The directory of a host.
     pub fn host_dir(&self, host: &str) -> PathBuf {
         let hosts = self.spec.data.join("hosts");
         hosts.join(host.replace('/', "-"))
     }
 
-    /// Kill a host and remove its disk.
+    /// Kills a host and removes its disk.
     pub fn wipe(&self, host: &str) -> Result<()> {
         self.with(|supervisor| Ok(supervisor.kill(host)?))?;
         self.wiped().push(host.to_owned());
@@ -113,16 +112,16 @@ impl Cluster {
         fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))
     }
 
-    /// Put new hosts into the places of those that were wiped; the names of the new ones.
+    /// Replaces the hosts that were wiped and returns the names of the new ones.
     pub fn replace_wiped(&self) -> Result<Vec<String>> {
         let mut new = Vec::new();
         loop {
-            // The lock is not kept: replacing a host takes its time.
+            // Do not hold the lock: replacing a host takes a while.
             let wiped = self.wiped().last().cloned();
             let Some(host) = wiped else {
                 return Ok(new);
             };
-            // A change that was given up waiting for may have been made all the same.
+            // An earlier change that timed out may have been made after all.
             if self.status()?.hosts.iter().any(|entry| entry.name == host) {
                 new.push(self.with(|supervisor| Ok(supervisor.replace_member(&host)?))?);
             }
@@ -134,7 +133,8 @@ impl Cluster {
         self.wiped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Start what is dead, except what was wiped. A host that does not start is named.
+    /// Restarts every host that is not running, except those that were wiped. The error names a host that does not
+    /// start.
     pub fn restart_all(&self) -> Result<()> {
         let wiped = self.wiped().clone();
         for host in self.status()?.hosts {
@@ -147,8 +147,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// With no fault left: every log has a leader, every acceptor votes, and every replica writes and
-    /// reads in every partition.
+    /// Waits until every log has a leader, every acceptor votes, and every replica writes and reads in every partition.
+    /// Returns how long that took. No fault may be active.
     pub fn wait_until_it_serves(&self) -> Result<Duration> {
         let began = Instant::now();
         retry(SERVING_LIMIT, || {
@@ -208,7 +208,7 @@ impl Subject for Cluster {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replicas: a read is torn where one of them hears some partitions' leaders and not others.
+    /// The replicas: reads are torn when a replica can reach the leaders of some partitions but not of others.
     fn important_hosts(&self) -> Vec<String> {
         let hosts = self.status().map(|status| status.hosts).unwrap_or_default();
         let replicas = hosts
@@ -221,7 +221,7 @@ impl Subject for Cluster {
         lane.strike(kind)
     }
 
-    /// Only everything off is for good.
+    /// Fails only if the cluster is off: nothing restarts it then.
     fn put_right(&self) -> Result<()> {
         self.with(|_| Ok(()))?;
         let _ = self.replace_wiped();
@@ -250,8 +250,8 @@ impl Subject for Cluster {
         Ok(())
     }
 
-    /// Stop cleanly and compare what all replicas hold. Everything that clients asked for must have ended.
-    /// (Before, replicas are equal by luck only.)
+    /// Stops cleanly and compares the data of all replicas. Waits until all requests of clients have ended: before
+    /// that, replicas are equal only by luck.
     fn into_agreed(self) -> Result<()> {
         retry(ENDING_LIMIT, || {
             let status = self.status()?;
@@ -283,7 +283,7 @@ impl Subject for Cluster {
     }
 }
 
-/// Acceptors that vote in every log, and how many decide.
+/// The number of acceptors that vote in every log, and the size of a majority.
 fn votes(status: &ClusterStatus) -> (usize, usize) {
     let acceptors = status
         .hosts

@@ -1,4 +1,4 @@
-//! Faults of the hosts of a Paxos cluster.
+//! Host faults of a Paxos cluster.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::{votes, Cluster};
 use crate::fault_kind::FaultKind;
 use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL, SPARE_LIMIT};
 
-/// The cluster grows and shrinks between these.
+/// Minimum and maximum size of the cluster under membership changes.
 const ACCEPTORS: (usize, usize) = (3, 5);
 const REPLICAS: (usize, usize) = (3, 4);
 
@@ -33,7 +33,7 @@ impl Lane<Cluster> {
         done
     }
 
-    /// So many acceptors may be killed.
+    /// How many acceptors may be killed.
     fn mortal_acceptors(&self) -> Result<usize> {
         match self.cluster.spec.durability {
             Durability::Sync => Ok(usize::MAX),
@@ -41,8 +41,8 @@ impl Lane<Cluster> {
         }
     }
 
-    /// So many acceptors may lose what they know: those above a majority that vote. None if there are
-    /// none soon.
+    /// How many acceptors may lose their state: the voting ones beyond a majority. Waits up to [`SPARE_LIMIT`] for at
+    /// least one, then returns 0.
     fn spare_acceptors(&self) -> Result<usize> {
         let deadline = Instant::now() + SPARE_LIMIT;
         loop {
@@ -57,7 +57,7 @@ impl Lane<Cluster> {
         }
     }
 
-    /// Some hosts of a role: up to `most`.
+    /// Picks up to `most` hosts with this role; possibly none.
     fn some_of(&mut self, status: &ClusterStatus, role: Role, most: usize) -> Vec<String> {
         let with_role = status.hosts.iter().filter(|h| h.roles.contains(&role));
         let mut names: Vec<String> = with_role.map(|h| h.name.clone()).collect();
@@ -73,14 +73,14 @@ impl Lane<Cluster> {
         status.leader(log).map(str::to_owned).into_iter().collect()
     }
 
-    /// Hosts to die or stand still: a leader, some of one role, or some of each.
+    /// Hosts to kill or freeze: a leader, some of one role, or some of each.
     fn victims(&mut self, acceptors_max: usize) -> Result<Vec<String>> {
         let status = self.cluster.status()?;
         let replicas = status
             .hosts
             .iter()
             .filter(|h| h.roles.contains(&Role::Replica));
-        // Mostly a minority; seldom all of them.
+        // Usually a minority, occasionally all of them.
         let replicas_max = match replicas.count() {
             all if self.rng.chance_ppm(125_000) => all,
             all => (all - 1) / 2,
@@ -118,7 +118,7 @@ impl Lane<Cluster> {
         Ok(Some(format!("{} killed", victims.join(", "))))
     }
 
-    /// User space stands still; what runs in the kernel goes on.
+    /// Freezes user space; roles in the kernel keep running.
     fn freeze(&mut self) -> Result<Option<String>> {
         let victims = self.victims(usize::MAX)?;
         let hosts = self.cluster.status()?.hosts;
@@ -160,7 +160,7 @@ impl Lane<Cluster> {
         })
     }
 
-    /// A host that dies with its disk, and another in its place.
+    /// A host dies and loses its disk; a new host replaces it.
     fn wipe(&mut self) -> Result<Option<String>> {
         if self.spare_acceptors()? == 0 {
             return Ok(None);
