@@ -1,5 +1,5 @@
-//! A client: requests in, outcomes out. Every request ends by its deadline: done, failed, or with an
-//! outcome that nobody knows.
+//! The client state machine: requests in, outcomes out. Every request ends by its deadline: done, failed, or with
+//! unknown outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,72 +13,68 @@ use crate::packets::Packets;
 use crate::reads::Reads;
 use crate::timing::{ClientTiming, Nanos};
 
-/// Silences of one switch before another one is asked.
+/// Timeouts of one switch before the client tries the next one.
 const SILENCES_MAX: u32 = 2;
 
-/// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// The replica set.
     pub set: u16,
-    /// How many switches there are.
+    /// The number of switches.
     pub switches: u8,
-    /// How reads are answered.
     pub reads: Reads,
-    /// Drawn at random: no two clients at one address have the same.
+    /// Chosen at random: must be unique among the clients at one address.
     pub nonce: u64,
-    /// Times.
     pub timing: ClientTiming,
 }
 
-/// What is to be done.
+/// An operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// The data of a key.
+    /// Reads a key.
     Get(Vec<u8>),
-    /// Set a key.
+    /// Sets a key.
     Put(Vec<u8>, Vec<u8>),
-    /// There is to be no such key.
+    /// Deletes a key.
     Delete(Vec<u8>),
 }
 
-/// Names a request of a client. Never used again.
+/// Identifies a request of a client; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     /// The client's replica set.
     pub set: u16,
-    /// Its own number there.
+    /// The request's number in that set.
     pub number: u64,
 }
 
-/// Why a request was not taken; nothing was sent.
+/// Why a request was rejected; nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// No key.
+    /// The key is empty.
     #[error("the key is empty; give one of 1 to {KEY_LEN_BYTES_MAX} bytes")]
     NoKey,
-    /// The key.
+    /// The key is too long; the length in bytes.
     #[error(
         "a key of {0} bytes is over the limit of {KEY_LEN_BYTES_MAX} bytes; choose a shorter one"
     )]
     KeyTooLong(usize),
-    /// Both.
+    /// Key and data together are too long; their length in bytes.
     #[error("key and data of {0} bytes together are over the limit of {KEY_AND_DATA_LEN_BYTES_MAX} bytes, which is what one packet carries; split the data over several keys")]
     TooLong(usize),
-    /// The client.
+    /// Too many requests are in flight; their number.
     #[error("{0} requests are under way; wait for some to end")]
     TooMany(usize),
 }
 
-/// Why a request failed: it certainly did nothing.
+/// Why a request failed. It had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// A read.
+    /// A read timed out, after this many milliseconds.
     #[error(
         "no switch and replica answered in {0} ms; is the cluster up? `inband status` shows it"
     )]
     NoAnswer(u64),
-    /// A write that was never sent.
+    /// A write was never sent because no session could be opened in this many milliseconds.
     #[error("no session could be opened in {0} ms; is the cluster up? `inband status` shows it")]
     NoSession(u64),
 }
@@ -86,28 +82,28 @@ pub enum Failure {
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Of a get: the data, if there is such a key.
+    /// Of a get: the data, or `None` if the key does not exist.
     Value(Option<Vec<u8>>),
-    /// Of a put or delete: done.
+    /// A put or delete was done.
     Written,
-    /// Of a delete: done, and there was no such key.
+    /// A delete was done; the key did not exist.
     Missing,
-    /// Nothing was done.
+    /// The request had no effect.
     Failed(Failure),
-    /// A write that may be done, or not; no earlier than it was submitted.
+    /// A write that may or may not take effect. If it does, not before it was submitted.
     Unknown,
 }
 
-/// What came of handling events.
+/// The output of the state machine.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// To be sent.
+    /// Packets to send.
     pub packets: Packets,
     /// Requests that ended.
     pub outcomes: Vec<(Ticket, Outcome)>,
 }
 
-/// Names what is under way, and its answers.
+/// Matches replies to requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Open,
@@ -123,32 +119,31 @@ struct Request {
     deadline: Nanos,
     due: Nanos,
     wait_ns: Nanos,
-    /// The switch it was sent to last, and how often that one has been silent.
+    /// The switch it was last sent to, and how many times in a row it timed out.
     switch: u8,
     silences: u32,
     nacks: u32,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Client {
     config: Config,
     digests: Digests,
-    /// The session; `None`: it is being opened, or not needed yet.
+    /// The session; `None` while it is being opened or if none has been needed yet.
     session: Option<u64>,
     opens: u64,
     switch: u8,
     tickets: u64,
-    /// The next write's number in the session.
+    /// The sequence number of the next write in the session.
     next_seq: u64,
     pending: BTreeMap<Name, Request>,
     due: BTreeSet<(Nanos, Name)>,
-    /// Writes that wait for a session.
+    /// Writes waiting for a session.
     waiting: BTreeMap<Ticket, Request>,
     repeated: u64,
 }
 
-/// Could it be taken?
+/// Checks that the operation is within the limits.
 pub(crate) fn check(op: &Op) -> Result<(), SubmitError> {
     let (key, data_len_bytes) = match op {
         Op::Get(key) | Op::Delete(key) => (key, 0),
@@ -164,20 +159,20 @@ pub(crate) fn check(op: &Op) -> Result<(), SubmitError> {
 }
 
 impl Op {
-    /// The key that it is about.
+    /// The key that it reads or writes.
     pub fn key(&self) -> &[u8] {
         let (Op::Get(key) | Op::Delete(key) | Op::Put(key, _)) = self;
         key
     }
 
-    /// Does it change nothing?
+    /// Whether it is a read.
     pub fn is_read(&self) -> bool {
         matches!(self, Op::Get(_))
     }
 }
 
 impl Client {
-    /// A client without a session.
+    /// Creates a client without a session.
     pub fn new(config: Config) -> Client {
         Client {
             config,
@@ -185,7 +180,7 @@ impl Client {
             session: None,
             opens: 0,
             switch: 0,
-            // Replies to a process before this one, at the same port, are none to this one.
+            // A random start, so that replies to an earlier process on the same port match no request.
             tickets: config.nonce >> 1,
             next_seq: 1,
             pending: BTreeMap::new(),
@@ -195,12 +190,13 @@ impl Client {
         }
     }
 
-    /// Digest keys and data so: as all others of the cluster do, and before the first request.
+    /// Sets how keys and data are hashed. Must match the rest of the cluster, and must be called before the first
+    /// request.
     pub fn set_digests(&mut self, digests: Digests) {
         self.digests = digests;
     }
 
-    /// Begin a request. Its outcome comes with a later call, or with this one's `out`.
+    /// Submits a request. Its outcome is in this call's `out` or in that of a later call.
     pub fn submit(&mut self, now: Nanos, op: Op, out: &mut Out) -> Result<Ticket, SubmitError> {
         check(&op)?;
         let under_way = self.under_way();
@@ -222,7 +218,7 @@ impl Client {
         Ok(ticket)
     }
 
-    /// A packet has come from a switch.
+    /// Handles a packet received from a switch.
     pub fn on_packet(&mut self, now: Nanos, packet: &[u8], out: &mut Out) {
         let Ok((header, key, data)) = wire::parse(packet) else {
             return;
@@ -232,7 +228,7 @@ impl Client {
         }
     }
 
-    /// A packet of this set has come.
+    /// Handles a packet of this set.
     pub(crate) fn on_reply(
         &mut self,
         now: Nanos,
@@ -249,14 +245,14 @@ impl Client {
         }
     }
 
-    /// When [`Client::tick`] has something to do.
+    /// When to call [`Client::tick`] next.
     pub fn due(&self) -> Option<Nanos> {
         let waiting = self.waiting.values().next().map(|r| r.deadline);
         let due = self.due.first().map(|(due, _)| *due);
         due.into_iter().chain(waiting).min()
     }
 
-    /// Time has passed.
+    /// Handles timeouts.
     pub fn tick(&mut self, now: Nanos, out: &mut Out) {
         while let Some((due, name)) = self.due.first().copied() {
             if due > now {
@@ -278,13 +274,13 @@ impl Client {
         }
     }
 
-    /// Requests that have not ended.
+    /// The number of requests in flight.
     pub fn under_way(&self) -> usize {
         let opening = usize::from(self.pending.contains_key(&Name::Open));
         self.pending.len() + self.waiting.len() - opening
     }
 
-    /// Requests that were sent again, as often as they were.
+    /// The number of retransmissions.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
@@ -312,7 +308,7 @@ impl Client {
         }
     }
 
-    /// The lowest write that has not ended.
+    /// The lowest write in flight.
     fn low(&self) -> u64 {
         let mut writes = self.pending.range(Name::Write(0)..);
         match writes.next() {
@@ -337,7 +333,7 @@ impl Client {
         self.begin(now, Name::Write(seq), request, out);
     }
 
-    /// A session is opened once at a time. The name of the question is its key, too.
+    /// Opens a session, unless that is already in progress. The number that identifies the request is also its key.
     fn open(&mut self, now: Nanos, out: &mut Out) {
         if self.pending.contains_key(&Name::Open) {
             return;
@@ -415,7 +411,7 @@ impl Client {
     fn on_written(&mut self, now: Nanos, header: &Header, out: &mut Out) {
         let opened = u64::from_be_bytes(self.open_key());
         if self.session.is_none() {
-            // While a session is being opened no write is under way.
+            // While a session is being opened, no write is in flight.
             if header.client_seq == opened && self.end(Name::Open).is_some() {
                 self.session = Some(header.client_id);
                 self.next_seq = 1;
@@ -440,7 +436,8 @@ impl Client {
         }
     }
 
-    /// Replicas have forgotten the session: whether what is under way was done before that, nobody knows.
+    /// The replicas have dropped the session. Writes in flight may have been applied before that, so their outcome is
+    /// unknown.
     fn lose_session(&mut self, out: &mut Out) {
         self.session = None;
         let is_write = |name: &&Name| matches!(name, Name::Write(_));
@@ -450,7 +447,7 @@ impl Client {
         }
     }
 
-    /// The switch has no session: the next one is asked, and after all of them there is a pause.
+    /// The switch has no session: try the next switch, and pause after trying all of them.
     fn on_nack(&mut self, now: Nanos, header: &Header, out: &mut Out) {
         let name = match (header.has(flag::OPEN), header.client_id) {
             (true, _) => Name::Open,
@@ -497,7 +494,7 @@ impl Client {
             return;
         };
         match name {
-            Name::Open => {} // for those that still wait it is begun again
+            Name::Open => {} // `tick` opens it again if writes are still waiting
             Name::Read(_) => {
                 let failure = Failure::NoAnswer(self.config.timing.deadline_ms());
                 let outcome = Outcome::Failed(failure);

@@ -1,4 +1,4 @@
-//! A client on real packets: one socket, any number of requests under way. It has no thread of its own.
+//! The client on a real socket: one socket, any number of requests in flight, no thread of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,11 @@ use crate::digests::Digests;
 use crate::sets::Clients;
 use crate::timing::ClientTiming;
 
-/// Packets taken before outcomes are told.
+/// Maximum packets handled per [`ClientNode::poll`].
 const BATCH_PACKETS: usize = 256;
-/// Longest sleep.
+/// Maximum sleep.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// See the module.
 pub struct ClientNode {
     socket: HostSocket,
     gate: Gate,
@@ -34,7 +33,7 @@ pub struct ClientNode {
 }
 
 impl ClientNode {
-    /// A client of this cluster, from this address of its host, at any port, with the keys in the cluster's file.
+    /// Opens a client of this cluster at an ephemeral port of `address`, with the keys in the cluster's key file.
     pub fn open(
         cluster: &ClusterConfig,
         address: Ipv4Addr,
@@ -67,14 +66,14 @@ impl ClientNode {
         })
     }
 
-    /// Begin a request.
+    /// Submits a request. [`ClientNode::take_ended`] returns its outcome.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, SubmitError> {
         let ticket = self.clients.submit(boot_time_ns(), op, &mut self.out);
         self.send();
         ticket
     }
 
-    /// Handle what has come and do what is due.
+    /// Handles the packets that have arrived, and timeouts. Does not block.
     pub fn poll(&mut self) -> io::Result<()> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for _ in 0..BATCH_PACKETS {
@@ -93,22 +92,22 @@ impl ClientNode {
         Ok(())
     }
 
-    /// The next request that has ended, and how.
+    /// Returns the next request that has ended, and its outcome.
     pub fn take_ended(&mut self) -> Option<(Ticket, Outcome)> {
         self.ended.pop_front()
     }
 
-    /// Requests that have not ended.
+    /// The number of requests in flight.
     pub fn under_way(&self) -> usize {
         self.clients.under_way()
     }
 
-    /// For polling.
+    /// The socket, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.socket.fd()
     }
 
-    /// Longest sleep before the next call of [`ClientNode::poll`].
+    /// Maximum sleep before the next call of [`ClientNode::poll`].
     pub fn poll_timeout(&self) -> Duration {
         let due = self.clients.due().unwrap_or(u64::MAX);
         let left = Duration::from_nanos(due.saturating_sub(boot_time_ns()));
@@ -118,7 +117,7 @@ impl ClientNode {
     fn send(&mut self) {
         self.out.packets.sign(&self.gate);
         for (switch, packet) in self.out.packets.iter() {
-            // What is lost is sent again.
+            // Ignore errors: what is lost is retransmitted.
             self.socket.send(packet, self.switches[usize::from(switch)]);
         }
         self.out.packets.clear();

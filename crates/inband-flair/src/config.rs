@@ -1,5 +1,5 @@
-//! The configuration of one host of FLAIR: a TOML file with `[cluster]`, which is the same on all hosts, and
-//! `[host]`, which says which of them this one is.
+//! The configuration of one FLAIR host: a TOML file with `[cluster]`, which is the same on all hosts, and `[host]`,
+//! which selects one of them.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::dataplane::FlairGeometry;
 use crate::limits::{REPLICAS_MAX, SETS_MAX, SWITCHES_MAX};
 use crate::reads::Reads;
 
-/// Why a configuration was not accepted.
+/// Why a configuration was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("config {file}: cannot be read: {source}; check the path")]
     Unreadable {
-        /// As it was named.
+        /// The file, as given.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is no TOML, or lacks something, or has something unknown.
+    /// It is not TOML, a field is missing, or a field is unknown.
     #[error("config {file}: {source}")]
     NotUnderstood {
-        /// As it was named.
+        /// The file, as given.
         file: PathBuf,
-        /// Where and what.
+        /// The parser's error, with the position.
         source: Box<toml::de::Error>,
     },
     /// A value is out of bounds.
     #[error("config {file}: {message}")]
     Mistake {
-        /// As it was named.
+        /// The file, as given.
         file: PathBuf,
         /// The value and its bounds.
         message: String,
@@ -47,10 +47,10 @@ pub enum ConfigError {
 pub enum Balance {
     /// Evenly.
     Random,
-    /// Evenly, but not to the leader while it has writes to do (the paper's choice).
+    /// Evenly, but not to the leader while it has writes to process (the paper's choice).
     #[default]
     LeaderAvoidance,
-    /// By the lengths of the followers' queues.
+    /// By the followers' queue lengths.
     Load,
 }
 
@@ -78,121 +78,118 @@ impl std::fmt::Display for Balance {
     }
 }
 
-/// With one set nothing is said of it.
+/// The set is omitted if there is only one.
 fn is_first(set: &u16) -> bool {
     *set == 0
 }
 
-/// A storage node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaConfig {
-    /// `replica/0`, ..., or `replica/1/0`, ... of set 1.
+    /// `replica/0` and so on, or `replica/1/0` and so on for set 1.
     pub name: String,
-    /// Its replica set. Its number there is its place in the list among those of this set.
+    /// Its replica set. Its number there is its position in the list among the replicas of this set.
     #[serde(default, skip_serializing_if = "is_first")]
     pub set: u16,
-    /// Where it gets packets of the switch.
+    /// Its address for packets from the switch.
     pub address: SocketAddrV4,
-    /// Where it gets Raft's messages, over TCP.
+    /// Its address for Raft messages, over TCP.
     pub raft: SocketAddr,
 }
 
-/// A FLAIR switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchConfig {
-    /// `switch/0`, ...: its place in the list is its number.
+    /// `switch/0` and so on, in list order.
     pub name: String,
-    /// Where clients and replicas send packets to.
+    /// Its address for packets from clients and replicas.
     pub address: SocketAddrV4,
 }
 
-/// What all hosts agree on.
+/// The part of the configuration that is the same on all hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// Its name.
+    /// The cluster's name.
     pub name: String,
-    /// Key groups of each set.
+    /// Key groups per set.
     pub groups: u32,
     /// How reads are answered.
     #[serde(default)]
     pub reads: Reads,
-    /// How reads are spread, where any replica may answer.
+    /// How reads are spread, if any replica may answer.
     #[serde(default)]
     pub balance: Balance,
-    /// Time between two heartbeats to the switch, in milliseconds.
+    /// Time between heartbeats to the switch, in milliseconds.
     pub heartbeat_ms: u64,
-    /// A switch without a heartbeat serves for so long, and a leader without an answer waits so long before
-    /// it takes another switch, in milliseconds.
+    /// How long a switch serves without a heartbeat, and how long a leader waits for an answer before it moves to
+    /// another switch, in milliseconds.
     pub step_down_ms: u64,
-    /// What an acknowledged write survives: `memory` the loss of any minority of replicas, `sync` that of all.
+    /// What an acknowledged write survives: with `memory` the loss of any minority of replicas, with `sync` the loss of
+    /// all.
     #[serde(default)]
     pub durability: Durability,
-    /// The file with the keys that packets are authenticated with (`inband_host::key_file`); without one they
-    /// are not.
+    /// The file with the keys that authenticate packets (`inband_host::key_file`). Without it, packets are not
+    /// authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The storage nodes.
+    /// The replicas of all sets.
     pub replicas: Vec<ReplicaConfig>,
-    /// The switches.
     pub switches: Vec<SwitchConfig>,
 }
 
 impl ClusterConfig {
-    /// How many replica sets there are: they are numbered from 0.
+    /// The number of replica sets. They are numbered from 0.
     pub fn sets(&self) -> usize {
         let sets = self.replicas.iter().map(|replica| replica.set);
         sets.max().map_or(0, |last| usize::from(last) + 1)
     }
 
-    /// Where the replicas of a set stand in the list, by their numbers.
+    /// The positions of a set's replicas in the list, in order of their numbers.
     pub fn places(&self, set: u16) -> Vec<usize> {
         let places = 0..self.replicas.len();
         places.filter(|p| self.replicas[*p].set == set).collect()
     }
 }
 
-/// What is this host's alone.
+/// The part of the configuration that is specific to this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostConfig {
-    /// Name of a replica, a switch, or `gateway`: the Redis protocol in front of the store.
+    /// The name of a replica, a switch, or `gateway`: the Redis protocol in front of the store.
     pub name: String,
-    /// Its control socket.
     pub socket: PathBuf,
-    /// A switch: where the role runs.
+    /// Switch only: where the role runs.
     #[serde(default)]
     pub dataplane: Dataplane,
-    /// A switch in the kernel: the interface that has its address.
+    /// Switch in the kernel only: the interface that has its address.
     #[serde(default)]
     pub interface: Option<String>,
-    /// The gateway: the address that its packets leave from.
+    /// Gateway only: the source address of its packets.
     #[serde(default)]
     pub address: Option<SocketAddrV4>,
-    /// The gateway: where Redis clients connect, beside what it inherits.
+    /// Gateway only: where to listen for Redis clients, in addition to inherited sockets.
     #[serde(default)]
     pub resp: Vec<SocketAddr>,
-    /// A replica, with durability `sync`: the directory of its log.
+    /// Replica with durability `sync` only: the directory of its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
-    /// The gateway: a file with the password that Redis clients must say; without one, none.
+    /// Gateway only: a file with the password for Redis clients. Without it, no password is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// Certificates for what goes over TCP; without them it is not protected. All hosts have them, or none.
+    /// Certificates for TCP connections; without them, these are not encrypted. Either all hosts have them, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
 }
 
-/// What a host does.
+/// The part that a host plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The storage node at this place of the list.
+    /// The replica at this position of the list.
     Replica(usize),
-    /// The switch of this number.
+    /// The switch with this number.
     Switch(usize),
-    /// Redis clients come to it.
+    /// The host that Redis clients connect to.
     Gateway,
 }
 
@@ -202,7 +199,7 @@ const GATEWAY_NODE: u8 = 201;
 const _: () = assert!(SETS_MAX * REPLICAS_MAX < FIRST_SWITCH_NODE as usize);
 
 impl Part {
-    /// Its node id, in packets and certificates.
+    /// The node id in packets and certificates.
     pub fn node(self) -> u8 {
         match self {
             Part::Replica(place) => place as u8 + 1,
@@ -212,28 +209,26 @@ impl Part {
     }
 }
 
-/// One host's configuration, checked.
+/// The configuration of one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The same on all hosts.
     pub cluster: ClusterConfig,
-    /// This host's.
     pub host: HostConfig,
 }
 
-/// Name of the host with the Redis protocol.
+/// Name of the host that serves the Redis protocol.
 pub const GATEWAY: &str = "gateway";
 
-/// Milliseconds between heartbeats.
+/// Allowed time between heartbeats, in milliseconds.
 const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 1..=1_000;
-/// Longest time that a switch serves without a heartbeat, in milliseconds.
+/// Maximum time that a switch serves without a heartbeat, in milliseconds.
 const STEP_DOWN_MS_MAX: u64 = 60_000;
-/// A switch that misses fewer heartbeats than this goes on.
+/// A switch must tolerate this many heartbeat intervals.
 const HEARTBEATS_MISSED_MIN: u64 = 3;
 
 impl Config {
-    /// Read and check a file.
+    /// Reads and checks a file.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
             file: file.into(),
@@ -253,7 +248,7 @@ impl Config {
         }
     }
 
-    /// The value that is out of bounds, and the bounds.
+    /// Checks the values. The error names the value and its bounds.
     pub fn check(&self) -> Result<(), String> {
         let cluster = &self.cluster;
         let within = |name: &str, count: usize, max: usize| {
@@ -312,7 +307,7 @@ impl Config {
         Ok(())
     }
 
-    /// What this host does; `None` if its name is no host's (an unchecked configuration).
+    /// The part that this host plays; `None` if no host has its name (in an unchecked configuration).
     pub fn part(&self) -> Option<Part> {
         let name = &self.host.name;
         let cluster = &self.cluster;

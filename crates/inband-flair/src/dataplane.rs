@@ -1,5 +1,4 @@
-//! FLAIR (docs/flair.md): the switch that sends reads to consistent replicas, in this process or in the
-//! kernel.
+//! FLAIR (docs/flair.md): the switch that routes reads to consistent replicas, in this process or in the kernel.
 
 // Calls into the native role, registers shared with the packet program, BPF maps.
 #![allow(unsafe_code)]
@@ -8,7 +7,7 @@
 inband_ground::bindings!("flair");
 
 inband_ground::system!(
-    /// Its partitions are the sets.
+    /// Its partitions are the replica sets.
     Flair,
     c::ib_flair_keys_check,
     c::ib_flair_reason_name
@@ -28,24 +27,23 @@ pub mod xdp;
 
 pub use registers::FlairRegisters;
 
-/// Replicas of a set, at most.
+/// Maximum replicas per set.
 pub const REPLICAS_MAX: usize = c::IB_FLAIR_REPLICAS_MAX as usize;
-/// Key groups of a set, unless told otherwise.
+/// Default number of key groups per set.
 pub const GROUPS_DEFAULT: usize = c::IB_FLAIR_GROUPS as usize;
-/// Longest time that a session lives without a heartbeat, in nanoseconds.
+/// Maximum time that a session stays active without a heartbeat, in nanoseconds.
 pub const STEP_DOWN_MAX_NS: u64 = c::IB_FLAIR_STEP_DOWN_MAX_NS;
 
-/// Sizes of a FLAIR switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlairGeometry {
     /// Replica sets, 1..=64.
     pub sets: usize,
-    /// Key groups of each, 1..=65536.
+    /// Key groups per set, 1..=65536.
     pub groups: usize,
 }
 
 impl FlairGeometry {
-    /// Are the sizes within the limits? If not, which one is not.
+    /// Checks that the sizes are within the limits. The error names the one that is not.
     pub fn validate(self) -> Result<(), String> {
         let limits = [
             ("replica sets", self.sets, c::IB_FLAIR_SETS_MAX as usize),
@@ -59,34 +57,34 @@ impl FlairGeometry {
         Ok(())
     }
 
-    /// The group of a key, by its hash.
+    /// The group of the key with this hash.
     pub fn group_of(self, key_hash: u64) -> usize {
         wire::group_of(key_hash, self.groups)
     }
 }
 
-/// What to do with a packet that was handled.
+/// What to do with a packet after the role has handled it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Forget it.
+    /// Drop it.
     Drop,
-    /// For the host's own process, unchanged. (The role itself passes nothing.)
+    /// Pass it unchanged to the host's process. (The role itself never returns this.)
     Pass,
-    /// Rewritten: send to whoever sent it.
+    /// Rewritten: send it back to the sender.
     Back,
-    /// Rewritten: send to a replica.
+    /// Rewritten: send it to a replica.
     ToReplica {
         /// The replica set.
         set: usize,
-        /// Its number in the set.
+        /// The replica's number in the set.
         replica: usize,
     },
-    /// Rewritten: send to the client.
+    /// Rewritten: send it to the client.
     ToClient(SocketAddrV4),
 }
 
 impl Verdict {
-    /// Of a verdict's number and the packet that the role has left.
+    /// Converts the role's verdict; `packet` is the packet as rewritten by the role.
     pub(crate) fn of(verdict: u32, packet: &[u8]) -> Verdict {
         let header = || wire::parse(packet).ok().map(|(header, ..)| header);
         match verdict {
@@ -113,12 +111,11 @@ inband_ground::native!(
     c::ib_flair_switch_handle
 );
 
-/// A FLAIR switch in this process: the role, its registers and counters.
+/// A FLAIR switch in this process: the role with its registers and counters.
 pub struct FlairSwitch(Soft<Flair>);
 
 impl FlairSwitch {
-    /// A switch that knows nothing. `incarnation`: a number drawn at its start, which no other start
-    /// has.
+    /// Creates a switch without any session. `incarnation` is a random number that must differ at every start.
     pub fn new(node: u8, geometry: FlairGeometry, incarnation: u64) -> FlairSwitch {
         geometry.validate().expect("sizes are within the limits");
         let switch = |registers: &FlairRegisters, counters| c::ib_flair_switch {
@@ -135,10 +132,9 @@ impl FlairSwitch {
         FlairSwitch(unsafe { Soft::new(FlairRegisters::zeroed(geometry), switch) })
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: read after the packet
-    /// was received, by a clock that goes on while the machine sleeps (CLOCK_BOOTTIME). Of `random` the lower 32 bits choose among
-    /// replicas. Returns the verdict, the reason's number and the length of the packet now in the
-    /// buffer.
+    /// Handles the UDP payload `buffer[..len_bytes]` received from `from`. `now_ns` must be read after the packet was
+    /// received, from a clock that keeps running during suspend (CLOCK_BOOTTIME). The lower 32 bits of `random` choose
+    /// among replicas. Returns the verdict, the number of the reason, and the length of the packet now in the buffer.
     pub fn handle(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
@@ -157,7 +153,7 @@ impl FlairSwitch {
         (verdict, result.reason, len_bytes)
     }
 
-    /// The number drawn at the start.
+    /// The random number drawn at start.
     pub fn incarnation(&self) -> u64 {
         self.0.switch().incarnation
     }
@@ -171,5 +167,5 @@ impl Deref for FlairSwitch {
     }
 }
 
-/// No client: of packets that the switch has not noted one in.
+/// The client address of packets into which the switch has not written one.
 pub const NO_CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

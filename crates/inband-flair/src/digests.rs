@@ -1,28 +1,28 @@
-//! What packets carry in place of their key and their data: the tag of a packet covers these, not the bytes.
+//! Digests of the key and the data in a packet. The packet's tag covers the digests instead of the bytes.
 //!
-//! Without a cluster key both are xxh3, against damage only. With one they are SipHash-2-4 under the digest key,
-//! so that nobody on the path can put other bytes under the same tag.
+//! Without a cluster key both are xxh3, which detects only accidental damage. With one they are SipHash-2-4 under the
+//! digest key, so that an attacker on the path cannot put other bytes under the same tag.
 
 use crate::dataplane::wire::NO_DATA_DIGEST;
 use inband_ground::auth::Digest;
 
-/// See the module. All hosts of a cluster have the same.
+/// Computes digests. All hosts of a cluster must use the same.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Digests(Digest);
 
 impl Digests {
-    /// As the cluster's key file says.
+    /// Creates the digests that the cluster's key file defines.
     pub fn new(digest: Digest) -> Digests {
         Digests(digest)
     }
 
-    /// The hash of a key, whose highest bits name its group.
+    /// The hash of a key. Its highest bits select the group.
     pub fn of_key(&self, key: &[u8]) -> u64 {
         self.0.of(key)
     }
 
-    /// The digest of data. That of none is the one that the switch writes, with a key or without: the length
-    /// is in the header.
+    /// The digest of data. Empty data has the digest that the switch writes, with or without a key; the tag covers the
+    /// length too, which is in the header.
     pub fn of_data(&self, data: &[u8]) -> u64 {
         match data {
             [] => NO_DATA_DIGEST,

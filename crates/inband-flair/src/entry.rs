@@ -2,50 +2,45 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What is done, and for whom.
+/// A command and the client write that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry<'a> {
     /// The client's session.
     pub client_id: u64,
-    /// The write's number in it.
+    /// The write's sequence number in the session.
     pub client_seq: u64,
-    /// All before this one are answered.
+    /// All writes below this one have been answered.
     pub client_low: u64,
-    /// What to do.
     #[serde(borrow)]
     pub op: Op<'a>,
 }
 
-/// See [`Entry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op<'a> {
-    /// A session of FLAIR begins; its id is this entry's index.
+    /// Begins a FLAIR session; its id is the index of this entry.
     Session {
         /// The switch that it is bound to.
         switch: u8,
-        /// How long the switch serves after a heartbeat.
+        /// How long the switch serves after a heartbeat, in nanoseconds.
         step_down_ns: u64,
     },
-    /// A client's session begins; its id is this entry's index.
+    /// Opens a client session; its id is the index of this entry.
     Open,
-    /// Set a key.
+    /// Sets a key.
     Put {
-        /// Which.
         #[serde(serialize_with = "as_bytes")]
         key: &'a [u8],
-        /// To what.
         #[serde(serialize_with = "as_bytes")]
         data: &'a [u8],
     },
-    /// There is no such key any more.
+    /// Deletes a key.
     Delete {
-        /// Which.
         #[serde(serialize_with = "as_bytes")]
         key: &'a [u8],
     },
 }
 
-/// As one piece: a slice is written byte for byte otherwise.
+/// Serializes the bytes in one piece: serde writes a slice element by element.
 fn as_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }

@@ -1,9 +1,9 @@
-//! The protocol of Redis in front of FLAIR: GET, SET, DEL and what Redis clients say beside them.
+//! The Redis protocol in front of FLAIR: GET, SET, DEL and the other commands that Redis clients use.
 //!
-//! Commands of one connection take effect and are answered in their order: a read waits for the writes before it, a write
-//! for everything before it. Reads run at the same time, and so do the operations of a command on several keys, each at
-//! the replica set of its key. A write that had to be sent again holds back other clients' writes of its key: the client
-//! that began it may have given it up and come again, and would not expect it to be done after what came later.
+//! Commands of one connection take effect and are answered in order: a read waits for the writes before it, a write for
+//! everything before it. Reads run concurrently, and so do the operations of a command on several keys, each at the
+//! replica set of its key. A write that had to be retransmitted holds back other clients' writes to its key: the client
+//! that sent it may have given up and reconnected, and must not see the old write take effect after a newer one.
 
 mod command;
 mod connection;
@@ -38,25 +38,23 @@ use connection::{Connection, Refusal, Turn};
 use hits::{Hit, Hits};
 use writes::Writes;
 
-/// Packets taken before clients get a turn.
+/// Maximum packets received before clients get a turn.
 const BATCH_PACKETS: usize = 256;
-/// Longest sleep: it has to notice that it is to stop.
+/// Maximum sleep; bounds how long stopping takes.
 const IDLE_MAX: Duration = Duration::from_millis(100);
-/// Between two lines in the log about what strangers do.
+/// Minimum time between two log lines that clients can cause.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// What Redis clients must do to be let in, and how much is kept of them.
+/// Authentication and limits of Redis clients.
 #[derive(Debug, Clone)]
 pub struct ClientSettings {
-    /// The password to say.
     pub password: Option<Password>,
-    /// Speak TLS.
+    /// The TLS configuration; `None` means plain TCP.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Clients at once.
+    /// Maximum concurrent clients.
     pub clients_max: usize,
-    /// Memory that all of them make the gateway hold.
+    /// Maximum memory that all clients together may use, in bytes.
     pub memory_bytes_max: usize,
-    /// How long they may keep it waiting.
     pub timeouts: ClientTimeouts,
 }
 
@@ -72,11 +70,11 @@ impl Default for ClientSettings {
     }
 }
 
-/// See the module. One thread.
+/// Runs in one thread.
 pub struct Gateway {
     front: Front<Connection>,
     ready: Ready,
-    /// Connections to be looked at in the next turn.
+    /// Connections to look at in the next turn.
     attention: Vec<usize>,
     settings: ClientSettings,
     scratch: Vec<u8>,
@@ -85,11 +83,11 @@ pub struct Gateway {
     switches: Vec<SocketAddrV4>,
     clients: Clients,
     out: Out,
-    /// Which connection waits for an operation: its place, and its id.
+    /// The connection that waits for an operation: its slot and its id.
     waiting: HashMap<Ticket, (usize, u64)>,
-    /// Those of these that write, and of connections that are gone.
+    /// Writes in flight, including those of closed connections.
     writes: Writes,
-    /// Connections whose next operation has to wait until another one ends.
+    /// Connections that must wait until another operation ends before they submit their next one.
     full: BTreeSet<usize>,
     hits: Hits,
     commands: u64,
@@ -99,8 +97,8 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Serve clients that come to `listeners`, as a client of the switches of `config`. With `keys` it hears
-    /// only packets that carry a right tag.
+    /// Listens for clients on `listeners` and forwards requests to the switches of `config`. With `keys`, packets
+    /// without a valid tag are dropped.
     pub fn open(
         config: &Config,
         keys: Option<&KeyFile>,
@@ -146,12 +144,12 @@ impl Gateway {
         })
     }
 
-    /// The addresses where Redis clients connect.
+    /// The addresses that Redis clients connect to.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.front.local_addrs()
     }
 
-    /// Serve until told to stop; `publish` is called after every turn.
+    /// Serves until told to stop. Calls `publish` after every turn.
     pub fn run(
         &mut self,
         stop: &AtomicBool,
@@ -185,7 +183,7 @@ impl Gateway {
         pause.map_or(timeout, |pause| timeout.min(pause))
     }
 
-    /// Take what has come for the client. True: there may be more.
+    /// Receives packets for the client. Returns whether there may be more.
     fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for _ in 0..BATCH_PACKETS {
@@ -202,7 +200,7 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Send what is to be sent, answer what is done, begin what waited for it; until nothing is left.
+    /// Sends packets, answers finished requests and submits what waited for them, until nothing is left.
     fn settle(&mut self) {
         loop {
             self.out.packets.sign(&self.gate);
@@ -221,7 +219,7 @@ impl Gateway {
                 let Some((slot, id)) = self.waiting.remove(&ticket) else {
                     continue;
                 };
-                // Its connection may be gone, and another one in its place.
+                // The connection may be closed and its slot reused.
                 let connection = self.front.connections.get_mut(slot);
                 if let Some(connection) = connection.filter(|c| c.id == id) {
                     connection.done(ticket, outcome);
@@ -248,7 +246,7 @@ impl Gateway {
         }
     }
 
-    /// Read, begin, answer, write: as far as this connection gets.
+    /// Reads, submits, answers and writes, as far as this connection gets.
     fn advance(&mut self, slot: usize) {
         let Some(connection) = self.front.connections.get_mut(slot) else {
             return;
@@ -308,7 +306,7 @@ impl Gateway {
         }
     }
 
-    /// Now and then only: whoever can make it happen could flood the log.
+    /// Logs at most once per [`LOG_PERIOD`]: clients can cause these lines and could flood the log.
     fn log(&mut self, line: &str) {
         let is_new = |at: Instant| at.elapsed() < LOG_PERIOD;
         if !self.logged_at.is_some_and(is_new) {
@@ -317,7 +315,7 @@ impl Gateway {
         }
     }
 
-    /// Close clients that have kept the gateway waiting for too long.
+    /// Closes clients that have exceeded a timeout.
     fn close_stuck(&mut self) {
         let now = Instant::now();
         let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
@@ -333,7 +331,7 @@ impl Gateway {
         }
     }
 
-    /// Close the clients that hold most until all together hold no more than they may.
+    /// Closes the clients with the most memory until the total is within the limit.
     fn bound_memory(&mut self) {
         while self.front.connections.memory_bytes() > self.settings.memory_bytes_max {
             let Some(slot) = self.front.connections.largest() else {
@@ -343,12 +341,12 @@ impl Gateway {
         }
     }
 
-    /// Other keys from now on. Without keys at the start there are none.
+    /// Replaces the keys. Has no effect if there were none at start.
     pub fn set_keys(&mut self, keys: Keys) {
         self.gate.set_keys(keys);
     }
 
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = BTreeMap::from([
             ("gateway_commands", self.commands),

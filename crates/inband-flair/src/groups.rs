@@ -1,38 +1,37 @@
-//! The leader's order of writes, per key group, within one session of FLAIR.
+//! The leader's order of writes, per key group, within one FLAIR session.
 //!
-//! The switch numbers the writes. The leader takes one only if its number is higher than any in that
-//! group before: so when it answers the last one, all that it has ever taken there are applied.
+//! The switch numbers the writes. The leader accepts a write only if its number is higher than any before it in that
+//! group. So when it answers the last one, every write that it has ever accepted in the group is applied.
 
 use std::collections::BTreeMap;
 
 use crate::timing::Nanos;
 
-/// One group. Those that nobody has written are not there.
+/// One group. Groups that have not been written have no entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Group {
-    /// The last write taken, or given up: no other up to here is taken any more.
+    /// The last write accepted or given up. No other write up to this number is accepted.
     last_seq: u64,
-    /// Taken and not yet applied.
+    /// Writes accepted and not yet applied.
     pending: u32,
-    /// The index that the last one was answered with, and who was named to hold it.
+    /// The index in the last answer, and the replicas that it named as holding it.
     answered: Option<(u64, u8)>,
     answered_at: Nanos,
-    /// A higher number than the last, as reads bring it, and since when it was seen.
+    /// A higher number than the last, reported by a read, and when it was first seen.
     unseen: Option<(u64, Nanos)>,
 }
 
-/// A reply to be sent for no client, so that the group becomes stable.
+/// A reply for no client, which makes the group stable at the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refresh {
-    /// The number of the write that it answers.
+    /// The write that it answers.
     pub seq: u64,
-    /// Everything in the group is applied up to here.
+    /// Everything in the group is applied up to this index.
     pub log_index: u64,
-    /// Who holds that.
+    /// Bitmap of the replicas that hold that entry.
     pub followers: u8,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Groups {
     session: u64,
@@ -40,13 +39,13 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Begin a session. Nothing of an earlier one is pending that the switch could ask for.
+    /// Begins a session. Writes of an earlier session no longer matter: the switch does not ask about them.
     pub fn begin(&mut self, session: u64) {
         self.session = session;
         self.groups.clear();
     }
 
-    /// Is this write to be taken? Then it is.
+    /// Accepts a write if it is in order. Returns whether it did.
     pub fn take(&mut self, group: usize, seq: u64) -> bool {
         let group = self.groups.entry(group).or_default();
         if seq <= group.last_seq {
@@ -58,7 +57,7 @@ impl Groups {
         true
     }
 
-    /// A write that was taken is applied and answered at this index, with these replicas said to hold it.
+    /// An accepted write is applied and answered: (sequence number, index, replicas named as holding it).
     pub fn applied(&mut self, now: Nanos, session: u64, group: usize, answer: (u64, u64, u8)) {
         let (seq, index, followers) = answer;
         let Some(group) = self
@@ -66,7 +65,7 @@ impl Groups {
             .get_mut(&group)
             .filter(|_| session == self.session)
         else {
-            return; // of an earlier session
+            return; // from an earlier session
         };
         group.pending -= 1;
         if seq == group.last_seq {
@@ -75,15 +74,15 @@ impl Groups {
         }
     }
 
-    /// A write that was taken could not be proposed: it is as if it had been lost on its way.
+    /// An accepted write could not be proposed; treat it as lost.
     pub fn give_up(&mut self, group: usize) {
         if let Some(group) = self.groups.get_mut(&group) {
             group.pending -= 1;
         }
     }
 
-    /// A read has come to the leader, with the number and the index that the switch has for its group.
-    /// `applied` is the leader's index, `holding` says who holds an entry.
+    /// Handles a read at the leader, which carries the sequence number and the index that the switch has for the group.
+    /// `applied` is the leader's applied index; `holding` returns which replicas hold an entry.
     pub fn on_read(
         &mut self,
         now: Nanos,
@@ -93,11 +92,11 @@ impl Groups {
         after_ns: Nanos,
     ) -> Option<Refresh> {
         if seq == 0 {
-            return None; // as the session found it: stable
+            return None; // not written in this session: stable
         }
         let group = self.groups.entry(group).or_default();
         if seq < group.last_seq || group.pending > 0 {
-            return None; // the answer of a later write is to come
+            return None; // the answer to a later write will come
         }
         if seq > group.last_seq {
             group.wait_for(now, seq, after_ns)?;
@@ -110,7 +109,7 @@ impl Groups {
         let is_unstable = log_index != index;
         let holds_now = holding(index);
         if !(is_unstable || holds_now & !named != 0) || now < group.answered_at + after_ns {
-            return None; // the switch knows, or its answer may be under way
+            return None; // the switch knows already, or the answer may be in flight
         }
         group.answered = Some((index, holds_now));
         group.answered_at = now;
@@ -123,7 +122,7 @@ impl Groups {
 }
 
 impl Group {
-    /// A write that was numbered does not come. After a while, with nothing pending, it is given up.
+    /// The switch numbered a write that has not arrived. Gives it up after `after_ns` if nothing is pending.
     fn wait_for(&mut self, now: Nanos, seq: u64, after_ns: Nanos) -> Option<()> {
         match self.unseen {
             Some((unseen, since)) if unseen == seq => {

@@ -1,8 +1,8 @@
-//! lflair: what a leader does so that one switch serves its replica set, and no other one does.
+//! lflair: the leader's protocol that makes exactly one switch serve its replica set.
 //!
-//! A session is bound to this leader, its term and one switch. It begins with an entry of the log, then
-//! the switch is told, then all other switches are made mute or waited for; only then it gets its first
-//! heartbeat, which makes it serve (docs/flair.md, Sessions).
+//! A session is bound to this leader, its term and one switch. It begins with a log entry. Then the leader installs it
+//! on the switch, and neutralises all other switches or waits until their sessions have expired. Only then does it send
+//! the first heartbeat, which makes the switch serve (docs/flair.md, Sessions).
 
 mod switch;
 
@@ -13,56 +13,46 @@ use crate::peers::Peers;
 use crate::timing::{with_drift, Nanos, Timing};
 use switch::{Switch, SwitchTime};
 
-/// While a session is being installed nobody is served, so what is lost is repeated faster.
+/// No requests are served while a session is being installed, so packets are retransmitted faster than heartbeats.
 const INSTALLS_PER_HEARTBEAT: Nanos = 8;
 
-/// What lflair is told once.
+/// Configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// This replica's number.
     pub replica: u8,
-    /// Its node id, in packets.
+    /// This replica's node id, in packets.
     pub node: u16,
-    /// The replica set.
     pub set: u16,
-    /// How many switches there are.
+    /// The number of switches.
     pub switches: u8,
-    /// Reads spare a leader that has writes to do.
+    /// Send no reads to a leader that has writes to process.
     pub leader_avoidance: bool,
-    /// Times.
     pub timing: Timing,
 }
 
-/// What is to be done.
+/// An action for the replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Commit an entry: a session on this switch begins.
-    Begin {
-        /// Which.
-        switch: u8,
-    },
-    /// Ask a majority whether this replica still leads.
+    /// Commit an entry that begins a session on this switch.
+    Begin { switch: u8 },
+    /// Ask a majority to confirm that this replica still leads.
     Confirm {
-        /// Names the question.
+        /// Identifies the question.
         number: u64,
     },
     /// Send a packet without key and data.
-    Send {
-        /// To which switch.
-        switch: u8,
-        /// What.
-        header: Header,
-    },
+    Send { switch: u8, header: Header },
 }
 
 /// A session whose entry is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Session {
-    /// Its id, which is the index of its entry.
+    /// The id is the index of its entry.
     id: u64,
     switch: u8,
     since: Nanos,
-    /// The switch was told, under this incarnation, and has said so.
+    /// The incarnation of the switch that has confirmed the INSTALL.
     installed: Option<u64>,
 }
 
@@ -70,17 +60,17 @@ struct Session {
 enum Phase {
     /// Not the leader.
     Idle,
-    /// No switch is chosen yet.
+    /// No switch has been chosen yet.
     Choosing { since: Nanos },
-    /// The entry is proposed, or is to be.
+    /// The session's entry is about to be proposed, or has been.
     Beginning { switch: u8, is_proposed: bool },
-    /// The switch is being told, others made mute.
+    /// The session is being installed, and other switches neutralised.
     Installing(Session),
-    /// Heartbeats are sent.
+    /// The leader sends heartbeats.
     Serving(Session),
 }
 
-/// A switch's time that a majority is asked about.
+/// A time of the switch, pending confirmation by a majority.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     number: u64,
@@ -88,13 +78,12 @@ struct Asked {
     told: SwitchTime,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Lflair {
     config: Config,
     term: u64,
     preferred: u8,
-    /// How long a switch may go on after a heartbeat, by this host's clock.
+    /// How long a switch may serve after a heartbeat, by this host's clock.
     wait_ns: Nanos,
     phase: Phase,
     switches: Vec<Switch>,
@@ -105,7 +94,7 @@ pub struct Lflair {
 }
 
 impl Lflair {
-    /// Of a replica that does not lead.
+    /// The state of a replica that does not lead.
     pub fn new(config: Config) -> Lflair {
         Lflair {
             config,
@@ -121,33 +110,33 @@ impl Lflair {
         }
     }
 
-    /// This replica leads in a new term, and everything before it is applied. `last` is the switch of the
-    /// session before, `step_down_max_ns` the longest that any session could live on without its leader.
+    /// This replica leads in a new term and has applied everything before it. `last` is the switch of the previous
+    /// session; `step_down_max_ns` is the longest that any earlier session can stay active without its leader.
     pub fn elected(&mut self, now: Nanos, term: u64, last: u8, step_down_max_ns: Nanos) {
         self.term = term;
         self.preferred = last;
         let own = self.config.timing.step_down_ns;
         self.wait_ns = with_drift(own.max(step_down_max_ns));
         self.forget_questions();
-        // Of the sessions before, every switch may have one.
+        // Any switch may still have an earlier session.
         let switch = Switch::since(now + self.wait_ns);
         self.switches.fill(switch);
         self.phase = Phase::Choosing { since: now };
         self.beat_at = now;
     }
 
-    /// This replica does not lead any more.
+    /// This replica no longer leads.
     pub fn deposed(&mut self) {
         self.phase = Phase::Idle;
         self.forget_questions();
     }
 
-    /// The term that it leads in, if it does.
+    /// The term in which it leads, if it does.
     pub fn term(&self) -> Option<u64> {
         (self.phase != Phase::Idle).then_some(self.term)
     }
 
-    /// The session whose packets are taken: id and switch.
+    /// The session whose packets are accepted: id and switch.
     pub fn serving(&self) -> Option<(u64, u8)> {
         match self.phase {
             Phase::Serving(session) => Some((session.id, session.switch)),
@@ -155,7 +144,7 @@ impl Lflair {
         }
     }
 
-    /// When [`Lflair::tick`] has something to do.
+    /// When to call [`Lflair::tick`] next.
     pub fn due(&self) -> Nanos {
         match self.phase {
             Phase::Idle => Nanos::MAX,
@@ -163,7 +152,7 @@ impl Lflair {
         }
     }
 
-    /// Time has passed.
+    /// Handles timers.
     pub fn tick(&mut self, now: Nanos, peers: &Peers, actions: &mut Vec<Action>) {
         if now < self.due() {
             return;
@@ -177,7 +166,7 @@ impl Lflair {
         self.talk(now, peers, actions);
     }
 
-    /// Was the entry that was to be committed proposed? If not, it is tried again.
+    /// Whether the entry of [`Action::Begin`] was proposed. If not, it is retried.
     pub fn proposed(&mut self, is_proposed: bool) {
         if let Phase::Beginning { switch, .. } = self.phase {
             self.phase = Phase::Beginning {
@@ -187,7 +176,7 @@ impl Lflair {
         }
     }
 
-    /// The entry of the session that is beginning is applied.
+    /// The entry of the new session has been applied.
     pub fn session_applied(
         &mut self,
         now: Nanos,
@@ -208,7 +197,7 @@ impl Lflair {
         self.tick(now, peers, actions);
     }
 
-    /// A switch has answered.
+    /// Handles an answer from a switch.
     pub fn on_answer(
         &mut self,
         now: Nanos,
@@ -246,7 +235,7 @@ impl Lflair {
         }
     }
 
-    /// A majority has confirmed that this replica leads, after it was asked.
+    /// A majority has confirmed, after question `number` was asked, that this replica leads.
     pub fn confirmed(&mut self, now: Nanos, number: u64, peers: &Peers, actions: &mut Vec<Action>) {
         let Some(at) = self.asked.iter().position(|asked| asked.number == number) else {
             return;
@@ -270,7 +259,7 @@ impl Lflair {
         actions.push(Action::Begin { switch });
     }
 
-    /// Choose a switch, and give one up that is silent while another is not.
+    /// Chooses a switch, and replaces one that is silent while another answers.
     fn look_after(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         let silent_ns = self.config.timing.switch_silent_ns;
         let is_silent = |s: &Switch, since| now >= s.heard_at().unwrap_or(since) + silent_ns;
@@ -320,7 +309,7 @@ impl Lflair {
         self.activate(now, peers, actions);
     }
 
-    /// What a switch is to hear now: of its session, or only that it is to answer.
+    /// Sends a switch what it needs now: the session, or only a probe.
     fn talk_to(&mut self, now: Nanos, switch: u8, peers: &Peers, actions: &mut Vec<Action>) {
         let known = &self.switches[usize::from(switch)];
         let header = match (self.phase, known.incarnation()) {
@@ -344,7 +333,8 @@ impl Lflair {
         actions.push(Action::Send { switch, header });
     }
 
-    /// A follower that lacks the session's entry is sent no reads of groups that nobody writes.
+    /// Whether to delay the INSTALL: a follower that lacks the session's entry would get no reads of groups that are
+    /// not written.
     fn waits_for_followers(&self, now: Nanos, session: Session, peers: &Peers) -> bool {
         let all = peers.replicas & !peers.holding(session.id) == 0;
         !all && now < session.since + self.config.timing.followers_wait_ns
@@ -359,7 +349,7 @@ impl Lflair {
         header
     }
 
-    /// A question that changes nothing.
+    /// A heartbeat that changes nothing and only asks for an answer.
     fn probe(&self) -> Header {
         self.header(Type::Heartbeat, 0, 0)
     }
@@ -393,7 +383,7 @@ impl Lflair {
         }
     }
 
-    /// Have the newest time that the session's switch has told confirmed.
+    /// Asks a majority to confirm leadership after the latest time received from the session's switch.
     fn ask(&mut self, session: Session, actions: &mut Vec<Action>) {
         let switch = &self.switches[usize::from(session.switch)];
         let (Some(incarnation), Some(told)) = (switch.incarnation(), switch.told()) else {
@@ -414,7 +404,7 @@ impl Lflair {
         actions.push(Action::Confirm { number });
     }
 
-    /// Send the first heartbeat, if all that it takes is there.
+    /// Sends the first heartbeat once all conditions are met.
     fn activate(&mut self, now: Nanos, peers: &Peers, actions: &mut Vec<Action>) {
         let Phase::Installing(session) = self.phase else {
             return;
@@ -434,7 +424,7 @@ impl Lflair {
         }
     }
 
-    /// A heartbeat of a session that was installed. It sends back the last time that was confirmed.
+    /// Sends a heartbeat of an installed session. It echoes the last confirmed time.
     fn beat(&mut self, session: Session, peers: &Peers, actions: &mut Vec<Action>) {
         let incarnation = session.installed.expect("it is installed before it serves");
         let mut header = self.header(Type::Heartbeat, session.id, incarnation);
@@ -450,7 +440,8 @@ impl Lflair {
 }
 
 impl Session {
-    /// Does its switch say that it has lost it? What it said before it had it does not count.
+    /// Whether the answer shows that the switch has lost the session. Answers from before the installation do not
+    /// count.
     fn is_lost(&self, header: &Header) -> bool {
         let is_same = self.installed == Some(header.incarnation());
         !is_same || header.session > self.id

@@ -1,9 +1,9 @@
-//! FLAIR's host side (docs/flair.md): a store of keys on Raft whose leader keeps a switch informed, so
-//! that the switch can spread reads over all replicas that hold the last value.
+//! FLAIR's host side (docs/flair.md): a key-value store on Raft. Its leader keeps a switch informed, so that the switch
+//! can spread reads over all replicas that hold the latest value.
 //!
-//! The protocol is sans-I/O: (now, event) in, packets and messages out. A [`replica::Replica`] puts
-//! the parts together; a [`client::Client`] is the other end. Around them stand the drivers: [`replica_node`],
-//! [`switch_node`], and [`gateway`] for Redis clients.
+//! The protocol is sans-I/O: (now, event) in, packets and messages out. [`replica::Replica`] combines the server-side
+//! state machines; [`client::Client`] is the client side. The drivers are [`replica_node`], [`switch_node`], and
+//! [`gateway`] for Redis clients.
 
 pub mod client;
 pub mod client_node;

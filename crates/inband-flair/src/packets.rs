@@ -1,9 +1,8 @@
-//! Packets to be sent to switches, in one piece of memory that is used again.
+//! Packets to send to switches, in one reusable buffer.
 
 use crate::dataplane::wire::{self, Header};
 use inband_ground::auth::Gate;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Packets {
     bytes: Vec<u8>,
@@ -16,7 +15,7 @@ impl Packets {
         self.ends.push((switch, self.bytes.len()));
     }
 
-    /// Each, and the switch that it goes to.
+    /// Each packet and the switch that it goes to.
     pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
         let mut start = 0;
         self.ends.iter().map(move |(switch, end)| {
@@ -26,7 +25,7 @@ impl Packets {
         })
     }
 
-    /// Make all of them ready to leave.
+    /// Adds tags to all packets.
     pub fn sign(&mut self, gate: &Gate) {
         let mut start = 0;
         for (_, end) in &self.ends {
@@ -35,12 +34,11 @@ impl Packets {
         }
     }
 
-    /// None?
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Forget them; the memory is kept.
+    /// Removes all packets; keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();

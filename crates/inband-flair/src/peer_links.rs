@@ -1,5 +1,5 @@
-//! Messages between replicas, over TCP, for the one thread of a replica: what has come waits in a queue, and a
-//! descriptor says that there is something. With certificates a peer speaks for its own replica only.
+//! Messages between replicas over TCP, for a replica's single thread. Incoming messages are queued, and a file
+//! descriptor signals them. With certificates, a peer can send only in the name of its own replica.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -18,30 +18,29 @@ use inband_transport::tls::{is_refused, Transport};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// Longest message: entries and parts of snapshots are far shorter.
+/// Maximum message length. Entries and parts of snapshots are far shorter.
 const MESSAGE_LEN_MAX_BYTES: usize = 64 << 20;
-/// Messages that are being read or wait, together: one such, and what comes beside it.
+/// Messages being read or queued, in total: one of maximum length plus the usual traffic.
 const INCOMING_BYTES_MAX: usize = MESSAGE_LEN_MAX_BYTES + (32 << 20);
-/// Messages that wait for the replica's thread; then their senders wait.
+/// Capacity of the queue; when it is full, the connections' threads wait.
 const QUEUE_MESSAGES: usize = 1024;
-/// What is read from a peer at a time, if there is so much.
+/// Read buffer of a connection.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Connections served at once: a peer has one, and a new one while the old one ends.
+/// Concurrent connections. A peer has one, or two while it reconnects.
 const CONNECTIONS_MAX: usize = 32;
-/// Pause after accepting failed for want of descriptors or memory.
+/// Pause after accepting fails for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A peer that leads says something all the time; one that follows may be silent for long.
+/// A leader sends constantly; a follower may be silent for long.
 const PACE: Pace = Pace {
     silence_max: Duration::from_secs(60),
     grace: Duration::ZERO,
     bytes_per_s_min: 0,
 };
-/// A message that has begun must end after this,
+/// A message must be complete this long after its first byte,
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// and a second more for each so many bytes.
+/// plus one second per this many bytes.
 const MESSAGE_BYTES_PER_S_MIN: u64 = 1 << 20;
 
-/// See the module.
 pub struct PeerLinks<M> {
     address: SocketAddr,
     number: u8,
@@ -56,10 +55,10 @@ type Incoming<M> = (u8, M, usize);
 
 struct PeerListener<M> {
     messages: SyncSender<Incoming<M>>,
-    /// Bytes of messages that are being read or wait.
+    /// Bytes of messages being read or queued.
     incoming_bytes: AtomicUsize,
     waker: UnixStream,
-    /// The waker has written, and nobody has looked since.
+    /// A wake-up byte has been written and not yet consumed.
     is_awake: AtomicBool,
     stop: AtomicBool,
     refused: AtomicU64,
@@ -67,7 +66,7 @@ struct PeerListener<M> {
     closed_memory: AtomicU64,
     closed_protocol: AtomicU64,
     transport: Transport,
-    /// Node ids of the set's replicas, by their numbers.
+    /// Node ids of the set's replicas, by number.
     nodes: Vec<u8>,
 }
 
@@ -76,7 +75,7 @@ fn count(counter: &AtomicU64) {
 }
 
 impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
-    /// Listen for peers, as the replica of this number. `nodes`: node ids of all replicas of the set.
+    /// Listens for peers, as this replica. `nodes` are the node ids of all replicas of the set.
     pub fn listen(
         address: SocketAddr,
         number: u8,
@@ -115,12 +114,12 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
         })
     }
 
-    /// Send a message if that is possible now; else it is lost, as on a network.
+    /// Sends a message if that is possible without blocking. Otherwise the message is lost, as on a network.
     pub fn send(&mut self, to: SocketAddr, message: M) {
         self.links.send(to, (self.number, message));
     }
 
-    /// The next message that has come, and from which replica.
+    /// Returns the next message and the replica that sent it.
     pub fn receive(&mut self) -> Option<(u8, M)> {
         let (from, message, len_bytes) = match self.messages.try_recv() {
             Ok(incoming) => incoming,
@@ -129,9 +128,9 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
                 if !self.shared.is_awake.swap(false, Ordering::AcqRel) {
                     return None;
                 }
-                // Nothing or one byte is in it.
+                // The pipe holds at most one byte.
                 let _ = (&self.wake).read(&mut [0; 8]);
-                // What came before the flag was cleared woke nobody again.
+                // A message queued before the flag was cleared caused no wake-up.
                 self.messages.try_recv().ok()?
             }
         };
@@ -139,12 +138,12 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
         Some((from, message))
     }
 
-    /// For polling.
+    /// For `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.wake.as_raw_fd()
     }
 
-    /// What connections were refused or hung up on for, by name.
+    /// Counters of refused and closed connections, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let shared = &self.shared;
         let own = [
@@ -163,7 +162,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
 impl<M> Drop for PeerLinks<M> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the accepting thread, so that the port is free again.
+        // Wakes the accepting thread, so that it exits and frees the port.
         let _ = TcpStream::connect_timeout(&self.address, ACCEPT_PAUSE);
     }
 }
@@ -174,14 +173,14 @@ impl<M> PeerListener<M> {
     }
 }
 
-/// Bytes of a message that is being read.
+/// Accounts for the bytes of a message while it is being read.
 struct Held<'a, M> {
     shared: &'a PeerListener<M>,
     len_bytes: usize,
 }
 
 impl<'a, M> Held<'a, M> {
-    /// [`ErrorKind::OutOfMemory`]: with it, it would be too much.
+    /// Fails with [`ErrorKind::OutOfMemory`] if the message would exceed the limit.
     fn new(shared: &'a PeerListener<M>, len_bytes: usize) -> io::Result<Held<'a, M>> {
         let before = shared.incoming_bytes.fetch_add(len_bytes, Ordering::AcqRel);
         let held = Held { shared, len_bytes };
@@ -191,7 +190,7 @@ impl<'a, M> Held<'a, M> {
         }
     }
 
-    /// It is whole, and whoever takes it from the queue releases it.
+    /// The message is complete; the receiver that dequeues it releases its bytes.
     fn hand_over(mut self) -> usize {
         std::mem::take(&mut self.len_bytes)
     }
@@ -218,15 +217,15 @@ fn accept<M: DeserializeOwned + Send + 'static>(
         };
         if Arc::strong_count(&open) > CONNECTIONS_MAX {
             count(&shared.refused);
-            continue; // hangs up
+            continue; // closes the connection
         }
         let (shared, open) = (shared.clone(), open.clone());
         let serve = move || {
             let _open = open;
-            // However a connection ends, the peer opens another.
+            // However a connection ends, the peer reconnects.
             if let Err(error) = serve(stream, &shared) {
                 match error.kind() {
-                    // Counted by the transport.
+                    // Already counted by the transport.
                     _ if is_refused(&error) => {}
                     ErrorKind::TimedOut => count(&shared.closed_slow),
                     ErrorKind::OutOfMemory => count(&shared.closed_memory),
@@ -240,14 +239,14 @@ fn accept<M: DeserializeOwned + Send + 'static>(
 }
 
 fn serve<M: DeserializeOwned>(stream: TcpStream, shared: &PeerListener<M>) -> io::Result<()> {
-    // A message and its length in one call of the system.
+    // Reads a message and its length with one system call.
     let stream = shared.transport.accept(stream, PACE)?;
     let mut stream = BufReader::with_capacity(BUFFER_BYTES, stream);
-    // For which replica its certificate was found to speak.
+    // The replica for which the certificate has been verified.
     let mut known = None;
     loop {
         let len_bytes = match read_len(&mut stream, MESSAGE_LEN_MAX_BYTES) {
-            // It had nothing to say.
+            // The peer had nothing to send.
             Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(()),
             len_bytes => len_bytes?,
         };
@@ -259,7 +258,7 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, shared: &PeerListener<M>) -> io
         let node = shared.nodes.get(usize::from(from));
         let node = *node.ok_or(ErrorKind::InvalidData)?;
         if known != Some(from) && !stream.get_ref().may_be_node(node) {
-            return Ok(()); // counted by the transport
+            return Ok(()); // already counted by the transport
         }
         known = Some(from);
         stream.get_mut().paced_mut().must_end_in(None)?;
@@ -267,7 +266,7 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, shared: &PeerListener<M>) -> io
         let incoming = (from, message, held.hand_over());
         shared.messages.send(incoming).map_err(gone)?;
         if !shared.is_awake.swap(true, Ordering::AcqRel) {
-            // A full pipe is awake already.
+            // If the pipe is full, the receiver is already awake.
             let _ = (&shared.waker).write(&[1]);
         }
     }
@@ -291,7 +290,7 @@ mod tests {
         PeerLinks::listen(address, number, nodes, transport).expect("listens")
     }
 
-    /// The next message, as whoever polls gets it.
+    /// Polls for the next message.
     fn next(links: &mut PeerLinks<u64>) -> (u8, u64) {
         loop {
             if let Some(message) = links.receive() {
@@ -334,7 +333,7 @@ mod tests {
         let mut other = peers(2, Transport::plain());
         for number in 0..15 {
             one.send(other.address, number);
-            // What goes to a connection that has ended is lost.
+            // Messages on a connection that has ended are lost.
             assert_eq!(next(&mut other), (1, number));
             thread::sleep(Duration::from_millis(100));
         }
@@ -416,7 +415,7 @@ mod tests {
             (
                 2,
                 secure(&foreign, &dir.path().join("f"), 2),
-                // It turns away first: to it, ours is the foreign one.
+                // The peer rejects first: to it, our certificate is the foreign one.
                 "tls_handshakes_failed",
             ),
             (2, Transport::plain(), "tls_refused_plain"),

@@ -1,19 +1,18 @@
-//! What a leader knows of the replicas of its set: who holds which entries, who is alive, who is busy.
+//! What a leader knows of the replicas of its set: which entries they hold, which are alive, and how busy they are.
 
 use crate::limits::{AHEAD_ENTRIES_MAX, REPLICAS_MAX};
 use crate::timing::Nanos;
 
-/// A weight of a replica that has as much to do as all together have on average.
+/// The weight of a replica with average load.
 const WEIGHT_EVEN: u64 = 64;
 
-/// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Peers {
-    /// Up to where each replica's log is known to be the leader's; 0: it is not.
+    /// Up to which index each replica's log is known to match the leader's; 0 if unknown.
     pub matched: [u64; REPLICAS_MAX],
-    /// Bitmap of those that were heard of lately, the leader among them.
+    /// Bitmap of the replicas heard from recently, including the leader.
     pub replicas: u8,
-    /// How much of the reads each is to get.
+    /// Each replica's share of the reads.
     pub weights: [u8; REPLICAS_MAX],
 }
 
@@ -23,12 +22,12 @@ fn bitmap(has: impl Fn(usize) -> bool) -> u8 {
 }
 
 impl Peers {
-    /// Bitmap of those whose logs hold this entry.
+    /// Bitmap of the replicas whose logs hold this entry.
     pub fn holding(&self, index: u64) -> u8 {
         bitmap(|replica| self.matched[replica] >= index)
     }
 
-    /// Those, and whoever should have it in a moment: it lacks few entries.
+    /// The same, plus replicas that should receive it soon because they lack only a few entries.
     pub fn about_to_hold(&self, index: u64) -> u8 {
         bitmap(|replica| {
             let matched = self.matched[replica];
@@ -37,7 +36,7 @@ impl Peers {
     }
 }
 
-/// Queue lengths as replicas report them, averaged until the weights are set again.
+/// Queue lengths reported by replicas, averaged until the weights are next updated.
 #[derive(Debug, Clone, Default)]
 pub struct Load {
     sums: [u64; REPLICAS_MAX],
@@ -47,13 +46,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// A replica has this many requests waiting.
+    /// Adds a report: the replica has this many requests queued.
     pub fn report(&mut self, replica: usize, queue_len: u32) {
         self.sums[replica] += u64::from(queue_len);
         self.reports[replica] += 1;
     }
 
-    /// The weights, set again if they are older than `every_ns`.
+    /// The weights, updated if they are older than `every_ns`.
     pub fn weights(&mut self, now: Nanos, every_ns: Nanos) -> [u8; REPLICAS_MAX] {
         if now >= self.set_at + every_ns {
             self.set_at = now;
@@ -62,11 +61,10 @@ impl Load {
         self.weights
     }
 
-    /// As the queue of a replica is longer than the average, it gets less; one that said nothing, as much
-    /// as the average.
+    /// A replica with a longer queue than average gets a smaller weight. A replica without reports gets the average.
     fn set(&mut self) {
         let reported: Vec<usize> = (0..REPLICAS_MAX).filter(|r| self.reports[*r] > 0).collect();
-        // Of one more than there are, so that an empty queue is not a division by zero.
+        // Add one, so that an empty queue does not cause a division by zero.
         let length = |load: &Load, r: usize| (load.sums[r] * 16 / load.reports[r]) + 16;
         let total: u64 = reported.iter().map(|r| length(self, *r)).sum();
         let mean = total / (reported.len() as u64).max(1);

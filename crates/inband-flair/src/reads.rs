@@ -1,24 +1,24 @@
-//! How reads are answered: FLAIR's way, or in one of the ways that it is measured against.
+//! How reads are answered: FLAIR's way, or one of the ways that it is compared with.
 
 use serde::{Deserialize, Serialize};
 
-/// See the module. All of them keep reads linearizable (docs/flair.md, Other ways to read).
+/// The read mode. All modes are linearizable (docs/flair.md, Other ways to read).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// By every replica that the switch knows to hold the last value.
+    /// By every replica that the switch knows to hold the latest value.
     #[default]
     Flair,
-    /// By the leader alone, whose lease is the session's.
+    /// By the leader alone; the session is its lease.
     Leader,
-    /// By the leader alone, once a majority has confirmed that it leads: plain Raft.
+    /// By the leader alone, after a majority has confirmed that it leads: plain Raft.
     Majority,
-    /// By any replica that has a lease of the key's group; a write waits for all that have one.
+    /// By any replica that has a lease on the key's group; a write waits for all replicas that may have one.
     FollowerLeases,
 }
 
 impl Reads {
-    /// All of them, FLAIR's first.
+    /// All modes, FLAIR first.
     pub const ALL: [Reads; 4] = [
         Reads::Flair,
         Reads::Leader,
@@ -26,7 +26,7 @@ impl Reads {
         Reads::FollowerLeases,
     ];
 
-    /// Its name in configurations and on the command line.
+    /// The name in configurations and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Reads::Flair => "flair",
@@ -36,17 +36,18 @@ impl Reads {
         }
     }
 
-    /// Are followers sent reads?
+    /// Whether followers get reads.
     pub fn spreads(self) -> bool {
         matches!(self, Reads::Flair | Reads::FollowerLeases)
     }
 
-    /// Do all replicas get the same share, the leader too, whatever it has to do?
+    /// Whether all replicas, including a busy leader, get equal shares.
     pub fn is_even(self) -> bool {
         self == Reads::FollowerLeases
     }
 
-    /// The `key_hash` of a request for a key of this hash. With leases for followers the switch is only to pick a replica: writes go by
+    /// The `key_hash` to send in a request for a key with this hash. With follower leases, the switch only picks a
+    /// replica: writes use one half of its groups and reads the other half, which is therefore never written.
     /// one half of its groups, reads by the other, which so are never written.
     pub fn route(self, hash: u64, is_read: bool) -> u64 {
         const HALF: u64 = 1 << 63;

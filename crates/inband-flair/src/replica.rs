@@ -1,7 +1,7 @@
 //! A replica: Raft, the store, and, while it leads, lflair.
 //!
-//! Events go in with the functions `on_...`; what they lead to comes out with [`Replica::advance`], which is to
-//! be called after every burst of them. Reads are answered at once.
+//! Events go in through the `on_...` functions. Their effects come out of [`Replica::advance`], which must be called
+//! after every burst of events. Reads are answered immediately.
 
 mod answer;
 mod leases;
@@ -37,147 +37,142 @@ use sessions::LastSession;
 pub struct Config {
     /// Its number in the set, from 0.
     pub replica: u8,
-    /// How many there are.
+    /// The number of replicas in the set.
     pub replicas: u8,
-    /// Its node id, in packets. None of a switch's.
+    /// Its node id, in packets; different from that of any switch.
     pub node: u16,
-    /// The replica set.
     pub set: u16,
-    /// How many sets the cluster has.
+    /// The number of sets in the cluster.
     pub sets: u16,
-    /// How many switches there are.
+    /// The number of switches.
     pub switches: u8,
-    /// Key groups, as the switches have them.
+    /// Key groups; must match the switches.
     pub groups: usize,
-    /// It begins the group of a new cluster, once all others are up and none is in one. False when it is restarted
-    /// with a log in memory: nothing would be in the group.
+    /// Whether it founds the group of a new cluster, once all other replicas are up and none is in a group. Must be
+    /// false when a replica with an in-memory log is restarted: it would found an empty group.
     pub founder: bool,
-    /// How reads are answered.
     pub reads: Reads,
-    /// Reads spare a leader that has writes to do.
+    /// Send no reads to a leader that has writes to process.
     pub leader_avoidance: bool,
-    /// Replicas with long queues get fewer reads.
+    /// Send fewer reads to replicas with long queues.
     pub load_awareness: bool,
-    /// Times.
     pub timing: Timing,
-    /// Raft's times, in ticks of `timing.tick_ns`.
+    /// Raft's timing, in ticks of `timing.tick_ns`.
     pub tuning: Tuning,
 }
 
-/// A message of one replica to another.
+/// A message between replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Raft's.
+    /// A Raft message.
     Raft(Box<RaftMessage>),
-    /// Who it is, now and then.
+    /// Sent periodically: the state of the sender.
     Announce(Announcement),
-    /// Leases of the leader's.
+    /// Read leases, from the leader.
     Grant(Grant),
 }
 
-/// What a replica says of itself.
+/// What a replica announces about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Of its log.
+    /// The Raft id of its log.
     pub raft_id: u64,
-    /// Has it been taken into a group?
+    /// Whether it belongs to a group.
     pub is_in_group: bool,
-    /// Requests that wait there.
+    /// Requests queued there.
     pub queue_len: u32,
-    /// What its clock shows.
+    /// The time of its clock.
     pub time: Nanos,
 }
 
-/// What is to be sent.
+/// The output of the state machine.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// To switches.
+    /// Packets to switches.
     pub packets: Packets,
-    /// Messages, and to which replica.
+    /// Messages to replicas, by number.
     pub messages: Vec<(u8, Message)>,
 }
 
 impl Out {
-    /// Forget everything; memory is kept.
+    /// Removes everything; keeps the memory.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.messages.clear();
     }
 }
 
-/// What a replica knows of itself, for people.
+/// The state of a replica, for status displays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its number.
     pub replica: u8,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as this replica knows.
     pub leader: Option<u8>,
-    /// Raft's term.
+    /// The Raft term.
     pub term: u64,
-    /// The last entry applied.
+    /// The index of the last entry applied.
     pub applied: u64,
-    /// Replicas that vote.
+    /// The voting replicas.
     pub voters: Vec<u8>,
-    /// If it leads: the session that is served, and its switch.
+    /// If it leads: the active session and its switch.
     pub serving: Option<(u64, u8)>,
-    /// If it leads: who is sent reads.
+    /// If it leads: the replicas that get reads.
     pub readers: Vec<u8>,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: usize,
 }
 
 impl Status {
-    /// Does it lead?
+    /// Whether it leads.
     pub fn leads(&self) -> bool {
         self.leader == Some(self.replica)
     }
 }
 
-/// What a replica has done, in numbers.
+/// Event counters of a replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Counters {
-    /// Answered as the leader.
+    /// Reads answered as the leader.
     pub reads_leader: u64,
-    /// Answered as a follower.
+    /// Reads answered as a follower.
     pub reads_follower: u64,
-    /// Of these: entries had to be applied first.
+    /// Of these, reads for which entries had to be applied first.
     pub reads_advanced: u64,
-    /// It lacked the entry.
+    /// Reads refused because the replica lacks the entry.
     pub reads_refused: u64,
-    /// Taken as the leader.
+    /// Writes accepted as the leader.
     pub writes: u64,
-    /// Of an old session, or overtaken in their group.
+    /// Writes of an old session, or overtaken by a later write of their group.
     pub writes_dropped: u64,
-    /// Replies for no client, so that a group becomes stable.
+    /// Replies sent for no client, so that a group becomes stable.
     pub refreshes: u64,
-    /// Packets that are no good.
+    /// Invalid packets.
     pub bad_packets: u64,
 }
 
-/// See the module.
 pub struct Replica {
     config: Config,
     raft: RaftNode<Store>,
     lflair: Lflair,
     groups: Groups,
-    /// Writes that are proposed, by ticket.
+    /// Proposed writes, by ticket.
     pending: HashMap<u64, Answer>,
     ticket: u64,
-    /// Of the entry with which a session begins.
+    /// The ticket of the entry that begins a session.
     session_ticket: u64,
     announced: [Option<Announcement>; REPLICAS_MAX],
-    /// The last announcement, if it was of another log.
+    /// The last announcement, if it named another log.
     contradicted: [Option<Announcement>; REPLICAS_MAX],
     heard_at: [Option<Nanos>; REPLICAS_MAX],
     load: Load,
-    /// As of the last burst of events, while it leads.
+    /// As of the last burst of events; used only while this replica leads.
     peers: Peers,
     queue_len: u32,
     digests: Digests,
     majority: Majority,
     leases: Leases,
-    /// The last session in the log, applied or not.
+    /// The last session in the log, whether applied or not.
     last_session: LastSession,
     tick_at: Nanos,
     announce_at: Nanos,
@@ -186,14 +181,14 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica with an empty store, in no group yet. `random`: of this start.
+    /// Creates a replica with an empty store, in no group yet. `random` must be different at every start.
     pub fn new(config: Config, random: u64, now: Nanos) -> Result<Replica, RaftError> {
         let raft = RaftNode::in_memory(config.replica, random, config.tuning)?;
         Ok(Replica::with(config, raft, now))
     }
 
-    /// A replica that goes on with the log in `storage`, which is its own, or begins one there. What it acknowledges
-    /// is synced.
+    /// Opens a replica on the log in `storage`, which must be its own, or begins a new log there. Everything that it
+    /// acknowledges is synced first.
     pub fn open(
         config: Config,
         storage: Box<dyn Storage>,
@@ -245,7 +240,7 @@ impl Replica {
         }
     }
 
-    /// A packet has come from a switch.
+    /// Handles a packet from a switch.
     pub fn on_packet(&mut self, now: Nanos, switch: u8, packet: &[u8], out: &mut Out) {
         let Ok((header, key, data)) = wire::parse(packet) else {
             self.counters.bad_packets += 1;
@@ -266,13 +261,13 @@ impl Replica {
         }
     }
 
-    /// A message has come from another replica.
+    /// Handles a message from another replica.
     pub fn on_message(&mut self, now: Nanos, from: u8, message: Message) {
         let Some(heard_at) = self.heard_at.get_mut(usize::from(from)) else {
             return;
         };
         match message {
-            // Nobody speaks for another one's log.
+            // A replica sends Raft messages only for its own log.
             Message::Raft(raft) if node_of(raft.from) == from => {
                 *heard_at = Some(now);
                 raft.proposed().for_each(|p| self.last_session.note(p));
@@ -294,9 +289,9 @@ impl Replica {
         }
     }
 
-    /// What an earlier process of the replica has said may come late: another log than the one that it has announced, or
-    /// that is in the group, counts once it is said twice in a row. A voter that is alive is not removed for a message of
-    /// its predecessor.
+    /// A message from an earlier process of the replica may arrive late. So a log other than the one announced before,
+    /// or in the group, counts only after two announcements in a row. Otherwise a late message could remove a live
+    /// voter.
     fn note_announcement(&mut self, from: u8, announcement: Announcement) {
         let at = usize::from(from);
         let is_same = |id: u64| id == announcement.raft_id;
@@ -309,8 +304,8 @@ impl Replica {
         }
     }
 
-    /// A replica that this one has not heard of for long may have another log since, and vote with it. What it announces
-    /// from now on counts.
+    /// While this replica was not hearing from another one, that one may have started a new log that votes. Accept what
+    /// it announces from now on.
     fn forget_contradictions(&mut self) {
         for replica in 0..self.config.replicas {
             let at = usize::from(replica);
@@ -321,25 +316,26 @@ impl Replica {
         }
     }
 
-    /// How many requests wait here, for the weights.
+    /// Sets the number of requests queued here, for the weights.
     pub fn set_queue_len(&mut self, queue_len: u32) {
         self.queue_len = queue_len;
     }
 
-    /// Digest keys and data so: as all others of the cluster do, and before the first packet.
+    /// Sets how keys and data are hashed. Must match the rest of the cluster, and must be called before the first
+    /// packet.
     pub fn set_digests(&mut self, digests: Digests) {
         self.digests = digests;
     }
 
-    /// When [`Replica::tick`] has something to do.
+    /// When to call [`Replica::tick`] next.
     pub fn due(&self) -> Nanos {
         self.tick_at.min(self.announce_at).min(self.lflair.due())
     }
 
-    /// Time has passed.
+    /// Handles timers.
     pub fn tick(&mut self, now: Nanos, out: &mut Out) {
         if now >= self.tick_at {
-            // A host that was held up does not count what it has missed.
+            // A host that was stalled skips the ticks that it missed.
             self.tick_at = now + self.config.timing.tick_ns;
             self.raft.tick();
             let wanted = self.wanted();
@@ -356,10 +352,10 @@ impl Replica {
         }
     }
 
-    /// Do what the events since the last call lead to: send, apply, answer. An error is a defect.
+    /// Processes the events since the last call: sends, applies and answers. An error is a bug.
     pub fn advance(&mut self, now: Nanos, out: &mut Out) -> Result<(), RaftError> {
         self.found_group()?;
-        // What comes of it may be proposed at once, and so on.
+        // Applied entries may cause further proposals.
         loop {
             if self.config.reads == Reads::Majority {
                 self.ask_majority(now);
@@ -393,33 +389,31 @@ impl Replica {
         Ok(())
     }
 
-    /// Has [`Replica::advance`] a slice of a snapshot to write at once?
+    /// Whether [`Replica::advance`] should be called again immediately, to write the next slice of a snapshot.
     pub fn has_work(&self) -> bool {
         self.raft.has_work()
     }
 
-    /// The replicated state, as far as it is applied here.
+    /// The replicated state, up to the last entry applied here.
     pub fn store(&self) -> &Store {
         self.raft.state()
     }
 
-    /// The last entry applied here.
+    /// The index of the last entry applied here.
     pub fn applied(&self) -> u64 {
         self.raft.applied()
     }
 
-    /// Its log's id, those of the voters and those of the listeners.
+    /// The Raft ids of its own log, of the voters, and of the listeners.
     pub fn raft_ids(&self) -> (u64, Vec<u64>, Vec<u64>) {
         let (voters, learners) = self.raft.peers();
         (self.raft.id(), voters, learners)
     }
 
-    /// What it has done.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// What it knows of itself.
     pub fn status(&self, now: Nanos) -> Status {
         let numbers = |bitmap: u8| (0..8).filter(|n| bitmap >> n & 1 == 1).collect();
         let serving = self.lflair.serving();
@@ -459,7 +453,7 @@ impl Replica {
         out.messages.extend(self.others().map(announce));
     }
 
-    /// Begin the group, if this is the one to do so and all others are there and in none.
+    /// Founds the group if this is the founder, all others are up, and none is in a group.
     fn found_group(&mut self) -> Result<(), RaftError> {
         let is_new = |replica: u8| {
             let announced = self.announced[usize::from(replica)];
@@ -472,7 +466,7 @@ impl Replica {
         let (replica, tuning) = (self.config.replica, self.config.tuning);
         let nothing = RaftNode::in_memory(replica, self.raft.id(), tuning)?;
         let own = std::mem::replace(&mut self.raft, nothing);
-        // Not to be tried again, as a disk that is full later would be: its log is gone from here.
+        // Not retriable, unlike a full disk later: the log has been moved out.
         self.raft = own.found().map_err(|error| match error {
             RaftError::Storage(error) => RaftError::Journal(error.into()),
             error => error,
@@ -480,13 +474,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Raft ids of the logs that are to vote: of each replica the one that it announces.
+    /// Raft ids of the logs that should vote: for each replica, the one that it announces.
     fn wanted(&self) -> Vec<u64> {
         let others = self.others().filter_map(|replica| self.log_of(replica));
         others.chain([self.raft.id()]).collect()
     }
 
-    /// Of another replica: what it announces, or else the one that is in the group.
+    /// The log of another replica: the one it announces, or else the one in the group.
     fn log_of(&self, replica: u8) -> Option<u64> {
         let announced = self.announced[usize::from(replica)].map(|a| a.raft_id);
         announced.or_else(|| self.log_in_group(replica))
@@ -509,13 +503,13 @@ impl Replica {
         others.sum::<u8>() | 1 << self.config.replica
     }
 
-    /// What is known of the replicas of this set, if this one leads.
+    /// What is known of the replicas of this set, while this one leads.
     fn look_at_peers(&mut self, now: Nanos) -> Peers {
         let mut matched = [0; REPLICAS_MAX];
         for id in self.raft.all_peers() {
             let replica = usize::from(node_of(id));
             let announced = self.announced.get(replica).copied().flatten();
-            // A log that is gone holds nothing.
+            // A log that no longer exists holds nothing.
             if announced.is_none_or(|a| a.raft_id == id) && replica < REPLICAS_MAX {
                 matched[replica] = self.raft.matched(id).unwrap_or(0);
             }
@@ -554,7 +548,7 @@ impl Replica {
         self.raft.propose(self.ticket, entry).then_some(self.ticket)
     }
 
-    /// Do what lflair wants.
+    /// Executes lflair's actions.
     fn act(&mut self, out: &mut Out) {
         for action in std::mem::take(&mut self.actions) {
             match action {
@@ -617,7 +611,7 @@ impl Replica {
                 self.pending
                     .insert(ticket, Answer::to(header, switch, group)),
             ),
-            // It will never be applied: the group waits for its client to send it again.
+            // It will never be applied; the client will retransmit the write.
             None => self.groups.give_up(group),
         }
     }
@@ -633,14 +627,14 @@ impl Replica {
             }
             return;
         }
-        // Tickets of other leaders are theirs; what they have proposed is of an older term.
+        // Tickets are local to a leader; entries of other leaders have an older term.
         if Some(applied.term) != self.lflair.term() {
             return;
         }
         let Some(answer) = self.pending.remove(&applied.ticket) else {
             return;
         };
-        // Who lacks it when a read comes refuses that, and the leader reads.
+        // A replica that still lacks the entry when a read arrives refuses the read, and the leader answers it.
         let followers = peers.about_to_hold(applied.index);
         let (index, seq) = (applied.index, answer.seq);
         let (session, group) = (answer.session, answer.group);
@@ -655,7 +649,8 @@ impl Replica {
         }
     }
 
-    /// Is this a key of this set, and the one that the switch believes it is, and the data that the client sent?
+    /// Whether the key belongs to this set and matches `key_hash`, by which the switch routed the packet, and whether
+    /// the data is intact.
     fn is_whole(&self, header: &Header, key: &[u8], data: &[u8]) -> bool {
         let is_read = header.kind == Type::Read;
         let is_open = header.kind == Type::Write && header.has(flag::OPEN);

@@ -1,4 +1,4 @@
-//! A storage node on real packets: UDP to and from the switches, TCP between replicas. One thread.
+//! A replica on real sockets: UDP to and from the switches, TCP between replicas. One thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,50 +25,48 @@ use crate::peer_links::PeerLinks;
 use crate::replica::{self, Message, Out, Replica, Status};
 use crate::timing::{Timing, MS, TUNING};
 
-/// Packets handled before what they lead to is sent: a burst of writes is one message a follower.
+/// Packets handled before the results are sent: a burst of writes becomes one message per follower.
 const BATCH_PACKETS: usize = 64;
-/// Longest sleep.
+/// Maximum sleep.
 const IDLE_MAX: Duration = Duration::from_millis(100);
-/// Its log, in its directory.
+/// The subdirectory of its log.
 pub const LOG_DIR: &str = "raft";
-/// A process of this replica that was killed a moment ago may still hold the directory.
+/// A process of this replica that was just killed may still hold the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Why a storage node cannot run on.
+/// Why a replica cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// The configuration is that of another host.
+    /// The configuration is that of another kind of host.
     #[error("{0} is no replica; start it as what it is")]
     OtherPart(String),
     /// An address cannot be bound.
     #[error("cannot listen at {address}: {source}; is it an address of this host, and free?")]
     Address {
-        /// Of the configuration.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A socket that fails.
+    /// A socket error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Its directory.
+    /// An error with the data directory.
     #[error(transparent)]
     Directory(#[from] StateError),
-    /// Its log. It must not go on: somebody may rely on what it held.
+    /// A log error. The replica must stop, because others may rely on what the log held.
     #[error("the log in {dir}: {source}. If the disk is well again, remove that directory and start this replica anew: a majority of the others gives it all that was acknowledged")]
     Log {
-        /// Of the log.
+        /// The log's directory.
         dir: PathBuf,
-        /// What is wrong.
         source: RaftError,
     },
-    /// Raft.
+    /// A Raft error.
     #[error(transparent)]
     Raft(#[from] RaftError),
 }
 
-/// See the module.
 pub struct ReplicaNode {
     replica: Replica,
     socket: HostSocket,
@@ -79,16 +77,16 @@ pub struct ReplicaNode {
     out: Out,
     unsent: u64,
     strangers: u64,
-    /// How often its disk was full.
+    /// How many times its disk was full.
     disk_full: u64,
-    // Dropped last.
+    // Must be dropped last.
     _lock: Option<StateLock>,
 }
 
 impl ReplicaNode {
-    /// Listen for switches and peers. With `found`, which is given once ever and to one replica, it begins
-    /// the group when all others are there. With `keys` it hears only packets that carry a right tag; peers are
-    /// talked to over `transport`.
+    /// Opens the sockets for switches and peers. `found` must be set only once ever and at one replica, which founds
+    /// the group when all others are up. With `keys`, packets without a valid tag are dropped. Messages between
+    /// replicas use `transport`.
     pub fn open(
         config: &Config,
         found: bool,
@@ -125,7 +123,7 @@ impl ReplicaNode {
             groups: cluster.groups as usize,
             founder: found,
             reads: cluster.reads,
-            // Who weighs the load spares a busy leader, too.
+            // Load awareness includes sparing a busy leader.
             leader_avoidance: cluster.balance != Balance::Random,
             load_awareness: cluster.balance == Balance::Load,
             timing,
@@ -158,8 +156,8 @@ impl ReplicaNode {
         })
     }
 
-    /// Handles packets that have arrived and runs timers that are due. True: call it again at once, because there may be more
-    /// packets or a snapshot is being written.
+    /// Handles packets that have arrived and runs timers that are due. Returns true if it should be called again at
+    /// once, because there may be more packets or a snapshot is being written.
     pub fn poll(&mut self) -> Result<bool, ReplicaError> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut packets = 0;
@@ -179,7 +177,7 @@ impl ReplicaNode {
             self.replica
                 .on_packet(boot_time_ns(), switch as u8, packet, &mut self.out);
         }
-        // As long as a burst is full, others wait behind it.
+        // While bursts are full, more packets are waiting behind them.
         self.replica.set_queue_len(packets as u32);
         while let Some((from, message)) = self.links.receive() {
             self.replica.on_message(boot_time_ns(), from, message);
@@ -196,7 +194,7 @@ impl ReplicaNode {
         Ok(packets == BATCH_PACKETS || self.replica.has_work())
     }
 
-    /// Nothing is acknowledged until there is room again; the next turn tries. Another replica leads meanwhile.
+    /// Nothing is acknowledged until there is space again; the next call retries. Meanwhile another replica leads.
     fn note_full_disk(&mut self, error: &StorageError) {
         if self.disk_full == 0 {
             tracing::warn!("{error}");
@@ -204,7 +202,7 @@ impl ReplicaNode {
         self.disk_full += 1;
     }
 
-    /// Other keys from now on. Without keys at the start there are none.
+    /// Replaces the keys. Has no effect if there were none at start.
     pub fn set_keys(&mut self, keys: Keys) {
         self.gate.set_keys(keys);
     }
@@ -222,23 +220,22 @@ impl ReplicaNode {
         self.out.clear();
     }
 
-    /// For polling.
+    /// The sockets, for `poll(2)`.
     pub fn fds(&self) -> [RawFd; 2] {
         [self.socket.fd(), self.links.fd()]
     }
 
-    /// Longest sleep.
+    /// Maximum sleep before the next [`ReplicaNode::poll`].
     pub fn poll_timeout(&self) -> Duration {
         let due_ns = self.replica.due().saturating_sub(boot_time_ns());
         Duration::from_nanos(due_ns).min(IDLE_MAX)
     }
 
-    /// What it knows of itself.
     pub fn status(&self) -> Status {
         self.replica.status(boot_time_ns())
     }
 
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let c = self.replica.counters();
         let mut counters = BTreeMap::from([
@@ -260,7 +257,7 @@ impl ReplicaNode {
     }
 }
 
-/// The directory, which another process of this replica may be about to leave.
+/// Locks the directory. Waits for a process of this replica that may be exiting.
 fn take_lock(dir: &Path) -> Result<StateLock, StateError> {
     let begun = Instant::now();
     loop {

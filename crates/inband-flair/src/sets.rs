@@ -1,4 +1,4 @@
-//! Keys over several replica sets, and a client of all of them.
+//! Partitioning of keys over replica sets, and a client of all sets.
 
 use crate::dataplane::wire;
 
@@ -7,21 +7,22 @@ use crate::digests::Digests;
 use crate::limits::SETS_MAX;
 use crate::timing::Nanos;
 
-/// The replica set of a key, of so many. By the lowest 32 bits of the key's xxh3: groups go by the highest of
-/// the hash, so each set has keys of all groups. The cluster's key plays no part, so data on disk stay where they are.
+/// The replica set of a key, out of `sets`. Uses the lowest 32 bits of the key's xxh3; groups use the highest bits of
+/// the hash, so each set has keys of all groups. The cluster's key is not used, so a key change moves no data between
+/// sets.
 pub fn set_of(key: &[u8], sets: u16) -> u16 {
     let low = wire::key_hash(key) & u64::from(u32::MAX);
     ((low * u64::from(sets)) >> 32) as u16
 }
 
-/// A client of each set. Sessions are a set's own; nothing is atomic over several.
+/// A client for each set. Each has its own session; nothing is atomic across sets.
 #[derive(Debug)]
 pub struct Clients {
     sets: Vec<Client>,
 }
 
 impl Clients {
-    /// Clients of sets 0 to `sets` - 1, each as `config` says.
+    /// Clients of sets 0 to `sets` - 1, with the settings of `config`.
     pub fn new(config: Config, sets: usize) -> Clients {
         assert!((1..=SETS_MAX).contains(&sets), "{sets} replica sets");
         let of = |set| Client::new(Config { set, ..config });
@@ -37,13 +38,13 @@ impl Clients {
             .for_each(|client| client.set_digests(digests));
     }
 
-    /// Begin a request at the set of its key. See [`Client::submit`].
+    /// Submits a request to the set of its key. See [`Client::submit`].
     pub fn submit(&mut self, now: Nanos, op: Op, out: &mut Out) -> Result<Ticket, SubmitError> {
         let set = set_of(op.key(), self.sets.len() as u16);
         self.sets[usize::from(set)].submit(now, op, out)
     }
 
-    /// A packet has come from a switch.
+    /// Handles a packet from a switch.
     pub fn on_packet(&mut self, now: Nanos, packet: &[u8], out: &mut Out) {
         let Ok((header, key, data)) = wire::parse(packet) else {
             return;
@@ -53,24 +54,24 @@ impl Clients {
         }
     }
 
-    /// When [`Clients::tick`] has something to do.
+    /// When to call [`Clients::tick`] next.
     pub fn due(&self) -> Option<Nanos> {
         self.sets.iter().filter_map(Client::due).min()
     }
 
-    /// Time has passed.
+    /// Handles timeouts.
     pub fn tick(&mut self, now: Nanos, out: &mut Out) {
         self.sets
             .iter_mut()
             .for_each(|client| client.tick(now, out));
     }
 
-    /// Requests that have not ended.
+    /// The number of requests in flight.
     pub fn under_way(&self) -> usize {
         self.sets.iter().map(Client::under_way).sum()
     }
 
-    /// Requests that were sent again, as often as they were.
+    /// The number of retransmissions.
     pub fn repeated(&self) -> u64 {
         self.sets.iter().map(Client::repeated).sum()
     }

@@ -1,5 +1,5 @@
-//! The replicated state: keys, clients' sessions, the last session of FLAIR. In memory, and pure: every
-//! replica applies the same entries and comes to the same state.
+//! The replicated state machine: keys, client sessions, and the last FLAIR session. It is in memory and deterministic:
+//! replicas that apply the same entries have the same state.
 
 mod frozen;
 mod keys;
@@ -15,65 +15,62 @@ use crate::entry::{Entry, Op};
 use frozen::{FrozenStore, Part};
 use keys::Keys;
 
-/// What came of an entry.
+/// The result of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// A session of FLAIR has begun.
+    /// A FLAIR session has begun.
     Session,
-    /// A client's session was opened.
+    /// A client session was opened.
     Opened,
-    /// Done now, or before.
+    /// The write was applied, now or before.
     Written,
-    /// A delete, done now or before: there was no such key.
+    /// A delete was applied, now or before; the key did not exist.
     Missing,
-    /// The client's session is unknown: nothing was done, and never will be.
+    /// The client session is unknown: the write had no effect and never will.
     Refused,
 }
 
-/// See the module.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Store {
     keys: Keys,
     clients: SessionTable,
-    /// By client: its deletes that found no key. One that is asked for again is told the same.
+    /// For each client, its deletes that found no key, so that a retransmission gets the same answer.
     missing: BTreeMap<u64, BTreeSet<u64>>,
     session: Session,
     changes: u64,
 }
 
-/// The last session of FLAIR.
+/// The last FLAIR session.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Its id; 0: there has been none.
+    /// Its id; 0 if there has been none.
     pub id: u64,
-    /// The switch that it was bound to.
+    /// The switch that it is bound to.
     pub switch: u8,
-    /// The longest time that any session so far could live without a heartbeat.
+    /// The longest time that any session so far can stay active without a heartbeat.
     pub step_down_max_ns: u64,
 }
 
 impl Store {
-    /// The data of a key.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.keys.get(key)
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// No keys?
     pub fn is_empty(&self) -> bool {
         self.keys.len() == 0
     }
 
-    /// The last session of FLAIR.
+    /// The last FLAIR session.
     pub fn session(&self) -> Session {
         self.session
     }
 
-    /// Puts and deletes that were applied, repetitions not counted.
+    /// Puts and deletes applied, not counting duplicates.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -110,7 +107,7 @@ impl Store {
         Done::Written
     }
 
-    /// What came of a write when it was done.
+    /// The result of a write that was applied before.
     fn done_before(&self, entry: &Entry<'_>) -> Done {
         let missing = self.missing.get(&entry.client_id);
         match missing.is_some_and(|missing| missing.contains(&entry.client_seq)) {
@@ -119,7 +116,7 @@ impl Store {
         }
     }
 
-    /// What the client has an answer to, it does not ask for again.
+    /// Forgets results that the client has received: it will not ask for them again.
     fn forget_answered(&mut self, entry: &Entry<'_>) {
         if let Some(missing) = self.missing.get_mut(&entry.client_id) {
             *missing = missing.split_off(&entry.client_low);
@@ -221,7 +218,7 @@ mod tests {
         let mut store = restored(&written(&store, 1)).expect("it was written");
         assert_eq!(apply(&mut store, 9, (5, 1, 1), delete), Done::Missing);
         assert_eq!(apply(&mut store, 10, (5, 3, 1), delete), Done::Written);
-        // What was answered is not kept; nor is what belongs to nobody.
+        // Results that were received are dropped, and so are those of unknown clients.
         assert_eq!(store.missing[&5].len(), 1);
         apply(&mut store, 11, (5, 4, 4), put);
         assert!(store.missing.is_empty());

@@ -1,4 +1,4 @@
-//! A FLAIR switch on real packets: in this process, or its programs in the kernel.
+//! A FLAIR switch on real packets: the role in this process, or its program in the kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,19 +24,19 @@ use rand::{Rng, SeedableRng};
 use crate::clock::boot_time_ns;
 use crate::config::{Config, Part};
 
-/// Packets handled before others get a turn.
+/// Packets handled per [`SwitchNode::poll`].
 const BATCH_PACKETS: usize = 64;
-/// Longest sleep: it has nothing to do unless packets come.
+/// Maximum sleep; there is nothing to do unless packets arrive.
 const IDLE_MAX: Duration = Duration::from_millis(100);
-/// Between two looks at the kernel's neighbours, once all replicas are among them.
+/// Interval of neighbour refreshes once all replicas are resolved.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// The same before that.
+/// Interval until then.
 const RESOLVE_NS: u64 = 2_000_000;
 
 /// Why a switch cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The configuration is that of another host.
+    /// The configuration is that of another kind of host.
     #[error("{0} is no switch; start it as what it is")]
     OtherPart(String),
     /// Its address cannot be bound.
@@ -44,18 +44,18 @@ pub enum SwitchError {
         "cannot receive packets at {address}: {source}; is it an address of this host, and free?"
     )]
     Address {
-        /// Of the configuration.
+        /// The configured address.
         address: SocketAddrV4,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Its socket fails.
+    /// A socket error.
     #[error("cannot receive packets: {0}")]
     Socket(io::Error),
-    /// The programs cannot be loaded.
+    /// The program cannot be loaded.
     #[error(transparent)]
     Xdp(#[from] XdpError),
-    /// The configuration lacks what the kernel needs to know.
+    /// The configuration lacks an interface.
     #[error("host.interface is missing: dataplane {0} attaches to an interface")]
     NoInterface(Dataplane),
 }
@@ -64,31 +64,30 @@ pub enum SwitchError {
 enum Backend {
     /// In this process.
     Soft(FlairSwitch),
-    /// In the kernel; here only what it could not address comes up.
+    /// In the kernel. The process receives only packets that the program could not address.
     Kernel(Box<FlairXdp>),
 }
 
-/// See the module.
 pub struct SwitchNode {
     socket: HostSocket,
-    /// Between the socket and the role in this process; one in the kernel has its own.
+    /// Used only if the role runs in this process; the program in the kernel checks tags itself.
     gate: Gate,
     backend: Backend,
     dataplane: Dataplane,
     node: u8,
-    /// Of each set, by their numbers.
+    /// Indexed by set and number.
     replicas: Vec<Vec<SocketAddrV4>>,
     geometry: FlairGeometry,
-    /// For choosing among replicas; nothing rests on it.
+    /// Chooses replicas; not security-relevant.
     random: SmallRng,
     lost: u64,
-    /// When the kernel's neighbours are asked for the next time.
+    /// When to refresh the kernel's neighbours next.
     refresh_at_ns: u64,
 }
 
 impl SwitchNode {
-    /// Bind the switch's address, and attach its program if it is to run in the kernel; it knows nothing yet.
-    /// With `keys` it hears only packets that carry a right tag.
+    /// Binds the switch's address and attaches its program if it runs in the kernel. The switch starts without any
+    /// session. With `keys`, packets without a valid tag are dropped.
     pub fn open(config: &Config, keys: Option<&KeyFile>) -> Result<SwitchNode, SwitchError> {
         let Some(Part::Switch(number)) = config.part() else {
             return Err(SwitchError::OtherPart(config.host.name.clone()));
@@ -101,7 +100,7 @@ impl SwitchNode {
             sets: config.cluster.sets(),
             groups: config.cluster.groups as usize,
         };
-        // 0 is what those say who do not know it yet.
+        // 0 means "unknown" in packets.
         let incarnation = rand::random::<u64>().max(1);
         let node = Part::Switch(number).node();
         let cluster = &config.cluster;
@@ -126,7 +125,7 @@ impl SwitchNode {
         });
         let choice = backend::resolve(host.dataplane, place.as_ref(), |mode, trial| {
             let interface = host.interface.as_deref().unwrap_or_default();
-            // What was asked for by name is loaded below.
+            // A data plane chosen by name is loaded below, without a trial.
             match host.dataplane {
                 Dataplane::Auto => FlairXdp::load(spec(mode, interface, trial)).map(drop),
                 _ => Ok(()),
@@ -164,7 +163,7 @@ impl SwitchNode {
         })
     }
 
-    /// Handle what has come. True: there may be more.
+    /// Handles packets that have arrived. Returns whether there may be more.
     pub fn poll(&mut self) -> Result<bool, SwitchError> {
         self.refresh_neighbours()?;
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
@@ -181,7 +180,7 @@ impl SwitchNode {
         Ok(true)
     }
 
-    /// Neighbours of a switch in the kernel are asked for until all are known, and now and then after that.
+    /// Refreshes the kernel's neighbours: often until all are resolved, and periodically after that.
     fn refresh_neighbours(&mut self) -> Result<(), SwitchError> {
         let now_ns = boot_time_ns();
         if let Backend::Kernel(xdp) = &mut self.backend {
@@ -207,7 +206,8 @@ impl SwitchNode {
         let packet = buffer.first_chunk_mut().expect("it is longer");
         let (to, len_bytes) = match &self.backend {
             Backend::Soft(switch) => {
-                // The time after it has come: one before would judge a reply that comes after the session's end.
+                // Read the clock after the packet was received. An earlier time could accept a reply that arrived after
+                // the session's end.
                 let now_ns = boot_time_ns();
                 let (verdict, _, len_bytes) =
                     switch.handle(packet, len_bytes, from, now_ns, random);
@@ -222,7 +222,7 @@ impl SwitchNode {
         }
     }
 
-    /// Other keys from now on. Without keys at the start there are none.
+    /// Replaces the keys. Has no effect if there were none at start.
     pub fn set_keys(&mut self, keys: Keys) -> Result<(), SwitchError> {
         self.gate.set_keys(keys);
         if let Backend::Kernel(xdp) = &mut self.backend {
@@ -231,12 +231,12 @@ impl SwitchNode {
         Ok(())
     }
 
-    /// For polling.
+    /// The socket, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.socket.fd()
     }
 
-    /// Longest sleep.
+    /// Maximum sleep before the next [`SwitchNode::poll`].
     pub fn poll_timeout(&self) -> Duration {
         match &self.backend {
             Backend::Soft(_) => IDLE_MAX,
@@ -247,23 +247,22 @@ impl SwitchNode {
         }
     }
 
-    /// Where the role runs.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane
     }
 
-    /// How many replica sets there are.
+    /// The number of replica sets.
     pub fn sets(&self) -> usize {
         self.geometry.sets
     }
 
-    /// The session of a set, and whether it serves now.
+    /// The session of a set, and whether it is active now.
     pub fn session(&self, set: usize) -> (SessionView, bool) {
         let session = self.registers().sessions.session(set).unwrap_or_default();
         (session, session.is_active(boot_time_ns()))
     }
 
-    /// Key groups of a set that are being written.
+    /// The number of unstable key groups of a set, that is, groups with a write in flight.
     pub fn unstable_groups(&self, set: usize) -> u64 {
         let (session, _) = self.session(set);
         let first = set * self.geometry.groups;
@@ -282,11 +281,11 @@ impl SwitchNode {
         }
     }
 
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = match &self.backend {
             Backend::Soft(switch) => switch.counters(),
-            // Maps of a program that is loaded can be read; if not, status says nothing of it.
+            // The maps of a loaded program should always be readable; if not, report no counters.
             Backend::Kernel(xdp) => xdp.counters().unwrap_or_default(),
         };
         counters.insert("flair_packets_unsent", self.lost);
@@ -297,7 +296,7 @@ impl SwitchNode {
     }
 }
 
-/// Where a verdict sends the packet that came `from` somewhere.
+/// The destination of a packet that came from `from`.
 fn address_of(
     verdict: Verdict,
     from: SocketAddrV4,

@@ -1,5 +1,4 @@
-//! Times of the host side, in one place. Nanoseconds of a monotonic clock; in the simulator,
-//! simulated ones.
+//! All times of the host side, in nanoseconds of a monotonic clock or of the simulator's clock.
 
 use inband_host::config::Durability;
 use inband_raft::Tuning;
@@ -7,17 +6,17 @@ use serde::Serialize;
 
 use crate::limits::CLOCK_DRIFT_PPM_MAX;
 
-/// Nanoseconds.
+/// A time or duration in nanoseconds.
 pub type Nanos = u64;
 
-/// Nanoseconds of a millisecond.
+/// One millisecond.
 pub const MS: Nanos = 1_000_000;
 
-/// `heartbeat_ms`, unless the user says otherwise.
+/// The default of `heartbeat_ms`.
 pub const HEARTBEAT_MS: u64 = 10;
-/// `step_down_ms`, unless the user says otherwise: three heartbeats may be lost, and a host may pause for a while.
+/// The default of `step_down_ms`: tolerates three lost heartbeats and a short stall of the host.
 pub const STEP_DOWN_MS: u64 = 50;
-/// The same with `durability = "sync"`: a leader's disk may take its time.
+/// The default with `durability = "sync"`: a leader's disk may be slow.
 pub const STEP_DOWN_SYNC_MS: u64 = 250;
 
 /// The default of `step_down_ms`.
@@ -28,34 +27,34 @@ pub fn default_step_down_ms(durability: Durability) -> u64 {
     }
 }
 
-/// The times that drive a replica. All replicas of a set have the same.
+/// The times that drive a replica. They must be the same for all replicas of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timing {
-    /// A tick of Raft.
+    /// The interval of Raft ticks.
     pub tick_ns: Nanos,
-    /// Between two heartbeats to a switch.
+    /// The interval of heartbeats to a switch.
     pub heartbeat_ns: Nanos,
-    /// A switch without a heartbeat for this long serves nobody.
+    /// A switch stops serving this long after the last heartbeat.
     pub step_down_ns: Nanos,
-    /// A switch that has not answered for this long is given up for another one.
+    /// A leader replaces a switch that has not answered for this long.
     pub switch_silent_ns: Nanos,
-    /// A follower that was not heard of for this long is sent no reads.
+    /// A follower that was not heard from for this long gets no reads.
     pub follower_silent_ns: Nanos,
-    /// How long a new session waits for replicas that have not yet got its first entry.
+    /// How long a new session waits for replicas that lack its first entry.
     pub followers_wait_ns: Nanos,
-    /// A write that has not come for this long after its number was seen never will.
+    /// A write that has not arrived this long after its number was seen is given up.
     pub refresh_after_ns: Nanos,
-    /// Between two announcements of a replica to the others.
+    /// The interval of a replica's announcements.
     pub announce_ns: Nanos,
-    /// Between two settings of the replicas' weights.
+    /// The interval of weight updates.
     pub weights_ns: Nanos,
-    /// A follower's lease of reads lasts so long after the time that the follower told.
+    /// Validity of a follower's read lease, from the time that the follower sent.
     pub lease_ns: Nanos,
-    /// A question whether this replica leads, which reads wait for, is asked again after this.
+    /// Timeout after which a question for confirmation of leadership is repeated.
     pub ask_again_ns: Nanos,
 }
 
-/// By a clock that may be faster than the other, at least as long.
+/// The duration to wait so that `ns` have passed on another clock, which may be slower by the maximum drift.
 pub(crate) fn with_drift(ns: Nanos) -> Nanos {
     ns + ns * CLOCK_DRIFT_PPM_MAX / (1_000_000 - CLOCK_DRIFT_PPM_MAX) + 1
 }
@@ -78,15 +77,15 @@ impl Default for Timing {
     }
 }
 
-/// Raft's own times, in ticks: a leader that is dead is replaced after 100 to 200 ms.
+/// Raft's timing, in ticks. A dead leader is replaced after 100 to 200 ms.
 pub const TUNING: Tuning = Tuning {
     heartbeat_ticks: 2,
     election_ticks: 10,
     append_bytes_max: 256 << 10,
-    // The next entries leave when a follower has answered the last ones: the busier it is, the more in one message.
+    // The next entries are sent when the follower has answered the last ones, so a busy follower gets larger batches.
     appends_max: 1,
     batch_appends: true,
-    // A follower applies what a read needs when the read comes, and the rest with the next entries.
+    // A follower applies the entries that a read needs when the read arrives, and the rest with the next entries.
     quiet_commits: true,
     caught_up_entries: 256,
     compact_entries: 16_384,
@@ -95,16 +94,15 @@ pub const TUNING: Tuning = Tuning {
     snapshot_wait_ticks: 200,
 };
 
-/// Times of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClientTiming {
-    /// A request is sent again after this; doubles up to `retry_max_ns`.
+    /// Initial retransmission timeout; doubles up to `retry_max_ns`.
     pub retry_ns: Nanos,
-    /// Longest time between two repetitions.
+    /// Maximum retransmission timeout.
     pub retry_max_ns: Nanos,
-    /// After a NACK of every switch, the time until the next is asked.
+    /// Pause after all switches have answered NACK.
     pub nack_ns: Nanos,
-    /// A request ends after this, whatever its outcome.
+    /// Every request ends after this time, whatever its outcome.
     pub deadline_ns: Nanos,
 }
 

@@ -1,5 +1,5 @@
-//! Replicas with logs on simulated disks: the power of all fails again and again, in the middle of writes, and
-//! what was acknowledged is there.
+//! Replicas with logs on simulated disks. All lose power repeatedly in the middle of writes; acknowledged writes must
+//! survive.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -23,10 +23,10 @@ const GEOMETRY: FlairGeometry = FlairGeometry {
     groups: 16,
 };
 const STEP_NS: u64 = MS;
-/// Short logs, so that they are rewritten often.
+/// Short logs, so that they are compacted often.
 const SHORT: Tuning = Tuning {
     compact_entries: 24,
-    // Each by many slices, and power is cut between any two of them.
+    // Many slices per compaction, so that power is cut between any two of them.
     slice_bytes: 16,
     keep_entries: 8,
     ..TUNING
@@ -47,13 +47,13 @@ struct World {
     now: u64,
     random: SmallRng,
     disks: Vec<SimulatedDisk>,
-    /// `None`: its disk failed.
+    /// `None` after its disk failed.
     replicas: Vec<Option<Replica>>,
     switch: FlairSwitch,
     client: Client,
     writes: BTreeMap<Ticket, Write>,
     reads: BTreeMap<Ticket, u64>,
-    /// Of each key the last value acknowledged, and those that may have come after it.
+    /// For each key, the last acknowledged value, and the values that may have overwritten it.
     acknowledged: BTreeMap<u64, u64>,
     possible: BTreeMap<u64, Vec<u64>>,
     value: u64,
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// All hosts begin; the switch knows nothing.
+    /// Starts all hosts; the switch starts without a session.
     fn start(&mut self) {
         self.switch = FlairSwitch::new(101, GEOMETRY, self.random.random());
         self.replicas.clear();
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// Each disk loses its power during one of its next operations.
+    /// Makes each disk lose power during one of its next operations.
     fn arm(&mut self) {
         for disk in &self.disks {
             let soon = self.random.random_range(1..600);
@@ -174,7 +174,7 @@ impl World {
         let mut out = replica::Out::default();
         act(replica, self.now, &mut out);
         if replica.advance(self.now, &mut out).is_err() {
-            // What it would have sent rests on nothing.
+            // Discard the output: it was not durable.
             self.replicas[number] = None;
             return;
         }
@@ -246,7 +246,7 @@ impl World {
         );
     }
 
-    /// One write of each key at a time, and reads of those that are not being written.
+    /// Submits one operation at a time per key: a write or a read.
     fn submit(&mut self) {
         let key = self.random.random_range(0..KEYS);
         let is_used =
@@ -279,7 +279,7 @@ impl World {
         }
     }
 
-    /// Every key is read after everything has ended.
+    /// Reads every key after all operations have ended.
     fn check_all(&mut self) {
         while !(self.writes.is_empty() && self.reads.is_empty()) {
             self.step();

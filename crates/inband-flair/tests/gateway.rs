@@ -1,5 +1,5 @@
-//! The gateway's clients, driven to their bounds, with nobody behind them: operations wait, the gateway's own
-//! answers come. A bystander is served all the while.
+//! The gateway's clients at their limits. No replica answers, so operations wait, and only the gateway's own answers
+//! arrive. A well-behaved client must be served throughout.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -22,12 +22,12 @@ use inband_resp::timeouts::ClientTimeouts;
 const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Nothing more is to come after this; longer than a write takes to be sent again.
+/// After this time without a packet, none is coming; longer than the retransmission timeout of a write.
 const QUIET: Duration = Duration::from_millis(300);
-/// The session that the gateway is given.
+/// The session that the tests give to the gateway.
 const SESSION: u64 = 7;
 
-/// An operation as it comes to the switch.
+/// An operation as the switch receives it.
 #[derive(Debug, Clone)]
 struct Operation {
     header: Header,
@@ -41,7 +41,7 @@ struct Served {
     counters: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Packets go there, and nothing comes back but what a test sends.
+    /// Receives the gateway's packets and answers only what a test sends.
     switch: UdpSocket,
 }
 
@@ -122,8 +122,8 @@ impl Served {
         stream
     }
 
-    /// The next write that comes to the switch, repetitions of those in `known` aside; `None`: none for a while. A
-    /// question for a session is answered.
+    /// The next write that the switch receives, ignoring retransmissions of those in `known`; `None` if none arrives
+    /// for a while. Answers requests for a session.
     fn next_write(&self, known: &[Operation]) -> Option<Operation> {
         let mut buffer = [0; 2048];
         self.switch.set_read_timeout(Some(QUIET)).expect("set");
@@ -217,7 +217,7 @@ fn call(stream: &mut TcpStream, parts: &[&str]) -> String {
     line(stream)
 }
 
-/// Read until it is hung up on.
+/// Reads until the connection is closed.
 fn wait_for_end(mut stream: TcpStream) {
     let mut sink = [0; 4096];
     while matches!(stream.read(&mut sink), Ok(len) if len > 0) {}
@@ -287,7 +287,7 @@ fn who_reads_no_answers_is_hung_up_on() {
     let mut bystander = served.connect();
     let mut greedy = served.connect();
     let echo = request(&["ECHO", &"x".repeat(1 << 20)]);
-    // More than the sockets' buffers take.
+    // More than the sockets' buffers hold.
     while served.count("gateway_closed_unread") == 0 {
         if greedy.write_all(&echo).is_err() {
             break;
@@ -308,7 +308,7 @@ fn memory_of_all_clients_is_bounded_and_who_holds_most_goes() {
     });
     let mut bystander = served.connect();
     let mut others: Vec<_> = (0..16).map(|_| served.connect()).collect();
-    // Nobody answers them, so they wait.
+    // No replica answers, so these wait.
     let set = request(&["SET", "a key", &"x".repeat(1000)]).repeat(600);
     for other in &mut others {
         let _ = other.write_all(&set);
@@ -326,7 +326,7 @@ fn requests_of_one_client_that_wait_are_bounded() {
     let mut one = served.connect();
     one.set_write_timeout(Some(SHORT)).expect("set");
     let set = request(&["SET", "a key", &"x".repeat(1000)]).repeat(1000);
-    // Until the socket is full: what it is not read from is not held.
+    // Until the socket is full: unread input uses no memory of the gateway.
     while one.write_all(&set).is_ok() {}
     assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
     let held = served.count("gateway_clients_memory_bytes");
@@ -392,7 +392,7 @@ fn without_the_password_nobody_is_served() {
         call(&mut other, &["HELLO", "2", "AUTH", "default", "secret"]),
         "*4"
     );
-    // Before the password nobody may send much, or wait for long.
+    // Before authentication, a client may neither send much nor wait long.
     let mut long = served.connect();
     long.write_all(b"*2\r\n$4\r\nAUTH\r\n$20000\r\n")
         .expect("sends");
@@ -412,7 +412,7 @@ fn a_write_that_was_given_up_is_not_done_after_what_comes_later() {
     let lost = served.expect_write(&[], "first");
     let lost = [lost];
     assert!(served.next_write(&lost).is_none());
-    // It gives up, and comes again; another client writes the same key, and one another.
+    // The client gives up and reconnects. Another client writes the same key, and a third a different key.
     drop(first);
     let mut again = served.connect();
     let mut other = served.connect();
@@ -455,7 +455,7 @@ fn pipelined_commands_take_effect_in_their_order() {
         assert!(next.is_none(), "before {data:?} has ended: {next:?}");
         served.answer(&write, Type::WriteReply);
     }
-    // Reads at the same time, and then what was to come after them.
+    // Concurrent reads, and then the operations that waited for them.
     let mut reads = Vec::new();
     for key in ["c", "d"] {
         let read = served

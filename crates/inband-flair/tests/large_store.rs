@@ -1,6 +1,7 @@
-//! A replica has one thread, and a switch gives a leader up that is silent for 40 ms. So a large store is written in
-//! slices, to the journal and to other replicas, and no call does more than one. Counted, not timed: bytes with each call.
-//! `--ignored --nocapture` does the same with a larger store on a real disk, and says how long the longest calls took.
+//! A replica has one thread, and a switch abandons a leader that is silent for 40 ms. So a large store is written in
+//! slices, to the journal and to other replicas, and no call writes more than one. The test counts bytes per call
+//! instead of measuring time. With `--ignored --nocapture` it uses a larger store on a real disk and prints how long
+//! the longest calls took.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +13,12 @@ use inband_storage::{Disk, SimulatedDisk, Storage};
 use nix::time::{clock_gettime, ClockId};
 
 const DATA_BYTES: usize = 1024;
-/// The longest record may follow a slice that is nearly full, and all have names and numbers.
+/// The longest record may follow an almost full slice, and each record has a name and a number.
 const SLICE_BYTES_MAX: usize = TUNING.slice_bytes + (4 << 10);
 /// Writes between two calls.
 const BURST: u64 = 16;
 
-/// Calls of one kind: how long they took, and their share of that on a CPU.
+/// Duration of calls of one kind: elapsed time and CPU time.
 #[derive(Default)]
 struct Times(Vec<(Duration, Duration)>);
 
@@ -42,7 +43,7 @@ impl Times {
     }
 }
 
-/// Replicas of which the first leads.
+/// Replicas; the first one leads.
 struct Group {
     nodes: Vec<RaftNode<Store>>,
     written: u64,
@@ -80,7 +81,7 @@ impl Group {
         &mut self.nodes[0]
     }
 
-    /// Write a burst of keys, of so many in all.
+    /// Writes a burst of keys, out of `keys` in total.
     fn propose(&mut self, burst: u64, keys: u64) {
         for _ in 0..burst {
             self.written += 1;
@@ -106,7 +107,7 @@ fn len_bytes(message: &RaftMessage) -> usize {
     postcard::to_stdvec(message).expect("it is written").len()
 }
 
-/// A replica without a log is sent everything, while clients write.
+/// A replica without a log is sent the whole store while clients write.
 fn is_sent_in_slices(keys: u64, storage: Option<Box<dyn Storage>>) {
     let mut group = Group::new(None);
     group.fill(keys);
@@ -178,7 +179,7 @@ fn a_large_store_is_written_to_the_journal_in_slices() {
     let disk = SimulatedDisk::new();
     let mut group = Group::new(Some(Box::new(disk.clone())));
     group.fill(KEYS);
-    // Each entry is written once, with the head of its block, and beside it one slice.
+    // Each entry is written once, with its block header, plus one slice.
     let burst_bytes = (BURST as usize) * (DATA_BYTES + 256);
     let (mut slices, before) = (0, group.written);
     while group.written < before + 3 * KEYS {
@@ -186,7 +187,7 @@ fn a_large_store_is_written_to_the_journal_in_slices() {
         let start = disk.bytes_written();
         group.leader().advance().expect("it goes on");
         let written = (disk.bytes_written() - start) as usize;
-        let slack = 256 << 10; // of a file that is made longer
+        let slack = 256 << 10; // for the file growing
         assert!(
             written < SLICE_BYTES_MAX + burst_bytes + slack,
             "{written} bytes with one call"

@@ -1,4 +1,4 @@
-//! What the FLAIR switch costs: a packet routed by it, against the same packet forwarded unread.
+//! The cost of the FLAIR switch: routing a packet, compared with forwarding the same packet without parsing it.
 
 use std::net::SocketAddrV4;
 use std::os::fd::AsRawFd;
@@ -19,25 +19,25 @@ const KEY: &[u8; 24] = b"a key of two dozen bytes";
 const VALUE_LEN_BYTES: usize = 1024;
 const SESSION: u64 = 5;
 const REPLICAS: usize = 3;
-/// What a program returns that has sent a packet back out.
+/// The XDP return code for sending a packet back out.
 const XDP_TX: u32 = 3;
-/// By all replicas.
+/// Bitmap of all replicas.
 const HELD: u8 = (1 << REPLICAS) - 1;
 
-/// What a packet takes in the switch.
+/// The cost of one kind of packet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlairCost {
     /// "read" (of a stable group, by any replica), "read of an unstable group" or "write".
     pub packet: &'static str,
-    /// Packets carry tags: checked first, made again last.
+    /// Whether packets carry tags, so that the switch verifies one and writes one.
     pub authenticated: bool,
-    /// Routed by the switch, in ns a packet, without the test's own work.
+    /// Time to route a packet in ns, without the overhead of the test.
     pub ns: f64,
-    /// Forwarded unread to one neighbour, in ns a packet, in the same run.
+    /// Time to forward the same packet unparsed to one neighbour, in ns, in the same run.
     pub forward_ns: f64,
 }
 
-/// Whose packets are measured, and the counters that they may move.
+/// A kind of packet, and the counters that it may increment.
 struct Case {
     packet: &'static str,
     kind: Type,
@@ -66,7 +66,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// The cost of requests, first without and then with a key.
+/// Measures every kind of packet, without and with keys.
 pub fn flair_costs() -> Result<Vec<FlairCost>, XdpError> {
     let mut costs = Vec::new();
     for case in &CASES {
@@ -144,14 +144,14 @@ fn rig(authenticated: bool) -> Result<FlairRig, XdpError> {
         let to = Destination {
             address: replica(n),
             mac: [2, 0, 0, 0, 0, n as u8],
-            ifindex: 1, // where test runs come from
+            ifindex: 1, // the interface of test runs
         };
         rig.set_replica(0, n, Some(to))?;
     }
     Ok(rig)
 }
 
-/// Registers with which every packet takes the ordinary way.
+/// Sets the registers so that every packet takes the fast path.
 fn prepare(rig: &FlairRig, case: &Case) {
     let session = SessionView {
         session: SESSION,
@@ -195,7 +195,7 @@ fn frame(case: &Case) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    /// Prints the figures. Asserts only that they are plausible, because machines are noisy.
     #[test]
     fn costs_are_measured() {
         let costs = match flair_costs() {

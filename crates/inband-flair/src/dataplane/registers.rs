@@ -1,4 +1,4 @@
-//! The registers of a FLAIR switch, as status and tests read them.
+//! The registers of a FLAIR switch, for status and tests.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
@@ -6,16 +6,16 @@ use super::c;
 use super::FlairGeometry;
 use inband_ground::registers::{field, registers, Shared};
 
-/// Tries to copy registers of one moment before giving up.
+/// Attempts to read a consistent copy.
 const COPY_TRIES_MAX: u32 = 1_000_000;
-/// After so many looks at what is taken, let its holder have the CPU.
+/// Yield the CPU after this many attempts.
 const COPY_SPINS: u32 = 1_000;
 
-/// A set's session at one moment.
+/// A consistent copy of a set's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SessionView {
-    /// 0: there has been none.
+    /// 0 if there has been none.
     pub session: u64,
     pub term: u32,
     pub leader: u8,
@@ -26,26 +26,27 @@ pub struct SessionView {
     /// Flags of `flair/wire.h`.
     pub policy: u8,
     pub step_down_ns: u64,
-    /// Active before it, by the switch's clock.
+    /// The session is active until then, by the switch's clock.
     pub deadline_ns: u64,
-    /// The last sequence number given.
+    /// The last sequence number assigned.
     pub seq: u64,
-    /// The highest that was answered.
+    /// The highest sequence number answered.
     pub replied: u64,
 }
 
 impl SessionView {
-    /// Is the session active at this time of the switch's clock?
+    /// Whether the session is active at this time of the switch's clock.
     pub fn is_active(&self, now_ns: u64) -> bool {
         now_ns < self.deadline_ns
     }
 }
 
-/// A key group at one moment.
+/// A consistent copy of a key group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct GroupView {
-    /// The session in which it was last written; if it is not the set's, the group is as that found it.
+    /// The session in which it was last written. If that is not the set's current session, the group is still as it was
+    /// when that session began.
     pub session: u64,
     pub seq: u64,
     pub stable: bool,
@@ -55,14 +56,14 @@ pub struct GroupView {
 
 /// All registers of a FLAIR switch: a soft switch's own memory, or a view of an XDP program's maps.
 pub struct FlairRegisters {
-    /// One a set.
+    /// Indexed by set.
     pub sessions: SessionRegisters,
-    /// set * groups + group.
+    /// Indexed by set * groups + group.
     pub groups: GroupRegisters,
 }
 
 impl FlairRegisters {
-    /// Zeroed registers in memory of this process.
+    /// Zeroed registers in this process's memory.
     pub fn zeroed(geometry: FlairGeometry) -> FlairRegisters {
         FlairRegisters {
             sessions: Shared::zeroed(geometry.sets).into(),
@@ -70,19 +71,19 @@ impl FlairRegisters {
         }
     }
 
-    /// Zero everything: for tests, of a switch that gets no packets meanwhile.
+    /// Zeroes everything. For tests only: the switch must not be handling packets.
     pub fn clear(&self) {
         self.sessions.clear();
         self.groups.clear();
     }
 
-    /// Bytes of memory.
+    /// Size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.sessions.memory_bytes() + self.groups.memory_bytes()
     }
 }
 
-/// Run `copy` until the sequence word is even and the same before and after.
+/// Repeats `copy` until the sequence word is even and unchanged by the end.
 fn of_one_moment<T>(sequence: &AtomicU64, copy: impl Fn() -> T) -> Option<T> {
     for attempt in 0..COPY_TRIES_MAX {
         let before = sequence.load(Ordering::Acquire);
@@ -103,12 +104,12 @@ fn of_one_moment<T>(sequence: &AtomicU64, copy: impl Fn() -> T) -> Option<T> {
 }
 
 registers!(
-    /// Sessions, one a set.
+    /// Sessions, indexed by set.
     SessionRegisters of c::ib_flair_session
 );
 
 impl SessionRegisters {
-    /// Copy a set's session of one moment; `None` if it was being changed all the time.
+    /// Returns a consistent copy of a set's session, or `None` if concurrent writes prevented every attempt.
     pub fn session(&self, set: usize) -> Option<SessionView> {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         of_one_moment(field!(self, set, c::ib_flair_session, sequence), || {
@@ -131,7 +132,7 @@ impl SessionRegisters {
         })
     }
 
-    /// Set a session as it is given: for tests, of a switch that gets no packets meanwhile.
+    /// Overwrites a session. For tests only: the switch must not be handling packets.
     pub fn restore(&self, set: usize, view: SessionView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         let [a, b, d, e] = view.term.to_le_bytes();
@@ -171,7 +172,7 @@ registers!(
 );
 
 impl GroupRegisters {
-    /// Copy a group of one moment; `None` if it was being changed all the time.
+    /// Returns a consistent copy of a group, or `None` if concurrent writes prevented every attempt.
     pub fn group(&self, index: usize) -> Option<GroupView> {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         of_one_moment(field!(self, index, c::ib_flair_group, sequence), || {
@@ -185,7 +186,7 @@ impl GroupRegisters {
         })
     }
 
-    /// Set a group as it is given: for tests, of a switch that gets no packets meanwhile.
+    /// Overwrites a group. For tests only: the switch must not be handling packets.
     pub fn restore(&self, index: usize, view: GroupView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(

@@ -1,5 +1,4 @@
-//! The FLAIR program without an interface: frames go through it by `BPF_PROG_TEST_RUN`. For tests and
-//! measurements.
+//! Runs the FLAIR program on frames without an interface, with `BPF_PROG_TEST_RUN`. For tests and measurements.
 
 use std::net::SocketAddrV4;
 use std::ops::Deref;
@@ -10,41 +9,39 @@ use super::xdp::{set_replica, FlairProgram, FlairXdpSpec};
 use inband_ground::xdp::error::XdpError;
 use inband_ground::xdp::{wire_address, wire_port};
 
-/// The program of a switch that has no interface.
+/// A switch program without an interface.
 pub struct FlairRig {
     program: FlairProgram,
     spec: FlairXdpSpec,
 }
 
-/// A destination of a rig's packets.
+/// A destination of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination {
-    /// Where it is.
     pub address: SocketAddrV4,
-    /// Its hardware address.
     pub mac: [u8; 6],
-    /// The interface that packets leave by; test runs come from 1.
+    /// The interface that packets leave by; that of test runs is 1.
     pub ifindex: u32,
 }
 
 impl FlairRig {
-    /// Load the program as it is deployed.
+    /// Loads the program as it is deployed.
     pub fn load(spec: FlairXdpSpec) -> Result<FlairRig, XdpError> {
         FlairRig::load_object(objects::FLAIR, spec)
     }
 
-    /// Load the build that is told the time and the random word of each packet.
+    /// Loads the build that takes the time and the random word of each packet as input.
     pub fn load_given(spec: FlairXdpSpec) -> Result<FlairRig, XdpError> {
         FlairRig::load_object(objects::FLAIR_GIVEN, spec)
     }
 
-    /// Load another build.
+    /// Loads another build.
     pub fn load_object(object: &[u8], spec: FlairXdpSpec) -> Result<FlairRig, XdpError> {
         let program = spec.program(object)?;
         Ok(FlairRig { program, spec })
     }
 
-    /// Where packets to a replica go; `None`: its hardware address is not known.
+    /// Sets the destination of packets to a replica; `None` if its hardware address is unknown.
     pub fn set_replica(
         &self,
         set: usize,

@@ -1,4 +1,4 @@
-//! Packets of FLAIR: the header of `flair/wire.h` in host order, the key and the data behind it.
+//! FLAIR packets: the header of `flair/wire.h` in host order, followed by the key and the data.
 
 use std::net::SocketAddrV4;
 
@@ -39,11 +39,11 @@ inband_ground::flag_bits!(
 );
 
 inband_ground::header!(
-    /// The header in host order. Field meanings and units are those of `struct ib_flair_header`; in
-    /// HEARTBEAT and INSTALL some have another, for which there are functions.
+    /// The header in host order. Fields have the meanings and units of `struct ib_flair_header`. HEARTBEAT and INSTALL
+    /// give some fields another meaning; the methods below access these.
     Header of c::ib_flair_header, Type, set {
         term: u32,
-        /// Noted by the switch, which gets it from the packet's source address.
+        /// Written by the switch: the source address of the client's packet.
         client: SocketAddrV4 = client_address client_port,
         session: u64,
         seq: u64,
@@ -59,7 +59,7 @@ inband_ground::header!(
 );
 
 impl Header {
-    /// A header with everything else zero, and the digest of no data.
+    /// A header with all other fields zero and the digest of empty data.
     pub fn new(kind: Type, set: u16, node: u16) -> Header {
         Header {
             set,
@@ -74,18 +74,18 @@ impl Header {
         self.seq
     }
 
-    /// HEARTBEAT, INSTALL: the switch's own time in nanoseconds; in a HEARTBEAT the one it told last,
-    /// sent back, 0 if it has told none.
+    /// HEARTBEAT, INSTALL: the switch's time in nanoseconds. A HEARTBEAT from the leader echoes the last time that the
+    /// switch sent; 0 if there is none.
     pub fn switch_time_ns(&self) -> u64 {
         self.client_seq
     }
 
-    /// HEARTBEAT, INSTALL: how much of the reads each replica gets.
+    /// HEARTBEAT, INSTALL: each replica's share of the reads.
     pub fn weights(&self) -> [u8; 8] {
         self.key_hash.to_le_bytes()
     }
 
-    /// Set [`weights`](Self::weights); replicas that all have 0 get the same.
+    /// Sets [`weights`](Self::weights). If all are 0, the replicas get equal shares.
     pub fn set_weights(&mut self, weights: [u8; 8]) {
         self.key_hash = u64::from_le_bytes(weights);
     }
@@ -95,7 +95,7 @@ impl Header {
         self.window as u8
     }
 
-    /// INSTALL: how long the session lives after a heartbeat, in nanoseconds.
+    /// INSTALL: how long the session stays active after a heartbeat, in nanoseconds.
     pub fn step_down_ns(&self) -> u64 {
         self.client_id
     }
@@ -107,8 +107,8 @@ macro_rules! offset {
     };
 }
 
-/// Split a UDP payload into header, key and data. The same checks as `ib_flair_check`, except those
-/// of numbers that depend on the switch.
+/// Splits a UDP payload into header, key and data. Makes the same checks as `ib_flair_check`, except those that depend
+/// on the switch's configuration.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8], &[u8]), ParseError> {
     let (header, value) = Header::split(packet)?;
     let key_len_bytes = usize::from(u16_at(packet, offset!(key_len_bytes)));
@@ -121,23 +121,23 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8], &[u8]), ParseError> {
     Ok((header, key, data))
 }
 
-/// Append the packet to `out`.
+/// Appends the packet to `out`.
 ///
 /// # Panics
-/// If key and data together are longer than a value may be: callers check what users give them.
+/// If key and data together exceed the maximum length of a value. Callers check user input before.
 pub fn emit(header: &Header, key: &[u8], data: &[u8], out: &mut Vec<u8>) {
     let packet = header.append(&[key, data], out);
     let key_len_bytes = (key.len() as u16).to_be_bytes();
     packet[offset!(key_len_bytes)..][..2].copy_from_slice(&key_len_bytes);
 }
 
-/// The hash of a key. A replica refuses a packet whose `key_hash` is not that of its key: the switch
-/// has believed it.
+/// The hash of a key. A replica must reject a packet whose `key_hash` is not that of its key, because the switch routed
+/// the packet by `key_hash`.
 pub fn key_hash(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
 }
 
-/// The group of a key by its hash, below `groups`; for a power of two, the hash's highest bits.
+/// The group of a key hash, below `groups`. If `groups` is a power of two, the group is the hash's highest bits.
 pub fn group_of(key_hash: u64, groups: usize) -> usize {
     // SAFETY: a pure function of two numbers.
     unsafe { c::ib_flair_group_of_hash(key_hash, groups as u32) as usize }

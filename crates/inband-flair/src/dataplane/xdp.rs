@@ -1,10 +1,10 @@
 //! The FLAIR switch as the XDP program of a network interface.
 //!
-//! [`FlairXdp::load`] loads and attaches it; it is detached when that is dropped or its process dies.
-//! It handles everything of FLAIR that comes to [`FlairXdpSpec::address`] itself. One thing is left to
-//! the host's process, which has a UDP socket bound to that address: a reply to a client whose hardware
-//! address the kernel does not know comes up as it would have left, with the switch's own node id, and
-//! is to be sent on to the client in its header ([`forward_of`]).
+//! [`FlairXdp::load`] loads and attaches the program. It is detached when the [`FlairXdp`] is dropped or the process
+//! dies. The program handles every FLAIR packet for [`FlairXdpSpec::address`], with one exception: a reply to a client
+//! whose hardware address the kernel does not know is passed up, rewritten and with the switch's own node id. The
+//! host's process, which has a UDP socket bound to that address, must forward it to the client in the header
+//! ([`forward_of`]).
 
 use std::net::SocketAddrV4;
 use std::ops::Deref;
@@ -25,21 +25,19 @@ pub use inband_ground::xdp::forwarding::{allow_forwarding, may_look_up_clients};
 /// What to load.
 #[derive(Debug, Clone)]
 pub struct FlairXdpSpec {
-    /// This host's node id, 1..=254, which no replica has.
+    /// This host's node id, 1..=254, different from those of the replicas.
     pub node: u8,
-    /// Sizes of the registers.
     pub geometry: FlairGeometry,
-    /// A number drawn at this start.
+    /// A random number, different at every start.
     pub incarnation: u64,
-    /// This host's address as clients and replicas know it. Only UDP packets to it are FLAIR's.
+    /// The address that clients and replicas use for this host. Only UDP packets to it are handled.
     pub address: SocketAddrV4,
-    /// The interface that has the address. No other program may be on it.
+    /// The interface that has the address. It must not have another XDP program.
     pub interface: String,
-    /// Native or generic.
     pub mode: XdpMode,
-    /// The replicas of each set, by their numbers. They are reached by the same interface.
+    /// The replicas of each set, by number. All are reached through this interface.
     pub replicas: Vec<Vec<SocketAddrV4>>,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and packets that leave carry a tag.
     pub keys: Option<Keys>,
 }
 
@@ -63,7 +61,7 @@ impl FlairXdpSpec {
         Ok(())
     }
 
-    /// Load a build of the program, without an interface.
+    /// Loads a build of the program, without an interface.
     pub fn program(&self, object: &[u8]) -> Result<FlairProgram, XdpError> {
         self.check()?;
         let host = HostSpec {
@@ -93,23 +91,21 @@ impl FlairXdpSpec {
     }
 }
 
-/// A replica whose hardware address is not known (yet); packets to it are dropped and counted.
+/// A replica whose hardware address is not known yet. Packets to it are dropped and counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnresolvedReplica {
-    /// Its set.
     pub set: usize,
-    /// Its number there.
+    /// Its number in the set.
     pub replica: usize,
-    /// Its address.
     pub address: SocketAddrV4,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 /// The program without an interface.
 pub type FlairProgram = Program<Flair, FlairRegisters>;
 
-/// Where packets to a replica go.
+/// Sets where packets to a replica go.
 pub(crate) fn set_replica(
     program: &FlairProgram,
     set: usize,
@@ -120,7 +116,7 @@ pub(crate) fn set_replica(
     update(&program.loaded().map("ib_replicas_map")?, &at, member).doing("setting a replica")
 }
 
-/// A FLAIR switch in the kernel. Dropping it detaches it.
+/// A FLAIR switch in the kernel. Dropping it detaches the program.
 pub struct FlairXdp {
     attached: Attached<Flair, FlairRegisters>,
     replicas: Replicas,
@@ -128,7 +124,7 @@ pub struct FlairXdp {
 }
 
 impl FlairXdp {
-    /// Load the program and attach it.
+    /// Loads the program and attaches it.
     pub fn load(spec: FlairXdpSpec) -> Result<FlairXdp, XdpError> {
         spec.check()?;
         let (netlink, link) = open_link(&spec.interface, *spec.address.ip(), spec.mode)?;
@@ -155,15 +151,15 @@ impl FlairXdp {
         })
     }
 
-    /// Look the replicas' hardware addresses up in the kernel's tables, and have the kernel resolve or
-    /// confirm them. Call until it returns nothing, and every second or so from then on. Returns the
-    /// replicas that are not resolved; one that was stays addressed as before. To be called in the
-    /// interface's network namespace, as [`FlairXdp::load`].
+    /// Looks up the replicas' hardware addresses in the kernel's neighbour table, and makes the kernel resolve or
+    /// confirm them. Call it until it returns an empty list, and about every second after that. Returns the unresolved
+    /// replicas; one that was resolved before keeps its address. Call it in the interface's network namespace, as
+    /// [`FlairXdp::load`].
     pub fn refresh_neighbours(&mut self) -> Result<Vec<UnresolvedReplica>, XdpError> {
         self.replicas.refresh(self.attached.program(), &self.spec)
     }
 
-    /// Bytes of memory that the registers take.
+    /// Size of the registers in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.registers().memory_bytes()
     }
@@ -177,9 +173,9 @@ impl Deref for FlairXdp {
     }
 }
 
-/// What is known of the replicas' hardware addresses.
+/// The replicas' hardware addresses, as far as they are known.
 struct Replicas {
-    /// By set and number.
+    /// Indexed by set and number.
     members: Vec<Vec<c::ib_member>>,
     link: LinkInfo,
     netlink: Netlink,
@@ -212,9 +208,8 @@ impl Replicas {
     }
 }
 
-/// A packet that came up to the host's process (UDP payload): where to send it, if it is one that the
-/// program has handled and could not send itself. Anything else is to be dropped. Tags are right
-/// already.
+/// Where the host's process must forward this UDP payload, if the program has handled the packet but could not send it.
+/// Drop any other packet. The tag is already valid.
 pub fn forward_of(packet: &[u8], node: u8) -> Option<SocketAddrV4> {
     let (header, ..) = wire::parse(packet).ok()?;
     let reply = matches!(header.kind, wire::Type::ReadReply | wire::Type::WriteReply);

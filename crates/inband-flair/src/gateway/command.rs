@@ -1,4 +1,4 @@
-//! What Redis clients may say here.
+//! The commands that the gateway accepts.
 
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::Args;
@@ -6,42 +6,42 @@ use inband_resp::request::Args;
 use crate::client::Op;
 use crate::limits::GATEWAY_KEYS_MAX;
 
-/// A request understood.
+/// A parsed request.
 #[derive(Debug)]
 pub enum Command {
     /// One operation on FLAIR.
     One(Op, Then),
-    /// Several, answered as one. Each is done for itself.
+    /// Several operations with one answer. They are executed independently.
     Several(Vec<Op>, Then),
-    /// Of more keys than one request may have.
+    /// Too many keys for one request.
     TooLong(Reply),
-    /// Answered without FLAIR.
+    /// Answered by the gateway itself.
     Local(Reply),
-    /// What the client says for its password.
+    /// AUTH.
     Auth(Credentials),
-    /// The version of the protocol that answers are in from now on, and perhaps the password.
+    /// HELLO: the protocol version of answers from now on, and optionally credentials.
     Hello(Option<Protocol>, Option<Credentials>),
-    /// `+OK`, and goodbye.
+    /// Answers `+OK`, then closes.
     Quit,
 }
 
-/// What the answer is made of.
+/// How to build the answer from the outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// The value, or nil.
     Value,
     /// `+OK`.
     Ok,
-    /// How many keys there were, all of which are deleted.
+    /// The number of keys deleted.
     Deleted,
-    /// How many keys there are.
+    /// The number of keys that exist.
     Existing,
-    /// A value, or nil, for each.
+    /// The value, or nil, of each key.
     Values,
 }
 
 impl Then {
-    /// Are the operations reads?
+    /// Whether the operations are reads.
     pub fn is_read(self) -> bool {
         match self {
             Then::Value | Then::Existing | Then::Values => true,
@@ -50,12 +50,11 @@ impl Then {
     }
 }
 
-/// What a client says for its password.
+/// Credentials of AUTH or HELLO.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// There is one user.
+    /// Whether they name the default user, the only one.
     pub is_default_user: bool,
-    /// As said.
     pub password: Vec<u8>,
 }
 
@@ -68,7 +67,7 @@ impl Credentials {
     }
 }
 
-/// May this command be given before the password?
+/// Whether this command is allowed before authentication.
 pub fn is_for_everybody(name: &[u8]) -> bool {
     let known = ["auth", "hello", "quit"];
     known
@@ -82,7 +81,7 @@ fn wrong_number(name: &str) -> Command {
     )))
 }
 
-/// Understand a request, which has a name at least.
+/// Parses a request, which has at least a name.
 pub fn parse(args: Args<'_>) -> Command {
     let name = String::from_utf8_lossy(args.get(0)).to_ascii_lowercase();
     let key = |at: usize| args.get(at).to_vec();
@@ -125,7 +124,7 @@ pub fn parse(args: Args<'_>) -> Command {
         ("select", 2) => Command::Local(Reply::error("ERR DB index is out of range")),
         ("hello", 1) => Command::Hello(None, None),
         ("hello", _) => hello(args),
-        // Asked by redis-cli and redis-benchmark before anything else.
+        // redis-cli and redis-benchmark send this first.
         ("command", _) => Command::Local(Reply::Array(Vec::new())),
         ("config", 3) if args.get(1).eq_ignore_ascii_case(b"get") => {
             Command::Local(Reply::Map(Vec::new()))

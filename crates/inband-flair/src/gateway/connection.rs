@@ -1,4 +1,4 @@
-//! One Redis client: its requests, their operations, their answers in order.
+//! One Redis client: its requests, their operations, and their answers in order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -23,13 +23,13 @@ use crate::limits::{
     GATEWAY_READ_BUDGET_BYTES, GATEWAY_STEPS_MAX,
 };
 
-/// What an operation costs beside its key and its data.
+/// Memory of an operation besides its key and its data.
 const STEP_BYTES: usize = 256;
 
 /// An operation of a request.
 #[derive(Debug)]
 enum Step {
-    /// Not begun: an earlier one uses its key.
+    /// Not submitted yet.
     Waits(Op),
     Runs {
         key: Vec<u8>,
@@ -37,10 +37,10 @@ enum Step {
     Done(Result<Outcome, SubmitError>),
 }
 
-/// A request that is not answered yet.
+/// A request that has not been answered.
 #[derive(Debug)]
 struct Pending {
-    /// About what is kept of it.
+    /// Approximate memory use.
     len_bytes: usize,
     answer: Answer,
 }
@@ -52,12 +52,10 @@ enum Answer {
     Hello(Protocol),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Connection {
-    /// Never used again.
+    /// Never reused.
     pub id: u64,
-    /// Its address.
     pub peer: SocketAddr,
     wire: Wire,
     came: Instant,
@@ -65,56 +63,54 @@ pub struct Connection {
     is_readable: bool,
     is_read_closed: bool,
     is_writable: bool,
-    /// It has said the password, or there is none.
+    /// Authenticated, or no password is required.
     is_trusted: bool,
     parser: RequestParser,
     input: Buffer,
-    /// Since when there is a part of a request, and more of it could be read.
+    /// When an incomplete request began to wait for its remaining bytes.
     incomplete_since: Option<Instant>,
     output: Buffer,
-    /// Since when the client takes nothing of it.
+    /// Since when the client has not read any of it.
     unread_since: Option<Instant>,
     pending: VecDeque<Pending>,
-    /// Number of the first of these.
+    /// Number of the first pending request.
     first_number: u64,
-    /// Operations of all of these, and their bytes.
+    /// Operations of all pending requests, and their bytes.
     steps: usize,
     pending_len_bytes: usize,
-    /// Where the operations under way belong: number of the request, place in it.
+    /// The request number and the position in it of each operation in flight.
     running: HashMap<Ticket, (u64, usize)>,
     protocol: Protocol,
     read_budget_bytes: usize,
-    /// Nothing more comes, or is taken; what is pending is answered.
+    /// No more requests are read; pending ones are still answered.
     is_input_over: bool,
-    /// Requests answered.
     pub answered: u64,
 }
 
-/// Why an operation is not begun.
+/// Why an operation was not submitted.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It may be later.
+    /// Try again later.
     Later,
-    /// It never will be.
+    /// It is invalid.
     Never(SubmitError),
 }
 
-/// What a connection must know to go on.
+/// The context in which a connection advances.
 pub struct Turn<'a, S> {
-    /// Begins operations.
+    /// Submits operations.
     pub submit: S,
-    /// What clients must say.
+    /// The password that clients must give.
     pub password: Option<&'a Password>,
-    /// Counts what is refused.
+    /// Counts refusals.
     pub hit: &'a mut dyn FnMut(Hit),
-    /// Where sockets are read into.
+    /// A buffer to read from sockets.
     pub scratch: &'a mut [u8],
-    /// Now.
     pub now: Instant,
 }
 
 impl Connection {
-    /// A client that has just come.
+    /// A client that has just connected.
     pub fn new(arrival: Arrival, is_trusted: bool) -> Connection {
         let mut parser = RequestParser::default();
         parser.set_untrusted(!is_trusted);
@@ -145,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// An operation has ended.
+    /// Notes that an operation has ended.
     pub fn done(&mut self, ticket: Ticket, outcome: Outcome) {
         let Some((number, at)) = self.running.remove(&ticket) else {
             return;
@@ -160,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Read, begin, answer, write, as far as it goes in one turn. True: there is more to do at once.
+    /// Reads, submits, answers and writes as much as one turn allows. Returns whether there is more to do at once.
     pub fn advance<S>(&mut self, turn: &mut Turn<'_, S>) -> Result<bool, Hit>
     where
         S: FnMut(Op) -> Result<Ticket, Refusal>,
@@ -174,7 +170,7 @@ impl Connection {
             if self.is_finished() {
                 return Err(Hit::Gone);
             }
-            // Answers may have made room for what has been read already.
+            // Answers may have made room for input that has already been read.
             if self.can_parse() {
                 continue;
             }
@@ -193,7 +189,8 @@ impl Connection {
         self.output.is_empty() && self.wire.is_flushed()
     }
 
-    /// Is there room for a further request? For one, whatever its size, if there is no other.
+    /// Whether there is room for another request. Without pending requests there is always room for one, whatever its
+    /// size.
     fn has_room(&self) -> bool {
         let is_free = self.pending.is_empty()
             || (self.pending.len() < GATEWAY_PENDING_MAX
@@ -202,7 +199,7 @@ impl Connection {
         is_free && self.output.len() < GATEWAY_OUTPUT_BYTES_MAX
     }
 
-    /// Could the input hold a whole request for which there is room?
+    /// Whether the input may hold a complete request, and there is room for it.
     fn can_parse(&self) -> bool {
         self.has_room()
             && !self.is_input_over
@@ -210,7 +207,7 @@ impl Connection {
             && self.incomplete_since.is_none()
     }
 
-    /// Has something come?
+    /// Reads from the socket. Returns whether anything arrived.
     fn read(&mut self, scratch: &mut [u8]) -> Result<bool, Hit> {
         while self.has_room()
             && self.is_readable
@@ -230,7 +227,8 @@ impl Connection {
                     self.read_budget_bytes -= len;
                     let is_drained = len < room && self.wire.is_drained_by_short_read();
                     if is_drained && !self.is_read_closed {
-                        // What comes from now on makes a new event; the end may have been in the last one.
+                        // More data will cause another event. (If the peer has closed, that event may have been the
+                        // last one.)
                         self.is_readable = false;
                     }
                     return Ok(true);
@@ -280,7 +278,7 @@ impl Connection {
         }
     }
 
-    /// What is pipelined after this is not looked at.
+    /// Ignores everything pipelined after this request.
     fn end_input(&mut self) {
         self.is_input_over = true;
         self.input = Buffer::default();
@@ -309,7 +307,7 @@ impl Connection {
         match parse(args) {
             Command::One(operation, then) => Answer::Steps(vec![Step::Waits(operation)], then),
             Command::Several(operations, then) => {
-                // All or nothing, as far as that is known before.
+                // All or nothing, as far as that can be checked in advance.
                 let refused = operations.iter().find_map(|op| check(op).err());
                 match refused {
                     Some(error) => Answer::Local(Reply::error(format!("ERR {error}"))),
@@ -368,7 +366,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Begin what no earlier request stands in the way of: reads wait for writes, and writes for everything.
+    /// Submits every operation that no earlier request blocks: reads wait for writes, and writes for everything.
     fn begin(&mut self, submit: &mut impl FnMut(Op) -> Result<Ticket, Refusal>) {
         let mut is_behind_reads = false;
         for (number, pending) in (self.first_number..).zip(&mut self.pending) {
@@ -383,7 +381,7 @@ impl Connection {
                 return;
             }
             is_behind_reads = true;
-            // A request may write a key twice: in this order.
+            // A request may write a key twice; keep that order.
             let mut written: HashSet<Vec<u8>> = HashSet::new();
             for (at, step) in steps.iter_mut().enumerate() {
                 match step {
@@ -411,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Answer from the front what is done, as long as there is room for it.
+    /// Answers finished requests from the front of the queue while there is room.
     fn answer(&mut self) {
         while self.output.len() < GATEWAY_OUTPUT_BYTES_MAX {
             let Some(pending) = self.pending.front() else {
@@ -468,11 +466,11 @@ impl Connection {
         Ok(())
     }
 
-    /// What this client has taken too long for.
+    /// The timeout that this client has exceeded, if any.
     pub fn timed_out(&self, now: Instant, timeouts: &ClientTimeouts) -> Option<TimedOut> {
         let is_idle = self.pending.is_empty() && self.has_nothing_unsent();
         let timers = Timers {
-            // What cannot be read for want of room is not the client's fault.
+            // If there is no room to read the rest, that is not the client's fault.
             incomplete: self.incomplete_since.filter(|_| self.has_room()),
             handshake: Some(self.came).filter(|_| self.wire.is_handshaking()),
             password: Some(self.came).filter(|_| !self.is_trusted),
@@ -482,7 +480,7 @@ impl Connection {
         timeouts.expired(now, &timers)
     }
 
-    /// Tell it that nothing more comes.
+    /// Tells the client that the connection is about to close.
     pub fn say_goodbye(&mut self) {
         self.wire.say_goodbye();
     }
@@ -506,7 +504,7 @@ impl ClientConnection for Connection {
 }
 
 impl Step {
-    /// About what is kept of it: here, and by whoever sends it.
+    /// Approximate memory use, here and in the protocol client.
     fn len_bytes(&self) -> usize {
         match self {
             Step::Waits(Op::Put(key, data)) => STEP_BYTES + 2 * (key.len() + data.len()),
@@ -551,7 +549,7 @@ fn reply(outcomes: &[&Result<Outcome, SubmitError>], then: Then) -> Reply {
     }
 }
 
-/// What went wrong, if anything did. What nobody knows weighs most.
+/// The error to report, if any. An unknown outcome takes precedence.
 fn problem(outcomes: &[&Result<Outcome, SubmitError>]) -> Option<String> {
     let is_unknown =
         |outcome: &&Result<Outcome, SubmitError>| matches!(outcome, Ok(Outcome::Unknown));
@@ -566,7 +564,7 @@ fn problem(outcomes: &[&Result<Outcome, SubmitError>]) -> Option<String> {
     })
 }
 
-/// Of a command that wrote some of its keys.
+/// The second part of an error: how much of a command on several keys was done.
 fn done_in_words(outcomes: &[&Result<Outcome, SubmitError>]) -> String {
     let count = |is_counted: fn(&Outcome) -> bool| {
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());

@@ -1,35 +1,35 @@
-//! What Redis clients were refused, or hung up on for.
+//! Counters of refused requests and closed connections.
 
 use std::collections::BTreeMap;
 
 use inband_resp::timeouts::TimedOut;
 
-/// Why a connection ended, or a request was refused. Each has a counter, and a row in docs/limits.md.
+/// Why a connection was closed or a request refused. Each has a counter and a row in docs/limits.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hit {
-    /// The client has gone, or has said goodbye; no limit.
+    /// The client disconnected or sent QUIT; not a limit.
     Gone,
-    /// It came when there were too many.
+    /// Too many clients.
     Clients,
-    /// It could not be accepted: descriptors or memory had run out.
+    /// Accepting failed: out of file descriptors or memory.
     Accept,
-    /// It did not read its answers.
+    /// The client did not read its answers.
     Unread,
-    /// Its request did not end.
+    /// A request was not completed in time.
     Incomplete,
-    /// It said nothing for too long.
+    /// The client was idle for too long.
     Idle,
-    /// All clients together held too much memory, and it most.
+    /// All clients together used too much memory, and this one the most.
     Memory,
-    /// It did not speak the protocol.
+    /// Protocol error.
     Protocol,
-    /// It said a wrong password.
+    /// Wrong password.
     Password,
-    /// It did not say the password in time.
+    /// The client did not authenticate in time.
     Unauthenticated,
-    /// It did not speak TLS, or refused the gateway's certificate.
+    /// The TLS handshake failed.
     Tls,
-    /// A request was too long, or named too many keys.
+    /// A request was too long or named too many keys.
     Request,
 }
 
@@ -64,17 +64,16 @@ impl From<TimedOut> for Hit {
     }
 }
 
-/// How often each was hit.
+/// The number of hits of each kind.
 #[derive(Debug, Default)]
 pub struct Hits(BTreeMap<Hit, u64>);
 
 impl Hits {
-    /// Once more.
     pub fn count(&mut self, hit: Hit) {
         *self.0.entry(hit).or_default() += 1;
     }
 
-    /// Those that were, by the names of their counters.
+    /// The counters that are not zero, by name.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counters = self.0.iter();
         counters.filter_map(|(hit, count)| Some((hit.counter()?, *count)))

@@ -1,17 +1,16 @@
-//! Writes under way, of all clients of the gateway, by their keys.
+//! Writes in flight of all clients of the gateway, by key.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::client::Ticket;
 use crate::timing::{ClientTiming, Nanos};
 
-/// See the module.
 #[derive(Debug)]
 pub struct Writes {
-    /// When each was begun.
+    /// When each write was submitted.
     of_key: HashMap<Vec<u8>, BTreeMap<Ticket, Nanos>>,
     keys: HashMap<Ticket, Vec<u8>>,
-    /// One that is older has been sent again.
+    /// An older write has been retransmitted.
     in_time_ns: Nanos,
 }
 
@@ -26,14 +25,14 @@ impl Default for Writes {
 }
 
 impl Writes {
-    /// A write of this key has begun.
+    /// Notes that a write to this key was submitted.
     pub fn begun(&mut self, now: Nanos, ticket: Ticket, key: Vec<u8>) {
         let writes = self.of_key.entry(key.clone()).or_default();
         writes.insert(ticket, now);
         self.keys.insert(ticket, key);
     }
 
-    /// An operation has ended, a write or not.
+    /// Notes that an operation, read or write, has ended.
     pub fn ended(&mut self, ticket: Ticket) {
         let Some(key) = self.keys.remove(&ticket) else {
             return;
@@ -46,7 +45,7 @@ impl Writes {
         }
     }
 
-    /// Must further writes of this key wait until one that was begun has ended?
+    /// Whether further writes to this key must wait because an earlier one has been retransmitted.
     pub fn hold_back(&self, now: Nanos, key: &[u8]) -> bool {
         let oldest = self.of_key.get(key).and_then(BTreeMap::first_key_value);
         oldest.is_some_and(|(_, begun)| now >= begun + self.in_time_ns)

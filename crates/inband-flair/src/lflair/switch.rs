@@ -1,19 +1,18 @@
-//! What a leader knows of one switch.
+//! The leader's knowledge of one switch.
 
 use crate::dataplane::wire::Header;
 
 use crate::timing::Nanos;
 
-/// A time that a switch has told.
+/// A time reported by a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SwitchTime {
     /// By the switch's clock.
     pub time_ns: u64,
-    /// When it was heard here: later than it was told.
+    /// When this host received it, which is later than when it was sent.
     pub at: Nanos,
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Switch {
     incarnation: Option<u64>,
@@ -21,12 +20,12 @@ pub(super) struct Switch {
     session: u64,
     heard_at: Option<Nanos>,
     told: Option<SwitchTime>,
-    /// By this host's clock: it may serve a session of before, of whichever leader, until then.
+    /// By this host's clock: until then, it may serve an earlier session, of any leader.
     may_serve_until: Nanos,
 }
 
 impl Switch {
-    /// Nothing is known of it, but that it may serve until then.
+    /// A switch about which nothing is known, except that it may serve until then.
     pub fn since(may_serve_until: Nanos) -> Switch {
         Switch {
             may_serve_until,
@@ -34,7 +33,7 @@ impl Switch {
         }
     }
 
-    /// It has answered. Is this the first answer of its incarnation?
+    /// Notes an answer. Returns whether it is the first from this incarnation.
     pub fn hear(&mut self, now: Nanos, header: &Header) -> bool {
         let incarnation = Some(header.incarnation());
         let is_first = self.incarnation != incarnation;
@@ -63,7 +62,8 @@ impl Switch {
         self.told
     }
 
-    /// It has this session, which gets no heartbeats there, so it serves none before it.
+    /// Whether it has this session. The session gets no heartbeats there, so the switch serves neither it nor any
+    /// earlier one.
     pub fn is_mute_for(&self, session: u64) -> bool {
         self.session == session
     }

@@ -1,4 +1,4 @@
-//! What a replica answers to reads and writes.
+//! How a replica answers reads and writes.
 
 use crate::dataplane::wire::{self, flag, Header, Type};
 
@@ -8,10 +8,10 @@ use crate::reads::Reads;
 use crate::store::Done;
 use crate::timing::Nanos;
 
-/// Who answers: replica set, node id, number.
+/// The answering replica: set, node id, number.
 pub(super) type Identity = (u16, u16, u8);
 
-/// Where the answer to a write goes, once it is applied.
+/// Where to send the answer to a write once it is applied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
     pub switch: u8,
@@ -32,7 +32,7 @@ impl Answer {
         }
     }
 
-    /// The write is applied at `index`, which `followers` hold.
+    /// The reply to a write that was applied at `index`; `followers` hold that entry.
     pub fn written(&self, done: Done, index: u64, followers: u8, own: Identity) -> Header {
         let mut header = reply(Type::WriteReply, &self.request, own);
         header.log_index = index;
@@ -47,7 +47,7 @@ impl Answer {
     }
 }
 
-/// A read that the leader does not answer at once.
+/// A read that the leader cannot answer immediately.
 #[derive(Debug)]
 pub(super) struct WaitingRead {
     pub switch: u8,
@@ -55,7 +55,7 @@ pub(super) struct WaitingRead {
     pub key: Box<[u8]>,
 }
 
-/// A reply to a read that must not be seen yet.
+/// A reply to a read that must be held back.
 #[derive(Debug)]
 pub(super) struct HeldReply {
     pub switch: u8,
@@ -64,7 +64,7 @@ pub(super) struct HeldReply {
     pub data: Box<[u8]>,
 }
 
-/// A reply without anything in it: of the session, the write or read, and the client of a request.
+/// An empty reply: it identifies the session, the operation and the client of the request.
 fn reply(kind: Type, request: &Header, (set, node, replica): Identity) -> Header {
     Header {
         term: request.term,
@@ -121,7 +121,7 @@ impl Replica {
         self.answer_read(read.switch, &read.request, &read.key, out);
     }
 
-    /// Tell the switch if its group is stable, and it does not know.
+    /// Tells the switch that the group is stable, if the switch does not know that.
     fn refresh(&mut self, now: Nanos, switch: u8, request: &Header, out: &mut Out) {
         if let Some(refresh) = self.refresh_of(now, request) {
             self.counters.refreshes += 1;
@@ -168,12 +168,13 @@ impl Replica {
         out.packets.push(switch, &header, key, &[]);
     }
 
-    /// `advance_then_read`: what the switch vouches for is applied first, if it is in the log. Is it applied?
+    /// `advance_then_read`: applies the entries up to the index in the request if they are in the log. Returns whether
+    /// they are applied.
     fn advance_to(&mut self, now: Nanos, request: &Header, out: &mut Out) -> bool {
         if self.raft.applied() < request.log_index {
             let term = u64::from(request.term);
             let is_there = self.raft.commit_to(request.log_index, term);
-            // An error comes again with the next call of the driver.
+            // Ignore an error: the driver's next call returns it again.
             if is_there && self.advance(now, out).is_ok() {
                 self.counters.reads_advanced += 1;
             }
@@ -186,7 +187,7 @@ impl Replica {
         out.packets.push(switch, &header, key, data);
     }
 
-    /// What is read now.
+    /// The reply to a read, from the current state.
     pub(super) fn read_reply(&self, request: &Header, key: &[u8]) -> (Header, &[u8]) {
         let mut header = reply(Type::ReadReply, request, self.identity());
         header.flags = request.flags & flag::STABLE;

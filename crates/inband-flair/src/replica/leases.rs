@@ -1,9 +1,9 @@
-//! Leases for followers: any replica that has a lease of a key's group answers reads of it, and a write is
-//! acknowledged only when every replica that may have one holds its entry.
+//! Follower leases: any replica that has a lease on a key's group answers reads of it. A write is acknowledged only
+//! when every replica that may have such a lease holds its entry.
 //!
-//! An entry takes the lease of its group away from the replica that gets it; a *grant* of the leader gives it back. A
-//! grant says up to which entry every holder has the log, and how long it lasts. Until then the leader itself does not
-//! answer reads of the group either: another replica may still answer with the value before.
+//! A log entry revokes the lease on its group at the replica that receives it; a *grant* from the leader renews it. A
+//! grant says up to which entry every lease holder has the log, and how long it is valid. Until all holders have an
+//! entry, the leader does not answer reads of its group either: another replica may still return the previous value.
 
 use std::collections::VecDeque;
 
@@ -18,56 +18,55 @@ use crate::entry::{Entry, Op};
 use crate::limits::{AHEAD_ENTRIES_MAX, REPLICAS_MAX, WAITING_READS_MAX};
 use crate::timing::{with_drift, Nanos};
 
-/// Leases of all groups whose last entry in the receiver's log is at or before `index`.
+/// Leases on all groups whose last entry in the receiver's log is at or before `index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Of whose leader it is.
+    /// The term of the leader that granted it.
     pub term: u64,
-    /// All who may hold leases have the log up to here, and it is committed.
+    /// All replicas that may hold leases have the log up to here, and it is committed.
     pub index: u64,
-    /// By the receiver's clock, from a time that it told itself.
+    /// By the receiver's clock, computed from a time that the receiver sent.
     pub until: Nanos,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    /// Of each group, the last entry in this log that may have written it.
+    /// For each group, the last entry in this log that may have written it.
     written: Vec<u64>,
-    /// What the leader has granted to this replica.
+    /// The last grant from the leader.
     grant: Option<Grant>,
     leading: Leading,
 }
 
-/// What a leader keeps.
+/// The state of a leader.
 #[derive(Debug, Default)]
 struct Leading {
     term: u64,
-    /// All who may hold leases have the log up to here; never falls.
+    /// All replicas that may hold leases have the log up to here. Never decreases.
     safe: u64,
-    /// What is granted was said with this one.
+    /// The value of `safe` in the last grants.
     granted: u64,
-    /// The last time that each replica told, by its own clock, and when it came. Those that are new are marked.
+    /// For each replica, the last time it sent, by its own clock, and when that arrived. `is_new` marks unused ones.
     told: [Option<(Nanos, Nanos)>; REPLICAS_MAX],
     is_new: [bool; REPLICAS_MAX],
-    /// What was applied here when it told its time last. One that lacks it when it tells it again keeps no pace, and is
-    /// granted nothing: if entries do not get through to it, writes would wait for it forever.
+    /// What was applied here when the replica last sent its time. A replica that still lacks it at its next message
+    /// does not keep up and gets no grants: if entries do not reach it, writes would wait for it forever.
     expected: [u64; REPLICAS_MAX],
     keeps_pace: [bool; REPLICAS_MAX],
-    /// The log that each said it has. When that changes, what one log has says nothing of the other, until all that
-    /// was granted is over.
+    /// The log that each replica has. When a replica starts a new log, its match index says nothing about the old one,
+    /// until all leases granted to the old one have expired.
     log: [Option<u64>; REPLICAS_MAX],
     other_log_until: [Nanos; REPLICAS_MAX],
-    /// By this clock: until then it may have a lease.
+    /// By this host's clock: until then, the replica may have a lease.
     may_hold_until: [Nanos; REPLICAS_MAX],
-    /// Replies to writes that are applied here, in the order of their indexes.
+    /// Replies to writes that are applied here, in index order.
     writes: VecDeque<(u64, u8, Header)>,
-    /// Replies to reads that saw the write of this index.
+    /// Replies to reads that saw the write with this index.
     reads: Vec<(u64, HeldReply)>,
 }
 
 impl Leases {
-    /// Of a log that ends here: what any of its entries writes is not known.
+    /// The state for a log that ends at `last_index`. It is not known which groups its entries write.
     pub fn new(groups: usize, last_index: u64) -> Leases {
         Leases {
             written: vec![last_index; groups],
@@ -75,7 +74,8 @@ impl Leases {
         }
     }
 
-    /// Of a key, whether its hash is as reads have it, or writes (`Reads::key_hash`): they differ in the highest bit.
+    /// The group of a key. Accepts the hash as in reads or as in writes (`Reads::key_hash`), which differ only in the
+    /// highest bit.
     fn group(&self, key_hash: u64) -> usize {
         wire::group_of(key_hash << 1, self.written.len())
     }
@@ -85,13 +85,13 @@ impl Leases {
         self.written[group] = self.written[group].max(index);
     }
 
-    /// A message may be late: what came after its entries stays marked.
+    /// Marks every group. A message may be late, so higher marks stay.
     fn mark_all(&mut self, index: u64) {
         let all = self.written.iter_mut();
         all.for_each(|written| *written = (*written).max(index));
     }
 
-    /// Before a message's entries get into the log, they take leases away.
+    /// Revokes leases before the entries of this message enter the log.
     pub fn revoke(&mut self, message: &RaftMessage, digests: &Digests) {
         if let Some(index) = message.snapshot_index() {
             self.mark_all(index);
@@ -108,13 +108,13 @@ impl Leases {
         }
     }
 
-    /// This replica does not lead any more. What it has proposed and not applied may still be decided.
+    /// This replica no longer leads. Entries that it proposed and did not apply may still be committed.
     pub fn deposed(&mut self, last_index: u64) {
         self.mark_all(last_index);
         self.leading = Leading::default();
     }
 
-    /// A replica has told its time, and which log it has.
+    /// A replica has sent its time and the id of its log.
     pub fn told(&mut self, replica: u8, raft_id: u64, time: Nanos, now: Nanos) {
         let (at, leading) = (usize::from(replica), &mut self.leading);
         if leading.log[at]
@@ -127,7 +127,7 @@ impl Leases {
         leading.is_new[at] = true;
     }
 
-    /// Does this replica, at `applied`, have a lease of the key's group, granted in the term of the session?
+    /// Whether this replica, at `applied`, has a lease on the key's group, granted in the session's term.
     fn may_read(&self, now: Nanos, request: &Header, applied: u64) -> bool {
         self.grant.is_some_and(|grant| {
             grant.term == u64::from(request.term)
@@ -139,7 +139,7 @@ impl Leases {
 }
 
 impl Leading {
-    /// Raise `safe` to what all who may hold leases have.
+    /// Raises `safe` to the index that all possible lease holders have.
     fn look_at(&mut self, now: Nanos, applied: u64, matched: &[u64; REPLICAS_MAX]) {
         let holders = (0..REPLICAS_MAX).filter(|replica| now < self.may_hold_until[*replica]);
         let held = holders.map(|replica| match now < self.other_log_until[replica] {
@@ -151,7 +151,7 @@ impl Leading {
         self.safe = self.safe.max(held);
     }
 
-    /// To whom leases are to be granted now, and until when by their clocks.
+    /// The replicas to grant leases to now, and until when by their clocks.
     fn grants_due(
         &mut self,
         now: Nanos,
@@ -174,7 +174,7 @@ impl Leading {
                 && matched[replica] + AHEAD_ENTRIES_MAX >= self.safe
                 && now >= self.other_log_until[replica];
             let Some((time, heard_at)) = self.told[replica].filter(|_| is_near) else {
-                continue; // every write would wait for one that is far behind
+                continue; // every write would wait for a replica that is far behind
             };
             if !is_grown && !is_new {
                 continue;
@@ -188,12 +188,12 @@ impl Leading {
 }
 
 impl Replica {
-    /// A read that was sent to this follower: does it have a lease?
+    /// Whether this follower has a lease for the read.
     pub(super) fn has_lease(&self, now: Nanos, request: &Header) -> bool {
         self.leases.may_read(now, request, self.raft.applied())
     }
 
-    /// The leader's grant is its word, too, that all up to there is committed.
+    /// A grant also tells the follower that everything up to its index is committed.
     pub(super) fn on_grant(&mut self, grant: Grant) {
         self.raft.commit_to(grant.index, grant.term);
         let last = self.leases.grant.map(|last| (last.term, last.index));
@@ -202,8 +202,8 @@ impl Replica {
         }
     }
 
-    /// A read has come to the leader: its reply waits for the group's last write, if there is one that others may not have.
-    /// What it says is read now: by then there may be later writes, which others may not have.
+    /// Handles a read at the leader. The reply waits for the group's last write if other replicas may not have it. The
+    /// value is read now, because later writes may be missing at other replicas as well.
     pub(super) fn read_with_leases(
         &mut self,
         switch: u8,
@@ -231,13 +231,13 @@ impl Replica {
         self.leases.leading.reads.push((written, held));
     }
 
-    /// A write is applied here; its reply waits for all who may have leases.
+    /// Holds the reply to a write applied here until all possible lease holders have it.
     pub(super) fn reply_with_leases(&mut self, index: u64, switch: u8, reply: Header) {
         self.leases.mark(index, reply.key_hash);
         self.leases.leading.writes.push_back((index, switch, reply));
     }
 
-    /// Answer what has waited long enough, and grant leases anew. While this replica leads.
+    /// Sends replies that have waited long enough and renews leases, while this replica leads.
     pub(super) fn renew_leases(&mut self, now: Nanos, out: &mut Out) {
         let Some(term) = self.lflair.term() else {
             return;
@@ -275,8 +275,8 @@ impl Replica {
         }
     }
 
-    /// It leads in a new term: what was granted before is for sessions that have ended, whose replies switches drop.
-    /// What it has applied, others may not have; nobody has been told that they may answer.
+    /// Begins a new term. Earlier grants belong to sessions that have ended, whose replies switches drop. Entries
+    /// applied here may be missing at other replicas, but none of these has a lease in this term yet.
     fn begin_leases(&mut self, term: u64, applied: u64) {
         self.leases.written.fill(applied);
         self.leases.leading = Leading {

@@ -1,15 +1,14 @@
-//! Plain Raft's reads: the leader answers once a majority has confirmed that it leads. One question at a time; it
-//! serves all reads that came before it was asked, never one that came later.
+//! Plain Raft's reads: the leader answers once a majority has confirmed that it leads. Only one question is
+//! outstanding. Its confirmation covers all reads that arrived before it was asked, and none that arrived later.
 
 use super::answer::WaitingRead;
 use super::{Out, Replica};
 use crate::limits::WAITING_READS_MAX;
 use crate::timing::Nanos;
 
-/// Of the numbers of questions: lflair's are without it.
+/// Marks the numbers of these questions; lflair's do not have this bit.
 const READS: u64 = 1 << 63;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Majority {
     number: u64,
@@ -26,14 +25,14 @@ impl Majority {
 }
 
 impl Replica {
-    /// A read has come to the leader.
+    /// Queues a read at the leader.
     pub(super) fn read_with_majority(&mut self, read: WaitingRead) {
         if self.majority.next.len() < WAITING_READS_MAX {
             self.majority.next.push(read);
         }
     }
 
-    /// Ask for those that wait, or once more if nobody has answered for too long.
+    /// Asks for the queued reads, or repeats a question that has timed out.
     pub(super) fn ask_majority(&mut self, now: Nanos) {
         let majority = &mut self.majority;
         if self.lflair.term().is_none() {
@@ -52,13 +51,13 @@ impl Replica {
         }
     }
 
-    /// A majority has answered. True if it was about reads.
+    /// A majority has confirmed question `number`. Returns whether it was one for reads.
     pub(super) fn majority_has_answered(&mut self, number: u64, out: &mut Out) -> bool {
         if number & READS == 0 {
             return false;
         }
         if number == READS | self.majority.number {
-            // Whatever was acknowledged before these reads came is applied here, or another one leads.
+            // Everything acknowledged before these reads arrived is applied here; otherwise another replica would lead.
             for read in std::mem::take(&mut self.majority.asked) {
                 self.answer_waiting(&read, out);
             }

@@ -1,4 +1,4 @@
-//! A store at one moment, written part by part.
+//! A snapshot of a store, written in parts.
 
 use std::collections::VecDeque;
 
@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 use super::keys::Drain;
 use super::{Session, Store};
 
-/// What a client's record counts besides its bytes, about.
+/// Approximate overhead of a client's record.
 const RECORD_EXTRA_BYTES: usize = 16;
-/// Memory that is reserved for the pairs of a part.
+/// Memory reserved for the pairs of a part.
 const PAIRS_RESERVED_BYTES: usize = 2 << 20;
 
-/// A part of a written store.
+/// A part of a snapshot.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Part<'a> {
-    /// The first one.
+    /// The first part.
     Head {
         session: Session,
         changes: u64,
         missing: Vec<(u64, Vec<u64>)>,
     },
     Clients(#[serde(borrow)] Vec<(u64, Bytes<'a>)>),
-    /// Pairs of key and data, one after the other.
+    /// Key and data pairs, concatenated.
     Keys(#[serde(borrow)] Bytes<'a>),
 }
 
 type Pair<'a> = (Bytes<'a>, Bytes<'a>);
 
-/// Written in one piece: a slice is written byte for byte otherwise.
+/// Serialized in one piece: serde writes a slice element by element.
 #[derive(Deserialize)]
 pub(super) struct Bytes<'a>(#[serde(borrow)] pub &'a [u8]);
 
@@ -39,7 +39,6 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct FrozenStore {
     head: Option<Vec<u8>>,
@@ -52,7 +51,7 @@ fn encode(part: &Part<'_>) -> Vec<u8> {
 }
 
 impl FrozenStore {
-    /// Sessions are copied: there are few, and each is short.
+    /// Copies the sessions: there are few, and they are small.
     pub(super) fn of(store: &Store) -> FrozenStore {
         let missing = store.missing.iter();
         let head = Part::Head {
@@ -99,7 +98,7 @@ impl FrozenStore {
 }
 
 impl Store {
-    /// Add a part. False: it is damaged.
+    /// Adds a part. Returns false if the part is damaged.
     pub(super) fn add(&mut self, part: Part<'_>) -> bool {
         match part {
             Part::Head {

@@ -1,13 +1,13 @@
-//! The keys of a store. A copy takes no time and shares all memory with the original; what is changed afterwards is
-//! copied in small pieces: a snapshot of a large store is written while the replica serves.
+//! The keys of a store. Copying is cheap: the copy shares all memory with the original, and later changes copy small
+//! pieces (copy on write). So a replica can write the snapshot of a large store while it serves.
 //!
-//! Keys are in 65,536 buckets by their hash, in each in the order of hash and key, so equal contents are written equally.
+//! Keys are in 65,536 buckets by hash, and sorted by hash and key within a bucket, so equal contents serialize equally.
 
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Buckets are in groups, which a copy shares.
+/// Groups of buckets; a copy shares whole groups.
 const GROUPS: usize = 256;
 const BUCKETS_OF_GROUP: usize = 256;
 
@@ -15,17 +15,16 @@ const BUCKETS_OF_GROUP: usize = 256;
 struct Record {
     hash: u64,
     key_len_bytes: usize,
-    /// The key, and then the data.
+    /// The key followed by the data.
     bytes: Arc<[u8]>,
 }
 
 type Bucket = Arc<Vec<Record>>;
 type Group = Vec<Bucket>;
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub struct Keys {
-    /// A group without keys may have no buckets.
+    /// A group without keys may be an empty vector.
     groups: Vec<Arc<Group>>,
     len: usize,
 }
@@ -50,7 +49,7 @@ impl Record {
 
 impl PartialEq for Keys {
     fn eq(&self, other: &Keys) -> bool {
-        // By what is in them: a group without keys may have buckets, or none.
+        // Compares contents: a group without keys may or may not have buckets.
         self.len == other.len && self.records().eq(other.records())
     }
 }
@@ -76,7 +75,7 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// In the order of hash and key.
+    /// In order of hash and key.
     fn records(&self) -> impl Iterator<Item = &Record> {
         let buckets = self.groups.iter().flat_map(|group| group.iter());
         buckets.flat_map(|bucket| bucket.iter())
@@ -94,12 +93,12 @@ impl Keys {
         Some(bucket[at].data())
     }
 
-    /// The bucket, as the only one that has it.
+    /// The bucket, unshared.
     fn own(&mut self, hash: u64) -> &mut Vec<Record> {
         let (group, bucket) = place_of(hash);
         let group = Arc::make_mut(&mut self.groups[group]);
         if group.is_empty() {
-            // Each has its own: they are about to be filled.
+            // Separate allocations, because they are about to be filled.
             group.resize_with(BUCKETS_OF_GROUP, Arc::default);
         }
         Arc::make_mut(&mut group[bucket])
@@ -118,7 +117,7 @@ impl Keys {
         }
     }
 
-    /// False: there was no such key.
+    /// Returns false if the key did not exist.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         if self.get(key).is_none() {
             return false;
@@ -133,7 +132,7 @@ impl Keys {
     }
 }
 
-/// All keys one after the other, bucket by bucket. What was handed out is released.
+/// Iterates over all keys, bucket by bucket, and releases each bucket when done.
 #[derive(Debug)]
 pub struct Drain {
     keys: Keys,
@@ -152,7 +151,7 @@ impl Drain {
         }
     }
 
-    /// Hand records to `take` until that says that it has enough. False: there are no more.
+    /// Passes records to `take` until it returns false. Returns false when there are no more.
     pub fn take(&mut self, mut take: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
         while let Some(group) = self.keys.groups.get_mut(self.group) {
             while let Some(bucket) = group.get(self.bucket) {
@@ -181,7 +180,7 @@ mod tests {
 
     fn all(keys: &Keys) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (mut all, mut drain) = (Vec::new(), Drain::new(keys.clone()));
-        // One at a time.
+        // One record per call.
         while drain.take(|key, data| {
             all.push((key.to_vec(), data.to_vec()));
             false
