@@ -1,4 +1,5 @@
-//! Worlds of one role that only answers, and clients that ask it until they are answered. The role may lose its memory.
+//! Worlds of one role that only answers requests, and of clients that retry until they have an answer. The role may
+//! restart without its memory.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,51 +10,48 @@ use inband_ground::soft::{Arrival, Soft};
 
 use crate::{listed, Broken, Listed, Rates, Rng, Streams, Strike, System, Time, World};
 
-/// The role's node id.
 const NODE: u8 = 1;
 const MS: Time = 1_000_000;
 /// Answers that each client must get once faults end.
 const ANSWERS_AT_END: u64 = 10;
-/// Roles that only answer do not look at the source of a packet.
+/// Such roles do not look at a packet's source address.
 const NOBODY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
-/// A role that only answers, what its clients ask, and what must be true of the answers.
+/// A role that only answers, its clients' requests, and the invariants of its answers.
 pub trait Asking: Sized + 'static {
-    /// As [`System::NAME`].
+    /// See [`System::NAME`].
     const NAME: &'static str;
-    /// As [`System::ABOUT`].
+    /// See [`System::ABOUT`].
     const ABOUT: &'static str;
     const CLIENTS: u8;
-    /// What is counted of an answer.
+    /// What [`Asking::on_answer`] counts.
     const COUNTED: &'static str;
-    /// Once faults end, every client is answered.
+    /// Every client is answered once faults end.
     const LIVENESS: Self::Invariant;
-    /// As [`System::NO_PANIC`].
+    /// See [`System::NO_PANIC`].
     const NO_PANIC: Self::Invariant;
     type Role: Asked + 'static;
-    /// As [`System::Invariant`].
+    /// See [`System::Invariant`].
     type Invariant: Listed;
-    /// As [`System::Options`].
+    /// See [`System::Options`].
     type Options: clap::Args + Clone + Default + fmt::Debug + Send + Sync;
 
     fn begin(options: &Self::Options) -> Self;
-    /// The role at its first start, and each time that it starts again without its memory.
+    /// Called at the first start and at every restart without memory.
     fn start(&mut self) -> Self::Role;
-    /// What a client asks next.
+    /// A client's next request.
     fn request(random: &mut Rng) -> Header<Self>;
-    /// A client gets the answer to its request. Returns how much of [`Asking::COUNTED`] it has, and what is wrong.
+    /// Checks the answer to a client's request. Returns how many [`Asking::COUNTED`] it carries, and the invariants
+    /// that it breaks.
     fn on_answer(&mut self, answer: Header<Self>) -> (u64, Vec<Broken<Self::Invariant>>);
 }
 
 /// The header of a role's packets.
 pub type Header<A> = <<A as Asking>::Role as Asked>::Header;
 
-/// A host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// The role's.
     Role,
-    /// A client's.
     Client(u8),
 }
 
@@ -64,7 +62,6 @@ impl fmt::Display for Host {
 }
 
 listed! {
-    /// What goes wrong on purpose.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault, said by name {
         RolePaused = "role-paused",
@@ -80,7 +77,7 @@ struct Asker<R: Asked> {
     answered: u64,
 }
 
-/// The hosts of such a world.
+/// The hosts of a world with one role.
 pub struct Hosts<A: Asking> {
     asking: A,
     role: Soft<A::Role>,

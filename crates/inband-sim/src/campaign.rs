@@ -1,4 +1,4 @@
-//! Many seeds, one after the other or several at once.
+//! Plays many seeds, one at a time or several in parallel.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -11,27 +11,24 @@ use crate::system::System;
 /// Which seeds to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seeds {
-    /// The first seed.
     pub first: u64,
     /// How many; `None`: until told to stop.
     pub count: Option<u64>,
-    /// Threads. A seed is played by one of them, so its schedule is the same with any number.
+    /// Threads. One thread plays a whole seed, so its schedule does not depend on their number.
     pub jobs: usize,
 }
 
-/// Many runs together.
+/// The totals of many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Seeds played.
     pub seeds: u64,
     /// Seeds with a violation.
     pub failures: u64,
-    /// What happened, in all of them.
+    /// The sum over all seeds.
     pub stats: Stats,
 }
 
 impl Summary {
-    /// One more.
     pub fn add<I>(&mut self, report: &Report<I>) {
         self.seeds += 1;
         self.failures += u64::from(report.violation.is_some());
@@ -40,8 +37,8 @@ impl Summary {
 }
 
 impl Seeds {
-    /// Play them until all are played or `stop` says so, which every thread asks before a seed.
-    /// `progress` sees each report as it comes: with several threads not in the order of seeds.
+    /// Plays the seeds until all are played or `stop` returns true; each thread calls it before each seed. `progress`
+    /// sees each report as its run ends, so with several threads not in the order of seeds.
     pub fn play<S: System>(
         &self,
         options: &S::Options,
@@ -62,7 +59,7 @@ impl Seeds {
                 scope.spawn(move || {
                     while let Some(seed) = next() {
                         if reports.send(run::<S>(seed, options)).is_err() {
-                            return; // nobody listens any more
+                            return; // the receiver is gone
                         }
                     }
                 });

@@ -1,4 +1,4 @@
-//! The command line of `inband-sim`: plays seeds, tells what happened in them, and replays one.
+//! The command line of `inband-sim`: plays seeds, prints statistics, and replays a single seed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::listed::Listed;
 use crate::run::{run_with_trace, Report};
 use crate::system::System;
 
-/// Seeds played unless told how many, or for how long.
+/// Seeds played without `--seeds` and `--minutes`.
 const SEEDS: u64 = 200;
 /// Exit status after Ctrl-C.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -28,13 +28,12 @@ const BAR: &str = "{wide_bar} {human_pos} of {human_len} seeds, {elapsed}, {msg}
 const SPINNER: &str = "{spinner} {human_pos} seeds, {elapsed}, {msg}";
 const TO_OUTPUT: &str = "writing to standard output";
 
-/// Options of every system.
 #[derive(Debug, Args)]
 struct PlayArgs {
     /// How many seeds to play [default: 200, or as many as --minutes allows]
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// Begin no seed after so many minutes
+    /// Start no new seed after this many minutes
     #[arg(long, value_name = "M", value_parser = minutes)]
     minutes: Option<f64>,
     /// The first seed; with --trace the only one
@@ -46,13 +45,13 @@ struct PlayArgs {
     /// How many events --trace prints
     #[arg(long, value_name = "N", default_value_t = 200)]
     last: usize,
-    /// Seeds played at once
+    /// How many seeds to play in parallel
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
-    /// Print a line for every seed, with a hash over all its events
+    /// Print a line for every seed, with a hash of all its events
     #[arg(long)]
     each: bool,
-    /// List the invariants that are checked, and play nothing
+    /// List the invariants that are checked and exit
     #[arg(long)]
     rules: bool,
 }
@@ -64,7 +63,6 @@ fn minutes(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A system that the command plays.
 #[derive(Clone, Copy)]
 pub struct Entry {
     name: &'static str,
@@ -73,7 +71,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// How a system is registered.
+    /// Registers a system.
     pub const fn of<S: System>() -> Entry {
         Entry {
             name: S::NAME,
@@ -88,7 +86,8 @@ fn command_of<S: System>() -> Command {
     S::Options::augment_args(command)
 }
 
-/// The names of options that chose a system before it was a word of its own, which a note names.
+/// Accepts the former command line, where an option chose the system (`--NAME`, or none for the first one), and prints
+/// a note.
 fn with_system(args: Vec<OsString>, entries: &[Entry]) -> Vec<OsString> {
     let is_name = |arg: &OsString| entries.iter().any(|entry| arg == entry.name);
     let asks = |arg: &OsString| arg == "--help" || arg == "-h" || arg == "--list";
@@ -96,7 +95,7 @@ fn with_system(args: Vec<OsString>, entries: &[Entry]) -> Vec<OsString> {
         return args;
     }
     if !args[1].to_string_lossy().starts_with('-') {
-        return args; // clap says which systems there are
+        return args; // clap lists the systems in its error
     }
     let is_old = |arg: &&OsString| {
         let arg = arg.to_string_lossy();
@@ -114,10 +113,10 @@ fn with_system(args: Vec<OsString>, entries: &[Entry]) -> Vec<OsString> {
     start.into_iter().chain(rest.cloned()).collect()
 }
 
-/// Run the command with these arguments, the first of which is the program's name.
+/// Runs the command. The first argument is the program's name.
 ///
 /// # Errors
-/// If an invariant is broken in a seed, or something cannot be printed.
+/// If a seed breaks an invariant, or output cannot be written.
 pub fn main(entries: &[Entry], args: Vec<OsString>) -> Result<()> {
     let args = with_system(args, entries);
     let list = clap::Arg::new("list")
@@ -144,7 +143,7 @@ pub fn main(entries: &[Entry], args: Vec<OsString>) -> Result<()> {
     (entry.expect("clap knows no other").play)(of_system, replay)
 }
 
-/// The command without the options that choose seeds.
+/// The command line without the options that choose seeds.
 fn replay_command(name: &str, args: &[OsString]) -> String {
     let mut command = format!("inband sim {name}");
     let mut args = args.iter().skip(2).map(|arg| arg.to_string_lossy());
@@ -252,7 +251,7 @@ fn trace<S: System>(args: &PlayArgs, options: &S::Options) -> Result<()> {
     }
 }
 
-/// True from Ctrl-C on. The second one ends the process at once.
+/// Becomes true on Ctrl-C, SIGTERM or SIGHUP. A second signal ends the process at once.
 fn watch_for_ctrl_c() -> Result<Arc<AtomicBool>> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -281,7 +280,7 @@ fn bar(seeds: Option<u64>) -> ProgressBar {
     bar.with_style(style)
 }
 
-/// What the bar says.
+/// The counts in the progress bar.
 #[derive(Default)]
 struct Progress {
     fault_events: u64,
@@ -312,7 +311,7 @@ fn cpu_seconds() -> Option<f64> {
     Some(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
-/// How many seeds there were, what happened in them, and how much of it a minute.
+/// Prints the number of seeds, the totals, and rates per minute.
 fn tell<S: System>(summary: &Summary, started: Instant, out: &mut impl Write) -> io::Result<()> {
     let stats = &summary.stats;
     let took = started.elapsed();

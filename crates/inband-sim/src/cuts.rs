@@ -1,8 +1,7 @@
-//! Which links are cut: directed pairs of hosts, each by any number of faults at once.
+//! Which links are cut. A link is a directed pair of hosts, and several faults may cut the same one.
 
 use std::collections::BTreeMap;
 
-/// See the module.
 #[derive(Debug)]
 pub struct Cuts<H>(BTreeMap<(H, H), u32>);
 
@@ -13,12 +12,12 @@ impl<H> Default for Cuts<H> {
 }
 
 impl<H: Ord> Cuts<H> {
-    /// Cut the link from one host to another, in this direction.
+    /// Cuts the link in this direction only.
     pub fn cut(&mut self, from: H, to: H) {
         *self.0.entry((from, to)).or_default() += 1;
     }
 
-    /// Undo one cut.
+    /// Undoes one cut; other faults may still cut the link.
     pub fn mend(&mut self, from: H, to: H) {
         let pair = (from, to);
         if let Some(count) = self.0.get_mut(&pair) {
@@ -29,12 +28,11 @@ impl<H: Ord> Cuts<H> {
         }
     }
 
-    /// Does a link lead from one host to the other?
     pub fn is_linked(&self, from: H, to: H) -> bool {
         !self.0.contains_key(&(from, to))
     }
 
-    /// All links work.
+    /// Undoes all cuts.
     pub fn heal(&mut self) {
         self.0.clear();
     }

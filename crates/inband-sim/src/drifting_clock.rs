@@ -1,24 +1,22 @@
-//! The clock of a host of FLAIR or Falcon: any offset, a rate of its own, jumps ahead, never back.
+//! The clock of a host of FLAIR or Falcon: an arbitrary offset, its own rate, jumps forward, never backward.
 
 use crate::rng::Rng;
 
-/// Clocks run faster or slower than true time by up to this, in parts per million: two differ by less than what the
-/// protocols bear.
+/// How much faster or slower than true time clocks run at most, in parts per million. Any two then differ by less than
+/// the protocols tolerate.
 pub const CLOCK_DRIFT_PPM: u64 = 4_900;
-/// No machine is younger.
+/// No machine has been up for less.
 const OFFSET_MIN_NS: u64 = 1_000_000_000;
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
-    /// What it shows at true time 0.
+    /// The clock's reading at true time 0.
     offset_ns: u64,
-    /// Parts per million of true time; the exact rate is 1 000 000.
+    /// Parts per million of true time; an exact clock has 1 000 000.
     rate_ppm: u64,
 }
 
 impl Clock {
-    /// One as it comes.
     pub fn random(rng: &mut Rng) -> Clock {
         Clock {
             offset_ns: OFFSET_MIN_NS + rng.below(1 << 50),
@@ -26,7 +24,7 @@ impl Clock {
         }
     }
 
-    /// The same, but at another rate from now on.
+    /// The same clock at another rate from now on, without a step.
     pub fn at_rate(self, now: u64, rate_ppm: u64) -> Clock {
         let passed = (u128::from(now) * u128::from(rate_ppm) / 1_000_000) as u64;
         Clock {
@@ -39,18 +37,17 @@ impl Clock {
         self.offset_ns + (u128::from(now) * u128::from(self.rate_ppm) / 1_000_000) as u64
     }
 
-    /// The first true time at which it shows at least this.
+    /// The first true time at which the clock shows at least `shown`.
     pub fn when(&self, shown: u64) -> u64 {
         let passed = u128::from(shown.saturating_sub(self.offset_ns)) * 1_000_000;
         (passed.div_ceil(u128::from(self.rate_ppm))).min(u128::from(u64::MAX)) as u64
     }
 
-    /// It has stood still for so long.
+    /// Takes back the time for which the clock was suspended.
     pub fn stood_still(&mut self, ns: u64) {
         self.offset_ns -= (u128::from(ns) * u128::from(self.rate_ppm) / 1_000_000) as u64;
     }
 
-    /// It shows so much more from now on.
     pub fn jump(&mut self, ahead_ns: u64) {
         self.offset_ns += ahead_ns;
     }

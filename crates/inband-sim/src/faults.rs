@@ -1,4 +1,4 @@
-//! What goes wrong: when the next fault strikes, which are under way, and how each is undone.
+//! Fault injection: when the next fault strikes, which faults are active, and how each is undone.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,21 @@ use crate::world::{Event, World};
 
 type End<S> = Box<dyn FnOnce(&mut World<S>)>;
 
-/// How a fault is undone.
 pub struct Undo<S: System> {
     end: End<S>,
-    /// The host that is down as long as it lasts.
+    /// The host that is down until then.
     down: Option<S::Host>,
 }
 
-/// A fault that has struck.
+/// The effect of a fault.
 pub enum Strike<S: System> {
-    /// It is over.
+    /// It is over at once.
     Once,
-    /// It lasts until it is undone.
     Lasts(Undo<S>),
 }
 
 impl<S: System> Strike<S> {
-    /// It lasts until this undoes it.
+    /// A fault that lasts until `end` undoes it.
     pub fn until(end: impl FnOnce(&mut World<S>) + 'static) -> Option<Strike<S>> {
         Some(Strike::Lasts(Undo {
             end: Box::new(end),
@@ -34,12 +32,12 @@ impl<S: System> Strike<S> {
         }))
     }
 
-    /// It lasts for a while, and ends by itself.
+    /// A fault that lasts for a while and ends without action.
     pub fn for_a_while() -> Option<Strike<S>> {
         Strike::until(|_| ())
     }
 
-    /// A host is down until this starts it; [`World::end_faults_but`] may leave it down for good.
+    /// A host is down until `start` starts it; [`World::end_faults_but`] may leave it down.
     pub fn down(host: S::Host, start: impl FnOnce(&mut World<S>) + 'static) -> Option<Strike<S>> {
         Some(Strike::Lasts(Undo {
             end: Box::new(start),
@@ -49,7 +47,7 @@ impl<S: System> Strike<S> {
 }
 
 impl<S: System> Undo<S> {
-    /// The same, and this afterwards.
+    /// Runs `and` after this.
     pub fn then(self, and: impl FnOnce(&mut World<S>) + 'static) -> Undo<S> {
         let end = self.end;
         Undo {
@@ -62,7 +60,6 @@ impl<S: System> Undo<S> {
     }
 }
 
-/// The faults under way.
 pub(crate) struct Faults<S: System> {
     /// Mean time between two faults; 0: none.
     every: Time,
@@ -81,13 +78,13 @@ impl<S: System> Default for Faults<S> {
 }
 
 impl<S: System> World<S> {
-    /// Faults strike this often, on average.
+    /// Injects faults at this mean interval.
     pub fn inject_faults(&mut self, every: Time) {
         self.faults.every = every;
         self.plan_fault();
     }
 
-    /// The next fault strikes some time from now.
+    /// Schedules the next fault.
     pub fn plan_fault(&mut self) {
         if self.faults.every > 0 {
             let wait = self.rng.faults.wait(self.faults.every);
@@ -95,17 +92,17 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Does anything go wrong from now on?
+    /// Are faults being injected?
     pub(crate) fn has_faults(&self) -> bool {
         self.faults.every > 0
     }
 
-    /// A number that no other fault under way has.
+    /// A number unique among active faults.
     pub fn fault_number(&self) -> u64 {
         self.faults.next
     }
 
-    /// A fault strikes now.
+    /// Injects a fault now.
     pub fn next_fault(&mut self) {
         let (fault, lasts) = S::next_fault(self);
         let undo = match S::strike(self, fault, lasts) {
@@ -124,14 +121,14 @@ impl<S: System> World<S> {
     }
 
     pub(crate) fn end_fault(&mut self, number: u64) {
-        // Those of before everything was healed are gone.
+        // Faults from before [`World::end_faults`] are gone.
         if let Some(undo) = self.faults.active.remove(&number) {
             S::on_fault(self, None);
             (undo.end)(self);
         }
     }
 
-    /// No fault strikes any more, and those under way are undone, but for hosts that stay down.
+    /// Stops fault injection and undoes active faults, except that these hosts stay down.
     pub fn end_faults_but(&mut self, stay_down: &[S::Host]) {
         self.faults.every = 0;
         let under_way: Vec<u64> = self.faults.active.keys().copied().collect();
@@ -145,14 +142,13 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Nothing goes wrong any more: links work, hosts run; those that are down are the system's to start.
+    /// Stops fault injection and repairs all links and pauses. The system has to start hosts that are down.
     pub fn end_faults(&mut self) {
         self.faults = Faults::default();
         self.links.heal();
         self.end_pauses();
     }
 
-    /// These links are cut.
     pub fn cut(&mut self, pairs: Vec<(S::Host, S::Host)>) -> Option<Strike<S>> {
         for (from, to) in &pairs {
             self.links.cuts.cut(*from, *to);
@@ -164,24 +160,23 @@ impl<S: System> World<S> {
         })
     }
 
-    /// A host stands still.
     pub fn pause_for(&mut self, host: S::Host, lasts: Time) -> Option<Strike<S>> {
         self.pause(host, self.now + lasts);
         Strike::for_a_while()
     }
 
-    /// More packets are lost, doubled, held up or damaged.
+    /// Raises the rates at which packets are lost, duplicated, delayed or damaged.
     pub fn raise_rates(&mut self, by: Rates) -> Option<Strike<S>> {
         self.links.rates.raise(by);
         Strike::until(move |world| world.links.rates.lower(by))
     }
 
-    /// A share of packets that a fault concerns, drawn at random.
+    /// A random share of packets for a fault.
     pub fn any_share_ppm(&mut self) -> u64 {
         [20_000, 100_000, 300_000][self.rng.faults.below(3) as usize]
     }
 
-    /// A share of packets is lost.
+    /// Loses a share of packets.
     pub fn lose_packets(&mut self) -> Option<Strike<S>> {
         let loss_ppm = self.any_share_ppm();
         self.raise_rates(Rates {
@@ -190,7 +185,7 @@ impl<S: System> World<S> {
         })
     }
 
-    /// A share of packets is held up.
+    /// Delays a share of packets.
     pub fn hold_up_packets(&mut self) -> Option<Strike<S>> {
         let hold_up_ppm = self.any_share_ppm();
         self.raise_rates(Rates {
@@ -199,7 +194,7 @@ impl<S: System> World<S> {
         })
     }
 
-    /// No packets from one host to another; `any_host` draws them.
+    /// Cuts the link from one host to another; `any_host` draws them.
     pub fn cut_one_way(
         &mut self,
         any_host: impl Fn(&mut World<S>) -> S::Host,
@@ -208,7 +203,7 @@ impl<S: System> World<S> {
         self.cut(vec![(a, b)])
     }
 
-    /// No packets between two hosts; `any_host` draws them.
+    /// Cuts the links between two hosts in both directions; `any_host` draws them.
     pub fn cut_both_ways(
         &mut self,
         any_host: impl Fn(&mut World<S>) -> S::Host,
@@ -217,7 +212,7 @@ impl<S: System> World<S> {
         self.cut(vec![(a, b), (b, a)])
     }
 
-    /// Packets of one type are lost or held up. `number`: what else has it is replaced.
+    /// Loses or delays packets of one type. Replaces other rates with the same `number`.
     pub fn raise_type_rates(&mut self, number: u64, rates: TypeRates) -> Option<Strike<S>> {
         self.links.type_rates.insert(number, rates);
         Strike::until(move |world| {

@@ -1,34 +1,31 @@
-//! Is a history of one key linearizable? All orders are tried (Wing and Gong), each position once (Lowe).
+//! Checks that a history of one key is linearizable: searches all orders (Wing and Gong), visiting each state once
+//! (Lowe).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::queue::Time;
 
-/// What a request does to its key. Every put has a value of its own.
+/// What a request does to its key. Every put writes a unique value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Reads it.
     Get,
-    /// Sets it.
     Put(u64),
-    /// Deletes it.
     Delete,
 }
 
-/// Events that may begin while one is under way.
+/// Maximum number of events that overlap one event.
 const WINDOW: usize = 64 * WORDS;
 const WORDS: usize = 32;
-/// Writes of one key whose outcome is unknown and may matter.
+/// Maximum writes of one key whose outcome is unknown and may matter.
 const UNKNOWN_MAX: usize = 64;
 
-/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     pub from: Time,
     /// [`Time::MAX`]: its outcome is unknown.
     pub until: Time,
     pub act: Act,
-    /// What a get saw.
+    /// The value that a get returned.
     pub saw: Option<u64>,
 }
 
@@ -45,7 +42,7 @@ impl Bits {
         self.0[at / 64] |= 1 << (at % 64);
     }
 
-    /// Take away the numbers from 0 up to the first that is not there. How many they are.
+    /// Removes the run of consecutive numbers from 0 on. Returns its length.
     fn drop_run(&mut self) -> usize {
         let full = self.0.iter().take_while(|word| **word == u64::MAX).count();
         let rest = self.0.get(full).map_or(0, |word| word.trailing_ones());
@@ -62,34 +59,34 @@ impl Bits {
     }
 }
 
-/// A point of the search: which events have had their turn, and the value after them.
+/// A state of the search: the events already ordered, and the value after them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Point {
-    /// All before this one have had their turn.
+    /// All events before this one are ordered.
     first: usize,
-    /// Of those from `first` on.
+    /// Ordered events, as offsets from `first`.
     later: Bits,
     unknown: u64,
     value: Option<u64>,
 }
 
 struct Search {
-    /// Those that have ended, by their beginning.
+    /// Events with a known outcome, by start time.
     events: Vec<Event>,
     unknown: Vec<Event>,
-    /// When the last read began that saw a value. Each value is put once.
+    /// By value: when the last read that saw it began. Each value is put once.
     last_seen: BTreeMap<u64, Time>,
-    /// When the last read ended that saw nothing.
+    /// When the last read that saw no value ended.
     nothing_until: Option<Time>,
 }
 
-/// See the module. The error says how far an order was found.
+/// Checks a history. The error shows where the search got stuck.
 pub(crate) fn check(mut events: Vec<Event>) -> Result<(), String> {
     events.sort_by_key(|event| (event.from, event.until));
     let seen: BTreeSet<u64> = events.iter().filter_map(|event| event.saw).collect();
     let (unknown, events): (Vec<_>, Vec<_>) =
         events.into_iter().partition(|e| e.until == Time::MAX);
-    // What nobody saw may come last of all.
+    // A write of unknown outcome that nobody saw can be ordered last.
     let saw_nothing = events.iter().any(Event::saw_nothing);
     let matters = |event: &Event| match event.act {
         Act::Put(value) => seen.contains(&value),
@@ -103,12 +100,12 @@ pub(crate) fn check(mut events: Vec<Event>) -> Result<(), String> {
 }
 
 impl Event {
-    /// A get of a key that was not there.
+    /// Is it a get of a missing key?
     fn saw_nothing(&self) -> bool {
         self.act == Act::Get && self.saw.is_none()
     }
 
-    /// What a write leaves behind.
+    /// The value after this write.
     fn written(&self) -> Option<u64> {
         match self.act {
             Act::Put(value) => Some(value),
@@ -135,7 +132,7 @@ impl Search {
         }
     }
 
-    /// Could a read have seen what this write left behind?
+    /// Could a read have seen the effect of this write?
     fn is_seen(&self, event: &Event) -> bool {
         match event.act {
             Act::Put(value) => self.last_seen.contains_key(&value),
@@ -143,7 +140,7 @@ impl Search {
         }
     }
 
-    /// Could this value be put now? All reads that saw it follow before anything else does.
+    /// Could this value be put now? All reads that saw it must come before any other event.
     fn may_be_put(&self, point: Point, value: u64) -> bool {
         let last = self.last_seen.get(&value).copied().unwrap_or(0);
         let is_of_it = |event: &Event| match event.act {
@@ -158,7 +155,7 @@ impl Search {
         !before.any(is_between)
     }
 
-    /// Points that were looked at until an order was found.
+    /// Returns the number of states visited until an order was found.
     fn run(&self) -> Result<usize, String> {
         let mut points = vec![Point {
             first: 0,
@@ -184,7 +181,8 @@ impl Search {
         ))
     }
 
-    /// Events that may have their turn at a point: those begun before any other that is left ends.
+    /// Pushes the states that can follow this one. Candidates are the events that begin before any other remaining
+    /// event ends.
     fn next(&self, point: Point, points: &mut Vec<Point>) -> Result<(), String> {
         let mut ends = Time::MAX;
         let mut candidates = Vec::new();
@@ -204,8 +202,8 @@ impl Search {
             .into_iter()
             .map(|offset| (offset, &self.events[point.first + offset]))
             .filter(|(_, event)| event.from <= ends);
-        // A read that fits takes nothing from the others. Without one a write comes next, and one that nobody saw takes
-        // nothing from that one.
+        // A read that matches the value excludes no other order, so it can be taken at once. Otherwise a write comes
+        // next, and an unseen write in turn excludes nothing.
         let takes_nothing = |(_, event): &(usize, &Event)| match event.act {
             Act::Get => event.saw == point.value,
             _ => false,
@@ -230,8 +228,8 @@ impl Search {
                 Act::Get | Act::Put(_) => {}
             }
         }
-        // One of unknown outcome that no read follows at once may as well not have been done. Of several deletes the one
-        // that was begun first will do: from here on they are alike.
+        // A write of unknown outcome matters only if a read follows it directly. Of several such deletes the one that
+        // began first is enough: from here on they are interchangeable.
         let is_free = |number: &usize| {
             let event = &self.unknown[*number];
             event.from <= ends && point.unknown >> number & 1 == 0
@@ -344,7 +342,7 @@ mod tests {
         assert!(check(unknown).is_err(), "before it was begun");
     }
 
-    /// Every order, without any cleverness.
+    /// Tries every order by brute force.
     fn has_order(left: &[Event], value: Option<u64>) -> bool {
         if left.iter().all(|event| event.until == Time::MAX) {
             return true;
@@ -382,7 +380,7 @@ mod tests {
                     match rng.below(5) {
                         0 | 1 => event(from, until, Act::Put(values)),
                         2 => event(from, until, Act::Delete),
-                        // What a read that never ended saw nobody knows.
+                        // The value of a read that never ended is unknown.
                         _ => get(
                             from,
                             from + 1 + rng.below(8),
@@ -407,7 +405,7 @@ mod tests {
             events.push(get(at + 60, at + 70, Some(number)));
             events.push(get(at + 80, at + 90, Some(number)));
         }
-        // Nobody sees their effect until the end.
+        // Their effect is not seen until the end.
         events.push(get(10_000, 10_001, None));
         let unknown = (0..60).map(|at| event(at, Time::MAX, Act::Delete));
         let search = Search::new(events, unknown.collect());

@@ -1,4 +1,4 @@
-//! The links between hosts: what becomes of a packet.
+//! The links between hosts, and the fate of packets on them.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,17 @@ use crate::rng::Rng;
 use crate::stats::LinkStats;
 use crate::system::Packet;
 
-/// What a test's filter says about a packet.
+/// A filter's decision about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The link does with it as usual.
+    /// The link treats it as usual.
     Pass,
-    /// Lost.
     Lose,
     /// Kept aside until [`crate::World::release`].
     Keep,
-    /// It arrives so much later than usual.
+    /// It arrives this much later than usual.
     Delay(Time),
-    /// It arrives, and once more so much later.
+    /// It arrives, and a copy arrives this much later.
     Twice(Time),
     /// It arrives with its last bit flipped.
     Damage,
@@ -28,52 +27,44 @@ pub enum Fate {
 /// A packet as a test's filter sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Passing<'a, H, P> {
-    /// When it is sent.
     pub now: Time,
-    /// Who sends it.
     pub from: H,
-    /// To whom.
     pub to: H,
-    /// The packet.
     pub packet: &'a P,
 }
 
-/// Decides about everything that is sent, for directed tests.
+/// Decides the fate of every packet, for directed tests.
 pub type Filter<H, P> = Box<dyn FnMut(&Passing<'_, H, P>) -> Fate>;
 
-/// A packet on its way: from, to, packet.
+/// A packet in flight: from, to, packet.
 pub type OnItsWay<H, P> = (H, H, P);
 
-/// Rates of random damage, in parts per million.
+/// Rates of random faults, in parts per million.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Lost.
+    /// The packet is lost.
     pub loss_ppm: u64,
-    /// Arrives twice.
+    /// The packet arrives twice.
     pub duplicate_ppm: u64,
-    /// Held up for long, so that many others overtake it.
+    /// The packet is delayed for long, so that many others overtake it.
     pub hold_up_ppm: u64,
-    /// A bit of the packet flips on the way.
+    /// A bit of the packet flips.
     pub bit_flip_ppm: u64,
 }
 
 impl Rates {
-    /// Of a fault during which many packets are lost.
     pub const MANY_LOST: Rates = Rates {
         loss_ppm: 300_000,
         ..Rates::NONE
     };
-    /// Of a fault during which many packets arrive twice.
     pub const MANY_REPEATED: Rates = Rates {
         duplicate_ppm: 300_000,
         ..Rates::NONE
     };
-    /// Of a fault during which many packets are held up.
     pub const MANY_LATE: Rates = Rates {
         hold_up_ppm: 200_000,
         ..Rates::NONE
     };
-    /// Of a fault during which many packets are damaged.
     pub const MANY_DAMAGED: Rates = Rates {
         bit_flip_ppm: 200_000,
         ..Rates::NONE
@@ -85,7 +76,7 @@ impl Rates {
         bit_flip_ppm: 0,
     };
 
-    /// What a seed's links lose, repeat and hold up all the time: from nothing to a tenth. No bit flips.
+    /// A seed's base rates: from nothing to a tenth. No bit flips.
     pub fn draw(rng: &mut Rng) -> Rates {
         let mut pick = |ppm: &[u64]| ppm[rng.below(ppm.len() as u64) as usize];
         Rates {
@@ -103,55 +94,52 @@ impl Rates {
         self.bit_flip_ppm = with(self.bit_flip_ppm, other.bit_flip_ppm);
     }
 
-    /// So much more goes wrong.
     pub fn raise(&mut self, by: Rates) {
         self.combine(by, |a, b| a + b);
     }
 
-    /// And less again.
     pub fn lower(&mut self, by: Rates) {
         self.combine(by, u64::saturating_sub);
     }
 }
 
-/// What happens to packets of one type for a while.
+/// Rates for packets of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeRates {
-    /// The type, as [`Packet::kind`] tells it.
+    /// The type, as returned by [`Packet::kind`].
     pub kind: u8,
     /// Lost, in parts per million.
     pub loss_ppm: u64,
-    /// Held up, in parts per million, besides what is held up of all types.
+    /// Delayed, in parts per million, in addition to the rate for all types.
     pub hold_up_ppm: u64,
 }
 
-/// The order in which a link draws random numbers. It is part of what a seed means, so a world keeps the one it began
-/// with; a new one takes [`DrawOrder::ByCopy`].
+/// The order in which a link draws random numbers. A seed's schedule depends on it, so an existing world keeps its
+/// order; a new world takes [`DrawOrder::ByCopy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrawOrder {
-    /// Loss, unless the link is cut; how many copies; then delay and damage of each copy.
+    /// Loss, unless the link is cut; the number of copies; then delay and damage of each copy.
     ByCopy,
-    /// Loss, even if the link is cut; damage, the same of all copies; delay; then whether there is a second copy.
+    /// Loss, even if the link is cut; damage, the same for all copies; delay; then whether there is a second copy.
     ByPacket,
 }
 
-/// How links are when nothing is wrong, in the unit of the system's time.
+/// Links without faults. Times are in the system's unit.
 #[derive(Debug, Clone, Copy)]
 pub struct LinkSettings {
-    /// Shortest time on a link.
+    /// Minimum delay.
     pub delay_min: Time,
-    /// What is added to it is less than this.
+    /// Random addition to the minimum; exclusive bound.
     pub jitter: Time,
-    /// A packet that is held up waits for less than this.
+    /// Extra delay of a packet that is held up; exclusive bound.
     pub hold_up_max: Time,
-    /// Bits flip from this byte of a packet on.
+    /// Bits flip only from this byte of a packet on.
     pub flips_from: usize,
-    /// In which order random numbers are drawn.
     pub draws: DrawOrder,
 }
 
 impl LinkSettings {
-    /// A network of a data centre, in nanoseconds.
+    /// A data-centre network; times in nanoseconds.
     pub const LAN: LinkSettings = LinkSettings {
         delay_min: 20_000,
         jitter: 100_000,
@@ -164,26 +152,23 @@ impl LinkSettings {
 /// A copy of a packet that will arrive.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// Time on the way.
+    /// Time in flight.
     pub after: Time,
-    /// A byte and its bit that flip on the way.
+    /// The byte and the bit that flip.
     pub flip: Option<(usize, u8)>,
 }
 
-/// The links of a world.
 pub struct Links<H, P> {
     settings: LinkSettings,
-    /// Random damage.
     pub rates: Rates,
-    /// By a number that its fault chooses.
+    /// By a number that the fault chooses.
     pub type_rates: BTreeMap<u64, TypeRates>,
-    /// Links that are cut.
     pub cuts: Cuts<H>,
-    /// Directed pairs whose link is slow, and by how much.
+    /// Extra delay by directed pair.
     slow: BTreeMap<(H, H), Time>,
-    /// A test's own say.
+    /// A directed test's filter.
     pub filter: Option<Filter<H, P>>,
-    /// What a filter keeps.
+    /// Packets that a filter kept.
     pub kept: Vec<OnItsWay<H, P>>,
 }
 
@@ -200,7 +185,7 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         }
     }
 
-    /// Everything from one host to the other takes so much longer; 0: as usual.
+    /// Delays every packet from one host to the other by this much; 0: as usual.
     pub fn slow_down(&mut self, from: H, to: H, by: Time) {
         self.slow.insert((from, to), by);
     }
@@ -210,12 +195,12 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         self.cuts.is_linked(a, b) && self.cuts.is_linked(b, a)
     }
 
-    /// Does a message of a connection get through? TCP loses none that it can bring over, but gives up.
+    /// Does a message on a connection get through? TCP retransmits, but eventually gives up.
     pub fn passes_connection(&self, rng: &mut Rng, from: H, to: H) -> bool {
         self.cuts.is_linked(from, to) && !rng.chance_ppm(self.rates.loss_ppm)
     }
 
-    /// All links work, nothing is lost, no filter decides.
+    /// Repairs all links: no cuts, no random faults, no filter.
     pub fn heal(&mut self) {
         self.cuts.heal();
         self.slow.clear();
@@ -224,7 +209,6 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         self.filter = None;
     }
 
-    /// What a test's filter says.
     pub fn filtered(&mut self, now: Time, from: H, to: H, packet: &P) -> Fate {
         let Some(filter) = &mut self.filter else {
             return Fate::Pass;
@@ -237,7 +221,7 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         })
     }
 
-    /// The copies of this packet that arrive, after the filter has said `fate`; none: it is lost, as it is if
+    /// The copies of this packet that arrive, given the filter's `fate`. None if it is lost, as it always is if
     /// `is_full`.
     pub fn copies(
         &self,

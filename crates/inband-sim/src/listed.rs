@@ -1,17 +1,16 @@
-//! Enums whose variants are listed, and described where they are declared: invariants and faults.
+//! Enums with a list of their variants and a description of each: invariants and faults.
 
 use std::fmt;
 
-/// An enum whose variants are known, each with its description. [`listed!`] implements it.
+/// An enum whose variants are listed and described. [`listed!`] implements it.
 pub trait Listed: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// All variants, in order.
     const LIST: &'static [Self];
 
-    /// A variant's description.
     fn description(self) -> &'static str;
 }
 
-/// Declares an enum with `ALL` of its variants, a function that gives a variant's description, which is also its
+/// Declares an enum with `ALL` its variants, a function that returns a variant's description, which is also its
 /// documentation, [`Listed`], and `Display`, which writes the variant's name.
 #[macro_export]
 macro_rules! listed {
@@ -32,10 +31,10 @@ macro_rules! listed {
         }
 
         impl $Kind {
-            /// All of them, in order.
+            /// All variants, in order.
             pub const ALL: [$Kind; [$($words),+].len()] = [$($Kind::$Variant),+];
 
-            /// Its description.
+            /// The variant's description.
             pub fn $say(self) -> &'static str {
                 match self {
                     $($Kind::$Variant => $words,)+

@@ -1,8 +1,8 @@
-//! What a run has to say when it panics.
+//! Catches panics of a run.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Run; what was said, if it panics.
+/// Runs the closure. Returns the panic's message if it panics.
 pub(crate) fn panic_of(run: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
     let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,4 +1,4 @@
-//! The event queue: simulated time moves from one event to the next.
+//! The event queue: simulated time advances from one event to the next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,7 +29,7 @@ impl<E> Ord for Entry<E> {
 /// Simulated time, in the unit of the system ([`crate::System::TICKS_PER_US`]).
 pub type Time = u64;
 
-/// Events by time; those of one time in the order they were put in.
+/// Events ordered by time; those at the same time in the order of insertion.
 pub struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     order: u64,
@@ -45,19 +45,16 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// Put in an event.
     pub fn push(&mut self, at: Time, event: E) {
         self.order += 1;
         let order = self.order;
         self.heap.push(Reverse(Entry { at, order, event }));
     }
 
-    /// Time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|e| e.0.at)
     }
 
-    /// Take out the next event.
     pub fn pop(&mut self) -> Option<(Time, E)> {
         self.heap.pop().map(|e| (e.0.at, e.0.event))
     }

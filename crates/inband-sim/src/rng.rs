@@ -1,15 +1,15 @@
-//! The simulator's own source of randomness: xoshiro256++, seeded by splitmix64.
+//! The simulator's random number generator: xoshiro256++, seeded by splitmix64.
 //!
-//! Written out here because a seed must mean the same schedule for as long as the project lives,
-//! whatever a library does in its next version.
+//! It is implemented here because a seed must mean the same schedule for the lifetime of the project, whatever a
+//! library changes.
 
 /// A deterministic generator. Equal seeds give equal numbers forever.
 #[derive(Debug, Clone)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// A generator for one `purpose` of a seed, so that more draws for one purpose do not change
-    /// what another purpose draws.
+    /// A generator for one `purpose` of a seed, so that additional draws for one purpose do not change those for
+    /// another.
     pub fn new(seed: u64, purpose: u64) -> Rng {
         let mut state = seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut next = || {
@@ -35,7 +35,7 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`, which is not 0. The bias of at most 2^-32 does not matter here.
+    /// A number below `bound`, which must not be 0. The bias of at most 2^-32 does not matter here.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below 0");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
@@ -46,12 +46,12 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True this many times in a million.
+    /// True with this probability, in parts per million.
     pub fn chance_ppm(&mut self, ppm: u64) -> bool {
         ppm > 0 && self.below(1_000_000) < ppm
     }
 
-    /// A waiting time of this mean: exponential in steps of an eighth, at most eight means.
+    /// A waiting time with this mean: exponential in steps of an eighth of it, at most eight times the mean.
     pub fn wait(&mut self, mean: u64) -> u64 {
         let mut total = 1;
         while total < mean * 8 && !self.chance_ppm(125_000) {
@@ -60,7 +60,7 @@ impl Rng {
         total + self.below((mean / 8).max(1))
     }
 
-    /// One of them, if there are any.
+    /// A random element; `None` if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() {
             return None;

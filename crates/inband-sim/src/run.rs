@@ -1,4 +1,4 @@
-//! One seed, one schedule.
+//! Runs a single seed.
 
 use std::fmt;
 
@@ -10,20 +10,19 @@ use crate::violation::Violation;
 /// Events kept for the trace of a violation.
 const TRACE_EVENTS: usize = 400;
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report<I> {
     /// The seed: the same one gives the same run.
     pub seed: u64,
-    /// The cluster.
+    /// A description of the cluster.
     pub layout: String,
-    /// `None`: all went well.
+    /// `None`: no invariant was broken.
     pub violation: Option<Violation<I>>,
-    /// In numbers.
     pub stats: Stats,
     /// Equal for equal runs.
     pub trace_hash: u64,
-    /// The last events, one a line; always there after a violation.
+    /// The last events, one per line; always present after a violation.
     pub trace: Vec<String>,
 }
 
@@ -48,7 +47,7 @@ impl<I: fmt::Display> fmt::Display for Report<I> {
     }
 }
 
-/// Play the schedule of a seed, and keep so many of its last events; 0: only if an invariant is broken.
+/// Plays a seed and keeps this many of its last events; 0: only if an invariant is broken.
 pub fn run_with_trace<S: System>(
     seed: u64,
     options: &S::Options,
@@ -61,7 +60,7 @@ pub fn run_with_trace<S: System>(
     }
 }
 
-/// Play the schedule of a seed.
+/// Plays a seed.
 pub fn run<S: System>(seed: u64, options: &S::Options) -> Report<S::Invariant> {
     run_with_trace::<S>(seed, options, 0)
 }

@@ -1,5 +1,5 @@
-//! The sequencer: the real role and clients that ask it until they are answered. It may lose its memory, and is then
-//! another incarnation. The smallest world (docs/adding-a-system.md).
+//! The sequencer: the real role, and clients that retry until they have an answer. The role may restart without its
+//! memory, with a new incarnation. This is the smallest world (docs/adding-a-system.md).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{listed, Broken, Rng};
 const LOGS: usize = 2;
 
 listed! {
-    /// What must be true in every schedule.
+    /// What must hold in every schedule.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         Unique = "no number of a log is given twice by one incarnation",
@@ -21,18 +21,16 @@ listed! {
     }
 }
 
-/// How seeds are played.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Options {
-    /// A deliberate fault: a sequencer that restarts draws no new incarnation
+    /// Introduce a deliberate fault: a restarted sequencer keeps its old incarnation
     #[arg(long)]
     pub same_incarnation: bool,
 }
 
-/// The world.
 pub type Sequencer = Hosts<Numbers>;
 
-/// Which numbers clients were given: incarnation, log, number.
+/// The numbers given to clients: incarnation, log, number.
 pub struct Numbers {
     same_incarnation: bool,
     incarnation: u64,

@@ -1,4 +1,4 @@
-//! A run in numbers, or many.
+//! Statistics of one run, or of many.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,27 +6,26 @@ use std::ops::AddAssign;
 
 use crate::queue::Time;
 
-/// How often what happened, by name.
+/// Counters by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts(BTreeMap<&'static str, u64>);
 
 impl Counts {
-    /// So many more.
     pub fn add(&mut self, name: &'static str, count: u64) {
         *self.0.entry(name).or_default() += count;
     }
 
-    /// How often; 0 if never.
+    /// The count; 0 if there is none.
     pub fn of(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// Of all names together.
+    /// The sum of all counts.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// By name.
+    /// All counts, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.0.iter().map(|(name, count)| (*name, *count))
     }
@@ -50,10 +49,9 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What happened to packets.
+/// Counts of what happened to packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Sent.
     pub sent: u64,
     /// Lost, by a link or because their host was down.
     pub lost: u64,
@@ -61,18 +59,18 @@ pub struct LinkStats {
     pub duplicated: u64,
     /// Took much longer than others.
     pub held_up: u64,
-    /// Arrived after one that was sent later, between the same two hosts; where the system counts that.
+    /// Arrived after a packet that was sent later between the same two hosts; not every system counts this.
     pub overtaken: u64,
     /// Arrived with a flipped bit.
     pub damaged: u64,
-    /// Kept back for a host whose links were held or whose process was stopped.
+    /// Held for a host whose links were held or whose process was stopped.
     pub held: u64,
     /// Sent again by an attacker.
     pub replayed: u64,
 }
 
 impl LinkStats {
-    /// What happened to packets on purpose, and how often.
+    /// The faults of links, with their names.
     pub fn faults(&self) -> [(&'static str, u64); 7] {
         [
             ("packet lost", self.lost),
@@ -86,12 +84,11 @@ impl LinkStats {
     }
 }
 
-/// What happened, in numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Events handled.
     pub events: u64,
-    /// Simulated time from the end of faults until everything had finished; of several runs the longest.
+    /// Simulated time from the end of faults until everything had finished; of several runs, the longest.
     pub settled_after: Time,
     /// What happened to packets.
     pub links: LinkStats,
@@ -102,18 +99,16 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Everything that went wrong on purpose. Not what was only overtaken.
+    /// The number of injected faults. Packets that were only overtaken do not count.
     pub fn fault_events(&self) -> u64 {
         let packets: u64 = self.links.faults().iter().map(|(_, count)| count).sum();
         self.faults.total() + packets - self.links.overtaken
     }
 
-    /// So many more of this.
     pub fn count(&mut self, name: &'static str, count: u64) {
         self.counts.add(name, count);
     }
 
-    /// How often this happened.
     pub fn of(&self, name: &str) -> u64 {
         self.counts.of(name)
     }

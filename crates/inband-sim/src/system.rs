@@ -1,4 +1,4 @@
-//! What a system brings to be simulated.
+//! The interface between a system and the simulator.
 
 use std::fmt;
 
@@ -9,24 +9,23 @@ use crate::queue::Time;
 use crate::trace::{mix, word_of};
 use crate::world::World;
 
-/// Simulated time with faults, of a seed.
+/// Simulated time with faults per seed.
 const FAULTY_US: u64 = 800_000;
 
-/// A packet, or whatever else hosts send each other.
+/// A packet, or another kind of message between hosts.
 pub trait Packet: Clone {
-    /// Its type, for faults that strike packets of one type; `None`: it has none.
+    /// Its type, for faults that affect packets of one type; `None` if it has none.
     fn kind(&self) -> Option<u8>;
-    /// Its length.
     fn len_bytes(&self) -> usize;
-    /// A bit flips on the way.
+    /// Flips a bit.
     fn flip(&mut self, byte: usize, bit: u8);
     /// A hash of it, for the trace.
     fn hash(&self) -> u64;
-    /// It in words, for the trace.
+    /// A readable description, for the trace.
     fn describe(&self) -> String;
 }
 
-/// Where a packet of any of Inband's systems says its type.
+/// Offset of the type in the packets of all of Inband's systems.
 const TYPE_AT: usize = 5;
 
 impl Packet for Vec<u8> {
@@ -51,19 +50,16 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// How a world says what has become of a packet.
+/// The stages of a packet's journey, for [`System::on_travel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Travel {
-    /// It is on its way.
     Sent,
-    /// It is lost.
     Lost,
-    /// It has arrived.
     Arrived,
 }
 
 impl Travel {
-    /// As an arrow in a trace.
+    /// An arrow for a trace.
     pub fn arrow(self) -> &'static str {
         match self {
             Travel::Sent => "->",
@@ -73,74 +69,72 @@ impl Travel {
     }
 }
 
-/// A system that can be simulated: its hosts, clients, faults and invariants. Links, time, the trace, the schedule of
-/// faults, statistics and campaigns are [`World`]'s and the crate's.
+/// A system that can be simulated: its hosts, clients, faults and invariants. [`World`] and the rest of the crate
+/// provide links, time, the trace, the schedule of faults, statistics and campaigns.
 pub trait System: Sized + 'static {
-    /// Its name on the command line.
+    /// The system's name on the command line.
     const NAME: &'static str;
-    /// What it is, for the command line's help.
+    /// A description for the command line's help.
     const ABOUT: &'static str;
-    /// Units of simulated time in a microsecond: its hosts' own unit.
+    /// Units of simulated time per microsecond: the unit that the system's hosts use.
     const TICKS_PER_US: u64 = 1000;
-    /// Its links when nothing is wrong.
+    /// The links without faults.
     const LINKS: LinkSettings = LinkSettings::LAN;
-    /// Events of a run; one with more does not end.
+    /// Maximum events per run; a run with more is assumed not to end.
     const EVENTS_MAX: u64 = 4_000_000;
-    /// A fault lasts from the first to the second, unless [`System::next_fault`] says otherwise.
+    /// Shortest and longest duration of a fault, unless [`System::next_fault`] chooses another.
     const FAULT_LASTS_MS: (u64, u64) = (5, 200);
-    /// A host that stood still handles packets that came meanwhile first, then its timers so much later.
+    /// After a pause a host first handles the packets that arrived, and its timers this much later.
     const TIMERS_AFTER_PAUSE: Time = 1;
     /// The invariant that a panic breaks.
     const NO_PANIC: Self::Invariant;
 
-    /// A host.
     type Host: Copy + Ord + fmt::Debug + fmt::Display + 'static;
-    /// What they send each other.
+    /// What hosts send each other.
     type Packet: Packet;
-    /// What else happens: requests of clients, tasks that end.
+    /// Other events: requests of clients, tasks that end.
     type Event;
-    /// What goes wrong on purpose. [`crate::listed!`] declares such an enum.
+    /// The faults to inject. [`crate::listed!`] declares such an enum.
     type Fault: Listed;
-    /// What must be true in every schedule. [`crate::listed!`] declares such an enum.
+    /// What must hold in every schedule. [`crate::listed!`] declares such an enum.
     type Invariant: Listed;
-    /// How seeds are played, as the command line offers it.
+    /// The options of a run, as command-line arguments.
     type Options: clap::Args + Clone + Default + fmt::Debug + Send + Sync;
 
-    /// The world of a seed: layout, hosts, load, rates and [`World::inject_faults`].
+    /// Builds the world of a seed: layout, hosts, load, rates and [`World::inject_faults`].
     fn begin(seed: u64, options: &Self::Options) -> World<Self>;
     /// Simulated time with faults.
     fn faulty(_options: &Self::Options) -> Time {
         FAULTY_US * Self::TICKS_PER_US
     }
-    /// The cluster of this seed, in a few words.
+    /// A short description of the cluster.
     fn describe(&self) -> String;
 
     /// A packet reaches a host that is not paused.
     fn on_packet(world: &mut World<Self>, from: Self::Host, to: Self::Host, packet: Self::Packet);
-    /// A host that [`World::sleep`] was called for wakes.
+    /// A host reaches the time set by [`World::sleep`].
     fn on_wake(_world: &mut World<Self>, _host: Self::Host) {}
-    /// An event of its own happens.
+    /// Handles an event of the system.
     fn on_event(world: &mut World<Self>, event: Self::Event);
-    /// A fault strikes, if it can now.
+    /// Injects a fault, if that is possible now.
     fn strike(world: &mut World<Self>, fault: Self::Fault, lasts: Time) -> Option<Strike<Self>>;
-    /// Faults are over. A system whose hosts go down starts them, too.
+    /// Ends all faults. A system whose hosts go down must also start them.
     fn heal(world: &mut World<Self>) {
         world.end_faults();
     }
-    /// Everything must finish now. If not, an invariant is broken.
+    /// Checks that everything finishes. If not, an invariant is broken.
     fn settle(world: &mut World<Self>);
 
-    /// The host that an event of its own is of: it waits while that host is paused.
+    /// The host of an event of the system: the event waits while that host is paused.
     fn host_of(_event: &Self::Event) -> Option<Self::Host> {
         None
     }
 
-    /// Send a packet on its way.
     fn send(world: &mut World<Self>, from: Self::Host, to: Self::Host, packet: Self::Packet) {
         world.put_on_link(from, to, packet);
     }
 
-    /// A packet was sent, was lost, or has arrived: for the trace.
+    /// Notes in the trace that a packet was sent, was lost, or has arrived.
     fn on_travel(
         world: &mut World<Self>,
         travel: Travel,
@@ -155,13 +149,13 @@ pub trait System: Sized + 'static {
         });
     }
 
-    /// After every event.
+    /// Called after every event.
     fn after_event(_world: &mut World<Self>) {}
 
-    /// A host stands still, or its clock jumps.
+    /// A host is paused, or its clock jumps.
     fn on_pause(_world: &mut World<Self>, _host: Self::Host) {}
 
-    /// The next fault, and how long it lasts.
+    /// Draws the next fault and its duration.
     fn next_fault(world: &mut World<Self>) -> (Self::Fault, Time) {
         let rng = &mut world.rng.faults;
         let fault = *rng.pick(Self::Fault::LIST).expect("there are some");
@@ -172,7 +166,7 @@ pub trait System: Sized + 'static {
         )
     }
 
-    /// A fault begins, or one ends: for the trace.
+    /// Notes in the trace that a fault begins, or that one ends.
     fn on_fault(world: &mut World<Self>, fault: Option<Self::Fault>) {
         match fault.map(Listed::description) {
             Some(name) => {
@@ -183,17 +177,17 @@ pub trait System: Sized + 'static {
         }
     }
 
-    /// The time of the next fault comes.
+    /// The next fault is due.
     fn on_fault_due(world: &mut World<Self>) {
         world.next_fault();
         world.plan_fault();
     }
 
-    /// Play the time with faults, until then.
+    /// Plays the phase with faults, until then.
     fn play(world: &mut World<Self>, until: Time) {
         world.run_until(until, |world| world.stats.events > Self::EVENTS_MAX);
     }
 
-    /// All is over: count what hosts counted, check histories.
+    /// Called at the end of a run: collects the counters of hosts and checks histories.
     fn finish(_world: &mut World<Self>) {}
 }

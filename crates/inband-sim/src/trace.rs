@@ -1,31 +1,30 @@
-//! What happened: a hash over everything, for comparing two runs, and the last events, for reading.
+//! A record of what happened: a hash of all events, for comparing two runs, and the last events in readable form.
 
 use std::collections::VecDeque;
 
 use crate::queue::Time;
 
-/// Something that happens and that a trace notes.
+/// An event that a trace notes.
 pub trait Happening {
-    /// What the hash covers.
+    /// The words that the hash covers.
     type Words: AsRef<[u64]>;
 
-    /// What the hash covers.
+    /// The words that the hash covers.
     fn words(&self) -> Self::Words;
     /// A line for people.
     fn describe(&self) -> String;
 }
 
-/// The trace of a world.
 #[derive(Debug)]
 pub struct Trace {
-    /// How many of the last events are kept for people.
+    /// How many of the last events are kept in readable form.
     pub keep: usize,
     ticks_per_us: u64,
     hash: u64,
     last: VecDeque<(Time, String)>,
 }
 
-/// A mixing step of good quality; equal on every machine.
+/// A mixing step of good quality; the same on every machine.
 pub fn mix(hash: u64, word: u64) -> u64 {
     let z = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (z ^ z >> 29)
@@ -48,12 +47,12 @@ impl Trace {
         }
     }
 
-    /// Note what happens.
+    /// Notes an event.
     pub fn note(&mut self, now: Time, what: impl Happening) {
         self.note_words(now, what.words().as_ref(), || what.describe());
     }
 
-    /// The same without a type for it. `describe` is called only if the last events are kept.
+    /// Notes an event without a type for it. `describe` is called only if the last events are kept.
     pub fn note_words(&mut self, now: Time, words: &[u64], describe: impl FnOnce() -> String) {
         let hash = mix(self.hash, now);
         self.hash = words.iter().fold(hash, |hash, word| mix(hash, *word));
@@ -71,7 +70,7 @@ impl Trace {
         self.hash
     }
 
-    /// The last events, one a line.
+    /// The last events, one per line.
     pub fn lines(&self) -> Vec<String> {
         let line = |(at, text): &(Time, String)| {
             let at_us = at / self.ticks_per_us;

@@ -1,13 +1,12 @@
-//! An invariant that was broken.
+//! Violations of invariants.
 
 use std::fmt;
 
-/// What a check found.
+/// A violation, as a check returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken<I> {
-    /// Which invariant.
     pub invariant: I,
-    /// What is wrong.
+    /// Details.
     pub what: String,
 }
 
@@ -17,14 +16,13 @@ impl<I: fmt::Display> fmt::Display for Broken<I> {
     }
 }
 
-/// What a check found, and when.
+/// A violation, with its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation<I> {
-    /// Which invariant.
     pub invariant: I,
     /// Simulated time, in microseconds.
     pub at_us: u64,
-    /// What is wrong.
+    /// Details.
     pub what: String,
 }
 

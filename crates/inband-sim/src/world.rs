@@ -1,4 +1,4 @@
-//! The world: hosts, links, faults, time. Steps from event to event.
+//! The world: hosts, links, faults and time, stepped from event to event.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use crate::system::{Packet, System, Travel};
 use crate::trace::Trace;
 use crate::violation::{Broken, Violation};
 
-/// Something that will happen.
 pub(crate) enum Event<S: System> {
     Packet {
         from: S::Host,
@@ -25,18 +24,16 @@ pub(crate) enum Event<S: System> {
     Own(S::Event),
 }
 
-/// Streams of random numbers, one a purpose, so that the schedule of one does not shift the others.
+/// Streams of random numbers, one per purpose, so that more draws of one do not shift the others.
 pub struct Streams {
-    /// For hosts, and what is particular to a system.
+    /// For hosts, and for whatever is specific to a system.
     pub hosts: Rng,
-    /// For what links do.
     pub links: Rng,
-    /// For faults.
     pub faults: Rng,
 }
 
 impl Streams {
-    /// Those of a seed.
+    /// The streams of a seed.
     pub fn of(seed: u64) -> Streams {
         Streams {
             hosts: Rng::new(seed, 1),
@@ -46,7 +43,6 @@ impl Streams {
     }
 }
 
-/// What the world knows of a host.
 struct HostState {
     clock: Clock,
     paused_until: Time,
@@ -57,15 +53,10 @@ struct HostState {
 pub struct World<S: System> {
     /// True time, in the system's unit.
     pub now: Time,
-    /// What is particular to the system.
     pub system: S,
-    /// The links between hosts.
     pub links: Links<S::Host, S::Packet>,
-    /// What happened.
     pub trace: Trace,
-    /// The same in numbers.
     pub stats: Stats,
-    /// What is random.
     pub rng: Streams,
     /// The first invariant that was broken.
     pub violation: Option<Violation<S::Invariant>>,
@@ -75,7 +66,7 @@ pub struct World<S: System> {
 }
 
 impl<S: System> World<S> {
-    /// A world in which nothing has happened yet, without hosts.
+    /// A world without hosts or events.
     pub fn of(system: S, rng: Streams) -> World<S> {
         World {
             now: 1,
@@ -91,7 +82,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// A host that can be paused, and has a clock of its own: with any offset, and a rate that is not quite right.
+    /// Adds a host that can be paused. It has its own clock, with an arbitrary offset and a slightly wrong rate.
     pub fn add_host(&mut self, host: S::Host) {
         let state = HostState {
             clock: Clock::random(&mut self.rng.hosts),
@@ -101,29 +92,27 @@ impl<S: System> World<S> {
         self.hosts.insert(host, state);
     }
 
-    /// Is there such a host?
     pub fn has_host(&self, host: S::Host) -> bool {
         self.hosts.contains_key(&host)
     }
 
-    /// What a host's clock shows.
+    /// The reading of a host's clock.
     pub fn local(&self, host: S::Host) -> Time {
         self.hosts[&host].clock.shows(self.now)
     }
 
-    /// The clock of a host, which a fault changes.
+    /// The clock of a host, for faults to change.
     pub(crate) fn clock(&mut self, host: S::Host) -> &mut Clock {
         &mut self.hosts.get_mut(&host).expect("a host").clock
     }
 
-    /// A host does nothing until then; what comes waits.
+    /// Pauses a host until then; its events wait.
     pub fn pause(&mut self, host: S::Host, until: Time) {
         let state = self.hosts.get_mut(&host).expect("a host");
         state.paused_until = state.paused_until.max(until);
         S::on_pause(self, host);
     }
 
-    /// Does a host stand still?
     pub fn is_paused(&self, host: S::Host) -> bool {
         self.hosts[&host].paused_until > self.now
     }
@@ -134,7 +123,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Wake a host when its clock shows this.
+    /// Schedules [`System::on_wake`] for when the host's clock shows `due`, unless it will wake earlier.
     pub fn sleep(&mut self, host: S::Host, due: Time) {
         let state = self.hosts.get_mut(&host).expect("a host");
         let at = state.clock.when(due).max(self.now);
@@ -144,27 +133,27 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Forget when a host should wake: its clock has changed.
+    /// Cancels the wake-up of a host whose clock has changed.
     pub(crate) fn forget_wake(&mut self, host: S::Host) {
         self.hosts.get_mut(&host).expect("a host").wake_at = Time::MAX;
     }
 
-    /// An event of the system happens so much later.
+    /// Schedules an event of the system after a delay.
     pub fn after(&mut self, wait: Time, event: S::Event) {
         self.queue.push(self.now + wait, Event::Own(event));
     }
 
-    /// An event of the system happens then.
+    /// Schedules an event of the system at this time.
     pub fn at(&mut self, at: Time, event: S::Event) {
         self.queue.push(at, Event::Own(event));
     }
 
-    /// Note something that happens in the trace; `describe` is called only if somebody wants to read it.
+    /// Notes an event in the trace; `describe` is called only if the last events are kept.
     pub fn note(&mut self, words: &[u64], describe: impl FnOnce() -> String) {
         self.trace.note_words(self.now, words, describe);
     }
 
-    /// An invariant is broken; the first one counts.
+    /// Reports a broken invariant; only the first one is kept.
     pub fn broken(&mut self, invariant: S::Invariant, what: impl Into<String>) {
         let violation = Violation {
             invariant,
@@ -174,14 +163,15 @@ impl<S: System> World<S> {
         self.violation.get_or_insert(violation);
     }
 
-    /// An invariant is broken, if a check says so.
+    /// Reports a broken invariant if a check failed.
     pub fn check(&mut self, result: Result<(), Broken<S::Invariant>>) {
         if let Err(Broken { invariant, what }) = result {
             self.broken(invariant, what);
         }
     }
 
-    /// Go on until then, or until `done`, or an invariant is broken. Time stays that of the last event. True if done.
+    /// Runs until then, until `done`, or until an invariant is broken. Time stays that of the last event. Returns true
+    /// if done.
     pub fn step_until(&mut self, until: Time, mut done: impl FnMut(&World<S>) -> bool) -> bool {
         loop {
             if done(self) {
@@ -193,7 +183,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// The same, and if it is not done before, time is `until` in the end.
+    /// Like [`World::step_until`], but if it is not done before, time is `until` at the end.
     pub fn run_until(&mut self, until: Time, mut done: impl FnMut(&World<S>) -> bool) -> bool {
         if self.step_until(until, &mut done) {
             return true;
@@ -205,13 +195,13 @@ impl<S: System> World<S> {
         done(self)
     }
 
-    /// Go on for so long. False if an invariant is broken.
+    /// Runs for this long. Returns false if an invariant is broken.
     pub fn run_for(&mut self, time: Time) -> bool {
         self.run_until(self.now + time, |_| false);
         self.violation.is_none()
     }
 
-    /// Handle the next event. False if an invariant is broken or there is none.
+    /// Handles the next event. Returns false if an invariant is broken or there is no event.
     pub fn step(&mut self) -> bool {
         if self.violation.is_some() {
             return false;
@@ -266,15 +256,14 @@ impl<S: System> World<S> {
         if state.wake_at <= self.now {
             state.wake_at = Time::MAX;
             S::on_wake(self, host);
-        } // else it was put off
+        } // else it was postponed
     }
 
-    /// A host sends a packet.
     pub fn send(&mut self, from: S::Host, to: S::Host, packet: S::Packet) {
         S::send(self, from, to, packet);
     }
 
-    /// A packet has left its host; the links decide what becomes of it.
+    /// A packet has left its host; the links decide its fate.
     pub fn put_on_link(&mut self, from: S::Host, to: S::Host, packet: S::Packet) {
         let fate = self.links.filtered(self.now, from, to, &packet);
         if fate == Fate::Keep {
@@ -309,13 +298,13 @@ impl<S: System> World<S> {
         self.deliver(last.after, from, to, flipped(packet, last.flip));
     }
 
-    /// A packet arrives so much later, whatever the links are like.
+    /// Delivers a packet after this delay, bypassing the links.
     pub fn deliver(&mut self, after: Time, from: S::Host, to: S::Host, packet: S::Packet) {
         let event = Event::Packet { from, to, packet };
         self.queue.push(self.now + after, event);
     }
 
-    /// Send the packets that a filter kept, in their order.
+    /// Sends the packets that a filter kept, in order.
     pub fn release(&mut self) {
         let filter = self.links.filter.take();
         for (from, to, packet) in std::mem::take(&mut self.links.kept) {
@@ -324,7 +313,7 @@ impl<S: System> World<S> {
         self.links.filter = filter;
     }
 
-    /// Nothing is wrong any more.
+    /// Ends all faults.
     pub fn heal(&mut self) {
         S::heal(self);
     }

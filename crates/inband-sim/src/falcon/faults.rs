@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of Falcon's world.
 
 use inband_falcon::dataplane::wire::Type;
 use inband_falcon::timing::Nanos;
@@ -12,7 +12,6 @@ use crate::listed;
 use crate::rng::Rng;
 
 listed! {
-    /// Kinds of faults.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault, said by name {
         CutOneWay = "cut-one-way",

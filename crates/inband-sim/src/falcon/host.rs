@@ -1,4 +1,4 @@
-//! Hosts, and what a test's filter sees of their packets.
+//! Hosts, and their packets as a test's filter sees them.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -8,22 +8,18 @@ use inband_falcon::dataplane::wire::Type;
 use crate::links;
 use crate::system::Packet as _;
 
-/// Port of everybody.
+/// Every host's port.
 const PORT: u16 = 7480;
 
-/// A host, by its number among its kind.
+/// A host, numbered within its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// A scheduler.
     Scheduler(u8),
-    /// A worker.
     Worker(u8),
-    /// A client.
     Client(u8),
 }
 
 impl Host {
-    /// Where it is.
     pub fn address(self) -> SocketAddrV4 {
         let (kind, number) = match self {
             Host::Scheduler(number) => (1, number),
@@ -33,7 +29,7 @@ impl Host {
         SocketAddrV4::new(Ipv4Addr::new(10, 0, kind, number), PORT)
     }
 
-    /// Who is there.
+    /// The host with this address.
     pub fn at(address: SocketAddrV4) -> Option<Host> {
         if address.port() != PORT {
             return None;
@@ -61,11 +57,10 @@ impl fmt::Display for Host {
 pub type Passing<'a> = links::Passing<'a, Host, Vec<u8>>;
 
 impl Passing<'_> {
-    /// Is it of this type?
     pub fn is(&self, kind: Type) -> bool {
         self.packet.kind() == Some(kind as u8)
     }
 }
 
-/// Decides about everything that is sent, for directed tests.
+/// Decides the fate of every packet, for directed tests.
 pub type Filter = links::Filter<Host, Vec<u8>>;

@@ -1,10 +1,10 @@
-//! What must be true in every schedule.
+//! What must hold in every schedule.
 
 use crate::listed;
 use crate::violation;
 
 listed! {
-    /// An invariant, by the name under which it is reported.
+    /// An invariant, named as in reports.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         GivenOnce = "a scheduler gives a task that it took once, to one PULL, and to the same PULL again",
@@ -28,7 +28,7 @@ listed! {
     }
 }
 
-/// An invariant that is broken, and how.
+/// A broken invariant, with details.
 pub(super) type Breach = violation::Broken<Invariant>;
 
 impl Invariant {

@@ -6,46 +6,45 @@ use inband_falcon::timing::{ClientTiming, ExecutorTiming, Nanos, MS};
 
 use crate::rng::Rng;
 
-/// Which hosts there are, and what they do.
+/// The hosts of a world and their settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Each with clients and workers of its own.
+    /// Each has its own clients and workers.
     pub schedulers: u8,
     /// Of all schedulers together.
     pub workers: u8,
-    /// Of each worker.
+    /// Per worker.
     pub executors: u8,
     /// Of all schedulers together.
     pub clients: u8,
-    /// Of the schedulers.
+    /// The schedulers' configuration.
     pub falcon: FalconConfig,
-    /// Schedulers wake executors as those in user space do; else clients have to ask, as with those in the kernel.
+    /// Schedulers wake executors, as those in user space do. If not, clients have to ask for it, as with schedulers in
+    /// the kernel.
     pub wakes: bool,
-    /// Queues begin shortly before their positions wrap around.
+    /// Queue positions start shortly before they wrap around.
     pub wraps: bool,
-    /// Tasks of a SUBMIT, at most.
+    /// Maximum per SUBMIT.
     pub tasks_per_submit: usize,
-    /// Tasks of a job, at most.
+    /// Maximum per job.
     pub job_tasks: u64,
-    /// Tasks that a client has under way, at most.
+    /// Maximum tasks in flight per client.
     pub outstanding: usize,
-    /// Times of clients.
     pub client: ClientTiming,
-    /// Times of executors.
     pub executor: ExecutorTiming,
-    /// Of a worker's results that clients fetch, together.
+    /// Maximum total of the results that a worker keeps for clients to fetch.
     pub results_len_bytes_max: usize,
-    /// Executors that a task may be lost with.
+    /// How many executors may be lost with a task before it fails.
     pub losses_max: u32,
-    /// A worker that is silent for so long is forgotten.
+    /// A scheduler forgets a worker that is silent for this long.
     pub worker_lease_ns: Nanos,
-    /// How long a task takes, mostly.
+    /// How long most tasks take.
     pub task_ns: Nanos,
-    /// Time between two jobs of a client, on average.
+    /// Mean time between two jobs of a client.
     pub think_ns: Nanos,
-    /// One of so many tasks kills its worker; 0: none.
+    /// One in this many tasks kills its worker; 0: none.
     pub killer_of: u64,
-    /// Nothing goes wrong.
+    /// No faults.
     pub is_calm: bool,
 }
 
@@ -54,7 +53,7 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
 }
 
 impl Layout {
-    /// One by chance; the policy goes by the seed.
+    /// A random layout; the policy follows from the seed.
     pub fn random(seed: u64, rng: &mut Rng) -> Layout {
         let policy = Policy::ALL[(seed % Policy::ALL.len() as u64) as usize];
         let is_calm = rng.below(8) == 0;
@@ -110,13 +109,13 @@ impl Layout {
         }
     }
 
-    /// May bits flip on the way? The scheduler does not look into tasks: one whose resource becomes one that nobody
-    /// has waits for it until its deadline, if it has one.
+    /// Whether bits may flip in packets. The scheduler does not look into tasks: if a flip changes a task's resource to
+    /// one that no worker has, the task waits until its deadline, or forever if it has none.
     pub(super) fn may_be_damaged(&self) -> bool {
         self.falcon.policy != Policy::Resources
     }
 
-    /// As many tasks as a client's executors begin at once when all is well.
+    /// How many tasks a client's executors begin at once when all are idle.
     pub(super) fn tasks_at_once(&self) -> u64 {
         let executors = u64::from(self.workers / self.schedulers) * u64::from(self.executors);
         let queued = self.falcon.queue_slots() as u64;
@@ -125,7 +124,7 @@ impl Layout {
             .min(u64::from(self.falcon.user_tasks_max))
     }
 
-    /// One scheduler, a worker with so many executors, a client; nothing goes wrong: for directed tests.
+    /// For directed tests: one scheduler, one worker with this many executors, one client, no faults.
     pub fn plain(policy: Policy, executors: u8) -> Layout {
         let mut layout = Layout::random(0, &mut Rng::new(0, 0));
         layout.schedulers = 1;

@@ -1,4 +1,4 @@
-//! What clients were promised: every job, how each of its tasks ended, and whether that was right.
+//! Every submitted job, how each of its tasks ended, and whether that outcome is allowed.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use super::invariant::{Breach, Invariant};
 use super::work::{outcome_of, Ends, Plan};
 use crate::stats::Counts;
 
-/// A task as its client gave it.
+/// A task as submitted by its client.
 #[derive(Debug)]
 struct Task {
     work: Vec<u8>,
-    /// Its client gave it up.
+    /// Its client cancelled it.
     is_given_up: bool,
     /// How it ended; [`DONE`]: with its result.
     ended: Option<&'static str>,
 }
 
-/// How tasks end that end well.
+/// The name of a successful end.
 const DONE: &str = "done";
 
 #[derive(Debug)]
 struct Job {
-    /// Jobs of the same user.
+    /// Jobs of the same user that must succeed first.
     after: Vec<u32>,
     /// By the client's clock.
     deadline: Option<Nanos>,
@@ -44,19 +44,18 @@ impl Job {
     }
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// By user and job.
     jobs: BTreeMap<(u32, u32), Job>,
-    /// How tasks ended.
+    /// How often tasks ended in each way.
     pub ends: Counts,
-    /// Nothing goes wrong: nobody may be given up.
+    /// No faults, so no task may be lost.
     is_calm: bool,
 }
 
 impl Ledger {
-    /// Without jobs. Calm: nobody is given up.
+    /// `is_calm`: without faults, so no task may be lost.
     pub fn new(is_calm: bool) -> Ledger {
         Ledger {
             is_calm,
@@ -64,7 +63,7 @@ impl Ledger {
         }
     }
 
-    /// A client took a job.
+    /// A client submitted a job.
     pub fn begins(
         &mut self,
         (user, job): (u32, u32),
@@ -91,26 +90,26 @@ impl Ledger {
         job.tasks.get_mut(id.task as usize)
     }
 
-    /// Its client is about to give it up, or was told that it cannot be.
+    /// The client is about to cancel the task; or, with `is_given_up` false, was told that it cannot be cancelled.
     pub fn gives_up(&mut self, id: TaskId, is_given_up: bool) {
         if let Some(task) = self.task(id) {
             task.is_given_up = is_given_up;
         }
     }
 
-    /// How it ended, as its client was told.
+    /// How the task ended, as its client was told.
     pub fn ended(&self, id: TaskId) -> Option<&'static str> {
         let job = self.jobs.get(&(id.user, id.job))?;
         job.tasks.get(id.task as usize)?.ended
     }
 
-    /// Have all jobs that this one waits for ended well?
+    /// Have all jobs that this one waits for succeeded?
     fn is_its_time(&self, user: u32, job: &Job) -> bool {
         let before = job.after.iter().filter_map(|j| self.jobs.get(&(user, *j)));
         before.into_iter().all(Job::has_succeeded)
     }
 
-    /// An executor begins it, with this work.
+    /// An executor begins the task with this work.
     pub fn runs(&self, id: TaskId, work: &[u8]) -> Result<(), Breach> {
         let Some(job) = self.jobs.get(&(id.user, id.job)) else {
             return Err(Invariant::RightResult.broken(format!("{id:?} was never submitted")));
@@ -124,7 +123,7 @@ impl Ledger {
         }
     }
 
-    /// A client is told, at this time by its clock, how a task ended.
+    /// A client is told how a task ended. `now` is by its clock.
     pub fn ends(
         &mut self,
         now: Nanos,
@@ -172,13 +171,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Jobs of a user that a new one may wait for: the last of this client.
+    /// Jobs that a new job of this user may wait for: the latest ones of this client.
     pub fn last_jobs(&self, user: u32, from: u32, count: usize) -> Vec<u32> {
         let jobs = self.jobs.range((user, from)..=(user, u32::MAX));
         jobs.rev().take(count).map(|((_, job), _)| *job).collect()
     }
 
-    /// A task of this client that has not ended, from the newest.
+    /// A task of this client that has not ended, counted back from the newest.
     pub fn open_task(&self, user: u32, from: u32, skip: usize) -> Option<TaskId> {
         let jobs = self.jobs.range((user, from)..=(user, u32::MAX)).rev();
         let mut open = jobs.flat_map(|((user, job), of)| {

@@ -1,7 +1,7 @@
-//! Falcon under seeded faults: the real scheduler's role and process, real clients and workers, in simulated time.
+//! Falcon under seeded faults: the real scheduler role and process, and real clients and workers, in simulated time.
 //!
-//! What drives sockets and threads is played here (`world/`), in the manner of `inband_falcon`'s drivers: which host a
-//! packet goes to, what tasks do, where long work and results are fetched.
+//! The drivers of `inband_falcon`, which run sockets and threads, are simulated in `world/`: which host a packet goes
+//! to, what tasks do, and where long work and results are fetched.
 
 mod faults;
 mod host;
@@ -24,12 +24,11 @@ pub use shadow::Shadow;
 pub use system::{Falcon, Options};
 pub use work::{Ends, Plan};
 
-/// The world of Falcon.
 pub type World = crate::World<Falcon>;
-/// What a seed came to.
+/// The result of a seed.
 pub type Report = crate::Report<Invariant>;
 
-/// Play the schedule of a seed.
+/// Plays a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     crate::run::<Falcon>(seed, options)
 }

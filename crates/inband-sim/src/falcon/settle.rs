@@ -1,4 +1,4 @@
-//! Faults are over: everything must finish.
+//! Checks that everything finishes once faults are over.
 
 use inband_falcon::task::{TaskSpec, Work};
 use inband_falcon::timing::MS;
@@ -9,19 +9,20 @@ use super::work::{Ends, Plan};
 use super::World;
 
 impl World {
-    /// Does nobody wait for anything?
+    /// Is no task queued or running, and every worker registered?
     fn is_at_rest(&self) -> bool {
         self.tasks_left() == 0 && self.queued() == 0 && self.busy() == 0 && self.all_registered()
     }
 
-    /// Does every executor wait with its scheduler?
+    /// Does every executor wait at its scheduler?
     fn is_all_parked(&self) -> bool {
         let executors =
             u32::from(self.system.layout.workers) * u32::from(self.system.layout.executors);
         self.is_at_rest() && self.parked() >= executors
     }
 
-    /// Nothing goes wrong any more: every task of a living client must end, every executor be there for the next.
+    /// Call when faults have ended: every task of a living client must end, and every executor must be ready for
+    /// another.
     pub fn must_settle(&mut self) {
         self.set_load(false);
         let until = self.now + SETTLE_NS;
@@ -41,7 +42,7 @@ impl World {
         if self.system.layout.is_calm {
             self.nobody_was_given_up();
         }
-        // Bits of executors that are gone are cleared by and by, and cost an answer each.
+        // Schedulers clear the bits of executors that are gone only gradually, and each one costs an answer until then.
         self.run_for(4 * self.system.layout.worker_lease_ns);
         for client in 0..self.system.layout.clients {
             self.must_be_prompt(client);
@@ -60,7 +61,7 @@ impl World {
         }
     }
 
-    /// Everybody is idle: a job has its executors at once.
+    /// All executors are idle, so a job must start at once.
     fn must_be_prompt(&mut self, client: u8) {
         let takes_ns = MS;
         let task = |number| {

@@ -1,4 +1,4 @@
-//! What a scheduler must be after each packet, worked out by other means than its own: plain queues.
+//! The expected state of a scheduler after each packet, computed independently with plain queues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddrV4;
@@ -11,53 +11,49 @@ use inband_ground::auth::Digest;
 
 use super::invariant::{Breach, Invariant};
 
-/// The only set of a scheduler.
+/// A scheduler has only this set.
 const SET: usize = 0;
-/// Users that are told apart.
+/// Counters of tasks per user; a user's id is taken modulo this.
 const USERS: u32 = 1024;
-/// Places of [`Policy::Locality`], beside that of tasks which prefer none.
+/// Places of [`Policy::Locality`], besides the queue of tasks that prefer none.
 const PLACES: u16 = 63;
-/// Every so many tasks are given in turn, where that is not always so.
+/// Policies that do not always serve queues in turn do so for one task in this many.
 const TURN_EVERY: u64 = 16;
 
-/// A task in a queue.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     task: Task,
     came_ns: Nanos,
 }
 
-/// A packet that was handled.
+/// A packet that a scheduler has handled.
 #[derive(Debug, Clone, Copy)]
 pub struct Handled<'a> {
-    /// As it came.
+    /// Before it was handled.
     pub packet: &'a [u8],
-    /// From there.
     pub from: SocketAddrV4,
     /// By the scheduler's clock.
     pub now_ns: Nanos,
-    /// What was done with it.
     pub verdict: Verdict,
-    /// As it leaves.
+    /// After it was handled, as it leaves.
     pub left: &'a [u8],
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Shadow {
     config: FalconConfig,
     queues: Vec<VecDeque<Item>>,
     users: BTreeMap<u32, u32>,
-    /// What each executor was given last: to which worker's turn, for which PULL.
+    /// Each executor's last task: the worker's incarnation, the PULL that it answered, and the task.
     given: BTreeMap<u32, (u32, u64, Task)>,
-    /// By queue and worker: tasks of other queues that the worker was given since the queue gave one.
+    /// By queue and worker: tasks of other queues that the worker was given since it was last given one of this queue.
     passed: BTreeMap<(usize, usize), u64>,
-    /// Tasks that were taken, and given.
+    /// Tasks accepted and tasks given.
     counts: (u64, u64),
 }
 
 impl Shadow {
-    /// Of a scheduler that has just started.
+    /// The state of a scheduler that has just started.
     pub fn new(config: FalconConfig) -> Shadow {
         Shadow {
             config,
@@ -69,19 +65,19 @@ impl Shadow {
         }
     }
 
-    /// Tasks that wait. One that was damaged may wait for what nobody has.
+    /// Queued tasks. Damaged ones are left out: they may wait for a resource that no worker has.
     pub fn tasks(&self) -> usize {
         let all = self.queues.iter().flatten();
         all.filter(|item| item.task.is_whole(&Digest::PLAIN))
             .count()
     }
 
-    /// Tasks taken and given so far.
+    /// Tasks accepted and tasks given so far.
     pub fn counts(&self) -> (u64, u64) {
         self.counts
     }
 
-    /// A packet was handled. Was that right, and are the registers as they must be?
+    /// Checks what a scheduler did with a packet, and its registers afterwards.
     pub fn on_packet(
         &mut self,
         is: &Handled<'_>,
@@ -113,7 +109,7 @@ impl Shadow {
             Type::Submit if left.is_some() && !parked_is_told => {
                 self.nobody_sleeps(is, registers, None)
             }
-            // One that was overtaken, or refused, says nothing of what there is by now.
+            // A PULL that was overtaken or refused says nothing about the tasks there are now.
             Type::Pull
                 if left.is_none_or(|(answer, _)| answer.kind != Type::Nack)
                     && is_current(&header, registers) =>
@@ -124,7 +120,7 @@ impl Shadow {
         }
     }
 
-    /// Which tasks must have been taken, and were they?
+    /// Checks that the scheduler accepted exactly the tasks that it had to.
     fn take(
         &mut self,
         is: &Handled<'_>,
@@ -232,7 +228,7 @@ impl Shadow {
         self.nobody_starves(queue, worker, candidates)
     }
 
-    /// The queues that a worker may be given from.
+    /// The non-empty queues from which a worker may be given a task.
     fn candidates(&self, worker: usize, now_ns: Nanos, registers: &FalconRegisters) -> u64 {
         let mut not_empty = 0;
         let mut waited = 0;
@@ -295,7 +291,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Of one executor, or of all.
+    /// Checks one executor, or all of them.
     fn nobody_sleeps(
         &self,
         is: &Handled<'_>,
@@ -328,7 +324,7 @@ impl Shadow {
     }
 }
 
-/// Is this the last PULL of its executor?
+/// Is this its executor's latest PULL?
 fn is_current(header: &Header, registers: &FalconRegisters) -> bool {
     let executors = registers.config().workers * EXECUTORS;
     if header.executor as usize >= executors {

@@ -1,4 +1,4 @@
-//! What is particular to Falcon, as the simulator asks for it.
+//! Implements [`System`] for Falcon.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,6 @@ use crate::links::{DrawOrder, LinkSettings, Rates};
 use crate::rng::Rng;
 use crate::system::{System, Travel};
 
-/// How to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct Options {
     /// Simulated time with faults.
@@ -40,37 +39,35 @@ impl Default for Options {
     }
 }
 
-/// What happens besides packets and timers.
+/// Events besides packets and timers.
 #[derive(Debug)]
 pub enum Event {
-    /// A client thinks of something.
+    /// A client may submit or cancel something.
     Think(u8),
-    /// What this executor of a worker runs has come to an end: the number of the run.
+    /// The run of this number, on this executor of a worker, ends.
     RunEnds(u8, usize, u64),
-    /// It fetches the work of this run.
+    /// An executor fetches the work of this run.
     FetchesWork(u8, usize, u64),
-    /// A client of this number of start fetches a result.
+    /// A client fetches a result. The number is that of the client's start, so that a later process ignores it.
     FetchesResult(u8, u64, Box<(Peer, Attempt, Outcome)>),
     /// A worker that has ended is started again.
     StartWorker(u8),
 }
 
-/// Schedulers, workers, clients.
 pub struct Falcon {
-    /// Which hosts there are.
     pub layout: Layout,
     pub(super) ledger: Ledger,
     pub(super) schedulers: Vec<SchedulerHost>,
     pub(super) workers: Vec<WorkerHost>,
     pub(super) clients: Vec<ClientHost>,
     pub(super) codec: Codec,
-    /// What an event has hosts say to each other, by who says it: it leaves when the event is over.
+    /// Messages between hosts, by sender. They are sent when the current event has been handled.
     pub(super) coalescers: BTreeMap<Host, Coalescer>,
-    /// Long work and results, by who keeps them and the token.
+    /// Long work and results, by the host that keeps them and the token.
     pub(super) blobs: BTreeMap<(Host, u64), Vec<u8>>,
-    /// Processes started so far, and other numbers that must not come again.
+    /// The last unique number: of processes, runs and so on.
     pub(super) numbers: u64,
-    /// Clients begin something new.
+    /// Clients submit new jobs.
     pub(super) is_loaded: bool,
 }
 
@@ -98,7 +95,7 @@ impl System for Falcon {
     const NAME: &'static str = "falcon";
     const ABOUT: &'static str = "Falcon: schedulers, workers and clients";
     const LINKS: LinkSettings = LinkSettings {
-        // That is what digests cover.
+        // Digests cover only what follows the header.
         flips_from: HEADER_LEN_BYTES,
         draws: DrawOrder::ByPacket,
         ..LinkSettings::LAN
@@ -189,7 +186,7 @@ impl System for Falcon {
         let (shortest, longest) = Falcon::FAULT_LASTS_MS;
         let lasts_ns = rng.between(shortest, longest) * MS;
         match fault {
-            // What it has left in the queue is found one by one.
+            // What the client left in the queue is discovered one task at a time.
             Fault::ClientLostForLong => (fault, 6 * lasts_ns),
             _ => (fault, lasts_ns),
         }
@@ -235,7 +232,7 @@ impl System for Falcon {
         if !world.has_host(to) {
             return; // an address was damaged
         }
-        // Last, as every driver does: without a key the tag is a checksum.
+        // Sign last, as every driver does: without a key the tag is a checksum.
         world.system.codec.sign(&mut bytes);
         world.put_on_link(from, to, bytes);
     }

@@ -1,4 +1,4 @@
-//! What a trace of Falcon notes.
+//! The trace of Falcon's events.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::host::Host;
 use crate::system::Travel;
 use crate::trace::{mix, word_of, Trace};
 
-/// A packet on its way.
+/// A packet in flight.
 pub(super) fn packet(
     trace: &mut Trace,
     now: Nanos,
@@ -28,14 +28,14 @@ pub(super) fn packet(
     });
 }
 
-/// A host, and what is with it.
+/// An event at a host.
 pub(super) fn host(trace: &mut Trace, now: Nanos, host: Host, what: &'static str) {
     trace.note_words(now, &[number(host), word_of(what)], || {
         format!("{host} {what}")
     });
 }
 
-/// Of a client or executor.
+/// An event of a client or executor.
 pub(super) fn about(trace: &mut Trace, now: Nanos, host: Host, words: u64, what: impl fmt::Debug) {
     trace.note_words(now, &[number(host), words], || format!("{host} {what:?}"));
 }
@@ -48,7 +48,7 @@ fn number(host: Host) -> u64 {
     }
 }
 
-/// What a packet says, in words.
+/// A packet's content for people.
 fn said(bytes: &[u8], codec: &Codec) -> String {
     let incoming = codec.read_admitted(bytes);
     let messages = incoming.into_iter().filter_map(|incoming| match incoming {

@@ -1,37 +1,35 @@
-//! What tasks of the simulation do: bytes that say how long it takes and how it ends.
+//! The work of simulated tasks: bytes that say how long a task takes and how it ends.
 
 use inband_falcon::message::{Outcome, Payload};
 use inband_falcon::timing::Nanos;
 
 use crate::trace::mix;
 
-/// How running it ends.
+/// How a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
-    /// With a result of so many bytes, at least 8.
+    /// With a result of this many bytes, at least 8.
     Output(u32),
-    /// It fails by itself.
+    /// The task fails.
     Error,
-    /// Its executor's whole worker dies.
+    /// The whole worker dies.
     Kills,
 }
 
-/// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Different for each task.
+    /// Unique to each task.
     pub number: u64,
-    /// True time that it takes.
+    /// In true time.
     pub takes_ns: Nanos,
-    /// And then.
     pub ends: Ends,
 }
 
-/// Bytes of a plan.
+/// Length of an encoded plan.
 const PLAN_LEN_BYTES: usize = 21;
 
 impl Plan {
-    /// As a task's work, at least `len_bytes` long.
+    /// Encodes the plan as a task's work, padded to at least `len_bytes`.
     pub fn work(&self, len_bytes: usize) -> Vec<u8> {
         let (kind, length) = match self.ends {
             Ends::Output(length) => (0, length),
@@ -46,7 +44,7 @@ impl Plan {
         work
     }
 
-    /// What a work is; `None`: it is none.
+    /// Decodes a work; `None` if it is not a plan.
     pub fn of(work: &[u8]) -> Option<Plan> {
         let word = |at: usize| Some(u64::from_le_bytes(work.get(at..at + 8)?.try_into().ok()?));
         let length = u32::from_le_bytes(work.get(17..PLAN_LEN_BYTES)?.try_into().ok()?);
@@ -63,7 +61,7 @@ impl Plan {
     }
 }
 
-/// What running this work gives: of its own bytes, so that no other's is taken for it.
+/// The outcome of running this work. It is derived from the bytes, so that one task's result cannot pass for another's.
 pub fn outcome_of(work: &[u8]) -> Outcome {
     let hash = work
         .iter()

@@ -1,4 +1,4 @@
-//! The world: schedulers, workers, clients, links, time. Steps from event to event.
+//! The world of schedulers, workers, clients and links, stepped from event to event.
 
 mod clients;
 mod hosts;
@@ -26,7 +26,7 @@ pub(super) use self::schedulers::SchedulerHost;
 pub(super) use self::workers::WorkerHost;
 
 impl World {
-    /// All hosts have just started. Nothing goes wrong until it is told to.
+    /// A world whose hosts have just started. There are no faults until some are injected.
     pub fn new(seed: u64, layout: Layout) -> World {
         let rng = Streams {
             hosts: Rng::new(seed, 201),
@@ -60,7 +60,6 @@ impl World {
         }
     }
 
-    /// The scheduler of a worker or client.
     fn scheduler_of(&self, number: u8) -> Host {
         Host::Scheduler(number % self.system.layout.schedulers)
     }
@@ -70,22 +69,22 @@ impl World {
         self.system.numbers
     }
 
-    /// A test decides about packets.
+    /// Has a test decide the fate of packets.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.links.filter = filter;
     }
 
-    /// Keep the last events, for people.
+    /// Keeps the last events for [`World::trace`].
     pub fn keep_trace(&mut self, events: usize) {
         self.trace.keep = events;
     }
 
-    /// The last events, one a line.
+    /// The last events, one per line.
     pub fn trace(&self) -> Vec<String> {
         self.trace.lines()
     }
 
-    /// Say this to another host, together with what else this event brings.
+    /// Sends a message to another host, packed with others of the same event.
     fn tell(&mut self, from: Host, to: SocketAddrV4, executor: u32, message: &HostMessage) {
         let coalescer = self.system.coalescers.entry(from).or_default();
         let full = coalescer.put(&mut self.system.codec, to, executor, message);
@@ -108,7 +107,7 @@ impl World {
         }
     }
 
-    /// Keep something long at a host.
+    /// Stores long work or a long result at a host.
     fn keep(&mut self, host: Host, bytes: Vec<u8>) -> Place {
         let token = self.number();
         let place = Place {
@@ -121,7 +120,8 @@ impl World {
         place
     }
 
-    /// A host ends: what it keeps for others to fetch is of results or tasks, of which it has so many.
+    /// Checks, as a host ends, that it keeps no more blobs for others to fetch than the `left` tasks or results that it
+    /// has.
     fn nothing_is_left_behind(&mut self, host: Host, left: usize) {
         let kept = self
             .system
@@ -139,7 +139,7 @@ impl World {
         self.system.blobs.remove(&(host, place.token));
     }
 
-    /// Fetch what another host keeps; `None`: it cannot be had now.
+    /// Fetches what another host keeps; `None` if that is not possible now.
     fn fetch(&self, by: Host, place: &Place) -> Option<Vec<u8>> {
         let std::net::SocketAddr::V4(address) = place.address else {
             return None;

@@ -1,22 +1,20 @@
-//! One scheduler in software that knows everything: exact decisions, one after the other, each of which takes its time.
+//! One scheduler in software with full knowledge: exact decisions, made one after the other, each of which takes time.
 
 use std::collections::VecDeque;
 
 use super::world::{Job, Scheduler, World};
 use super::{Nanos, Options};
 
-/// See the module.
 #[derive(Debug)]
 pub enum Event {
-    /// Tasks come to the scheduler.
+    /// Tasks reach the scheduler.
     Tasks(std::ops::Range<u32>),
-    /// It hears that an executor is free.
+    /// The scheduler hears that an executor is free.
     Free,
-    /// A task comes to an executor.
+    /// A task reaches an executor.
     Given(u32),
 }
 
-/// See the module.
 pub struct Central {
     decision_ns: Nanos,
     busy_until: Nanos,

@@ -1,4 +1,4 @@
-//! Falcon: the real role decides. Clients and executors here do what the real ones do while nothing is lost.
+//! Falcon with the real role. Clients and executors do what the real ones do when nothing is lost.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -10,9 +10,10 @@ use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 use super::world::{Job, Scheduler, World};
 use super::{Nanos, Options, MS};
 
-/// Of a scheduler's queue: more than ever waits here.
+/// Queue size of a scheduler, large enough never to be full.
 const SLOTS: usize = 1 << 20;
-/// As [`inband_falcon::timing`] has them: what a full queue did not take, and executors that were told that there is nothing.
+/// The values of [`inband_falcon::timing`]: when a client retries after a full queue, and when an executor pulls again
+/// after NO_TASK.
 const RETRY_NS: Nanos = 10 * MS;
 const PULL_AGAIN_NS: Nanos = 5 * MS;
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 255, 255, 1), 4000);
@@ -26,18 +27,16 @@ pub enum ToScheduler {
     Pull { executor: usize },
 }
 
-/// See the module.
 #[derive(Debug)]
 pub enum Event {
-    /// A packet comes to this scheduler.
+    /// A packet reaches this scheduler.
     Packet(usize, ToScheduler),
-    /// A task comes to an executor, for the PULL of this number.
+    /// A task reaches an executor, in answer to the PULL of this number.
     Given(usize, u64, u32),
-    /// There is none for it.
+    /// The PULL of this number gets no task.
     NoTask(usize, u64),
-    /// A client hears that executors wait beside tasks.
+    /// A client is told that executors wait although there are tasks.
     Parked(usize, u32),
-    /// An executor has run its task.
     Done(usize),
 }
 
@@ -48,11 +47,10 @@ struct Executor {
 
 struct Switch {
     role: FalconSwitch,
-    /// When each core has nothing to do any more.
+    /// When each core becomes idle.
     busy_until: Vec<Nanos>,
 }
 
-/// See the module.
 pub struct Falcon {
     switches: Vec<Switch>,
     executors: Vec<Executor>,
@@ -70,7 +68,7 @@ impl Falcon {
         let config = FalconConfig {
             slots: SLOTS,
             workers,
-            // Users are counted, but who is so many is not held back.
+            // Users are counted, but the limit is never reached.
             user_tasks_max: SLOTS as u32 - 1,
             ..FalconConfig::default()
         };
@@ -101,7 +99,7 @@ impl Falcon {
         }
     }
 
-    /// Scheduler of an executor, and its number there.
+    /// The scheduler of an executor, and the executor's number there.
     fn place(&self, executor: usize) -> (usize, u32) {
         let (node, own) = (
             executor / self.executors_of_node,
@@ -132,7 +130,7 @@ impl Falcon {
         );
     }
 
-    /// The packet as it travels, and who sent it.
+    /// Encodes the packet into the buffer and returns its source address.
     fn emit(&mut self, scheduler: usize, packet: ToScheduler) -> SocketAddrV4 {
         self.bytes.clear();
         let header = Header::new(Type::Submit, 0, 0);
@@ -191,7 +189,7 @@ impl Falcon {
             (Type::Task, _) => {
                 let given = given.expect("a TASK carries one");
                 world.plan(arrives_at, Event::Given(executor, header.pull_seq, given));
-                // Its executor tells the client.
+                // The executor tells the client.
                 heard_at += world.delays.to_host_ns;
             }
             (Type::NoTask, _) => world.plan(arrives_at, Event::NoTask(executor, header.pull_seq)),

@@ -1,13 +1,12 @@
-//! Any executor, whether it is free or not; each has a queue of its own.
+//! A random executor, idle or not; each has its own queue.
 
 use super::world::{Job, Scheduler, World};
 use super::{Nanos, Options};
 
-/// A task comes to the executor that was drawn for it, which turns to it when those before are done.
+/// A task reaches its executor, which starts it after those queued before it.
 #[derive(Debug)]
 pub struct Turn(usize, u32);
 
-/// See the module.
 pub struct Random {
     free_at: Vec<Nanos>,
 }

@@ -1,26 +1,24 @@
-//! Sparrow: for m tasks, probes to 2 m nodes. A node queues them; when an executor is free, it asks the scheduler of the
-//! first probe for a task (late binding). Once all tasks of a job are given, its other probes are cancelled.
+//! Sparrow: for m tasks, probes to 2 m nodes. A node queues the probes; when an executor is free, it asks the scheduler
+//! of the first one for a task (late binding). Once all tasks of a job are given out, its remaining probes are
+//! cancelled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::world::{Job, Scheduler, World};
 use super::{Nanos, Options};
 
-/// Probes for each task.
+/// Probes per task.
 const PROBES: usize = 2;
 
-/// See the module.
 #[derive(Debug)]
 pub enum Event {
-    /// A job's probe comes to a node.
+    /// A job's probe reaches a node.
     Probe(usize, u32),
     /// A node asks for a task of a job.
     Ask(usize, u32),
-    /// It is answered.
     Answer(usize, Option<u32>),
-    /// A job's probe is not needed any more.
+    /// A job's probe is no longer needed.
     Cancel(usize, u32),
-    /// A node has run a task.
     Done(usize),
 }
 
@@ -29,13 +27,12 @@ struct Node {
     probes: VecDeque<u32>,
 }
 
-/// A job with tasks that nobody has.
+/// A job with tasks that are not yet given out.
 struct Open {
     tasks: std::ops::Range<u32>,
     probed: Vec<usize>,
 }
 
-/// See the module.
 pub struct Sparrow {
     nodes: Vec<Node>,
     jobs: BTreeMap<u32, Open>,
@@ -53,7 +50,7 @@ impl Sparrow {
         }
     }
 
-    /// An executor of this node is free: the first probe is its.
+    /// If this node has an idle executor, its first probe gets it.
     fn next(&mut self, now: Nanos, at: usize, world: &mut World<Event>) {
         let node = &mut self.nodes[at];
         if node.free == 0 {
@@ -91,7 +88,7 @@ impl Scheduler for Sparrow {
     fn submit(&mut self, now: Nanos, job: &Job, world: &mut World<Event>) {
         let wanted = PROBES * job.tasks.len();
         let mut probed = Vec::with_capacity(wanted);
-        // With more probes than nodes, every node has some.
+        // With more probes than nodes, every node gets several.
         while wanted - probed.len() >= self.nodes.len() {
             probed.extend(0..self.nodes.len());
         }

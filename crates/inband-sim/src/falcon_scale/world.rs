@@ -1,35 +1,33 @@
-//! Time, jobs as they come, and what became of each task.
+//! Time, the arrival of jobs, and when each task started.
 
 use super::{Delays, Nanos, Options, Report, JOB_TASKS, MS, RUN_NS, USERS};
 use crate::queue::Queue;
 use crate::Rng;
 
-/// How long tasks may take to begin after the last one was submitted.
+/// How long after the last submission tasks may still start.
 const DRAIN_NS: Nanos = 100 * MS;
-/// Of the tasks submitted in the time counted, so many in a thousand must begin in it, or they are too many. Queues that are
-/// not yet as long as they will be take some.
+/// Below this share of tasks started within the measured time, of those submitted in it, the scheduler counts as
+/// saturated. It is less than all because queues still grow at first.
 const KEPT_UP_PERMILLE: u64 = 800;
-/// What the numbers are drawn for.
+/// Random streams.
 const PURPOSE_JOBS: u64 = 1;
 const PURPOSE_SCHEDULER: u64 = 2;
 
-/// A job as it is submitted.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub user: u32,
     pub number: u32,
-    /// Numbers that no other task has.
+    /// Task numbers, unique across jobs.
     pub tasks: std::ops::Range<u32>,
 }
 
-/// Who decides.
+/// A scheduler under test.
 pub trait Scheduler {
     type Event;
-    /// Before everything.
+    /// Called once, before anything else.
     fn begin(&mut self, world: &mut World<Self::Event>);
-    /// A client submits a job.
     fn submit(&mut self, now: Nanos, job: &Job, world: &mut World<Self::Event>);
-    /// What it planned.
+    /// Handles an event that it planned.
     fn on(&mut self, now: Nanos, event: Self::Event, world: &mut World<Self::Event>);
 }
 
@@ -43,7 +41,7 @@ struct TaskTimes {
     begun_at: Option<Nanos>,
 }
 
-/// What every scheduler has around it.
+/// Shared state of a simulation.
 pub struct World<E> {
     pub delays: Delays,
     pub rng: Rng,
@@ -53,15 +51,15 @@ pub struct World<E> {
 }
 
 impl<E> World<E> {
-    /// This will happen.
+    /// Schedules an event.
     pub fn plan(&mut self, at: Nanos, event: E) {
         self.events.push(at, Happens::Of(event));
     }
 
-    /// An executor that has the packet of a task begins it. Returns when it will be done.
+    /// Starts a task whose packet has reached an executor. Returns when it will be done.
     ///
     /// # Panics
-    /// If it was begun before.
+    /// If the task was already started.
     pub fn begin_task(&mut self, now: Nanos, task: u32) -> Nanos {
         let begun_at = now + self.delays.start_ns;
         let before = self.tasks[task as usize].begun_at.replace(begun_at);
@@ -71,7 +69,7 @@ impl<E> World<E> {
     }
 }
 
-/// Jobs that come by chance.
+/// Jobs with exponentially distributed gaps.
 struct Jobs {
     rng: Rng,
     mean_ns: f64,
@@ -89,7 +87,7 @@ impl Jobs {
     }
 
     fn wait_ns(&mut self) -> Nanos {
-        // From above 0 to 1.
+        // In (0, 1].
         let drawn = (self.rng.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
         (-drawn.ln() * self.mean_ns) as Nanos
     }
@@ -105,7 +103,7 @@ impl Jobs {
     }
 }
 
-/// Play until all tasks have begun, or will not.
+/// Runs until all tasks have started, or the time to start is over.
 pub fn play<S: Scheduler>(options: &Options, scheduler: &mut S) -> Report {
     let mut world = World {
         delays: options.delays,

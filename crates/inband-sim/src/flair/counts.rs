@@ -1,19 +1,18 @@
-//! What is counted, by name.
+//! The names of FLAIR's statistics.
 
 use inband_flair::replica::Counters;
 
 use crate::stats::Counts;
 
-/// Sessions that became active.
 pub const ACTIVATIONS: &str = "sessions activated";
-/// Replicas that came back without memory.
+/// Replicas that restarted without memory.
 pub const RESTARTS: &str = "replicas that came back empty";
-/// Switches that came back without memory.
+/// Switches that restarted without memory.
 pub const RESETS: &str = "switches that came back empty";
-/// Reads that were sent to a replica that was down.
+/// Reads sent to a replica that was down.
 pub const READS_OF_THE_DEAD: &str = "reads of the dead";
 
-/// What a replica counted.
+/// The counters of a replica.
 pub(super) fn of_replica(replica: Counters) -> Counts {
     let mut counts = Counts::default();
     for (name, count) in [

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of FLAIR's world.
 
 use inband_flair::dataplane::wire::Type;
 use inband_flair::timing::Nanos;
@@ -12,7 +12,6 @@ use crate::listed;
 use crate::rng::Rng;
 
 listed! {
-    /// Kinds of faults.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault, said by name {
         CutOneWay = "cut-one-way",
@@ -26,7 +25,7 @@ listed! {
         PausedSwitch = "paused-switch",
         ReplicaLost = "replica-lost",
         LeaderLost = "leader-lost",
-        /// Everything is off for a while; only if replicas have disks.
+        /// All hosts lose power for a while; only if replicas have disks.
         PowerCut = "power-cut",
         SwitchReset = "switch-reset",
         SwitchGone = "switch-gone",

@@ -1,4 +1,4 @@
-//! What clients did and saw, key by key.
+//! What clients did and saw, by key.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,27 @@ struct Done {
     key: u8,
     act: Act,
     from: Nanos,
-    /// `None`: not yet, or nobody knows.
+    /// `None`: still in flight, or the outcome is unknown.
     until: Option<Nanos>,
     saw: Option<u64>,
-    /// It certainly did nothing.
+    /// It certainly had no effect.
     failed: bool,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct History {
     all: Vec<Done>,
-    /// How requests ended.
+    /// How often requests ended in each way.
     pub ends: BTreeMap<&'static str, u64>,
 }
 
-/// How a value stands in the store.
+/// A value as stored.
 pub(super) fn written(value: u64) -> Vec<u8> {
     value.to_be_bytes().to_vec()
 }
 
 impl History {
-    /// A request begins. Its number.
+    /// A request begins. Returns its number.
     pub fn begins(&mut self, now: Nanos, key: u8, act: Act) -> usize {
         self.all.push(Done {
             key,
@@ -47,7 +46,6 @@ impl History {
         self.all.len() - 1
     }
 
-    /// A request has ended.
     pub fn ends(&mut self, now: Nanos, number: usize, outcome: &Outcome) {
         let done = &mut self.all[number];
         let name = match outcome {
@@ -70,14 +68,14 @@ impl History {
         *self.ends.entry(name).or_default() += 1;
     }
 
-    /// Writes that were acknowledged, and all that were begun.
+    /// Number of acknowledged writes, and of all writes begun.
     pub fn writes(&self) -> (u64, u64) {
         let writes = || self.all.iter().filter(|done| done.act != Act::Get);
         let acknowledged = writes().filter(|done| done.until.is_some()).count();
         (acknowledged as u64, writes().count() as u64)
     }
 
-    /// Is there an order of all requests that explains what was seen? If not, of which key there is none.
+    /// Checks that some order of all requests explains what was seen. The error names a key for which none does.
     pub fn check(&self) -> Result<(), String> {
         let mut keys: BTreeMap<u8, Vec<Event>> = BTreeMap::new();
         for done in self.all.iter().filter(|done| !done.failed) {

@@ -8,14 +8,11 @@ use inband_flair::replica::Message;
 use crate::links;
 use crate::system;
 
-/// A host, by its number among its kind.
+/// A host, numbered within its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// A replica.
     Replica(u8),
-    /// A switch.
     Switch(u8),
-    /// A client.
     Client(u8),
 }
 
@@ -32,13 +29,13 @@ impl fmt::Display for Host {
 /// A message between replicas as a test's filter sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Raft's, with entries or a snapshot.
+    /// Raft entries or a snapshot.
     Entries,
-    /// Any other of Raft's.
+    /// Any other Raft message.
     Raft,
-    /// Who it is.
+    /// A replica announces itself.
     Announcement,
-    /// Leases.
+    /// Read leases.
     Grant,
 }
 
@@ -59,7 +56,6 @@ impl MessageKind {
     }
 }
 
-/// A packet, or a message between replicas.
 #[derive(Debug, Clone)]
 pub enum Packet {
     /// To or from a switch.
@@ -69,7 +65,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// A packet's header; `None`: it is a message, or cannot be read.
+    /// A packet's header; `None` for a message, and for a packet that cannot be parsed.
     pub fn header(&self) -> Option<Header> {
         match self {
             Packet::Bytes(bytes) => wire::parse(bytes).ok().map(|(header, ..)| header),
@@ -108,16 +104,16 @@ impl system::Packet for Packet {
     }
 }
 
-/// What a test's filter sees.
+/// A packet or message as a test's filter sees it.
 pub type Passing<'a> = links::Passing<'a, Host, Packet>;
 
 impl Passing<'_> {
-    /// A packet's header; `None`: it is a message between replicas.
+    /// A packet's header; `None` for a message between replicas.
     pub fn header(&self) -> Option<Header> {
         self.packet.header()
     }
 
-    /// A message between replicas.
+    /// The kind of a message between replicas; `None` for a packet.
     pub fn message(&self) -> Option<MessageKind> {
         match self.packet {
             Packet::Bytes(_) => None,
@@ -126,5 +122,5 @@ impl Passing<'_> {
     }
 }
 
-/// Decides about everything that is sent, for directed tests.
+/// Decides the fate of every packet and message, for directed tests.
 pub type Filter = links::Filter<Host, Packet>;

@@ -1,9 +1,9 @@
-//! What must be true in every schedule.
+//! What must hold in every schedule.
 
 use crate::listed;
 
 listed! {
-    /// An invariant, by the name under which it is reported.
+    /// An invariant, named as in reports.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         OneSwitchServes = "at no time do two switches serve a replica set",

@@ -5,40 +5,36 @@ use inband_flair::timing::{Nanos, MS, TUNING};
 
 use crate::rng::Rng;
 
-/// Which hosts there are, and how keys lie in groups.
+/// The hosts of a world, and how keys map to groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// 3 to 7.
     pub replicas: u8,
     /// At least 1.
     pub switches: u8,
-    /// Clients.
     pub clients: u8,
-    /// Requests that each has under way at a time.
+    /// Maximum requests in flight per client.
     pub outstanding: usize,
-    /// Keys that they use.
+    /// Number of keys that clients use.
     pub keys: u8,
-    /// Key groups of a switch.
+    /// Key groups per switch.
     pub groups: usize,
-    /// Reads spare a leader that writes.
+    /// Reads avoid a leader that is busy with writes.
     pub leader_avoidance: bool,
-    /// How reads are answered.
     pub reads: Reads,
-    /// A tick of Raft. With few of them a new leader is there while a switch still serves the old one's
-    /// session.
+    /// A Raft tick. If it is short, a new leader can be elected while a switch still serves the old one's session.
     pub tick_ns: Nanos,
     /// How long a switch serves after a heartbeat.
     pub step_down_ns: Nanos,
-    /// Time of a client between two requests, on average.
+    /// Mean time between two requests of a client.
     pub think_ns: Nanos,
-    /// Replicas have disks, and sync what they acknowledge.
+    /// Replicas have disks and sync before they acknowledge.
     pub sync: bool,
-    /// A replica's log is cut once it has so many entries that it need not keep, and it keeps as many.
+    /// A replica compacts its log once it has this many entries that it need not keep, and keeps as many.
     pub log_entries: usize,
 }
 
 impl Layout {
-    /// One by chance.
     pub fn random(rng: &mut Rng) -> Layout {
         Layout {
             replicas: [3, 3, 3, 4, 5, 5, 7][rng.below(7) as usize],

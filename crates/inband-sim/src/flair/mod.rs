@@ -1,5 +1,5 @@
-//! FLAIR under seeded faults: the real switch role, real replicas and clients, in simulated time, with clocks that run
-//! at different rates, on which FLAIR's safety rests.
+//! FLAIR under seeded faults: the real switch role, and real replicas and clients, in simulated time. Clocks run at
+//! different rates, because FLAIR's safety depends on their drift.
 
 pub mod counts;
 mod faults;
@@ -22,12 +22,11 @@ pub use layout::Layout;
 pub use mutation::Mutation;
 pub use system::{Flair, Options};
 
-/// The world of FLAIR.
 pub type World = crate::World<Flair>;
-/// What a seed came to.
+/// The result of a seed.
 pub type Report = crate::Report<Invariant>;
 
-/// Play the schedule of a seed.
+/// Plays a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     crate::run::<Flair>(seed, options)
 }

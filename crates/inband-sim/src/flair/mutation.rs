@@ -1,4 +1,4 @@
-//! Rules broken on purpose. Production code is not touched: packets are forged at a switch's door so that the
+//! Rules broken on purpose. Production code is unchanged: packets are altered as they reach a switch, so that the
 //! cluster behaves as if a rule were missing. The checks must notice.
 
 use inband_flair::dataplane::registers::{GroupView, SessionView};
@@ -8,24 +8,23 @@ use inband_flair::dataplane::FlairSwitch;
 /// A rule to break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
-    /// What a follower has read is believed, whatever was written meanwhile.
+    /// A follower's read is accepted although the key was written meanwhile.
     ReplyNotChecked,
-    /// Any reply to a write makes its group stable.
+    /// A reply to any write makes its group stable.
     SeqNotCompared,
-    /// Sessions all have one id: what is left of an old one counts for the new one.
+    /// All sessions have the same id, so leftovers of an old session count for the new one.
     SessionReused,
-    /// Other switches are not made mute, and not waited for.
+    /// Other switches are neither neutralised nor waited for.
     OldSwitchForgotten,
-    /// A follower that is dead is still sent reads.
+    /// A dead follower is still sent reads.
     DeadFollowerKept,
-    /// A heartbeat lengthens the session though no majority has confirmed the leader (schedules.md, 14).
+    /// A heartbeat extends the session although no majority has confirmed the leader (schedules.md, 14).
     NotConfirmed,
-    /// A switch that has restarted takes what was meant for the one before.
+    /// A restarted switch accepts an INSTALL that was meant for its previous incarnation.
     LateInstallTaken,
 }
 
 impl Mutation {
-    /// All of them.
     pub const ALL: [Mutation; 7] = [
         Mutation::ReplyNotChecked,
         Mutation::SeqNotCompared,
@@ -36,7 +35,7 @@ impl Mutation {
         Mutation::LateInstallTaken,
     ];
 
-    /// What a packet to a switch becomes at its door, `now_ns` by the switch's clock.
+    /// Alters a packet as it reaches a switch. `now_ns` is by the switch's clock.
     pub(super) fn at_switch(
         self,
         switch: &FlairSwitch,
@@ -79,7 +78,7 @@ impl Mutation {
         }
     }
 
-    /// What a packet is answered with before it is even sent, as if its switch had heeded it.
+    /// Forges an answer to a packet before it is even sent, as if the switch had obeyed it.
     pub(super) fn answer(
         self,
         switch: &FlairSwitch,
@@ -98,7 +97,6 @@ impl Mutation {
     }
 }
 
-/// The session that a switch has.
 pub(super) fn session_of(switch: &FlairSwitch) -> SessionView {
     let sessions = &switch.registers().sessions;
     sessions.session(0).expect("nobody else changes it")

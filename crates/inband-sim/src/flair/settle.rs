@@ -1,11 +1,11 @@
-//! Faults are over: everything must finish.
+//! Checks that everything finishes once faults are over.
 
 use super::invariant::Invariant;
 use super::limits::{REQUESTS_AFTER, SETTLE_NS};
 use super::World;
 
 impl World {
-    /// Nothing goes wrong any more: every client must finish, every replica be taken in, all be equal.
+    /// Call when faults have ended: every client must finish, every replica must be a voter, and all must be equal.
     pub fn must_settle(&mut self) {
         let until = self.now + SETTLE_NS;
         let before = self.answered();

@@ -1,4 +1,4 @@
-//! What is particular to FLAIR, as the simulator asks for it.
+//! Implements [`System`] for FLAIR.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,6 @@ use crate::links::{LinkSettings, Rates};
 use crate::rng::Rng;
 use crate::system::{System, Travel};
 
-/// How to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct Options {
     /// Simulated time with faults.
@@ -49,30 +48,27 @@ impl Default for Options {
     }
 }
 
-/// Replicas, switches, clients.
 pub struct Flair {
-    /// Which hosts there are.
     pub layout: Layout,
-    /// What clients did and saw.
     pub history: History,
     pub(super) mutation: Option<Mutation>,
     pub(super) replicas: Vec<ReplicaHost>,
-    /// Of the replicas, if they have any.
+    /// The replicas' disks, if they have any.
     pub(super) disks: Vec<SimulatedDisk>,
     pub(super) switches: Vec<Option<FlairSwitch>>,
     pub(super) clients: Vec<ClientHost>,
-    /// Switches that are active, as of the last heartbeat.
+    /// Switches that were active at the last heartbeat.
     pub(super) active: Vec<u64>,
-    /// Switches whose clocks stood still.
+    /// Switches whose machines were suspended.
     pub(super) suspended: BTreeSet<u8>,
     pub(super) values: u64,
-    /// Clients begin something new whenever they are idle.
+    /// Idle clients begin new requests.
     pub(super) is_loaded: bool,
     pub(super) out: replica::Out,
     pub(super) client_out: client::Out,
 }
 
-/// A client thinks of something.
+/// A client may begin a request.
 pub struct Request(pub(super) u8);
 
 impl Flair {
@@ -101,7 +97,7 @@ impl System for Flair {
     const ABOUT: &'static str = "FLAIR: switches, replicas and clients";
     const EVENTS_MAX: u64 = EVENTS_MAX;
     const FAULT_LASTS_MS: (u64, u64) = (5, 200);
-    // Seeds were found with it.
+    // Recorded seeds depend on it.
     const TIMERS_AFTER_PAUSE: Nanos = 0;
     const NO_PANIC: Invariant = Invariant::NoPanic;
 

@@ -1,4 +1,4 @@
-//! What a trace of FLAIR notes.
+//! The trace of FLAIR's events.
 
 use std::fmt::Write as _;
 
@@ -9,15 +9,15 @@ use super::history::Act;
 use super::host::Host;
 use crate::trace::{mix, Happening};
 
-/// One thing that happened. Nothing is formatted until somebody wants to read it.
+/// An event. It is formatted only if the trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Happened {
     Sent(Host, Host, Header),
     Lost(Host, Host, Header),
     Arrived(Host, Host, Header),
-    /// Between replicas.
+    /// A message between replicas.
     Message(Host, Host, &'static str),
-    /// A client begins a request: its number, the key.
+    /// A client begins a request: its number and key.
     Begun(Host, usize, u8, Act),
     Ended(Host, usize, &'static str),
     Active(Host, u64),
@@ -25,7 +25,7 @@ pub(super) enum Happened {
     Stopped(Host),
 }
 
-/// What a message between replicas is, in a trace.
+/// A message between replicas as a trace shows it.
 pub(super) fn message(from: Host, to: Host, message: &Message) -> Happened {
     match message {
         Message::Raft(_) => Happened::Message(from, to, "raft"),

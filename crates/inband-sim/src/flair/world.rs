@@ -1,4 +1,4 @@
-//! The world: replicas, switches, clients, links, time. Steps from event to event.
+//! The world of replicas, switches, clients and links, stepped from event to event.
 
 mod clients;
 mod hosts;
@@ -21,14 +21,14 @@ use super::{Flair, World};
 use crate::rng::Rng;
 use crate::world::Streams;
 
-/// A replica; while it is down, what it counted before.
+/// A replica, and the counters of its former processes.
 pub(super) struct ReplicaHost {
     replica: Option<Replica>,
     counters: Vec<Counters>,
 }
 
 impl ReplicaHost {
-    /// What its processes have counted.
+    /// The counters of all its processes.
     pub fn counted(&self) -> impl Iterator<Item = Counters> + '_ {
         let running = self.replica.as_ref().map(Replica::counters);
         self.counters.iter().copied().chain(running)
@@ -38,12 +38,12 @@ impl ReplicaHost {
 pub(super) struct ClientHost {
     client: Client,
     under_way: BTreeMap<Ticket, usize>,
-    /// Requests that were answered.
+    /// Number of answered requests.
     answered: u64,
 }
 
 impl World {
-    /// All hosts have just started; replica 0 founds the group. Nothing goes wrong until it is told to.
+    /// A world whose hosts have just started; replica 0 founds the group. There are no faults until some are injected.
     pub fn new(seed: u64, layout: Layout, mutation: Option<Mutation>) -> World {
         let rng = Streams {
             hosts: Rng::new(seed, 101),
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// The replica that serves a session.
+    /// The replica that serves as leader.
     pub fn leader(&self) -> Option<u8> {
         let serves = |host: &ReplicaHost| {
             let status = host.replica.as_ref().map(|r| r.status(0));
@@ -108,12 +108,11 @@ impl World {
             .map(|n| n as u8)
     }
 
-    /// A running replica.
     pub fn replica(&self, number: u8) -> Option<&Replica> {
         self.system.replicas[usize::from(number)].replica.as_ref()
     }
 
-    /// Is every replica up and a voter, and does one of them serve?
+    /// Is every replica up and a voter, and does one of them lead?
     pub fn is_whole(&self) -> bool {
         let replicas = usize::from(self.system.layout.replicas);
         let is_voter = |host: &ReplicaHost| {
@@ -125,7 +124,7 @@ impl World {
         self.system.replicas.iter().all(is_voter) && self.leader().is_some()
     }
 
-    /// A test decides about packets.
+    /// Has a test decide the fate of packets.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.links.filter = filter;
     }

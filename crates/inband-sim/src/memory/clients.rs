@@ -1,4 +1,4 @@
-//! Clients: what they ask for, what they are told, and whether it can be true.
+//! Clients: their requests, the answers, and whether the answers are possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use super::{
 use crate::linearizable::{self, Act};
 use crate::{Time, World};
 
-/// What a client waits for.
+/// A request in flight.
 struct Asked {
     chunk: u64,
     lines: u16,
     from: Time,
-    /// By line; empty: it reads.
+    /// By line; empty for a read.
     written: BTreeMap<usize, u64>,
 }
 
@@ -28,22 +28,22 @@ pub(super) struct ClientHost {
     pub done: u64,
     asked: BTreeMap<Ticket, Asked>,
     out: Out,
-    /// Since when it has taken no packets, though it should; by its clock.
+    /// Since when the client has not taken packets that it should have taken, by its clock.
     away_since: Option<Time>,
 }
 
-/// What the sole writer may find in one of its lines.
+/// The values that the sole writer may read from one of its lines.
 #[derive(Default)]
 struct Own {
     last: u64,
-    /// Writes after it that timed out.
+    /// Later writes that timed out.
     or: BTreeSet<u64>,
-    /// Of those, the ones of an earlier life of the client: their packets may still be on their way.
+    /// Those of `or` that an earlier process of the client wrote: their packets may still be in flight.
     gone: BTreeSet<u64>,
     is_busy: bool,
 }
 
-/// The sole writer's lines; what it knows of them outlives its restarts.
+/// The sole writer's lines. This knowledge survives its restarts.
 #[derive(Default)]
 pub(super) struct OwnLines(BTreeMap<usize, Own>);
 
@@ -58,14 +58,14 @@ fn line(value: u64) -> [u8; LINE_LEN_BYTES] {
     line
 }
 
-/// The value in a line, if it is whole.
+/// The value in a line; `None` if the line is torn.
 fn value(bytes: &[u8; LINE_LEN_BYTES]) -> Option<u64> {
     let first = u64::from_be_bytes(bytes[..8].try_into().expect("eight"));
     (line(first >> 8) == *bytes).then_some(first >> 8)
 }
 
 impl World<Memory> {
-    /// A client starts. What an earlier one was doing has an unknown outcome.
+    /// Starts a client. Requests of an earlier process have an unknown outcome.
     pub(super) fn start_client(&mut self, number: u8) {
         let host = Host::Client(number);
         if let Some(gone) = self.system.client.remove(&number) {
@@ -103,7 +103,7 @@ impl World<Memory> {
         }
     }
 
-    /// A client stands still from now on: see `stand_still`.
+    /// A client is paused from now on: see `stand_still`.
     pub(super) fn client_is_away(&mut self, number: u8, computes: bool) {
         let now = self.local(Host::Client(number));
         let host = self.system.client.get_mut(&number).expect("a client");
@@ -114,7 +114,7 @@ impl World<Memory> {
         host.away_since.get_or_insert(due);
     }
 
-    /// It goes on: its connection knows how long it took no packets.
+    /// The pause is over: the client learns how long it took no packets.
     pub(super) fn client_is_back(&mut self, number: u8) {
         let now = self.local(Host::Client(number));
         let host = self.system.client.get_mut(&number).expect("a client");
@@ -150,7 +150,7 @@ impl World<Memory> {
         self.client_acted(number);
     }
 
-    /// Send what it wants to send, and take what has ended.
+    /// Sends the client's packets and handles the requests that have ended.
     fn client_acted(&mut self, number: u8) {
         let own = Host::Client(number);
         let leave_open = self.system.mistake == Some(Mistake::SessionLeftOpen);
@@ -263,7 +263,7 @@ impl World<Memory> {
         self.client_acted(number);
     }
 
-    /// A request has ended, or (`None`) its client is gone.
+    /// A request has ended; with `None`, because its client is gone.
     fn ended(&mut self, number: u8, asked: &Asked, outcome: Option<&Outcome>) {
         let is_own = number == SOLE_WRITER && asked.chunk == OWN_CHUNK;
         for n in lines_of(asked.lines) {
@@ -294,7 +294,7 @@ impl World<Memory> {
                     if !has_missed_it || *chunks != CHUNKS - 1 || asked.chunk < *chunks {
                         return self.broken(Invariant::Whole, format!("{chunks} chunks"));
                     }
-                    // The client has not heard of another switch's size: it sent nothing.
+                    // The request was never sent, because the client did not know the other switch's size.
                     if is_own {
                         self.system.own.0.entry(n).or_default().is_busy = false;
                     }
@@ -353,7 +353,7 @@ impl World<Memory> {
         match (written, read) {
             (Some(value), _) if is_done => {
                 own.last = value;
-                // Those of the client's earlier life nobody can call back.
+                // The new process cannot recall the packets of an earlier one.
                 own.or.retain(|value| own.gone.contains(value));
             }
             (Some(value), _) => {
@@ -374,8 +374,8 @@ impl World<Memory> {
         }
     }
 
-    /// What a client was told is at a majority of servers, or something newer. A server that has lost its memory must have
-    /// it when it serves again.
+    /// A value that a client was told of must be held by a majority of servers, or a newer one must be. A server that
+    /// has lost its memory must have recovered it before it serves again.
     fn check_majority(&mut self, chunk: u64, n: usize, value: u64, timestamp: Option<u64>) {
         let bytes = line(value);
         let mut missing = Vec::new();
@@ -400,7 +400,7 @@ impl World<Memory> {
             .map(|(_, t, _)| *t)
             .max();
         let Some(timestamp) = timestamp.or(holding) else {
-            return; // something newer is everywhere
+            return; // a newer value is everywhere
         };
         for (node, has, _) in found {
             if has < timestamp {

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of the memory world.
 
 use inband_memory::server_host::Start;
 
@@ -9,7 +9,6 @@ use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
 listed! {
-    /// Kinds of faults.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault, said by name {
         CutOneWay = "cut-one-way",
@@ -19,12 +18,12 @@ listed! {
         ServerPaused = "server-paused",
         SwitchPaused = "switch-paused",
         ClientPaused = "client-paused",
-        /// Its program computes: it takes no packets.
+        /// The client's program computes and takes no packets.
         ClientComputes = "client-computes",
         ProcessPaused = "process-paused",
         ServerRestarted = "server-restarted",
         ServerGone = "server-gone",
-        /// With its promise; another one takes its place.
+        /// It loses its promise too, and another server takes its place.
         ServerReplaced = "server-replaced",
         SwitchRestarted = "switch-restarted",
         SwitchGone = "switch-gone",
@@ -33,18 +32,18 @@ listed! {
         PacketsRepeated = "packets-repeated",
         PacketsLate = "packets-late",
         PacketsDamaged = "packets-damaged",
-        /// Most packets of one type are lost, or come when nobody waits for them any more.
+        /// Most packets of one type are lost, or arrive after their receiver has timed out.
         OneTypeLate = "one-type-late",
     }
 }
 
-/// Slow hosts: how long a host runs between two waits for a CPU, on average.
+/// Slow hosts: mean time that a host runs between two waits for a CPU.
 const RUNS_NS: Time = 100 * MS;
-/// How long it waits at most; half of the waits are shorter than an eighth of it.
+/// Maximum wait; half of the waits are shorter than an eighth of it.
 const WAITS_MAX_NS: Time = 40 * MS;
 
 impl World<Memory> {
-    /// From now on hosts wait for a CPU again and again.
+    /// Makes all hosts wait for a CPU again and again.
     pub(super) fn slow_down(&mut self) {
         let clients = (0..CLIENTS).map(Host::Client);
         for host in self.processes().into_iter().chain(clients) {
@@ -53,7 +52,7 @@ impl World<Memory> {
         }
     }
 
-    /// A host, its role in user space included, waits for a CPU, and then for the next time.
+    /// Makes a host, including its role in user space, wait for a CPU, and plans the next wait.
     pub(super) fn waits_for_cpu(&mut self, host: Host) {
         if !self.system.is_loaded {
             return;
@@ -66,8 +65,8 @@ impl World<Memory> {
         self.after(lasts + runs, Event::Wait(host));
     }
 
-    /// A host does nothing for so long. `computes`: it is a client whose program does something else; otherwise a client is stopped
-    /// while it waits, and knows of that only what comes after its wait would have ended.
+    /// Pauses a host. `computes`: the host is a client whose program does something else. Otherwise the client is
+    /// stopped while it waits for packets, and notices only the part of the pause after its wait would have ended.
     fn stand_still(&mut self, host: Host, lasts: Time, computes: bool) {
         let until = self.now + lasts;
         self.pause(host, until);

@@ -1,4 +1,4 @@
-//! Switches and servers: the real role, and the real process beside it.
+//! Switches and servers: the real role with the real process next to it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -16,7 +16,7 @@ use super::{Event, Host, Invariant, Memory, Mistake, CHUNKS, MS, SWITCHES};
 use crate::{Time, World};
 
 const PORT: u16 = 7500;
-/// A packet that the role hands on reaches the process after less than this.
+/// A packet reaches the process less than this after the role passes it.
 const PASS_NS: Time = 50_000;
 const SLOTS: usize = 256;
 const SESSIONS: usize = 64;
@@ -32,7 +32,7 @@ pub(super) struct SwitchHost {
     start: u64,
 }
 
-/// What a process does.
+/// An event of a process.
 pub(super) enum Process {
     Ticks,
     Gets(Host, Vec<u8>),
@@ -72,7 +72,7 @@ impl World<Memory> {
         }
     }
 
-    /// Switches and servers that run.
+    /// Running switches and servers.
     pub(super) fn processes(&self) -> Vec<Host> {
         let servers = self.system.server.iter().filter(|(_, s)| s.is_some());
         let switches = self.system.switch.iter().filter(|(_, s)| s.is_some());
@@ -150,7 +150,7 @@ impl World<Memory> {
         self.sleep(host, self.local(host));
     }
 
-    /// Gone, with everything but its promise.
+    /// Stops a host; only its promise survives.
     pub(super) fn stop(&mut self, host: Host) {
         self.note(&[3, crate::trace::word_of(&host.to_string())], || {
             format!("{host} is gone")
@@ -219,7 +219,7 @@ impl World<Memory> {
         self.after(wait, Event::Passed(host, from, packet));
     }
 
-    /// A process gets a packet, or its time has come.
+    /// Handles a packet or a timer at a process.
     pub(super) fn process_acts(&mut self, host: Host, what: Process) {
         let paused_until = self.system.process_paused_until.get(&host).copied();
         if let Some(until) = paused_until.filter(|until| *until > self.now) {
@@ -354,7 +354,7 @@ impl World<Memory> {
         }
     }
 
-    /// What roles counted.
+    /// Adds up the counters of the roles.
     pub(super) fn count_all(&mut self) {
         for number in 0..SWITCHES {
             let Some(Some(switch)) = self.system.switch.get(&number) else {

@@ -1,6 +1,6 @@
-//! Replicated memory: the real roles of switches and servers, their processes, and clients with several requests under way
-//! on few lines. Servers lose their memory, switches their registers; both keep what they have promised, but for a server that is
-//! replaced. Clients that stand still tell their state machine so, as a program's connection does.
+//! Replicated memory: the real roles of switches and servers, their processes, and clients with several requests in
+//! flight on few lines. Servers lose their memory and switches their registers; both keep their promises, except a
+//! server that is replaced. A client that was paused tells its state machine so, as a program's connection does.
 
 mod clients;
 mod faults;
@@ -25,21 +25,20 @@ const MS: Time = 1_000_000;
 const FAULTY_NS: Time = 300 * MS;
 /// Simulated time with slow hosts.
 const SLOW_NS: Time = 10_000 * MS;
-/// Time in which everything must have finished once faults are over.
+/// Time in which everything must finish once faults end.
 const SETTLE_NS: Time = 4_000 * MS;
-/// Requests that each client must then still do.
+/// Requests that each client must complete after that.
 const REQUESTS_AFTER: u64 = 10;
 const SWITCHES: u8 = 2;
 const CLIENTS: u8 = 3;
-/// This client is the sole writer of lines that the others read.
+/// The client that alone writes certain lines, which the others read.
 const SOLE_WRITER: u8 = 2;
 const CHUNKS: u64 = 3;
 /// The chunk that only the sole writer writes.
 const OWN_CHUNK: u64 = 2;
-/// Lines of a chunk that are used.
+/// Lines used per chunk.
 const LINES: u16 = 3;
 
-/// A host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
     /// A memory server, by its node id.
@@ -61,7 +60,7 @@ impl fmt::Display for Host {
 }
 
 listed! {
-    /// What must be true in every schedule.
+    /// What must hold in every schedule.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         Linearizable = "every line is a linearizable register",
@@ -74,46 +73,44 @@ listed! {
     }
 }
 
-/// Something that is done wrong on purpose.
+/// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mistake {
-    /// A restarted switch begins with an epoch that nobody granted
+    /// A restarted switch begins with an epoch that no server granted
     InventedEpoch,
-    /// A restarted switch or server forgets what it has promised
+    /// A restarted switch or server forgets its promises
     ForgottenPromise,
-    /// A server that has lost its memory answers
+    /// A server that has lost its memory answers requests
     EmptyServerAnswers,
     /// A client begins a new session without closing the old one
     SessionLeftOpen,
 }
 
-/// How seeds are played.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Options {
-    /// A deliberate fault
+    /// Introduce a deliberate fault
     #[arg(long)]
     pub mistake: Option<Mistake>,
-    /// Nothing fails, but hosts wait for a CPU all the time: what counts is how often switches take over
+    /// Inject no faults, but make hosts wait for a CPU again and again, to count take-overs
     #[arg(long)]
     pub slow_hosts: bool,
-    /// Clients suspect a switch after the same time always
+    /// Make clients suspect a switch after a fixed time
     #[arg(long)]
     pub fixed_suspicion: bool,
 }
 
-/// What happens besides packets.
+/// Events besides packets.
 pub enum Event {
-    /// A process gets what its role hands on.
+    /// A process gets a packet that its role passed.
     Passed(Host, Host, Vec<u8>),
-    /// A client thinks of something.
+    /// A client may begin a request.
     Request(Host),
     /// A host waits for a CPU.
     Wait(Host),
-    /// A client that stood still goes on.
+    /// A client resumes after a pause.
     Back(Host),
 }
 
-/// The hosts, and what clients did and saw.
 pub struct Memory {
     servers: u8,
     block_lines: u64,
@@ -125,24 +122,24 @@ pub struct Memory {
     server: BTreeMap<u8, Option<ServerHost>>,
     switch: BTreeMap<u8, Option<SwitchHost>>,
     client: BTreeMap<u8, ClientHost>,
-    /// What processes have stored durably.
+    /// The promises that processes have stored durably.
     promised: BTreeMap<Host, u64>,
-    /// A server that lacks the last chunk until it starts again, as one does before the memory has grown.
+    /// A server that lacks the last chunk until it restarts, like one from before the memory grew.
     small: Option<u8>,
-    /// A switch that does not know of the last chunk until it starts again: it was silent when the memory grew.
+    /// A switch that does not know the last chunk until it restarts, because it was unreachable when the memory grew.
     small_switch: Option<u8>,
-    /// Servers that take the place of one whose promise is lost, until they serve.
+    /// Servers that replace one with a lost promise, until they serve.
     replaced: BTreeSet<u8>,
-    /// Processes that stand still while their roles go on.
+    /// Processes that are paused while their roles keep running.
     process_paused_until: BTreeMap<Host, Time>,
-    /// Which servers granted an epoch.
+    /// The servers that granted each epoch.
     granted: BTreeMap<u64, BTreeSet<u8>>,
-    /// Who used an epoch, by the number of its start.
+    /// The switch that used each epoch, and the number of its start.
     used: BTreeMap<u64, (u8, u64)>,
     starts: u64,
     values: u64,
     history: BTreeMap<(u64, u16), Vec<linearizable::Event>>,
-    /// What the sole writer may find in its lines.
+    /// The values that the sole writer may read from its lines.
     own: OwnLines,
     is_loaded: bool,
 }

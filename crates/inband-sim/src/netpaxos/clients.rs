@@ -1,4 +1,4 @@
-//! Proposers, and what they are told.
+//! Proposers, and the outcomes they are told.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::hosts::gate;
 use super::{Event, Host, NetPaxos, SERIALIZERS};
 use crate::World;
 
-/// So few different values that many requests have equal bytes.
+/// Few different values, so that many requests have equal bytes.
 const VALUES: u64 = 3;
 
 pub(super) struct Client {
@@ -18,7 +18,7 @@ pub(super) struct Client {
 }
 
 impl World<NetPaxos> {
-    /// A client starts; what an earlier one was doing has an unknown outcome.
+    /// Starts a client. Requests of an earlier process have an unknown outcome.
     pub(super) fn start_client(&mut self, number: u8) {
         let nonce = self.rng.hosts.next_u64();
         let client = Client {

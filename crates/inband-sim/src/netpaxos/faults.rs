@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of the NetPaxos world.
 
 use inband_netpaxos::c::{IB_NETPAXOS_CONTROL, IB_NETPAXOS_REQUEST};
 
@@ -7,7 +7,6 @@ use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
 listed! {
-    /// Kinds of faults.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault, said by name {
         CutOneWay = "cut-one-way",
@@ -22,7 +21,7 @@ listed! {
         MinionGone = "minion-gone",
         StorageRestarted = "storage-restarted",
         StorageGone = "storage-gone",
-        /// It, too, loses what it has stored where storage is on disk.
+        /// It loses its disk too, where storage is on disk.
         StorageReplaced = "storage-replaced",
         LearnerRestarted = "learner-restarted",
         LearnerGone = "learner-gone",
@@ -31,14 +30,14 @@ listed! {
         PacketsRepeated = "packets-repeated",
         PacketsLate = "packets-late",
         PacketsDamaged = "packets-damaged",
-        /// One link brings its packets in another order.
+        /// Packets on one link are reordered.
         LinkReorders = "link-reorders",
         /// Most packets of one type are lost or late.
         OneTypeLate = "one-type-late",
     }
 }
 
-/// While a link reorders, packets on it take up to so much longer.
+/// Maximum extra delay of a packet on a link that reorders.
 const SLOW_NS: Time = 400_000;
 
 impl World<NetPaxos> {
@@ -57,7 +56,7 @@ impl World<NetPaxos> {
         }
     }
 
-    /// Are the others enough if this one loses its memory?
+    /// Can the cluster do without this host's memory?
     fn may_lose(&self, host: Host) -> bool {
         match host {
             Host::Storage(minion) => {
@@ -90,7 +89,7 @@ impl World<NetPaxos> {
         Strike::until(move |world: &mut World<NetPaxos>| world.start(host, false))
     }
 
-    /// Does it keep what it needs through a restart?
+    /// Does the host keep what it needs across a restart?
     fn may_stop(&self, host: Host) -> bool {
         let has_disk = matches!(host, Host::Storage(_) | Host::Learner(_));
         let keeps = has_disk && self.system.is_durable;

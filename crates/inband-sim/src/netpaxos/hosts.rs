@@ -55,21 +55,21 @@ impl World<NetPaxos> {
         }
     }
 
-    /// The incarnation of a minion that starts, which survives.
+    /// The next incarnation of a minion. It is stored durably.
     fn incarnation(&mut self, host: Host) -> u64 {
         let last = self.system.incarnation.entry(host).or_default();
         *last = next_incarnation(*last, 0);
         *last
     }
 
-    /// How often this learner has started, which survives.
+    /// How often this learner has started. It is stored durably.
     fn starts(&mut self, host: Host) -> u32 {
         let starts = self.system.incarnation.entry(host).or_default();
         *starts += 1;
         *starts as u32
     }
 
-    /// `is_new`: the cluster has never run.
+    /// `is_new`: the cluster is started for the first time.
     pub(super) fn start(&mut self, host: Host, is_new: bool) {
         self.note(&[1, crate::trace::word_of(&host.to_string())], || {
             format!("{host} starts")
@@ -122,7 +122,7 @@ impl World<NetPaxos> {
         self.system.storage.insert(minion, Some(host));
     }
 
-    /// Gone. A storage server finds its disk again, if that is what disks are for in this world.
+    /// Stops a host. In a world with durable storage its disk survives.
     pub(super) fn stop(&mut self, host: Host) {
         self.note(&[2, crate::trace::word_of(&host.to_string())], || {
             format!("{host} is gone")
@@ -356,7 +356,7 @@ impl World<NetPaxos> {
         }
     }
 
-    /// Has everybody everything?
+    /// Do all learners have every instance?
     pub(super) fn is_over(&self) -> bool {
         let system = &self.system;
         let position = system.ledger.len();
@@ -389,7 +389,7 @@ impl World<NetPaxos> {
         )
     }
 
-    /// What processes counted.
+    /// Adds up the counters of the processes.
     pub(super) fn count_all(&mut self) {
         let mut counted: Vec<(&'static str, u64)> = Vec::new();
         for learner in self.system.learner.values().flatten() {
@@ -418,13 +418,13 @@ impl World<NetPaxos> {
         }
     }
 
-    /// The highest instance that storage servers have forgotten.
+    /// The highest floor of the storage servers.
     pub(super) fn floor(&self) -> u64 {
         let storages = self.system.storage.values().flatten();
         storages.map(|s| s.process.floor()).max().unwrap_or(0)
     }
 
-    /// The local time of a host, for a deadline.
+    /// The deadline of a request that starts now, by the host's clock.
     pub(super) fn deadline(&self, host: Host) -> Time {
         self.local(host) + self.system.deadline_ns
     }

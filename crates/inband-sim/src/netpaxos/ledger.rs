@@ -1,4 +1,4 @@
-//! The one log that all learners must agree on, written down as they deliver it, and what storage servers have voted.
+//! The one log on which all learners must agree, recorded as they deliver it, and the votes of the storage servers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,14 +12,13 @@ use crate::Broken;
 
 type Result = std::result::Result<(), Broken<Invariant>>;
 
-/// What a storage server did in an instance, in one generation.
+/// A storage server's votes in an instance, in one generation.
 #[derive(Default)]
 struct Acted {
     fast: Option<Request>,
     is_promised: bool,
 }
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct Ledger {
     decided: BTreeMap<u64, Value>,
@@ -40,17 +39,17 @@ impl Ledger {
         self.submitted.insert(identity, value);
     }
 
-    /// A learner begins with so many instances.
+    /// A learner starts after this many instances.
     pub fn restart(&mut self, learner: u8, position: u64) {
         self.position.insert(learner, position);
     }
 
-    /// How many instances are decided, as far as learners have delivered.
+    /// Number of decided instances, as far as learners have delivered them.
     pub fn len(&self) -> u64 {
         self.applies.len() as u64
     }
 
-    /// How many requests were applied.
+    /// Number of applied requests.
     pub fn applied(&self) -> u64 {
         self.applied.len() as u64
     }
@@ -104,7 +103,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A proposer was told that its request is delivered.
+    /// A proposer was told that its request was delivered.
     pub fn acknowledge(&self, identity: Identity) -> Result {
         if self.applied.contains_key(&identity) {
             return Ok(());
@@ -115,7 +114,7 @@ impl Ledger {
         )
     }
 
-    /// A storage server has made something durable.
+    /// A storage server has made a record durable.
     pub fn record(&mut self, minion: u8, generation: u16, record: &Record) -> Result {
         match record {
             Record::Fast {

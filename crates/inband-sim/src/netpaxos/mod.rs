@@ -1,5 +1,5 @@
-//! NetPaxos: the real roles of serializers and minions, and the real storage servers, learners and proposers. Storage servers
-//! and learners lose their memory; minions begin to number again.
+//! NetPaxos: the real roles of serializers and minions, and real storage servers, learners and proposers. Storage
+//! servers and learners lose their memory; minions start numbering again.
 
 mod clients;
 mod faults;
@@ -27,15 +27,14 @@ use ledger::Ledger;
 const MS: Time = 1_000_000;
 /// Simulated time with faults.
 const FAULTY_NS: Time = 250 * MS;
-/// Time in which everything must have finished once faults are over.
+/// Time in which everything must finish once faults end.
 const SETTLE_NS: Time = 6_000 * MS;
-/// Requests that each client must then still do.
+/// Requests that each client must complete after that.
 const REQUESTS_AFTER: u64 = 10;
 const SERIALIZERS: u8 = 3;
 const LEARNERS: u8 = 3;
 const CLIENTS: u8 = 3;
 
-/// A host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
     /// A serializer, from 1.
@@ -63,7 +62,7 @@ impl fmt::Display for Host {
 }
 
 listed! {
-    /// What must be true in every schedule.
+    /// What must hold in every schedule.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         Agreement = "no two learners find different values in an instance",
@@ -77,23 +76,21 @@ listed! {
     }
 }
 
-/// How seeds are played.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Options {}
 
-/// What happens besides packets.
+/// Events besides packets.
 pub enum Event {
-    /// A client thinks of something.
+    /// A client may begin a request.
     Request(Host),
 }
 
-/// A process's disk.
 #[derive(Default)]
 struct Disk {
     records: Vec<Record>,
 }
 
-/// A journal this long is begun again with a snapshot.
+/// A journal that reaches this length is restarted with a snapshot.
 const JOURNAL_RECORDS_MAX: usize = 300;
 
 struct StorageHost {
@@ -101,10 +98,9 @@ struct StorageHost {
     generation: u16,
 }
 
-/// The hosts, and what clients did and saw.
 pub struct NetPaxos {
     sizes: Sizes,
-    /// Storage servers find their records after a restart.
+    /// Storage servers keep their records across restarts.
     is_durable: bool,
     deadline_ns: Time,
     outstanding: usize,
@@ -115,7 +111,7 @@ pub struct NetPaxos {
     learner: BTreeMap<u8, Option<Learner>>,
     client: BTreeMap<u8, Client>,
     disk: BTreeMap<u8, Disk>,
-    /// What learners have stored, where storage is on disk.
+    /// The learners' logs on disk, where storage is durable.
     log: BTreeMap<u8, Vec<Value>>,
     /// Numbers that processes have stored durably.
     incarnation: BTreeMap<Host, u64>,

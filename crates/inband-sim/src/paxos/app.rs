@@ -14,9 +14,9 @@ use crate::trace::mix;
 /// Replicated state. Equal histories give equal states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// Last instance applied.
+    /// The last applied instance.
     pub applied: u64,
-    /// The counter: commands applied.
+    /// The number of applied commands.
     pub counter: u64,
     /// Hash of everything applied, in order.
     pub hash: u64,
@@ -25,28 +25,27 @@ pub struct State {
     highest_sequence: BTreeMap<u64, u64>,
 }
 
-/// A replica's state of one log in memory and what of it is on its disk.
+/// A replica's state of one log, in memory and on disk.
 #[derive(Debug, Default)]
 pub struct App {
-    /// In memory.
     pub live: State,
     /// Survives a crash.
     pub durable: State,
 }
 
-/// The number that names a command; it is the first thing in its value.
+/// A command's number: the first bytes of its value.
 pub fn command_id(value: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(value.get(..8)?.try_into().ok()?))
 }
 
-/// Everything that tells one decided value from another.
+/// A hash of everything that distinguishes one decided value from another.
 pub fn value_key(digest: u64, client_id: u64, client_seq: u64, client_low: u64, flags: u16) -> u64 {
     [client_id, client_seq, client_low, u64::from(flags)]
         .into_iter()
         .fold(mix(1, digest), mix)
 }
 
-/// The key of a decided value, as [`value_key`] makes it from a vote.
+/// The [`value_key`] of a decided value.
 pub fn decided_key(decided: &Decided<'_>, digest: Digest) -> u64 {
     let flags = match decided.origin.kind {
         ValueKind::Command => 0,
@@ -64,7 +63,7 @@ pub fn decided_key(decided: &Decided<'_>, digest: Digest) -> u64 {
 }
 
 impl App {
-    /// Apply the next instance.
+    /// Applies the next instance.
     pub fn apply(&mut self, decided: &Decided<'_>, mutation: Option<Mutation>) -> Verdict {
         let state = &mut self.live;
         let verdict = match mutation {
@@ -85,17 +84,17 @@ impl App {
         verdict
     }
 
-    /// What is in memory reaches the disk.
+    /// Writes the state in memory to disk.
     pub fn flush(&mut self) {
         self.durable = self.live.clone();
     }
 
-    /// What was not on the disk is gone.
+    /// Loses what was not on disk.
     pub fn crash(&mut self) {
         self.live = self.durable.clone();
     }
 
-    /// Install a peer's state, durably.
+    /// Installs a peer's state durably.
     pub fn install(&mut self, state: &State) {
         self.live = state.clone();
         self.flush();

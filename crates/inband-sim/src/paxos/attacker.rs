@@ -1,6 +1,6 @@
-//! An attacker on the network who has no key: records packets and sends them again, later, more than
-//! once, to anybody, in anybody's name. What it cannot do is make or change a packet: there tags and
-//! digests stand before it, and `inband-dataplane` tests those.
+//! An attacker on the network without a key. It records packets and replays them later, more than once, to any host,
+//! from any source address. It cannot create or change packets: tags and digests prevent that, and `inband-dataplane`
+//! tests them.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,9 @@ use crate::paxos::mutation::Mutation;
 use crate::paxos::trace::Happened;
 use crate::paxos::World;
 
-/// One recorded packet in so many takes the place of an older one, once there are enough: so a few of
-/// long ago stay.
+/// Once `old` is full, the share of aging packets that replace a random older one, so that a few very old ones remain.
 const REPLACE_PPM: u64 = 100_000;
-/// How often it takes one of the last packets, and how often it sends it where it was to go.
+/// How often the attacker picks one of the latest packets, keeps its target, and keeps its source.
 const FRESH_PPM: u64 = 500_000;
 const SAME_TARGET_PPM: u64 = 300_000;
 const SAME_SOURCE_PPM: u64 = 700_000;
@@ -28,23 +27,21 @@ struct Recorded {
     bytes: Vec<u8>,
 }
 
-/// See the module.
 #[derive(Default)]
 pub(crate) struct Attacker {
-    /// Mean time between two packets that it sends; 0: there is no attacker.
+    /// Mean time between two replayed packets; 0: there is no attacker.
     every_us: Micros,
-    /// The last ones, in turns.
+    /// The latest packets, as a ring.
     fresh: Vec<Recorded>,
     next_fresh: usize,
-    /// Some of all before.
+    /// A sample of the older ones.
     old: Vec<Recorded>,
-    /// Answers to questions, the first of each acceptor that looks like an answer to this one: by partition
-    /// and number of the question.
+    /// Answers to reads' questions, the first from each acceptor, by partition and number of the question.
     answers: BTreeMap<(u16, u64), Vec<Recorded>>,
 }
 
 impl World {
-    /// Let an attacker send a recorded packet every so often, until [`World::attack_every`] 0.
+    /// Has an attacker replay a packet at this mean interval; 0 stops it.
     pub fn attack_every(&mut self, every_us: Micros) {
         self.system.attacker.every_us = every_us;
         if every_us > 0 {
@@ -53,7 +50,7 @@ impl World {
         }
     }
 
-    /// The attacker sees every packet, those that get lost among them.
+    /// The attacker sees every packet, even those that get lost.
     pub(crate) fn record(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
         if self.system.attacker.every_us == 0 {
             return;
@@ -94,8 +91,8 @@ impl World {
         }
     }
 
-    /// Who asks is answered before an acceptor can: with what others were told when they asked a question
-    /// of the same number.
+    /// Answers a question before an acceptor can, with the answers that other hosts got to a question of the same
+    /// number.
     fn answer_at_once(&mut self, asker: u8, question: &Header) {
         let number = (question.partition, question.client_seq);
         let Some(alike) = self.system.attacker.answers.get(&number) else {
@@ -121,7 +118,7 @@ impl World {
         self.deliver(delay_us, from, to, packet);
     }
 
-    /// Send one of them.
+    /// Replays a recorded packet.
     pub(crate) fn attack(&mut self) {
         let every_us = self.system.attacker.every_us;
         if every_us == 0 {

@@ -1,4 +1,4 @@
-//! Clients of replicas: what they submit and read.
+//! Clients of replicas: the commands and reads that they submit.
 
 use inband_paxos::log::ReadTicket;
 use inband_paxos::outbox::Outbox;
@@ -9,16 +9,16 @@ use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
 
 impl World {
-    /// The application of replica `node` wants `instance` of log 0 recovered, or decided as `noop`.
+    /// The application of replica `node` asks to recover `instance` of log 0, or to have it decided as `noop`.
     pub fn recover(&mut self, node: u8, instance: u64, noop: &[u8]) {
         self.recover_in(node, 0, instance, noop);
     }
 
-    /// The same in any log.
+    /// Like [`World::recover`], for any log.
     pub fn recover_in(&mut self, node: u8, partition: usize, instance: u64, noop: &[u8]) {
         self.with_host(node, None, None, |host, now, out| {
             let known = &mut |_: inband_paxos::log::Origin, _: &[u8]| {};
-            // Delivered before or too far ahead: then there is nothing to do.
+            // An instance that is already delivered, or too far ahead, needs no recovery.
             let _ = host.recover(now, partition, instance, noop, out, known);
         });
     }
@@ -30,13 +30,13 @@ impl World {
         }
     }
 
-    /// A client of replica `node` reads from any log. False if the replica takes no reads.
+    /// A client of replica `node` reads from a random log. Returns false if the replica accepts no reads.
     pub fn read(&mut self, node: u8) -> bool {
         let partition = self.any_partition();
         self.read_from(node, partition)
     }
 
-    /// A client of replica `node` reads from this log. False if the replica takes no reads.
+    /// A client of replica `node` reads from this log. Returns false if the replica accepts no reads.
     pub fn read_from(&mut self, node: u8, partition: usize) -> bool {
         if !self.host(node).is_well() {
             return false;
@@ -56,7 +56,7 @@ impl World {
         true
     }
 
-    /// A value for a log, the number of its (first) command, and what it asks of the real store.
+    /// A value for a log, the number of its first command, and the request if replicas run the real store.
     fn new_value(&mut self, at: usize, partition: usize) -> (u64, Vec<u8>, Option<Asked>) {
         if self.system.hosts[at].store.is_some() {
             let command = self.system.ledger.commands() + 1;
@@ -75,13 +75,13 @@ impl World {
         (command, value, None)
     }
 
-    /// A client of replica `node` submits a command to any log. False if the replica takes none.
+    /// A client of replica `node` submits a command to a random log. Returns false if the replica accepts none.
     pub fn submit(&mut self, node: u8) -> bool {
         let partition = self.any_partition();
         self.submit_to(node, partition)
     }
 
-    /// A client of replica `node` submits a command to this log. False if the replica takes none.
+    /// A client of replica `node` submits a command to this log. Returns false if the replica accepts none.
     pub fn submit_to(&mut self, node: u8, partition: usize) -> bool {
         if !self.host(node).is_well() {
             return false;
@@ -93,7 +93,7 @@ impl World {
         let deadline = self.now + self.system.layout.submit_deadline_us();
         self.trace
             .note(self.now, Happened::Submitted(node, command));
-        // The ticket is noted before anything that the submission causes is looked at.
+        // Note the ticket before handling anything that the submission causes.
         let mut early = Outbox::new();
         let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
@@ -121,7 +121,7 @@ impl World {
         true
     }
 
-    /// What a client of the store asks of a log.
+    /// A random request of a client of the store for a log.
     pub(crate) fn ask_of_store(&mut self, log: usize) -> Asked {
         let partitions = inband_kv::partition::partitions_of_logs(self.system.layout.partitions);
         let rng = &mut self.system.rng.load;

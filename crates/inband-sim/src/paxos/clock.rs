@@ -1,8 +1,8 @@
-//! The clock of a host: it may jump forward or stand still, and never goes back.
+//! The clock of a host: it may jump forward or stop, but never goes back.
 
 use inband_paxos::timing::Micros;
 
-/// See the module. One that nothing was done to shows simulated time.
+/// A new clock shows simulated time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Clock {
     ahead_us: Micros,
@@ -11,12 +11,12 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// What it shows at this simulated time.
+    /// The clock's reading at this simulated time.
     pub fn shows(&self, now: Micros) -> Micros {
         self.stands_since.unwrap_or(now) + self.ahead_us - self.behind_us
     }
 
-    /// The simulated time at which it will show this.
+    /// The simulated time at which the clock will show this.
     pub fn when(&self, shown: Micros) -> Micros {
         shown
             .saturating_add(self.behind_us)
@@ -27,17 +27,16 @@ impl Clock {
         self.stands_since.is_some()
     }
 
-    /// It jumps forward.
     pub fn jump(&mut self, by_us: Micros) {
         self.ahead_us += by_us;
     }
 
-    /// It stands still from now on.
+    /// Stops the clock.
     pub fn stand(&mut self, now: Micros) {
         self.stands_since.get_or_insert(now);
     }
 
-    /// It goes on, from where it stood. How long it stood.
+    /// Restarts the clock from where it stopped. Returns how long it was stopped.
     pub fn go_on(&mut self, now: Micros) -> Micros {
         let stood_us = self.stands_since.take().map_or(0, |since| now - since);
         self.behind_us += stood_us;

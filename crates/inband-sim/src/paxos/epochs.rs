@@ -1,11 +1,10 @@
-//! Reconfiguration by a coordinator that is trusted and cannot fail, in the place of the control plane:
-//! for tests that need each step at its moment, and for some seeds. In the others [`crate::paxos::plane`] has the
-//! real one.
+//! Reconfiguration by a trusted coordinator that cannot fail, in place of the control plane: for tests that need each
+//! step at a certain moment, and for some seeds. Other seeds run the real control plane, in [`crate::paxos::plane`].
 //!
-//! Its rules (protocol.md, 4 and 5): the acceptors of an epoch are sealed for the next one; once a
-//! majority of them is, recovering ones not counted, their state is merged as phase 1 would; each
-//! acceptor of the next epoch gets that state, and votes from then on. Hosts enter the epoch each at a
-//! time of its own, before, meanwhile or long after.
+//! The rules (protocol.md, 4 and 5): the acceptors of an epoch are sealed for the next one. Once a majority of them is
+//! sealed, not counting recovering ones, their state is merged as phase 1 would. Each acceptor of the next epoch gets
+//! that state and votes from then on. Each host enters the epoch at its own time: before that, during it, or long
+//! after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +20,7 @@ use crate::paxos::mutation::Mutation;
 use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
 
-/// Who is what in an epoch.
+/// The members of an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
     /// Nodes whose acceptors vote.
@@ -32,7 +31,7 @@ pub struct Members {
     pub leaders: Vec<u8>,
 }
 
-/// What an acceptor holds of one log, or several together.
+/// The state of one acceptor in one log, or of several acceptors merged.
 #[derive(Debug, Clone, Default)]
 struct Held {
     promise: u64,
@@ -41,19 +40,19 @@ struct Held {
     votes: BTreeMap<u64, SlotView>,
 }
 
-/// A change of epoch that the coordinator has begun.
+/// A reconfiguration that the coordinator has begun.
 #[derive(Debug)]
 pub(crate) struct Change {
     epoch: u32,
-    /// What sealed acceptors of the epoch before hold, of each log.
+    /// The state, by log, of each sealed acceptor of the previous epoch.
     sealed: BTreeMap<u8, Vec<Held>>,
-    /// What a majority of them held together.
+    /// The merged state of a majority of them.
     merged: Option<Vec<Held>>,
     installed: BTreeSet<u8>,
 }
 
 impl Change {
-    /// Will this acceptor still get the state of the epoch before?
+    /// Has this acceptor not yet received the previous epoch's state?
     fn awaits(&self, node: u8) -> bool {
         !self.installed.contains(&node)
     }
@@ -104,7 +103,7 @@ impl Held {
     }
 }
 
-/// Are those of the acceptors that are good a majority only with `node`?
+/// Would the good acceptors be no majority without `node`?
 fn needs(acceptors: &[u8], is_good: impl Fn(u8) -> bool, node: u8) -> bool {
     let good = acceptors.iter().filter(|n| is_good(**n)).count();
     acceptors.contains(&node) && is_good(node) && good <= acceptors.len() / 2 + 1
@@ -120,7 +119,7 @@ impl World {
         &self.system.members[epoch as usize - 1]
     }
 
-    /// What a host that enters this epoch is told.
+    /// The configuration for a host that enters this epoch.
     pub(crate) fn epoch_config(&self, epoch: u32) -> EpochConfig {
         let members = self.members_of(epoch);
         EpochConfig {
@@ -131,7 +130,7 @@ impl World {
         }
     }
 
-    /// The nodes that may lead have another order from now on; hosts hear of it by and by.
+    /// Changes the order of the nodes that may lead. Hosts learn it after random delays.
     pub fn reorder_leaders(&mut self, leaders: Vec<u8>) {
         if self.system.plane.is_some() {
             return self.prefer_leader(leaders[0]);
@@ -149,7 +148,7 @@ impl World {
     pub(crate) fn reorder_at(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let sim = &self.system.hosts[at];
-        // One that is down, or comes into the epoch later, is told then.
+        // A host that is down, or enters the epoch later, is told then.
         if sim.frozen > 0 || sim.host.is_none() || sim.epoch < self.epoch() {
             return;
         }
@@ -159,15 +158,15 @@ impl World {
         });
     }
 
-    /// Does a majority of the latest epoch's acceptors vote in it? If another one is begun before that,
-    /// there may never be a majority to seal.
+    /// Does a majority of the latest epoch's acceptors vote in it? If another epoch began before that, there might
+    /// never be a majority to seal.
     pub fn is_open(&self) -> bool {
         let acceptors = &self.system.layout.acceptors;
         let voting = acceptors.iter().filter(|n| self.knows(**n, self.epoch()));
         voting.count() > acceptors.len() / 2
     }
 
-    /// Begin the next epoch, with these members. The one before must have been opened.
+    /// Begins the next epoch with these members. The previous one must be open.
     pub fn reconfigure(&mut self, members: Members) {
         let majority = self.system.layout.acceptors.len() / 2 + 1;
         let was_opened = |change: &Change| change.installed.len() >= majority;
@@ -211,7 +210,7 @@ impl World {
         self.host(node).is_well() && !self.system.hidden.contains(&node)
     }
 
-    /// Seal an acceptor of the epoch before.
+    /// Seals an acceptor of the previous epoch.
     pub(crate) fn seal(&mut self, node: u8, epoch: u32) {
         let Some(mut change) = self.system.change.take_if(|change| change.epoch == epoch) else {
             return;
@@ -232,7 +231,7 @@ impl World {
         };
         let before = registers.acceptor.acceptor(0);
         if before.epoch >= u64::from(change.epoch) {
-            return; // it was given its state meanwhile, and votes
+            return; // it has its state by now, and votes
         }
         let voted = before.voting && before.epoch == u64::from(change.epoch - 1);
         let held: Vec<Held> = (0..partitions)
@@ -270,7 +269,7 @@ impl World {
         }
     }
 
-    /// Give an acceptor of the new epoch the state of the one before.
+    /// Gives an acceptor of the new epoch the state of the previous one.
     pub(crate) fn install(&mut self, node: u8, epoch: u32) {
         let Some(mut change) = self.system.change.take_if(|change| change.epoch == epoch) else {
             return;
@@ -311,14 +310,14 @@ impl World {
         Some(host.switch()?.registers())
     }
 
-    /// A host is told of an epoch.
+    /// Tells a host of an epoch.
     pub(crate) fn enter_epoch(&mut self, node: u8, epoch: u32) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];
         if sim.frozen > 0 {
             return self.coordinator_turns_to(Event::EnterEpoch(node, epoch));
         }
-        // One that is down is told when it starts.
+        // A host that is down is told when it starts.
         if sim.host.is_none() || sim.epoch >= epoch {
             return;
         }
@@ -331,38 +330,39 @@ impl World {
         });
     }
 
-    /// A host that has heard of a later epoch, or has just started, asks for it.
+    /// A host that has heard of a later epoch, or has just started, asks for the latest.
     pub(crate) fn ask_for_epoch(&mut self, node: u8) {
         let latest = self.epoch();
-        // The real control plane does not wait to be asked.
+        // The real control plane tells hosts without being asked.
         if self.system.plane.is_none() && self.host(node).epoch < latest {
             self.coordinator_turns_to(Event::EnterEpoch(node, latest));
         }
     }
 
-    /// May the acceptor of this host lose its memory now without the cluster coming to a stop?
+    /// May the acceptor of this host lose its memory now without stopping the cluster?
     pub(crate) fn may_forget(&self, node: u8) -> bool {
         if let Some(plane) = &self.system.plane {
             return !plane.is_changing(node) && !self.is_needed(node, &[]);
         }
         let awaits = |change: &Change| change.awaits(node);
-        // Who awaits the state of the epoch before will have it, whatever it forgets until then.
+        // An acceptor that has not yet received the previous epoch's state will still get it, whatever it forgets until
+        // then.
         let awaits = self.system.change.as_ref().is_some_and(awaits);
         (awaits || !self.is_needed(node, &[])) && !self.is_needed_before(node, &[])
     }
 
-    /// May this host be gone for good, and those in `gone` too?
+    /// May this host be down for good, together with those in `gone`?
     pub(crate) fn may_die(&self, node: u8, gone: &[u8]) -> bool {
         !self.is_needed(node, gone) && !self.is_needed_before(node, gone)
     }
 
-    /// Did the acceptor of this host begin the epoch with its state, and has it forgotten nothing since?
+    /// Has the acceptor of this host kept the state with which it began the epoch?
     fn knows(&self, node: u8, epoch: u32) -> bool {
         let sim = self.host(node);
         sim.votes_in == epoch && !sim.has_forgotten()
     }
 
-    /// Has the latest epoch a majority of voters only with this acceptor, now or later?
+    /// Does the latest epoch depend on this acceptor for a majority of voters, now or later?
     fn is_needed(&self, node: u8, gone: &[u8]) -> bool {
         let awaits = |n| {
             self.system
@@ -378,7 +378,7 @@ impl World {
         needs(&self.system.layout.acceptors, votes, node)
     }
 
-    /// Can the epoch before be sealed only with this acceptor?
+    /// Does sealing the previous epoch depend on this acceptor?
     fn is_needed_before(&self, node: u8, gone: &[u8]) -> bool {
         let change = self.system.change.as_ref().filter(|c| c.merged.is_none());
         change.is_some_and(|change| {
@@ -388,7 +388,7 @@ impl World {
         })
     }
 
-    /// Time comes for another epoch, with members like these.
+    /// Begins another epoch with randomly changed members.
     pub(crate) fn reconfigure_at_random(&mut self) {
         if self.system.reconfigure_us == 0 {
             return;
@@ -426,7 +426,7 @@ impl World {
         self.reconfigure(members);
     }
 
-    /// From now on there is another epoch this often on average; 0: no more.
+    /// Begins another epoch at this mean interval; 0: no more.
     pub fn reconfigure_every(&mut self, mean_us: Micros) {
         self.system.reconfigure_us = mean_us;
         if mean_us > 0 {

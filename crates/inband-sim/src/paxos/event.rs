@@ -1,4 +1,4 @@
-//! What happens in the world of Paxos.
+//! The events of the Paxos world.
 
 use inband_control::message::Message;
 use inband_control::state::Command;
@@ -6,19 +6,19 @@ use inband_paxos::timing::Micros;
 
 use crate::system;
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Debug, Clone)]
 pub struct Packet {
     /// The UDP payload.
     pub bytes: Vec<u8>,
     /// How many packets were sent before it.
     pub sent: u64,
-    /// A bit was flipped on the way.
+    /// A bit was flipped in flight.
     pub damaged: bool,
 }
 
 impl Packet {
-    /// One that is as it was sent.
+    /// An undamaged packet.
     pub fn whole(bytes: Vec<u8>, sent: u64) -> Packet {
         Packet {
             bytes,
@@ -51,18 +51,15 @@ impl system::Packet for Packet {
     }
 }
 
-/// Something that will happen.
 #[derive(Debug)]
 pub enum Event {
-    /// A host that is slow comes to a packet.
+    /// A slow host gets round to handling a packet.
     Handle {
-        /// Who sent it.
         from: u8,
-        /// Who handles it.
         to: u8,
         /// The UDP payload.
         bytes: Vec<u8>,
-        /// A bit was flipped on the way.
+        /// A bit was flipped in flight.
         damaged: bool,
     },
     /// A host's timers are due at this time.
@@ -77,21 +74,21 @@ pub enum Event {
     CheckpointCopied(u8, u64, usize),
     /// The coordinator seals an acceptor for this epoch.
     Seal(u8, u32),
-    /// The coordinator gives an acceptor the state it begins this epoch with.
+    /// The coordinator gives an acceptor its initial state for this epoch.
     Install(u8, u32),
     /// A host is told of this epoch.
     EnterEpoch(u8, u32),
-    /// A host is told of another order of the leaders of its epoch.
+    /// A host is told of a new order of its epoch's leaders.
     ReorderLeaders(u8),
     /// A control message arrives: from, to.
     Control(u8, u8, Box<Message>),
-    /// A host's part in the control plane has something to do.
+    /// A member has something to do in the control plane.
     MemberTick(u8),
     /// A controller has something to do.
     ControllerTick(usize),
     /// A command reaches the controllers' log.
     Append(Box<Command>),
-    /// Somebody wants other members.
+    /// Begin another epoch.
     Reconfigure,
     /// The attacker sends a packet.
     Attack,

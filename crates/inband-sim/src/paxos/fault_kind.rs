@@ -3,70 +3,68 @@
 use crate::listed;
 
 listed! {
-    /// Something that goes wrong on purpose. What happens to single packets is counted apart, in
-    /// [`crate::Stats`].
+    /// A fault that is injected. Faults of single packets are counted separately, in [`crate::Stats`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FaultKind, said by name {
-        /// A host does not hear another one, which hears it.
+        /// One host cannot hear another, which can hear it.
         OneWayCut = "one-way partition of a pair",
-        /// Two hosts do not hear each other.
+        /// Two hosts cannot hear each other.
         PairCut = "partition of a pair",
-        /// A host hears nobody, or nobody hears it.
+        /// A host hears no other host, or no other host hears it.
         OneWayIsolation = "one-way isolation",
-        /// A host hears nobody and nobody hears it.
+        /// A host neither hears another host nor is heard.
         Isolation = "isolation",
-        /// The hosts are in two parts.
+        /// The hosts are split into two parts.
         Split = "partition in two",
         /// Most packets of one type are lost.
         LossOfType = "loss of one type",
-        /// Loss, duplication and delay everywhere.
+        /// Loss, duplication and delay on all links.
         BadWeather = "bad weather",
-        /// A host's packets wait and are let go later, while it runs on.
+        /// A host's packets are held and released later, while it keeps running.
         LinksHeld = "links held",
-        /// A process is stopped and goes on later; its packets wait.
+        /// A process is stopped and resumes later; its packets wait.
         ProcessStopped = "process stopped",
         /// A host handles packets slowly.
         SlowNode = "slow node",
         /// A host's clock jumps forward.
         ClockJump = "clock jumps",
-        /// A host's clock stands still while packets come.
+        /// A host's clock stops while packets still arrive.
         ClockStall = "clock stands still",
-        /// Decided values cannot be handed over.
+        /// Decided values cannot be handed to the application.
         HandOffFails = "hand-off fails",
-        /// A host restarts; an acceptor has forgotten everything.
+        /// A host restarts; its acceptor has lost its memory.
         Crash = "crash without memory",
-        /// A host restarts; an acceptor has its journal.
+        /// A host restarts; its acceptor has its journal.
         CrashWithJournal = "crash with journal",
-        /// A journal is damaged somewhere while its host is down.
+        /// A journal is damaged in one place while its host is down.
         JournalDamaged = "journal damaged",
-        /// All hosts lose their power.
+        /// All hosts lose power.
         PowerCut = "power cut of everything",
-        /// A power cut took all that was not synced.
+        /// A power cut loses everything that was not synced.
         UnsyncedLost = "unsynced writes lost",
-        /// A power cut left a write half done.
+        /// A power cut leaves a write half done.
         TornWrite = "write torn",
-        /// A power cut left any sectors of what was not synced, and garbage.
+        /// A power cut leaves an arbitrary subset of unsynced sectors, and garbage.
         ScatteredWrites = "writes scattered",
         /// A disk is full.
         DiskFull = "disk full",
-        /// A disk's operation fails.
+        /// A disk operation fails.
         DiskFails = "disk fails",
-        /// A true floor reaches an acceptor or a leader at any moment.
+        /// A valid floor reaches an acceptor or a leader at an arbitrary moment.
         EarlyTrim = "early trim",
         /// A learner recovers an instance that nobody waits for.
         StrayRecovery = "stray recovery",
-        /// The leaders have another order.
+        /// The leaders get a new order.
         LeaderMove = "leader moved",
-        /// Another epoch, perhaps with other members.
+        /// Another epoch, possibly with other members.
         Reconfiguration = "reconfiguration",
-        /// A controller goes down and has forgotten whom it heard.
+        /// A controller restarts and no longer knows whom it has heard from.
         ControllerCrash = "controller crash",
     }
 }
 
 impl FaultKind {
-    /// How often it strikes, compared with the others; 0: not in such a cluster, or it comes with
-    /// something else.
+    /// Relative frequency; 0 if the fault cannot occur in such a cluster, or only comes with another one.
     pub(crate) fn weight(self, sync: bool) -> u64 {
         match self {
             FaultKind::OneWayCut
@@ -88,7 +86,7 @@ impl FaultKind {
             | FaultKind::DiskFull
             | FaultKind::DiskFails
             | FaultKind::JournalDamaged => u64::from(sync),
-            // They come with crashes, and with changes of members.
+            // They come with crashes and with changes of members.
             FaultKind::CrashWithJournal
             | FaultKind::UnsyncedLost
             | FaultKind::TornWrite

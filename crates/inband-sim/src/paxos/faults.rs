@@ -1,4 +1,4 @@
-//! What goes wrong, and where.
+//! The faults of the Paxos world, and where they strike.
 
 use inband_paxos::dataplane::wire::{flag, Header, Type};
 use inband_paxos::timing::Micros;
@@ -13,13 +13,13 @@ use crate::paxos::limits::{
 use crate::paxos::{Paxos, World};
 
 impl World {
-    /// May this host crash, now and for good as far as its acceptor is concerned?
+    /// May this host crash now, with its acceptor possibly gone for good?
     pub fn may_crash(&self, node: u8) -> bool {
         let sim = self.host(node);
         sim.host.is_some() && (self.keeps_journal(node) || self.may_forget(node))
     }
 
-    /// The next fault, and how long it lasts; [`crate::paxos::Paxos::aim`] tells where it strikes.
+    /// Draws the next fault and its duration; [`crate::paxos::Paxos::aim`] decides where it strikes.
     pub(crate) fn draw_fault(&mut self) -> (FaultKind, Micros) {
         let mut kind = self.any_kind_of_fault();
         let nodes = self.system.layout.nodes();
@@ -162,8 +162,7 @@ impl World {
         pairs
     }
 
-    /// A floor that is true reaches an acceptor, and another node's leader role, before any replica
-    /// would have told it.
+    /// A valid floor reaches an acceptor and another node's leader role before any replica would have announced it.
     fn trim_early(&mut self, node: u8) -> Option<Strike<Paxos>> {
         let rng = &mut self.rng.faults;
         let partition = rng.below(self.system.layout.partitions as u64) as usize;
@@ -195,7 +194,7 @@ impl World {
         held[(held.len() - 1) / 2]
     }
 
-    /// A learner recovers an instance that may be decided, under way, or far ahead.
+    /// A learner recovers an instance that may be decided, in flight, or far ahead.
     fn recover_stray(&mut self, node: u8) -> Option<Strike<Paxos>> {
         let is_up = self.host(node).is_well() && self.system.layout.replicas.contains(&node);
         if !is_up {
@@ -220,7 +219,7 @@ impl World {
         Some(Strike::Once)
     }
 
-    /// Let every hand-over of a decided value fail on this host, or not. False if it has none.
+    /// Makes every hand-over of a decided value on this host fail, or no longer fail. Returns false if it has none.
     pub fn hand_off(&mut self, node: u8, fails: bool) -> bool {
         let Some(at) = self.index(node) else {
             return false;
@@ -235,7 +234,7 @@ impl World {
         }
     }
 
-    /// End all faults, those of the links first. Hosts that `stay_down` says stay down.
+    /// Ends all faults, those of links first. Hosts in `stay_down` stay down.
     pub fn end_all_faults(&mut self, stay_down: &[u8]) {
         self.attack_every(0);
         self.end_faults_but(stay_down);

@@ -5,17 +5,17 @@ use inband_paxos::dataplane::wire::{self, flag, Header, Type};
 use crate::paxos::layout::Layout;
 use crate::paxos::mutation::Mutation;
 
-/// Instances that a mutated TRIM goes too far.
+/// How many instances too far a mutated TRIM goes.
 const TRIM_TOO_FAR: u64 = 24;
 
-/// Bytes of a packet.
+/// Encodes a packet.
 pub(crate) fn packet(header: &Header, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     wire::emit(header, value, &mut bytes);
     bytes
 }
 
-/// What is sent instead of this packet, if not the packet itself.
+/// The packet that is sent instead of this one; `None`: the packet itself.
 pub(crate) fn instead(
     mutation: Mutation,
     layout: &Layout,
@@ -41,22 +41,22 @@ pub(crate) fn instead(
     }
 }
 
-/// A question for a read, or the answer to one.
+/// Is it a read's question, or the answer to one?
 fn is_for_read(header: &Header) -> bool {
     header.kind == Type::Position && header.client_seq != 0
 }
 
-/// A question for a read.
+/// Is it a read's question?
 pub(crate) fn asks_for_read(header: &Header) -> bool {
     is_for_read(header) && !header.has(flag::ANSWER)
 }
 
-/// The answer to a question for a read.
+/// Is it the answer to a read's question?
 pub(crate) fn answers_read(header: &Header) -> bool {
     is_for_read(header) && header.has(flag::ANSWER)
 }
 
-/// The answer that is made up: an acceptor has voted up to `highest`.
+/// A forged answer: the acceptor has voted up to `highest`.
 pub(crate) fn read_answer(question: &Header, acceptor: u8, highest: u64) -> Header {
     let mut answer = *question;
     answer.flags |= flag::ANSWER;
@@ -65,7 +65,7 @@ pub(crate) fn read_answer(question: &Header, acceptor: u8, highest: u64) -> Head
     answer
 }
 
-/// The answer, as it would be if answers did not say whom they are for.
+/// The answer as if answers did not name the client that asked.
 pub(crate) fn as_if_asked_by(client_id: u64, answer: &[u8]) -> Vec<u8> {
     match wire::parse(answer) {
         Ok((header, value)) => packet(
@@ -79,7 +79,7 @@ pub(crate) fn as_if_asked_by(client_id: u64, answer: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is sent in addition.
+/// A packet to send in addition.
 pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> Option<Header> {
     let is_doubled = match mutation {
         Mutation::VoteCountedTwice => header.kind == Type::Phase2B,
@@ -98,7 +98,7 @@ pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> O
     Some(forged)
 }
 
-/// The answer that is made up for a question that got lost.
+/// A forged answer to a question that was lost.
 pub(crate) fn answer_to_lost(mutation: Option<Mutation>, lost: &Header, to: u8) -> Option<Header> {
     let concerned = mutation == Some(Mutation::SilenceIsNoVote)
         && lost.kind == Type::Phase1A

@@ -1,8 +1,8 @@
 //! What clients of the replicated store did and saw.
 //!
-//! Every partition has one key whose value is its history: commands append their number to it. So a
-//! value read anywhere, at any time, tells which commands were applied there, in which order, and how
-//! often; two values of one key must be beginnings of one history.
+//! Every partition has one key whose value is its history: each command appends its number. So a value read anywhere,
+//! at any time, shows which commands were applied there, in which order, and how often. Of any two values of one key,
+//! one must be a prefix of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::paxos::invariant::{Broken, Invariant};
 /// Length of a command's number in a history.
 const NUMBER_LEN_BYTES: usize = 8;
 
-/// How the number of a command stands in a history.
+/// A command's number as stored in a history.
 pub(crate) fn written(command: u64) -> String {
     format!("{command:07};")
 }
@@ -30,16 +30,16 @@ fn numbers(value: &[u8]) -> Result<Vec<u64>, Broken> {
     })
 }
 
-/// The longest history seen of one partition.
+/// The longest history of a partition seen so far.
 #[derive(Debug, Default)]
 struct History {
     commands: Vec<u64>,
     places: BTreeMap<u64, usize>,
-    /// Of commands that were answered before their place was seen.
+    /// By place: commands that were acknowledged before they were seen.
     claimed: BTreeMap<usize, u64>,
-    /// Clients know of this many commands.
+    /// Number of commands that clients know of.
     known: usize,
-    /// How long it is at each position that a replica was at.
+    /// The history's length at each position at which a replica was seen.
     lengths: BTreeMap<Position, usize>,
 }
 
@@ -47,9 +47,9 @@ struct History {
 #[derive(Debug)]
 pub(crate) struct Histories {
     of: Vec<History>,
-    /// Partitions that a command concerns.
+    /// Partitions that a command writes to.
     involved: BTreeMap<u64, Vec<usize>>,
-    /// What clients knew of when a command was submitted, see [`all_known`](Histories::all_known).
+    /// What clients knew when a command was submitted, as returned by [`all_known`](Histories::all_known).
     knew: BTreeMap<u64, Vec<usize>>,
     certainly_not: BTreeSet<u64>,
 }
@@ -64,13 +64,13 @@ impl Histories {
         }
     }
 
-    /// A client gives a command to a replica.
+    /// A client submits a command to a replica.
     pub fn submitted(&mut self, command: u64, involved: &[usize]) {
         self.involved.insert(command, involved.to_vec());
         self.knew.insert(command, self.all_known());
     }
 
-    /// Its client was told that it was not applied and never will be.
+    /// A client was told that its command was not applied and never will be.
     pub fn not_applied(&mut self, command: u64) -> Result<(), Broken> {
         self.certainly_not.insert(command);
         match self.of.iter().any(|h| h.places.contains_key(&command)) {
@@ -81,7 +81,7 @@ impl Histories {
         }
     }
 
-    /// A replica at this position of a partition has this value: the beginning of the one history.
+    /// A replica has this value at this position of a partition. It must be a prefix of the one history.
     pub fn saw(
         &mut self,
         node: u8,
@@ -134,7 +134,7 @@ impl Histories {
         Ok(seen.len())
     }
 
-    /// A client was told that its command made the history of this partition so long.
+    /// A client was told that its command made the history of this partition this long.
     pub fn acknowledged(
         &mut self,
         command: u64,
@@ -167,7 +167,7 @@ impl Histories {
         self.of.iter().map(|history| history.known).collect()
     }
 
-    /// A client has read a history that long, which has to have at least `must_see` commands.
+    /// A client has read a history of this length, which must be at least `must_see`.
     pub fn read(
         &mut self,
         node: u8,
@@ -185,9 +185,9 @@ impl Histories {
         )))
     }
 
-    /// Histories of several partitions were read by one command, which was submitted when clients knew
-    /// of `must_see`: commands over several of them stand in all of them, in one order, and none is
-    /// there without what clients knew of when it was submitted.
+    /// A command read the histories of several partitions; clients knew of `must_see` when it was submitted. A command
+    /// over several of these partitions must be in all of them, in the same order, and with it everything that clients
+    /// knew when it was submitted.
     pub fn read_together(
         &mut self,
         node: u8,
@@ -220,7 +220,7 @@ impl Histories {
         Ok(())
     }
 
-    /// The same of everything ever seen; to be asked when all is finished.
+    /// Checks the same for everything ever seen. Call at the end of a run.
     pub fn all_atomic(&self) -> Result<(), Broken> {
         let lists = self.of.iter().map(|h| h.commands.clone()).enumerate();
         self.are_atomic(&lists.collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! What may be done to a host that is up: its process stopped, its clock moved, its links held.
+//! Faults of a running host: its process is stopped, its clock moved, its links held.
 
 use inband_paxos::timing::Micros;
 
@@ -7,14 +7,14 @@ use crate::paxos::store::StoreReplica;
 use crate::paxos::World;
 
 impl World {
-    /// Stop a host's process (as SIGSTOP does) until [`World::thaw`]; packets wait for it.
+    /// Stops a host's process, as SIGSTOP does, until [`World::thaw`]; packets wait.
     pub fn freeze(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
             self.system.hosts[at].frozen += 1;
         }
     }
 
-    /// Let a stopped process go on.
+    /// Resumes a stopped process.
     pub fn thaw(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];
@@ -30,7 +30,7 @@ impl World {
         self.let_go(at);
     }
 
-    /// The data directory of a host that is down and runs the real store is emptied.
+    /// Empties the data directory of a host that is down and runs the real store.
     pub fn lose_store(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let (logs, sync) = (self.system.layout.partitions, self.system.layout.sync);
@@ -41,14 +41,14 @@ impl World {
         }
     }
 
-    /// From now on a host takes this long for every packet; 0: no time.
+    /// Makes a host take this long for every packet; 0: no time.
     pub fn slow_down(&mut self, node: u8, packet_us: Micros) {
         if let Some(at) = self.index(node) {
             self.system.hosts[at].packet_us = packet_us;
         }
     }
 
-    /// When a host comes to a packet that has just arrived: at once, later, or never.
+    /// When a host handles a packet that has just arrived: at once, later, or never.
     pub(crate) fn time_for_packet(&mut self, node: u8) -> Option<Micros> {
         let at = self.index(node)?;
         let sim = &mut self.system.hosts[at];
@@ -62,23 +62,22 @@ impl World {
         Some(begins_at + sim.packet_us)
     }
 
-    /// The clock of a host jumps forward.
     pub fn jump_clock(&mut self, node: u8, by_us: Micros) {
         let Some(at) = self.index(node) else { return };
         self.system.hosts[at].clock.jump(by_us);
-        // Its timers go by the clock.
+        // Its timers follow the clock.
         self.system.hosts[at].tick_at = Micros::MAX;
         self.arm(at);
     }
 
-    /// The clock of a host stands still until [`World::start_clock`].
+    /// Stops a host's clock until [`World::start_clock`].
     pub fn stop_clock(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
             self.system.hosts[at].clock.stand(self.now);
         }
     }
 
-    /// It goes on from where it stood.
+    /// Restarts a host's clock from where it stopped.
     pub fn start_clock(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let stood_us = self.system.hosts[at].clock.go_on(self.now);
@@ -88,14 +87,14 @@ impl World {
         self.sync_later(at);
     }
 
-    /// Hold all packets from and to a host until [`World::release_links`]; its process goes on.
+    /// Holds all packets from and to a host until [`World::release_links`]; its process keeps running.
     pub fn hold_links(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
             self.system.hosts[at].links_held += 1;
         }
     }
 
-    /// Let the held packets go.
+    /// Releases the held packets.
     pub fn release_links(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];

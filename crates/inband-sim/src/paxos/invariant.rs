@@ -1,5 +1,4 @@
-//! What must be true in every schedule, each rule with a name: violations, models and mutants speak
-//! of the same things.
+//! What must hold in every schedule. Violations, models and mutants refer to the rules by these names.
 
 use crate::listed;
 use crate::violation;
@@ -29,7 +28,7 @@ listed! {
 }
 
 impl Invariant {
-    /// This rule is broken: what happened.
+    /// A violation of this rule, with details.
     pub fn broken(self, what: impl Into<String>) -> Broken {
         Broken {
             invariant: self,
@@ -38,7 +37,7 @@ impl Invariant {
     }
 }
 
-/// An invariant that was broken, and how.
+/// A violated invariant, with details.
 pub type Broken = violation::Broken<Invariant>;
 
 #[cfg(test)]

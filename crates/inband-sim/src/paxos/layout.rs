@@ -1,4 +1,4 @@
-//! Which hosts there are and what runs on each.
+//! The hosts of a cluster and the roles on each.
 
 use inband_ground::auth::{Digest, Secret};
 use inband_paxos::dataplane::soft::{Geometry, Roles};
@@ -13,7 +13,6 @@ use crate::rng::Rng;
 /// First configuration epoch of every simulated cluster.
 pub const EPOCH: u32 = 1;
 
-/// A cluster.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// Nodes with an acceptor.
@@ -22,36 +21,35 @@ pub struct Layout {
     pub replicas: Vec<u8>,
     /// Nodes with a leader role, in take-over order.
     pub leaders: Vec<u8>,
-    /// All nodes that can be these, members of the epoch or not. They never change.
+    /// All nodes that can be acceptors, members of the epoch or not. This never changes.
     pub acceptor_hosts: Vec<u8>,
-    /// The same of replicas.
+    /// The same for replicas.
     pub replica_hosts: Vec<u8>,
-    /// The same of leaders.
+    /// The same for leaders.
     pub leader_hosts: Vec<u8>,
-    /// Logs, each with a ring of its own at every acceptor.
+    /// Number of logs; every acceptor has a separate ring for each.
     pub partitions: usize,
-    /// Slots of a ring.
+    /// Slots per ring.
     pub ring_slots: usize,
     /// Acceptors keep a journal and forget nothing (`sync` mode).
     pub sync: bool,
-    /// Packets carry tags and values keyed digests.
+    /// If set, packets carry tags and values have keyed digests.
     pub digest_key: Option<Secret>,
-    /// Replicas are those of the real key-value store.
+    /// Replicas run the real key-value store.
     pub store: bool,
-    /// How many of a million commands over several of its partitions only read.
+    /// Of the store's commands over several partitions, the share that only reads, in parts per million.
     pub store_reads_ppm: u64,
     /// The real control plane changes members; only without journals.
     pub plane: bool,
-    /// A replica writes what it applied after this time, at most.
+    /// Maximum time until a replica makes durable what it has applied.
     pub flush_max_us: u64,
-    /// How long a disk takes to sync a journal: from, to.
+    /// Range of the time that a disk takes to sync a journal.
     pub sync_us: (u64, u64),
-    /// Times of the state machines.
     pub timing: Timing,
 }
 
 impl Layout {
-    /// Every role on a host of its own: leaders, then acceptors, then replicas.
+    /// Each role on its own host: leaders, then acceptors, then replicas.
     pub fn dedicated(acceptors: u8, leaders: u8, replicas: u8) -> Layout {
         let range = |from: u8, count: u8| (from..from + count).collect::<Vec<u8>>();
         Layout::of(
@@ -82,33 +80,33 @@ impl Layout {
         }
     }
 
-    /// One more host with an acceptor, which is no member of the first epoch. Its node id.
+    /// Adds a host with an acceptor that is not a member of the first epoch. Returns its node id.
     pub fn add_spare_acceptor(&mut self) -> u8 {
         let node = self.nodes().last().map_or(1, |last| last + 1);
         self.acceptor_hosts.push(node);
         node
     }
 
-    /// One more host with a replica, which is no member of the first epoch. Its node id.
+    /// Adds a host with a replica that is not a member of the first epoch. Returns its node id.
     pub fn add_spare_replica(&mut self) -> u8 {
         let node = self.nodes().last().map_or(1, |last| last + 1);
         self.replica_hosts.push(node);
         node
     }
 
-    /// Hosts that are leader (or backup), acceptor and replica in one.
+    /// Hosts that are each leader (or backup), acceptor and replica.
     pub fn combined(hosts: u8) -> Layout {
         let all: Vec<u8> = (1..=hosts).collect();
         Layout::of(all.clone(), all.clone(), all)
     }
 
-    /// Acceptors on hosts of their own; replicas are leader and backups.
+    /// Acceptors on separate hosts; replicas are leader and backups.
     pub fn replicas_lead(acceptors: u8, replicas: u8) -> Layout {
         let of = Layout::dedicated(acceptors, 0, replicas);
         Layout::of(of.acceptors, of.replicas.clone(), of.replicas)
     }
 
-    /// Any of these.
+    /// A random layout.
     pub fn random(rng: &mut Rng) -> Layout {
         let acceptors = if rng.chance_ppm(300_000) { 5 } else { 3 };
         let replicas = [3, 3, 2, 1][rng.below(4) as usize];
@@ -137,17 +135,17 @@ impl Layout {
         nodes
     }
 
-    /// Acceptors that may be without memory at once.
+    /// How many acceptors may be without memory at once.
     pub fn acceptor_failures_max(&self) -> usize {
         (self.acceptors.len() - 1) / 2
     }
 
-    /// Replicas that may be gone for good.
+    /// How many replicas may be down for good.
     pub fn replica_failures_max(&self) -> usize {
         (self.replicas.len() - 1) / 2
     }
 
-    /// What the host `node` is told at its start; `applied` for each log.
+    /// The configuration with which host `node` starts; `applied` is by log.
     pub fn host(
         &self,
         node: u8,
@@ -183,7 +181,6 @@ impl Layout {
         }
     }
 
-    /// How values are digested.
     pub fn digest(&self) -> Digest {
         self.digest_key.map_or(Digest::PLAIN, Digest::keyed)
     }
@@ -196,12 +193,11 @@ impl Layout {
         }
     }
 
-    /// The longest a submission may take.
     pub fn submit_deadline_us(&self) -> Micros {
         self.timing.submit_deadline_us
     }
 
-    /// One line for people.
+    /// A one-line description for people.
     pub fn describe(&self) -> String {
         format!(
             "acceptors {:?}, leaders {:?}, replicas {:?}{}, {} logs, {} slots, {}{}{}, deadline {} ms",

@@ -1,5 +1,5 @@
-//! What replicas and their clients saw: one history of each log for all replicas, and the end of
-//! every command.
+//! What replicas and their clients saw: for each log one history that all replicas share, and the outcome of every
+//! command.
 
 use inband_ground::auth::Digest;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use inband_paxos::timing::Micros;
 use crate::paxos::app::{command_id, decided_key};
 use crate::paxos::invariant::{Broken, Invariant};
 
-/// What the first replica to apply an instance made of it.
+/// The effect of an instance, as recorded by the first replica to apply it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Applied {
     value: u64,
     state: u64,
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fate {
     /// Partition and instance.
@@ -27,35 +27,35 @@ struct Fate {
     certainly_not: bool,
 }
 
-/// A submission under way.
+/// A submission in flight.
 #[derive(Debug, Clone, Copy)]
 struct Submission {
     command: u64,
     deadline: Micros,
 }
 
-/// A read under way.
+/// A read in flight.
 #[derive(Debug, Clone, Copy)]
 struct Read {
-    /// What clients knew of when it began: an instance whose value was acknowledged, or seen by a read.
+    /// The highest instance that clients knew of when the read began: its value was acknowledged, or seen by a read.
     must_see: u64,
     deadline: Micros,
 }
 
-/// How many submissions and reads ended how.
+/// Counts of how submissions and reads ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// Applied, and said so.
+    /// Applied and acknowledged.
     pub success: u64,
-    /// Nobody knows.
+    /// Outcome unknown.
     pub unknown: u64,
     /// Certainly never applied.
     pub not_applied: u64,
-    /// The replica crashed with them under way: its clients know nothing.
+    /// In flight when the replica crashed, so their clients got no answer.
     pub lost_with_replica: u64,
     /// Reads that were answered.
     pub reads: u64,
-    /// Reads that ended in failure.
+    /// Reads that failed.
     pub reads_failed: u64,
 }
 
@@ -78,22 +78,20 @@ fn reads_of(node: u8) -> RangeInclusive<(u8, ReadTicket)> {
     (node, ReadTicket(0))..=(node, ReadTicket(u64::MAX))
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Of each log.
+    /// By log.
     histories: Vec<Vec<Applied>>,
     fates: Vec<Fate>,
     outstanding: BTreeMap<(u8, Ticket), Submission>,
     reads: BTreeMap<(u8, ReadTicket), Read>,
-    /// The highest instance of each log whose effect any client knows of.
+    /// By log: the highest instance whose effect any client knows of.
     known: Vec<u64>,
-    /// How submissions ended.
     pub ends: Ends,
 }
 
 impl Ledger {
-    /// Nothing has happened yet in so many logs.
+    /// An empty ledger for this many logs.
     pub fn new(partitions: usize) -> Ledger {
         Ledger {
             histories: vec![Vec::new(); partitions],
@@ -105,7 +103,7 @@ impl Ledger {
         }
     }
 
-    /// The number of a new command.
+    /// Registers a new command and returns its number.
     pub fn new_command(&mut self) -> u64 {
         self.fates.push(Fate::default());
         self.fates.len() as u64
@@ -119,14 +117,14 @@ impl Ledger {
         })
     }
 
-    /// A replica took a command for submission.
+    /// A replica accepted a command for submission.
     pub fn submitted(&mut self, node: u8, ticket: Ticket, command: u64, deadline: Micros) {
         let submission = Submission { command, deadline };
         self.outstanding.insert((node, ticket), submission);
     }
 
-    /// A replica applied an instance: all replicas must have the same history, and a command is
-    /// applied once, ever.
+    /// A replica applied an instance. All replicas must have the same history, and each command is applied at most
+    /// once.
     pub fn applied(
         &mut self,
         node: u8,
@@ -160,8 +158,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// A replica is at this instance of a log, in this state: all have the same history. Is it the
-    /// first one there?
+    /// A replica is at this instance of a log, in this state; all replicas must have the same history. Returns whether
+    /// it is the first one there.
     fn in_history(
         &mut self,
         node: u8,
@@ -191,7 +189,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// A replica that has applied everything up to `applied` tells a client "done". Returns the
+    /// A replica that has applied everything up to `applied` tells a client that its command succeeded. Returns the
     /// command's number.
     pub fn succeeded(&mut self, node: u8, ticket: Ticket, applied: u64) -> Result<u64, Broken> {
         let submission = self.take(node, ticket)?;
@@ -210,12 +208,12 @@ impl Ledger {
         }
     }
 
-    /// Numbers given to commands so far.
+    /// Number of commands so far.
     pub fn commands(&self) -> u64 {
         self.fates.len() as u64
     }
 
-    /// A replica of the real store was handed an instance: all have the same history.
+    /// A replica of the real store was delivered an instance: all must have the same history.
     pub fn delivered(
         &mut self,
         node: u8,
@@ -225,8 +223,8 @@ impl Ledger {
         self.in_history(node, partition, decided, 0).map(|_| ())
     }
 
-    /// A replica of the real store tells a client "done"; what is true of that is checked elsewhere.
-    /// Returns the command's number.
+    /// A replica of the real store tells a client that its command succeeded; whether that is true is checked
+    /// elsewhere. Returns the command's number.
     pub fn finished(&mut self, node: u8, ticket: Ticket) -> Result<u64, Broken> {
         let submission = self.take(node, ticket)?;
         self.ends.success += 1;
@@ -240,7 +238,7 @@ impl Ledger {
         })
     }
 
-    /// A submission ended in failure. Returns the command's number.
+    /// A submission failed. Returns the command's number.
     pub fn failed(&mut self, node: u8, ticket: Ticket, why: SubmitFailure) -> Result<u64, Broken> {
         let submission = self.take(node, ticket)?;
         let command = submission.command;
@@ -267,8 +265,8 @@ impl Ledger {
         self.reads.insert((node, ticket), read);
     }
 
-    /// A replica that has applied everything up to `applied` answers a read whose index is `index`:
-    /// whatever clients knew of when it began must lie at or below that.
+    /// A replica that has applied everything up to `applied` answers a read whose index is `index`. Everything that
+    /// clients knew of when the read began must be at or below that.
     pub fn read_answered(
         &mut self,
         node: u8,
@@ -298,7 +296,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A read ended in failure.
+    /// A read failed.
     pub fn read_failed(&mut self, node: u8, ticket: ReadTicket) -> Result<(), Broken> {
         self.ends.reads_failed += 1;
         let had = self.reads.remove(&(node, ticket)).is_some();
@@ -309,7 +307,7 @@ impl Ledger {
         })
     }
 
-    /// A replica crashed: its clients will never hear.
+    /// A replica crashed: its clients get no answers.
     pub fn crashed(&mut self, node: u8) {
         let before = self.outstanding.len();
         self.outstanding.retain(|(of, _), _| *of != node);
@@ -317,7 +315,7 @@ impl Ledger {
         self.reads.retain(|(of, _), _| *of != node);
     }
 
-    /// The clock of a replica stood still for so long: what is under way may end later by that.
+    /// The clock of a replica was stopped for `by_us`, so that everything in flight may end that much later.
     pub fn delay(&mut self, node: u8, by_us: Micros) {
         let of_node = |of: &u8| *of == node;
         let submissions = self.outstanding.iter_mut();
@@ -329,20 +327,20 @@ impl Ledger {
         }
     }
 
-    /// Submissions and reads of a replica under way.
+    /// Number of submissions and reads in flight at a replica.
     pub fn outstanding(&self, node: u8) -> usize {
         let submissions = self.outstanding.range(submissions_of(node));
         submissions.count() + self.reads.range(reads_of(node)).count()
     }
 
-    /// Has every submission and read of this replica ended?
+    /// Has every submission and read at this replica ended?
     pub fn is_idle(&self, node: u8) -> bool {
         let mut submissions = self.outstanding.range(submissions_of(node));
         let mut reads = self.reads.range(reads_of(node));
         submissions.next().is_none() && reads.next().is_none()
     }
 
-    /// A submission or read of this replica that should have ended before `now`.
+    /// A submission or read at this replica that should have ended before `now`.
     pub fn overdue(&self, node: u8, now: Micros) -> Option<String> {
         let first_read = |partition| {
             let from = ReadTicket::new(partition, 0);
@@ -358,7 +356,7 @@ impl Ledger {
             ));
         }
         let first = |partition| {
-            // Tickets and deadlines of a partition grow together.
+            // Within a partition, tickets and deadlines increase together.
             let from = Ticket::new(partition, 0);
             let mut rest = self.outstanding.range((node, from)..);
             rest.next()
@@ -376,12 +374,11 @@ impl Ledger {
             })
     }
 
-    /// Instances applied by any replica, of all logs.
+    /// Number of instances applied by any replica, over all logs.
     pub fn len(&self) -> u64 {
         self.histories.iter().map(|h| h.len() as u64).sum()
     }
 
-    /// Nothing was applied yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,119 +1,119 @@
-//! Times, rates and sizes of the world of Paxos, in one place.
+//! Times, rates and sizes of the Paxos world. Rates in `_PPM` that say no more are parts per million of all clusters.
 
 use inband_paxos::timing::Micros;
 
-/// The coordinator of epochs turns to a host, or to it again, within this time.
+/// The coordinator of epochs contacts a host, or retries, within this time.
 pub const COORDINATOR_MAX_US: Micros = 20_000;
 /// A host is told of a new epoch within this time.
 pub const ENTER_MAX_US: Micros = 300_000;
-/// How many of a million clusters that change their members have the real control plane.
+/// Share of clusters with reconfigurations that run the real control plane.
 pub const PLANE_PPM: u64 = 500_000;
-/// A part of the control plane looks whether it has something to do within this time.
+/// Controllers and members check for work within this time.
 pub const CONTROL_TICK_MAX_US: Micros = 8_000;
-/// A control message takes up to this long,
+/// Maximum delay of a control message.
 pub const CONTROL_LINK_MAX_US: Micros = 1_500;
-/// and a late one up to this.
+/// Maximum delay of one that is late.
 pub const CONTROL_LATE_MAX_US: Micros = 300_000;
-/// A command takes up to this long until it is in the controllers' log.
+/// A command reaches the controllers' log within this time.
 pub const CONTROL_COMMAND_MAX_US: Micros = 10_000;
-/// How many of a million are lost on the way there.
+/// Share of commands lost on the way there.
 pub const CONTROL_COMMAND_LOST_PPM: u64 = 100_000;
-/// A controller is down for less than this.
+/// Maximum downtime of a controller.
 pub const CONTROLLER_DOWN_MAX_US: Micros = 200_000;
-/// How many of a million clusters change their members.
+/// Clusters with reconfigurations.
 pub const EPOCHS_PPM: u64 = 400_000;
-/// Mean time between their changes.
+/// Mean time between reconfigurations.
 pub const RECONFIGURE_US: Micros = 120_000;
-/// Slots of the acceptors' rings: the smallest allowed, so that rings wrap, fill and are trimmed.
+/// Slots of the acceptors' rings: the smallest size allowed, so that rings wrap, fill and are trimmed.
 pub const RING_SLOTS: usize = 64;
 /// Logs of a cluster that has more than one.
 pub const SEVERAL_LOGS: usize = 3;
-/// How many of a million clusters have.
+/// Clusters with several logs.
 pub const SEVERAL_LOGS_PPM: u64 = 300_000;
-/// Shortest delay of a packet on a link.
+/// Minimum delay of a packet on a link.
 pub const LINK_DELAY_MIN_US: Micros = 15;
-/// Usual spread of delays above the shortest; more than the time between packets, so they overtake.
+/// Usual jitter above the minimum; more than the time between packets, so that they overtake each other.
 pub const LINK_JITTER_US: Micros = 120;
-/// A packet that is held up waits up to this long.
+/// Maximum extra delay of a packet that is held up.
 pub const LINK_HOLD_UP_MAX_US: Micros = 20_000;
-/// Packets on the way to one host at once; more are lost, as in a full receive buffer.
+/// Maximum packets in flight to one host; more are lost, as in a full receive buffer.
 pub const HOST_QUEUE_PACKETS: usize = 2_048;
-/// A host's process is at most this late for what is due.
+/// Maximum lateness of a host's timers.
 pub const TICK_LATE_MAX_US: Micros = 300;
-/// Time between applying an instance and holding it durably, at most.
+/// Maximum time between applying an instance and making it durable.
 pub const FLUSH_MAX_US: Micros = 4_000;
-/// Time a copy of a peer's state takes, at most.
+/// Maximum time to copy a peer's state.
 pub const CHECKPOINT_COPY_MAX_US: Micros = 5_000;
-/// How many of a million clusters keep journals (`sync` mode).
+/// Clusters that keep journals (`sync` mode).
 pub const SYNC_PPM: u64 = 400_000;
-/// A sync takes up to this long.
+/// Maximum duration of a sync.
 pub const SYNC_MAX_US: Micros = 400;
-/// A sync is this many operations of a disk, or not many more.
+/// A sync takes about this many disk operations.
 pub const SYNC_OPERATIONS_MAX: u64 = 6;
-/// A journal's file is about this long.
+/// Approximate size of a journal file.
 pub const SEGMENT_BYTES: u64 = 48 << 10;
-/// And is made longer by this much at a time.
+/// A journal file grows in steps of this size.
 pub const EXTEND_BYTES: u64 = 8 << 10;
-/// A journal longer than this is written anew.
+/// A journal larger than this is rewritten.
 pub const COMPACT_MIN_BYTES: u64 = 96 << 10;
-/// How many of a million clusters run the real store; it takes some ten times as long as the toy.
+/// Clusters that run the real store, which takes about ten times as long as the toy application.
 pub const STORE_PPM: u64 = 40_000;
-/// Partitions of a store that has several, and one log more.
+/// Partitions of a store with several; it has one log more.
 pub const STORE_PARTITIONS: usize = 3;
-/// How many of a million times that a store with `sync` writes what is applied it is synced, too.
+/// How often, when a store in `sync` mode writes what is applied, it is also synced.
 pub const STORE_SYNC_PPM: u64 = 300_000;
-/// How many of a million commands over several partitions read all of them: as a rule, and in every
-/// other seed, where nothing else covers what they do.
+/// Share of commands over several partitions that read all of them: usually, and in every other seed, where nothing
+/// else covers what they do.
 pub const STORE_READS_PPM: [u64; 2] = [200_000, 1_000_000];
-/// Keys of the store that expire do so within this time.
+/// Keys that expire do so within this time.
 pub const STORE_EXPIRY_MAX_MS: u64 = 200;
 /// Mean time between commands for the store.
 pub const STORE_LOAD_US: Micros = 6_000;
-/// Length of the phase with faults unless told otherwise.
+/// Default duration of the phase with faults.
 pub const FAULTY_PHASE_US: Micros = 800_000;
-/// After the last fault everything must be finished within this time.
+/// Everything must finish within this time after the last fault.
 pub const LIVENESS_MAX_US: Micros = 10_000_000;
-/// In the phase without faults a replica submits a command this often until all is finished.
+/// In the phase without faults a replica submits a command at this interval until everything is finished.
 pub const LIVENESS_PROBE_US: Micros = 50_000;
-/// A submission may end this much after its deadline, for the lateness of its process.
+/// How far after its deadline a submission may end, because its process may be late.
 pub const DEADLINE_SLACK_US: Micros = 50_000;
-/// Longest time that one fault lasts.
+/// Maximum duration of a fault.
 pub const FAULT_MAX_US: Micros = 250_000;
-/// A host that is slow takes at least this long for a packet,
+/// Minimum time per packet on a slow host.
 pub const SLOW_PACKET_MIN_US: Micros = 20;
-/// and at most this.
+/// Maximum time per packet on a slow host.
 pub const SLOW_PACKET_MAX_US: Micros = 1_000;
-/// Packets that would wait for longer than this at a slow host are lost.
+/// Packets that would wait longer than this at a slow host are lost.
 pub const SLOW_QUEUE_MAX_US: Micros = 50_000;
-/// A clock jumps forward by less than this: more than any timeout, and than most deadlines.
+/// Maximum forward jump of a clock: more than any timeout, and than most deadlines.
 pub const CLOCK_JUMP_MAX_US: Micros = 1_000_000;
-/// A stray recovery is this many instances ahead of what its replica has applied, at most.
+/// Maximum distance of a stray recovery from what its replica has applied, in instances.
 pub const STRAY_RECOVERY_MAX: u64 = 48;
-/// Values in commands are mostly this long; a few have the full length of a packet.
+/// Usual length of a command's value; a few values fill a packet.
 pub const COMMAND_LEN_BYTES: usize = 24;
-/// Now and then a client is a crowd: this many commands at once, more than a window takes.
+/// Commands that a client occasionally submits at once: more than fit in a window.
 pub const CROWD: usize = 100;
-/// How many in a million.
+/// How often that happens.
 pub const CROWD_PPM: u64 = 2_500;
-/// How many of a million commands come with a read.
+/// Share of commands that come with a read.
 pub const READS_PPM: u64 = 500_000;
-/// Mean times between the commands of one replica's clients; a seed has one of them.
+/// Mean times between the commands of one replica's clients; each seed uses one.
 pub const LOADS_US: [Micros; 3] = [700, 2_000, 6_000];
-/// How many of a million clusters have an attacker on their network, who sends recorded packets again.
+/// Clusters with an attacker on the network, who replays recorded packets.
 pub const ATTACKER_PPM: u64 = 250_000;
-/// Mean time between the packets that it sends.
+/// Mean time between replayed packets.
 pub const ATTACKER_EVERY_US: Micros = 300;
-/// Packets that it remembers, and how many of the last it has at hand.
+/// Old packets that the attacker remembers.
 pub const ATTACKER_RECORDS_MAX: usize = 512;
-/// See above.
+/// Latest packets that it remembers.
 pub const ATTACKER_FRESH: usize = 32;
-/// It sends soon.
+/// Maximum delay of a replayed packet.
 pub const ATTACKER_DELAY_MAX_US: Micros = 60;
-/// How many of a million clusters have a key.
+/// Clusters with a key.
 pub const KEYED_PPM: u64 = 125_000;
 /// Events kept for the trace of a failure.
 pub const TRACE_EVENTS: usize = 400;
 /// Events after which a run is stopped as runaway.
 pub const EVENTS_MAX: u64 = 4_000_000;
-/// Instances an observer can tell apart in one run.
+/// Maximum instances per run that an observer can track.
 pub const INSTANCES_MAX: u64 = 1 << 20;

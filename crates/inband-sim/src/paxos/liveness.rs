@@ -1,4 +1,4 @@
-//! The second phase of a run: faults end, and everything must finish.
+//! The second phase of a run: faults end and everything must finish.
 
 use inband_paxos::host::Host;
 use inband_paxos::timing::Micros;
@@ -15,7 +15,7 @@ pub(crate) fn recoveries(host: &Host) -> u64 {
 }
 
 impl World {
-    /// Clients of every replica submit a command this often on average; 0: they rest.
+    /// Makes the clients of each replica submit a command at this mean interval; 0: none.
     pub fn load(&mut self, every_us: Micros) {
         let started = self.system.load_us == 0 && every_us > 0;
         self.system.load_us = every_us;
@@ -27,12 +27,12 @@ impl World {
         }
     }
 
-    /// A client's time has come.
+    /// Handles the timer of a replica's clients.
     pub(crate) fn client(&mut self, node: u8) {
         if self.system.load_us == 0 {
             return;
         }
-        // Now and then a whole crowd comes, more than a window takes.
+        // Occasionally submit more commands at once than fit in a window.
         let crowd = self.system.rng.load.chance_ppm(CROWD_PPM);
         let count = if crowd { CROWD } else { 1 };
         for _ in 0..count {
@@ -45,7 +45,7 @@ impl World {
         self.after(wait_us, Event::Submit(node));
     }
 
-    /// Hosts that are left out for good: never more than the cluster promises to survive.
+    /// Chooses hosts that stay down: never more than the cluster is designed to survive.
     pub fn choose_the_dead(&mut self) -> Vec<u8> {
         let mut dead = Vec::new();
         let mut replicas = self.system.layout.replica_failures_max();
@@ -75,7 +75,7 @@ impl World {
         living
     }
 
-    /// Is everything finished, and are all living replicas equal?
+    /// Is everything finished, and are all replicas that are up equal?
     pub fn is_settled(&self) -> bool {
         let replicas = self.living_replicas();
         let is_equal = |partition: usize| {
@@ -94,8 +94,8 @@ impl World {
             && (0..self.system.layout.partitions).all(is_equal)
     }
 
-    /// Nothing goes wrong any more: every living replica gets a command and a read through in each
-    /// log, everything outstanding ends, and all living replicas end equal, in bounded time.
+    /// Call when faults have ended: in bounded time every running replica must complete a command and a read in each
+    /// log, everything in flight must end, and all running replicas must be equal.
     pub fn must_settle(&mut self) {
         let started = self.now;
         let until = started + LIVENESS_MAX_US;
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Where everybody stands, for the report of a failure.
+    /// The state of all hosts, for the report of a failure.
     pub fn explain(&self) -> String {
         let logs = 0..self.system.layout.partitions;
         logs.map(|partition| self.explain_log(partition))

@@ -1,10 +1,9 @@
 //! Paxos under seeded faults: logs, real key-value stores in some seeds (`store`, `stores`, `history`), and members
 //! that the real control plane changes (`plane`).
 //!
-//! A seed is a schedule: a layout, a load, and what goes wrong when. The hosts in it are
-//! [`inband_paxos::host::Host`]s, so the packets go through the native build of the very roles that
-//! run in the kernel. An omniscient observer checks safety after every event; then faults end and
-//! everything must finish.
+//! A seed is a schedule: a layout, a load, and faults at certain times. Its hosts are [`inband_paxos::host::Host`]s, so
+//! packets go through the native build of the very roles that run in the kernel. An omniscient observer checks safety
+//! after every event; then faults end and everything must finish.
 
 mod app;
 mod attacker;
@@ -52,25 +51,24 @@ pub use simhost::SimHost;
 pub use system::{Options, Paxos};
 pub use trace::{round_name, Happened};
 
-/// The world of Paxos.
 pub type World = crate::World<Paxos>;
-/// What a seed came to.
+/// The result of a seed.
 pub type Report = crate::Report<Invariant>;
 /// A packet as a test's filter sees it.
 pub type Passing<'a> = crate::links::Passing<'a, u8, Packet>;
 
 impl Passing<'_> {
-    /// Its header.
+    /// The packet's header.
     ///
     /// # Panics
-    /// If it has none: then the world has noticed already.
+    /// If the packet has none. The world notices that first.
     pub fn header(&self) -> Header {
         let (header, _) = wire::parse(&self.packet.bytes).expect("it was sent by a host");
         header
     }
 }
 
-/// Play the schedule of a seed.
+/// Plays a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     crate::run::<Paxos>(seed, options)
 }

@@ -1,5 +1,5 @@
-//! The omniscient observer of one log: sees every acceptor's registers after every step and knows
-//! what is chosen before any learner does.
+//! The omniscient observer of one log: it sees every acceptor's registers after every step, and knows what is chosen
+//! before any learner does.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// `None` if the slot stays taken.
+    /// `None` if the slot stays locked.
     fn of(registers: &Registers, index: usize) -> Option<Seen> {
         let now = registers.ring.slot(index)?;
         let (digest, flags) = (now.digest, now.flags);
@@ -39,34 +39,33 @@ impl Seen {
 struct Acceptor {
     view: AcceptorView,
     slots: Vec<Seen>,
-    /// Of each slot: its sequence when it was looked at last. It has changed if anything has.
+    /// By slot: its sequence number when last read. It changes with every change of the slot.
     sequences: Vec<Option<u64>>,
-    /// Highest promise of the partition ever given, lost memory or not.
+    /// The highest promise ever given for the partition, whether or not it was forgotten since.
     promise_ever: u64,
-    /// Of one that keeps a journal: votes that are not on its disk yet,
+    /// With a journal: votes that are not yet on disk.
     unsynced: Vec<Seen>,
-    /// and what is.
+    /// With a journal: the state on disk.
     synced: Option<Synced>,
 }
 
-/// What an acceptor has on its disk.
+/// An acceptor's state on disk.
 #[derive(Debug, Default)]
 struct Synced {
     view: AcceptorView,
     slots: Vec<Seen>,
 }
 
-/// Epoch and round of a vote. An acceptor that begins an epoch with a vote of an earlier one holds it
-/// in both. What the sealed majority of an epoch does not hold counts for nothing in later ones,
-/// whatever its round.
+/// Epoch and round of a vote. An acceptor that begins an epoch with a vote of an earlier one holds it in both. A vote
+/// that an epoch's sealed majority does not hold counts for nothing in later epochs, whatever its round.
 type Ballot = (u64, u64);
 
-/// Votes ever cast for one instance.
+/// All votes ever cast for one instance.
 #[derive(Debug, Default)]
 struct Instance {
-    /// The value of each round.
+    /// By round.
     values: BTreeMap<u64, u64>,
-    /// Bitmap of who voted.
+    /// Bitmap of acceptors by ballot.
     voters: BTreeMap<Ballot, u64>,
     /// The chosen value and the lowest ballot that chose it.
     chosen: Option<(u64, Ballot)>,
@@ -76,23 +75,22 @@ fn ballot_name((epoch, round): Ballot) -> String {
     format!("{} of epoch {epoch}", round_name(round))
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Observer {
     partition: usize,
     nodes: Vec<u8>,
-    /// Of each epoch: a bitmap of its acceptors.
+    /// Bitmap of acceptors by epoch.
     members: BTreeMap<u64, u64>,
     ring_slots: usize,
     acceptors: Vec<Acceptor>,
     instances: Vec<Instance>,
     chosen_highest: u64,
-    /// The latest epoch that an acceptor has begun with the state of the one before.
+    /// The latest epoch that an acceptor has begun with the state of the previous one.
     open_epoch: u64,
 }
 
 impl Observer {
-    /// Nothing seen yet of these nodes, all that have an acceptor.
+    /// `nodes`: all that have an acceptor.
     pub fn new(partition: usize, nodes: &[u8], ring_slots: usize) -> Observer {
         assert!(nodes.len() <= 64, "a bit for each");
         Observer {
@@ -107,7 +105,7 @@ impl Observer {
         }
     }
 
-    /// This epoch has these acceptors.
+    /// Sets the acceptors of an epoch.
     pub fn epoch_begins(&mut self, epoch: u32, acceptors: &[u8]) {
         let is_member = |node: &u8| acceptors.contains(node);
         let bits = self.nodes.iter().enumerate();
@@ -116,8 +114,8 @@ impl Observer {
         self.members.insert(u64::from(epoch), bitmap);
     }
 
-    /// An acceptor does not vote: it is sealed, or is being given a state. What its registers hold counts
-    /// for nothing until it votes again.
+    /// An acceptor does not vote: it is sealed, or is being given a state. Its registers count for nothing until it
+    /// votes again.
     pub fn sealed(&mut self, node: u8, registers: &Registers) {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return;
@@ -130,8 +128,8 @@ impl Observer {
         acceptor.sequences.clear();
     }
 
-    /// An acceptor was given the state that it begins its epoch with. What it promised in an earlier
-    /// one was promised to rounds of that epoch, which ended.
+    /// An acceptor was given the state with which it begins its epoch. Its promises of an earlier epoch concerned
+    /// rounds of that epoch, which has ended.
     pub fn installed(&mut self, node: u8, registers: &Registers) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
@@ -151,7 +149,7 @@ impl Observer {
         Ok(())
     }
 
-    /// An acceptor lost its memory. What it promised before, it still must not break.
+    /// An acceptor lost its memory. It must still keep its earlier promises.
     pub fn forgot(&mut self, node: u8) {
         if let Some(at) = self.nodes.iter().position(|n| *n == node) {
             let acceptor = &mut self.acceptors[at];
@@ -161,7 +159,7 @@ impl Observer {
         }
     }
 
-    /// An acceptor that keeps a journal lost its power: what was not on its disk never was.
+    /// An acceptor with a journal lost power: what was not on its disk never happened.
     pub fn lost_power(&mut self, node: u8) {
         self.forgot(node);
         if let Some(at) = self.nodes.iter().position(|n| *n == node) {
@@ -169,8 +167,8 @@ impl Observer {
         }
     }
 
-    /// An acceptor that keeps a journal has started with these registers. It must not have forgotten
-    /// anything that was on its disk. From now on what it does counts when it is synced.
+    /// An acceptor with a journal has started with these registers. It must not have forgotten anything that was on its
+    /// disk. From now on its actions count once they are synced.
     pub fn restored(&mut self, node: u8, registers: &Registers) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
@@ -205,7 +203,7 @@ impl Observer {
         self.synced(node)
     }
 
-    /// All that an acceptor that keeps a journal has done is on its disk.
+    /// Everything that an acceptor with a journal has done is now on its disk.
     pub fn synced(&mut self, node: u8) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
@@ -222,7 +220,7 @@ impl Observer {
         votes.try_for_each(|vote| self.count(at, epoch, vote))
     }
 
-    /// Look at an acceptor after a step; `instance` if the step concerned this one only.
+    /// Checks an acceptor after a step. `instance`: the only instance that the step concerned.
     pub fn look(
         &mut self,
         node: u8,
@@ -252,7 +250,7 @@ impl Observer {
                 self.look_at_slot(at, slot, registers, &view)?;
             }
             None => {
-                // Votes lie between floor and highest.
+                // Votes lie between the floor and the highest instance.
                 let span = self.ring_slots as u64 - 1;
                 let from = view.floor.max(view.highest.saturating_sub(span));
                 for instance in from..=view.highest {
@@ -414,7 +412,7 @@ impl Observer {
         if voters.count_ones() <= members.count_ones() / 2 {
             return Ok(());
         }
-        // A vote that the next epoch began with may still find its majority in the old one.
+        // A vote that was handed to the next epoch may still reach a majority in the old one.
         let handed_over = || {
             let later = known.voters.range((epoch + 1, 0)..);
             later
@@ -451,7 +449,7 @@ impl Observer {
         }
     }
 
-    /// A learner learned this value: it must be the chosen one, and chosen already.
+    /// A learner learned this value: it must already be chosen.
     pub fn learned(&self, node: u8, instance: u64, value: u64) -> Result<(), Broken> {
         match self.instances.get(instance as usize).and_then(|i| i.chosen) {
             Some((chosen, _)) if chosen == value => Ok(()),

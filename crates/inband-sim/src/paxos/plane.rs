@@ -1,8 +1,8 @@
-//! The control plane in the simulated world: the real coordinator, members and replicated state of
-//! inband-control change who is in the cluster, while packets and control messages are lost.
+//! The control plane in the simulated world: the real coordinator, members and replicated state of inband-control
+//! change the members of the cluster, while packets and control messages are lost.
 //!
-//! Controllers are hosts of their own here. Their log is one list that everybody applies in order, after
-//! a while; Raft itself is tested in inband-control.
+//! Controllers have separate hosts. Their log is a single list that each applies in order, after a delay; Raft itself
+//! is tested in inband-control.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,10 +36,10 @@ use crate::paxos::limits::{
 use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
 
-/// The controllers' node ids; nobody else has such.
+/// The controllers' node ids, which no other host has.
 pub(crate) const CONTROLLERS: [NodeId; 3] = [201, 202, 203];
 
-/// The times of the control plane, five times as short: runs are.
+/// The control plane's timing, five times as fast because runs are short.
 const TIMING: Timing = Timing {
     report_us: 20_000,
     alive_us: 200_000,
@@ -52,7 +52,7 @@ const TIMING: Timing = Timing {
     backoff_max_us: 2_000_000,
 };
 
-/// Notes that survive crashes.
+/// Fences that survive crashes.
 pub(crate) struct Durable(Rc<RefCell<Fences>>);
 
 impl Notes for Durable {
@@ -74,13 +74,12 @@ struct Part {
     member: Option<SimMember>,
     fences: Rc<RefCell<Fences>>,
     identity: Identity,
-    /// The configuration that it was told last; kept on its disk.
+    /// The last configuration that the host was told of; it is stored on disk.
     kept: Configuration,
-    /// Its acceptor was seen voting in this epoch, in this life.
+    /// The epoch in which its acceptor was seen voting since the last start.
     voting_in: Option<Epoch>,
 }
 
-/// A controller.
 struct Seat {
     coordinator: Coordinator,
     state: State,
@@ -88,7 +87,6 @@ struct Seat {
     down_until: Micros,
 }
 
-/// See the module.
 pub(crate) struct Plane {
     parts: BTreeMap<NodeId, Part>,
     seats: Vec<Seat>,
@@ -140,7 +138,7 @@ fn first_configuration(layout: &Layout) -> Configuration {
     }
 }
 
-/// What a host of this configuration is told.
+/// The part of a configuration that a host is told.
 fn epoch_config(configuration: &Configuration) -> EpochConfig {
     EpochConfig {
         epoch: configuration.epoch,
@@ -183,12 +181,12 @@ impl Plane {
         }
     }
 
-    /// The configuration that a host starts with.
+    /// The configuration with which a host starts.
     pub fn kept(&self, node: NodeId) -> EpochConfig {
         epoch_config(&self.parts[&node].kept)
     }
 
-    /// Is a reconfiguration under way, and does it concern this acceptor?
+    /// Is a reconfiguration in progress, and is this an acceptor of its target?
     pub fn is_changing(&self, node: NodeId) -> bool {
         let pending = self.state.pending.as_ref();
         pending.is_some_and(|p| p.target.is_acceptor(node))
@@ -199,7 +197,7 @@ impl Plane {
         self.state.opened.as_ref()
     }
 
-    /// Does the acceptor of this host have the state with which the epoch in force began?
+    /// Does this host's acceptor hold the state with which the epoch in force began?
     pub fn holds(&self, node: NodeId) -> bool {
         let epoch = self.in_force().map_or(EPOCH, |c| c.epoch);
         let member = self.parts[&node].member.as_ref();
@@ -209,7 +207,7 @@ impl Plane {
 }
 
 impl World {
-    /// The control plane begins.
+    /// Starts the control plane.
     pub(crate) fn found(&mut self) {
         let Some(plane) = &self.system.plane else {
             return;
@@ -268,7 +266,7 @@ impl World {
         });
     }
 
-    /// The host of a member is gone.
+    /// The host of a member has crashed.
     pub(crate) fn crash_member(&mut self, node: NodeId) {
         if let Some(part) = self
             .system
@@ -317,7 +315,8 @@ impl World {
         }
     }
 
-    /// What a member did to its acceptor's registers is no step of the protocol: it goes on from there.
+    /// A member's changes to its acceptor's registers are not steps of the protocol: the observers continue from the
+    /// result.
     fn look_at_member(&mut self, at: usize) {
         let node = self.system.hosts[at].node;
         if !self.system.layout.acceptor_hosts.contains(&node) {
@@ -356,7 +355,7 @@ impl World {
         self.check(seen);
     }
 
-    /// A host is told of a configuration.
+    /// Tells a host of a configuration.
     fn enter(&mut self, at: usize, configuration: &Configuration) {
         let node = self.system.hosts[at].node;
         let config = epoch_config(configuration);
@@ -407,7 +406,7 @@ impl World {
             return;
         }
         while let Some(command) = plane.log.get(seat.applied) {
-            // Not all at once: a controller may be behind.
+            // Not everything at once: a controller may lag behind.
             if !self.system.rng.epochs.chance_ppm(700_000) {
                 break;
             }
@@ -487,13 +486,13 @@ impl World {
         }
     }
 
-    /// A command is in the controllers' log.
+    /// Appends a command to the controllers' log.
     pub(crate) fn append(&mut self, command: Command) {
         let Some(plane) = &mut self.system.plane else {
             return;
         };
         if plane.state.apply(&command).is_err() {
-            return; // somebody else was faster
+            return; // another change came first
         }
         plane.log.push(command.clone());
         let pending = plane.state.pending.as_ref().map(|p| p.target.clone());
@@ -518,7 +517,7 @@ impl World {
         }
     }
 
-    /// Somebody wants other members or leaders, or a controller goes down for a while.
+    /// Requests other members or leaders, or takes a controller down for a while.
     pub(crate) fn change_at_random(&mut self) {
         let now = self.now;
         let Some(plane) = &mut self.system.plane else {
@@ -528,7 +527,7 @@ impl World {
         let at = rng.below(CONTROLLERS.len() as u64) as usize;
         let opened = plane.state.opened.as_ref().expect("founded first");
         let acceptors = opened.acceptors();
-        // Hosts that are nothing else; the ids of those that have left are never used again.
+        // Hosts that have no other role. Ids of hosts that have left are never reused.
         let is_only_acceptor = |n: &&NodeId| {
             !self.system.layout.replica_hosts.contains(n)
                 && !self.system.layout.leader_hosts.contains(n)
@@ -546,7 +545,8 @@ impl World {
             rng.pick(&removable).copied(),
         ) {
             (0, _, _) => {
-                // A new leader of the controllers: it knows the log and has heard of nobody.
+                // This controller returns like a newly elected leader: it knows the log, but has not heard from any
+                // host.
                 let down_us = rng.below(CONTROLLER_DOWN_MAX_US);
                 self.stats.faults.add(FaultKind::ControllerCrash.name(), 1);
                 let seat = &mut plane.seats[at];
@@ -574,7 +574,7 @@ impl World {
         self.propose(wished.ok());
     }
 
-    /// Somebody wants another node to lead.
+    /// Requests that another node lead.
     pub(crate) fn prefer_leader(&mut self, to: NodeId) {
         let command = Command::MoveLeader {
             partition: None,
@@ -583,7 +583,7 @@ impl World {
         self.propose(Some(command));
     }
 
-    /// Is no change under way, and does every acceptor in force that is up vote?
+    /// Is no reconfiguration in progress, and does every acceptor in force that is up vote?
     pub(crate) fn plane_is_settled(&self) -> bool {
         let Some(plane) = &self.system.plane else {
             return true;
@@ -595,7 +595,7 @@ impl World {
         plane.state.pending.is_none() && self.system.layout.acceptors.iter().all(votes)
     }
 
-    /// No controller does anything for so long.
+    /// Stops all controllers for a while.
     pub fn stop_controllers(&mut self, for_us: Micros) {
         let until = self.now + for_us;
         for seat in self.system.plane.iter_mut().flat_map(|p| &mut p.seats) {
@@ -603,7 +603,7 @@ impl World {
         }
     }
 
-    /// All controllers are up.
+    /// Starts all controllers.
     pub(crate) fn controllers_up(&mut self) {
         for seat in self.system.plane.iter_mut().flat_map(|p| &mut p.seats) {
             seat.down_until = 0;

@@ -1,7 +1,7 @@
-//! Disks under acceptors that keep a journal, and power that fails.
+//! Disks of acceptors that keep a journal, and power cuts.
 //!
-//! What such an acceptor does counts, for the observer too, once it is on the disk: a power cut takes
-//! back what was not, and no answer has shown it.
+//! An action of such an acceptor counts, for the observer too, only once it is on disk: a power cut undoes everything
+//! else, and no answer has revealed it.
 
 use inband_paxos::journal::{AcceptorDisk, AcceptorStart, DiskLimits, Synced};
 use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage};
@@ -30,10 +30,10 @@ pub(crate) struct Power {
     pub(crate) storage: SimulatedDisk,
     /// The journal, while the process runs.
     journal: Option<AcceptorDisk>,
-    /// The note of the epoch, which is kept apart from the journal.
+    /// The acceptor has entered an epoch. This note is stored separately from the journal.
     has_entered: bool,
     sync_is_due: bool,
-    /// It was damaged while the process was down; perhaps nothing that matters.
+    /// The journal was damaged while the process was down, possibly where it does not matter.
     pub(crate) is_damaged: bool,
 }
 
@@ -43,11 +43,11 @@ impl World {
         self.system.layout.sync && self.system.layout.acceptors.contains(&node)
     }
 
-    /// Open the journal of a host that starts. What it may do, and what it knows.
+    /// Opens the journal of a host that starts. Returns the acceptor's restored state, and whether it may vote.
     pub(crate) fn open_journal(&mut self, at: usize) -> Result<AcceptorStart, String> {
         let has_forgotten = self.system.hosts[at].memory_lost;
         let power = &mut self.system.hosts[at].power;
-        // Whoever starts a host on a full or failing disk sees to the disk first.
+        // An operator who restarts a host on a full or failing disk repairs the disk first.
         power.storage.set_free_bytes(None);
         power.storage.fail_at(u64::MAX, Failure::Io);
         let lies = self.system.mutation == Some(Mutation::LyingDisk);
@@ -66,7 +66,7 @@ impl World {
         Ok(start)
     }
 
-    /// A host that keeps a journal has started: let its acceptor know what it knew.
+    /// A host that keeps a journal has started: restores its acceptor's state.
     pub(crate) fn restore(&mut self, at: usize, start: &AcceptorStart) {
         let SimHost {
             node, host, power, ..
@@ -92,7 +92,7 @@ impl World {
         self.check(result);
     }
 
-    /// Sync the journal of a host soon, if there is something to sync.
+    /// Plans a sync of a host's journal if there is something to sync.
     pub(crate) fn sync_later(&mut self, at: usize) {
         let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
@@ -139,12 +139,13 @@ impl World {
         }
     }
 
-    /// The process of a host is gone, and mostly its power: then what was not synced is gone, too.
+    /// The process of a host has ended, in most cases because of a power cut; then everything that was not synced is
+    /// lost.
     pub(crate) fn close_journal(&mut self, at: usize) {
         let sim = &mut self.system.hosts[at];
         sim.power.journal = None;
         let rng = &mut self.system.rng.disks;
-        // One in four is a killed process: what it has written stays, synced or not.
+        // One in four is a killed process, which loses nothing that it has written.
         let cuts = [
             (Cut::Unsynced, FaultKind::UnsyncedLost),
             (Cut::Torn, FaultKind::TornWrite),
@@ -163,14 +164,14 @@ impl World {
             .for_each(|o| o.lost_power(node));
     }
 
-    /// The power of all hosts fails at once.
+    /// Cuts the power of all hosts at once.
     pub fn power_cut(&mut self) {
         for node in self.system.layout.nodes() {
             self.crash(node);
         }
     }
 
-    /// The disk of a host is full, or not any more.
+    /// Makes the disk of a host full, or no longer full.
     pub fn fill_disk(&mut self, node: u8, full: bool) {
         if let Some(at) = self.index(node) {
             let free_bytes = full.then_some(0);
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    /// One of the next operations of a host's disk fails.
+    /// Makes one of the next operations of a host's disk fail.
     pub(crate) fn fail_disk(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let storage = &self.system.hosts[at].power.storage;
@@ -189,9 +190,9 @@ impl World {
         storage.fail_at(operation, Failure::Io);
     }
 
-    /// Damage the journal of a host that is down, in one place, which may be where it does not matter.
-    /// A second place would be too much: the last commit and the witness of it together look as a power
-    /// cut leaves them (docs/bugs.md, known limits).
+    /// Damages the journal of a host that is down in one place, possibly where it does not matter. Not in two: if the
+    /// last commit and its witness were both damaged, that would look like the result of a power cut (docs/bugs.md,
+    /// known limits).
     pub fn damage_journal(&mut self, node: u8) {
         let Some(at) = self.index(node).filter(|_| self.keeps_journal(node)) else {
             return;

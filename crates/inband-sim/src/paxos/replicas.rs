@@ -13,7 +13,7 @@ use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
 
 impl World {
-    /// The application takes what its logs have for it. True if there was something.
+    /// The application takes what its logs have delivered. Returns true if there was something.
     pub(crate) fn apply(&mut self, at: usize, out: &mut Outbox) -> bool {
         if self.system.hosts[at].store.is_some() {
             return self.apply_to_store(at, out);
@@ -78,7 +78,7 @@ impl World {
                 Some(ticket) if verdict == Verdict::Refused => {
                     host.session_refused(shows, ticket, out);
                 }
-                // Not new, yet not answered: applied in a part of the log that a checkpoint skipped.
+                // A duplicate that was not yet answered: it was applied in a part of the log that a checkpoint skipped.
                 Some(ticket) => {
                     host.answered(ticket);
                     let ended = self.system.ledger.succeeded(node, ticket, decided.instance);
@@ -129,7 +129,7 @@ impl World {
         had_some
     }
 
-    /// A copy of a peer's state takes a while.
+    /// Schedules copies of a peer's state, which take a while.
     pub(crate) fn copy_checkpoints_later(&mut self) {
         for (node, incarnation, partition) in std::mem::take(&mut self.system.checkpoints_wanted) {
             let copied = Event::CheckpointCopied(node, incarnation, partition);
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Open the real store of a host that starts, if it has one.
+    /// Opens the real store of a host that starts, if it has one.
     pub(crate) fn open_store(&mut self, at: usize) -> Result<(), String> {
         let sim = &mut self.system.hosts[at];
         let Some(store) = &mut sim.store else {
@@ -192,7 +192,7 @@ impl World {
         });
     }
 
-    /// Install the state of the most advanced peer that can be reached, if it helps.
+    /// Installs the state of the most advanced reachable peer, if that is ahead.
     pub(crate) fn checkpoint(&mut self, node: u8, incarnation: u64, partition: usize) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];

@@ -1,4 +1,5 @@
-//! Which rounds hosts use: those of one owner, a process, go up from epoch to epoch (protocol.md, 4).
+//! Checks the rounds that hosts use: those of one owner, which is one process, must increase from epoch to epoch
+//! (protocol.md, 4).
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,19 @@ use crate::paxos::trace::round_name;
 /// The rounds of one owner in one log.
 #[derive(Debug, Default)]
 struct Used {
-    /// The latest epoch in which it used any,
+    /// The latest epoch in which the owner used a round.
     epoch: u32,
-    /// its highest one there,
+    /// Its highest round in that epoch.
     highest: u64,
-    /// and its highest one in all epochs before.
+    /// Its highest round in all earlier epochs.
     highest_before: u64,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds(BTreeMap<(u16, u64), Used>);
 
 impl Rounds {
-    /// A host sends this. Only what an owner says in a round of its own counts.
+    /// Checks a packet that a host sends. Only an owner's packets in its own rounds count.
     pub fn sent(&mut self, from: u8, header: &Header) -> Result<(), Broken> {
         let is_used = matches!(header.kind, Type::Phase1A | Type::Phase2A);
         if !is_used || round::owner(header.round) != from {
@@ -37,7 +37,7 @@ impl Rounds {
             used.epoch = header.epoch;
         }
         if header.epoch < used.epoch {
-            return Ok(()); // said before, and late
+            return Ok(()); // a late packet of an earlier epoch
         }
         used.highest = used.highest.max(header.round);
         if header.round > used.highest_before {

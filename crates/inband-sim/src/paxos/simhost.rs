@@ -1,4 +1,4 @@
-//! A host in the world: the sans-I/O composition of inband-paxos, an application, a disk.
+//! A simulated host: the sans-I/O host of inband-paxos, an application, a disk.
 
 use inband_paxos::host::Host;
 use inband_paxos::leadership::LeaderEvent;
@@ -21,39 +21,38 @@ use crate::paxos::{counts, World};
 /// A packet that waits: from, to, bytes.
 pub(crate) type Waiting = (u8, u8, Vec<u8>);
 
-/// See the module.
 pub struct SimHost {
     /// Its node id.
     pub node: u8,
     /// The process; `None` while it is down.
     pub host: Option<Host>,
-    /// The application of a replica, of each log.
+    /// A replica's application, by log.
     pub apps: Vec<App>,
-    /// The epoch that it has entered.
+    /// The epoch that the host has entered.
     pub epoch: u32,
-    /// The epoch that its acceptor began last.
+    /// The last epoch in which its acceptor began to vote.
     pub votes_in: u32,
-    /// Of the process; never used again, unless a mutation says so.
+    /// Of the process; never reused, except by a mutation.
     pub incarnation: u64,
-    /// Faults that hold the packets of its links.
+    /// Number of active faults that hold the packets of its links.
     pub links_held: u32,
-    /// Faults that stop its process without losing anything.
+    /// Number of active faults that stop its process without loss.
     pub frozen: u32,
     pub(crate) clock: Clock,
-    /// Time it takes for a packet; 0: none.
+    /// Time that it takes per packet; 0: none.
     pub(crate) packet_us: Micros,
-    /// It comes to no further packet before.
+    /// The host handles no further packet before this time.
     pub(crate) busy_until: Micros,
-    /// An acceptor here has lost what it knew and may not vote.
+    /// Its acceptor has lost its memory and must not vote.
     pub memory_lost: bool,
     pub(crate) power: Power,
-    /// The application of a replica, if it is the real one; then of `apps` only the positions count.
+    /// The application of a replica of the real store. Only the positions in `apps` count then.
     pub(crate) store: Option<StoreReplica>,
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) tick_at: Micros,
     pub(crate) responsive_since: Micros,
     pub(crate) flush_is_due: bool,
-    /// Of each log.
+    /// By log.
     pub(crate) copies_checkpoint: Vec<bool>,
 }
 
@@ -86,24 +85,24 @@ impl SimHost {
         }
     }
 
-    /// Has its acceptor lost what it knew, or may it have?
+    /// Has its acceptor lost its memory, or may it have?
     pub(crate) fn has_forgotten(&self) -> bool {
         self.memory_lost || self.power.is_damaged
     }
 
-    /// Does its process run, and its clock?
+    /// Are its process and its clock running?
     fn has_timers(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && !self.clock.stands()
     }
 
-    /// Is it up, and neither stopped nor cut off by held links?
+    /// Is it up, with its process running and its links not held?
     pub fn is_well(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && self.links_held == 0
     }
 }
 
 impl World {
-    /// Start a host, for the first time or after a crash. Does nothing if it is up.
+    /// Starts a host, for the first time or after a crash. Does nothing if it is up.
     pub fn start(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         if self.system.hosts[at].host.is_some() {
@@ -123,7 +122,7 @@ impl World {
             sim.incarnation += 1;
         }
         sim.memory_lost |= journal.as_ref().is_some_and(|start| !start.voting);
-        // With the real control plane an acceptor votes when it is told to.
+        // With the real control plane an acceptor votes only when it is told to.
         let remembers = !sim.memory_lost && self.system.plane.is_none();
         let voting = remembers || self.system.mutation == Some(Mutation::Amnesia);
         let entered = match &self.system.plane {
@@ -153,7 +152,7 @@ impl World {
         self.arm(at);
     }
 
-    /// A host loses power: its memory is gone, its disk stays.
+    /// A host loses power: its memory is lost, its disk survives.
     pub fn crash(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];
@@ -177,7 +176,7 @@ impl World {
         self.trace.note(self.now, Happened::Crashed(node));
     }
 
-    /// Let a host do something and act on what it wants.
+    /// Runs `act` on a host and carries out the resulting actions.
     pub(crate) fn with_host(
         &mut self,
         node: u8,
@@ -194,7 +193,7 @@ impl World {
             return;
         };
         act(host, shows, &mut out);
-        // On a host of several roles one packet may cause votes in any slot.
+        // On a host with several roles one packet may cause votes in any slot.
         let layout = &self.system.layout;
         let several = layout.leader_hosts.contains(&node) || layout.replica_hosts.contains(&node);
         let look_at = if several { None } else { look_at };
@@ -207,7 +206,7 @@ impl World {
             let to = match dest {
                 Dest::Node(to) => Some(to),
                 Dest::Sender => sender,
-                // Host spells groups out.
+                // Host lists the members of groups instead.
                 Dest::Acceptors | Dest::Learners | Dest::Leaders | Dest::Peers => None,
             };
             match to {
@@ -223,14 +222,14 @@ impl World {
         self.arm(at);
     }
 
-    /// Look at an acceptor that something other than a packet was done to.
+    /// Checks an acceptor after a change that was not caused by a packet.
     pub(crate) fn look_at_all(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
             self.look(at, None);
         }
     }
 
-    /// At one instance of one log, or at everything.
+    /// Checks one instance of one log, or everything.
     fn look(&mut self, at: usize, look_at: Option<(usize, u64)>) {
         let sim = &self.system.hosts[at];
         if !self.system.layout.acceptor_hosts.contains(&sim.node) {
@@ -263,11 +262,11 @@ impl World {
         }
     }
 
-    /// An acceptor's floor was never seen this high: does a majority of replicas hold all below it?
+    /// An acceptor has a floor higher than any seen before: does a majority of replicas hold everything below it?
     fn floor_is_held(&mut self, node: u8, partition: usize, floor: u64) -> Result<(), Broken> {
         let holds =
             |replica: &&u8| self.host(**replica).apps[partition].durable.applied + 1 >= floor;
-        // Hosts that have not entered the latest epoch count by the one before.
+        // Hosts that have not entered the latest epoch follow the previous one.
         let is_held = self.system.members.iter().rev().take(2).any(|members| {
             members.replicas.iter().filter(holds).count() > members.replicas.len() / 2
         });
@@ -295,7 +294,7 @@ impl World {
         }
     }
 
-    /// Set the timer of a host: it is late by a little, as processes are.
+    /// Sets the timer of a host, which fires slightly late, as with real processes.
     pub(crate) fn arm(&mut self, at: usize) {
         let sim = &mut self.system.hosts[at];
         let Some(host) = &sim.host else { return };
@@ -315,7 +314,7 @@ impl World {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];
         if sim.tick_at != at_us || !sim.has_timers() {
-            return; // an earlier timer took its place
+            return; // replaced by an earlier timer
         }
         sim.tick_at = Micros::MAX;
         self.trace.note(self.now, Happened::Ticked(node));

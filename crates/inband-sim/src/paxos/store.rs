@@ -1,5 +1,5 @@
-//! A replica of the real key-value store on one simulated host: its state machine over all partitions
-//! and those who wait for it. The sockets and the packing around it are not simulated.
+//! A replica of the real key-value store on one simulated host: its state machine over all partitions, and the clients
+//! that wait for it. The sockets and the packing around it are not simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,33 +23,32 @@ use crate::paxos::history::written;
 /// Wall clock at the start of simulated time.
 const WALL_CLOCK_MS: u64 = 1_700_000_000_000;
 
-/// What a client has asked for.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Append these commands, one after the other, to the history of their partition.
     Append(Vec<u64>),
     /// Append a command to the histories of several partitions, in one transaction.
     Transaction(u64, Vec<usize>),
-    /// Set a key of each partition to the number of this command, at once.
+    /// Set a key of each partition to the number of this command, atomically.
     SetAll(u64),
-    /// Set another key of each partition to the number of this command, all to expire after so many
-    /// milliseconds.
+    /// Set another key of each partition to the number of this command, atomically, with an expiry in milliseconds.
     SetExpiring(u64, u64),
-    /// Read all of these keys and all histories, at once, when clients know of so many commands of
-    /// each partition.
+    /// Read all of these keys and all histories, atomically. The numbers say how many commands of each partition
+    /// clients know of.
     ReadAll(Vec<usize>),
-    /// Nobody asked: it tells a partition to execute commands over several.
+    /// Not a client's request: tells a partition to execute commands over several.
     Marker,
 }
 
-/// Somebody who waits for a value or an entry.
+/// A client that waits for a value or an entry.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub asked: Asked,
     pub ticket: Ticket,
     /// By the host's clock.
     pub deadline: Micros,
-    /// Session under which it was refused last.
+    /// The session under which it was last refused.
     pub refused_session: u64,
 }
 
@@ -67,39 +66,38 @@ pub(crate) struct Marker {
     wanted_since: Option<Micros>,
 }
 
-/// A read whose index is not known yet.
+/// A read whose index is not yet known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadBegun {
-    /// Commands of the partition that clients knew of.
+    /// How many commands of the partition clients knew of.
     pub must_see: usize,
     /// By the host's clock.
     pub deadline: Micros,
 }
 
-/// See the module.
 pub(crate) struct StoreReplica {
     dir: TempDir,
     /// `None` while the host is down.
     pub machine: Option<Machine>,
     pub partitions: usize,
-    /// Of each partition: the key that holds its history.
+    /// By partition: the key that holds its history.
     pub history_keys: Vec<String>,
-    /// Of each partition: the key that is set together with those of the others.
+    /// By partition: the key that is set together with those of the others.
     pub set_keys: Vec<String>,
-    /// The same, with an expiry.
+    /// By partition: the same, for keys that expire.
     pub expiring_keys: Vec<String>,
-    /// It survives power cuts.
+    /// The store survives power cuts.
     sync: bool,
-    /// What a power cut leaves of each log's store at least, in directories of their own.
+    /// A copy of each log's store as a power cut leaves it at least, each in its own directory.
     synced: TempDir,
-    /// Last instances that it leaves.
+    /// By log: the last instance in that copy.
     pub synced_applied: Vec<u64>,
-    /// Last instance handed over, of each log.
+    /// By log: the last instance delivered.
     pub delivered: Vec<u64>,
     pub waiting: BTreeMap<Ticket, Waiting>,
-    /// Values whose clients were told that nobody knows.
+    /// Values whose clients were told that the outcome is unknown.
     pub orphans: BTreeSet<Ticket>,
-    /// Entries of the log of commands over several partitions, not executed yet.
+    /// Entries of the log of commands over several partitions that are not yet executed.
     pub entries: BTreeMap<u64, Waiting>,
     pub markers: Vec<Marker>,
     pub reads: BTreeMap<ReadTicket, ReadBegun>,
@@ -132,7 +130,7 @@ fn encoded(command: &Command<'_>) -> BytesMut {
     bytes
 }
 
-/// Words as the arguments of a request.
+/// Passes words as the arguments of a request.
 fn with_args<R>(words: &[&[u8]], act: impl FnOnce(Strings<'_>) -> R) -> R {
     let bytes = words.concat();
     let mut end = 0;
@@ -145,7 +143,7 @@ fn with_args<R>(words: &[&[u8]], act: impl FnOnce(Strings<'_>) -> R) -> R {
 }
 
 impl StoreReplica {
-    /// An empty one, in memory if there is a file system for that.
+    /// An empty store, in memory if there is a file system for that.
     pub fn new(logs: usize, sync: bool) -> std::io::Result<StoreReplica> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("inband-sim-");
@@ -174,7 +172,7 @@ impl StoreReplica {
         })
     }
 
-    /// Open what the last process has written. The last instance applied of each log.
+    /// Opens what the previous process has written. Returns the last applied instance of each log.
     pub fn open(&mut self) -> Result<Vec<u64>, StoreError> {
         let mut machine = Machine::open(MachineConfig {
             dirs: vec![self.dir.path().to_path_buf()],
@@ -188,7 +186,7 @@ impl StoreReplica {
         Ok(self.delivered.clone())
     }
 
-    /// What is on the disk now survives power cuts.
+    /// Whatever is on disk now survives power cuts.
     fn keep_synced(&mut self) -> Result<(), StoreError> {
         if !self.sync {
             return Ok(());
@@ -204,15 +202,13 @@ impl StoreReplica {
         Ok(())
     }
 
-    /// Sync all stores.
     pub fn sync_all(&mut self) -> Result<(), StoreError> {
         self.machine().sync()?;
         self.keep_synced()
     }
 
-    /// The host loses its power. `takes` says whether of a log's store all is lost that was written
-    /// since the last sync. Asked only of the queue and the last partition: the others are synced
-    /// with commands over several.
+    /// The host loses power. `takes` is asked whether a log's store loses everything written since the last sync. It is
+    /// asked only for the queue and the last partition: the others are synced with commands over several.
     pub fn lose_power(&mut self, mut takes: impl FnMut() -> bool) -> std::io::Result<()> {
         let logs = self.partitions - 1..self.delivered.len();
         let Some(machine) = self.machine.as_ref().filter(|_| self.sync) else {
@@ -229,7 +225,7 @@ impl StoreReplica {
         Ok(())
     }
 
-    /// The process is gone, and with it what it has not written.
+    /// The process ends and loses what it has not written.
     pub fn crash(&mut self) {
         self.machine = None;
         self.waiting.clear();
@@ -248,7 +244,7 @@ impl StoreReplica {
         self.machine.as_mut().expect("the host is up")
     }
 
-    /// Somebody waits for a value, until this time of the host's clock.
+    /// Registers a client that waits for a value, with a deadline by the host's clock.
     pub fn wait(&mut self, asked: Asked, ticket: Ticket, deadline: Micros) {
         let waiting = Waiting {
             asked,
@@ -259,7 +255,7 @@ impl StoreReplica {
         self.waiting.insert(ticket, waiting);
     }
 
-    /// The value that carries what was asked for.
+    /// Encodes a request as a value.
     pub fn value_of(&self, asked: &Asked, partition: usize, shows: Micros) -> Vec<u8> {
         match asked {
             Asked::Append(commands) => {
@@ -329,8 +325,8 @@ impl StoreReplica {
         })
     }
 
-    /// Markers to be submitted now: for which partition, up to which entry. `index` of this replica
-    /// among all: for entries of others each waits a while longer than the one before.
+    /// Markers to submit now: for which partition, up to which entry. `index` is this replica's index among all: for
+    /// other replicas' entries each waits somewhat longer than the one before.
     pub fn wanted_markers(&mut self, shows: Micros, index: u64) -> Vec<(usize, u64)> {
         let Some(machine) = &self.machine else {
             return Vec::new();
@@ -356,7 +352,7 @@ impl StoreReplica {
         due
     }
 
-    /// A value ended; if it was a marker, another one may go.
+    /// A value ended; if it was a marker, another one may be submitted.
     pub fn forget_marker(&mut self, ticket: Ticket) {
         for marker in &mut self.markers {
             if marker.in_flight.is_some_and(|(own, _)| own == ticket) {
@@ -365,7 +361,7 @@ impl StoreReplica {
         }
     }
 
-    /// Clients that have waited for too long.
+    /// Takes the clients whose deadlines have passed.
     pub fn overdue(&mut self, shows: Micros) -> Vec<Waiting> {
         let is_overdue = |w: &Waiting| w.asked != Asked::Marker && w.deadline < shows;
         let values = take_if(&mut self.waiting, is_overdue);
@@ -374,7 +370,7 @@ impl StoreReplica {
         values.into_iter().chain(entries).collect()
     }
 
-    /// After a checkpoint nobody can tell what became of values under way.
+    /// After a checkpoint the outcomes of values in flight are unknown.
     pub fn orphan_all(&mut self) -> Vec<Waiting> {
         let values = std::mem::take(&mut self.waiting);
         self.orphans.extend(values.keys());
@@ -383,12 +379,12 @@ impl StoreReplica {
         values.into_values().chain(entries.into_values()).collect()
     }
 
-    /// Copy the stores of a peer. Which logs have to be reset, and to which instance.
+    /// Copies the stores of a peer. Returns the logs that have to be reset, and to which instance.
     pub fn install_from(
         &mut self,
         peer: &mut StoreReplica,
     ) -> Result<Vec<(usize, u64)>, StoreError> {
-        // Not written first: the peer's checkpoint server does not do so either.
+        // The peer does not write first; neither does a real peer's checkpoint server.
         let (theirs, own) = (peer.machine(), self.machine());
         let (from, to) = (theirs.outgoing(), own.incoming());
         for dir in from.iter().chain(&to) {

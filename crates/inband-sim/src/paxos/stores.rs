@@ -1,5 +1,4 @@
-//! Hosts whose replicas run the real store: what clients ask of it, what it answers, and what must be
-//! true of that.
+//! Hosts whose replicas run the real store: their clients' requests, the replies, and the checks of both.
 
 use inband_kv::store::{Outcome, Outcomes, StoreError};
 use inband_paxos::log::{ReadTicket, SubmitFailure, Ticket};
@@ -15,7 +14,7 @@ use crate::paxos::store::{Asked, ReadWaiting, StoreReplica, Waiting};
 use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
 
-/// What the logs reported beside decided values.
+/// What the logs reported besides decided values.
 #[derive(Default)]
 struct Reports {
     failed: Vec<(Ticket, SubmitFailure)>,
@@ -28,7 +27,7 @@ fn stopped(node: u8, error: &StoreError) -> Broken {
 }
 
 impl World {
-    /// Take what the logs have for the store of this host, apply it, answer. True if there was
+    /// Applies what the logs have delivered to the store of this host, and answers clients. Returns true if there was
     /// something.
     pub(crate) fn apply_to_store(&mut self, at: usize, out: &mut Outbox) -> bool {
         let (new, reports) = match self.take_decided(at) {
@@ -59,7 +58,7 @@ impl World {
         let result = self.answer_reads(at);
         self.check(result);
         self.tell_written(at);
-        // Roles of this very host may have voted for a marker: that is to be looked at.
+        // This host's own acceptor may have voted for a marker, which must be checked.
         let has_submitted = self.submit_markers(at, out);
         if new || has_progress {
             self.flush_later(at);
@@ -67,7 +66,7 @@ impl World {
         (new || has_progress || has_submitted) && self.violation.is_none()
     }
 
-    /// Move decided values into the state machine's bursts, and look at each.
+    /// Moves decided values into the state machine's bursts and checks each.
     fn take_decided(&mut self, at: usize) -> Result<(bool, Reports), Broken> {
         let (now, digest) = (self.now, self.system.layout.digest());
         let sim = &mut self.system.hosts[at];
@@ -169,7 +168,7 @@ impl World {
         }
     }
 
-    /// Nobody knows what became of these.
+    /// The outcomes of these are unknown.
     fn outcomes_unknown(&mut self, node: u8, ended: &[Waiting]) -> Result<(), Broken> {
         let why = SubmitFailure::OutcomeUnknown(self.system.layout.submit_deadline_us() / 1000);
         ended
@@ -177,7 +176,7 @@ impl World {
             .try_for_each(|waiting| self.store_failed(node, waiting, why))
     }
 
-    /// Answer those who wait for what was applied.
+    /// Answers clients whose values were applied.
     fn answer(
         &mut self,
         at: usize,
@@ -225,7 +224,7 @@ impl World {
             Verdict::Nothing => return Ok(()),
             Verdict::Refused => {
                 if let Some(waiting) = store.waiting.get_mut(&ticket) {
-                    // Not if it was refused under this session before: it is on its way under another.
+                    // If it was refused under this session before, it has already been resubmitted under another.
                     if waiting.refused_session < outcome.session_id {
                         waiting.refused_session = outcome.session_id;
                         host.session_refused(clock.shows(self.now), ticket, out);
@@ -260,7 +259,7 @@ impl World {
         self.succeeded(at, &waiting, replies)
     }
 
-    /// A client is told that what it asked for is done.
+    /// A client is told that its request succeeded.
     fn succeeded(&mut self, at: usize, waiting: &Waiting, replies: &[Reply]) -> Result<(), Broken> {
         let node = self.system.hosts[at].node;
         let command = self.system.ledger.finished(node, waiting.ticket)?;
@@ -304,8 +303,8 @@ impl World {
         }
     }
 
-    /// The keys that are set together, those that expire together, and then all histories, as one
-    /// command read them.
+    /// Checks what one command has read: the keys that are set together, those that expire together, and then all
+    /// histories.
     fn all_read(&mut self, node: u8, values: &[Reply], must_see: &[usize]) -> Result<(), Broken> {
         let (together, histories) = values.split_at(values.len() / 3 * 2);
         for set in together.chunks(histories.len()) {
@@ -325,7 +324,7 @@ impl World {
             .read_together(node, &histories, must_see)
     }
 
-    /// Answer reads whose index is applied, and end those that have waited for too long.
+    /// Answers reads whose index is applied, and ends those whose deadlines have passed.
     fn answer_reads(&mut self, at: usize) -> Result<(), Broken> {
         let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
@@ -372,14 +371,14 @@ impl World {
         result
     }
 
-    /// Tell the logs what is written: acceptors need not keep that.
+    /// Tells the logs what is written, which acceptors then need not keep.
     fn tell_written(&mut self, at: usize) {
         let sim = &mut self.system.hosts[at];
         let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
             return;
         };
         let (applied, written) = (store.machine().applied(), store.machine().written());
-        // With `sync` they are told once it is synced.
+        // With `sync` they are told only once it is synced.
         let written = match self.system.layout.sync {
             true => store.synced_applied.clone(),
             false => written,
@@ -420,7 +419,7 @@ impl World {
         place.unwrap_or(0) as u64
     }
 
-    /// Write what the store has applied, and look at it.
+    /// Writes what the store has applied, and checks it.
     pub(crate) fn flush_store(&mut self, at: usize) {
         let sim = &mut self.system.hosts[at];
         let (node, shows) = (sim.node, sim.clock.shows(self.now));
@@ -437,11 +436,11 @@ impl World {
         }
         self.check(result);
         self.with_host(node, None, None, |_, _, _| {});
-        // Until it is synced.
+        // Repeat until it is synced.
         self.flush_later(at);
     }
 
-    /// The process of a host with a store is gone, and mostly its power, too.
+    /// The process of a host with a store has ended, in most cases because of a power cut.
     pub(crate) fn store_crashes(&mut self, at: usize) {
         let rng = &mut self.system.rng.disks;
         let Some(store) = &mut self.system.hosts[at].store else {
@@ -456,7 +455,7 @@ impl World {
         self.check(lost.map_err(broken));
     }
 
-    /// Install the stores of the most advanced peer that can be reached.
+    /// Installs the stores of peer `from`.
     pub(crate) fn checkpoint_store(&mut self, at: usize, from: usize, log: usize) {
         let Some(mut peer) = self.system.hosts[from].store.take() else {
             return;
@@ -474,7 +473,7 @@ impl World {
         self.system.hosts[from].store = Some(peer);
         let reset = match installed {
             Ok(reset) => reset,
-            // Meanwhile it caught up.
+            // It has caught up in the meantime.
             Err(StoreError::CheckpointTooOld { .. }) => return,
             Err(error) => return self.check(Err(stopped(node, &error))),
         };
@@ -490,7 +489,7 @@ impl World {
         });
     }
 
-    /// When all is finished, the stores of all living replicas are equal in everything.
+    /// At the end of a run the stores of all running replicas must be equal.
     pub(crate) fn stores_are_equal(&mut self) -> Result<(), Broken> {
         let mut first = None;
         for node in self.living_replicas() {
@@ -516,7 +515,7 @@ impl World {
     }
 }
 
-/// Look at the history of a partition as a replica has it. How many commands it has.
+/// Checks the history of a partition as a replica has it. Returns its number of commands.
 fn sample(
     store: &mut StoreReplica,
     node: u8,

@@ -1,4 +1,4 @@
-//! What is particular to Paxos, as the simulator asks for it.
+//! Implements [`System`] for Paxos.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,6 @@ use crate::paxos::{counts, World};
 use crate::rng::Rng;
 use crate::system::{System, Travel};
 
-/// How to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct Options {
     /// Simulated time with faults.
@@ -71,37 +70,35 @@ pub(crate) struct Streams {
     pub attacker: Rng,
 }
 
-/// Leaders, acceptors and replicas, with their clients and their control plane.
 pub struct Paxos {
-    /// Which hosts there are.
     pub layout: Layout,
     /// What clients and replicas saw.
     pub ledger: Ledger,
-    /// What acceptors did, of each log.
+    /// By log: what acceptors did.
     pub observers: Vec<Observer>,
     pub(crate) rounds: Rounds,
-    /// Of each log: the highest floor of any acceptor so far; a majority of replicas holds all below.
+    /// By log: the highest floor of any acceptor so far; a majority of replicas holds everything below it.
     pub(crate) floors_held: Vec<u64>,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) rng: Streams,
     pub(crate) hosts: Vec<SimHost>,
     pub(crate) inbound: Inbound,
-    /// Where the next fault strikes: a host, and another.
+    /// Where the next fault strikes: a host, and a second one.
     pub(crate) aim: (u8, u8),
     pub(crate) attacker: Attacker,
-    /// Between every host and the network: all have the same keys, if any.
+    /// Between every host and the network; all have the same keys, if any.
     pub(crate) gate: Gate,
-    /// Mean time between commands of one replica's clients; 0: they rest.
+    /// Mean time between commands of one replica's clients; 0: none.
     pub(crate) load_us: Micros,
-    /// Nodes that the coordinator of epochs cannot reach, though others can.
+    /// Nodes that only the coordinator of epochs cannot reach.
     pub hidden: BTreeSet<u8>,
-    /// Of each epoch, from the first.
+    /// By epoch, from the first.
     pub(crate) members: Vec<Members>,
-    /// The last change of epoch.
+    /// The latest reconfiguration.
     pub(crate) change: Option<Change>,
     /// The real control plane, in place of the coordinator of epochs.
     pub(crate) plane: Option<Plane>,
-    /// Mean time between changes of epoch; 0: none.
+    /// Mean time between reconfigurations; 0: none.
     pub(crate) reconfigure_us: Micros,
     /// For a mutation: answers to a host's questions for reads of a partition.
     pub(crate) read_answers: BTreeMap<(u8, u16), ReadAnswers>,
@@ -113,7 +110,6 @@ pub struct Paxos {
     pub(crate) checkpoints_wanted: Vec<(u8, u64, usize)>,
 }
 
-/// Some keys of a cluster that has a digest key.
 fn keys(digest_key: Secret) -> Keys {
     Keys::new(1, &[(1, digest_key)]).expect("one key")
 }
@@ -172,7 +168,7 @@ impl Paxos {
     }
 }
 
-/// The rates of a seed, and the mean time between its faults.
+/// A seed's link rates, and the mean time between its faults.
 fn fault_rates(rng: &mut Rng) -> (Rates, Micros) {
     let loss_ppm = [0, 1_000, 10_000, 100_000, 250_000][rng.below(5) as usize];
     let rates = Rates {
@@ -184,7 +180,7 @@ fn fault_rates(rng: &mut Rng) -> (Rates, Micros) {
     (rates, [0, 8_000, 25_000, 80_000][rng.below(4) as usize])
 }
 
-/// Does this seed run the real store? Then with several partitions, or a single one.
+/// Decides whether this seed runs the real store, and if so with how many partitions.
 fn runs_store(seed: u64, options: &Options, layout: &mut Layout) -> bool {
     let mut rng = Rng::new(seed, 11);
     let by_seed = options.mutation.is_none() && rng.chance_ppm(STORE_PPM);
@@ -235,7 +231,7 @@ impl System for Paxos {
         let changes = changes && !layout.sync;
         if changes {
             layout.add_spare_acceptor();
-            // The mutations of epochs are about the coordinator that the real one takes the place of.
+            // The epoch mutations need the simulated coordinator, which the real control plane would replace.
             let by_seed = !needs_epochs && Rng::new(seed, 12).chance_ppm(PLANE_PPM);
             layout.plane = options.plane.unwrap_or(by_seed);
         }
@@ -341,7 +337,7 @@ impl System for Paxos {
         world.transmit(from, to, &packet.bytes);
     }
 
-    /// Hosts note it themselves, when they come to a packet.
+    /// Hosts note packets themselves, when they handle them.
     fn on_travel(_: &mut World, _: Travel, _: u8, _: u8, _: &Packet) {}
 
     fn heal(world: &mut World) {

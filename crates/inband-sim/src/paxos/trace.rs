@@ -1,4 +1,4 @@
-//! What a trace of Paxos notes.
+//! The trace of Paxos events.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use inband_paxos::dataplane::wire::{flag, Header};
 
 use crate::trace::{word_of, Happening};
 
-/// One thing that happened. Small and plain: nothing is formatted until somebody wants to read it.
+/// An event. It is small, and formatted only if the trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
     /// A host handled a packet.
     Arrived(u8, u8, Header),
-    /// A packet was lost on its way.
+    /// A packet was lost in flight.
     Lost(u8, u8, Header),
     /// A host's timers ran.
     Ticked(u8),
@@ -32,9 +32,9 @@ pub enum Happened {
     Started(u8, u64),
     /// A replica installed a peer's state of a partition.
     Checkpoint(u8, usize, u64),
-    /// A host and an epoch: sealed for it, votes in it, enters it.
+    /// A host and an epoch: the host was sealed for it, votes in it, or entered it.
     Epoch(u8, &'static str, u32),
-    /// A fault began or ended; what, between whom.
+    /// A fault began or ended: its name, and the hosts concerned.
     Fault(&'static str, u8, u8),
 }
 
@@ -93,7 +93,7 @@ impl Happening for Happened {
     }
 }
 
-/// A round for people: counter.incarnation@node.
+/// A round in readable form: counter.incarnation@node.
 pub fn round_name(r: u64) -> String {
     if r == 0 {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! Hosts, and packets between them; the checks look after each.
+//! Hosts and the packets between them, with checks after each.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(crate) struct ReadAnswers {
 }
 
 impl World {
-    /// A cluster whose hosts have all just started. Nothing goes wrong until it is told to.
+    /// A cluster whose hosts have just started. There are no faults until some are injected.
     pub fn new(
         seed: u64,
         layout: Layout,
@@ -49,7 +49,7 @@ impl World {
         world
     }
 
-    /// Index of a node among the hosts.
+    /// The index of a node among the hosts.
     pub(crate) fn index(&self, node: u8) -> Option<usize> {
         self.system.hosts.iter().position(|h| h.node == node)
     }
@@ -65,7 +65,7 @@ impl World {
         &self.system.hosts[at]
     }
 
-    /// Send a packet on its way.
+    /// Sends a packet.
     pub(crate) fn transmit(&mut self, from: u8, to: u8, bytes: &[u8]) {
         let Ok((header, value)) = wire::parse(bytes) else {
             let what = format!("node {from} sent node {to} what is no packet");
@@ -105,8 +105,8 @@ impl World {
         self.transmit_whole(from, to, &header, bytes);
     }
 
-    /// For a mutation: what this acceptor answered in the round before the one of this question, if
-    /// the question follows upon its end: then the reads came while that was under way.
+    /// For a mutation: this acceptor's answer in the previous round of questions, if the question follows immediately
+    /// after it. The reads then arrived while that round was in flight.
     fn answer_of_last_round(
         &self,
         mutation: Mutation,
@@ -123,7 +123,7 @@ impl World {
         })
     }
 
-    /// What the leader that is furthest behind, of those that think they lead, has stamped last.
+    /// The lowest last-stamped instance among nodes that think they lead.
     fn lowest_stamped(&self, partition: usize) -> Option<u64> {
         let hosts = self.system.hosts.iter().filter_map(|sim| sim.host.as_ref());
         hosts
@@ -181,12 +181,12 @@ impl World {
         }
     }
 
-    /// What a host does last to a packet that leaves.
+    /// The last step before a packet leaves a host.
     pub(crate) fn sign(&self, bytes: &mut [u8]) {
         self.system.gate.sign(bytes);
     }
 
-    /// Keep a packet until `holder` is released.
+    /// Keeps a packet until `holder` is released.
     pub(crate) fn hold(&mut self, holder: u8, from: u8, to: u8, bytes: &[u8]) {
         self.stats.links.held += 1;
         if let Some(at) = self.index(holder) {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Packets that a filter has kept.
+    /// Number of packets that a filter has kept.
     pub fn kept(&self) -> usize {
         self.links.kept.len()
     }
@@ -261,7 +261,7 @@ impl World {
         });
     }
 
-    /// A host refuses a packet at its door: nothing but damage may be the reason.
+    /// A host dropped a packet before handling it: the only valid reason is damage.
     fn refuse(&mut self, from: u8, to: u8, damaged: bool, what: &str) {
         self.stats.count(counts::REFUSED, 1);
         if !damaged {

@@ -1,4 +1,4 @@
-//! Clients of the gateways: one request at a time each. Keys are registers.
+//! Clients of the gateways, each with one request at a time. Keys are registers.
 
 use inband_box::sessions::Sessions;
 use std::collections::BTreeMap;
@@ -8,16 +8,16 @@ use crate::linearizable::{self, Act};
 use crate::trace::mix;
 use crate::{Time, World};
 
-/// A client gives up after so long.
+/// A client times out after this.
 const PATIENCE_NS: Time = 60 * MS;
-/// A client whose node is gone tries another one after so long.
+/// A client whose node is down tries another one after this.
 const MOVE_NS: Time = 3 * MS;
-/// So much longer is a snapshot.
+/// Padding that makes snapshots long.
 const SNAPSHOT_PADDING_LEN_BYTES: usize = 150_000;
-/// Bytes in front of the padding: key, value.
+/// Length of a key and its value in a snapshot.
 const VALUE_LEN_BYTES: usize = 16;
 
-/// The keys, as a node's records say.
+/// The keys' values according to a node's records.
 #[derive(Default)]
 pub(super) struct Keys {
     pub sessions: Sessions,
@@ -26,7 +26,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Apply a record; is it executed?
+    /// Applies a record. Returns whether it is executed.
     pub fn apply(&mut self, record: &inband_box::role::Record) -> bool {
         let is_executed = record.origin != 0
             && self
@@ -41,19 +41,19 @@ impl Keys {
         is_executed
     }
 
-    /// For a snapshot.
+    /// Encodes a snapshot.
     pub fn encode(&self) -> Vec<u8> {
         let sessions = self.sessions.encode();
         let mut words = vec![self.hash, sessions.len() as u64];
         words.extend(self.values.iter().flat_map(|(key, value)| [*key, *value]));
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_be_bytes).collect();
         bytes.splice(16..16, sessions);
-        // It takes many packets.
+        // The padding makes the snapshot span many packets.
         bytes.extend(std::iter::repeat_n(0, SNAPSHOT_PADDING_LEN_BYTES));
         bytes
     }
 
-    /// From a snapshot.
+    /// Decodes a snapshot.
     pub fn decode(bytes: &[u8]) -> Option<Keys> {
         let word = |at: usize| {
             let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
@@ -76,7 +76,7 @@ impl Keys {
     }
 }
 
-/// What a client waits for.
+/// A request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub token: u64,
@@ -95,7 +95,7 @@ pub(super) struct Client {
     pub node: u8,
     pub asked: Option<Asked>,
     pub done: u64,
-    /// What it has applied at least that answered its last local read, and where.
+    /// The last local read: where, and at least how much that node had applied.
     local: (u8, u64, u64),
 }
 
@@ -120,7 +120,7 @@ impl World<Zab> {
         self.after(wait, super::Event::Request(number));
     }
 
-    /// The client goes elsewhere; what it waits for may still be done.
+    /// The client moves to another node; its request may still be executed.
     pub(super) fn client_leaves(&mut self, number: u8) {
         if let Some(asked) = self.client_mut(number).asked.take() {
             if asked.act != Act::Get {
@@ -256,7 +256,7 @@ impl World<Zab> {
         self.think_again(number);
     }
 
-    /// Clients of a node that is gone.
+    /// Handles the clients of a node that has stopped.
     pub(super) fn abandon(&mut self, id: u8) {
         let of_it = self.system.client.iter();
         let of_it = of_it.filter(|(_, client)| client.node == id && client.asked.is_some());

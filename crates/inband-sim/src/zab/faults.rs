@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of the box's world.
 
 use inband_box::node::Start;
 use inband_box::wire::Type;
@@ -8,16 +8,15 @@ use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
 listed! {
-    /// Kinds of faults.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault, said by name {
         CutOneWay = "cut-one-way",
         CutBothWays = "cut-both-ways",
         NodeIsolated = "node-isolated",
         LeaderIsolated = "leader-isolated",
-        /// Only its sending, or only its hearing.
+        /// The leader can only send, or only receive.
         LeaderHalfDeaf = "leader-half-deaf",
-        /// It sends, but hears nothing.
+        /// The node sends, but receives nothing.
         NodeDeaf = "node-deaf",
         Split = "split",
         NodePaused = "node-paused",
@@ -26,16 +25,16 @@ listed! {
         NodeRestarted = "node-restarted",
         NodeGone = "node-gone",
         LeaderRestarted = "leader-restarted",
-        /// Of all nodes; with logs in memory, of one.
+        /// Affects all nodes or, with logs in memory, one.
         PowerCut = "power-cut",
-        /// A byte of a node's log on disk, or of its table. The node restarts.
+        /// Damages a byte of a node's log on disk, or of its table. The node restarts.
         DiskDamaged = "disk-damaged",
         ClientGone = "client-gone",
         PacketsLost = "packets-lost",
         PacketsRepeated = "packets-repeated",
         PacketsLate = "packets-late",
         PacketsDamaged = "packets-damaged",
-        /// Most packets of one type are lost, or come when nobody waits for them any more.
+        /// Most packets of one type are lost, or arrive after their receiver has timed out.
         OneTypeLate = "one-type-late",
     }
 }
@@ -45,7 +44,7 @@ impl World<Zab> {
         1 + self.rng.faults.below(self.system.nodes.into()) as u8
     }
 
-    /// Who leads the highest epoch.
+    /// The leader of the highest epoch.
     pub fn leader(&self) -> Option<u8> {
         let (_, (node, _)) = self.system.led.last_key_value()?;
         self.system.node[node].is_some().then_some(*node)
@@ -60,7 +59,7 @@ impl World<Zab> {
         keep.count() >= self.system.majority() && self.system.node[&node].is_some()
     }
 
-    /// May a node end, with what is on its disk?
+    /// May a node stop, keeping what is on its disk?
     fn may_end(&self, node: u8) -> bool {
         match self.system.is_durable {
             true => self.system.node[&node].is_some(),
@@ -96,7 +95,7 @@ impl World<Zab> {
         self.cut(both)
     }
 
-    /// A node hears nothing any more.
+    /// Cuts all links to a node.
     pub fn deafen(&mut self, node: u8) -> Option<Strike<Zab>> {
         let pairs = self.between(&[node]);
         self.cut(pairs.into_iter().map(|(a, b)| (b, a)).collect())

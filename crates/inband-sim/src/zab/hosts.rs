@@ -1,4 +1,4 @@
-//! Nodes: the real role, and the real process beside it.
+//! Nodes: the real role with the real process next to it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::clients::Keys;
 use super::{Event, Host, Invariant, Mistake, Zab, MS};
 use crate::{Time, World};
 
-/// A packet that the role hands on reaches the process after less than this.
+/// A packet reaches the process less than this after the role passes it.
 const PASS_NS: Time = 50_000;
 
 pub(super) struct NodeHost {
@@ -24,28 +24,28 @@ pub(super) struct NodeHost {
     pub node: Node,
     pub keys: Keys,
     pub applied: u64,
-    /// Who waits for which token.
+    /// The client that waits for each token.
     pub asked: BTreeMap<u64, u8>,
     /// Tokens of writes, by their number in the session.
     pub puts: BTreeMap<u64, u64>,
-    /// Reads that wait until the index is applied.
+    /// Reads that wait until their index is applied.
     pub ready: Vec<(u64, u64)>,
     pub start: u64,
     advances: u64,
     log: Option<LogOnDisk>,
 }
 
-/// What survives a node.
+/// What a node keeps across restarts.
 #[derive(Default)]
 pub(super) struct Disks {
     log: SimulatedDisk,
     table: SimulatedDisk,
 }
 
-/// The table's file: its zxid, epoch and time, and what is in it.
+/// The table's file: its zxid, epoch and time, and its content.
 const TABLE: &str = "table";
 
-/// What a process does.
+/// An event of a process.
 pub(super) enum Process {
     Ticks,
     Gets(Vec<u8>),
@@ -124,15 +124,15 @@ impl World<Zab> {
         self.sleep(Host(id), now);
     }
 
-    /// Gone, with everything but what it has stored.
+    /// Stops a node; only what it has stored survives.
     pub(super) fn stop_node(&mut self, id: u8) {
         self.note(&[3, id.into()], || format!("node/{id} is gone"));
         self.system.node.insert(id, None);
         self.abandon(id);
     }
 
-    /// What is on a node's disk: its machine, what that has applied, and the log, which the role has then. `None`: none, or it
-    /// is damaged.
+    /// Reads a node's disk: the machine's state, up to which record it is applied, and the log, which is also restored
+    /// to the role. `None` if there is nothing, or it is damaged.
     fn open_log(
         &mut self,
         id: u8,
@@ -182,7 +182,7 @@ impl World<Zab> {
         opened.expect("the disk works").0
     }
 
-    /// The power of a node that does not run.
+    /// Cuts the power of a node that is not running.
     pub(super) fn cut_power(&mut self, id: u8) {
         let cuts = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
         let cut = *self.rng.faults.pick(&cuts).expect("some");
@@ -192,7 +192,7 @@ impl World<Zab> {
         disks.table.power_cut(cut, &mut choose);
     }
 
-    /// A byte of what a node that does not run has on disk.
+    /// Damages a byte on the disk of a node that is not running.
     pub(super) fn damage_disk(&mut self, id: u8) {
         let disks = self.system.disk.entry(id).or_default();
         let disk = match self.rng.faults.below(4) {
@@ -207,7 +207,7 @@ impl World<Zab> {
         }
     }
 
-    /// A table is put on disk, and the log from before it is forgotten.
+    /// Writes a table to disk and drops the log before it.
     pub(super) fn checkpoint(&mut self, id: u8) {
         let Some(Some(host)) = self.system.node.get_mut(&id) else {
             return;
@@ -225,7 +225,7 @@ impl World<Zab> {
         self.stats.count("checkpoints", 1);
     }
 
-    /// What is new in a node's log goes to its disk, and is acknowledged.
+    /// Writes what is new in a node's log to its disk and acknowledges it.
     fn make_durable(&mut self, id: u8) {
         let Some(Some(host)) = self.system.node.get_mut(&id) else {
             return;
@@ -288,7 +288,7 @@ impl World<Zab> {
         }
     }
 
-    /// A process gets a packet, or its time has come.
+    /// Handles a packet or a timer at a process.
     pub(super) fn process_acts(&mut self, id: u8, what: Process) {
         let until = self.system.process_paused_until.get(&id).copied();
         if let Some(until) = until.filter(|until| *until > self.now) {
@@ -340,7 +340,7 @@ impl World<Zab> {
         }
     }
 
-    /// The snapshot that it was asked for: of what its machine is now.
+    /// Makes the snapshot that was requested, from the machine's current state.
     pub(super) fn takes_snapshot(&mut self, id: u8) {
         if let Some(Some(host)) = self.system.node.get_mut(&id) {
             let snapshot = Snapshot {
@@ -399,7 +399,7 @@ impl World<Zab> {
         }
     }
 
-    /// Does it lead?
+    /// Checks a node that leads.
     fn look_at(&mut self, id: u8) {
         let Some(Some(host)) = self.system.node.get(&id) else {
             return;
@@ -439,7 +439,7 @@ impl World<Zab> {
         }
     }
 
-    /// Apply what is committed, and answer.
+    /// Applies what is committed, and answers clients.
     fn apply(&mut self, id: u8) {
         let now = self.local(Host(id));
         let Some(Some(host)) = self.system.node.get_mut(&id) else {
@@ -494,12 +494,12 @@ impl World<Zab> {
             self.after(MS, Event::Checkpoint(Host(id)));
         }
         if was_behind {
-            // What has become free may let the role or the process go on.
+            // The space that became free may let the role or the process continue.
             self.after(1_000, Event::Advanced(Host(id)));
         }
     }
 
-    /// How the nodes stand.
+    /// The state of all nodes, for reports.
     pub(super) fn standing(&self) -> String {
         let nodes = self.system.node.iter();
         let said: Vec<String> = nodes
@@ -511,7 +511,7 @@ impl World<Zab> {
         format!("{} records; {}", self.system.ledger.len(), said.join("; "))
     }
 
-    /// What nodes counted.
+    /// Adds up the counters of the nodes.
     pub(super) fn count_all(&mut self) {
         let (records, executed) = (self.system.ledger.len(), self.system.ledger.executed());
         self.stats.count("records", records);

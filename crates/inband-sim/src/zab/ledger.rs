@@ -1,4 +1,4 @@
-//! The one log that all nodes must agree on, written down as they apply it.
+//! The one log on which all nodes must agree, recorded as they apply it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,6 @@ struct Entry {
     state: u64,
 }
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct Ledger {
     entries: Vec<Entry>,
@@ -34,7 +33,7 @@ impl Ledger {
         self.entries.len() as u64
     }
 
-    /// How many records were executed.
+    /// Number of executed records.
     pub fn executed(&self) -> u64 {
         self.executed.len() as u64
     }
@@ -49,7 +48,7 @@ impl Ledger {
         (&entry.record, entry.is_executed)
     }
 
-    /// A node has got a snapshot, after which its state is this.
+    /// A node has installed a snapshot with this state.
     pub fn install(&mut self, node: u8, zxid: u64, state: u64) -> Result<(), Broken<Invariant>> {
         let entry = self.entries.get(zxid as usize - 1);
         if entry.is_none_or(|entry| entry.state != state) {
@@ -59,7 +58,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A node applies a record, after which its state is this.
+    /// A node applies a record, which leads to this state.
     pub fn apply(
         &mut self,
         node: u8,

@@ -1,5 +1,5 @@
-//! Consensus in a box: the real role and the real process of each node, and clients that set and get keys at a node's
-//! gateway. Nodes lose their memory, but for what they have stored.
+//! Consensus in a box: the real role and the real process of each node, and clients that set and get keys through a
+//! node's gateway. Nodes lose everything but what they have stored.
 
 mod clients;
 mod faults;
@@ -26,14 +26,14 @@ use ledger::Ledger;
 const MS: Time = 1_000_000;
 /// Simulated time with faults.
 const FAULTY_NS: Time = 300 * MS;
-/// Time in which everything must have finished once faults are over.
+/// Time in which everything must finish once faults end.
 const SETTLE_NS: Time = 4_000 * MS;
-/// Requests that each client must then still do.
+/// Requests that each client must complete after that.
 const REQUESTS_AFTER: u64 = 10;
 const CLIENTS: u8 = 5;
 const KEYS: u64 = 5;
 
-/// A host: a node, by its id.
+/// A node, by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Host(pub u8);
 
@@ -44,7 +44,7 @@ impl fmt::Display for Host {
 }
 
 listed! {
-    /// What must be true in every schedule.
+    /// What must hold in every schedule.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         Integrity = "what is applied was submitted, and is executed once",
@@ -60,42 +60,40 @@ listed! {
     }
 }
 
-/// Something that is done wrong on purpose.
+/// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mistake {
-    /// A restarted node forgets what it has promised
+    /// A restarted node forgets its promises
     ForgottenPromise,
-    /// A restarted node begins with the session of before
+    /// A restarted node reuses its old session
     ForgottenSession,
-    /// A node that thinks that it leads answers strong reads without asking others
+    /// A node that believes it leads answers strong reads without asking others
     StaleRead,
 }
 
-/// How seeds are played.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Options {
-    /// A deliberate fault
+    /// Introduce a deliberate fault
     #[arg(long)]
     pub mistake: Option<Mistake>,
 }
 
-/// What happens besides packets.
+/// Events besides packets.
 pub enum Event {
-    /// A process gets what its role hands on.
+    /// A process gets a packet that its role passed.
     Passed(Host, Vec<u8>),
     /// A process is woken by its role.
     Advanced(Host),
     /// A machine makes a snapshot.
     TakesSnapshot(Host),
-    /// A table is put on disk.
+    /// A table is written to disk.
     Checkpoint(Host),
-    /// A client thinks of something.
+    /// A client may begin a request.
     Request(u8),
-    /// A client has no patience left for this request.
+    /// A client's request times out.
     GiveUp(u8, u64),
 }
 
-/// The nodes, and what clients did and saw.
 pub struct Zab {
     nodes: u8,
     quorum: Quorum,
@@ -108,13 +106,13 @@ pub struct Zab {
     client: BTreeMap<u8, Client>,
     /// What processes have stored durably.
     stored: BTreeMap<u8, Stored>,
-    /// Processes that stand still while their roles go on.
+    /// Processes that are paused while their roles keep running.
     process_paused_until: BTreeMap<u8, Time>,
     /// Logs are on disk.
     is_durable: bool,
     disk: BTreeMap<u8, Disks>,
     starts: u64,
-    /// Who led an epoch, by the number of its start.
+    /// The leader of each epoch, and the number of its start.
     led: BTreeMap<u64, (u8, u64)>,
     ledger: Ledger,
     tokens: u64,
@@ -127,7 +125,7 @@ impl Zab {
         inband_box::promise::majority(self.nodes)
     }
 
-    /// Nodes that run.
+    /// Running nodes.
     fn up(&self) -> Vec<u8> {
         let up = self.node.iter().filter(|(_, node)| node.is_some());
         up.map(|(id, _)| *id).collect()
@@ -135,17 +133,16 @@ impl Zab {
 }
 
 impl World<Zab> {
-    /// A cluster in which nothing goes wrong, for directed tests.
+    /// A cluster without faults, for directed tests.
     pub fn quiet(seed: u64) -> World<Zab> {
         World::drawn(seed, &mut Rng::new(seed, 100), &Options::default())
     }
 
-    /// Epochs that had a leader.
+    /// Number of epochs that had a leader.
     pub fn epochs_led(&self) -> usize {
         self.system.led.len()
     }
 
-    /// How many nodes there are.
     pub fn nodes(&self) -> u8 {
         self.system.nodes
     }

@@ -1,4 +1,4 @@
-//! Clients of the world, in the manner of `client_node`: what they want, and what comes of it.
+//! The world's clients, driven as `client_node` drives them: what they submit and how it ends.
 
 use inband_falcon::client::{self, Action, Client};
 use inband_falcon::dataplane::wire::{PRIORITIES, RESOURCES};
@@ -14,14 +14,14 @@ use crate::falcon::system::Event;
 use crate::falcon::work::{Ends, Plan};
 use crate::falcon::{trace, World};
 
-/// Jobs of one start of a client.
+/// Job numbers that each start of a client may use.
 const JOBS_OF_A_START: u32 = 1 << 20;
-/// The last so many jobs are those that a new one may wait for.
+/// A new job may wait for this many of the latest jobs.
 const JOBS_AWAITED: usize = 4;
 
 struct Process {
     client: Client<Peer>,
-    /// Of all starts.
+    /// Unique among all starts.
     number: u64,
     user: u32,
     first_job: u32,
@@ -32,13 +32,13 @@ struct Process {
 pub(in crate::falcon) struct ClientHost(Option<Box<Process>>);
 
 impl World {
-    /// A client starts, of the same user as before.
+    /// Starts a client as the same user as before.
     pub fn start_client(&mut self, number: u8) {
         if self.system.clients[usize::from(number)].0.is_some() {
             return;
         }
         let start = self.number();
-        // Some are counted together by the scheduler, or share a queue; and some are one.
+        // Some users share a counter at the scheduler, some share a queue, and some are the same user.
         let user = 7 + [0, 1024, 64, 1, 0, 2][usize::from(number) % 6];
         let first_job = start as u32 * JOBS_OF_A_START;
         let client = Client::new(client::Config {
@@ -58,7 +58,7 @@ impl World {
         trace::host(&mut self.trace, self.now, Host::Client(number), "STARTED");
     }
 
-    /// A client's process ends without a word.
+    /// Ends a client's process without notice.
     pub fn stop_client(&mut self, number: u8) {
         let own = Host::Client(number);
         let Some(process) = self.system.clients[usize::from(number)].0.take() else {
@@ -82,7 +82,7 @@ impl World {
         self.system.clients[usize::from(number)].0.as_deref_mut()
     }
 
-    /// Tasks of living clients that have not ended.
+    /// Tasks of running clients that have not ended.
     pub fn tasks_left(&self) -> usize {
         let up = self
             .system
@@ -92,13 +92,13 @@ impl World {
         up.map(|process| process.client.tasks_left()).sum()
     }
 
-    /// What a living client counts.
+    /// A running client's counters.
     pub fn client_counters(&self, number: u8) -> Option<client::Counters> {
         let process = self.system.clients[usize::from(number)].0.as_ref()?;
         Some(process.client.counters())
     }
 
-    /// Clients stop beginning anything, or go on.
+    /// Lets clients submit new jobs, or stops them.
     pub fn set_load(&mut self, is_loaded: bool) {
         self.system.is_loaded = is_loaded;
     }
@@ -189,7 +189,7 @@ impl World {
         let Some(work) = self.process(number).and_then(work) else {
             return;
         };
-        // Too much is kept now and then.
+        // Sometimes there is no room for the work.
         let place = (self.rng.hosts.below(8) > 0).then(|| self.keep(Host::Client(number), work));
         if let Some(process) = self.process(number) {
             process.client.stored(peer, attempt, place);
@@ -256,14 +256,14 @@ impl World {
         };
         let (user, first_job) = (process.user, process.first_job);
         let open = self.system.ledger.open_task(user, first_job, skip);
-        // Another client of this user has others.
+        // Another client of the same user has other job numbers.
         let is_own = |id: &TaskId| id.job - first_job < JOBS_OF_A_START;
         if let Some(id) = open.filter(is_own) {
             self.give_up(number, id, is_hard);
         }
     }
 
-    /// A client gives up a task: even one that runs, if it is hard.
+    /// A client cancels a task; if `is_hard`, even one that runs.
     pub fn give_up(&mut self, number: u8, id: TaskId, is_hard: bool) {
         let mut is_done = false;
         self.system.ledger.gives_up(id, true);
@@ -331,7 +331,6 @@ impl World {
         }
     }
 
-    /// A client submits a job. Returns its number.
     pub fn submit(
         &mut self,
         number: u8,
@@ -359,7 +358,7 @@ impl World {
         Some(job)
     }
 
-    /// The tasks of a client's job, from 0.
+    /// The id of a task, by its index in the job.
     pub fn task(&self, number: u8, job: u32, task: u32) -> TaskId {
         let process = self.system.clients[usize::from(number)].0.as_ref();
         let user = process.expect("it is up").user;

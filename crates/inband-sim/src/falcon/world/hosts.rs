@@ -1,4 +1,4 @@
-//! Clocks jump, workers become slow.
+//! Clock jumps and slow workers.
 
 use inband_falcon::timing::Nanos;
 
@@ -6,13 +6,13 @@ use crate::falcon::host::Host;
 use crate::falcon::World;
 
 impl World {
-    /// A host's clock shows so much more from now on.
+    /// Moves a host's clock forward.
     pub fn jump(&mut self, host: Host, ahead_ns: Nanos) {
         if let Host::Worker(number) = host {
             self.is_held_up(number);
         }
         self.clock(host).jump(ahead_ns);
-        // Whatever is due by now comes at once.
+        // Timers that are due now fire at once.
         self.forget_wake(host);
         self.rest(host);
     }
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// A worker's tasks take so many times as long from now on.
+    /// Tasks of this worker take `slowness` times as long from now on.
     pub fn slow_down(&mut self, worker: u8, slowness: u64) {
         self.system.workers[usize::from(worker)].slowness = slowness;
     }

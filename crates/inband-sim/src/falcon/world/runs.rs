@@ -1,4 +1,4 @@
-//! What executors run, played: it is fetched, takes its time, and ends.
+//! Simulates runs on executors: the work is fetched, takes its time, and ends.
 
 use inband_falcon::message::{Outcome, Payload};
 use inband_falcon::task::Attempt;
@@ -11,15 +11,14 @@ use crate::falcon::system::Event;
 use crate::falcon::work::{outcome_of, Ends, Plan};
 use crate::falcon::{trace, World};
 
-/// What an executor runs.
 #[derive(Debug)]
 pub(in crate::falcon) struct Run {
     number: u64,
     pub attempt: Attempt,
-    /// The work, or where it is.
+    /// The work, or where to fetch it.
     payload: Payload,
     is_stopped: bool,
-    /// When it gives up to fetch the work.
+    /// When to stop trying to fetch the work.
     fetch_until: Nanos,
 }
 
@@ -52,7 +51,7 @@ impl World {
         }
     }
 
-    /// The run of this number, if it is still that.
+    /// The run with this number, if it is still the current one.
     fn run_of(&mut self, number: u8, slot: usize, run: u64) -> Option<&mut Run> {
         let run_of = self.worker(number)?.slots.get_mut(slot)?.run.as_mut();
         run_of.filter(|is| is.number == run)
@@ -82,7 +81,7 @@ impl World {
         self.begin_run(number, slot);
     }
 
-    /// The work is here: it runs, for as long as it says.
+    /// The work has been fetched; the run takes as long as its plan says.
     fn begin_run(&mut self, number: u8, slot: usize) {
         let slowness = self.system.workers[usize::from(number)].slowness.max(1);
         let Some(worker) = self.worker(number) else {

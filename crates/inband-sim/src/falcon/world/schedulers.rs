@@ -1,4 +1,4 @@
-//! Schedulers of the world: packets go through the real role, and to the real process beside it.
+//! The world's schedulers: packets go through the real role and to the real process next to it.
 
 use std::net::SocketAddrV4;
 
@@ -25,7 +25,7 @@ struct Process {
 }
 
 impl Process {
-    /// A packet through the role. Where it goes, and its length then; or what was wrong with that.
+    /// Runs a packet through the role. Returns its destination and new length, or the invariant that broke.
     fn handle(
         &mut self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
@@ -48,7 +48,7 @@ impl Process {
 }
 
 impl World {
-    /// A scheduler starts, and knows nothing.
+    /// Starts a scheduler without any state.
     pub fn start_scheduler(&mut self, number: u8) {
         if self.system.schedulers[usize::from(number)].0.is_some() {
             return;
@@ -83,7 +83,7 @@ impl World {
         );
     }
 
-    /// A scheduler is gone, with its queue.
+    /// Stops a scheduler; its queue is lost.
     pub fn stop_scheduler(&mut self, number: u8) {
         let Some(process) = self.system.schedulers[usize::from(number)].0.take() else {
             return;
@@ -103,7 +103,6 @@ impl World {
         );
     }
 
-    /// Tasks in the queues of all schedulers.
     pub fn queued(&self) -> usize {
         let up = self
             .system
@@ -113,7 +112,7 @@ impl World {
         up.map(|process| process.shadow.tasks()).sum()
     }
 
-    /// Executors that wait with a scheduler.
+    /// Executors that wait at schedulers.
     pub fn parked(&self) -> u32 {
         let up = self
             .system
@@ -167,7 +166,7 @@ impl World {
         }
     }
 
-    /// In the manner of the driver whose role is in user space.
+    /// Wakes executors as the driver of a role in user space does.
     fn wake(&mut self, number: u8, mut waking: Waking) {
         let own = Host::Scheduler(number).address();
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];

@@ -1,4 +1,4 @@
-//! What clients that do not answer cost a worker's executors.
+//! How much executor time is lost to clients that do not answer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -7,32 +7,32 @@ use inband_falcon::executor::Executor;
 use inband_falcon::task::Attempt;
 use inband_falcon::timing::{ExecutorTiming, Nanos, MS};
 
-/// Of an executor's time, such a client may take up one part in so many.
+/// A silent client may take up at most one part in this many of an executor's time.
 const PART: Nanos = 4;
 
-/// Since when a client has been silent, and for how long each executor has asked it in vain since.
+/// When a client was found silent, and how long each executor has waited for its answers since.
 struct Episode {
     since: Nanos,
     wasted_ns: Vec<Nanos>,
 }
 
-/// See the module. All times are true ones.
+/// All times are true time.
 #[derive(Default)]
 pub(in crate::falcon) struct Silence {
-    /// Whom each executor asks, and since when.
+    /// By executor: the client and attempt that it asks about, and since when.
     asking: Vec<Option<(SocketAddrV4, Attempt, Nanos)>>,
-    /// How often each executor has asked in vain.
+    /// By executor: how often it got no answer.
     in_vain: Vec<u64>,
     episodes: BTreeMap<SocketAddrV4, Episode>,
 }
 
 impl Silence {
-    /// The worker hears of this client.
+    /// The worker hears from this client.
     pub fn heard(&mut self, client: SocketAddrV4) {
         self.episodes.remove(&client);
     }
 
-    /// The worker has stood still: that is not the clients' fault.
+    /// The worker was paused, which is not the clients' fault.
     pub fn forget(&mut self) {
         *self = Silence {
             in_vain: std::mem::take(&mut self.in_vain),
@@ -40,7 +40,7 @@ impl Silence {
         };
     }
 
-    /// Something has happened to the worker. Returns what it has wasted if that is too much.
+    /// Call after each event of the worker. Returns a description if too much time was lost.
     pub fn watch(
         &mut self,
         now: Nanos,
@@ -79,7 +79,7 @@ impl Silence {
             wasted_ns: vec![0; executors],
         };
         let episode = self.episodes.entry(client).or_insert_with(new);
-        // Who submits again lives, and is only cut off from this worker.
+        // A client that submits again is alive and only cut off from this worker.
         if began_at < episode.since || episode.since == now || of.attempt > 1 {
             return None;
         }

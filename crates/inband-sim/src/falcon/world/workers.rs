@@ -1,4 +1,4 @@
-//! Workers of the world; what their executors run is played (`runs`).
+//! The world's workers. What their executors run is simulated in `runs`.
 
 use inband_falcon::message::{Outcome, Payload, ToClient, ToExecutor};
 use inband_falcon::packets::{HostMessage, Incoming};
@@ -15,11 +15,11 @@ use crate::falcon::limits::RESTART_NS;
 use crate::falcon::system::Event;
 use crate::falcon::{trace, World};
 
-/// What is known of an executor.
+/// An executor.
 #[derive(Default)]
 pub(in crate::falcon) struct Slot {
     pub run: Option<Run>,
-    /// What it was told to leave, as long as it has got nothing else.
+    /// The attempt that it was told to drop, until it gets something else.
     pub revoked: Option<Attempt>,
 }
 
@@ -29,17 +29,15 @@ pub(in crate::falcon) struct Process {
     pub silence: Silence,
 }
 
-/// A worker.
 #[derive(Default)]
 pub(in crate::falcon) struct WorkerHost {
     /// `None`: it is down.
     pub process: Option<Box<Process>>,
-    /// Its tasks take so many times as long.
+    /// Its tasks take this many times as long.
     pub slowness: u64,
 }
 
 impl World {
-    /// A worker's process starts.
     pub fn start_worker(&mut self, number: u8) {
         if self.is_worker_up(number) {
             return;
@@ -50,7 +48,7 @@ impl World {
             token: self.number(),
             name: String::new(),
             executors: self.system.layout.executors,
-            // Every resource is with somebody.
+            // Every resource exists on some worker.
             resources: 1 << (1 + number / self.system.layout.schedulers) | 2,
             results_len_bytes_max: self.system.layout.results_len_bytes_max,
             timing: self.system.layout.executor,
@@ -67,7 +65,7 @@ impl World {
         self.tick_worker(number);
     }
 
-    /// A worker's process ends without a word.
+    /// Ends a worker's process without notice.
     pub fn stop_worker(&mut self, number: u8) {
         let own = Host::Worker(number);
         let Some(process) = self.system.workers[usize::from(number)].process.take() else {
@@ -93,14 +91,14 @@ impl World {
         trace::host(&mut self.trace, self.now, own, "STOPPED");
     }
 
-    /// Its process ends, and somebody starts it again.
+    /// Ends its process and starts it again later.
     pub(super) fn restart_worker(&mut self, number: u8, why: &'static str) {
         self.stats.count(why, 1);
         self.stop_worker(number);
         self.after(RESTART_NS, Event::StartWorker(number));
     }
 
-    /// A worker takes no more tasks, and starts again once those that it has are done.
+    /// Drains a worker: it takes no more tasks, and restarts once those that it has are done.
     pub fn drain_worker(&mut self, number: u8) {
         let now = self.local(Host::Worker(number));
         if let Some(process) = self.worker(number) {
@@ -109,7 +107,6 @@ impl World {
         self.tick_worker(number);
     }
 
-    /// Is a worker's process up?
     pub fn is_worker_up(&self, number: u8) -> bool {
         self.system.workers[usize::from(number)].process.is_some()
     }
@@ -130,13 +127,12 @@ impl World {
             .sum()
     }
 
-    /// Tasks that the executors of a worker that is up have run.
+    /// Tasks that the executors of a running worker have run.
     pub fn tasks_run(&self, number: u8) -> u64 {
         let process = self.system.workers[usize::from(number)].process.as_deref();
         process.map_or(0, |process| process.worker.tasks_run())
     }
 
-    /// Is every worker registered?
     pub fn all_registered(&self) -> bool {
         let registered = self.workers_up().filter(|worker| worker.is_registered());
         registered.count() == self.system.workers.len()
@@ -183,7 +179,7 @@ impl World {
         self.rest_worker(number);
     }
 
-    /// What it is told to leave, for the rule.
+    /// Notes revoked attempts, for the invariant.
     fn note_revoked(&mut self, number: u8, incoming: &Incoming) {
         let Some(process) = self.worker(number) else {
             return;
@@ -205,14 +201,14 @@ impl World {
         }
     }
 
-    /// Something happens to a worker; do what it wants then.
+    /// Handles an event at a worker and executes the resulting actions.
     fn at_worker(&mut self, number: u8, event: impl FnOnce(&mut Worker, Nanos)) {
         for action in self.wanted(number, event) {
             self.act_worker(number, action);
         }
     }
 
-    /// Something happens to a worker: what does it want?
+    /// Handles an event at a worker and returns the resulting actions.
     fn wanted(&mut self, number: u8, event: impl FnOnce(&mut Worker, Nanos)) -> Vec<Action> {
         let now = self.local(Host::Worker(number));
         let (true_now, timing) = (self.now, self.system.layout.executor);
@@ -229,7 +225,7 @@ impl World {
         wanted
     }
 
-    /// A worker stands still, or its clock does not.
+    /// A worker is paused, or its clock jumps.
     pub(in crate::falcon) fn is_held_up(&mut self, number: u8) {
         if let Some(process) = self.worker(number) {
             process.silence.forget();
@@ -289,7 +285,7 @@ impl World {
         }
     }
 
-    /// What an executor ran has ended.
+    /// An executor's run has ended.
     pub(super) fn end_run(&mut self, number: u8, slot: usize, outcome: Outcome) {
         let Some(process) = self.worker(number) else {
             return;

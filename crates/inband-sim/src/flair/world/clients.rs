@@ -1,4 +1,4 @@
-//! Clients of the world: what they ask, and what comes of it.
+//! The world's clients: their requests and how these end.
 
 use inband_flair::client::{self, Client, Op, Outcome, Ticket};
 use inband_flair::timing::Nanos;
@@ -14,7 +14,7 @@ fn key(number: u8) -> Vec<u8> {
 }
 
 impl World {
-    /// Requests of each client that were answered.
+    /// Answered requests by client.
     pub fn answered(&self) -> Vec<u64> {
         self.system
             .clients
@@ -23,12 +23,12 @@ impl World {
             .collect()
     }
 
-    /// No request is under way.
+    /// Is no request in flight?
     pub fn is_idle(&self) -> bool {
         self.system.clients.iter().all(|c| c.under_way.is_empty())
     }
 
-    /// Clients stop beginning anything, or go on.
+    /// Lets clients begin new requests, or stops them.
     pub fn set_load(&mut self, is_loaded: bool) {
         let begins = is_loaded && !self.system.is_loaded;
         self.system.is_loaded = is_loaded;
@@ -93,7 +93,6 @@ impl World {
         self.request(number, key_number, act);
     }
 
-    /// A client begins a request.
     pub fn request(&mut self, number: u8, key_number: u8, act: Act) {
         let op = match act {
             Act::Get => Op::Get(key(key_number)),

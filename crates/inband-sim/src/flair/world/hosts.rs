@@ -1,4 +1,4 @@
-//! Hosts start, stop, stand still, and are well again.
+//! Starts, stops, pauses and restarts hosts.
 
 use inband_flair::dataplane::{FlairGeometry, FlairSwitch};
 use inband_flair::replica::{Config, Replica};
@@ -37,7 +37,7 @@ impl World {
             tuning: Tuning {
                 compact_entries: self.system.layout.log_entries,
                 keep_entries: self.system.layout.log_entries,
-                // Power may be cut between any two slices.
+                // Allows a power cut between any two slices.
                 slice_bytes: 64,
                 ..TUNING
             },
@@ -55,7 +55,7 @@ impl World {
         self.sleep(Host::Replica(number), now);
     }
 
-    /// A switch starts, and knows nothing.
+    /// Starts a switch without any state.
     pub(super) fn start_switch(&mut self, number: u8) {
         let geometry = FlairGeometry {
             sets: 1,
@@ -69,7 +69,7 @@ impl World {
         self.system.active[usize::from(number)] = 0;
     }
 
-    /// A switch forgets everything, and is down until it is started.
+    /// Stops a switch; its state is lost.
     pub fn stop_switch(&mut self, number: u8) {
         if let Some(switch) = self.system.switches[usize::from(number)].take() {
             self.count_reasons(&switch);
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// A switch is back, and knows nothing. If its machine has restarted, too, its clock shows something else.
+    /// Restarts a switch without its state. If its machine restarts too, its clock has another offset.
     pub fn reset_switch(&mut self, number: u8, with_machine: bool) {
         self.stop_switch(number);
         self.stats.count(counts::RESETS, 1);
@@ -90,14 +90,14 @@ impl World {
         self.start_switch(number);
     }
 
-    /// A switch that was stopped is back, and its machine has restarted.
+    /// Restarts a stopped switch together with its machine.
     pub fn restart_switch(&mut self, number: u8) {
         if self.switch(number).is_none() {
             self.reset_switch(number, true);
         }
     }
 
-    /// A replica is gone, with everything it knew but what is on its disk, if it has one.
+    /// Stops a replica. Only what is on its disk, if it has one, survives.
     pub fn stop_replica(&mut self, number: u8) {
         let host = &mut self.system.replicas[usize::from(number)];
         if let Some(replica) = host.replica.take() {
@@ -112,18 +112,17 @@ impl World {
         }
     }
 
-    /// A replica that was stopped is back, and knows nothing but what is on its disk.
+    /// Restarts a stopped replica with only what is on its disk.
     pub fn restart_replica(&mut self, number: u8) {
         if self.system.replicas[usize::from(number)].replica.is_none() {
             self.stats.count(counts::RESTARTS, 1);
-            // A log that has begun stays what it is.
             let founds = number == 0 && self.system.layout.sync;
             self.start_replica(number, founds);
         }
     }
 
-    /// Would the group go on without this replica, as every other one sees it? Logs in memory bear the loss of a
-    /// minority, those counted that are not back as voters yet.
+    /// Would the group keep working without this replica, as every other one sees it? Logs in memory survive the loss
+    /// of a minority; replicas that restarted and are not yet voters count as lost.
     pub fn may_stop_replica(&self, number: u8) -> bool {
         if self.system.layout.sync {
             return true;
@@ -152,15 +151,16 @@ impl World {
         is_known && voting.all(has_majority)
     }
 
-    /// The machine of a switch is suspended for so long: it does nothing, and its clock stands still. So it may serve a
-    /// session that is over, which is no breach of [`crate::flair::Invariant::OneSwitchServes`]; histories must be right all the same.
+    /// Suspends the machine of a switch: it does nothing, and its clock stands still. It may then serve a session that
+    /// is over. That is not a breach of [`crate::flair::Invariant::OneSwitchServes`], but histories must still be
+    /// linearizable.
     pub fn suspend_switch(&mut self, number: u8, ns: Nanos) {
         self.pause(Host::Switch(number), self.now + ns);
         self.clock(Host::Switch(number)).stood_still(ns);
         self.system.suspended.insert(number);
     }
 
-    /// A host's clock runs at another rate from now on; 1 000 000 is true time's.
+    /// Changes the rate of a host's clock; 1 000 000 is exact.
     pub fn set_clock_rate(&mut self, host: Host, rate_ppm: u64) {
         let now = self.now;
         let clock = self.clock(host);

@@ -1,4 +1,4 @@
-//! Packets and messages on their way.
+//! Sending of packets and messages.
 
 use inband_flair::dataplane::wire;
 use inband_flair::replica::Message;
@@ -20,7 +20,7 @@ impl World {
         self.send(from, to, packet);
     }
 
-    /// For a mutation: what this packet is answered with before it is even sent.
+    /// For a mutation: the forged answer to this packet.
     pub(in crate::flair) fn forged_answer(&self, to: Host, packet: &Packet) -> Option<Packet> {
         let (Host::Switch(number), Some(mutation)) = (to, self.system.mutation) else {
             return None;

@@ -1,4 +1,4 @@
-//! Switches of the world: packets go through the real role, and at most one of them may serve.
+//! The world's switches: packets go through the real role, and at most one switch may serve.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -13,7 +13,7 @@ use crate::flair::mutation::session_of;
 use crate::flair::trace::Happened;
 use crate::flair::{counts, World};
 
-/// Port of everybody.
+/// Every host's port.
 const PORT: u16 = 7400;
 
 fn address(host: Host) -> SocketAddrV4 {
@@ -26,17 +26,15 @@ fn address(host: Host) -> SocketAddrV4 {
 }
 
 impl World {
-    /// A running switch.
     pub fn switch(&self, number: u8) -> Option<&FlairSwitch> {
         self.system.switches[usize::from(number)].as_ref()
     }
 
-    /// The session that a switch has.
     pub fn session(&self, number: u8) -> SessionView {
         self.switch(number).map(session_of).unwrap_or_default()
     }
 
-    /// Switches that are active now.
+    /// Switches that serve a session now.
     pub fn active(&self) -> Vec<u8> {
         let is_active = |number: &u8| {
             let now = self.local(Host::Switch(*number));
@@ -79,7 +77,7 @@ impl World {
         self.send_bytes(own, to, buffer[..len].to_vec());
     }
 
-    /// A heartbeat was taken: at most one switch may serve.
+    /// After a heartbeat was accepted: at most one switch may serve.
     fn look_at_switches(&mut self, number: u8) {
         let active = self.active();
         let is_in_time = |switch: &&u8| !self.system.suspended.contains(switch);
