@@ -1,4 +1,4 @@
-//! Roles that only answer: how to start one, and its clients.
+//! Roles that only answer requests: how to start them, and their clients.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::wire::{Message, PARTITIONS};
 use crate::xdp::alone::{HostSpec, Program};
 use crate::xdp::XdpError;
 
-/// What [`Role`] asks of a system. Implement it by [`answering!`](crate::answering!).
+/// What [`Role`] requires of a system. Implement it with [`answering!`](crate::answering!).
 ///
 /// # Safety
-/// The native build takes its registers for an array of `Register`, and its settings for `Settings`.
+/// The native build must treat its registers as an array of `Register` and its settings as `Settings`.
 pub unsafe trait Answering:
     Native<
     Switch = ib_answering,
@@ -23,27 +23,27 @@ pub unsafe trait Answering:
     Registers: From<Shared<Self::Register>> + Deref<Target = Shared<Self::Register>>,
 >
 {
-    /// Of a partition.
+    /// The register of one partition.
     type Register;
-    /// What the loader tells the program, besides the common settings. Plain words.
+    /// The settings that the loader passes to the program, besides the common ones. Plain words only.
     type Settings: Copy;
-    /// Its program and the map with its registers.
+    /// The program and the map that holds its registers.
     const PROGRAM: &'static str;
     const OBJECT: &'static [u8];
     const MAP: &'static str;
 }
 
-/// A role that only answers, with its sizes. It runs in this process or in the kernel.
+/// A role that only answers requests, with its sizes. It runs in this process or in the kernel.
 pub trait Role: Answering + Sized {
-    /// How many partitions, or what else it has several of, its packets may name.
+    /// The number of partitions (or the system's equivalent). Packets for a higher one are dropped.
     fn partitions(&self) -> usize;
 
     fn settings(&self) -> Self::Settings;
 
-    /// The role in this process, on node `node`. Its registers are zero.
+    /// Creates the role in this process, as node `node`. Its registers are zero.
     ///
     /// # Panics
-    /// If the partitions are not [`PARTITIONS`].
+    /// If the number of partitions is not in [`PARTITIONS`].
     fn soft(&self, node: u8) -> Soft<Self> {
         let partitions = self.partitions();
         assert!(PARTITIONS.contains(&partitions), "{partitions} partitions");
@@ -63,7 +63,7 @@ pub trait Role: Answering + Sized {
         unsafe { Soft::new(Shared::zeroed(partitions).into(), switch) }
     }
 
-    /// The role as an XDP program. Its registers are zero.
+    /// Loads the role as an XDP program. Its registers are zero.
     fn program(&self, host: &HostSpec) -> Result<Program<Self, Self::Registers>, XdpError> {
         let settings = host.settings(self.partitions(), &self.settings())?;
         let sizes = [(Self::MAP, self.partitions())];
@@ -78,8 +78,9 @@ pub trait Role: Answering + Sized {
     }
 }
 
-/// `answering!(Name, PROGRAM, OBJECT, MAP, Registers of REGISTER, SETTINGS, CHECK, REASON_NAME, HANDLE)`: the system is
-/// [`Answering`]; the last three are what IB_ANSWERING declares in its `native.h`. Defines the type `Registers`.
+/// `answering!(Name, PROGRAM, OBJECT, MAP, Registers of REGISTER, SETTINGS, CHECK, REASON_NAME, HANDLE)` implements
+/// [`Answering`] for the system. The last three are what IB_ANSWERING declares in its `native.h`. Also defines the type
+/// `Registers`.
 #[macro_export]
 macro_rules! answering {
     ($name:ty, $program:literal, $object:path, $map:literal, $registers:ident of $register:ty, $settings:ty,
@@ -106,19 +107,19 @@ macro_rules! answering {
     };
 }
 
-/// A role whose clients send a request again until it is answered.
+/// A role whose clients retransmit a request until it is answered.
 pub trait Asked: Role {
     type Header: Message;
 
-    /// The field that a client numbers its requests by. The role leaves it as it is.
+    /// The field in which a client numbers its requests. The role must not change it.
     fn request_mut(header: &mut Self::Header) -> &mut u64;
 
-    /// Is this an answer?
+    /// Whether this is an answer.
     fn is_answer(header: &Self::Header) -> bool;
 }
 
-/// `asked!(Name, Header, ANSWER, request)`: the system is [`Asked`]; answers are of type ANSWER, and clients number their
-/// requests by the field `request`.
+/// `asked!(Name, Header, ANSWER, request)` implements [`Asked`] for the system: answers have type ANSWER, and the field
+/// `request` numbers requests.
 #[macro_export]
 macro_rules! asked {
     ($name:ty, $header:ty, $answer:path, $request:ident) => {
@@ -136,10 +137,10 @@ macro_rules! asked {
     };
 }
 
-/// How long an answer may take before the client asks again.
+/// Timeout after which a client retransmits.
 pub const RETRY: Duration = Duration::from_millis(20);
 
-/// A client, sans-I/O: it has one request at a time.
+/// A client, sans-I/O. It has at most one request in flight.
 pub struct Client<R: Asked> {
     gate: Gate,
     request: u64,
@@ -148,8 +149,8 @@ pub struct Client<R: Asked> {
 }
 
 impl<R: Asked> Client<R> {
-    /// `first_request` is drawn at the client's start, so that it does not take answers to an earlier client at its
-    /// address for its own.
+    /// `first_request` must be chosen at random, so that the client ignores answers to an earlier client at the same
+    /// address.
     pub fn new(gate: Gate, first_request: u64) -> Client<R> {
         Client {
             gate,
@@ -159,7 +160,7 @@ impl<R: Asked> Client<R> {
         }
     }
 
-    /// The next request. An answer to the one before is no longer accepted.
+    /// Begins the next request. Answers to the previous one are ignored from now on.
     pub fn ask(&mut self, mut header: R::Header) {
         self.request = self.request.wrapping_add(1);
         *R::request_mut(&mut header) = self.request;
@@ -168,12 +169,13 @@ impl<R: Asked> Client<R> {
         self.gate.sign(packet);
     }
 
-    /// The packet to send, again after each [`RETRY`] without an answer. Empty before the first [`Client::ask`].
+    /// The packet to send now, and again after each [`RETRY`] without an answer. Empty before the first
+    /// [`Client::ask`].
     pub fn packet(&self) -> &[u8] {
         &self.packet
     }
 
-    /// A packet has arrived. Returns it if it answers the present request.
+    /// Handles a received packet. Returns its header if it answers the current request.
     pub fn on_packet(&mut self, packet: &[u8]) -> Option<R::Header> {
         if !self.gate.admits(packet) {
             return None;

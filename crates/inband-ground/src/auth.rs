@@ -1,8 +1,8 @@
-//! Packet authentication: the keys of a cluster, the tags of packets, the digests of values. What is
-//! protected, and what is not, is in docs/security.md.
+//! Packet authentication: the keys of a cluster, the tags of packets, and the digests of values. docs/security.md says
+//! what is protected and what is not.
 //!
-//! Whoever sends packets signs them last, and whoever receives some checks them first: XDP programs
-//! in the kernel, a [`Gate`] in user space. What lies between knows of no keys.
+//! A sender signs a packet as the last step, and a receiver checks the tag as the first: in the kernel the XDP
+//! programs, in user space a [`Gate`]. No other code handles keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use crate::c;
 use crate::wire;
 use crate::System;
 
-/// Keys that a host accepts at once, at most.
+/// Maximum number of keys that a host accepts at a time.
 pub const KEYS_MAX: usize = c::IB_KEYS_MAX as usize;
 
-/// 128 bits that only a cluster's own hosts know.
+/// A 128-bit key shared by the hosts of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -25,28 +25,28 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// As two little-endian numbers, as SipHash takes it.
+    /// As two little-endian numbers, the form that SipHash takes.
     fn words(&self) -> [u64; 2] {
         let both = u128::from_le_bytes(self.0);
         [both as u64, (both >> 64) as u64]
     }
 }
 
-/// Why keys were not accepted.
+/// Why a set of keys was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
-    /// Ids are in packets, 16 bits, and 0 means "none".
+    /// Key ids are 16 bits in packets; 0 means "none".
     #[error("key id 0 means \"no key\"; ids are 1 to 65535")]
     Zero,
-    /// The place of a key follows from its id.
+    /// The id determines a key's slot, and two keys have the same.
     #[error("keys {0} and {1} cannot be used together: ids must differ modulo {KEYS_MAX}; number keys one after the other, and drop old ones")]
     Clash(u16, u16),
-    /// Nothing to send with.
+    /// The active key is missing.
     #[error("the active key {0} is not among the keys")]
     NoActive(u16),
 }
 
-/// The keys that a host accepts, and the one it sends with.
+/// The keys that a host accepts, and the one that it signs with.
 #[derive(Clone, Copy)]
 pub struct Keys {
     raw: c::ib_keys,
@@ -64,7 +64,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Accept packets with these keys, send with the one of id `active`.
+    /// Accepts packets with any of `keys`, and signs with the key of id `active`.
     pub fn new(active: u16, keys: &[(u16, Secret)]) -> Result<Keys, KeysError> {
         let none = c::ib_key {
             id: 0,
@@ -96,12 +96,12 @@ impl Keys {
         Ok(Keys { raw })
     }
 
-    /// Id of the key that packets are sent with.
+    /// Id of the key that signs packets.
     pub fn active(&self) -> u16 {
         self.raw.active as u16
     }
 
-    /// Ids of the keys that are accepted, ascending.
+    /// Ids of the accepted keys, ascending.
     pub fn ids(&self) -> Vec<u16> {
         let ids = self.raw.key.iter().map(|key| key.id as u16);
         let mut ids: Vec<u16> = ids.filter(|id| *id != 0).collect();
@@ -109,37 +109,37 @@ impl Keys {
         ids
     }
 
-    /// The map value of the XDP programs.
+    /// The value for the map of the XDP programs.
     pub fn raw(&self) -> &c::ib_keys {
         &self.raw
     }
 
-    /// Set key id and tag of a packet (UDP payload).
+    /// Sets the key id and the tag of a packet (UDP payload).
     ///
     /// # Panics
-    /// If it is shorter than a header.
+    /// If the packet is shorter than a header.
     pub fn sign(&self, packet: &mut [u8]) {
         sign(Some(self), packet);
     }
 }
 
-/// For C: NULL says that there are none.
+/// For C: a null pointer means no keys.
 pub fn raw(keys: Option<&Keys>) -> *const c::ib_keys {
     keys.map_or(std::ptr::null(), |keys| &raw const keys.raw)
 }
 
-/// Set key id and tag of a packet (UDP payload). Without keys the tag is a checksum of the header.
+/// Sets the key id and the tag of a packet (UDP payload). Without keys the tag is a checksum of the header.
 ///
 /// # Panics
-/// If it is shorter than a header.
+/// If the packet is shorter than a header.
 pub fn sign(keys: Option<&Keys>, packet: &mut [u8]) {
     assert!(packet.len() >= wire::HEADER_LEN_BYTES, "a packet");
     // SAFETY: there is a whole header at the pointer, and the function touches nothing else.
     unsafe { c::ib_keys_sign(raw(keys), packet.as_mut_ptr()) };
 }
 
-/// What stands between a host's socket and its roles and state machines. Without keys it keeps out
-/// what was damaged on the way, not what was forged.
+/// Checks and signs packets between a host's socket and its roles and state machines. Without keys it detects only
+/// accidental damage, not forgery.
 #[derive(Debug, Clone)]
 pub struct Gate {
     keys: Option<Keys>,
@@ -150,7 +150,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Of a host of system `S` that has so many partitions, or what else it has several of.
+    /// The gate of a host of system `S` with this number of partitions (or the system's equivalent).
     pub fn of<S: System>(keys: Option<Keys>, partitions: usize) -> Gate {
         Gate {
             keys,
@@ -161,25 +161,26 @@ impl Gate {
         }
     }
 
-    /// The keys, if packets are authenticated.
+    /// The keys, or `None` if packets are not authenticated.
     pub fn keys(&self) -> Option<&Keys> {
         self.keys.as_ref()
     }
 
-    /// How many partitions it was made with.
+    /// The number of partitions.
     pub fn partitions(&self) -> usize {
         self.partitions
     }
 
-    /// Other keys from now on. A gate without keys stays without: that is the cluster's to say.
+    /// Replaces the keys. Has no effect on a gate without keys: whether packets are authenticated is a property of the
+    /// cluster.
     pub fn set_keys(&mut self, keys: Keys) {
         if self.keys.is_some() {
             self.keys = Some(keys);
         }
     }
 
-    /// May a packet that was received be handled? Only if it is whole and its tag is right; any other is counted under the
-    /// reason's name. The tag is checked last, so a packet with any other reason was not authenticated.
+    /// Whether to handle a received packet: it must be well-formed and have a valid tag. Otherwise counts the reason.
+    /// The tag is checked last, so a packet dropped for any other reason was not authenticated.
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         let reason = (self.check)(self.keys.as_ref(), packet, self.partitions);
         if reason == c::IB_R_none {
@@ -190,35 +191,34 @@ impl Gate {
         false
     }
 
-    /// Make a packet ready to leave.
+    /// Signs a packet; must be the last step before it is sent.
     pub fn sign(&self, packet: &mut [u8]) {
         sign(self.keys.as_ref(), packet);
     }
 
-    /// Packets dropped, by the name of the reason; those that are not zero.
+    /// Dropped packets by reason, without those that are zero.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.dropped.clone()
     }
 }
 
-/// How values are digested. Made once by the proposer, carried and stored with the value, checked by
-/// whoever consumes it. With a key it holds against forgers as well as against damage; the key lives
-/// as long as the cluster's data, since votes and logs keep digests.
+/// How values are digested. The proposer computes the digest, it is carried and stored with the value, and every
+/// consumer of the value checks it. With a key it also protects against forgery. The key must live as long as the
+/// cluster's data, because votes and logs store digests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digest {
     key: Option<Secret>,
 }
 
 impl Digest {
-    /// Against damage on the way only, and cheap.
+    /// Cheap; detects accidental damage only.
     pub const PLAIN: Digest = Digest { key: None };
 
-    /// Also against whoever does not have the key.
+    /// Also protects against anyone who does not have the key.
     pub fn keyed(key: Secret) -> Digest {
         Digest { key: Some(key) }
     }
 
-    /// The digest of a value.
     pub fn of(&self, value: &[u8]) -> u64 {
         match &self.key {
             None => wire::digest(value),
@@ -227,7 +227,6 @@ impl Digest {
     }
 }
 
-/// SipHash-2-4.
 fn siphash(key: &Secret, bytes: &[u8]) -> u64 {
     let [k0, k1] = key.words();
     // SAFETY: the function reads `bytes.len()` bytes at the pointer.
@@ -240,7 +239,7 @@ mod tests {
 
     const KEY: Secret = Secret([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
 
-    /// From the paper's reference implementation: the key above, inputs 0, 1, 2, ... of each length.
+    /// Test vectors of the paper's reference implementation: the key above, inputs 0, 1, 2, ... of each length.
     #[test]
     fn siphash_is_the_one_of_the_paper() {
         let input: Vec<u8> = (0..64).collect();
@@ -287,7 +286,7 @@ mod tests {
                 "zeroes {len}"
             );
         }
-        // Of a second implementation, in Python.
+        // From an independent implementation in Python.
         let theirs = [
             (0, 0),
             (1, 0x3509_f0c2),

@@ -1,4 +1,4 @@
-//! Measuring programs by test runs: what systems' measurements have in common.
+//! Measures programs with test runs; shared by the systems' measurements.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,18 +14,18 @@ use crate::xdp::programs::{test_run, Loaded};
 use crate::xdp::rig::run;
 use crate::xdp::{wire_address, wire_port, XdpError};
 
-/// Runs in one system call; few enough that a burst of decided values fits the ring buffer, and that a
-/// leader's window is not full before the end.
+/// Runs per system call. Few enough that a burst of decided values fits in the ring buffer and a leader's window does
+/// not fill up.
 pub const REPEAT: u32 = 1_000;
-/// System calls a figure; their median counts.
+/// System calls per figure; the figure is their median.
 pub const BATCHES: usize = 21;
 /// Batches before measuring, to warm caches and fill rings.
 pub const WARM_UP_BATCHES: usize = 4;
-/// Room for a frame in `struct ib_bench` and `struct ib_step`.
+/// Space for a frame in `struct ib_bench` and `struct ib_step`.
 const FRAME_LEN_BYTES: usize = 1520;
-/// Steps of a round that `struct ib_steps` has room for.
+/// Maximum steps in `struct ib_steps`.
 pub const STEPS_MAX: usize = 8;
-/// What a program returns that has sent a packet back out.
+/// The XDP return code for sending a packet back out.
 const XDP_TX: u32 = 3;
 
 pub const fn address(last: u8) -> SocketAddrV4 {
@@ -37,10 +37,10 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// One measurement, to be taken many times.
+/// A measurement that can be repeated.
 pub type Measurement<'a> = &'a mut dyn FnMut() -> Result<f64, XdpError>;
 
-/// Medians of several measurements, taken in turns so that all see the same noise.
+/// Medians of several measurements, interleaved so that all see the same noise.
 pub fn in_turns<const N: usize>(mut all: [Measurement<'_>; N]) -> Result<[f64; N], XdpError> {
     let mut samples = [const { Vec::new() }; N];
     for batch in 0..WARM_UP_BATCHES + BATCHES {
@@ -54,7 +54,7 @@ pub fn in_turns<const N: usize>(mut all: [Measurement<'_>; N]) -> Result<[f64; N
     Ok(samples.map(median))
 }
 
-/// Nanoseconds a run.
+/// Nanoseconds per run.
 pub fn time(program: &Loaded, frame: &[u8]) -> Result<f64, XdpError> {
     let run = test_run(&program.program, frame, REPEAT);
     let run = run.map_err(|source| XdpError::System {
@@ -64,13 +64,13 @@ pub fn time(program: &Loaded, frame: &[u8]) -> Result<f64, XdpError> {
     Ok(run.time.as_nanos() as f64)
 }
 
-/// Any key.
+/// Arbitrary keys.
 pub fn keys() -> Result<Keys, XdpError> {
     let keys = Keys::new(1, &[(1, Secret([7; 16]))]);
     keys.map_err(|error| XdpError::Spec(error.to_string()))
 }
 
-/// Give a loaded driver (`ground/xdp/bench.h`) its frame (`struct ib_bench`).
+/// Gives a loaded driver (`ground/xdp/bench.h`) its frame (`struct ib_bench`).
 pub fn driver_of(
     driver: Loaded,
     frame: &[u8],
@@ -93,11 +93,11 @@ pub fn driver_of(
     Ok(driver)
 }
 
-/// The loaded baseline, set to forward to a neighbour behind the interface that test runs come from.
+/// Sets up the loaded baseline to forward to a neighbour behind the interface of test runs.
 pub fn forwarding(forward: Loaded) -> Result<Loaded, XdpError> {
     let member = c::ib_member {
         known: 1,
-        ifindex: 1, // where test runs come from
+        ifindex: 1, // the interface of test runs
         to_address: wire_address(address(3)),
         from_address: wire_address(address(2)),
         to_port: wire_port(address(3)),
@@ -110,22 +110,22 @@ pub fn forwarding(forward: Loaded) -> Result<Loaded, XdpError> {
     Ok(forward)
 }
 
-/// A packet of a round: its frame, and the system's own number of it (`ground/xdp/steps.h`).
+/// A packet of a round: its frame, and the system's number for it (`ground/xdp/steps.h`).
 pub type Step = (Vec<u8>, u32);
 
-/// The packets of a round, sent again and again by a driver that includes `ground/xdp/steps.h`.
+/// The packets of a round, replayed by a driver that includes `ground/xdp/steps.h`.
 #[derive(Debug)]
 pub struct Steps<'a> {
     /// Name and object of the driver.
     pub driver: (&'static str, &'a [u8]),
-    /// The packets; [`STEPS_MAX`] at most.
+    /// The packets, at most [`STEPS_MAX`].
     pub steps: &'a [Step],
-    /// The system's own numbers.
+    /// Numbers for the system's use.
     pub own: [u64; 4],
 }
 
 impl Steps<'_> {
-    /// `struct ib_steps`.
+    /// As `struct ib_steps`.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for word in [0, self.steps.len() as u64].into_iter().chain(self.own) {
@@ -142,9 +142,9 @@ impl Steps<'_> {
         bytes
     }
 
-    /// What all packets of a round take together, in ns, without what the driver itself takes: in the program
-    /// `measured`, and forwarded unread to one neighbour. `load_beside` loads a program that shares the measured one's
-    /// settings and keys.
+    /// The total time for the packets of one round in ns, without the driver's overhead: in the program `measured`, and
+    /// when forwarded unparsed to one neighbour. `load_beside` loads a program that shares the settings and keys of the
+    /// measured one.
     ///
     /// # Panics
     /// If there are more steps than [`STEPS_MAX`].
@@ -183,7 +183,7 @@ impl Steps<'_> {
     }
 }
 
-/// Did packets take the way that was to be measured: was each of these counted, and nothing else?
+/// Checks that the packets took the intended path: each of these counters was incremented, and no other.
 pub fn check_counted(
     counters: &BTreeMap<&'static str, u64>,
     counted: &[&str],

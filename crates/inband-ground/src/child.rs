@@ -1,19 +1,19 @@
-//! Processes that do not outlive whoever started them.
+//! Child processes that die with their parent.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Have the system kill what this starts once the thread that starts it ends, however that happens. Not what it
-/// starts in turn. It is forked, so not for processes of others, whose libraries may have something to do at a fork
-/// (`inband` as a package of Python): there, what is started calls [`end_with_parent`].
+/// Makes the kernel kill the child when the thread that spawns it ends, for whatever reason. This does not cover the
+/// child's own children. It makes `Command` fork, so it must not be used in processes that host other libraries, which
+/// may have fork handlers (`inband` as a Python package); there, the child calls [`end_with_parent`] instead.
 pub fn end_with_thread(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let in_child = move || {
         end_with_parent()?;
         // SAFETY: getppid takes nothing and cannot fail.
         let is_orphan = unsafe { libc::getppid() }.unsigned_abs() != parent;
-        // It ended before the signal was noted.
+        // The parent died before prctl.
         if is_orphan {
             return Err(io::Error::from_raw_os_error(libc::ECHILD));
         }
@@ -23,7 +23,8 @@ pub fn end_with_thread(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(in_child) }
 }
 
-/// Have the system kill this process once the thread that has started it ends; one that has ended already is not noticed.
+/// Makes the kernel kill this process when the thread that started it ends. Has no effect if that thread has already
+/// ended.
 pub fn end_with_parent() -> io::Result<()> {
     // SAFETY: prctl with PR_SET_PDEATHSIG only notes a signal's number.
     match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {

@@ -1,15 +1,15 @@
-//! Listening sockets inherited from whoever started this process.
+//! Listening sockets inherited from the parent process.
 
 use std::net::TcpListener;
 use std::os::fd::FromRawFd;
 use std::sync::Once;
 
-/// The first descriptor that systemd passes (`man sd_listen_fds`).
+/// The first descriptor passed by systemd (`man sd_listen_fds`).
 const SYSTEMD_FIRST_FD: i32 = 3;
 
-/// Take over the inherited listening sockets: those that `variable` of the environment names, as
-/// comma-separated `NUMBER:USE`, and those that systemd passes (`LISTEN_FDS`), whose use is their
-/// name there. Returns each with its use. A second call returns nothing: each socket has one owner.
+/// Takes over the inherited listening sockets: those named by the environment variable `variable`, as comma-separated
+/// `NUMBER:USE`, and those passed by systemd (`LISTEN_FDS`), whose use is their name there. Returns each with its use.
+/// A second call returns nothing, because each socket has one owner.
 pub fn listeners(variable: &str) -> Vec<(String, TcpListener)> {
     static TAKEN: Once = Once::new();
     let mut taken = Vec::new();
@@ -45,13 +45,13 @@ fn named(list: &str) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// What systemd's variables say to the process of this id.
+/// The sockets that systemd's variables name, if they are for the process `own_pid`.
 fn named_by_systemd(own_pid: u32, pid: &str, count: &str, names: &str) -> Vec<(i32, String)> {
     let (Ok(pid), Ok(count)) = (pid.parse::<u32>(), count.parse::<i32>()) else {
         return Vec::new();
     };
     if pid != own_pid {
-        return Vec::new(); // they are a parent's
+        return Vec::new(); // inherited from a parent, for which they are meant
     }
     let names: Vec<&str> = names.split(':').collect();
     (0..count)

@@ -1,19 +1,20 @@
-//! What the systems in the data plane share, and no system: the frame of their packets, keys and tags, registers shared
-//! with packet programs, loading and attaching XDP programs, sockets. A system implements [`System`] and has its own
+//! The parts that all systems in the data plane share: the frame of their packets, keys and tags, registers shared with
+//! packet programs, loading and attaching XDP programs, and sockets. A system implements [`System`] and has its own
 //! folder in `dataplane/`, which its build script builds with `inband-ground-build`.
 //!
 //! # Where to begin
 //!
-//! - A role that only answers: [`answering!`], [`answering::Role`] and [`answering::Client`]. docs/adding-a-system.md goes
-//!   through all of it.
+//! - A role that only answers requests: [`answering!`], [`answering::Role`] and [`answering::Client`].
+//!   docs/adding-a-system.md is a walk-through.
 //! - Any other role: [`system!`], [`registers!`] and [`native!`], with [`soft::Soft`] in this process and
 //!   [`xdp::alone::Program`] in the kernel.
-//! - Packets: [`header!`] makes a header in host order, [`wire::Message`] reads and writes it.
+//! - Packets: [`header!`] defines a header in host order, and [`wire::Message`] reads and writes it.
 //!
-//! # What enters and leaves a host
+//! # Authentication
 //!
-//! What leaves is signed last, what arrives is checked first. The kernel does so in the XDP program, a process with an
-//! [`auth::Gate`]. Without keys the tag is a checksum, against damage only.
+//! Packets are signed as the last step before they leave, and checked as the first when they arrive: in the kernel by
+//! the XDP program, in a process by an [`auth::Gate`]. Without keys the tag is a checksum, which detects only
+//! accidental damage.
 //!
 //! ```
 //! use inband_ground::auth::{Keys, KeysError, Secret};
@@ -33,8 +34,8 @@
 //!
 //! # Registers
 //!
-//! [`registers::Shared`] is memory that packet programs change meanwhile. Every access is one atomic 64-bit word;
-//! values of several words are of one moment only under the slot's lock (`dataplane/ground/seqlock.h`).
+//! [`registers::Shared`] is memory that packet programs modify concurrently. Every access is one atomic 64-bit word;
+//! reading several words consistently requires the slot's lock (`dataplane/ground/seqlock.h`).
 //!
 //! ```
 //! use inband_ground::registers::Shared;
@@ -44,7 +45,7 @@
 //! assert_eq!([words.get(0), words.get(1)], [0, 7]);
 //! ```
 
-/// The C headers of `dataplane/ground`, as bindgen sees them.
+/// Bindings for the C headers of `dataplane/ground`.
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -55,7 +56,7 @@ pub mod c {
     include!(concat!(env!("OUT_DIR"), "/ground.rs"));
 }
 
-/// The programs of `dataplane/ground`, compiled.
+/// The compiled programs of `dataplane/ground`.
 pub mod objects {
     include!(concat!(env!("OUT_DIR"), "/ground_objects.rs"));
 }

@@ -1,5 +1,5 @@
-//! A link to one other host, with packets right behind the Ethernet header (`dataplane/ground/xdp/raw.h`): everything that
-//! no role in the kernel takes arrives here.
+//! A point-to-point link to another host, with packets directly after the Ethernet header
+//! (`dataplane/ground/xdp/raw.h`). It receives every packet that no role in the kernel takes.
 
 use std::ffi::CString;
 use std::io;
@@ -18,11 +18,11 @@ pub struct RawLink {
     interface: String,
     name: libc::ifreq,
     index: u32,
-    /// Of what we send.
+    /// The Ethernet header of frames that we send.
     header: [u8; ETHERNET_LEN_BYTES],
 }
 
-/// The header of the frames of a host with this node id: to whoever is at the other end.
+/// The Ethernet header of frames from the host with this node id to the host at the other end.
 fn header(node: u8) -> [u8; ETHERNET_LEN_BYTES] {
     let [high, low] = ETHERTYPE.to_be_bytes();
     let mut header = [0xff; ETHERNET_LEN_BYTES];
@@ -38,7 +38,7 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 impl RawLink {
-    /// The end at this interface of the calling thread's network namespace, of the host with this node id.
+    /// Opens the link at this interface of the calling thread's network namespace, for the host with this node id.
     pub fn open(interface: &str, node: u8) -> io::Result<RawLink> {
         let protocol = ETHERTYPE.to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -88,12 +88,12 @@ impl RawLink {
         &self.interface
     }
 
-    /// The interface's number.
+    /// The interface index.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Is it up, and somebody at the other end?
+    /// Whether the interface is up and has a carrier.
     pub fn is_up(&self) -> bool {
         let mut request = self.name;
         // SAFETY: the kernel reads the name and writes the flags of the struct, which lives through the call.
@@ -104,7 +104,7 @@ impl RawLink {
         asked == 0 && flags & wanted == wanted
     }
 
-    /// Send a packet. A full queue or a link that is down loses it, as a network may.
+    /// Sends a packet. Returns false if it was lost because the queue is full or the link is down.
     pub fn send(&self, packet: &[u8]) -> bool {
         let parts = [&self.header[..], packet].map(|part| libc::iovec {
             iov_base: part.as_ptr().cast_mut().cast(),
@@ -115,7 +115,7 @@ impl RawLink {
         sent >= 0
     }
 
-    /// The next packet, if one is there. Longer ones arrive cut off and fail to parse.
+    /// Receives the next packet, if there is one. A packet that is too long is truncated and fails to parse.
     pub fn receive(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
@@ -140,7 +140,7 @@ impl RawLink {
                     let error = io::Error::last_os_error();
                     match error.raw_os_error() {
                         Some(libc::EAGAIN | libc::ENODEV) => return Ok(None),
-                        // It went down since we looked.
+                        // The interface went down since the last check.
                         Some(libc::ENETDOWN | libc::EINTR) => {}
                         _ => return Err(error),
                     }
@@ -149,7 +149,7 @@ impl RawLink {
         }
     }
 
-    /// For polling.
+    /// For `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }

@@ -1,10 +1,10 @@
-//! Registers as user space reads and writes them, while packet programs use them on other CPUs. Every access is a whole
-//! 64-bit atomic word.
+//! Access to registers from user space, while packet programs use them on other CPUs. Every access is one atomic 64-bit
+//! word.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
-/// Memory of `count` values of `T`, shared with packet programs. `T` is one of the register structs:
-/// plain words, any bit pattern valid.
+/// Memory for `count` values of `T`, shared with packet programs. `T` is one of the register structs: plain words, for
+/// which every bit pattern is valid.
 pub struct Shared<T> {
     base: *mut T,
     count: usize,
@@ -48,22 +48,23 @@ impl<T> Shared<T> {
         }
     }
 
-    /// The first value, for the native roles.
+    /// A pointer to the first value, for the native roles.
     pub fn as_ptr(&self) -> *mut T {
         self.base
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of memory.
+    /// Size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.count * size_of::<T>()
     }
 
-    /// The words of value `index`, each read whole; of one moment only if nobody writes meanwhile.
+    /// The words of value `index`, each read atomically. They are consistent with each other only if there is no
+    /// concurrent writer.
     pub fn words(&self, index: usize) -> Vec<u64> {
         let words = (0..size_of::<T>()).step_by(8);
         words
@@ -71,7 +72,7 @@ impl<T> Shared<T> {
             .collect()
     }
 
-    /// Zero every word: of memory that nothing else uses meanwhile.
+    /// Zeroes every word. Only for memory that nothing else is using.
     pub fn clear(&self) {
         for index in 0..self.count {
             for at in (0..size_of::<T>()).step_by(8) {
@@ -98,7 +99,7 @@ macro_rules! field {
 }
 pub use crate::field;
 
-/// Register structs of a system: a type over [`Shared`], to which the system adds what may be done with them.
+/// Defines types over [`Shared`] for a system's register structs; the system adds methods.
 #[macro_export]
 macro_rules! registers {
     ($(#[$doc:meta])* $name:ident of $struct:ty) => {
@@ -122,13 +123,13 @@ macro_rules! registers {
 pub use crate::registers;
 
 impl Shared<u64> {
-    /// Set word `index`; whatever this thread reads afterwards is read after.
+    /// Sets word `index`, sequentially consistent: this thread's later reads happen after it.
     pub fn set(&self, index: usize, value: u64) {
         self.word(index, 0).store(value, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Read word `index`.
+    /// Reads word `index`.
     pub fn get(&self, index: usize) -> u64 {
         self.word(index, 0).load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! The UDP socket of a host: everything that no role in the kernel takes arrives here.
+//! The UDP socket of a host. It receives every packet that no role in the kernel takes.
 //!
-//! Packets are received and sent many at a time. A driver handles all that [`HostSocket::receive`] gives,
-//! queues what is to be sent for it, and flushes once before it sleeps.
+//! Packets are received and sent in batches. A driver handles everything that [`HostSocket::receive`] returns, queues
+//! the resulting packets, and flushes once before it sleeps.
 
 mod inbox;
 mod send_queue;
@@ -16,15 +16,14 @@ use crate::wire::PACKET_LEN_MAX_BYTES;
 use inbox::Inbox;
 use send_queue::{How, SendQueue};
 
-/// Receive and send buffer asked of the kernel, in bytes: a full window of the default ring.
+/// Requested receive and send buffer size: a full window of the default ring.
 const SOCKET_BUFFER_BYTES: libc::c_int = 8 << 20;
 
-/// Packets of one size and destination that the kernel gets as one. The stack below works
-/// through them as one batch, and a veth's ring of 256 frames still takes what a leader and its
-/// acceptors make of them.
+/// Maximum packets of one size and destination to pass to the kernel as one message. The network stack processes them
+/// as one batch, and the resulting packets of a leader and its acceptors still fit in a veth's ring of 256 frames.
 pub const BATCH_MAX: usize = 16;
 
-/// See the module. Non-blocking. Not thread-safe: one thread owns it.
+/// Non-blocking. Not thread-safe: one thread owns it.
 pub struct HostSocket {
     socket: UdpSocket,
     how: How,
@@ -56,13 +55,13 @@ fn set_option(
 }
 
 impl HostSocket {
-    /// Bind the host's address.
+    /// Binds the host's address.
     pub fn bind(address: SocketAddrV4) -> io::Result<HostSocket> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
         let fd = socket.as_raw_fd();
-        // Packet programs rewrite what we send, and a checksum left for the interface to fill in does
-        // not survive a redirect; UDP over IPv4 allows none, and the digest guards the value.
+        // Packet programs rewrite our packets, and a checksum left for the interface to compute does not survive a
+        // redirect. UDP over IPv4 may omit it, and the digest protects the value.
         set_option(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
         Inbox::join_packets(fd);
         for (forced, plain) in [
@@ -71,7 +70,7 @@ impl HostSocket {
         ] {
             let set_option = |name, value| set_option(fd, libc::SOL_SOCKET, name, value);
             if set_option(forced, SOCKET_BUFFER_BYTES).is_err() {
-                // Without the privilege the kernel's own limit applies; smaller is slower, not wrong.
+                // Without the privilege the kernel's limit applies: a smaller buffer is slower but correct.
                 set_option(plain, SOCKET_BUFFER_BYTES)?;
             }
         }
@@ -83,9 +82,9 @@ impl HostSocket {
         })
     }
 
-    /// The next packet, if one is there. Longer ones arrive cut off and fail to parse. Packets are taken
-    /// from the kernel in batches, so whoever stops before there is none sleeps for
-    /// [`HostSocket::sleep_time`]: the descriptor says nothing of those that were taken already.
+    /// Returns the next packet, if there is one. A packet that is too long is truncated and fails to parse. Packets are
+    /// read from the kernel in batches, so a caller that stops before `None` must sleep only for
+    /// [`HostSocket::sleep_time`]: the descriptor does not signal packets that have been read already.
     pub fn receive(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
@@ -101,7 +100,7 @@ impl HostSocket {
         }))
     }
 
-    /// How long its owner may sleep: for `limit`, or not at all if [`HostSocket::receive`] has a packet.
+    /// How long the owner may sleep: `limit`, or zero if [`HostSocket::receive`] has another packet.
     pub fn sleep_time(&self, limit: Duration) -> Duration {
         match self.inbox.borrow().is_empty() {
             true => limit,
@@ -109,7 +108,7 @@ impl HostSocket {
         }
     }
 
-    /// Send a packet with the next [`HostSocket::flush`]. Those to one address leave in this order.
+    /// Queues a packet for the next [`HostSocket::flush`]. Packets to one address stay in order.
     pub fn queue(&self, packet: &[u8], to: SocketAddrV4) {
         let mut queue = self.queue.borrow_mut();
         queue.push(packet, to);
@@ -118,7 +117,7 @@ impl HostSocket {
         }
     }
 
-    /// Send what was queued. A full buffer or an unreachable host loses packets, as a network may.
+    /// Sends the queued packets. Packets are lost if a buffer is full or a host is unreachable, as on a network.
     pub fn flush(&self) {
         let mut queue = self.queue.borrow_mut();
         if !queue.is_empty() {
@@ -126,12 +125,12 @@ impl HostSocket {
         }
     }
 
-    /// Send a packet now, behind those that were queued. False: it, or one of those, was lost.
+    /// Sends the queued packets and then this one. Returns false if any of them was lost.
     pub fn send(&self, packet: &[u8], to: SocketAddrV4) -> bool {
         let mut queue = self.queue.borrow_mut();
         let lost = queue.lost();
         if queue.is_empty() {
-            // Nothing to arrange.
+            // Nothing to coalesce.
             queue.send_now(&self.how, &self.socket, packet, to);
         } else {
             queue.push(packet, to);
@@ -140,8 +139,8 @@ impl HostSocket {
         queue.lost() == lost
     }
 
-    /// Send packets of `packet_len_bytes` each, which lie one behind the other in `packets`. Returns how many were lost, of
-    /// these and those that were queued.
+    /// Sends packets of `packet_len_bytes` each, which are contiguous in `packets`. Returns how many of these and of
+    /// the queued packets were lost.
     pub fn send_batch(&self, packets: &[u8], packet_len_bytes: usize, to: SocketAddrV4) -> usize {
         assert!(packet_len_bytes > 0 && packets.len() % packet_len_bytes == 0);
         let lost = self.lost();
@@ -152,17 +151,17 @@ impl HostSocket {
         (self.lost() - lost) as usize
     }
 
-    /// Packets that the kernel did not take, since the start.
+    /// Packets that the kernel refused, since the start.
     pub fn lost(&self) -> u64 {
         self.queue.borrow().lost()
     }
 
-    /// Messages that were longer than any packet of ours, or could not be parted, since the start.
+    /// Messages that were too long to be packets, or could not be split, since the start.
     pub fn dropped(&self) -> u64 {
         self.inbox.borrow().dropped()
     }
 
-    /// Where it listens: for who has bound port 0.
+    /// The local address, for sockets bound to port 0.
     pub fn local_address(&self) -> io::Result<SocketAddrV4> {
         match self.socket.local_addr()? {
             std::net::SocketAddr::V4(address) => Ok(address),
@@ -170,14 +169,14 @@ impl HostSocket {
         }
     }
 
-    /// For polling. See [`HostSocket::receive`].
+    /// For `poll(2)`; see [`HostSocket::receive`].
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 }
 
-/// Sleep until one of the descriptors has something to read, or for so long; an interrupted wait is a short one. Returns
-/// which of them have something; a negative one never has.
+/// Sleeps until one of the descriptors is readable or the timeout has passed; may return early on a signal. Returns
+/// which of them are readable. A negative descriptor never is.
 pub fn wait_readable(fds: impl IntoIterator<Item = RawFd>, timeout: Duration) -> Vec<bool> {
     let polled = fds.into_iter().map(|fd| libc::pollfd {
         fd,
@@ -216,7 +215,7 @@ mod tests {
         (socket, address)
     }
 
-    /// The next `count` packets, and then none.
+    /// Receives `count` packets, and checks that there are no more.
     fn received(socket: &HostSocket, count: usize) -> Vec<(Vec<u8>, SocketAddrV4)> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut packets = Vec::new();
@@ -233,7 +232,7 @@ mod tests {
         packets
     }
 
-    /// Number `n`, of a length that changes now and then, so that some are joined and some are not.
+    /// Packet `n`. The length varies, so that some packets are joined and some are not.
     fn packet(n: usize) -> Vec<u8> {
         let mut packet = vec![0; [64, 64, 64, 100, 1400][n / 3 % 5]];
         packet[..8].copy_from_slice(&n.to_be_bytes());
@@ -244,7 +243,7 @@ mod tests {
     fn a_batch_arrives_whole_in_order_and_with_its_senders() {
         let (to, address) = bound();
         let senders = [bound(), bound()];
-        // More messages than the kernel gives in one call.
+        // More messages than one system call returns.
         const EACH: usize = 120;
         for n in 0..EACH {
             for (sender, _) in &senders {
@@ -272,7 +271,7 @@ mod tests {
         for n in 0..90 {
             from.queue(&packet(n), receivers[n % 3].1);
         }
-        // What is sent at once does not overtake what waits.
+        // A packet sent immediately must not overtake queued ones.
         assert!(from.send(&packet(90), receivers[0].1));
         for (at, (receiver, _)) in receivers.iter().enumerate() {
             let count = if at == 0 { 31 } else { 30 };
@@ -282,12 +281,12 @@ mod tests {
         }
     }
 
-    /// The kernel stops at the first message that it does not take: those behind it still leave.
+    /// The kernel stops at the first message that it refuses; the ones behind it must still be sent.
     #[test]
     fn a_packet_that_cannot_be_sent_is_lost_alone() {
         let (from, _) = bound();
         let receivers = [bound(), bound()];
-        // Without permission to broadcast; between the two in every order.
+        // Sending to it needs broadcast permission. Mix it with the valid addresses in every order.
         let forbidden = SocketAddrV4::new([255; 4].into(), 9);
         for n in 0..10 {
             from.queue(&packet(n), receivers[0].1);
@@ -311,7 +310,7 @@ mod tests {
     fn where_the_kernel_does_not_cut_packets_leave_one_by_one() {
         let (from, _) = bound();
         let (to, address) = bound();
-        // Cutting is refused with the same error as this address.
+        // Sending to this address fails with the same error as when segmentation is refused.
         let nowhere = SocketAddrV4::new([127, 0, 0, 1].into(), 0);
         for n in 0..3 {
             from.queue(&packet(n), nowhere);

@@ -1,4 +1,4 @@
-//! A role in this process: its native build over registers in plain memory.
+//! A role in this process: its native build on registers in plain memory.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -8,12 +8,12 @@ use crate::auth::Gate;
 use crate::wire::PACKET_LEN_MAX_BYTES;
 use crate::{c, Counters, System};
 
-/// What a role may know besides the packet.
+/// The input of a role besides the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// The packet's source.
     pub from: SocketAddrV4,
-    /// Read after the packet was received, by the role's own clock.
+    /// The role's clock, read after the packet was received.
     pub now_ns: u64,
     pub random: u32,
 }
@@ -37,11 +37,11 @@ pub type Handle<Switch, Arrival, Answer> = unsafe extern "C" fn(
     arrival: *const Arrival,
 ) -> Answer;
 
-/// What [`Soft`] asks of a system.
+/// What [`Soft`] requires of a system.
 ///
 /// # Safety
-/// With a switch whose pointers are valid, `HANDLE` may be called by several threads at once. It reads and writes no more of
-/// the buffer than the [`PACKET_LEN_MAX_BYTES`] that it has, and sets a length within them.
+/// With a switch whose pointers are valid, several threads may call `HANDLE` concurrently. It accesses only the
+/// [`PACKET_LEN_MAX_BYTES`] of the buffer, and sets a length within them.
 pub unsafe trait Native: System {
     /// The struct of `native.h`: sizes, and pointers to registers and counters.
     type Switch;
@@ -66,11 +66,11 @@ unsafe impl<N: Native> Send for Soft<N> {}
 unsafe impl<N: Native> Sync for Soft<N> {}
 
 impl<N: Native> Soft<N> {
-    /// `switch` makes the struct of `native.h` of the registers, and of the counters.
+    /// `switch` builds the struct of `native.h` from the registers and the counters.
     ///
     /// # Safety
-    /// Every pointer that it puts into the struct is that of registers or counters given to it, with as many elements as the
-    /// struct says.
+    /// Every pointer that it puts into the struct must point to the registers or counters given to it, with as many
+    /// elements as the struct says.
     pub unsafe fn new(
         registers: N::Registers,
         switch: impl FnOnce(&N::Registers, *mut u64) -> N::Switch,
@@ -84,7 +84,8 @@ impl<N: Native> Soft<N> {
         }
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]`. Returns the answer, and the length of the packet now in the buffer.
+    /// Handles the UDP payload `buffer[..len_bytes]`. Returns the answer, and the length of the packet now in the
+    /// buffer.
     ///
     /// # Panics
     /// If the packet is longer than the buffer.
@@ -98,7 +99,7 @@ impl<N: Native> Soft<N> {
         unsafe { self.handle_by(N::HANDLE, buffer, len_bytes, arrival) }
     }
 
-    /// The same by another build: for tests that must catch wrong ones.
+    /// The same with another build: for tests that must detect faulty ones.
     ///
     /// # Safety
     /// `build` is another build of the system's [`Native::HANDLE`].
@@ -135,15 +136,15 @@ impl<N: Native> Soft<N> {
         &self.registers
     }
 
-    /// Counters by name, those that are not zero.
+    /// Counters by name, without those that are zero.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.counters.by_name::<N>()
     }
 }
 
-/// For roles that only answer.
+/// For roles that only answer requests.
 impl<N: Native<Answer = c::ib_result>> Soft<N> {
-    /// Handle a packet that was checked. Returns the length of its answer, now in the buffer, if it has one.
+    /// Handles a packet that has been checked. Returns the length of the answer in the buffer, if there is one.
     ///
     /// # Panics
     /// If the packet is longer than the buffer.
@@ -157,7 +158,7 @@ impl<N: Native<Answer = c::ib_result>> Soft<N> {
         (result.verdict == c::IB_REPLY).then_some(len_bytes)
     }
 
-    /// What a process with this role answers to a packet: it is checked, handled and signed.
+    /// Checks and handles a packet, and returns the signed answer, if there is one.
     pub fn answer(&self, gate: &mut Gate, packet: &[u8], arrival: Arrival) -> Option<Vec<u8>> {
         if !gate.admits(packet) {
             return None;
@@ -171,7 +172,8 @@ impl<N: Native<Answer = c::ib_result>> Soft<N> {
     }
 }
 
-/// `native!(Name, SWITCH, Registers, ARRIVAL, ANSWER, HANDLE)`: the system is [`Native`], by what its `native.h` declares.
+/// `native!(Name, SWITCH, Registers, ARRIVAL, ANSWER, HANDLE)` implements [`Native`] for the system, with what its
+/// `native.h` declares.
 #[macro_export]
 macro_rules! native {
     ($name:ty, $switch:ty, $registers:ty, $arrival:ty, $answer:ty, $handle:path) => {

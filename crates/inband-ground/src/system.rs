@@ -1,4 +1,4 @@
-//! What the ground asks of a system, and what systems count.
+//! The interface of a system, and its counters.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, CStr};
@@ -7,16 +7,17 @@ use crate::auth::Keys;
 use crate::c;
 use crate::registers::Shared;
 
-/// A system in the data plane. Implement it by [`system!`](crate::system!).
+/// A system in the data plane. Implement it with [`system!`](crate::system!).
 pub trait System {
-    /// Checks a packet (UDP payload): complete, a partition below `partitions`, and a tag made with one of the keys (without
-    /// keys, the checksum). Returns `IB_R_none`, or the number of the reason to drop it.
+    /// Checks a packet (UDP payload): complete, a partition below `partitions`, and a tag made with one of the keys
+    /// (without keys, a valid checksum). Returns `IB_R_none`, or the number of the reason to drop it.
     fn check(keys: Option<&Keys>, packet: &[u8], partitions: usize) -> u32;
 
     /// The name of one of the system's own reasons.
     fn own_reason_name(reason: u32) -> Option<&'static str>;
 
-    /// The name of a reason (the counter's name), of the ground's or the system's; `None` if there is none of this number.
+    /// The name of a reason, which is also the name of its counter. Covers the ground's and the system's reasons;
+    /// `None` if the number is unknown.
     fn reason_name(reason: u32) -> Option<&'static str> {
         // SAFETY: the function takes any number.
         let raw = unsafe { c::ib_ground_reason_name(reason) };
@@ -24,13 +25,13 @@ pub trait System {
         unsafe { static_name(raw) }.or_else(|| Self::own_reason_name(reason))
     }
 
-    /// The names of all reasons that it may count.
+    /// The names of all reasons that the system may count.
     fn reasons() -> impl Iterator<Item = &'static str> {
         (0..c::IB_REASONS_MAX).filter_map(Self::reason_name)
     }
 }
 
-/// A name that native code has returned.
+/// Converts a name returned by native code.
 ///
 /// # Safety
 /// `raw` is NULL or a static, NUL-terminated string.
@@ -42,8 +43,8 @@ pub unsafe fn static_name(raw: *const c_char) -> Option<&'static str> {
     unsafe { CStr::from_ptr(raw) }.to_str().ok()
 }
 
-/// `system!(Name, check, reason_name)`: a type that is a [`System`], by the two functions of its native build;
-/// `system!(for Name, ...)`: an existing type is.
+/// `system!(Name, check, reason_name)` defines a type that is a [`System`], with two functions of its native build.
+/// `system!(for Name, ...)` implements it for an existing type.
 #[macro_export]
 macro_rules! system {
     ($(#[$doc:meta])* $name:ident, $check:path, $reason_name:path) => {
@@ -69,8 +70,8 @@ macro_rules! system {
     };
 }
 
-/// `bindings!("NAME")`: the modules `c`, the C headers of `dataplane/NAME` and of the ground as bindgen sees them, and
-/// `objects`, the programs of that folder, compiled. For a crate whose build script builds the folder.
+/// `bindings!("NAME")` defines two modules: `c`, the bindings for the C headers of `dataplane/NAME` and of the ground,
+/// and `objects`, the compiled programs of that folder. For crates whose build script builds the folder.
 #[macro_export]
 macro_rules! bindings {
     ($name:literal) => {
@@ -107,7 +108,7 @@ impl Counters {
         self.0.as_ptr()
     }
 
-    /// By name, those that are not zero.
+    /// By name, without those that are zero.
     pub fn by_name<S: System>(&self) -> BTreeMap<&'static str, u64> {
         (0..c::IB_REASONS_MAX)
             .filter_map(|i| Some((S::reason_name(i)?, self.0.get(i as usize))))

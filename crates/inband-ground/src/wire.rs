@@ -1,4 +1,4 @@
-//! Packets: the frame that the headers of all systems have in common (`dataplane/ground/frame.h`).
+//! Packets: the frame common to the headers of all systems (`dataplane/ground/frame.h`).
 
 use std::ops::RangeInclusive;
 
@@ -8,17 +8,17 @@ pub mod header;
 
 pub use header::Message;
 
-/// Bytes of the header.
+/// Length of the header.
 pub const HEADER_LEN_BYTES: usize = c::IB_HEADER_LEN_BYTES as usize;
-/// Longest value of one packet in bytes.
+/// Maximum length of a value in one packet.
 pub const VALUE_LEN_MAX_BYTES: usize = c::IB_VALUE_LEN_MAX_BYTES as usize;
-/// Longest packet (UDP payload) in bytes.
+/// Maximum length of a packet (UDP payload).
 pub const PACKET_LEN_MAX_BYTES: usize = HEADER_LEN_BYTES + VALUE_LEN_MAX_BYTES;
 
-/// How many partitions, or what else it has several of, a host may have.
+/// How many partitions (or the system's equivalent) a host may have.
 pub const PARTITIONS: RangeInclusive<usize> = 1..=c::IB_PARTITIONS_MAX as usize;
 
-/// Why bytes are not a packet.
+/// Why bytes are not a valid packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ParseError {
@@ -56,8 +56,7 @@ macro_rules! offset {
     };
 }
 
-/// The checks that packets of every protocol have in common. Returns the type's byte and the value,
-/// without padding.
+/// Makes the checks common to packets of all systems. Returns the type byte and the value, without padding.
 pub fn checked(packet: &[u8]) -> Result<(u8, &[u8]), ParseError> {
     if packet.len() < HEADER_LEN_BYTES {
         return Err(ParseError::Truncated(packet.len()));
@@ -80,7 +79,7 @@ pub fn checked(packet: &[u8]) -> Result<(u8, &[u8]), ParseError> {
     Ok((packet[offset!(type_)], value))
 }
 
-/// Is there nothing behind the value?
+/// Checks that nothing follows the value.
 pub fn unpadded(packet: &[u8], value: &[u8]) -> Result<(), ParseError> {
     if packet.len() == HEADER_LEN_BYTES + value.len() {
         return Ok(());
@@ -91,7 +90,7 @@ pub fn unpadded(packet: &[u8], value: &[u8]) -> Result<(), ParseError> {
     })
 }
 
-/// What the headers of every protocol begin with.
+/// The fields that the headers of all systems begin with.
 pub struct Common {
     pub kind: u8,
     pub flags: u16,
@@ -116,14 +115,13 @@ impl Common {
     }
 }
 
-/// The checksum of a value (`checksum.h`), which every hop that stamps or stores the value checks.
+/// The checksum of a value (`checksum.h`). Every hop that stamps or stores the value checks it.
 pub fn checksum(value: &[u8]) -> u32 {
     // SAFETY: the function reads `value.len()` bytes at the pointer.
     unsafe { c::ib_checksum_of(value.as_ptr(), value.len() as u32) }
 }
 
-/// The digest of a value: made once by the proposer, checked by the learner. Guards against damage
-/// on the way, not against forgery.
+/// The digest of a value, made by the proposer and checked by the learner. Detects accidental damage, not forgery.
 pub fn digest(value: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(value)
 }

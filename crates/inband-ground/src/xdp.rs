@@ -1,5 +1,5 @@
-//! XDP programs on network interfaces of this host: loaded, attached, tried out, measured. The systems
-//! bring the programs and their settings.
+//! Loading, attaching, probing and measuring XDP programs on this host's network interfaces. The systems provide the
+//! programs and their settings.
 
 pub mod alone;
 pub mod attach;
@@ -33,7 +33,7 @@ pub use trial::Proof;
 pub enum XdpMode {
     /// In the driver, before the kernel allocates anything. The driver must support it.
     Native,
-    /// In the kernel's receive path: slower, works on any interface.
+    /// In the kernel's receive path: slower, but works on any interface.
     Generic,
 }
 
@@ -46,17 +46,17 @@ impl fmt::Display for XdpMode {
     }
 }
 
-/// An IPv4 address as it lies in a packet.
+/// An IPv4 address in network byte order.
 pub fn wire_address(address: SocketAddrV4) -> u32 {
     u32::from_ne_bytes(address.ip().octets())
 }
 
-/// A port as it lies in a packet.
+/// A port in network byte order.
 pub fn wire_port(address: SocketAddrV4) -> u16 {
     address.port().to_be()
 }
 
-/// A destination out of `link` that has no address yet.
+/// A destination via `link` whose address is not set yet.
 pub fn nobody(link: &LinkInfo, from: SocketAddrV4) -> c::ib_member {
     c::ib_member {
         known: 0,
@@ -70,8 +70,8 @@ pub fn nobody(link: &LinkInfo, from: SocketAddrV4) -> c::ib_member {
     }
 }
 
-/// Look up the hardware address that packets to `address` go to, and set it in `member`: is it
-/// another than before? Or why it is not known.
+/// Looks up the hardware address for packets to `address` and sets it in `member`. Returns whether it has changed. The
+/// error says why it is unknown.
 pub fn resolve_into(
     member: &mut c::ib_member,
     address: Ipv4Addr,
@@ -86,7 +86,7 @@ pub fn resolve_into(
     Ok(new)
 }
 
-/// The hardware address that packets to `address` go to, or why it is not known.
+/// The hardware address for packets to `address`. The error says why it is unknown.
 fn resolve(
     netlink: &Netlink,
     link: &LinkInfo,

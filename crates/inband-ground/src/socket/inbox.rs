@@ -1,19 +1,17 @@
-//! What arrives at a socket: many packets in one system call, those that came together joined by the
-//! kernel (UDP GRO).
+//! Receives packets in batches: many per system call, some of them coalesced by the kernel (UDP GRO).
 
 use std::io;
 use std::mem::{size_of, size_of_val, zeroed};
 use std::net::SocketAddrV4;
 use std::os::fd::RawFd;
 
-/// Messages taken from the kernel in one call. Each is a packet, or several of one sender that the
-/// kernel has joined.
+/// Messages per system call. Each is one packet, or several from one sender that the kernel has coalesced.
 const MESSAGES_MAX: usize = 32;
-/// Room for a message: no UDP payload over IPv4 is longer, joined or not.
+/// Space for a message: the maximum UDP payload over IPv4, coalesced or not.
 const MESSAGE_LEN_MAX_BYTES: usize = 1 << 16;
 
-/// A control message with one number: how long the packets are that were joined. By hand, because nix
-/// allocates memory for every message with one.
+/// A control message with one number: the length of the coalesced packets. Defined here because nix allocates memory
+/// for every message with a control message.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct JoinedFrom {
@@ -27,25 +25,24 @@ const JOINED_FROM_LEN_BYTES: usize = {
     unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) as usize }
 };
 
-/// A message: where its bytes lie, and what they are.
+/// A received message.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     from: SocketAddrV4,
-    /// Of the message, in the inbox's bytes.
+    /// Start of the message in the inbox's bytes.
     start: usize,
     end: usize,
-    /// Of each packet in it but the last, which may be shorter.
+    /// Length of each packet but the last, which may be shorter.
     packet_len_bytes: usize,
 }
 
-/// See the module.
 pub(super) struct Inbox {
     bytes: Vec<u8>,
     messages: Vec<Message>,
-    /// The message that is handed out, and where its next packet starts.
+    /// The current message, and the start of its next packet.
     message: usize,
     start: usize,
-    /// The last call did not take as many messages as it could: the socket was empty then.
+    /// The last call returned fewer messages than requested, so the socket was empty.
     drained: bool,
     dropped: u64,
 }
@@ -53,7 +50,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new() -> Inbox {
         Inbox {
-            // The kernel gives memory to the pages that messages reach.
+            // The kernel allocates only the pages that messages touch.
             bytes: vec![0; MESSAGES_MAX * MESSAGE_LEN_MAX_BYTES],
             messages: Vec::with_capacity(MESSAGES_MAX),
             message: 0,
@@ -63,22 +60,22 @@ impl Inbox {
         }
     }
 
-    /// Have the kernel join packets. Where it cannot, they come one by one.
+    /// Asks the kernel to coalesce packets. If it cannot, they arrive one by one.
     pub(super) fn join_packets(fd: RawFd) {
         let _ = super::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
 
-    /// Nothing is left of what was received.
+    /// Whether everything received has been consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.message == self.messages.len()
     }
 
-    /// Messages that did not fit, or did not say how to part them.
+    /// Messages that did not fit, or could not be split.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The next packet of what was received, and its sender.
+    /// The next received packet and its sender.
     pub(super) fn next(&mut self) -> Option<(&[u8], SocketAddrV4)> {
         let message = self.messages.get(self.message)?;
         let start = self.start.max(message.start);
@@ -91,8 +88,8 @@ impl Inbox {
         Some((&self.bytes[start..end], message.from))
     }
 
-    /// Take from the socket what is there, once [`Inbox::is_empty`]. False: there is nothing, or there
-    /// was nothing more the last time.
+    /// Receives more messages; call it only when [`Inbox::is_empty`]. Returns false if there are none, or if the last
+    /// call drained the socket.
     pub(super) fn fill(&mut self, fd: RawFd) -> io::Result<bool> {
         debug_assert!(self.is_empty(), "packets that nobody took");
         self.messages.clear();
@@ -105,7 +102,7 @@ impl Inbox {
                 Ok(()) if self.messages.is_empty() => {}
                 Ok(()) => return Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                // An ICMP "port unreachable" for something sent earlier: that host is down.
+                // An ICMP "port unreachable" for an earlier packet: that host is down.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -171,7 +168,7 @@ impl Inbox {
     }
 }
 
-/// How long the packets are that the kernel joined, if it did.
+/// The length of coalesced packets, or `None` for a single packet.
 fn packet_len_bytes(joined: &JoinedFrom, control_len_bytes: usize) -> Option<usize> {
     let is_joined = control_len_bytes >= JOINED_FROM_LEN_BYTES
         && (joined.header.cmsg_level, joined.header.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);
@@ -224,7 +221,7 @@ mod tests {
         let to = socket.local_addr().expect("it is bound");
         let from = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let mut inbox = Inbox::new();
-        // Room for one message only.
+        // Space for only one message.
         inbox.bytes.truncate(MESSAGE_LEN_MAX_BYTES);
         for packet in [&b"whole"[..], b"another"] {
             from.send_to(packet, to).expect("sent");

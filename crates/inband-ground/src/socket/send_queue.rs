@@ -1,5 +1,5 @@
-//! Packets that wait to be sent together: one system call for all of them, one way through the kernel
-//! for those of one size to one address (`UDP_SEGMENT`).
+//! Queues packets and sends them with one system call. Packets of one size to one address pass through the kernel as
+//! one message (`UDP_SEGMENT`).
 
 use std::cell::Cell;
 use std::io;
@@ -9,15 +9,15 @@ use std::os::fd::RawFd;
 
 use super::BATCH_MAX;
 
-/// Messages handed to the kernel in one call. Each is a packet, or several that the kernel parts.
+/// Messages per system call. Each is one packet, or several that the kernel splits.
 const MESSAGES_MAX: usize = 32;
-/// No UDP payload over IPv4 is longer; a message that the kernel parts may not be either.
+/// Maximum UDP payload over IPv4; it also limits a message that the kernel splits.
 const MESSAGE_LEN_MAX_BYTES: usize = 65_507;
-/// A queue with so many bytes is sent, whatever its owner waits for.
+/// A queue with this many bytes is sent immediately.
 const QUEUE_LEN_MAX_BYTES: usize = 1 << 20;
 
-/// The control message that has the kernel cut what is sent into packets. By hand, because nix
-/// allocates memory for every message with one.
+/// The control message that makes the kernel split a message into packets. Defined here because nix allocates memory
+/// for every message with a control message.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct CutInto {
@@ -48,7 +48,7 @@ impl CutInto {
     }
 }
 
-/// A packet in the queue.
+/// A queued packet.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
     to: SocketAddrV4,
@@ -56,7 +56,7 @@ struct Packet {
     end: usize,
 }
 
-/// Packets of one length to one address, one behind the other.
+/// Packets of one length to one address, contiguous in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Message {
     to: SocketAddrV4,
@@ -77,7 +77,7 @@ impl Message {
         self.packets() > 1
     }
 
-    /// Whether a packet may be joined to it.
+    /// Whether a packet may be appended to it.
     fn takes(&self, packet: &Packet) -> bool {
         let len_bytes = packet.end - packet.start;
         self.to == packet.to
@@ -88,17 +88,17 @@ impl Message {
     }
 }
 
-/// How the kernel is to send.
+/// How to send.
 pub(super) struct How {
     fd: RawFd,
-    /// Whether packets are sent without a checksum now.
+    /// Whether packets are currently sent without a checksum.
     no_check: Cell<bool>,
-    /// Cleared when the kernel or the interface refuses to cut.
+    /// Cleared when the kernel or the interface does not support segmentation.
     cuts: Cell<bool>,
 }
 
 impl How {
-    /// Of a socket whose packets have no checksum.
+    /// For a socket whose packets have no checksum.
     pub(super) fn without_checksum(fd: RawFd) -> How {
         How {
             fd,
@@ -107,7 +107,7 @@ impl How {
         }
     }
 
-    /// The kernel cuts a message into packets only if it also makes their checksums.
+    /// The kernel splits a message only if it also computes the packets' checksums.
     fn set_no_check(&self, no_check: bool) {
         if self.no_check.get() != no_check {
             let value = libc::c_int::from(no_check);
@@ -117,8 +117,8 @@ impl How {
         }
     }
 
-    /// Hand messages to the kernel, at most [`MESSAGES_MAX`], either all of them to be cut or none.
-    /// Returns how many it took; an error is about the first.
+    /// Passes at most [`MESSAGES_MAX`] messages to the kernel; all or none of them must need splitting. Returns how
+    /// many it accepted. An error is about the first one.
     fn send(&self, messages: &[Message], bytes: &[u8]) -> io::Result<usize> {
         let is_joined = messages[0].is_joined();
         self.set_no_check(!is_joined);
@@ -161,12 +161,11 @@ impl How {
     }
 }
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct SendQueue {
     bytes: Vec<u8>,
     packets: Vec<Packet>,
-    /// What is sent: the same bytes by address, and the messages in them.
+    /// The bytes of the packets ordered by address, and the messages in them.
     ordered: Vec<u8>,
     messages: Vec<Message>,
     lost: u64,
@@ -177,12 +176,12 @@ impl SendQueue {
         self.packets.is_empty()
     }
 
-    /// It is to be sent now.
+    /// Whether the queue must be sent now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= QUEUE_LEN_MAX_BYTES
     }
 
-    /// Packets that the kernel did not take.
+    /// Packets that the kernel refused.
     pub(super) fn lost(&self) -> u64 {
         self.lost
     }
@@ -197,7 +196,7 @@ impl SendQueue {
         });
     }
 
-    /// Send one packet that has nothing before it.
+    /// Sends one packet; the queue must be empty.
     pub(super) fn send_now(
         &mut self,
         how: &How,
@@ -209,7 +208,7 @@ impl SendQueue {
         self.lost += u64::from(socket.send_to(packet, to).is_err());
     }
 
-    /// Send all of it. What the kernel does not take is lost, as on a network, and counted.
+    /// Sends the whole queue. What the kernel refuses is lost, as on a network, and counted.
     pub(super) fn flush(&mut self, how: &How) {
         self.make_messages(how.cuts.get());
         let mut at = 0;
@@ -224,7 +223,7 @@ impl SendQueue {
                     if cannot_cut(&error) {
                         how.cuts.set(false);
                     }
-                    // One of them may still leave.
+                    // Some of its packets may still be accepted individually.
                     self.part_messages(at);
                 }
                 Err(_) => {
@@ -238,7 +237,7 @@ impl SendQueue {
         self.bytes.clear();
     }
 
-    /// Those to one address lie together and keep their order.
+    /// Groups packets by address and keeps their order.
     fn make_messages(&mut self, joins: bool) {
         self.packets.sort_unstable_by_key(|p| (p.to, p.start));
         self.ordered.clear();
@@ -260,7 +259,7 @@ impl SendQueue {
         }
     }
 
-    /// From this message on, each packet is a message.
+    /// Splits all messages from this one on into single packets.
     fn part_messages(&mut self, from: usize) {
         let joined = self.messages.split_off(from);
         self.messages.extend(joined.iter().flat_map(|message| {
@@ -274,7 +273,7 @@ impl SendQueue {
     }
 }
 
-/// No such option, or an interface that cannot: it is not tried again.
+/// The option is unknown or the interface does not support it: segmentation is not tried again.
 fn cannot_cut(error: &io::Error) -> bool {
     let never = [libc::EINVAL, libc::EIO, libc::ENOPROTOOPT, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|e| never.contains(&e))

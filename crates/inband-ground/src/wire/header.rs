@@ -1,5 +1,4 @@
-//! A system's message types, flags and header in Rust, by macros: what they are called is given once, where they lie comes
-//! from the C headers.
+//! Macros for a system's message types, flags and header: names are given once, and offsets come from the C headers.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,7 +6,7 @@ use super::{
     checked, u16_at, u32_at, u64_at, unpadded, ParseError, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
 };
 
-/// How a field lies in a header, in network order, at one or several offsets.
+/// How a field is stored in a header, in network order, at one or several offsets.
 pub trait Field: Sized {
     fn get(header: &[u8], at: &[usize]) -> Self;
     fn put(&self, header: &mut [u8], at: &[usize]);
@@ -36,7 +35,7 @@ integers! {
     u64, u64_at;
 }
 
-/// Address, then port.
+/// Stored as address and port.
 impl Field for SocketAddrV4 {
     #[inline]
     fn get(header: &[u8], at: &[usize]) -> SocketAddrV4 {
@@ -50,15 +49,15 @@ impl Field for SocketAddrV4 {
     }
 }
 
-/// A header in host order. [`header!`](crate::header!) implements it.
+/// A header in host order. Implemented by [`header!`](crate::header!).
 pub trait Message: Copy {
-    /// Read a packet that begins with a whole header whose type is `kind`.
+    /// Reads the header of a packet that is at least a header long and has type `kind`.
     fn read_as(kind: u8, packet: &[u8]) -> Result<Self, ParseError>;
 
-    /// Write the header where a packet begins that is to be signed.
+    /// Writes the header to the start of a packet, which must be signed afterwards.
     fn write_to(&self, packet: &mut [u8], value_len_bytes: usize);
 
-    /// Split a UDP payload that has nothing behind its value into header and value.
+    /// Splits a UDP payload into header and value. Nothing may follow the value.
     fn split(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (kind, value) = checked(packet)?;
         let header = Self::read_as(kind, packet)?;
@@ -66,10 +65,11 @@ pub trait Message: Copy {
         Ok((header, value))
     }
 
-    /// Append the packet to `out`; its value is the parts one after the other. Returns the packet, to be signed.
+    /// Appends the packet to `out`; its value is the concatenation of the parts. Returns the packet, which must be
+    /// signed.
     ///
     /// # Panics
-    /// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check what users give them.
+    /// If the value is longer than [`VALUE_LEN_MAX_BYTES`]. Callers check user input before.
     fn append<'a>(&self, value: &[&[u8]], out: &'a mut Vec<u8>) -> &'a mut [u8] {
         let value_len_bytes = value.iter().map(|part| part.len()).sum();
         assert!(
@@ -84,7 +84,8 @@ pub trait Message: Copy {
     }
 }
 
-/// `message_types!(Type { Read = c::IB_X_READ, ... })`: an enum of a system's message types, with all of them as `ALL`.
+/// `message_types!(Type { Read = c::IB_X_READ, ... })` defines an enum of a system's message types, and `ALL` with all
+/// of them.
 #[macro_export]
 macro_rules! message_types {
     ($(#[$doc:meta])* $name:ident { $($kind:ident = $value:path),+ $(,)? }) => {
@@ -107,7 +108,8 @@ macro_rules! message_types {
     };
 }
 
-/// `flag_bits!(flag { DELETE = c::IB_X_F_DELETE, ... })`: a module with a constant for each, and all of them as `ALL`.
+/// `flag_bits!(flag { DELETE = c::IB_X_F_DELETE, ... })` defines a module with a constant for each flag, and `ALL` with
+/// all of them.
 #[macro_export]
 macro_rules! flag_bits {
     ($(#[$doc:meta])* $name:ident { $($flag:ident = $value:expr),+ $(,)? }) => {
@@ -122,14 +124,15 @@ macro_rules! flag_bits {
     };
 }
 
-/// A struct with a header's fields in host order:
+/// Defines a struct with a header's fields in host order:
 ///
 /// ```ignore
 /// header!(Header of c::ib_x_header, Type, set { session: u64, client: SocketAddrV4 = client_address client_port });
 /// ```
 ///
-/// `Type` is made by [`message_types!`], `set` is what the system calls the frame's `partition`. It gets `kind`, `flags`,
-/// that and `node`, and the fields, which are called as in C unless they say where they lie.
+/// `Type` is made by [`message_types!`], and `set` is the system's name for the frame's `partition`. The struct has
+/// `kind`, `flags`, that field and `node`, followed by the given fields, which have the same names as in C unless other
+/// C fields are given.
 #[macro_export]
 macro_rules! header {
     ($(#[$doc:meta])* $name:ident of $raw:ty, $kind:ty, $partition:ident {
@@ -162,12 +165,12 @@ macro_rules! header {
                 $name::read(kind, &[0; $crate::wire::HEADER_LEN_BYTES])
             }
 
-            /// Are all of these flags set?
+            /// Whether all of these flags are set.
             pub fn has(&self, flags: u16) -> bool {
                 self.flags & flags == flags
             }
 
-            /// Read a packet that begins with a whole header.
+            /// Reads the header of a packet that is at least a header long.
             fn read(kind: $kind, packet: &[u8]) -> $name {
                 $name {
                     kind,
@@ -181,7 +184,7 @@ macro_rules! header {
                 }
             }
 
-            /// Write it where a packet begins that is to be signed.
+            /// Writes the header to the start of a packet, which must be signed afterwards.
             fn write(&self, packet: &mut [u8], value_len_bytes: usize) {
                 let common = $crate::wire::Common {
                     kind: self.kind as u8,

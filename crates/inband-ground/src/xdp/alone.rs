@@ -1,4 +1,5 @@
-//! A system that is one XDP program, alone on its interface: with its settings, map sizes, registers and counters.
+//! A system that consists of one XDP program, alone on its interface, with its settings, map sizes, registers and
+//! counters.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -18,20 +19,20 @@ use crate::auth::Keys;
 use crate::wire::PARTITIONS;
 use crate::{c, System};
 
-/// What every program is told of its host.
+/// The host's properties that every program needs.
 #[derive(Debug, Clone, Copy)]
 pub struct HostSpec {
     /// Its node id, 1..=254.
     pub node: u8,
-    /// Its address as others know it. Only UDP packets to it are the system's.
+    /// The address that others use for this host. Only UDP packets to it belong to the system.
     pub address: SocketAddrV4,
     pub mode: XdpMode,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and packets that leave carry a tag.
     pub keys: Option<Keys>,
 }
 
 impl HostSpec {
-    /// The constants of a program. `own`: the struct of the system's `settings.h`.
+    /// The constants of a program. `own` is the struct of the system's `settings.h`.
     pub fn settings<T: Copy>(&self, partitions: usize, own: &T) -> Result<Settings, XdpError> {
         if self.node == 0 || self.node == u8::MAX {
             let node = self.node;
@@ -54,7 +55,7 @@ impl HostSpec {
     }
 }
 
-/// The program of system `S`, loaded, with its registers `R`.
+/// The loaded program of system `S` with its registers `R`.
 pub struct Program<S, R> {
     loaded: Loaded,
     registers: Arc<R>,
@@ -65,7 +66,8 @@ pub struct Program<S, R> {
 }
 
 impl<S: System, R> Program<S, R> {
-    /// `sizes`: how many elements maps have. `registers` maps those of the program, by [`Loaded::registers`].
+    /// `sizes` are the numbers of elements of maps. `registers` maps the program's registers, with
+    /// [`Loaded::registers`].
     pub fn load(
         name: &'static str,
         object: &[u8],
@@ -88,13 +90,13 @@ impl<S: System, R> Program<S, R> {
         })
     }
 
-    /// Attach it to the interface, which has the host's address.
+    /// Attaches the program to the interface that has the host's address.
     pub fn attach(self, interface: &str) -> Result<Attached<S, R>, XdpError> {
         let (_, link) = open_link(interface, *self.host.address.ip(), self.host.mode)?;
         self.attach_to(&link, interface)
     }
 
-    /// The same to an interface that [`open_link`] has found.
+    /// Attaches the program to an interface returned by [`open_link`].
     pub fn attach_to(self, link: &LinkInfo, interface: &str) -> Result<Attached<S, R>, XdpError> {
         let mode = self.host.mode;
         let alone = Alone::attach(&self.loaded, &self.settings, link, interface, mode)?;
@@ -109,17 +111,17 @@ impl<S: System, R> Program<S, R> {
         &self.loaded
     }
 
-    /// The registers, shared with the program; whoever holds them may outlive it.
+    /// The registers, shared with the program. They may outlive it.
     pub fn registers(&self) -> &Arc<R> {
         &self.registers
     }
 
-    /// Counters by name, summed over the CPUs, those that are not zero.
+    /// Counters by name, summed over the CPUs, without those that are zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         counters_of::<S>(&self.counters)
     }
 
-    /// Other keys from now on. A program that was loaded without keys has none.
+    /// Replaces the keys. Has no effect on a program that was loaded without keys.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         match self.host.keys {
             Some(_) => self.loaded.set_keys(keys),
@@ -127,17 +129,18 @@ impl<S: System, R> Program<S, R> {
         }
     }
 
-    /// Put a frame through it, without an interface.
+    /// Runs the program on a frame, without an interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
         run(&self.loaded.program, frame, repeat)
     }
 
-    /// Instructions that this kernel's verifier walked for it, over all paths.
+    /// Instructions that this kernel's verifier processed for the program, over all paths.
     pub fn verified_insns(&self) -> Result<u32, XdpError> {
         verified_insns(&self.loaded.program)
     }
 
-    /// What the next packets come with, of a build that is told (`IB_GIVEN_ARRIVAL`).
+    /// Sets the time and the random word for the next packets, in a build that takes them as input
+    /// (`IB_GIVEN_ARRIVAL`).
     pub fn set_given(&self, now_ns: u64, random: u32) -> Result<(), XdpError> {
         let random = u64::from(random);
         let given = c::ib_given { now_ns, random };
@@ -145,12 +148,12 @@ impl<S: System, R> Program<S, R> {
         update(&map, &0u32, &given).doing("setting what packets come with")
     }
 
-    /// Load another program that shares the maps that it names like ours.
+    /// Loads another program that shares this program's maps of the same names.
     pub fn load_beside(&self, name: &'static str, object: &[u8]) -> Result<Loaded, XdpError> {
         load_object(name, object, Some(&self.settings), &[], &[&self.loaded])
     }
 
-    /// Attach such a program to an interface of its own, in native mode. It is detached when the result is dropped.
+    /// Attaches such a program to another interface, in native mode. It is detached when the result is dropped.
     pub fn attach_beside(&self, other: &Loaded, interface: &str) -> Result<Attachment, XdpError> {
         let netlink = Netlink::open().doing("opening a netlink socket")?;
         let link = find_link(&netlink, interface)?;
@@ -158,9 +161,9 @@ impl<S: System, R> Program<S, R> {
     }
 }
 
-/// The program on its interface. Dropping it detaches it.
+/// The program on its interface. Dropping it detaches the program.
 pub struct Attached<S, R> {
-    // Before the program's maps.
+    // Must be dropped before the program's maps.
     alone: Alone,
     program: Program<S, R>,
 }
@@ -170,17 +173,17 @@ impl<S: System, R> Attached<S, R> {
         &self.program
     }
 
-    /// As [`Program::registers`].
+    /// See [`Program::registers`].
     pub fn registers(&self) -> &Arc<R> {
         &self.program.registers
     }
 
-    /// As [`Program::set_keys`].
+    /// See [`Program::set_keys`].
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         self.program.set_keys(keys)
     }
 
-    /// As [`Program::counters`], and what was sent and did not leave.
+    /// See [`Program::counters`]; adds frames that the kernel or the driver dropped instead of sending.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         let mut counters = self.program.counters()?;
         lost::add(&self.alone.lost, &mut counters)?;

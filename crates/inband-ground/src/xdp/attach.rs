@@ -1,5 +1,5 @@
-//! Attaching programs by bpf_link: the kernel detaches them when the descriptor is closed, also when
-//! the process dies.
+//! Attaches programs with bpf_link: the kernel detaches them when the descriptor is closed, and thus also when the
+//! process dies.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use crate::objects;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// A program attached to an interface, as long as this lives.
+/// An attached program. Dropping it detaches the program.
 pub struct Attachment {
     link: OwnedFd,
 }
@@ -48,11 +48,11 @@ fn link_create(
 }
 
 impl Drop for Attachment {
-    /// Closing the descriptor detaches as well, but not while a child that is about to be executed has
-    /// inherited it; and the next program is attached at once, in another mode perhaps.
+    /// Detaches explicitly. Closing the descriptor is not enough while a forked child that has not called exec yet
+    /// holds a copy, and the next program may be attached right away, perhaps in another mode.
     fn drop(&mut self) {
-        // SAFETY: plain system call on a descriptor that lives through it. An interface that is gone has
-        // nothing attached.
+        // SAFETY: plain system call on a descriptor that lives through it. An interface that is gone has nothing
+        // attached.
         let _ = unsafe { libbpf_sys::bpf_link_detach(self.link.as_raw_fd()) };
     }
 }
@@ -89,7 +89,7 @@ impl Attachment {
         }
     }
 
-    /// Put another program in the place of the attached one, without a packet lost.
+    /// Replaces the attached program atomically, without losing packets.
     pub fn replace(&self, program: &OwnedFd) -> Result<(), XdpError> {
         // SAFETY: plain system call on descriptors that live through it; no options.
         let result = unsafe {
@@ -116,7 +116,7 @@ impl Attachment {
     }
 }
 
-/// The interface of that name, or the error that lists those there are.
+/// Finds an interface by name. The error lists the existing ones.
 pub fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpError> {
     netlink
         .link(name)
@@ -132,7 +132,7 @@ pub fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpError> {
         })
 }
 
-/// Peers send to `address`, and only packets to it are taken: the interface must have it.
+/// The interface must have `address`: peers send to it, and only packets to it are accepted.
 fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), XdpError> {
     let all = nix::ifaddrs::getifaddrs()
         .map_err(io::Error::from)
@@ -152,8 +152,8 @@ fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), XdpError> {
     })
 }
 
-/// The interface that programs are to be attached to in this mode, and a socket to ask about it: the kernel is new enough,
-/// and the interface is there and has the address.
+/// Finds the interface for programs in this mode, and a socket to query it. Checks that the kernel is new enough, and
+/// that the interface exists and has the address.
 pub fn open_link(
     interface: &str,
     address: Ipv4Addr,
@@ -166,7 +166,7 @@ pub fn open_link(
     Ok((netlink, link))
 }
 
-/// A program that is alone on its interface, and in generic mode the one of tc that sends for it.
+/// A program that is alone on its interface, plus, in generic mode, the tc program that sends for it.
 pub struct Alone {
     _attachments: Vec<Attachment>,
     _generic: Option<Loaded>,

@@ -1,13 +1,13 @@
-//! What can go wrong with XDP, and what to do about it.
+//! Errors of XDP hosts, and what to do about them.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// The oldest kernel for native mode that was tried (docs/kernels.md): Debian 12's. 5.18 has all helpers, but
-/// its verifier may refuse programs.
+/// The oldest kernel on which native mode was tested (docs/kernels.md): Debian 12's. 5.18 has all helpers, but its
+/// verifier may refuse programs.
 pub const KERNEL_MIN_NATIVE: (u32, u32) = (6, 1);
-/// The oldest kernel for generic mode: tcx links. Tried on 6.12 and newer.
+/// The oldest kernel for generic mode, which needs tcx links. Tested on 6.12 and newer.
 pub const KERNEL_MIN_GENERIC: (u32, u32) = (6, 6);
 
 /// Why an XDP host could not be started or used.
@@ -22,7 +22,7 @@ pub enum XdpError {
         /// What was being done.
         what: &'static str,
     },
-    /// The kernel lacks something.
+    /// The kernel lacks a feature.
     #[error(
         "kernel {}.{} is too old for {what}, which needs {}.{} or newer",
         have.0, have.1, need.0, need.1
@@ -30,9 +30,9 @@ pub enum XdpError {
     KernelTooOld {
         /// What needs it.
         what: &'static str,
-        /// Major and minor version that runs.
+        /// Major and minor version of the running kernel.
         have: (u32, u32),
-        /// Major and minor version that is needed.
+        /// Major and minor version that is required.
         need: (u32, u32),
     },
     /// No such network interface.
@@ -40,55 +40,49 @@ pub enum XdpError {
     NoInterface {
         /// The name asked for.
         name: String,
-        /// Those there are.
+        /// The existing interfaces.
         there: String,
     },
     /// The interface does not have this host's address.
     #[error("{interface} does not have the address {address}; it has: {there}")]
     NoAddress {
-        /// The interface.
         interface: String,
-        /// The address of the specification.
+        /// The configured address.
         address: Ipv4Addr,
-        /// The addresses it has.
+        /// The addresses that it has.
         there: String,
     },
-    /// The interface's driver has no native XDP, or refuses it as it is set up.
+    /// The interface's driver has no native XDP, or refuses it in the current configuration.
     #[error(
         "{interface} refuses native XDP ({source}): its driver may lack it, its MTU may be above \
          one page, or it may have too few queues"
     )]
     NativeRefused {
-        /// The interface.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Something else is attached.
+    /// Another program is attached.
     #[error(
         "{interface} already has an XDP program, of Inband or of another program; see \
          `ip link show {interface}`, and stop the one that put it there"
     )]
-    Busy {
-        /// The interface.
-        interface: String,
-    },
-    /// A filter of the host would drop packets between its own roles and its own sockets.
+    Busy { interface: String },
+    /// The reverse path filter would drop packets between the host's own roles and sockets.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, which drops packets between roles and processes of this \
          host; run `sysctl -w net.ipv4.conf.all.rp_filter=2`"
     )]
     ReversePathFilter,
-    /// `send_local` without the veth pair it goes through.
+    /// `send_local` without the veth pair that it needs.
     #[error("no peer is local and `loopback` is off, so there is no way to this host's own roles")]
     NoLoopback,
-    /// The specification asks for something impossible.
+    /// The specification is invalid.
     #[error("{0}")]
     Spec(String),
-    /// The driver takes programs, and loses what they send.
+    /// The driver accepts programs but loses the frames that they send.
     #[error("{interface} loses what XDP sends: {what} got no answer, other frames did; its driver cannot send from XDP as it is set up")]
     Loses {
-        /// The interface.
         interface: String,
         /// What was tried.
         what: String,
@@ -100,13 +94,12 @@ pub enum XdpError {
         match log { Some(path) => format!("the verifier's log is in {}", path.display()), None => "there is no log of the verifier".into() }
     )]
     Load {
-        /// Its name.
         program: &'static str,
         /// The kernel's release.
         kernel: String,
-        /// The last that the verifier said, or libbpf.
+        /// The last message of the verifier or of libbpf.
         reason: String,
-        /// Where the whole log is.
+        /// The file with the whole log.
         log: Option<PathBuf>,
     },
     /// A system call failed.
@@ -114,13 +107,13 @@ pub enum XdpError {
     System {
         /// What was being done.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl XdpError {
-    /// In one line: what went wrong, without what to do.
+    /// What went wrong in one line, without the remedy.
     pub fn in_short(&self) -> String {
         match self {
             XdpError::Load { log, .. } => {
@@ -135,10 +128,10 @@ impl XdpError {
         }
     }
 
-    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    /// Whether it will fail again until this host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
-            // An interface, its address or its driver may come late; a program may be going.
+            // An interface, its address or its driver may appear late; another program may be exiting.
             XdpError::NoInterface { .. }
             | XdpError::NoAddress { .. }
             | XdpError::Busy { .. }
@@ -154,7 +147,7 @@ impl XdpError {
         }
     }
 
-    /// The last system call failed.
+    /// The error of the last system call (`errno`).
     pub fn last(what: impl Into<String>) -> XdpError {
         XdpError::System {
             what: what.into(),
@@ -163,7 +156,7 @@ impl XdpError {
     }
 }
 
-/// Name the system call that failed.
+/// Adds a description of the failed system call.
 pub trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T, XdpError>;
 }

@@ -1,15 +1,13 @@
-//! Live frames: a program's frames really leave, are received and handled, all in one system call.
+//! Live frames: a program's frames are actually sent, received and handled, all within one system call.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Frames made before the network handles them: a veth's ring takes 256, and a leader makes three of
-/// one.
+/// Frames to make before the network handles them: a veth's ring takes 256, and a leader turns one into three.
 const BATCH_FRAMES: u32 = 64;
 
-/// Run a program on `count` copies of a frame, as if each had come in by the interface, and let the
-/// network of the calling thread's namespace carry out what it says of each. The same memory is used
-/// again, as later programs left it.
+/// Runs a program on `count` copies of a frame, as if each had arrived at the interface, and executes its verdicts in
+/// the network namespace of the calling thread. The frames' memory is reused as later programs left it.
 pub fn send(program: &OwnedFd, frame: &[u8], ifindex: u32, count: u32) -> io::Result<()> {
     // SAFETY: all zero is a valid value of this plain C struct; it is filled in below.
     let mut arrival: libbpf_sys::xdp_md = unsafe { std::mem::zeroed() };

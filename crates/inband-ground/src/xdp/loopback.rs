@@ -1,7 +1,7 @@
-//! The way from this host to its own roles: a veth pair with the dispatch program on both ends.
+//! The path from this host to its own roles: a veth pair with the dispatch program on both ends.
 //!
-//! What enters the near end comes out of the far end, where the roles take it; their answers come
-//! out of the near end, where the roles or, past them, the host's UDP socket take them.
+//! A frame sent into the near end comes out of the far end, where the roles handle it. Their answers come out of the
+//! near end, where either the roles or the host's UDP socket receive them.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Make the pair of the host with this node id and address. One that a crashed process left is replaced.
+    /// Creates the pair for the host with this node id and address. Replaces a pair left behind by a crashed process.
     pub fn create(
         netlink: &Netlink,
         node: u8,
@@ -80,10 +80,10 @@ impl Loopback {
             (&pair.near_name, &mut pair.near),
             (&pair.far_name, &mut pair.far),
         ] {
-            // The roles' answers carry this host's own address as their source.
+            // The roles' answers have this host's own address as their source.
             write_sysctl(&format!("net/ipv4/conf/{name}/accept_local"), "1")
                 .doing(format!("setting accept_local of {name}"))?;
-            // Nothing but our packets belongs here; without IPv6 that is fine as well.
+            // Only our packets belong here. Without IPv6 this fails, which is fine.
             let _ = write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
             pair.netlink
                 .set_up(link.index)
@@ -94,12 +94,13 @@ impl Loopback {
         Ok(pair)
     }
 
-    /// The pair has no addresses, so even loose filtering drops what it brings. Called again and again, because udev
-    /// applies the machine's own settings to a new interface at any time after it has been made.
+    /// Disables reverse path filtering. The pair has no addresses, so even loose filtering would drop its packets. Must
+    /// be called repeatedly, because udev may apply the machine's settings to a new interface at any time after it was
+    /// created.
     pub fn keep_filter_off(&self) -> Result<(), XdpError> {
         for name in [&self.near_name, &self.far_name] {
             let path = format!("net/ipv4/conf/{name}/rp_filter");
-            // Not to be read from a thread in another namespace than the pair's.
+            // Unreadable if the calling thread is not in the pair's namespace.
             if read_sysctl(&path).is_some_and(|value| value != "0") {
                 write_sysctl(&path, "0").doing(format!("setting rp_filter of {name}"))?;
             }
@@ -107,7 +108,7 @@ impl Loopback {
         Ok(())
     }
 
-    /// Send a UDP payload from this host's address to itself, through the pair.
+    /// Sends a UDP payload from this host's address to itself, through the pair.
     pub fn send(&self, payload: &[u8]) -> Result<(), XdpError> {
         if payload.len() > PACKET_LEN_MAX_BYTES {
             return Err(XdpError::Spec(format!(
@@ -133,7 +134,7 @@ impl Drop for Loopback {
     }
 }
 
-/// Send a whole frame out of an interface.
+/// Sends a complete frame out of an interface.
 pub fn send_frame(socket: &OwnedFd, ifindex: u32, frame: &[u8]) -> io::Result<()> {
     // SAFETY: all zero is a valid value of this plain C struct.
     let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -156,7 +157,7 @@ pub fn send_frame(socket: &OwnedFd, ifindex: u32, frame: &[u8]) -> io::Result<()
     Ok(())
 }
 
-/// A socket that sends whole frames; it receives nothing (protocol 0).
+/// A socket that sends complete frames. It receives nothing (protocol 0).
 pub fn packet_socket() -> Result<OwnedFd, XdpError> {
     // SAFETY: plain system call.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -180,7 +181,7 @@ fn write_sysctl(path: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/{path}"), value)
 }
 
-/// The ones' complement sum of an IPv4 header whose checksum field is zero.
+/// The ones' complement checksum of an IPv4 header whose checksum field is zero.
 pub fn ip_checksum(header: &[u8]) -> [u8; 2] {
     let mut sum: u32 = header
         .chunks_exact(2)
@@ -192,7 +193,7 @@ pub fn ip_checksum(header: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// Ethernet, IPv4 and UDP in front of a payload.
+/// The Ethernet, IPv4 and UDP headers of a payload.
 fn headers(
     to_mac: [u8; 6],
     from_mac: [u8; 6],
@@ -213,7 +214,7 @@ fn headers(
     put(&ETHERTYPE_IPV4);
     put(&[0x45, 0]);
     put(&ip_len_bytes.to_be_bytes());
-    // No identification, "don't fragment", time to live, UDP, checksum below.
+    // Identification 0, "don't fragment", time to live, UDP; the checksum is filled in below.
     put(&[0, 0, 0x40, 0]);
     put(&[c::IB_XDP_TTL as u8, libc::IPPROTO_UDP as u8, 0, 0]);
     put(&from.ip().octets());
@@ -228,7 +229,7 @@ fn headers(
     headers
 }
 
-/// Ethernet, IPv4 and UDP around a payload.
+/// A payload with its Ethernet, IPv4 and UDP headers.
 pub fn frame(
     to_mac: [u8; 6],
     from_mac: [u8; 6],

@@ -1,5 +1,5 @@
-//! Frames that the programs wanted to send, and that the kernel or the driver dropped instead: counted
-//! at the kernel's tracepoints (`dataplane/ground/xdp/lost.bpf.c`).
+//! Counts frames that the kernel or the driver dropped after a program wanted to send them, at the kernel's tracepoints
+//! (`dataplane/ground/xdp/lost.bpf.c`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::objects;
 
 const SETTINGS_MAP: &str = ".rodata.lost";
 const COUNTERS_MAP: &str = "ib_lost_map";
-/// The counters' names, by `enum ib_lost_counter`.
+/// The counters' names, in order of `enum ib_lost_counter`.
 const NAMES: [(c::ib_lost_counter, &str); c::IB_LOST_COUNTERS as usize] = [
     (c::IB_LOST_TRANSMITS, "xdp_transmits_lost"),
     (c::IB_LOST_COPIES, "xdp_copies_lost"),
@@ -23,14 +23,14 @@ const NAMES: [(c::ib_lost_counter, &str); c::IB_LOST_COUNTERS as usize] = [
 /// The network namespace of the calling thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// Counts as long as it lives.
+/// Counts until it is dropped.
 pub struct Lost {
     counters: OwnedFd,
     _links: Vec<Link>,
 }
 
 impl Lost {
-    /// Count for these interfaces of the calling thread's network namespace.
+    /// Starts counting for these interfaces of the calling thread's network namespace.
     pub fn count(interfaces: &[u32]) -> Result<Lost, XdpError> {
         let namespace =
             std::fs::metadata(OWN_NAMESPACE).doing("looking up the network namespace")?;
@@ -71,7 +71,7 @@ impl Lost {
         })
     }
 
-    /// The same; where the kernel lacks what it takes, nothing is counted, and that is said.
+    /// The same, but if the kernel lacks support, logs a warning and counts nothing.
     pub fn count_or_warn(interfaces: &[u32]) -> Option<Lost> {
         Lost::count(interfaces)
             .inspect_err(|error| {
@@ -81,7 +81,7 @@ impl Lost {
             .ok()
     }
 
-    /// Counters by name, those that are not zero.
+    /// Counters by name, without those that are zero.
     fn counters(&self) -> Result<impl Iterator<Item = (&'static str, u64)>, XdpError> {
         let mut all = Vec::new();
         for (counter, name) in NAMES {
@@ -92,7 +92,7 @@ impl Lost {
     }
 }
 
-/// Add what was counted, if it is, to other counters.
+/// Adds these counters, if there are any, to other counters.
 pub fn add(
     lost: &Option<Lost>,
     counters: &mut BTreeMap<&'static str, u64>,

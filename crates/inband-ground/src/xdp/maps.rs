@@ -1,4 +1,4 @@
-//! Maps of loaded programs: arrays mapped into this process, elements, the ring buffer.
+//! Maps of loaded programs: arrays mapped into this process, single elements, and the ring buffer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use crate::c;
 use crate::registers::Shared;
 use crate::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
-/// Bytes of a page, as the kernel has it.
+/// The kernel's page size.
 pub fn page_bytes() -> usize {
     // SAFETY: plain query; a page size always exists.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
@@ -59,7 +59,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Map an MMAPABLE array.
+/// Maps an array that was created with BPF_F_MMAPABLE.
 pub(super) fn map_array<T>(fd: BorrowedFd<'_>) -> Result<Shared<T>, XdpError> {
     const {
         assert!(
@@ -82,13 +82,14 @@ pub(super) fn map_array<T>(fd: BorrowedFd<'_>) -> Result<Shared<T>, XdpError> {
     Ok(unsafe { Shared::from_raw(base, count, Box::new(mapping)) })
 }
 
-/// Keys and values of maps as they lie in memory.
+/// Types that can be keys or values of maps.
 ///
 /// # Safety
-/// The type has no padding, and every bit pattern is a value of it.
+/// The type has no padding, and every bit pattern is a valid value.
 pub unsafe trait Plain: Copy {}
 
-/// `plain!(TYPE, ...)`: these are [`Plain`]. For bindgen's structs of integers whose C headers pad by fields.
+/// `plain!(TYPE, ...)` implements [`Plain`] for bindgen's structs of integers whose C headers have explicit padding
+/// fields.
 #[macro_export]
 macro_rules! plain {
     ($($type:ty),+ $(,)?) => {
@@ -110,7 +111,7 @@ plain!(
     c::ib_trial
 );
 
-/// What the kernel says of a map.
+/// The kernel's description of a map.
 fn info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: all zero is a valid value of this plain C struct.
     let mut info: libbpf_sys::bpf_map_info = unsafe { std::mem::zeroed() };
@@ -124,7 +125,8 @@ fn info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     Ok(info)
 }
 
-/// Has the map keys and values of these sizes? Those of a per-CPU map are larger than it says.
+/// Checks the sizes of the map's keys and values. (The value of a per-CPU map takes more memory than its description
+/// says.)
 fn check_sizes(map: &OwnedFd, key_bytes: usize, value_bytes: usize) -> io::Result<()> {
     let info = info(map.as_fd())?;
     let per_cpu = [
@@ -151,7 +153,7 @@ fn done(result: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Set an element of a map.
+/// Sets an element of a map.
 pub fn update<K: Plain, V: Plain>(map: &OwnedFd, key: &K, value: &V) -> io::Result<()> {
     check_sizes(map, size_of::<K>(), size_of::<V>())?;
     // SAFETY: the kernel reads a key and a value of the sizes that were just checked.
@@ -165,7 +167,7 @@ pub fn update<K: Plain, V: Plain>(map: &OwnedFd, key: &K, value: &V) -> io::Resu
     })
 }
 
-/// An element of a map that has one for every key.
+/// Reads an element of a map that has one for every key.
 pub fn lookup<K: Plain, V: Plain>(map: &OwnedFd, key: &K) -> io::Result<V> {
     check_sizes(map, size_of::<K>(), size_of::<V>())?;
     let mut value = std::mem::MaybeUninit::<V>::uninit();
@@ -181,7 +183,7 @@ pub fn lookup<K: Plain, V: Plain>(map: &OwnedFd, key: &K) -> io::Result<V> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// Empty an element of a map that may be empty already.
+/// Deletes an element of a map; it is not an error if there is none.
 pub fn delete<K: Plain>(map: &OwnedFd, key: &K) -> io::Result<()> {
     check_sizes(map, size_of::<K>(), info(map.as_fd())?.value_size as usize)?;
     // SAFETY: the kernel reads a key of the size that was just checked.
@@ -193,7 +195,7 @@ pub fn delete<K: Plain>(map: &OwnedFd, key: &K) -> io::Result<()> {
     done(result)
 }
 
-/// Set an element of an array to these bytes.
+/// Sets an element of an array to these bytes.
 pub fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
     check_sizes(map, size_of::<u32>(), value.len())?;
     // SAFETY: the kernel reads a key and a value of the sizes that were just checked.
@@ -207,7 +209,7 @@ pub fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
     })
 }
 
-/// A per-CPU counter summed over the CPUs.
+/// Reads a per-CPU counter, summed over the CPUs.
 pub fn sum_per_cpu(map: &OwnedFd, key: u32) -> io::Result<u64> {
     // SAFETY: plain query.
     let cpus = unsafe { libbpf_sys::libbpf_num_possible_cpus() };
@@ -236,7 +238,7 @@ pub fn sum_per_cpu(map: &OwnedFd, key: u32) -> io::Result<u64> {
 
 /// Bit of a record's header: not committed yet.
 const RECORD_BUSY: u32 = 1 << 31;
-/// Bit of a record's header: to be skipped.
+/// Bit of a record's header: discarded; skip it.
 const RECORD_DISCARD: u32 = 1 << 30;
 const RECORD_HEADER_LEN_BYTES: u64 = 8;
 
@@ -253,7 +255,7 @@ impl UpRing {
     pub fn new(fd: OwnedFd, size_bytes: usize) -> Result<UpRing, XdpError> {
         let page = page_bytes();
         let consumer = Mapping::new(fd.as_fd(), page, 0, true).doing("mapping the ring buffer")?;
-        // Producer's page, then the data twice, so that a record never wraps.
+        // The producer's page, then the data mapped twice, so that a record never wraps.
         let producer = Mapping::new(fd.as_fd(), page + 2 * size_bytes, page, false)
             .doing("mapping the ring buffer")?;
         Ok(UpRing {
@@ -268,12 +270,12 @@ impl UpRing {
         self.fd.as_fd()
     }
 
-    /// Bytes of memory.
+    /// Size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.size_bytes as usize + 2 * page_bytes()
     }
 
-    /// Is a record there, committed or about to be?
+    /// Whether there is a record, committed or not.
     pub fn has_record(&self) -> bool {
         // SAFETY: as in `poll`.
         let consumer = unsafe { AtomicU64::from_ptr(self.consumer.base.cast()) };
@@ -283,7 +285,7 @@ impl UpRing {
         consumer.load(Ordering::Relaxed) < producer.load(Ordering::Acquire)
     }
 
-    /// Hand every committed record to `deliver`, without waiting. Returns how many.
+    /// Passes every committed record to `deliver`, without blocking. Returns their number.
     pub fn poll(&mut self, mut deliver: impl FnMut(&[u8])) -> usize {
         // SAFETY: the kernel keeps the two positions as aligned words at the start of the pages.
         let consumer = unsafe { AtomicU64::from_ptr(self.consumer.base.cast()) };
@@ -322,14 +324,14 @@ impl UpRing {
                 position += (room_bytes as u64 + RECORD_HEADER_LEN_BYTES).next_multiple_of(8);
                 consumer.store(position, Ordering::Release);
             }
-            // The kernel wakes us only if it sees that we had caught up: our position must be
-            // visible before we look whether it has gone on.
+            // The kernel wakes us only if it sees that we had caught up: our position must be visible before we check
+            // whether there is more.
             fence(Ordering::SeqCst);
         }
     }
 }
 
-/// The packet at the start of a record's room, which is one of a few sizes.
+/// The packet at the start of a record; records have a few fixed sizes.
 fn packet_in(room: &[u8]) -> &[u8] {
     let at = std::mem::offset_of!(crate::c::ib_header, value_len_bytes);
     let value_len_bytes = usize::from(u16::from_be_bytes([room[at], room[at + 1]]));
@@ -342,7 +344,7 @@ mod tests {
     use super::*;
     use crate::xdp::programs::load_object;
 
-    /// The kernel reads and writes as many bytes as the map says, whatever the caller has.
+    /// The kernel reads and writes as many bytes as the map's sizes say, regardless of the caller's buffer.
     #[test]
     fn a_map_takes_only_keys_and_values_of_its_size() {
         let trial = match load_object("trial", crate::objects::TRIAL, None, &[], &[]) {
@@ -360,7 +362,7 @@ mod tests {
             lookup::<u32, u64>(&state, &0).map(drop),
             delete(&state, &0u64),
             update_bytes(&state, 0, &[0; 7]),
-            // It has a word for every CPU.
+            // A per-CPU map has one word for every CPU.
             lookup::<u32, u64>(&counters, &0).map(drop),
             sum_per_cpu(&state, 0).map(drop),
         ];

@@ -1,6 +1,6 @@
-//! Multicast groups: the members that a packet's copies go to, the interfaces that they leave by, and their hardware
-//! addresses. The programs' side is `dataplane/ground/xdp/multicast.h` (a role sends to a group) and `copies.h` (addresses
-//! each copy).
+//! Multicast groups: the members that get copies of a packet, the interfaces that the copies leave by, and their
+//! hardware addresses. On the programs' side, `dataplane/ground/xdp/multicast.h` sends to a group, and `copies.h`
+//! addresses each copy.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,28 +13,27 @@ use super::programs::Loaded;
 use super::{nobody, resolve_into, wire_address, wire_port, XdpMode};
 use crate::c;
 
-/// Most remote members of a group.
+/// Maximum number of remote members of a group.
 pub const MEMBERS_MAX: usize = c::IB_XDP_MEMBERS as usize;
 
-/// A member of a multicast group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its node id.
     pub node: u8,
-    /// Where it gets its packets.
+    /// The address to send its packets to.
     pub address: SocketAddrV4,
-    /// It is this very host: its copy goes through the loopback pair to the roles here.
+    /// Whether it is this host itself. Its copy goes through the loopback pair to the roles here.
     pub local: bool,
 }
 
-/// A peer whose hardware address is not known (yet); copies to it are dropped and counted.
+/// A peer whose hardware address is not known yet. Copies to it are dropped and counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unresolved {
     pub peer: Peer,
     pub why: String,
 }
 
-/// Is this a group that [`Multicast`] can serve? `name` is what its members are called, `max` how many the system allows.
+/// Checks that [`Multicast`] can serve this group. `name` is what its members are called, and `max` is the system's
+/// limit.
 pub fn check_peers(name: &str, peers: &[Peer], max: usize) -> Result<(), XdpError> {
     let max = max.min(MEMBERS_MAX);
     if peers.len() > max {
@@ -51,18 +50,18 @@ pub fn check_peers(name: &str, peers: &[Peer], max: usize) -> Result<(), XdpErro
     Ok(())
 }
 
-/// The maps that say where copies go.
+/// The maps that determine where copies go.
 pub struct GroupMaps {
     groups: OwnedFd,
     /// The egress program.
     copies: OwnedFd,
-    /// The devmaps of the programs that send, by the number of their group.
+    /// The devmaps of the sending programs, by group number.
     devices: Vec<(u32, OwnedFd)>,
 }
 
 impl GroupMaps {
-    /// `copies` is the egress program (`copies.h`). `senders`: a group's number, the program that sends to it and the
-    /// name of its devmap there.
+    /// `copies` is the egress program (`copies.h`). `senders` lists each group's number, the program that sends to it,
+    /// and the name of its devmap there.
     pub fn new(copies: &Loaded, senders: &[(u32, &Loaded, &str)]) -> Result<GroupMaps, XdpError> {
         let devices = senders
             .iter()
@@ -77,9 +76,9 @@ impl GroupMaps {
         })
     }
 
-    /// Set the members of a group, and in native mode the interfaces, one a copy, that its packets leave by. A program
-    /// that sends to a group of one addresses the packet itself; so whatever it sees in between, no packet leaves
-    /// unaddressed.
+    /// Sets the members of a group and, in native mode, the interfaces that its copies leave by. A program that sends
+    /// to a group of one addresses the packet itself. The order of the two updates ensures that no packet leaves
+    /// unaddressed, whichever state the program sees in between.
     pub fn set_members(
         &self,
         which: u32,
@@ -121,7 +120,7 @@ pub struct Uplink {
     pub netlink: Netlink,
     pub link: LinkInfo,
     pub interface: String,
-    /// This host's address there.
+    /// This host's address on the interface.
     pub address: SocketAddrV4,
     pub mode: XdpMode,
 }
@@ -133,8 +132,8 @@ struct Group {
     current: c::ib_group,
 }
 
-/// The groups of a host whose programs are on an interface. All methods are to be called in the interface's network
-/// namespace.
+/// The groups of a host whose programs are attached to an interface. All methods must be called in the interface's
+/// network namespace.
 pub struct Multicast {
     maps: GroupMaps,
     groups: Vec<Group>,
@@ -143,7 +142,7 @@ pub struct Multicast {
 }
 
 impl Multicast {
-    /// The programs know the groups before they are attached. `loopback` is needed if a peer is local.
+    /// Sets up the groups; must be called before the programs are attached. `loopback` is required if a peer is local.
     pub fn new(
         maps: GroupMaps,
         uplink: Uplink,
@@ -160,8 +159,8 @@ impl Multicast {
         Ok(multicast)
     }
 
-    /// Send to these members from now on. What is sent while this changes may miss some of them; a member whose hardware
-    /// address was known is addressed without a break.
+    /// Replaces the members. Packets sent during the change may miss some of them. Members whose hardware address is
+    /// known stay addressed throughout.
     pub fn set_groups(&mut self, groups: &[(u32, &[Peer])]) -> Result<(), XdpError> {
         let local = groups
             .iter()
@@ -187,9 +186,9 @@ impl Multicast {
         self.refresh_neighbours().map(drop)
     }
 
-    /// Look the peers' hardware addresses up in the kernel's tables, and have the kernel resolve or confirm them. Call
-    /// until it returns nothing, and every second or so from then on. Returns the peers that are not resolved; one that
-    /// was stays addressed as before.
+    /// Looks up the peers' hardware addresses in the kernel's neighbour table, and makes the kernel resolve or confirm
+    /// them. Call it until it returns an empty list, and about every second after that. Returns the unresolved peers;
+    /// one that was resolved before keeps its address.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         if let Some(pair) = &self.loopback {
             pair.keep_filter_off()?;
@@ -218,13 +217,13 @@ impl Multicast {
         Ok(unresolved)
     }
 
-    /// The way from this host to its own roles, if it was given one.
+    /// The path from this host to its own roles, if there is one.
     pub fn loopback(&self) -> Option<&Loopback> {
         self.loopback.as_ref()
     }
 
-    /// The interfaces that programs are to be attached to: the loopback pair first, so that nothing is sent to a link
-    /// without a program. The pair is native in either mode: generic XDP skips packets that tc has redirected.
+    /// The interfaces to attach programs to. The loopback pair comes first, so that nothing is sent to a link without a
+    /// program. The pair is native in either mode, because generic XDP skips packets that tc has redirected.
     pub fn links(&self) -> impl Iterator<Item = (&LinkInfo, &str, XdpMode)> {
         let pair = self
             .loopback
@@ -269,7 +268,7 @@ impl Group {
         }
     }
 
-    /// The interfaces that its copies leave by, in the order of the members.
+    /// The interfaces that the group's copies leave by, in order of the members.
     fn devices(&self, uplink: u32, loopback: Option<&Loopback>) -> Vec<u32> {
         let local = self.peers.iter().any(|p| p.local);
         let near = loopback.filter(|_| local).map(|l| l.near.index);
@@ -277,13 +276,13 @@ impl Group {
         remote.map(|_| uplink).chain(near).collect()
     }
 
-    /// Remote members whose hardware addresses are known.
+    /// Remote members whose hardware address is known.
     fn known(&self) -> Vec<c::ib_member> {
         let remote = &self.current.member[..self.current.count as usize];
         remote.iter().filter(|m| m.known == 1).copied().collect()
     }
 
-    /// Members that were known before have their hardware addresses at once.
+    /// Takes over the hardware addresses of members that were known before.
     fn take_addresses(&mut self, known: &[c::ib_member]) {
         for member in &mut self.current.member[..self.current.count as usize] {
             let before = known.iter().find(|k| k.to_address == member.to_address);

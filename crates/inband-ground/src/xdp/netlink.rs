@@ -1,17 +1,17 @@
-//! The little of rtnetlink that XDP needs: links, a veth pair, routes and neighbours.
+//! The part of rtnetlink that XDP needs: links, a veth pair, routes and neighbours.
 //!
-//! Requests are answered by the network namespace of the calling thread.
+//! Requests refer to the network namespace of the calling thread.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Longest answer in bytes: one link with all its attributes.
+/// Maximum length of an answer: one link with all its attributes.
 const ANSWER_LEN_MAX_BYTES: usize = 32 * 1024;
-/// The kernel answers within its own call; this only guards against a bug.
+/// The kernel answers within the send call; this only guards against a bug.
 const ANSWER_TIMEOUT_S: i64 = 5;
 
-/// `struct nlmsghdr`, `ifinfomsg`, `rtmsg` and `ndmsg` in bytes.
+/// Sizes of `struct nlmsghdr`, `ifinfomsg`, `rtmsg` and `ndmsg`.
 const MESSAGE_HEADER_LEN_BYTES: usize = 16;
 const LINK_HEADER_LEN_BYTES: usize = 16;
 const ROUTE_HEADER_LEN_BYTES: usize = 12;
@@ -41,7 +41,7 @@ pub struct LinkInfo {
     pub xdp_attached: bool,
 }
 
-/// Where the kernel would send a packet to an address.
+/// The kernel's route to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     pub ifindex: u32,
@@ -60,7 +60,7 @@ impl Message {
         Message(bytes)
     }
 
-    /// Append an attribute whose content `fill` appends.
+    /// Appends an attribute whose content is written by `fill`.
     fn nest(mut self, kind: u16, fill: impl FnOnce(Message) -> Message) -> Message {
         let start = self.0.len();
         self.0.extend_from_slice(&[0; 4]);
@@ -110,7 +110,7 @@ fn u32_of(value: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(value.get(0..4)?.try_into().ok()?))
 }
 
-/// A socket to the kernel's routing tables.
+/// An rtnetlink socket.
 pub struct Netlink(OwnedFd);
 
 impl Netlink {
@@ -143,7 +143,7 @@ impl Netlink {
         Ok(Netlink(socket))
     }
 
-    /// Send a request; the answer's body (after the message header), empty if only acknowledged.
+    /// Sends a request. Returns the body of the answer (after the message header), empty for a plain acknowledgement.
     fn ask(&self, mut message: Message) -> io::Result<Vec<u8>> {
         let len = message.0.len() as u32;
         message.0[0..4].copy_from_slice(&len.to_ne_bytes());
@@ -179,7 +179,7 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// A link by name; `None` if there is none.
+    /// Finds a link by name.
     pub fn link(&self, name: &str) -> io::Result<Option<LinkInfo>> {
         let message =
             Message::new(libc::RTM_GETLINK, 0, &link_header(0, 0, 0)).name(libc::IFLA_IFNAME, name);
@@ -211,8 +211,8 @@ impl Netlink {
         Ok(Some(link))
     }
 
-    /// Make a pair of virtual interfaces with these MAC addresses. An address that is chosen by the kernel would not stay:
-    /// udev's policy `persistent`, the default, replaces it a moment later.
+    /// Creates a veth pair with these MAC addresses. Addresses chosen by the kernel would change: udev's default
+    /// policy, `persistent`, replaces them a moment later.
     pub fn add_veth(
         &self,
         (name, mac): (&str, [u8; 6]),
@@ -236,7 +236,7 @@ impl Netlink {
         )
     }
 
-    /// Bring a link up.
+    /// Brings a link up.
     pub fn set_up(&self, index: u32) -> io::Result<()> {
         let up = libc::IFF_UP as u32;
         self.do_it(Message::new(
@@ -246,7 +246,7 @@ impl Netlink {
         ))
     }
 
-    /// Remove a link, and its peer with it.
+    /// Removes a link, and its veth peer with it.
     pub fn delete(&self, index: u32) -> io::Result<()> {
         self.do_it(Message::new(
             libc::RTM_DELLINK,
@@ -255,7 +255,7 @@ impl Netlink {
         ))
     }
 
-    /// The kernel's own choice of a way to `address`, policy rules included.
+    /// The kernel's route to `address`, including policy rules.
     pub fn route(&self, address: Ipv4Addr) -> io::Result<Route> {
         let mut header = [0u8; ROUTE_HEADER_LEN_BYTES];
         header[0] = libc::AF_INET as u8;
@@ -312,7 +312,7 @@ impl Netlink {
         Ok(mac)
     }
 
-    /// Tell the kernel that the neighbour is in use: it resolves or confirms the address.
+    /// Tells the kernel that the neighbour is in use, so that it resolves or confirms the address.
     pub fn use_neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<()> {
         let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE;
         self.do_it(Self::neighbour_message(

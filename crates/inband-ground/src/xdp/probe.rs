@@ -1,4 +1,4 @@
-//! Which modes work here: for the `auto` backend and for `doctor`.
+//! Finds out which modes work here, for the `auto` backend and for `doctor`.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -11,22 +11,21 @@ use super::trial::{send_from_xdp, Proof};
 use super::XdpMode;
 use crate::objects;
 
-/// Asked for in a trial, at most.
+/// Maximum number of neighbours to ask in a trial.
 const NEIGHBOURS_MAX: usize = 8;
-/// Of the documentation range: whatever leads there is the default route.
+/// From the documentation range, so that the route to it is the default route.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
-/// Does a mode work?
+/// Whether a mode works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// Yes: it was tried.
+    /// It was tried successfully.
     Yes,
-    /// No, and why, with the cure.
+    /// It does not work: the reason, and the remedy.
     No(String),
 }
 
 impl Support {
-    /// Does it work?
     pub fn works(&self) -> bool {
         *self == Support::Yes
     }
@@ -41,20 +40,18 @@ impl fmt::Display for Support {
     }
 }
 
-/// What an interface and its host can do.
+/// The abilities of an interface and its host.
 #[derive(Debug, Clone)]
 pub struct Probe {
     /// Major and minor version of the kernel.
     pub kernel: (u32, u32),
-    /// May this process load BPF programs?
+    /// Whether this process may load BPF programs.
     pub privileged: bool,
-    /// Native mode.
     pub native: Support,
-    /// Generic mode.
     pub generic: Support,
 }
 
-/// The running kernel's version, (0, 0) if it cannot be read.
+/// The running kernel's version; (0, 0) if it cannot be read.
 fn kernel_version() -> (u32, u32) {
     let release = nix::sys::utsname::uname()
         .map(|name| name.release().to_string_lossy().into_owned())
@@ -72,7 +69,7 @@ fn needed(mode: XdpMode) -> (&'static str, (u32, u32)) {
     }
 }
 
-/// Is the kernel new enough?
+/// Checks that the kernel is new enough.
 pub fn check_kernel(mode: XdpMode) -> Result<(), XdpError> {
     let (what, need) = needed(mode);
     let have = kernel_version();
@@ -82,8 +79,8 @@ pub fn check_kernel(mode: XdpMode) -> Result<(), XdpError> {
     Ok(())
 }
 
-/// Does the interface send what XDP sends? Tried for a moment, with a neighbour that is on the way to
-/// `peers` or to the rest of the world. To be called in the interface's network namespace.
+/// Tests whether the interface actually sends what XDP sends, with a neighbour on the route to `peers` or to the
+/// default route. Must be called in the interface's network namespace.
 pub fn sends(
     interface: &str,
     mode: XdpMode,
@@ -103,7 +100,7 @@ pub fn mtu_bytes(interface: &str) -> Result<u32, XdpError> {
     Ok(find_link(&netlink, interface)?.mtu_bytes)
 }
 
-/// The first hops out of this interface on the ways to peers, and to everybody else.
+/// The first hops behind this interface on the routes to the peers, and on the default route.
 fn neighbours(netlink: &Netlink, link: &LinkInfo, peers: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
     let mut hops: Vec<Ipv4Addr> = Vec::new();
     for to in peers.iter().chain([&ELSEWHERE]) {
@@ -119,8 +116,8 @@ fn neighbours(netlink: &Netlink, link: &LinkInfo, peers: &[Ipv4Addr]) -> Vec<Ipv
     hops
 }
 
-/// Find out which modes an interface takes, by attaching a program that passes everything for a
-/// moment; see [`sends`] for more. The error is about the interface or the host as a whole; a missing privilege is not one.
+/// Finds out which modes an interface supports, by briefly attaching a program that passes everything; [`sends`] tests
+/// more. An error concerns the interface or the host as a whole. A missing privilege is not an error.
 pub fn probe(interface: &str) -> Result<Probe, XdpError> {
     let netlink = Netlink::open().doing("opening a netlink socket")?;
     let link = find_link(&netlink, interface)?;
@@ -149,14 +146,14 @@ pub fn probe(interface: &str) -> Result<Probe, XdpError> {
     })
 }
 
-/// A program that passes everything, attached natively. The other end of a veth needs one (or
-/// generic receive offload), or it loses frames that a native program sends to it.
+/// A program that passes everything, attached in native mode. The other end of a veth pair needs one (or generic
+/// receive offload); otherwise it drops frames that a native program sends to it.
 pub struct PassThrough {
     _attachment: Attachment,
 }
 
 impl PassThrough {
-    /// Attach to an interface of the calling thread's network namespace.
+    /// Attaches it to an interface of the calling thread's network namespace.
     pub fn attach(interface: &str) -> Result<PassThrough, XdpError> {
         let link = find_link(
             &Netlink::open().doing("opening a netlink socket")?,

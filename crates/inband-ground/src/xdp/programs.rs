@@ -1,4 +1,4 @@
-//! Loading programs.
+//! Loads programs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -19,7 +19,7 @@ use crate::System;
 const SETTINGS_MAP: &str = ".rodata.settings";
 const OWN_SETTINGS_MAP: &str = ".rodata.own";
 
-/// The constants that a program is loaded with: those of every program, and its system's own.
+/// The constants of a program: those of every program, and its system's own.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub common: c::ib_settings,
@@ -30,7 +30,7 @@ pub struct Settings {
 const OWN_SETTINGS_MAX_BYTES: usize = 64;
 
 impl Settings {
-    /// `own`: the struct of the system's `settings.h`.
+    /// `own` is the struct of the system's `settings.h`.
     pub fn new<T: Copy>(common: c::ib_settings, own: &T) -> Settings {
         const { assert!(size_of::<T>() <= OWN_SETTINGS_MAX_BYTES) };
         let mut bytes = [0; OWN_SETTINGS_MAX_BYTES];
@@ -47,13 +47,13 @@ impl Settings {
     }
 }
 
-/// A struct of settings as it lies in memory.
+/// The bytes of a struct of settings.
 fn bytes_of<T: Copy>(settings: &T) -> &[u8] {
     // SAFETY: plain integers without padding (checked by bindgen's layout test and `tests/layout.rs`).
     unsafe { std::slice::from_raw_parts((&raw const *settings).cast::<u8>(), size_of::<T>()) }
 }
 
-/// A program that was loaded, and its maps by name.
+/// A loaded program, and its maps by name.
 pub struct Loaded {
     pub program: OwnedFd,
     maps: HashMap<String, OwnedFd>,
@@ -69,13 +69,13 @@ impl Loaded {
         fd.try_clone().doing("duplicating a descriptor")
     }
 
-    /// The registers in one of its maps (`IB_REGISTERS`), shared with the program.
+    /// Maps the registers in one of its maps (`IB_REGISTERS`), shared with the program.
     pub fn registers<T, R: From<Shared<T>>>(&self, map: &str) -> Result<R, XdpError> {
         Ok(map_array(self.map(map)?.as_fd())?.into())
     }
 
-    /// The same program with one of its maps only, under another name: for a program that shares maps
-    /// of several others that are called alike.
+    /// The same program with only one of its maps, under another name: for a program that shares maps of the same name
+    /// with several others.
     pub fn renamed(&self, map: &str, name: &str) -> Result<Loaded, XdpError> {
         let program = self.program.try_clone().doing("duplicating a descriptor")?;
         Ok(Loaded {
@@ -84,18 +84,18 @@ impl Loaded {
         })
     }
 
-    /// The keys that packets are checked and signed with, of a program that was built for that.
+    /// Sets the keys that check and sign packets, in a program that was built for that.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         update(&self.map("ib_keys_map")?, &0u32, keys.raw()).doing("setting the keys")
     }
 
-    /// Set an element of an array.
+    /// Sets an element of an array.
     pub fn set_bytes(&self, map: &str, index: u32, value: &[u8]) -> Result<(), XdpError> {
         update_bytes(&self.map(map)?, index, value).doing(format!("setting an element of {map}"))
     }
 }
 
-/// Load one object with a single program. Maps that `shared` has by name are shared.
+/// Loads an object with a single program. Maps that also exist in `shared`, by name, are shared.
 pub fn load_object(
     name: &'static str,
     bytes: &[u8],
@@ -146,11 +146,10 @@ pub fn load_object(
     })
 }
 
-/// Room for a frame after a test run.
+/// Space for a frame after a test run.
 const TEST_FRAME_LEN_MAX_BYTES: usize = 2048;
 
-/// Run a program on a frame `repeat` times (BPF_PROG_TEST_RUN). Each run sees what the one before
-/// left of the frame.
+/// Runs a program on a frame `repeat` times (BPF_PROG_TEST_RUN). Each run sees the frame as the previous run left it.
 pub fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<TestRun> {
     let mut out = vec![0u8; TEST_FRAME_LEN_MAX_BYTES];
     // SAFETY: all zero is a valid value of this plain C struct; it is filled in below.
@@ -175,7 +174,7 @@ pub fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<Test
     })
 }
 
-/// The counters of a program by name, those that are not zero.
+/// The counters of a program by name, without those that are zero.
 pub fn counters_of<S: System>(map: &OwnedFd) -> Result<BTreeMap<&'static str, u64>, XdpError> {
     let mut counters = BTreeMap::new();
     for reason in 0..c::IB_REASONS_MAX {

@@ -1,4 +1,4 @@
-//! Programs that the kernel refuses: what its verifier says is long, and goes to a file.
+//! Programs that the kernel refuses: the verifier's output is long, so it is written to a file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -8,23 +8,23 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::error::XdpError;
 
-/// libbpf frames the verifier's log with these.
+/// libbpf's markers around the verifier's log.
 const LOG_BEGIN: &str = "-- BEGIN PROG LOAD LOG --";
 const LOG_END: &str = "-- END PROG LOAD LOG --";
-/// The line of statistics at the end of the verifier's log.
+/// Start of the statistics line at the end of the verifier's log.
 const STATISTICS: &str = "processed ";
-/// Of libbpf's messages the last so many bytes are kept: the verifier may write 16 MiB.
+/// Only the last bytes of libbpf's messages are kept: the verifier may write 16 MiB.
 const MESSAGES_MAX_BYTES: usize = 4 << 20;
-/// Longest reason in an error.
+/// Maximum length of the reason in an error.
 const REASON_MAX_BYTES: usize = 200;
 
-/// What libbpf has said since it was last cleared. It has one printer for the whole process.
+/// libbpf's messages since the last clear. libbpf has one print callback per process.
 static MESSAGES: Mutex<String> = Mutex::new(String::new());
-/// One object is loaded at a time, so that messages are its own.
+/// Serializes loading, so that the messages belong to one object.
 static LOADING: Mutex<()> = Mutex::new(());
 static DIR: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Put the verifier's logs into this directory from now on, and not among temporary files.
+/// Writes the verifier's logs into this directory from now on, instead of the temporary directory.
 pub fn keep_refusals_in(dir: &Path) {
     *lock(&DIR) = Some(dir.to_owned());
 }
@@ -35,7 +35,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Hears what libbpf says while it lives.
+/// Captures libbpf's messages while it lives.
 pub struct Listening {
     _alone: MutexGuard<'static, ()>,
 }
@@ -58,10 +58,10 @@ fn remember(_level: libbpf_rs::PrintLevel, message: String) {
 }
 
 impl Listening {
-    /// The error of a program that could not be loaded.
+    /// The error for a program that could not be loaded.
     pub fn error(&self, program: &'static str, error: &libbpf_rs::Error) -> XdpError {
         let messages = lock(&MESSAGES).clone();
-        // The verifier's refusals are permission errors as well, but have a log.
+        // A refusal by the verifier is also a permission error, but comes with a log.
         let by_verifier = messages.contains(LOG_BEGIN) || messages.contains(LOG_END);
         if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && !by_verifier {
             return XdpError::Privilege {
@@ -87,7 +87,7 @@ impl Listening {
     }
 }
 
-/// The last that the verifier said before its statistics.
+/// The verifier's last message before its statistics.
 fn reason_in(messages: &str) -> Option<String> {
     let log = messages.split(LOG_END).next()?;
     let mut lines = log.lines().rev().map(str::trim);
@@ -99,7 +99,7 @@ fn reason_in(messages: &str) -> Option<String> {
     Some(line[..end].to_owned())
 }
 
-/// A file that is new, or takes the place of our own of before: never one that a link leads to.
+/// Creates a file, or replaces an earlier one of our own. Never follows a link.
 fn save(program: &str, text: &str) -> io::Result<PathBuf> {
     let path = match &*lock(&DIR) {
         Some(dir) => {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::objects;
 
-    /// `w0 = 2`, with which the bare program begins, and `r0 = r2`, which nobody has set.
+    /// `w0 = 2`, the bare program's first instruction, and `r0 = r2`, which reads an uninitialized register.
     const FIRST_STEP: [u8; 8] = [0xb4, 0, 0, 0, 2, 0, 0, 0];
     const REFUSED_STEP: [u8; 8] = [0xbf, 0x20, 0, 0, 0, 0, 0, 0];
 
@@ -168,7 +168,7 @@ mod tests {
         assert!(lines[2].contains("dataplane = \"udp\""), "{text}");
         assert!(fs::read_to_string(&log).unwrap().contains("processed "));
         assert!(error.is_lasting() && error.in_short().lines().count() == 1);
-        // Again: in the same place.
+        // A second refusal goes to the same file.
         assert!(load_object("bare", &object, None, &[], &[]).is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -1,4 +1,4 @@
-//! Programs without an interface: frames go through them by `BPF_PROG_TEST_RUN`. For tests and measurements.
+//! Runs programs on frames without an interface, with `BPF_PROG_TEST_RUN`. For tests and measurements.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,28 +8,28 @@ use super::error::{Doing, XdpError};
 use super::loopback;
 use super::programs::test_run;
 
-/// What a test run left.
+/// The result of a test run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestRun {
     /// The program's return value (`XDP_PASS`, ...).
     pub action: u32,
     /// The frame after the program.
     pub frame: Vec<u8>,
-    /// Mean time of a run.
+    /// Mean time per run.
     pub time: Duration,
 }
 
-/// Ethernet, IPv4 and UDP around a payload, between two made-up hardware addresses.
+/// A payload with Ethernet, IPv4 and UDP headers, between two made-up hardware addresses.
 pub fn udp_frame(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     loopback::frame([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], from, to, payload)
 }
 
-/// Put a frame through a program.
+/// Runs a program on a frame.
 pub fn run(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
     test_run(program, frame, repeat).doing("running a program on a test frame")
 }
 
-/// Instructions that this kernel's verifier walked for a program, over all paths.
+/// Instructions that this kernel's verifier processed for a program, over all paths.
 pub fn verified_insns(program: &OwnedFd) -> Result<u32, XdpError> {
     // SAFETY: all zero is a valid value of this plain C struct.
     let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };

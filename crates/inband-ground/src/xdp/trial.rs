@@ -1,6 +1,6 @@
-//! Do frames that XDP sends leave by an interface? Drivers drop them for reasons of their own (no queue
-//! for a CPU, no transmission from XDP at all), and hardly any says so. So a neighbour is asked: by
-//! ARP, in frames that XDP sends the two ways in which the roles do.
+//! Tests whether an interface actually sends the frames that XDP sends. Drivers drop them for various reasons (no queue
+//! for a CPU, no XDP transmission at all), and hardly any reports it. So the trial asks a neighbour with ARP requests,
+//! which XDP sends in the two ways that the roles use.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -19,28 +19,28 @@ use super::{live, XdpMode};
 use crate::c;
 use crate::objects;
 
-/// How long a driver that resets its link to take a program, and then a neighbour, may take to answer.
+/// How long to wait for the first answer: a driver may reset its link to take a program.
 const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
-/// How long one answer is waited for.
+/// Timeout of one request.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 const ANSWER_POLL: Duration = Duration::from_micros(200);
-/// So many failures without a success are no accident: of three frames a network may lose one.
+/// This many failures without a success are conclusive: a network might lose one frame in three.
 const FAILURES: usize = 12;
-/// Attempts that say nothing, because the neighbour did not answer an ordinary question either.
+/// Attempts that are inconclusive because the neighbour did not answer an ordinary request either.
 const SILENCES: usize = 12;
-/// With fewer failures than [`FAILURES`] because the neighbour fell silent meanwhile: enough to say no.
+/// If the neighbour fell silent before [`FAILURES`] was reached, this many failures are conclusive.
 const FAILURES_AMONG_SILENCES: usize = 3;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 const ARP_HEADER: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
 const FRAME_LEN_BYTES: usize = c::IB_TRIAL_FRAME_LEN_BYTES as usize;
 
-/// What a trial has shown, if not that frames are lost.
+/// The result of a trial that did not find losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// Frames leave, on every CPU.
+    /// Frames are sent on every CPU.
     Sent,
-    /// No neighbour answered: there is nobody to say.
+    /// Inconclusive: no neighbour answered.
     NobodyAnswers,
 }
 
@@ -52,7 +52,7 @@ struct Trial<'a> {
     state: c::ib_trial,
 }
 
-/// An ARP question; `to` is the hardware address that it is sent to.
+/// An ARP request, sent to the hardware address `to`.
 fn question(
     mac: [u8; 6],
     address: Ipv4Addr,
@@ -81,8 +81,8 @@ fn raw(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
 
-/// Try with whichever of the neighbours answers. In generic mode copies do not depend on the driver,
-/// so only what is sent back is tried.
+/// Runs the trial with whichever neighbour answers. In generic mode copies do not depend on the driver, so only XDP_TX
+/// is tested.
 pub fn send_from_xdp(
     link: &LinkInfo,
     interface: &str,
@@ -133,7 +133,7 @@ pub fn send_from_xdp(
         let before = before.doing("asking for this thread's CPUs")?;
         for cpu in (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu).unwrap_or(false)) {
             let mut one = CpuSet::new();
-            // Within the range that was counted.
+            // Always within range.
             let _ = one.set(cpu);
             let there = sched_setaffinity(Pid::from_raw(0), &one).map_err(std::io::Error::from);
             let result = there
@@ -164,7 +164,7 @@ impl Trial<'_> {
         update(&self.map, &0u32, &self.state).doing("setting the trial's addresses")
     }
 
-    /// Forget what has come; the next `transmits` answers become questions.
+    /// Resets the answer counter. The next `transmits` answers are turned into requests.
     fn begin(&mut self, transmits: u64) -> Result<(), XdpError> {
         self.state.answers = 0;
         self.state.transmits = transmits;
@@ -175,7 +175,7 @@ impl Trial<'_> {
         lookup(&self.map, &0u32).doing("reading the trial's answers")
     }
 
-    /// Have so many answers come in time?
+    /// Waits for this many answers. Returns whether they arrived in time.
     fn answered(&self, count: u64) -> Result<bool, XdpError> {
         let end = Instant::now() + ANSWER_LIMIT;
         loop {
@@ -189,9 +189,9 @@ impl Trial<'_> {
         }
     }
 
-    /// By the kernel's ordinary way.
+    /// Sends a frame through the kernel's normal path.
     fn send(&self, frame: &[u8]) {
-        // A link that is not up yet refuses; it is tried again.
+        // Fails while the link is not up yet; the caller retries.
         let _ = send_frame(&self.socket, self.link.index, frame);
     }
 
@@ -208,7 +208,8 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Does an attempt succeed, now and then at least? `None`: the neighbour has fallen silent.
+    /// Repeats an attempt until it succeeds or its failure is conclusive. `None` means that the neighbour has fallen
+    /// silent.
     fn tried(
         &mut self,
         mut attempt: impl FnMut(&mut Self) -> Result<Option<bool>, XdpError>,
@@ -221,11 +222,11 @@ impl Trial<'_> {
                 None => silences += 1,
             }
         }
-        // A neighbour that answers part of the questions only still showed that nothing of XDP's arrives.
+        // Even a neighbour that answers only some requests has shown that no frame from XDP arrives.
         Ok((failures >= FAILURES_AMONG_SILENCES).then_some(false))
     }
 
-    /// Redirected copies, on the CPU that this thread is on.
+    /// Sends redirected copies on this thread's CPU.
     fn copies_leave(&mut self, ask: &[u8]) -> Result<Option<bool>, XdpError> {
         self.tried(|trial| {
             trial.begin(0)?;
@@ -239,7 +240,7 @@ impl Trial<'_> {
         })
     }
 
-    /// An answer that is sent back as another question.
+    /// Sends an answer back as another request, with XDP_TX.
     fn transmits_leave(&mut self, ask: &[u8]) -> Result<Option<bool>, XdpError> {
         self.tried(|trial| {
             trial.begin(1)?;
