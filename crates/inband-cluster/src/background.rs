@@ -1,4 +1,4 @@
-//! What the clusters that `up --detach` leaves in the background have in common.
+//! Shared code for clusters that `up --detach` runs in the background.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use nix::unistd::setsid;
 
 use crate::file_error::FileError;
 
-/// How long a supervisor may take to remove what it made.
+/// How long a supervisor may take to remove its files and network.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -23,12 +23,12 @@ const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub enum BackgroundError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// It ended; the last line that it wrote.
+    /// It ended; the last line of its output.
     #[error("{0}")]
     Ended(String),
 }
 
-/// This command with the same options, but as the background process.
+/// This command with the same options, as the background process.
 pub fn this_command() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command
@@ -37,18 +37,18 @@ pub fn this_command() -> Result<Command> {
     Ok(command)
 }
 
-/// Wait until a supervisor that was told to end, and listens at `socket`, has left its directory.
+/// Waits until a supervisor that was told to end, and listens at `socket`, has released its directory.
 pub fn wait_for_end(data: &Path, socket: &Path) {
     let deadline = Instant::now() + END_TIMEOUT;
-    // The lock goes last: with it the next `up` can begin.
+    // The lock goes last: once it is free the next `up` can begin.
     let has_ended = || !socket.exists() && StateLock::take(data).is_ok();
     while !has_ended() && Instant::now() < deadline {
         thread::sleep(END_POLL_INTERVAL);
     }
 }
 
-/// Start a program that will call [`leave_terminal`], and wait until `answers`, which is given its process
-/// id, has an answer. Its output goes to `up.log` in `data`; if it ends instead, the last line of that is the
+/// Starts a program that will call [`leave_terminal`], and waits until `answers`, which is given its process id,
+/// returns an answer. Its output goes to `up.log` in `data`; if it ends instead, the last line of that file is the
 /// error.
 pub fn spawn_until<T>(
     mut command: Command,
@@ -57,7 +57,7 @@ pub fn spawn_until<T>(
 ) -> Result<T, BackgroundError> {
     fs::create_dir_all(data).map_err(FileError::of("create", data))?;
     let log_path = data.join("up.log");
-    // A new file: an earlier supervisor that is just ending may still write to the old one.
+    // Use a new file: an earlier supervisor that is just ending may still write to the old one.
     match fs::remove_file(&log_path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(FileError::of("replace", log_path)(error).into());
@@ -93,8 +93,8 @@ pub fn spawn_until<T>(
     }
 }
 
-/// Become independent of the terminal. Call early, in a process made by [`spawn_until`].
+/// Detaches from the terminal. Call early, in a process started by [`spawn_until`].
 pub fn leave_terminal() {
-    // Fails only for the leader of a process group, which is independent already.
+    // Fails only for the leader of a process group, which is already detached.
     let _ = setsid();
 }

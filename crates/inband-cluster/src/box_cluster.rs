@@ -33,88 +33,84 @@ use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
-/// What the cluster was started with, in its directory.
+/// The options with which the cluster was started, in its directory.
 const FILE: &str = "cluster.json";
-/// The role that leads now.
+/// The current leader, as a role's name.
 const LEADER: &str = "leader";
 /// States of a node, as it reports them.
 const LEADING: &str = "leading";
 const FOLLOWING: &str = "following";
 const RECOVERING: &str = "recovering";
-/// Options whose ports are checked before a node is started.
+/// Options whose ports are checked before a node starts.
 const MEMCACHED: &str = "--memcached";
 const MEMCACHED_LOCAL: &str = "--memcached-local";
 const MEMCACHED_UDP: &str = "--memcached-udp";
 const SELF_CHECK_KEY: &str = "inband-self-check";
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `inband up box` is asked for.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Its directory.
     pub data: PathBuf,
-    /// What the user says.
     pub options: Options,
-    /// The program of the nodes; by default the `inband-box` beside this one.
+    /// The nodes' program; by default the `inband-box` next to this one.
     pub program: Option<PathBuf>,
 }
 
-/// Options of `inband up box`.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct Options {
-    /// Nodes: 3, 5 or 7, of which a minority may fail; 4 tolerate one failure, as 3 do
+    /// Number of nodes: 3, 5 or 7, of which a minority may fail; 4 tolerate one failure, like 3
     #[arg(long, default_value_t = 3, value_parser = nodes)]
     pub nodes: u8,
     /// How many nodes must have a write before it is answered; with all, no write is answered while a node is down
     #[arg(long, value_enum, default_value_t = Quorum::Majority)]
     pub quorum: Quorum,
-    /// Where memcached's clients of the first node connect; those of the others use the ports that follow
+    /// Address for memcached clients of the first node; the other nodes use the ports that follow
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:11211")]
     pub memcached: SocketAddr,
-    /// Where clients of the first node connect that read its own copy, which may be behind; those of the others use the ports
-    /// that follow
+    /// Address for clients that read the first node's own copy, which may be stale; the other nodes use the ports that
+    /// follow
     #[arg(long, value_name = "ADDR:PORT")]
     #[serde(default)]
     pub memcached_local: Option<SocketAddr>,
-    /// Bytes of each node's table
+    /// Size of each node's table, in bytes
     #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     pub memory: u64,
-    /// Records of the log that each node keeps, a power of two, 1.3 KB each: a node that misses more gets the whole table
+    /// Log records that each node keeps, a power of two, 1.3 KB each: a node that misses more gets the whole table
     #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS_DEFAULT)]
     pub log_records: usize,
-    /// Where the nodes' roles run: udp (in processes, on loopback), or in the kernel, and every node in a network namespace of
-    /// its own: xdp, xdp-generic, or auto, which falls back to udp
+    /// Where the nodes' roles run: udp (in processes, on loopback), or in the kernel, with every node in its own
+    /// network namespace: xdp, xdp-generic, or auto, which falls back to udp
     #[arg(long, default_value_t = Dataplane::Auto)]
     #[serde(default)]
     pub dataplane: Dataplane,
-    /// Give every two nodes a link of their own, for frames without IP and UDP; the nodes must have namespaces
+    /// Give every pair of nodes a dedicated link, for frames without IP and UDP; requires network namespaces
     #[arg(long)]
     #[serde(default)]
     pub direct: bool,
-    /// Where memcached's clients of the first node send datagrams; those of the others use the ports that follow. Off unless given
+    /// Address for memcached datagrams to the first node; the other nodes use the ports that follow. Off by default
     #[arg(long, value_name = "ADDR:PORT")]
     #[serde(default)]
     pub memcached_udp: Option<SocketAddr>,
-    /// What nodes have after a crash: with memory, a table that all nodes together lose is gone
+    /// What survives a crash: with memory, the table is lost if all nodes stop
     #[arg(long, value_enum, default_value_t = Durability::Memory)]
     #[serde(default)]
     pub durability: Durability,
-    /// Make no key: anyone who can send packets to the nodes can write to the log
+    /// Use no key: anyone who can send packets to the nodes can write to the log
     #[arg(long)]
     pub no_key: bool,
-    /// Begin with an empty table, though there was one in this directory: it was lost when its nodes stopped
+    /// Start with an empty table although this directory had one that was lost when its nodes stopped
     #[arg(long)]
     pub accept_loss: bool,
 }
 
-/// For the options' default values.
+/// Parses the options' default values.
 #[derive(Parser)]
 struct Defaults {
     #[command(flatten)]
     options: Options,
 }
 
-/// As `inband up box` without options has it.
+/// The options of `inband up box` without arguments.
 impl Default for Options {
     fn default() -> Options {
         Defaults::parse_from(["inband"]).options
@@ -136,17 +132,17 @@ impl Options {
         (1..=self.nodes).map(|node| format!("node/{node}"))
     }
 
-    /// Where the clients of each node connect.
+    /// Client addresses, by node.
     fn memcached(&self) -> Result<Vec<SocketAddr>> {
         self.addresses_from(self.memcached, MEMCACHED)
     }
 
-    /// Where those connect that read the nodes' own copies; empty if there are no such ports.
+    /// Addresses for reads of the nodes' own copies; empty if there are none.
     fn memcached_local(&self) -> Result<Vec<SocketAddr>> {
         self.addresses_if_given(self.memcached_local, MEMCACHED_LOCAL)
     }
 
-    /// Where they send datagrams; empty: nowhere.
+    /// Addresses for datagrams; empty if there are none.
     fn memcached_udp(&self) -> Result<Vec<SocketAddr>> {
         self.addresses_if_given(self.memcached_udp, MEMCACHED_UDP)
     }
@@ -160,7 +156,7 @@ impl Options {
         Ok(addresses.transpose()?.unwrap_or_default())
     }
 
-    /// One for each node, from the first on.
+    /// One address per node, with consecutive ports.
     fn addresses_from(&self, first: SocketAddr, option: &str) -> Result<Vec<SocketAddr>> {
         ensure!(
             first.ip().is_loopback(),
@@ -186,7 +182,7 @@ impl Spec {
         has_promised(&host_dir(&self.data, name))
     }
 
-    /// Does the cluster go on with the logs on its nodes' disks?
+    /// Does the cluster continue with the logs on its nodes' disks?
     fn goes_on(&self) -> bool {
         let options = &self.options;
         let is_sync = options.durability == Durability::Sync;
@@ -226,7 +222,7 @@ impl Spec {
     }
 }
 
-/// Consensus in a box, as the supervisor sees it.
+/// Consensus in a box, as a [`System`] of the supervisor.
 pub struct BoxCluster {
     spec: Spec,
     key_file: Option<PathBuf>,
@@ -236,23 +232,21 @@ pub struct BoxCluster {
     sockets: BTreeMap<String, PathBuf>,
 }
 
-/// What a cluster says of itself.
+/// The status of a cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// What it was started with.
+    /// The options with which it was started.
     pub options: Options,
     /// Where the nodes' roles run, and why.
     pub place: String,
-    /// Where memcached's clients connect, node by node.
+    /// Client addresses, by node.
     pub memcached: Vec<SocketAddr>,
-    /// Where those connect that read the nodes' own copies.
+    /// Addresses for reads of the nodes' own copies.
     #[serde(default)]
     pub memcached_local: Vec<SocketAddr>,
-    /// The nodes' keys.
     pub key_file: Option<PathBuf>,
-    /// Its processes.
     pub processes: Vec<ProcessStatus>,
-    /// Those of its nodes that answer.
+    /// The nodes that answer.
     pub nodes: Vec<Status>,
 }
 
@@ -274,7 +268,8 @@ impl System for BoxCluster {
         let memcached = spec.options.memcached()?;
         let memcached_local = spec.options.memcached_local()?;
         spec.options.memcached_udp()?;
-        // The nodes bind the ports; here the error can name the option. All at once: no two may be the same.
+        // The nodes bind the ports; here the error can name the option. All are bound together, so that no two may be
+        // equal.
         let bind = |(addresses, option): (&Vec<SocketAddr>, _)| {
             let addresses = addresses.iter();
             let bound = addresses.map(|address| listeners::bind(*address, option));
@@ -353,7 +348,7 @@ impl System for BoxCluster {
             if network.lab().is_some() {
                 args.push(format!("--dataplane={}", options.dataplane).into());
                 args.push(format!("--interface={HOST_INTERFACE}").into());
-                // Clients are where this process is, and are refused while the node does not run.
+                // Clients are in this process's namespace, and are refused while the node is down.
                 let here = format!("/proc/{}/ns/net", std::process::id());
                 args.push(format!("--memcached-namespace={here}").into());
             }
@@ -434,12 +429,12 @@ impl System for BoxCluster {
         LEADER
     }
 
-    /// The directory of one node. Nodes of replicated memory have no session.
+    /// `data` is the directory of one node. Nodes of replicated memory have no session.
     fn is_in_unmarked(data: &Path) -> bool {
         has_promised(data) && data.join(SESSION).exists()
     }
 
-    /// A node that ends loses its log; what no majority has any more is gone.
+    /// A node that stops loses its log; records that no majority holds are lost.
     fn check_spare(&self, host: &str) -> Result<()> {
         if self.spec.options.durability == Durability::Sync {
             return Ok(());
@@ -463,13 +458,13 @@ impl System for BoxCluster {
     }
 }
 
-/// A node's end of the link to another node.
+/// The name of a node's interface on the link to another node.
 fn link_to(node: u8) -> String {
     format!("direct-{node}")
 }
 
 impl BoxCluster {
-    /// A link between every two nodes.
+    /// Creates a link between every pair of nodes.
     fn join_all(&self, lab: &Lab) -> Result<()> {
         let nodes = self.spec.options.nodes;
         let pairs = (1..=nodes).flat_map(|one| (one + 1..=nodes).map(move |other| (one, other)));
@@ -492,7 +487,8 @@ impl BoxCluster {
     }
 }
 
-/// The leader: of those that say so, the one of the highest epoch. A node that was paused may not know yet that it was deposed.
+/// The leader: of the nodes that claim to lead, the one with the highest epoch. A node that was paused may not yet know
+/// that it was deposed.
 fn leader_of(nodes: &[Status]) -> Option<&Status> {
     let leading = nodes.iter().filter(|node| node.state == LEADING);
     leading.max_by_key(|node| node.epoch)
@@ -658,7 +654,7 @@ impl SystemCommand for BoxCluster {
     }
 }
 
-/// Send a request to a node, and compare the lines of its reply.
+/// Sends a request to a node and compares the lines of its reply.
 fn ask(address: SocketAddr, request: &str, lines: &[&str]) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, SELF_CHECK_TIMEOUT)
         .with_context(|| format!("cannot connect to {address}"))?;

@@ -1,4 +1,4 @@
-//! The cluster's authority, in its directory, and the certificates of its hosts, in theirs.
+//! The cluster's certificate authority, in the cluster's directory, and the certificates of its hosts, in theirs.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,17 +8,17 @@ use std::time::SystemTime;
 use inband_paxos::config::TlsConfig;
 use inband_transport::certificates::{Authority, CertificateError, CertificateFiles, RENEW_BEFORE};
 
-/// Directory of the authority within the cluster's. Its key makes hosts of the cluster.
+/// Directory of the authority within the cluster's. Its private key can create certificates for hosts of the cluster.
 const AUTHORITY_DIR: &str = "authority";
 /// Directory of a host's certificate within the host's.
 const TLS_DIR: &str = "tls";
 
-/// The certificate of the authority of the cluster in this directory, which all clients may know.
+/// The certificate of the cluster's authority, which may be given to all clients.
 pub fn authority(cluster_dir: &Path) -> PathBuf {
     cluster_dir.join(AUTHORITY_DIR).join("ca.pem")
 }
 
-/// Make sure that a host has a certificate which is not about to expire.
+/// Makes sure that a host has a certificate that is not about to expire.
 pub fn ensure(
     cluster_dir: &Path,
     cluster: &str,
@@ -41,7 +41,7 @@ pub fn ensure(
     Ok(files)
 }
 
-/// Is there a certificate of this authority, for long enough?
+/// Is there a certificate of this authority that is not about to expire?
 fn is_good(authority: &Authority, files: &CertificateFiles) -> bool {
     let same = match (fs::read(authority.certificate()), fs::read(&files.ca)) {
         (Ok(ours), Ok(its)) => ours == its,
@@ -54,7 +54,7 @@ fn is_good(authority: &Authority, files: &CertificateFiles) -> bool {
     same && files.key.exists() && files.expires().is_ok_and(lasts)
 }
 
-/// As the host's configuration says it.
+/// The TLS section of the host's configuration.
 pub fn config(files: CertificateFiles, resp: bool) -> TlsConfig {
     TlsConfig {
         ca: files.ca,
@@ -77,7 +77,7 @@ mod tests {
         let files = ensure();
         let first = read(&files);
         assert_eq!(read(&ensure()), first);
-        // A crash while it was made.
+        // As after a crash while the certificate was being written.
         fs::remove_file(&files.key).expect("removed");
         let second = read(&ensure());
         assert_ne!(second, first);

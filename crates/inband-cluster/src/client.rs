@@ -7,20 +7,18 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use inband_kv::access::{Access, ClientStream};
 
-/// A whole answer.
+/// A complete reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// `+OK` and the like.
     Status(String),
-    /// An error, its code included.
+    /// An error, including its code.
     Error(String),
-    /// A number.
     Integer(i64),
     /// A string of one line.
     Text(String),
     /// No value, or a transaction that was not executed.
     Nil,
-    /// Several.
     Array(Vec<Answer>),
 }
 
@@ -32,12 +30,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connect to a replica that asks for nothing; `limit` also holds for every answer.
+    /// Connects to a replica that needs neither a password nor TLS; `limit` is also the timeout of every reply.
     pub fn connect(address: SocketAddr, limit: Duration) -> Result<Client> {
         Client::connect_with(&Access::default(), address, limit)
     }
 
-    /// Connect to one that may ask for something.
+    /// Connects to a replica that may need a password or TLS.
     pub fn connect_with(access: &Access, address: SocketAddr, limit: Duration) -> Result<Client> {
         let stream = access.connect(address, limit);
         Ok(Client {
@@ -46,7 +44,7 @@ impl Client {
         })
     }
 
-    /// Send a command and return the first line of its answer.
+    /// Sends a command and returns the first line of its reply.
     pub fn call(&mut self, parts: &[&str]) -> Result<String> {
         self.request.clear();
         self.request += &format!("*{}\r\n", parts.len());
@@ -59,7 +57,7 @@ impl Client {
         self.line()
     }
 
-    /// Send a command and return its whole answer.
+    /// Sends a command and returns its complete reply.
     pub fn ask(&mut self, parts: &[&str]) -> Result<Answer> {
         let line = self.call(parts)?;
         self.rest_of(&line)
@@ -86,7 +84,7 @@ impl Client {
         })
     }
 
-    /// The connection itself, which must be without TLS. No answer may be outstanding.
+    /// The TCP connection, which must be without TLS. No reply may be outstanding.
     pub fn into_stream(self) -> Result<TcpStream> {
         match self.stream.into_inner() {
             ClientStream::Plain(tcp) => Ok(tcp),
@@ -94,7 +92,7 @@ impl Client {
         }
     }
 
-    /// A further line of an answer.
+    /// Reads another line of a reply.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(

@@ -33,7 +33,7 @@ pub(crate) fn counters_of<'a>(
     all
 }
 
-/// ` --data DIR` for a command to copy; empty if it is the default.
+/// ` --data DIR` for a command to copy; empty if it is the default directory.
 pub(crate) fn data_option<S: System>(data: &Path) -> String {
     match data == Path::new(S::DEFAULT_DATA) {
         true => String::new(),
@@ -41,16 +41,16 @@ pub(crate) fn data_option<S: System>(data: &Path) -> String {
     }
 }
 
-/// What a node says of itself, for people.
+/// A node's status in readable form.
 pub(crate) trait NodeInWords: Serialize {
-    /// As `inband kill` takes it.
+    /// Its name, as `inband kill` accepts it.
     fn name(&self) -> &str;
 
-    /// Its state, in a line.
+    /// Its state, in one line.
     fn in_words(&self) -> String;
 }
 
-/// All processes, a line each.
+/// All processes, one line each.
 pub(crate) fn nodes_in_words<N: NodeInWords>(processes: &[ProcessStatus], nodes: &[N]) -> String {
     let widths = processes.iter().map(|process| process.name.len());
     let width = widths.max().unwrap_or(0);
@@ -63,7 +63,7 @@ pub(crate) fn nodes_in_words<N: NodeInWords>(processes: &[ProcessStatus], nodes:
     text
 }
 
-/// One node, as [`SystemCommand::node_status`] says it.
+/// One node, in the form of [`SystemCommand::node_status`].
 pub(crate) fn node_status_of<N: NodeInWords>(node: &N, json: bool) -> Option<String> {
     match json {
         true => serde_json::to_string_pretty(node).ok(),
@@ -71,69 +71,68 @@ pub(crate) fn node_status_of<N: NodeInWords>(node: &N, json: bool) -> Option<Str
     }
 }
 
-/// A system on the command line: the options of its `up`, and its status in words.
+/// The command-line interface of a system: the options of its `up`, and its status in readable form.
 pub trait SystemCommand: System {
-    /// What the system is, in one line of `inband --help`.
+    /// A description of the system, in one line of `inband --help`.
     const ABOUT: &'static str;
     /// What `inband up` starts, for its help.
     const ABOUT_UP: &'static str;
-    /// What `inband kill` and others may name, for their help.
+    /// The role names that `inband kill` and others accept, for their help.
     const ABOUT_ROLES: &'static str;
-    /// What the program `inband-NAME` does beside these commands, for the end of the help. Empty: there is none.
+    /// The other functions of the program `inband-NAME`, for the end of the help. Empty if there is no such program.
     const OTHER_COMMANDS: &'static str = "";
     /// Options of `inband up`, besides --data and --detach.
     type Options: Args;
 
     fn spec(options: &Self::Options, data: &Path) -> Result<Self::Spec>;
 
-    /// A few lines for people.
+    /// The status in a few readable lines.
     fn in_words(status: &Self::Status) -> String;
 
-    /// Counters of all hosts: of which host, name and value.
+    /// Counters of all hosts: host, name, value.
     fn counters(status: &Self::Status) -> Vec<(&str, &str, u64)>;
 
-    /// Use a cluster that was just started, and say in one line what came of it. `None`: there is nothing to use.
+    /// Uses a cluster that was just started and describes the result in one line. `None`: there is nothing to use.
     fn self_check(options: &Self::Options, status: &Self::Status) -> Result<Option<String>>;
 
     /// The line before the status at the start: where the role runs, and why.
     fn notice(status: &Self::Status) -> String;
 
-    /// What can be done with a cluster that was just started: commands to copy.
+    /// What to do next with a cluster that was just started: commands to copy.
     fn next_steps(options: &Self::Options, status: &Self::Status, data: &Path) -> String;
 
-    /// Every time-out and limit in force in the cluster in a directory, for `inband config show`.
+    /// All timeouts and limits in force in the cluster in a directory, for `inband config show`.
     fn settings(_data: &Path) -> Result<Vec<Setting>> {
         Ok(Vec::new())
     }
 
-    /// What the node whose directory this is says of itself, if it is one without a cluster on this machine: as JSON, or
-    /// in words.
+    /// The status of a node that runs without a cluster on this machine, given its directory, as JSON or in readable
+    /// form.
     fn node_status(_data: &Path, _json: bool) -> Option<String> {
         None
     }
 
-    /// What becomes of its data at the end. Shown at the start; empty: there are none.
+    /// What will happen to the data when the cluster stops. Shown at the start; empty if there is nothing to say.
     fn what_stays(_status: &Self::Status) -> &'static str {
         ""
     }
 
-    /// What has become of its data. Shown after the end.
+    /// What has happened to the data. Shown after the cluster has stopped.
     fn what_stayed(status: &Self::Status) -> &'static str;
 }
 
-/// How a status is shown.
 #[derive(Debug, Args)]
 pub struct StatusForm {
-    /// Everything, as one JSON object.
+    /// Print everything, as one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Also every counter.
+    /// Also print every counter.
     #[arg(long, conflicts_with = "json")]
     pub counters: bool,
 }
 
 impl StatusForm {
-    /// As JSON; or in words, and then the counters, if they are asked for.
+    /// Prints JSON or readable text, the latter with counters on request.
     pub fn show<S: Serialize>(&self, status: &S, words: fn(&S), counters: fn(&S)) -> Result<()> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(status)?);
@@ -147,7 +146,6 @@ impl StatusForm {
     }
 }
 
-/// Options of `inband up`.
 #[derive(Args)]
 pub struct UpArgs<S: SystemCommand> {
     #[command(flatten)]
@@ -163,7 +161,6 @@ pub struct UpArgs<S: SystemCommand> {
     detached: bool,
 }
 
-/// Options of commands about the whole cluster.
 #[derive(Args)]
 pub struct ClusterArgs<S: SystemCommand> {
     /// Directory of the cluster.
@@ -173,7 +170,6 @@ pub struct ClusterArgs<S: SystemCommand> {
     system: PhantomData<fn() -> S>,
 }
 
-/// Options of `inband status`.
 #[derive(Args)]
 pub struct StatusArgs<S: SystemCommand> {
     #[command(flatten)]
@@ -182,7 +178,6 @@ pub struct StatusArgs<S: SystemCommand> {
     form: StatusForm,
 }
 
-/// Options of commands about one role or host.
 #[derive(Args)]
 pub struct RoleArgs<S: SystemCommand> {
     #[arg(help = S::ABOUT_ROLES)]
@@ -191,40 +186,39 @@ pub struct RoleArgs<S: SystemCommand> {
     cluster: ClusterArgs<S>,
 }
 
-/// Options of commands that end the process of a role or host.
 #[derive(Args)]
 pub struct EndArgs<S: SystemCommand> {
     #[command(flatten)]
     role: RoleArgs<S>,
-    /// Even if the cluster loses its data.
+    /// Do it even if the cluster loses its data.
     #[arg(long)]
     force: bool,
 }
 
-/// The commands about clusters of a system. A system with commands of its own has an enum with these flattened into it.
+/// The commands for clusters of a system. A system with additional commands has an enum with these flattened into it.
 #[derive(Subcommand)]
 pub enum ClusterCommand<S: SystemCommand> {
     #[command(about = S::ABOUT_UP)]
     Up(UpArgs<S>),
-    /// Stop all of it.
+    /// Stop the cluster.
     Down(ClusterArgs<S>),
-    /// What the cluster and its hosts say of themselves.
+    /// Show the status of the cluster and its hosts.
     Status(StatusArgs<S>),
     /// Kill the process of a role at once.
     Kill(EndArgs<S>),
-    /// Start the process of a role again.
+    /// Restart the process of a role.
     Restart(EndArgs<S>),
     /// Hold the packets of a role on its link; without namespaces, stop its process.
     Pause(RoleArgs<S>),
-    /// Release them.
+    /// Undo a pause: release the packets, or let the process continue.
     Resume(RoleArgs<S>),
 }
 
-/// The commands of a system, parsed.
+/// The parsed commands of a system.
 pub trait RunCommand: Subcommand {
     type System: SystemCommand;
 
-    /// May it end quietly when nobody reads its output any more?
+    /// Does the command only print, so that it may end quietly when its reader closes the pipe?
     fn only_prints(&self) -> bool;
 
     fn run(self) -> Result<()>;
@@ -289,7 +283,7 @@ fn down<S: SystemCommand>(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Start, check, show, and end at Ctrl-C.
+/// Starts the cluster, checks it, shows its status, and stops it at Ctrl-C.
 fn up<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
     if args.detach {
         return up_detached(args);
@@ -313,7 +307,7 @@ fn up<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
 fn up_detached<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
     let data = &args.data;
     let status = spawn_until(background::this_command()?, data, |pid| {
-        // Another supervisor may have the directory: then ours ends soon.
+        // If another supervisor holds the directory, ours ends soon.
         let supervisor = socket::supervisor::<S>(data).ok()?;
         let is_ours = supervisor.pid == pid;
         is_ours.then(|| socket::status::<S>(data).ok()).flatten()
@@ -343,22 +337,22 @@ fn show_start<S: SystemCommand>(args: &UpArgs<S>, status: &S::Status) -> Result<
     Ok(())
 }
 
-/// A system as the command line finds it, by its name or by a cluster's directory.
+/// A system, found on the command line by its name or by a cluster's directory.
 pub trait Registered: Sync {
-    /// `flair`: the command of its clusters.
+    /// The name of its command, such as `flair`.
     fn name(&self) -> &'static str;
-    /// The directory of its clusters unless the user names another.
+    /// The default directory of its clusters.
     fn default_data(&self) -> &'static Path;
-    /// Whether a directory holds a cluster of it.
+    /// Whether a directory holds a cluster of this system.
     fn is_in(&self, data: &Path) -> bool;
-    /// Every time-out and limit in force in the cluster in a directory.
+    /// All timeouts and limits in force in the cluster in a directory.
     fn settings(&self, data: &Path) -> Result<Vec<Setting>>;
     /// Its commands, for the parser.
     fn command(&self) -> clap::Command;
     fn run(&self, matches: &ArgMatches) -> Result<()>;
 }
 
-/// The entry of a system in a registry, by its commands.
+/// The registry entry of a system, given the type of its commands.
 pub struct Entry<C>(PhantomData<fn() -> C>);
 
 impl<C> Entry<C> {
@@ -387,7 +381,7 @@ impl<C: RunCommand> Registered for Entry<C> {
 
     fn command(&self) -> clap::Command {
         C::augment_subcommands(clap::Command::new(self.name()))
-            // Not what the enum of the commands says of itself.
+            // Without this, clap would use the doc comment of the enum of commands.
             .about(C::System::ABOUT)
             .long_about(None)
             .after_help(C::System::OTHER_COMMANDS)

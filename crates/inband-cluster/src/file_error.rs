@@ -1,13 +1,13 @@
-//! A system call on a file that failed.
+//! Errors of file operations.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What was tried, on which file, and what the system said.
+/// A failed file operation: what was tried, on which file, and the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {path}: {source}")]
 pub struct FileError {
-    /// The verb.
+    /// A verb for the message.
     pub what: &'static str,
     pub path: PathBuf,
     pub source: io::Error,

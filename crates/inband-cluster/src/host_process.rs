@@ -19,11 +19,10 @@ use crate::system::HostPlan;
 /// Lines of a log that an error message quotes.
 const LOG_TAIL_LINES: usize = 4;
 
-/// What a host's process does.
+/// The state of a host's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Process {
-    /// It runs.
     Running,
     /// Its packets are held, or it is stopped.
     Paused,
@@ -33,7 +32,7 @@ pub enum Process {
     Ended,
 }
 
-/// A process that may run: it is started, paused, killed, and started again if it ends by itself. Thread-safe.
+/// A process that can be started, paused and killed, and is restarted if it ends by itself. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct ProcessSlot(Mutex<Slot>);
 
@@ -58,7 +57,7 @@ impl Default for ProcessSlot {
 }
 
 impl ProcessSlot {
-    /// A process that has ended by itself is noticed.
+    /// Locks the slot, and notices if the process has ended by itself.
     fn lock(&self) -> MutexGuard<'_, Slot> {
         let mut slot = lock(&self.0);
         let status = slot.child.as_mut().and_then(SupervisedChild::exit_status);
@@ -74,20 +73,20 @@ impl ProcessSlot {
         slot
     }
 
-    /// What it does now, and its id while it runs.
+    /// The state of the process, and its id while it runs.
     pub(crate) fn state(&self) -> (Process, Option<u32>) {
         let slot = self.lock();
         (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
     }
 
-    /// How many times it was started again after it had ended by itself, and how it last did.
+    /// How often the process was restarted after it had ended by itself, and how it last ended so.
     pub(crate) fn restarts(&self) -> (u32, Option<String>) {
         let slot = self.lock();
         let last_exit = slot.restart.last_exit().map(str::to_owned);
         (slot.restart.restarts(), last_exit)
     }
 
-    /// Start it, in the place of the one that runs. Its id.
+    /// Starts the process, replacing a running one. Returns its id.
     pub(crate) fn start(
         &self,
         spec: &ProcessSpec<'_>,
@@ -134,12 +133,12 @@ impl ProcessSlot {
         }
     }
 
-    /// Whether its link was left held by a pause.
+    /// Whether a pause left its link held.
     pub(crate) fn is_held(&self) -> bool {
         lock(&self.0).is_held
     }
 
-    /// It is paused: its link is held, or it is stopped, or both.
+    /// Marks the process as paused: its link is held, or it is stopped, or both.
     pub(crate) fn pause(&self, is_held: bool, is_stopped: bool) {
         let mut slot = self.lock();
         let Some(child) = &mut slot.child else { return };
@@ -150,7 +149,7 @@ impl ProcessSlot {
         slot.process = Process::Paused;
     }
 
-    /// It is not paused any more. One that was not stopped does not notice.
+    /// Ends a pause. A process that was not stopped is not signalled.
     pub(crate) fn resume(&self) {
         let mut slot = self.lock();
         slot.is_held = false;
@@ -160,7 +159,7 @@ impl ProcessSlot {
         }
     }
 
-    /// Kill it at once. False: it does not run, and was not to be started again either.
+    /// Kills the process at once. Returns false if it is not running and no restart was scheduled.
     pub(crate) fn kill(&self) -> bool {
         let mut slot = self.lock();
         slot.is_held = false;
@@ -172,7 +171,7 @@ impl ProcessSlot {
         runs
     }
 
-    /// Its process, to be ended by the caller. It is not started again.
+    /// Takes the process, for the caller to end. It is not restarted.
     pub(crate) fn take(&self) -> Option<SupervisedChild> {
         let mut slot = self.lock();
         slot.restart.cancel();
@@ -181,18 +180,18 @@ impl ProcessSlot {
         Some(child)
     }
 
-    /// Tell it to end, and what it runs.
+    /// Asks the process to end.
     pub(crate) fn tell_to_end(&self) {
         let mut slot = self.lock();
         slot.restart.cancel();
         if let Some(child) = &mut slot.child {
             child.signal(Signal::SIGTERM);
-            // One that is stopped would not see it.
+            // A stopped process would not handle it.
             child.signal(Signal::SIGCONT);
         }
     }
 
-    /// Wait so long for it to end; then it is killed.
+    /// Waits this long for the process to end, then kills it.
     pub(crate) fn wait_for_end(&self, limit: Duration) {
         if let Some(mut child) = self.take() {
             child.wait_for_exit(limit);
@@ -206,9 +205,9 @@ pub struct ProcessStatus {
     /// The host's name: `scheduler`, `replica/0`.
     pub name: String,
     pub process: Process,
-    /// Its id, while it runs.
+    /// Its process id, while it runs.
     pub pid: Option<u32>,
-    /// How many times it was started again after it had ended by itself.
+    /// How often it was restarted after it had ended by itself.
     #[serde(default)]
     pub restarts: u32,
     /// How it last ended by itself.
@@ -217,7 +216,7 @@ pub struct ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// What is wrong with a process: `killed`, `ended by itself; see its log`. Empty: it runs.
+    /// What is wrong with a process: `killed`, `ended by itself; see its log`. Empty if it is running.
     pub fn in_words(&self) -> &'static str {
         match self.process {
             Process::Running => "",
@@ -227,7 +226,7 @@ impl ProcessStatus {
         }
     }
 
-    /// A process and its restarts; of one that runs, what its node says of itself (`None`: it does not answer).
+    /// A process and its restarts. `node` is the status of a running process's node (`None`: it does not answer).
     pub fn in_words_with(&self, node: Option<String>) -> String {
         let how = match self.process {
             Process::Running => node.unwrap_or_else(|| "does not answer".to_owned()),
@@ -242,7 +241,7 @@ impl ProcessStatus {
     }
 }
 
-/// One process, and how it is started.
+/// A process, and how to start it.
 pub struct HostProcess {
     plan: HostPlan,
     log: PathBuf,
@@ -252,7 +251,7 @@ pub struct HostProcess {
 }
 
 impl HostProcess {
-    /// A process that was not started yet. It is to log in this directory.
+    /// A process that is not yet started. `dir` is where its log goes.
     pub(crate) fn new(plan: HostPlan, dir: &Path, namespace: Option<Arc<Host>>) -> HostProcess {
         HostProcess {
             plan,
@@ -262,17 +261,17 @@ impl HostProcess {
         }
     }
 
-    /// `scheduler`, `replica/0`.
+    /// The host's name: `scheduler`, `replica/0`.
     pub fn name(&self) -> &str {
         &self.plan.name
     }
 
-    /// What it does now, and its id while it runs.
+    /// The state of the process, and its id while it runs.
     pub fn state(&self) -> (Process, Option<u32>) {
         self.slot.state()
     }
 
-    /// For the cluster's status.
+    /// The entry in the cluster's status.
     pub fn status(&self) -> ProcessStatus {
         let ((process, pid), (restarts, last_exit)) = (self.slot.state(), self.slot.restarts());
         ProcessStatus {
@@ -289,7 +288,7 @@ impl HostProcess {
         self.slot.restart_if_due(self.name(), &self.log, start);
     }
 
-    /// Start it, in the place of the one that runs. `is_first`: the whole cluster is being started.
+    /// Starts the process, replacing a running one. `is_first`: the whole cluster is being started.
     pub(crate) fn start(&self, is_first: bool) -> Result<()> {
         if let Some(socket) = &self.plan.socket {
             let _ = fs::remove_file(socket);
@@ -306,33 +305,33 @@ impl HostProcess {
         Ok(())
     }
 
-    /// Whether its link was left held by a pause.
+    /// Whether a pause left its link held.
     pub(crate) fn is_held(&self) -> bool {
         self.slot.is_held()
     }
 
-    /// It is paused. Without a link of its own, it is stopped.
+    /// Marks the process as paused. Without a link of its own, it is stopped.
     pub(crate) fn pause(&self) {
         let has_link = self.namespace.is_some();
         self.slot.pause(has_link, !has_link);
     }
 
-    /// It is not paused any more.
+    /// Ends a pause.
     pub(crate) fn resume(&self) {
         self.slot.resume();
     }
 
-    /// Kill it at once. False: it does not run.
+    /// Kills the process at once. Returns false if it is not running and no restart was scheduled.
     pub(crate) fn kill(&self) -> bool {
         self.slot.kill()
     }
 
-    /// Tell it to end, and what it runs.
+    /// Asks the process to end.
     pub(crate) fn tell_to_end(&self) {
         self.slot.tell_to_end();
     }
 
-    /// Wait so long for it to end; then it is killed.
+    /// Waits this long for the process to end, then kills it.
     pub(crate) fn wait_for_end(&self, limit: Duration) {
         self.slot.wait_for_end(limit);
     }

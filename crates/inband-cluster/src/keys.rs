@@ -1,4 +1,4 @@
-//! The keys that a cluster's packets are authenticated with, and what hosts say of them.
+//! The keys that authenticate a cluster's packets, and how hosts use them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use crate::paxos::cluster_dir::ClusterDir;
 use anyhow::{Context, Result};
 use inband_host::key_file::{KeyFile, KeyStatus};
 
-/// Counters of packets that were dropped for want of a right tag.
+/// Counters of packets that were dropped because they lacked a valid tag.
 const DROPPED: [&str; 2] = ["bad_key", "bad_tag"];
 
-/// The key file of a cluster's directory, if it is to be authenticated. A cluster keeps the keys that it had before, since
-/// they were given to other machines.
+/// The key file of a cluster's directory, if the cluster is to be authenticated. A cluster keeps existing keys, because
+/// they may have been given to other machines.
 pub fn kept(data: &Path, authenticated: bool) -> Result<Option<PathBuf>> {
     if !authenticated {
         return Ok(None);
@@ -26,7 +26,7 @@ pub fn kept(data: &Path, authenticated: bool) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Packets that a host has dropped for want of a right tag; nothing if there are none.
+/// The number of packets that a host has dropped because they lacked a valid tag; empty if there are none.
 pub fn dropped(counters: &BTreeMap<String, u64>) -> String {
     let counts = DROPPED
         .iter()
@@ -36,8 +36,8 @@ pub fn dropped(counters: &BTreeMap<String, u64>) -> String {
         .collect()
 }
 
-/// For `inband status`: the keys that hosts send with, and the packets that were dropped. Of each host that answers,
-/// its keys and its counters.
+/// For `inband status`: the keys with which hosts send, and the packets that were dropped. `said` has the keys and the
+/// counters of each host that answers.
 pub fn summary<'a>(
     said: impl Iterator<Item = (Option<&'a KeyStatus>, &'a BTreeMap<String, u64>)> + Clone,
 ) -> String {

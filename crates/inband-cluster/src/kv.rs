@@ -1,4 +1,4 @@
-//! What clusters of the store have on this machine, beside what the supervisor knows.
+//! What clusters of the store need beyond the supervisor.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,13 @@ use inband_kv::limits;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_paxos::config::logs_of;
 
-/// Memory that the store of a replica takes, roughly, in addition to its rings: the cache, and each log's write
-/// buffers.
+/// Approximate memory of a replica's store, in addition to its rings: the cache, and each log's write buffers.
 pub fn store_memory_bytes(partitions: u32) -> u64 {
     let write_buffers = logs_of(partitions) * limits::ROCKSDB_WRITE_BUFFER_BYTES;
     (limits::ROCKSDB_BLOCK_CACHE_BYTES + write_buffers) as u64
 }
 
-/// What a replica's data directories hold. No process may have them open.
+/// A summary of a replica's data directories. No process may have them open.
 pub fn summary(dirs: &[PathBuf]) -> Result<serde_json::Value> {
     // Opening would create an empty store in its place.
     let first = &dirs[0];

@@ -1,10 +1,8 @@
 //! Clusters on this machine. A system is a type that implements [`system::System`] (its hosts, when it is ready, its
-//! status) and [`command::SystemCommand`] (its options and words on the command line); the [`supervisor`] runs it, and
-//! [`command`] has the commands about its clusters.
+//! status) and [`command::SystemCommand`] (its options and texts on the command line); the [`supervisor`] runs it, and
+//! [`command`] has the commands for its clusters.
 
-// Fields and variants that say it all have no comment.
-
-// Its `println!` and the like outlive their reader.
+// For its `println!` and the like, which tolerate a closed pipe.
 #[macro_use]
 extern crate inband_host;
 

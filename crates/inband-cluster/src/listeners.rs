@@ -1,4 +1,4 @@
-//! Sockets that a supervisor binds where its clients are and hands down to hosts, and free ports.
+//! Sockets that a supervisor binds in its clients' network and passes to hosts, and the choice of free ports.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
@@ -10,19 +10,19 @@ use nix::sys::socket::{listen, Backlog};
 
 /// Connections that may wait to be accepted; a benchmark opens hundreds at once.
 const BACKLOG: i32 = 1024;
-/// How long a port may stay taken before that is an error. A process that was just killed, or a
-/// child of ours between fork and exec, may hold it for a moment.
+/// How long a port may be in use before that is an error. A process that was just killed, or a child of ours between
+/// fork and exec, may hold it for a moment.
 const IN_USE_TIMEOUT: Duration = Duration::from_millis(200);
 const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Where ports of hosts on loopback are looked for: below those that the kernel gives to clients.
+/// Ports of hosts on loopback: below those that the kernel gives to clients.
 const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// So many ports from the first of a kind of listeners (RESP, metrics) on are left to later hosts.
+/// Number of ports reserved for later hosts, from the first port of a kind of listener (RESP, metrics).
 const LISTENERS_MAX: u16 = 64;
 
-/// Why an address cannot be listened at.
+/// Why listening at an address failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// An address that clients use is taken.
+    /// An address for clients is in use.
     #[error("port {} on {} is in use; stop what listens there, or choose another with {option}",
         address.port(), address.ip())]
     PortInUse {
@@ -30,7 +30,7 @@ pub enum ListenError {
         /// The option that sets it.
         option: &'static str,
     },
-    /// A member's address on loopback is taken.
+    /// A member's address on loopback is in use.
     #[error(
         "{address} is the address of {host} in the cluster, and in use; stop what listens there"
     )]
@@ -43,12 +43,12 @@ pub enum ListenError {
         option: &'static str,
         source: std::io::Error,
     },
-    /// Hosts without a network of their own have no ports.
+    /// There are not enough ports for hosts on loopback.
     #[error("no {count} free ports on loopback in {LOOPBACK_PORTS:?}")]
     NoFreePorts { count: usize },
 }
 
-/// Listen, or say which option to change.
+/// Listens at an address. An error names the option to change.
 pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, ListenError> {
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     let listener = loop {
@@ -75,7 +75,7 @@ pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, Li
     Ok(listener)
 }
 
-/// Listen at the wanted port of loopback or, if it is taken, at any free one.
+/// Listens at this port of loopback or, if it is in use, at any free one.
 pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener, ListenError> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match TcpListener::bind(at(port)) {
@@ -84,13 +84,13 @@ pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener
     }
 }
 
-/// Whether a host could take this address: for packets, checkpoints and its control service.
+/// Whether a host could use this address: for packets, checkpoints and its control service.
 fn is_free(address: SocketAddrV4) -> bool {
     let listens = |address| TcpListener::bind(address).is_ok();
     UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_beside(address))
 }
 
-/// Make sure that a member's address is free: it cannot have another.
+/// Makes sure that a member's address is free, because it cannot have another.
 pub(crate) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), ListenError> {
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     while !is_free(address) {
@@ -105,9 +105,9 @@ pub(crate) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), Listen
     Ok(())
 }
 
-/// Ports of loopback for hosts without a network of their own, free at the moment. Where the search
-/// begins depends on the cluster, so that clusters that start together do not meet. `taken` belong to
-/// members, whether they run or not; from each of `first_listeners` on, the cluster's hosts will listen.
+/// Ports of loopback for hosts without their own network, free at the moment. The search begins at a port that depends
+/// on the cluster, so that clusters that start at the same time do not collide. `taken` belong to members, whether they
+/// run or not; the cluster's hosts will listen from each of `first_listeners` on.
 pub fn free_loopback_ports(
     cluster: &str,
     count: usize,
@@ -120,7 +120,7 @@ pub fn free_loopback_ports(
     // Each host has a pair of ports.
     let is_listener = |port: u16| {
         let mut listeners = first_listeners.iter();
-        // A host takes the port after its own as well.
+        // A host also uses the port after its own.
         listeners.any(|first| {
             port.saturating_add(1) >= *first && port - LISTENERS_MAX.min(port) < *first
         })

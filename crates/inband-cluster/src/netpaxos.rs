@@ -27,34 +27,34 @@ use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
-/// The host from which clients use a cluster that has a network of its own.
+/// The host from which clients use a cluster with its own network.
 const CLIENT: &str = "client";
 const SELF_CHECK_REQUESTS: usize = 100;
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of `inband up netpaxos`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Minions, each with a storage server: 4, of which one may fail, or 7, of which two may
+    /// Number of minions, each with a storage server: 4, of which one may fail, or 7, of which two may fail
     #[arg(long, default_value_t = 4, value_parser = minions)]
     pub minions: u8,
-    /// Learners
+    /// Number of learners
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=i64::from(LEARNERS_MAX)))]
     pub learners: u8,
-    /// Serializers; proposers use one, and the others when it does not answer
+    /// Number of serializers; proposers use one, and another if it does not answer
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(SERIALIZERS_MAX)))]
     pub serializers: u8,
-    /// Where serializers and minions run: udp (in processes, on loopback), or in the kernel, and every process in a network
-    /// namespace of its own: xdp, xdp-generic, or auto, which falls back to udp
+    /// Where serializers and minions run: udp (in processes, on loopback), or in the kernel, with every process in its
+    /// own network namespace: xdp, xdp-generic, or auto, which falls back to udp
     #[arg(long, default_value_t = Dataplane::Udp)]
     pub dataplane: Dataplane,
-    /// memory: the log survives what may fail at a time, and ends with the cluster; sync: it is on disk before it is confirmed
+    /// memory: the log survives the tolerated failures, but not a stop of the cluster; sync: requests are on disk
+    /// before they are confirmed
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
-    /// Make no key: anyone who can send packets to the cluster can write to the log
+    /// Use no key: anyone who can send packets to the cluster can write to the log
     #[arg(long)]
     pub no_key: bool,
-    /// Begin with an empty log, though there was one in this directory: it was lost when its processes stopped
+    /// Start with an empty log although this directory had one that was lost when its processes stopped
     #[arg(long)]
     pub accept_loss: bool,
 }
@@ -81,18 +81,15 @@ impl Options {
 /// Kinds of processes, in the order in which they start.
 const KINDS: [&str; 4] = ["storage", "learner", "minion", "serializer"];
 
-/// What `inband up netpaxos` is asked for.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Its directory.
     pub data: PathBuf,
-    /// What the user says.
     pub options: Options,
-    /// The program of the processes; by default the `inband-netpaxos` beside this one.
+    /// The program of the processes; by default the `inband-netpaxos` next to this one.
     pub program: Option<PathBuf>,
 }
 
-/// NetPaxos, as the supervisor sees it.
+/// NetPaxos, as a [`System`] of the supervisor.
 pub struct NetPaxos {
     spec: Spec,
     cluster: Cluster,
@@ -100,18 +97,16 @@ pub struct NetPaxos {
     notice: String,
 }
 
-/// What a cluster says of itself.
+/// The status of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Where it is.
+    /// How to reach it.
     pub cluster: Cluster,
     /// Where its roles run, and why.
     pub notice: String,
-    /// Its processes.
     pub processes: Vec<ProcessStatus>,
-    /// Where the log is.
     pub durability: Durability,
-    /// What those that answer say.
+    /// The nodes that answer.
     pub nodes: Vec<Status>,
 }
 
@@ -193,7 +188,7 @@ impl System for NetPaxos {
             Some(program) => program.clone(),
             None => program::find("inband-netpaxos")?,
         };
-        // A storage server that finds no journal in a cluster that has run is not new: it has lost it.
+        // If a storage server finds no journal although the cluster has run before, it is not new: its journal is lost.
         let is_new = options.accept_loss || !self.spec.data.join(FILE).exists();
         let mut plans = Vec::new();
         for kind in KINDS {
@@ -241,7 +236,7 @@ impl System for NetPaxos {
         }
     }
 
-    /// A storage server that ends loses its votes; learners hold the log.
+    /// A storage server that stops loses its votes; learners hold the log.
     fn check_spare(&self, host: &str) -> Result<()> {
         if self.spec.options.durability == Durability::Sync {
             return Ok(());
@@ -301,7 +296,7 @@ impl NetPaxos {
         names.filter_map(|name| self.node(name)).collect()
     }
 
-    /// Storage servers that lack nothing.
+    /// Storage servers that are complete.
     fn complete(&self) -> Vec<String> {
         let nodes = self.nodes().into_iter();
         let complete = nodes.filter(|node| is_of(node, "storage") && node.state == "serving");
@@ -370,7 +365,7 @@ impl SystemCommand for NetPaxos {
 
     fn self_check(_: &Options, status: &ClusterStatus) -> Result<Option<String>> {
         let cluster = status.cluster.clone();
-        // A thread, because it may enter another network namespace.
+        // In a thread, because it may enter another network namespace.
         let check = std::thread::spawn(move || -> Result<Duration> {
             let mut client = Client::connect(&cluster, SELF_CHECK_TIMEOUT)?;
             let mut took = Vec::new();

@@ -12,7 +12,6 @@ use inband_paxos::config::DEFAULT_PORT;
 
 use crate::system::Plan;
 
-/// Where the hosts of a cluster are.
 pub struct Network {
     lab: Option<Lab>,
     why: String,
@@ -21,8 +20,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Namespaces where roles are to run in the kernel and that works, else loopback. `name` must be another for each
-    /// cluster on this machine.
+    /// Namespaces if roles are to run in the kernel and that works, otherwise loopback. `name` must be unique among the
+    /// clusters on this machine.
     pub(crate) fn create(name: &str, plan: Plan) -> Result<Network> {
         let (lab, why) = match plan.dataplane {
             Dataplane::Udp => (None, "as asked for".to_owned()),
@@ -68,14 +67,14 @@ impl Network {
         }
     }
 
-    /// Where packets of a host go. On loopback, the port after it is free as well.
+    /// Where packets of a host go. On loopback, the next port is free as well.
     pub fn address(&self, host: &str) -> Result<SocketAddrV4> {
         let place = self.hosts.iter().position(|name| name == host);
         let place = place.with_context(|| format!("the network has no host {host:?}"))?;
         Ok(self.addresses[place])
     }
 
-    /// Where packets of each host go, in the plan's order.
+    /// The hosts' packet addresses, in the plan's order.
     pub fn addresses(&self) -> &[SocketAddrV4] {
         &self.addresses
     }
@@ -87,8 +86,8 @@ impl Network {
     }
 }
 
-/// A network with a namespace for each host, in which the role of the first can run in the kernel. The inner error says
-/// why there is none, and the roles run in user space.
+/// Creates a network with a namespace for each host, in which the first host's role can run in the kernel. The inner
+/// error says why that failed and the roles run in user space.
 fn create_lab(name: &str, dataplane: Dataplane, hosts: &[String]) -> Result<Result<Lab, LabError>> {
     let create = || -> Result<Lab, LabError> {
         preflight::check_lab()?;
@@ -97,7 +96,7 @@ fn create_lab(name: &str, dataplane: Dataplane, hosts: &[String]) -> Result<Resu
             hosts: hosts.to_vec(),
             seed: 1,
         })?;
-        // The way in which the role will attach its program.
+        // Try the way in which the role will attach its program.
         drop(lab.hosts()[0].attach_pass()?);
         Ok(lab)
     };

@@ -1,4 +1,4 @@
-//! When a supervisor starts a host's process again that has ended by itself.
+//! When a supervisor restarts a host's process that has ended by itself.
 
 use std::process::ExitStatus;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use inband_host::program::EXIT_CONFIGURATION;
 
-/// How long after its end a process is started again; doubled with each end, up to [`DELAY_MAX`].
+/// Back-off before a restart; doubled with each end, up to [`DELAY_MAX`].
 const DELAY_MIN: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_secs(30);
-/// A process that has run this long is well: its next end counts as the first.
+/// Once a process has run this long, the back-off is reset.
 const WELL_AFTER: Duration = Duration::from_secs(60);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Decides when the process of one host is started again. It is asked by whoever starts and stops the process, and knows no
-/// clock.
+/// Decides when the process of one host is restarted. The code that starts and stops the process calls it and passes
+/// the time.
 #[derive(Debug)]
 pub struct RestartPolicy {
     delay: Duration,
@@ -38,13 +38,12 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// The process was started.
     pub fn started(&mut self, now: Instant) {
         self.started = Some(now);
         self.due = None;
     }
 
-    /// The process has ended by itself. With exit status 78 it is not started again.
+    /// The process has ended by itself. With exit status 78 it is not restarted.
     pub fn ended(&mut self, now: Instant, status: ExitStatus) {
         self.last_exit = Some(status.to_string());
         if status.code() == Some(EXIT_CONFIGURATION.into()) {
@@ -54,7 +53,7 @@ impl RestartPolicy {
         self.retry(now);
     }
 
-    /// It could not be started.
+    /// The process could not be started.
     pub fn retry(&mut self, now: Instant) {
         let ran = self.started.take().map(|at| now.duration_since(at));
         if ran.is_some_and(|ran| ran >= WELL_AFTER) {
@@ -64,34 +63,34 @@ impl RestartPolicy {
         self.delay = (self.delay * 2).min(DELAY_MAX);
     }
 
-    /// The user has stopped or started it: no start is scheduled any more.
+    /// The user has stopped or started the process: cancels a scheduled restart.
     pub fn cancel(&mut self) {
         self.due = None;
         self.delay = DELAY_MIN;
     }
 
-    /// Is it to be started now?
+    /// Is a restart due?
     pub fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Is a start scheduled?
+    /// Is a restart scheduled?
     pub fn is_pending(&self) -> bool {
         self.due.is_some()
     }
 
-    /// It is about to be started again. How many times that makes.
+    /// Counts a restart and returns their number.
     pub fn count(&mut self) -> u32 {
         self.restarts += 1;
         self.restarts
     }
 
-    /// How many times it was started again.
+    /// Number of restarts.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// How it last ended by itself.
+    /// How the process last ended by itself.
     pub fn last_exit(&self) -> Option<&str> {
         self.last_exit.as_deref()
     }
@@ -108,7 +107,7 @@ pub fn in_words(restarts: u32, last_exit: Option<&str>) -> String {
     }
 }
 
-/// A thread that looks after processes. Dropping it ends and joins the thread.
+/// A thread that watches over processes. Dropping it stops and joins the thread.
 #[derive(Debug)]
 pub struct Watcher {
     stop: Option<Sender<()>>,
@@ -116,7 +115,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Look now and then.
+    /// Calls `look` periodically.
     pub fn start(mut look: impl FnMut() + Send + 'static) -> std::io::Result<Watcher> {
         let (stop, stopped) = mpsc::channel();
         let run = move || {
@@ -153,7 +152,7 @@ mod tests {
         ExitStatus::from_raw(9)
     }
 
-    /// How long it waits after an end.
+    /// The back-off after an end.
     fn delay_of(policy: &mut RestartPolicy, now: Instant) -> Duration {
         policy.ended(now, killed());
         (0..)

@@ -1,4 +1,4 @@
-//! What benchmarks leave behind: nothing. Directories, ports and processes that end with their owner.
+//! Directories, ports and processes for benchmarks, which are removed with their owner.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
-/// Where ports are looked for: below those that hosts on loopback have.
+/// The range of ports: below those of hosts on loopback.
 const PORTS: std::ops::Range<u16> = 14_000..20_000;
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A directory that is removed with everything in it when dropped.
+/// A directory that is removed with its content when dropped.
 pub struct ScratchDir(PathBuf);
 
 impl ScratchDir {
-    /// A fresh directory in `parent`.
+    /// Creates a directory in `parent`.
     pub fn create(parent: &Path, what: &str) -> Result<ScratchDir> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -29,7 +29,6 @@ impl ScratchDir {
         Ok(ScratchDir(path))
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -37,7 +36,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What cannot be removed now lies in a directory of temporary files.
+        // It is a temporary directory, so a failure may leave something behind.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -49,7 +48,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Own a started process.
+    /// Takes ownership of a started process.
     pub fn new(name: impl Into<String>, child: Child) -> Server {
         Server {
             child,
@@ -57,12 +56,11 @@ impl Server {
         }
     }
 
-    /// Its name and process id.
     pub fn named_pid(&self) -> (String, u32) {
         (self.name.clone(), self.child.id())
     }
 
-    /// An error if it has ended by itself.
+    /// Returns an error if the process has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             Some(status) => bail!("{} ended: {status}", self.name),
@@ -78,7 +76,7 @@ impl Drop for Server {
     }
 }
 
-/// `count` consecutive TCP ports of loopback, free at the moment and not given out before.
+/// `count` consecutive TCP ports of loopback, free at the moment and not returned before.
 pub fn free_ports(count: u16) -> Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(PORTS.start as u32);
     loop {
@@ -94,12 +92,11 @@ pub fn free_ports(count: u16) -> Result<u16> {
     }
 }
 
-/// An address of this host.
 pub fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Try until it works; after `limit` the last error stands.
+/// Retries until `attempt` succeeds; after `limit` returns its last error.
 pub fn retry<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {

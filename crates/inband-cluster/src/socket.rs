@@ -1,4 +1,4 @@
-//! The socket of a cluster's supervisor: what `status`, `kill`, `restart`, ... of other processes use.
+//! The socket of a cluster's supervisor, used by `status`, `kill`, `restart`, ... of other processes.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::system::System;
 /// Longer than anything that is done in one request.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request to the supervisor of a cluster; `R`: the system's own.
+/// A request to the supervisor of a cluster; `R` is the system's own request type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum Request<R> {
@@ -27,33 +27,33 @@ pub enum Request<R> {
         #[serde(default)]
         force: bool,
     },
-    /// Start it again; kill it first if it runs.
+    /// Restart the process of a role or host, killing it first if it runs.
     Restart {
         role: String,
         #[serde(default)]
         force: bool,
     },
-    /// Hold its packets.
+    /// Hold the packets of a role or host.
     Pause { role: String },
-    /// Release them.
+    /// Undo a pause.
     Resume { role: String },
-    /// End everything.
+    /// Stop the cluster.
     Down,
     /// Answered by [`Reply::System`].
     System { request: R },
 }
 
-/// Its answer.
+/// The answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum Reply<S, R> {
     Status(Box<S>),
     Supervisor(SupervisorStatus),
-    /// It was done to this host, or to `all`.
+    /// Done; names the host, or `all`.
     Done {
         host: String,
     },
-    /// It was not done.
+    /// The request was refused, or failed.
     Error {
         message: String,
     },
@@ -68,12 +68,12 @@ pub struct SupervisorStatus {
     pub system: String,
 }
 
-/// Where the supervisor of the cluster in a directory listens.
+/// The socket of the supervisor of the cluster in a directory.
 pub fn socket_in(data: &Path) -> PathBuf {
     data.join("supervisor.sock")
 }
 
-/// Ask the supervisor of the cluster in a directory.
+/// Sends a request to the supervisor of the cluster in a directory.
 pub fn ask<S: System>(
     data: &Path,
     request: &Request<S::Request>,
@@ -106,7 +106,7 @@ pub fn supervisor<S: System>(data: &Path) -> Result<SupervisorStatus> {
     }
 }
 
-/// Have something done. Returns the host it was done to.
+/// Sends a request that is answered by [`Reply::Done`]. Returns the host's name.
 pub fn done<S: System>(data: &Path, request: &Request<S::Request>) -> Result<String> {
     match ask::<S>(data, request)? {
         Reply::Done { host } => Ok(host),
@@ -114,7 +114,7 @@ pub fn done<S: System>(data: &Path, request: &Request<S::Request>) -> Result<Str
     }
 }
 
-/// Make a request of the system's own.
+/// Sends a request of the system's own type.
 pub fn request<S: System>(data: &Path, request: S::Request) -> Result<S::Reply> {
     match ask::<S>(data, &Request::System { request })? {
         Reply::System(reply) => Ok(reply),
@@ -132,7 +132,7 @@ fn without_body<S, R>(reply: &Reply<S, R>) -> &'static str {
     }
 }
 
-/// An answer to another question.
+/// The error for an answer that does not belong to the request.
 pub fn unexpected<T>(reply: &impl Debug) -> Result<T> {
     bail!("an unexpected answer ({reply:?}); do both sides run the same version?")
 }

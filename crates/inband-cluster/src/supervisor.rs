@@ -19,11 +19,11 @@ use crate::socket::{self, Reply, Request, SupervisorStatus};
 use crate::system::System;
 use crate::system_file;
 
-/// How long the hosts of a cluster may take until it does its work.
+/// Timeout for a cluster to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where a host of the cluster in a directory keeps its files.
+/// The directory of a host's files, within the cluster's directory.
 pub fn host_dir(data: &Path, name: &str) -> PathBuf {
     data.join("hosts").join(name.replace('/', "-"))
 }
@@ -42,7 +42,7 @@ pub struct Hosts {
     // Dropped before the network.
     processes: Vec<HostProcess>,
     network: Network,
-    /// One kill, restart, ... at a time.
+    /// Held for one kill, restart, ... at a time.
     operation: Mutex<()>,
 }
 
@@ -56,7 +56,7 @@ impl Hosts {
         &self.network
     }
 
-    /// All, in the order in which they are started.
+    /// All processes, in the order in which they are started.
     pub fn iter(&self) -> impl Iterator<Item = &HostProcess> + Clone {
         self.processes.iter()
     }
@@ -66,7 +66,7 @@ impl Hosts {
         self.iter().find(|host| host.name() == name)
     }
 
-    /// Whether a host's process runs, and not paused.
+    /// Whether a host's process runs and is not paused.
     pub fn is_running(&self, name: &str) -> bool {
         self.get(name)
             .is_some_and(|host| host.state().0 == Process::Running)
@@ -77,7 +77,7 @@ impl Hosts {
         lock(&self.operation)
     }
 
-    /// What a started process says when it has ended instead of doing its work.
+    /// Fails if a process has ended, with the end of its log.
     fn check_alive(&self) -> Result<()> {
         let ended = self.iter().find(|host| host.state().0 == Process::Ended);
         match ended {
@@ -87,9 +87,9 @@ impl Hosts {
     }
 }
 
-/// A running cluster. Its processes end and its network is removed when it is dropped.
+/// A running cluster. Dropping it ends its processes and removes its network.
 pub struct Supervisor<S: System> {
-    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
+    // Dropped first, so that no request reaches a cluster that is being taken apart, and none of it is restarted.
     watcher: Option<Watcher>,
     server: Option<Server>,
     shared: Arc<Shared<S>>,
@@ -98,15 +98,15 @@ pub struct Supervisor<S: System> {
 struct Shared<S: System> {
     system: S,
     hosts: Hosts,
-    /// Which host a role meant when it was killed or paused.
+    /// The host that a role meant when it was last killed or paused.
     last: Mutex<BTreeMap<String, String>>,
     end: End,
-    // Last: with it the next `up` can begin.
+    // Last: once it is free the next `up` can begin.
     _lock: StateLock,
 }
 
 impl<S: System> Supervisor<S> {
-    /// Start all hosts, and wait until the cluster does its work.
+    /// Starts all hosts and waits until the cluster is ready.
     pub fn start(mut spec: S::Spec) -> Result<Supervisor<S>> {
         let data = S::data(&mut spec);
         let lock = take_directory::<S>(data)?;
@@ -154,33 +154,33 @@ impl<S: System> Supervisor<S> {
         &self.shared.hosts
     }
 
-    /// What the cluster and its hosts say of themselves.
+    /// The status of the cluster and its hosts.
     pub fn status(&self) -> S::Status {
         self.shared.status()
     }
 
-    /// Kill the process of a role or host. Returns the host's name.
+    /// Kills the process of a role or host. Returns the host's name.
     pub fn kill(&self, role: &str) -> Result<String> {
         self.shared.kill(role)
     }
 
-    /// Start the process of a role or host again; a role means the host that was killed or paused under this name.
-    /// Returns the host's name.
+    /// Restarts the process of a role or host; a role means the host that was killed or paused under this name. Returns
+    /// the host's name.
     pub fn restart(&self, role: &str) -> Result<String> {
         self.shared.restart(role)
     }
 
-    /// Hold the packets of a role or host; without namespaces, stop its process. Returns the host's name.
+    /// Holds the packets of a role or host; without namespaces, stops its process. Returns the host's name.
     pub fn pause(&self, role: &str) -> Result<String> {
         self.shared.pause(role)
     }
 
-    /// Undo a pause. Returns the host's name.
+    /// Undoes a pause. Returns the host's name.
     pub fn resume(&self, role: &str) -> Result<String> {
         self.shared.resume(role)
     }
 
-    /// Wait so long for `inband down`. Has it come?
+    /// Waits for `inband down`. Returns false after the timeout.
     pub fn wait_for_end(&self, timeout: Duration) -> bool {
         self.shared.end.wait(timeout)
     }
@@ -195,8 +195,8 @@ impl<S: System> Drop for Supervisor<S> {
     }
 }
 
-/// Make a cluster's directory, unless there is one, keep other supervisors out, and record which system it is of. The
-/// path becomes absolute.
+/// Creates a cluster's directory if there is none, locks it, and records which system it belongs to. The path becomes
+/// absolute.
 fn take_directory<S: System>(data: &mut PathBuf) -> Result<StateLock> {
     let shown = data.display();
     fs::create_dir_all(&*data).with_context(|| format!("--data: cannot create {shown}"))?;
@@ -218,7 +218,7 @@ impl<S: System> Shared<S> {
         )
     }
 
-    /// Start a process, and wait until it is there. `is_first`: the whole cluster is being started.
+    /// Starts a process and waits until it is up. `is_first`: the whole cluster is being started.
     fn start(&self, host: &HostProcess, is_first: bool) -> Result<()> {
         let was_held = host.is_held();
         host.start(is_first)?;
@@ -236,7 +236,7 @@ impl<S: System> Shared<S> {
         })
     }
 
-    /// Wait until something is so, as long as `check` succeeds.
+    /// Waits until a condition holds, as long as `check` succeeds.
     fn wait(
         &self,
         is_so: impl Fn() -> Result<(), String>,
@@ -284,9 +284,9 @@ impl<S: System> Shared<S> {
         })
     }
 
-    /// Refuse what loses data, unless the user insists.
+    /// Refuses what loses data, unless forced.
     fn check_spare(&self, host: &HostProcess, force: bool) -> Result<()> {
-        // A paused process has its memory.
+        // A paused process still has its memory.
         let has_data = matches!(host.state().0, Process::Running | Process::Paused);
         if force || !has_data {
             return Ok(());
@@ -306,7 +306,7 @@ impl<S: System> Shared<S> {
             "{name} does not run; start it: inband restart {name}"
         );
         if let (true, Some(lab)) = (was_held, self.hosts.network.lab()) {
-            // The host is dead, not its link.
+            // The host has failed, not its link.
             lab.release(name)?;
         }
         lock(&self.last).insert(role.to_owned(), name.to_owned());
@@ -329,7 +329,7 @@ impl<S: System> Shared<S> {
             host.state().0 == Process::Running,
             "{name} does not run, so it cannot be paused"
         );
-        // A role in the kernel runs on, whatever happens to the process; its link is held.
+        // A role in the kernel keeps running whatever happens to the process, so its link is held.
         if let Some(lab) = self.hosts.network.lab() {
             lab.hold(name)?;
         }
@@ -351,7 +351,7 @@ impl<S: System> Shared<S> {
         Ok(name.to_owned())
     }
 
-    /// Start again what has ended by itself. Not while somebody kills or starts a host.
+    /// Restarts processes that have ended by themselves, unless a host is being killed or started.
     fn restart_ended(&self) {
         let Ok(_operation) = self.hosts.operation.try_lock() else {
             return;
@@ -418,7 +418,7 @@ fn serve<S: System>(shared: &Arc<Shared<S>>) -> Result<Server> {
         .with_context(|| format!("cannot listen at {}", path.display()))
 }
 
-/// The end that `down` brings.
+/// Signals that `down` was requested.
 #[derive(Debug, Default)]
 struct End {
     has_come: Mutex<bool>,
@@ -431,7 +431,7 @@ impl End {
         self.comes.notify_all();
     }
 
-    /// Wait so long for it. Has it come?
+    /// Returns false after the timeout.
     fn wait(&self, timeout: Duration) -> bool {
         let has_come = lock(&self.has_come);
         let waited = self.comes.wait_timeout_while(has_come, timeout, |c| !*c);
@@ -439,7 +439,7 @@ impl End {
     }
 }
 
-/// A lock whose holder may have panicked.
+/// Locks a mutex even if its last holder panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

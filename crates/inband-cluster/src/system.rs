@@ -1,4 +1,4 @@
-//! What a kind of cluster must say of itself so that the [supervisor](crate::supervisor) can run it.
+//! The interface through which the [supervisor](crate::supervisor) runs a kind of cluster.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -14,64 +14,65 @@ use serde::{Deserialize, Serialize};
 use crate::network::Network;
 use crate::supervisor::Hosts;
 
-/// A kind of cluster that runs on this machine, in one directory. The supervisor takes the directory, makes the network,
-/// starts the processes, starts those again that end by themselves, and answers on the control socket.
+/// A kind of cluster that runs on this machine, in one directory. The supervisor locks the directory, creates the
+/// network, starts the processes, restarts those that end by themselves, and answers on the control socket.
 pub trait System: Sized + Send + Sync + 'static {
-    /// For people: `FLAIR`.
+    /// The name in messages, such as `FLAIR`.
     const NAME: &'static str;
-    /// On the command line: `inband up COMMAND`.
+    /// The name on the command line: `inband up COMMAND`.
     const COMMAND: &'static str;
-    /// The directory of its clusters unless the user names another.
+    /// The default directory of its clusters.
     const DEFAULT_DATA: &'static str;
-    /// How long its processes may take to end on SIGTERM; then they are killed. With zero they are killed at once.
+    /// How long its processes may take to end after SIGTERM before they are killed. With zero they are killed at once.
     const STOP_TIMEOUT: Duration = Duration::ZERO;
 
-    /// What the user has asked for.
+    /// The user's request for a cluster.
     type Spec;
-    /// What a cluster says of itself; `inband status --json` prints it.
+    /// A cluster's status; `inband status --json` prints it.
     type Status: Serialize + DeserializeOwned + Send + 'static;
-    /// Its own requests to the supervisor's socket. [`NoRequest`] if it has none.
+    /// Additional requests to the supervisor's socket. [`NoRequest`] if there are none.
     type Request: Serialize + DeserializeOwned + Send + 'static;
-    /// The answers to these.
+    /// The replies to [`Self::Request`].
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
     /// The cluster's directory. The supervisor creates it and makes the path absolute.
     fn data(spec: &mut Self::Spec) -> &mut PathBuf;
 
-    /// Check the request and name the hosts. No other supervisor runs in the directory.
+    /// Checks the request and names the hosts. No other supervisor runs in the directory.
     fn plan(spec: Self::Spec) -> Result<(Self, Plan)>;
 
-    /// The hosts have addresses: write their configurations, and say how their processes are started, in this order.
+    /// Called when the hosts have addresses: writes their configurations, and returns how to start their processes, in
+    /// this order.
     fn configure(&mut self, network: &Network) -> Result<Vec<HostPlan>>;
 
-    /// Whether a process that was just started is there, so that the next one can be started.
+    /// Whether a process that was just started is up, so that the next one can be started.
     fn is_up(&self, _host: &str) -> bool {
         true
     }
 
-    /// Whether the cluster does its work. An error says what it lacks.
+    /// Whether the cluster is ready for use. The error says what it lacks.
     fn ready(&self, hosts: &Hosts) -> Result<(), String>;
 
-    /// What the cluster and its hosts say of themselves now.
+    /// The current status of the cluster and its hosts.
     fn status(&self, hosts: &Hosts) -> Self::Status;
 
-    /// The host that a role like `leader` means now; `None`: `role` is not a role but a host's name.
+    /// The host that a role like `leader` means now; `None` if `role` is a host's name.
     fn host_of(&self, _role: &str, _hosts: &Hosts) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// Roles that [`Self::host_of`] knows, for an error message.
+    /// The roles that [`Self::host_of`] knows, for an error message.
     fn roles(&self) -> &'static str {
         ""
     }
 
-    /// An error says which data the cluster loses if this host's process ends now. The user must then insist. A process
-    /// that does not answer may have data: it is paused, hangs or begins.
+    /// Fails if the cluster would lose data when this host's process ended now; the error says which. The user can
+    /// override it. A process that does not answer may have data: it may be paused, hang or be starting.
     fn check_spare(&self, _host: &str) -> Result<()> {
         Ok(())
     }
 
-    /// Answer a request of the system's own.
+    /// Answers a request of the system's own type.
     fn request(&self, request: Self::Request, hosts: &Hosts) -> Result<Self::Reply>;
 
     /// Whether a directory of a version that did not record its system holds a cluster of this one.
@@ -83,26 +84,27 @@ pub trait System: Sized + Send + Sync + 'static {
 /// A cluster's hosts, before they have addresses.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Names of the hosts, in the order of their addresses. Some may have no process: clients use them.
+    /// Names of the hosts, in the order of their addresses. Hosts without a process are for clients.
     pub hosts: Vec<String>,
-    /// Where packet roles run. With anything but `udp` the hosts get network namespaces, if that is possible.
+    /// Where packet roles run. With anything but `udp` the hosts get network namespaces if possible.
     pub dataplane: Dataplane,
-    /// TCP ports at which the cluster will listen; hosts on loopback are kept off these.
+    /// TCP ports at which the cluster will listen; hosts on loopback do not get these.
     pub listener_ports: Vec<u16>,
 }
 
-/// How a host's process is started.
+/// How to start a host's process.
 #[derive(Debug, Clone)]
 pub struct HostPlan {
     /// One of [`Plan::hosts`].
     pub name: String,
     pub program: PathBuf,
     pub args: Vec<OsString>,
-    /// More arguments when the whole cluster is started, but not when this process is started again.
+    /// Additional arguments when the whole cluster is started, but not when this process is restarted.
     pub first_args: Vec<OsString>,
-    /// Its control socket. It is removed before each start: a stale one would be asked instead of the new one.
+    /// Its control socket. It is removed before each start, because a stale one could be queried instead of the new
+    /// one.
     pub socket: Option<PathBuf>,
-    /// Sockets that it inherits, and what for (`resp`, `metrics`).
+    /// Sockets that the process inherits, with their names (`resp`, `metrics`).
     pub listeners: Vec<(Arc<TcpListener>, &'static str)>,
 }
 
@@ -119,19 +121,20 @@ impl HostPlan {
         }
     }
 
-    /// With arguments.
+    /// Adds arguments.
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> HostPlan {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 }
 
-/// For a system without requests of its own: there is none to make.
+/// For a system without requests of its own: it has no values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoRequest {}
 
-/// May a host end? Only if it answers that it has nothing, or if as many others as needed have the data. `answering` are the
-/// hosts that answer, and whether they have the data; a host that does not answer may have it.
+/// Whether a host may be stopped: only if it answers that it has no data, or if at least `needed` other hosts have the
+/// data. `answering` lists the hosts that answer, and whether they have the data; a host that does not answer may have
+/// it.
 pub(crate) fn is_spare<'a>(
     answering: impl IntoIterator<Item = (&'a str, bool)>,
     host: &str,

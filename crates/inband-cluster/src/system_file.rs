@@ -1,4 +1,4 @@
-//! Which system a cluster's directory belongs to.
+//! Records which system a cluster's directory belongs to.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::file_error::FileError;
 
-/// Names the system.
+/// The file that names the system.
 const NAME: &str = "system";
-/// No secret: what the umask leaves of it.
+/// Not a secret: the umask decides.
 const FILE_MODE: u32 = 0o666;
 
 /// Why a directory cannot be used for a cluster of a system.
@@ -20,7 +20,7 @@ pub enum SystemFileError {
     File(#[from] FileError),
 }
 
-/// The system, by its name on the command line. `None`: a version that did not record it made the directory.
+/// The system's name on the command line. `None`: the directory was made by a version that did not record it.
 pub fn read(data: &Path) -> Result<Option<String>, SystemFileError> {
     let path = data.join(NAME);
     match fs::read_to_string(&path) {
@@ -32,7 +32,7 @@ pub fn read(data: &Path) -> Result<Option<String>, SystemFileError> {
     }
 }
 
-/// Record that the directory is of this system, durably, or refuse one of another system.
+/// Records durably that the directory belongs to this system. Refuses a directory of another system.
 pub fn claim(data: &Path, system: &str) -> Result<(), SystemFileError> {
     match read(data)? {
         Some(found) if found == system => Ok(()),

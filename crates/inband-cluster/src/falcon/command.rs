@@ -27,34 +27,33 @@ use crate::socket::{request, unexpected};
 const SELF_CHECK_TASKS: usize = 200;
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of `inband up falcon`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Tasks that this machine runs at a time, up to 1024. By default two a CPU. 0: none here; workers join from
+    /// Tasks that this machine runs at a time, up to 1024. The default is two per CPU. 0: none here; workers join from
     /// elsewhere (inband falcon worker).
     #[arg(long, value_name = "N")]
     executors: Option<usize>,
-    /// What this machine's executors have that tasks may need, by name or number; with --policy resources.
+    /// A resource of this machine's executors, by name or number; with --policy resources.
     #[arg(long = "resource", value_name = "NAME")]
     resources: Vec<String>,
-    /// The interpreter for tasks of Python, which finds the package `inband`.
+    /// The Python interpreter for tasks, which must be able to import the package `inband`.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
-    /// Where the scheduler listens: an address of this machine, if others are to reach it.
+    /// Where the scheduler listens: an address of this machine if other machines are to reach it.
     #[arg(long, default_value_t = DEFAULT_ADDRESS, value_name = "ADDR:PORT", value_parser = parse_address)]
     listen: SocketAddrV4,
     #[command(flatten)]
     scheduler: SchedulerOptions,
-    /// Where the scheduler's role runs: udp (in a process, on this machine's network), or in the kernel, and every
-    /// process in a network namespace of its own: xdp, xdp-generic, or auto, which falls back to udp.
+    /// Where the scheduler's role runs: udp (in a process, on this machine's network), or in the kernel, with every
+    /// process in its own network namespace: xdp, xdp-generic, or auto, which falls back to udp.
     #[arg(long, visible_alias = "backend", default_value_t = Dataplane::Udp)]
     dataplane: Dataplane,
-    /// Make no key: anyone who can send packets to the scheduler or the workers can run commands there.
+    /// Use no key: anyone who can send packets to the scheduler or the workers can run commands there.
     #[arg(long)]
     no_key: bool,
 }
 
-/// Two a CPU, as far as a worker may have so many.
+/// Two per CPU, up to a worker's maximum.
 pub fn default_executors() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -80,7 +79,7 @@ impl SystemCommand for Falcon {
         })
     }
 
-    /// Lines for the scheduler, its queue and executors, one for each worker, and one for each process that does not run.
+    /// A line each for the scheduler, its queue and executors, each worker, and each process that is not running.
     fn in_words(status: &ClusterStatus) -> String {
         let mut text = match &status.scheduler {
             Some(scheduler) => scheduler_in_words(scheduler),
@@ -201,10 +200,10 @@ fn scheduler_in_words(scheduler: &SchedulerStatus) -> String {
     text
 }
 
-/// Tasks of nothing, one after another; the median time.
+/// Runs empty tasks one after another and returns the median time.
 fn self_check(address: &ClusterAddress) -> Result<Duration> {
     std::thread::scope(|scope| {
-        // The thread is in the cluster's network then, and no other.
+        // In a thread, because only that thread enters the cluster's network.
         let check = scope.spawn(|| check_in(address));
         check
             .join()

@@ -1,5 +1,5 @@
 //! Clusters of Falcon: a scheduler and workers on this machine, as processes on loopback or, if the scheduler is to run
-//! in the kernel, in a namespace each (docs/falcon.md).
+//! in the kernel, each in a namespace (docs/falcon.md).
 
 mod command;
 mod scheduler_options;
@@ -32,32 +32,30 @@ pub use command::default_executors;
 pub use scheduler_options::SchedulerOptions;
 use status::{ClusterAddress, ClusterStatus, SchedulerReply, SchedulerRequest, SchedulerStatus};
 
-/// Where a scheduler listens unless told otherwise.
+/// The scheduler's default address.
 pub const DEFAULT_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7480);
-/// How long the scheduler may take to answer before it counts as silent.
+/// How long to wait for the scheduler's status.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const SCHEDULER: &str = "scheduler";
-/// The host from which clients use a cluster that has a network of its own.
+/// The host from which clients use a cluster with its own network.
 const CLIENT: &str = "client";
 
-/// What `inband up falcon` is asked for.
 #[derive(Debug, Clone)]
 pub struct FalconSpec {
     /// The `inband` program.
     pub program: PathBuf,
     /// Directory of the cluster.
     pub data: PathBuf,
-    /// Where the scheduler listens, unless it has a network of its own.
+    /// Where the scheduler listens, unless the cluster has its own network.
     pub listen: SocketAddrV4,
-    /// The scheduler.
     pub scheduler: SchedulerOptions,
-    /// Where its role runs.
+    /// Where the scheduler's role runs.
     pub dataplane: Dataplane,
     /// Executors on this machine.
     pub executors: usize,
-    /// What they have.
+    /// The executors' resources.
     pub resources: Vec<String>,
-    /// Their Python.
+    /// The executors' Python interpreter.
     pub python: PathBuf,
     /// Packets carry tags.
     pub authenticated: bool,
@@ -84,7 +82,7 @@ impl FalconSpec {
         Ok(config)
     }
 
-    /// Executors of each worker.
+    /// Number of executors of each worker.
     fn workers(&self) -> Vec<usize> {
         let of_worker = usize::from(EXECUTORS_MAX);
         let firsts = (0..self.executors).step_by(of_worker);
@@ -94,27 +92,26 @@ impl FalconSpec {
     }
 }
 
-/// A running cluster of Falcon.
 pub type Cluster = Supervisor<Falcon>;
 
-/// Falcon, as the supervisor sees it.
+/// Falcon, as a [`System`] of the supervisor.
 pub struct Falcon {
     spec: FalconSpec,
     notice: String,
     address: ClusterAddress,
 }
 
-/// Falcon's own requests to its supervisor.
+/// Requests to the supervisor that only Falcon has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Answered by [`Reply::Address`], also while a process is being started.
+    /// Answered by [`Reply::Address`], even while a process is being started.
     Address,
     /// Answered by [`Reply::Settings`].
     Settings,
 }
 
-/// The answers.
+/// Replies to [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -132,7 +129,7 @@ impl System for Falcon {
     const NAME: &'static str = "Falcon";
     const COMMAND: &'static str = "falcon";
     const DEFAULT_DATA: &'static str = ".inband-falcon";
-    /// Workers end what they run.
+    /// Workers first stop what they run.
     const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
     type Spec = FalconSpec;
@@ -200,7 +197,7 @@ impl System for Falcon {
         Ok(plans)
     }
 
-    /// Workers are started when the scheduler is there.
+    /// Workers are started only once the scheduler answers.
     fn is_up(&self, host: &str) -> bool {
         host != SCHEDULER || self.scheduler_status().is_some()
     }
@@ -246,7 +243,7 @@ impl Falcon {
     }
 }
 
-/// How the cluster in a directory is reached.
+/// The address of the cluster in a directory.
 pub fn address_of(data: &Path) -> Result<ClusterAddress> {
     match request::<Falcon>(data, Request::Address)? {
         Reply::Address(address) => Ok(address),
@@ -254,7 +251,7 @@ pub fn address_of(data: &Path) -> Result<ClusterAddress> {
     }
 }
 
-/// `host:port` of a scheduler.
+/// Parses a scheduler's `host:port`.
 pub fn parse_address(text: &str) -> Result<SocketAddrV4, String> {
     let found = text
         .to_socket_addrs()

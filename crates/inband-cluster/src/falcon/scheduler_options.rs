@@ -1,4 +1,4 @@
-//! What a scheduler is made of: options of `inband up falcon` and of `inband falcon scheduler`.
+//! A scheduler's options, for `inband up falcon` and `inband falcon scheduler`.
 
 use std::ffi::OsString;
 use std::net::SocketAddrV4;
@@ -12,40 +12,41 @@ use inband_host::settings::{built_in, of_up, Setting};
 
 use super::parse_address;
 
-/// Workers that may join unless the user says otherwise.
+/// Default number of workers that may join.
 const WORKERS: usize = 64;
-/// How long a task waits for the worker that it prefers, unless the user says otherwise.
+/// Default time that a task waits for its preferred worker.
 const LOCALITY_WAIT_MS: u64 = 5;
 
-/// What a scheduler is made of, wherever it runs.
 #[derive(Debug, Clone, Args)]
 pub struct SchedulerOptions {
-    /// Which task goes to whom: fifo (first come, first served), priority (0 to 7, 0 first), resources (to who has what
-    /// the task needs), fair (users take turns) or locality (to the preferred worker, after a while to any).
+    /// Which task is given to which executor: fifo (first come, first served), priority (0 to 7, 0 first), resources
+    /// (to a worker that has what the task needs), fair (users take turns) or locality (to the preferred worker, after
+    /// a while to any).
     #[arg(long, default_value_t)]
     policy: Policy,
-    /// Tasks that the queues hold together: a power of two.
+    /// Total capacity of the queues, in tasks: a power of two.
     #[arg(long, default_value_t = SLOTS_DEFAULT)]
     slots: usize,
-    /// Of these, a user may have so many. By default half of a queue: fifo has one queue, priority 8, the others 64.
+    /// Maximum number of queued tasks per user. The default is half of a queue: fifo has one queue, priority 8, the
+    /// others 64.
     #[arg(long, value_name = "N")]
     user_tasks_max: Option<u32>,
-    /// Workers that may join, 1 to 1024.
+    /// Maximum number of workers, 1 to 1024.
     #[arg(long, default_value_t = WORKERS, value_name = "N")]
     workers: usize,
-    /// With --policy locality: how long a task waits for the worker that it prefers.
+    /// With --policy locality: how long a task waits for its preferred worker.
     #[arg(long, default_value_t = LOCALITY_WAIT_MS, value_name = "MS")]
     locality_wait_ms: u64,
     /// With --policy resources: names for the resources 1, 2, ..., which workers have and tasks need.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     resource_names: Vec<String>,
-    /// Serve /metrics for Prometheus here: numbers only, to anyone who asks.
+    /// Serve /metrics for Prometheus at this address: numbers only, to anyone who asks.
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub metrics: Option<SocketAddrV4>,
 }
 
 impl SchedulerOptions {
-    /// Sizes and rules, if they go together.
+    /// The scheduler's configuration, if the options are consistent.
     pub fn config(&self) -> Result<FalconConfig> {
         let queues = self.policy.queues();
         let half = (self.slots / queues / 2).max(1) as u32;
@@ -72,7 +73,7 @@ impl SchedulerOptions {
         Ok(config)
     }
 
-    /// The same options for another process.
+    /// The same options as arguments for another process.
     pub fn to_args(&self) -> Vec<OsString> {
         let mut args = vec![
             format!("--policy={}", self.policy),
@@ -95,7 +96,7 @@ impl SchedulerOptions {
         args.into_iter().map(OsString::from).collect()
     }
 
-    /// Its time-outs and limits, and those that are the same everywhere.
+    /// The timeouts and limits that these options set, and those that are fixed.
     pub(super) fn settings(&self) -> Vec<Setting> {
         let queues = self.policy.queues();
         let half = (self.slots / queues / 2).max(1) as u32;
@@ -128,7 +129,7 @@ impl SchedulerOptions {
         all
     }
 
-    /// What resources are called.
+    /// The resources' names.
     pub fn resource_names(&self) -> &[String] {
         &self.resource_names
     }

@@ -1,4 +1,4 @@
-//! What schedulers and clusters of Falcon say of themselves, over their sockets.
+//! The status of schedulers and clusters of Falcon, as sent over their sockets.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -19,54 +19,52 @@ pub enum SchedulerRequest {
     Status,
 }
 
-/// Its answer.
+/// The answer to a [`SchedulerRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum SchedulerReply {
     /// To [`SchedulerRequest::Status`].
     Status(Box<SchedulerStatus>),
-    /// It was not understood, or failed.
+    /// The request was not understood, or failed.
     Error {
         /// One line.
         message: String,
     },
 }
 
-/// A scheduler.
+/// The status of a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SchedulerStatus {
     /// Drawn at its start, in hexadecimal digits.
     pub incarnation: String,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,
-    /// Which task goes to whom.
     pub policy: String,
-    /// Slots of its queues together.
+    /// Slots of all queues together.
     pub slots: usize,
-    /// Tasks that a user may have in them.
+    /// Maximum queued tasks per user.
     pub user_tasks_max: u32,
-    /// Tasks in them.
+    /// Queued tasks.
     pub queued: u64,
-    /// Those of each queue that has any, by its number.
+    /// Queued tasks by queue number; empty queues are left out.
     pub queues: BTreeMap<u8, u32>,
-    /// How long the first of them has waited. `None`: there is none, or the role runs in the kernel.
+    /// How long the oldest queued task has waited. `None`: no task is queued, or the role runs in the kernel.
     pub oldest_waits_us: Option<u64>,
-    /// Tasks given to executors since its start.
+    /// Tasks given to executors since the start.
     pub given: u64,
-    /// The same in the last second or so.
+    /// Tasks given per second, over about the last second.
     pub given_per_s: f64,
-    /// Who does the work.
     pub workers: Vec<WorkerStatus>,
-    /// If packets are authenticated: with which keys.
+    /// The keys in use, if packets are authenticated.
     pub keys: Option<KeyStatus>,
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
 impl SchedulerStatus {
-    /// As a scheduler says it.
+    /// Converts a scheduler's status.
     pub fn of(
         status: Status,
         address: SocketAddrV4,
@@ -92,38 +90,36 @@ impl SchedulerStatus {
         }
     }
 
-    /// All executors, those that have a task, and those that are parked.
+    /// The number of executors, of those that have a task, and of those that are parked.
     pub fn executors(&self) -> (u32, u32, u32) {
         let sum = |of: fn(&WorkerStatus) -> u8| self.workers.iter().map(|w| u32::from(of(w))).sum();
         (sum(|w| w.executors), sum(|w| w.busy), sum(|w| w.waiting))
     }
 }
 
-/// The whole cluster.
+/// The status of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// How it is reached.
     #[serde(alias = "door")]
     pub address: ClusterAddress,
-    /// The process that watches over it.
+    /// The supervisor's process id.
     pub supervisor_pid: u32,
-    /// Where the role of its scheduler runs, and why.
+    /// Where the scheduler's role runs, and why.
     pub notice: String,
-    /// Its processes on this machine.
+    /// The cluster's processes on this machine.
     pub processes: Vec<ProcessStatus>,
-    /// What the scheduler says; `None` if it does not answer.
+    /// The scheduler's status; `None` if it does not answer.
     pub scheduler: Option<SchedulerStatus>,
 }
 
-/// How a cluster is reached from this machine.
+/// How to reach a cluster from this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterAddress {
-    /// Its directory.
+    /// The cluster's directory.
     pub data: PathBuf,
-    /// Where its scheduler listens.
+    /// The scheduler's address.
     pub scheduler: SocketAddrV4,
-    /// Its keys.
     pub key_file: Option<PathBuf>,
-    /// The network namespace in which it can be reached, if it has a network of its own.
+    /// The network namespace in which the cluster can be reached, if it has its own network.
     pub namespace: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! All hosts of FLAIR on this machine: a namespace each if that is possible, else processes on loopback.
+//! All hosts of FLAIR on this machine: each in a namespace if possible, otherwise as processes on loopback.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -25,40 +25,37 @@ use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts, Supervisor};
 use crate::system::{HostPlan, Plan, System};
 
-/// What `inband up flair` is asked for.
 #[derive(Debug, Clone)]
 pub struct FlairSpec {
     /// The `inband` program.
     pub program: PathBuf,
     /// Directory of the cluster.
     pub data: PathBuf,
-    /// Replica sets.
+    /// Number of replica sets.
     pub sets: usize,
-    /// Storage nodes of each.
+    /// Storage nodes per set.
     pub replicas: usize,
-    /// Switches.
+    /// Number of switches.
     pub switches: usize,
-    /// Key groups of each set.
+    /// Key groups per set.
     pub groups: u32,
-    /// How reads are answered.
     pub reads: Reads,
-    /// How reads are spread.
+    /// How reads are spread over replicas.
     pub balance: Balance,
-    /// Between two heartbeats, in milliseconds.
+    /// Time between two heartbeats, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Without a heartbeat for so long a switch serves no more, in milliseconds.
+    /// A switch that gets no heartbeat for this long stops serving, in milliseconds.
     pub step_down_ms: u64,
-    /// What survives when all hosts end.
+    /// What survives when all hosts stop.
     pub durability: Durability,
     /// Where the switches' role runs.
     pub dataplane: Dataplane,
-    /// Where Redis clients connect.
+    /// Address for Redis clients.
     pub resp: SocketAddr,
-    /// Who is let in.
     pub security: Security,
 }
 
-/// What keeps strangers out. The default is nothing.
+/// Authentication and encryption. The default is none.
 #[derive(Debug, Clone, Default)]
 pub struct Security {
     /// Packets carry tags.
@@ -67,19 +64,18 @@ pub struct Security {
     pub tls: bool,
     /// Redis clients must speak TLS.
     pub resp_tls: bool,
-    /// Redis clients must say the password in this file.
+    /// Redis clients must give the password in this file.
     pub password_file: Option<PathBuf>,
 }
 
-/// A running cluster of FLAIR.
 pub type Cluster = Supervisor<Flair>;
 
-/// FLAIR, as the supervisor sees it.
+/// FLAIR, as a [`System`] of the supervisor.
 pub struct Flair {
     spec: FlairSpec,
-    /// The cluster is made now, and does not go on with data of an earlier start.
+    /// The cluster is new and does not continue with data of an earlier start.
     begins: bool,
-    /// Where Redis clients connect; the gateway inherits it.
+    /// The listener for Redis clients; the gateway inherits it.
     client_listener: Arc<TcpListener>,
     notice: String,
     /// Set once the hosts have addresses.
@@ -87,19 +83,19 @@ pub struct Flair {
     hosts: Vec<Host>,
 }
 
-/// FLAIR's own requests to its supervisor.
+/// Requests to the supervisor that only FLAIR has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Replace the key that packets are authenticated with.
+    /// Replaces the key that authenticates packets.
     RotateKey,
 }
 
-/// The answers.
+/// Replies to [`Request`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// To [`Request::RotateKey`]: the id of the new key, which all hosts use.
+    /// To [`Request::RotateKey`]: the id of the new key, which all hosts now use.
     KeyRotated { id: u16 },
 }
 
@@ -187,7 +183,7 @@ impl System for Flair {
             supervisor_pid: std::process::id(),
             notice: self.notice.clone(),
             network: hosts.network().kind().into(),
-            // With port 0 it is any.
+            // The port was chosen by the system if 0 was given.
             resp: self.client_listener.local_addr().unwrap_or(self.spec.resp),
             sets: self.spec.sets,
             groups: self.spec.groups,
@@ -252,23 +248,23 @@ impl Supervisor<Flair> {
         &self.system().notice
     }
 
-    /// The network of its hosts, if they have one of their own.
+    /// The hosts' network, if they have one of their own.
     pub fn lab(&self) -> Option<&Lab> {
         self.hosts().network().lab()
     }
 
-    /// What all hosts agree on.
+    /// The configuration that all hosts share.
     pub fn config(&self) -> &ClusterConfig {
         let config = self.system().config.as_ref();
         config.expect("a started cluster is configured")
     }
 
-    /// The gateway's configuration, for others who are clients from its host.
+    /// The gateway's configuration, for other clients on its host.
     pub fn gateway_config(&self) -> PathBuf {
         host_dir(self.hosts().data(), GATEWAY).join("config.toml")
     }
 
-    /// Run a program on the gateway's host, to its end.
+    /// Runs a program on the gateway's host until it ends.
     pub fn run_beside_gateway(
         &self,
         program: &Path,

@@ -27,62 +27,61 @@ use crate::command::{counters_of, SystemCommand};
 use crate::host_process::Process;
 use crate::keys;
 
-/// Key groups of a set unless the user says otherwise.
+/// Default number of key groups per set.
 pub(super) const GROUPS: u32 = 4096;
 const SELF_CHECK_ROUNDS: usize = 200;
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 const SELF_CHECK_KEY: &str = "inband:self-check";
 
-/// Options of `inband up flair`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Replica sets: keys are spread over them, and each has a leader and followers of its own.
+    /// Replica sets: keys are spread over them, and each has its own leader and followers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=SETS_MAX as i64))]
     sets: u16,
     /// Storage nodes of each set, 1 to 8.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Switches; one serves, the others wait for it to fail.
+    /// Switches; one serves, the others are standbys.
     #[arg(long, default_value_t = 2)]
     switches: usize,
     /// Where the switches' role runs: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Key groups that a switch tells apart: a power of two.
+    /// Key groups that a switch distinguishes: a power of two.
     #[arg(long, default_value_t = GROUPS)]
     groups: u32,
-    /// How reads are answered: flair, by all consistent replicas; or, to measure it against, leader
-    /// (by its lease), majority (plain Raft) or follower-leases.
+    /// How reads are answered: flair, by all consistent replicas; or, for comparison, leader (by its lease), majority
+    /// (plain Raft) or follower-leases.
     #[arg(long, default_value_t)]
     reads: Reads,
     /// How reads are spread over consistent replicas: random, leader-avoidance or load.
     #[arg(long, default_value_t)]
     balance: Balance,
-    /// Time between two heartbeats of leader and switch.
+    /// Time between two heartbeats from the leader to the switch.
     #[arg(long, default_value_t = HEARTBEAT_MS, value_name = "MS")]
     heartbeat_ms: u64,
-    /// A switch that has no heartbeat for this long serves no more; the leader then takes another. By default 50,
-    /// and 250 with durability sync: a disk may take its time.
+    /// A switch that gets no heartbeat for this long stops serving; the leader then uses another. The default is 50,
+    /// and 250 with durability sync, because disks may be slow.
     #[arg(long, value_name = "MS")]
     step_down_ms: Option<u64>,
-    /// What an acknowledged write survives: "memory" the loss of any minority of replicas, "sync" also that of all
-    /// at once: it is in synced logs. By default as the cluster in the directory was made, or memory.
+    /// What an acknowledged write survives: "memory" the loss of any minority of replicas, "sync" also that of all at
+    /// once, because it is in synced logs. The default is that of the cluster in the directory, or memory.
     #[arg(long, value_name = "memory|sync")]
     durability: Option<Durability>,
-    /// Where Redis clients connect.
+    /// Address for Redis clients.
     #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT")]
     resp: SocketAddr,
-    /// Make no key: packets carry no tags, and anyone who reaches the hosts can forge them.
+    /// Use no key: packets carry no tags, and anyone who can reach the hosts can forge them.
     #[arg(long)]
     no_key: bool,
-    /// Replicas talk to each other over plain TCP. Else each has a certificate, made in the cluster's directory,
-    /// and listens to no others.
+    /// Let replicas talk to each other over plain TCP. By default each has a certificate, made in the cluster's
+    /// directory, and accepts only peers that have one.
     #[arg(long)]
     no_tls: bool,
-    /// Redis clients must say the password in this file, which only its owner may read.
+    /// Require the password in this file from Redis clients. The file must be readable only by its owner.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Redis clients must speak TLS: redis-cli --tls --cacert DIR/authority/ca.pem
+    /// Require TLS from Redis clients: redis-cli --tls --cacert DIR/authority/ca.pem
     #[arg(long, conflicts_with = "no_tls")]
     resp_tls: bool,
 }
@@ -117,7 +116,7 @@ impl Options {
         })
     }
 
-    /// What Redis clients must do.
+    /// What Redis clients need to connect.
     fn access(&self, data: &Path) -> Result<Access> {
         let password = self.password_file.as_deref().map(Password::read);
         Ok(Access {
@@ -296,7 +295,7 @@ fn sessions_in_words(backend: &str, sessions: &[SwitchStatus]) -> String {
     format!("{part} ({backend}), {session} {ids}, {unstable_groups} groups unstable")
 }
 
-/// SET and GET over a real socket; the median times.
+/// Runs SET and GET over a real socket and returns the median times.
 fn self_check(access: &Access, resp: SocketAddr) -> Result<(Duration, Duration)> {
     let mut client = Client::connect_with(access, resp, SELF_CHECK_TIMEOUT)?;
     let (mut sets, mut gets) = (Vec::new(), Vec::new());

@@ -23,26 +23,25 @@ use crate::network::Network;
 use crate::supervisor::host_dir;
 use crate::system::HostPlan;
 
-/// Name of every cluster; its directory tells it from others.
+/// Name of every cluster; its directory distinguishes it from others.
 const CLUSTER: &str = "flair";
-/// How long a host may take to answer before it counts as silent.
+/// How long to wait for a host's status.
 const STATUS_LIMIT: Duration = Duration::from_millis(500);
 
-/// One host, and its process.
 pub struct Host {
-    /// As written to its directory.
+    /// Its configuration, as written to its directory.
     pub config: Config,
     /// Where its packets go.
     pub address: SocketAddrV4,
 }
 
 impl Host {
-    /// As in its configuration.
+    /// Its name in the configuration.
     pub fn name(&self) -> &str {
         &self.config.host.name
     }
 
-    /// A replica's set, and its number there.
+    /// A replica's set, and its number in the set.
     pub fn member(&self) -> Option<(u16, usize)> {
         let Some(Part::Replica(place)) = self.config.part() else {
             return None;
@@ -61,7 +60,7 @@ impl Host {
         }
     }
 
-    /// For the cluster's status.
+    /// The host's entry in the cluster's status.
     pub fn entry(&self, process: &HostProcess) -> HostEntry {
         let process = process.status();
         let runs = process.process == Process::Running;
@@ -88,7 +87,7 @@ pub fn names(spec: &FlairSpec) -> Vec<String> {
         .collect()
 }
 
-/// The replicas: the set of each, and its name. With one set it is not named.
+/// The set and the name of each replica. The name includes the set only if there are several.
 fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
     let members = |set: usize| {
         let name = move |number| match spec.sets {
@@ -100,7 +99,7 @@ fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
     (0..spec.sets).flat_map(members).collect()
 }
 
-/// What all hosts agree on.
+/// The configuration that all hosts share.
 pub fn cluster_config(
     spec: &FlairSpec,
     names: &[String],
@@ -139,14 +138,14 @@ pub fn cluster_config(
     }
 }
 
-/// A replica's log, if there is one.
+/// The directory of a replica's log, if any exists.
 pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
     let logs = names(spec).into_iter();
     let mut logs = logs.map(|name| host_dir(&spec.data, &name).join(LOG_DIR));
     logs.find(|log| log.exists())
 }
 
-/// Write a host's configuration, and whatever that names. How its process is started.
+/// Writes a host's configuration and the files that it names. Returns how to start its process.
 pub fn host(
     spec: &FlairSpec,
     cluster: &ClusterConfig,
@@ -183,13 +182,13 @@ pub fn host(
     plan.socket = Some(config.host.socket.clone());
     let host = Host { config, address };
     if host.member().is_some_and(|(_, number)| number == 0) {
-        // It founds the group of its set, if none of the replicas is in one.
+        // It founds its set's group if none of the replicas is in one.
         plan.first_args.push("--found".into());
     }
     Ok((host, plan))
 }
 
-/// The certificate of a host that takes part in connections over TCP, made if there is none.
+/// The certificate of a host that uses TCP connections, made if there is none.
 fn tls(spec: &FlairSpec, config: &Config, dir: &Path) -> Result<Option<TlsConfig>> {
     let part = config.part().context("a checked host has a part")?;
     let takes_part = !matches!(part, Part::Switch(_));

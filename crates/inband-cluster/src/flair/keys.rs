@@ -13,10 +13,10 @@ use inband_host::line_json;
 
 use super::status::{HostReply, HostRequest};
 
-/// How long a host's thread may take to use other keys.
+/// How long a host's thread may take to adopt new keys.
 const TAKE_LIMIT: Duration = Duration::from_secs(5);
 const TAKE_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long a host may take to answer that it does.
+/// How long a host may take to answer that it has.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 
 fn status_of(keys: &Keys) -> KeyStatus {
@@ -26,7 +26,7 @@ fn status_of(keys: &Keys) -> KeyStatus {
     }
 }
 
-/// The keys of one host, which its control socket's thread reads again and its own thread uses.
+/// The keys of one host. The thread of its control socket reloads them, and its main thread uses them.
 #[derive(Clone, Default)]
 pub struct HostKeys(Arc<Mutex<Inner>>);
 
@@ -35,12 +35,12 @@ struct Inner {
     path: PathBuf,
     /// As last read; `None`: packets are not authenticated.
     file: Option<KeyFile>,
-    /// Read, but not yet used.
+    /// Read, but not yet in use.
     waiting: Option<Keys>,
 }
 
 impl HostKeys {
-    /// As the configuration says.
+    /// Loads the keys that the configuration names.
     pub fn load(config: &Config) -> Result<HostKeys> {
         let Some(path) = &config.cluster.key_file else {
             return Ok(HostKeys::default());
@@ -57,23 +57,22 @@ impl HostKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was read.
+    /// The key file as last read.
     pub fn file(&self) -> Option<KeyFile> {
         self.inner().file.clone()
     }
 
-    /// For status.
     pub fn status(&self) -> Option<KeyStatus> {
         let inner = self.inner();
         inner.file.as_ref().map(|file| status_of(&file.keys()))
     }
 
-    /// For the host's thread: use these from now on.
+    /// For the host's thread: new keys to use from now on.
     pub fn take(&self) -> Option<Keys> {
         self.inner().waiting.take()
     }
 
-    /// Read the file again, and wait until the host's thread uses what is in it. `None`: there are no keys.
+    /// Reloads the file and waits until the host's thread uses its keys. `None`: there are no keys.
     pub fn reload(&self) -> Result<Option<KeyStatus>> {
         let keys = {
             let mut inner = self.inner();
@@ -101,8 +100,8 @@ impl HostKeys {
     }
 }
 
-/// The keys of a cluster that is founded: new ones, because packets of the one before, recorded by somebody, would be
-/// understood by this one. Where the cluster goes on, those that it has.
+/// Prepares the keys of a cluster. A new cluster gets new ones, because it would accept recorded packets of an earlier
+/// cluster with the same keys. A cluster that continues keeps its keys.
 pub fn prepare(path: &Path, founds: bool) -> Result<()> {
     if founds || !path.exists() {
         let keys = KeyFile::generate().context("taking random bytes")?;
@@ -112,8 +111,8 @@ pub fn prepare(path: &Path, founds: bool) -> Result<()> {
     Ok(())
 }
 
-/// Put a new key into the place of the old one on all hosts that run: all accept it, then all send with it, then
-/// all forget the old one. One that was broken off is finished first. Returns the new key's id.
+/// Replaces the key on all running hosts: first all accept the new key, then all send with it, then all drop the old
+/// one. Finishes an interrupted rotation first. Returns the new key's id.
 pub fn rotate(path: &Path, sockets: &[(String, PathBuf)]) -> Result<u16> {
     let mut keys = KeyFile::load(path)?;
     reload(&keys, sockets)?;
@@ -135,7 +134,7 @@ fn distribute(keys: &KeyFile, path: &Path, sockets: &[(String, PathBuf)]) -> Res
     reload(keys, sockets)
 }
 
-/// Each host reads the file and says that it uses what is in it.
+/// Makes each host reload the file and confirm that it uses its content.
 fn reload(keys: &KeyFile, sockets: &[(String, PathBuf)]) -> Result<()> {
     let expected = status_of(&keys.keys());
     for (name, socket) in sockets {

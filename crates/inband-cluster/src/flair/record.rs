@@ -1,4 +1,4 @@
-//! What a cluster with a log on disk must be started with again, `flair.json` in its directory.
+//! The options that a cluster with a log on disk must be restarted with: `flair.json` in its directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,10 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::cluster::FlairSpec;
 
 const FILE: &str = "flair.json";
-/// No secret.
+/// Not a secret.
 const MODE: u32 = 0o644;
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -25,18 +24,18 @@ pub struct Record {
     sets: usize,
 }
 
-/// Clusters from before there were several have one set.
+/// Clusters of versions without replica sets have one set.
 fn one() -> usize {
     1
 }
 
-/// Is, or was, there a cluster of FLAIR in this directory?
+/// Does this directory hold a cluster of FLAIR, running or not?
 pub fn is_in(data: &Path) -> bool {
     data.join(FILE).exists()
 }
 
 impl Record {
-    /// Of the cluster in a directory that has been there before.
+    /// Reads the record of an existing cluster.
     pub fn read(data: &Path) -> Result<Option<Record>> {
         let path = data.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -49,12 +48,12 @@ impl Record {
         })?))
     }
 
-    /// What survives when all of its hosts end.
+    /// What survives when all hosts stop.
     pub fn durability(&self) -> Durability {
         self.durability
     }
 
-    /// May the cluster in this directory be started so? True: it starts over, and nothing is lost by that.
+    /// May the cluster be started with this specification? `Ok(true)`: it starts over, without losing anything.
     pub fn check(was: Option<Record>, spec: &FlairSpec) -> Result<bool> {
         let Some(was) = was.filter(|was| was.durability == Durability::Sync) else {
             return Ok(true);
@@ -73,7 +72,7 @@ impl Record {
         Ok(false)
     }
 
-    /// Of a cluster that is about to begin.
+    /// The record of a new cluster.
     pub fn of(spec: &FlairSpec) -> Record {
         Record {
             durability: spec.durability,
@@ -83,7 +82,7 @@ impl Record {
         }
     }
 
-    /// Durable when it returns.
+    /// Writes the record; it is durable on return.
     pub fn write(&self, data: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).context("writing a record")?;
         let path = data.join(FILE);

@@ -1,21 +1,20 @@
-//! What `inband kill` and `restart` may be told.
+//! The role names that `inband kill` and `restart` accept.
 
 use anyhow::{bail, ensure, Context, Result};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Whoever leads this set.
+    /// The current leader of this set.
     Leader(u16),
-    /// Those of this set that do not lead, counted from 0.
+    /// One of this set's replicas that do not lead, counted from 0.
     Follower(u16, usize),
     /// The switch that serves the first set.
     Switch,
-    /// A host by its own name.
+    /// A host, by its own name.
     Host,
 }
 
-/// Names of roles, for whoever has given none of them.
+/// Role names to show when no role was given.
 pub fn names(sets: usize) -> &'static str {
     match sets {
         1 => "leader, switch, follower/N",
@@ -24,7 +23,7 @@ pub fn names(sets: usize) -> &'static str {
 }
 
 impl Role {
-    /// With one set it need not be said.
+    /// With a single set, the set may be left out.
     pub fn parse(text: &str, sets: usize) -> Result<Role> {
         let words: Vec<&str> = text.split('/').collect();
         let number = |word: &str| -> Result<usize> {

@@ -1,4 +1,4 @@
-//! Time-outs and limits of a FLAIR host.
+//! Timeouts and limits of a FLAIR host.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use inband_flair::reads::Reads;
 use inband_flair::timing::{default_step_down_ms, ClientTiming, Timing, HEARTBEAT_MS, TUNING};
 use inband_host::settings::{built_in, of_hosts, of_up, Setting};
 
-/// Of one host. `from` is given a setting's name and whether its value is the default.
+/// The settings of one host. `from` is called with a setting's name and whether its value is the default.
 pub fn of(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting> {
     let cluster = &config.cluster;
     let one = |name: &str, value: String, default: String| {
@@ -50,7 +50,7 @@ pub fn of(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting> 
             "memory".into(),
         ),
     ];
-    // Those of the configuration are among them, in other units.
+    // These are in the configuration too, in other units.
     let is_own = |setting: &Setting| {
         !["heartbeat_ns", "step_down_ns"]
             .iter()
@@ -63,7 +63,7 @@ pub fn of(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting> 
     all
 }
 
-/// Of the cluster in a directory.
+/// The settings of the cluster in a directory.
 pub(super) fn in_directory(data: &Path) -> Result<Vec<Setting>> {
     let mut hosts = Vec::new();
     for file in ClusterDir::host_configs_in(data)? {

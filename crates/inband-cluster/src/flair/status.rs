@@ -1,4 +1,4 @@
-//! What hosts and clusters of FLAIR say of themselves, over their sockets.
+//! The status of hosts and clusters of FLAIR, as sent over their sockets.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -17,52 +17,52 @@ use crate::host_process::Process;
 pub enum HostRequest {
     /// Answered by [`HostReply::Status`].
     Status,
-    /// Read the key file again. Answered by [`HostReply::Keys`].
+    /// Reload the key file. Answered by [`HostReply::Keys`].
     ReloadKeys,
 }
 
-/// Its answer.
+/// The answer to a [`HostRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum HostReply {
     /// To [`HostRequest::Status`].
     Status(Box<HostStatus>),
-    /// To [`HostRequest::ReloadKeys`]: used from now on; `None`: the host has no key file.
+    /// To [`HostRequest::ReloadKeys`]: the keys now in use; `None`: the host has no key file.
     Keys(Option<KeyStatus>),
-    /// It was not understood, or failed.
+    /// The request was not understood, or failed.
     Error {
         /// One line.
         message: String,
     },
 }
 
-/// A host.
+/// The status of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HostStatus {
     /// `replica/0`, `switch/1`, `gateway`.
     pub name: String,
     /// Where a switch's role runs: `xdp`, `xdp-generic` or `udp`.
     pub backend: String,
-    /// A replica.
+    /// Set for a replica.
     pub replica: Option<ReplicaStatus>,
-    /// A switch: its session of each set.
+    /// For a switch: its session for each set.
     pub sessions: Vec<SwitchStatus>,
-    /// If packets are authenticated: with which keys.
+    /// The keys in use, if packets are authenticated.
     pub keys: Option<KeyStatus>,
     /// How it talks to other hosts over TCP: `TLS` or `plain`.
     pub transport: String,
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// A switch, to one replica set.
+/// The status of a switch for one replica set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SwitchStatus {
     /// Its session; 0: none.
     pub session: u64,
     /// It serves now.
     pub active: bool,
-    /// Key groups that are being written.
+    /// Key groups with writes in flight.
     pub unstable_groups: u64,
 }
 
@@ -71,47 +71,45 @@ pub struct SwitchStatus {
 pub struct HostEntry {
     /// `replica/0`, `switch/1`, `gateway`.
     pub name: String,
-    /// A replica: its set.
+    /// For a replica: its set.
     pub set: Option<u16>,
     /// Where its packets go.
     pub address: SocketAddrV4,
-    /// Its process.
     pub process: Process,
-    /// Its id, while it runs.
+    /// Its process id, while it runs.
     pub pid: Option<u32>,
-    /// How many times it was started again after it had ended by itself.
+    /// How often it was restarted after it had ended by itself.
     #[serde(default)]
     pub restarts: u32,
     /// How it last ended by itself.
     #[serde(default)]
     pub last_exit: Option<String>,
-    /// What it says of itself; `None` if it does not answer.
+    /// Its own status; `None` if it does not answer.
     pub status: Option<HostStatus>,
 }
 
-/// The whole cluster.
+/// The status of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Its directory.
+    /// The cluster's directory.
     pub data: PathBuf,
-    /// The process that watches over it.
+    /// The supervisor's process id.
     pub supervisor_pid: u32,
     /// Where the switches' role runs, and why.
     #[serde(default)]
     pub notice: String,
     /// `namespaces` or `loopback`.
     pub network: String,
-    /// Where Redis clients connect.
+    /// Address for Redis clients.
     pub resp: SocketAddr,
-    /// Replica sets.
+    /// Number of replica sets.
     pub sets: usize,
-    /// Key groups of each.
+    /// Key groups per set.
     pub groups: u32,
-    /// How reads are spread.
+    /// How reads are spread over replicas.
     pub balance: String,
-    /// What survives when all hosts end.
+    /// What survives when all hosts stop.
     pub durability: Durability,
-    /// Its hosts.
     pub hosts: Vec<HostEntry>,
 }
 
@@ -121,12 +119,12 @@ impl ClusterStatus {
         self.leader_of(0)
     }
 
-    /// The switch of the session that serves the first set.
+    /// The switch whose session serves the first set.
     pub fn switch(&self) -> Option<&HostEntry> {
         self.switch_of(0)
     }
 
-    /// The replica that leads a set, as far as is known: of the highest term.
+    /// The replica that leads a set, as far as is known: the one with the highest term.
     pub fn leader_of(&self, set: u16) -> Option<(&HostEntry, &ReplicaStatus)> {
         let members = self.hosts.iter().filter(|host| host.set == Some(set));
         let replicas = members.filter_map(|host| {
@@ -138,7 +136,7 @@ impl ClusterStatus {
             .max_by_key(|(_, replica)| replica.term)
     }
 
-    /// The switch of the session that serves a set.
+    /// The switch whose session serves a set.
     pub fn switch_of(&self, set: u16) -> Option<&HostEntry> {
         let (_, leader) = self.leader_of(set)?;
         let (_, switch) = leader.serving?;

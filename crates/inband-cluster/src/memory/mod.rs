@@ -35,50 +35,46 @@ use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 pub use upkeep::{grow, replace, MemoryCommand};
 
-/// The host from which clients use a cluster that has a network of its own.
+/// The host from which clients use a cluster with its own network.
 const CLIENT: &str = "client";
 const SELF_CHECK_READS: usize = 1_000;
 
-/// What `inband up memory` is asked for.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Its directory.
     pub data: PathBuf,
-    /// What the user says.
     pub options: Options,
-    /// The program of the nodes; by default the `inband-memory` beside this one.
+    /// The nodes' program; by default the `inband-memory` next to this one.
     pub program: Option<PathBuf>,
     plan: MemoryPlan,
 }
 
-/// Options of `inband up memory`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Servers: 3, 5 or 7, of which a minority may fail, or 1 for comparison
+    /// Number of servers: 3, 5 or 7, of which a minority may fail, or 1 for comparison
     #[arg(long, default_value_t = 3, value_parser = servers)]
     pub servers: u8,
-    /// Switches, 1 to 16; one is active
+    /// Number of switches, 1 to 16; one is active
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub switches: u8,
-    /// Bytes of the memory
+    /// Size of the memory, in bytes
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub space: u64,
-    /// Lines that share a counter of writes
+    /// Lines that share a write counter
     #[arg(long, default_value_t = 16, value_name = "LINES")]
     pub block: u64,
-    /// Where the roles run: udp (in processes, on loopback), or in the kernel, and every process in a network namespace of
-    /// its own: xdp, xdp-generic, or auto, which falls back to udp
+    /// Where the roles run: udp (in processes, on loopback), or in the kernel, with every process in its own network
+    /// namespace: xdp, xdp-generic, or auto, which falls back to udp
     #[arg(long, default_value_t = Dataplane::Udp)]
     pub dataplane: Dataplane,
-    /// Make no key: anyone who can send packets to the cluster can read and write its memory
+    /// Use no key: anyone who can send packets to the cluster can read and write its memory
     #[arg(long)]
     pub no_key: bool,
-    /// Begin with zeros, though there was a memory in this directory: it was lost when its servers stopped
+    /// Start with zeros although this directory had a memory that was lost when its servers stopped
     #[arg(long)]
     pub accept_loss: bool,
 }
 
-/// For the options' default values.
+/// Parses the options' default values.
 #[derive(Parser)]
 struct Defaults {
     #[command(flatten)]
@@ -95,23 +91,22 @@ fn servers(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Replicated memory, as the supervisor sees it.
+/// Replicated memory, as a [`System`] of the supervisor.
 pub struct Memory {
     spec: Spec,
     cluster: Cluster,
     notice: String,
 }
 
-/// What a cluster says of itself.
+/// The status of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Where it is.
+    /// How to reach it.
     pub cluster: Cluster,
     /// Where its roles run, and why.
     pub notice: String,
-    /// Its processes.
     pub processes: Vec<ProcessStatus>,
-    /// Those of its nodes that answer.
+    /// The nodes that answer.
     pub nodes: Vec<Status>,
 }
 
@@ -200,7 +195,7 @@ impl System for Memory {
                 "--data: the memory in {} was lost when its servers stopped (it is kept in their memory alone); say --accept-loss to begin with zeros",
                 self.spec.data.display()
             );
-            // Of a memory that is gone.
+            // Left by a memory that is lost.
             if dir.join(SPACE).exists() {
                 std::fs::remove_file(dir.join(SPACE))?;
             }
@@ -243,7 +238,7 @@ impl System for Memory {
         }
     }
 
-    /// `switch` means the one that is active.
+    /// `switch` means the active one.
     fn host_of(&self, role: &str, _hosts: &Hosts) -> Result<Option<String>> {
         if role != "switch" {
             return Ok(None);
@@ -262,12 +257,12 @@ impl System for Memory {
         "switch"
     }
 
-    /// The directory of one node.
+    /// `data` is the directory of one node.
     fn is_in_unmarked(data: &Path) -> bool {
         has_promised(data)
     }
 
-    /// A server that ends loses its memory; what no majority has any more is gone.
+    /// A server that stops loses its memory; what no majority holds is lost.
     fn check_spare(&self, host: &str) -> Result<()> {
         let nodes = self.nodes();
         let is_server = |name: &str| self.spec.options.is_server(name);
@@ -456,7 +451,7 @@ impl SystemCommand for Memory {
             copies,
             BUILT_IN,
         ));
-        // What clients do unless their program says otherwise.
+        // The clients' defaults.
         let client = MemoryConfig::new(Vec::new());
         let clients = [
             ("suspect_after_min_ms", client.suspect_after.as_millis()),
@@ -482,7 +477,7 @@ impl SystemCommand for Memory {
     }
 }
 
-/// Reads of a line, one after another; the median time.
+/// Reads a line repeatedly and returns the median time.
 fn check(cluster: &Cluster) -> Result<Duration> {
     let mut memory = Client::connect(cluster.config()?)?;
     let mut times = Vec::with_capacity(SELF_CHECK_READS);

@@ -1,4 +1,4 @@
-//! Replicated memory while clients use it: it is enlarged, and a server that is lost is replaced.
+//! Maintenance of replicated memory while clients use it: enlarging it, and replacing a lost server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,29 +20,28 @@ use crate::socket::{self, Request};
 use crate::supervisor::host_dir;
 use crate::system::System;
 
-/// A server that takes another's place starts when that one's packets have arrived.
+/// A server that replaces another starts only after this, when the other's packets have arrived.
 const OFF: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 /// In the cluster's directory: locked by the one process that enlarges the memory.
 const GROWS: &str = "grow.lock";
-/// A server that copies less than this in so long is given up.
+/// Give up a server that makes no progress in copying for this long.
 const NO_PROGRESS: Duration = Duration::from_secs(30);
 
-/// Commands of replicated memory.
+/// The commands of replicated memory.
 #[derive(Subcommand)]
 pub enum MemoryCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<Memory>),
-    /// Enlarge the memory while clients use it: its servers, then its switches start again, one after the other.
+    /// Enlarge the memory while clients use it: restarts its servers, then its switches, one after the other.
     Grow(GrowArgs),
-    /// Give the place of a server, and nothing that it had, to a new one.
+    /// Replace a server by an empty one with the same name.
     Replace(ReplaceArgs),
 }
 
-/// Options of `inband memory grow`.
 #[derive(Args)]
 pub struct GrowArgs {
-    /// Bytes of the memory from now on; more than before
+    /// New size of the memory, in bytes; more than before
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     space: u64,
     /// Directory of the cluster
@@ -50,10 +49,9 @@ pub struct GrowArgs {
     data: PathBuf,
 }
 
-/// Options of `inband replace`.
 #[derive(Args)]
 pub struct ReplaceArgs {
-    /// server/1
+    /// The server to replace, such as server/1
     server: String,
     /// Directory of the cluster
     #[arg(long, default_value = Memory::DEFAULT_DATA, value_name = "DIR")]
@@ -93,7 +91,7 @@ fn serving(status: &ClusterStatus) -> usize {
     nodes.filter(|node| node.state == "serving").count()
 }
 
-/// Wait until all servers serve, as long as one that copies its memory gets on with it.
+/// Waits until all servers serve, as long as those that copy the memory make progress.
 fn all_serve(data: &Path) -> Result<()> {
     let (mut last, mut since) = (Vec::new(), Instant::now());
     loop {
@@ -119,8 +117,8 @@ fn all_serve(data: &Path) -> Result<()> {
     }
 }
 
-/// Enlarge the memory of the cluster in a directory. Switches offer the new lines to clients when all servers have them: with
-/// fewer than a majority requests for them would not be answered.
+/// Enlarges the memory of the cluster in a directory. Switches offer the new lines to clients only when all servers
+/// have them: with fewer than a majority, requests for them would not be answered.
 pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> {
     let status = socket::status::<Memory>(data)?;
     let mut cluster = Cluster::load(data)?;
@@ -133,7 +131,7 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
     let kept: Vec<u64> = dirs
         .map(|dir| read_number(&dir.join(SPACE)))
         .collect::<Result<_, _>>()?;
-    // Of a growth that was interrupted: clients may use lines up to there.
+    // An interrupted growth counts: clients may already use its lines.
     let begun = kept.into_iter().max().unwrap_or(0).max(before);
     ensure!(
         space >= begun,
@@ -182,19 +180,19 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
         let smaller = read_number(&dir.join(SPACE))?;
         write_number(&dir, SPACE, space)?;
         if let Err(error) = restart(data, &name).and_then(|()| all_serve(data)) {
-            // More than the host can hold? No switch has offered the new lines yet, so it may be as before.
+            // The size may be more than the host can hold. No switch has offered the new lines yet, so it can go back.
             write_number(&dir, SPACE, smaller)?;
             restart(data, &name)?;
             return Err(error.context(format!("{name} does not serve with {}", size(space))));
         }
         say(format!("{name} has {}", size(space)));
     }
-    // Also a switch that ends now and starts again by itself has the new size: all servers have it.
+    // From here on every switch gets the new size, even one that crashes and is restarted, because all servers have it.
     let status = socket::status::<Memory>(data)?;
     for name in switches_of(&status) {
         write_number(&host_dir(data, &name), SPACE, space)?;
     }
-    // The active one last: its clients leave it once.
+    // The active switch goes last, so that its clients change switches only once.
     let is_active = |name: &String| {
         let of = status.nodes.iter().find(|node| node.name == *name);
         of.is_some_and(|node| node.state == "active")
@@ -214,7 +212,7 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
     Ok(())
 }
 
-/// Replace a server of the cluster in a directory: what it had promised is lost, as with its machine.
+/// Replaces a server of the cluster in a directory: its promises are lost, as if its machine were.
 pub fn replace(data: &Path, server: &str) -> Result<()> {
     let status = socket::status::<Memory>(data)?;
     let is_server = |name: &str| name == server && name.starts_with("server/");
@@ -239,7 +237,7 @@ pub fn replace(data: &Path, server: &str) -> Result<()> {
         killed?;
     }
     let dir = host_dir(data, server);
-    // Before the promise is gone: what is interrupted here is done again at the next start.
+    // Written before the promise is removed, so that the next start completes an interrupted replacement.
     write_number(&dir, REPLACES, 1)?;
     if dir.join(PROMISED).exists() {
         fs::remove_file(dir.join(PROMISED))?;

@@ -1,5 +1,5 @@
-//! Changes of the members, carried out by the control plane: asked for, and waited for until they are
-//! in force. The supervisor and the command line do it in the same way.
+//! Membership changes, carried out by the control plane: requested, then awaited until they are in force. The
+//! supervisor and the command line both use this.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use inband_control::service::{CallError, Request, Response, Status};
 use inband_control::state::{Phase, Refusal};
 use inband_paxos::config::{NodeConfig, Role};
 
-/// A node as the control plane knows it, before it has heard of its host.
+/// A node as the control plane knows it before it has heard from the host.
 pub fn member_of(node: &NodeConfig) -> Member {
     Member {
         node: node.id,
@@ -26,9 +26,9 @@ pub fn member_of(node: &NodeConfig) -> Member {
     }
 }
 
-/// How long the control plane is asked again that refuses for a reason which passes.
+/// How long to retry when the control plane refuses for a temporary reason.
 pub const ACCEPT_LIMIT: Duration = Duration::from_secs(15);
-/// How long a change may take without getting anywhere.
+/// How long a change may make no progress.
 pub const STALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why the control plane did not do what it was asked.
@@ -37,13 +37,12 @@ pub enum PlaneError {
     /// No host could be asked.
     #[error("no host runs by which the control plane could be asked; see `inband status`")]
     NoHost,
-    /// It makes no sense, or not now.
+    /// The request is invalid, or not possible now.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It may happen yet.
+    /// The request may still be executed.
     #[error("whether the control plane has done it is unknown; look at `inband member list` before trying again")]
     Unknown,
-    /// No answer.
     #[error("the control plane does not answer: {0}")]
     Silent(String),
 }
@@ -59,7 +58,7 @@ impl From<CallError> for PlaneError {
 }
 
 impl PlaneError {
-    /// A moment later the answer may be another.
+    /// May a retry succeed a moment later?
     pub fn is_passing(&self) -> bool {
         let passing = |refusal: &Refusal| {
             matches!(
@@ -81,18 +80,18 @@ impl PlaneError {
     }
 }
 
-/// A way to the control plane, and to whoever waits.
+/// Access to the control plane, and to whoever waits for the change.
 pub trait Plane {
     /// The control plane's answer; a refusal is an error.
     fn ask(&self, request: &Request) -> Result<Response, PlaneError>;
 
-    /// Tell what is being done.
+    /// Reports what is being done.
     fn say(&self, what: String);
 
-    /// Sleep a little; false if the waiting is to be broken off.
+    /// Sleeps briefly; returns false if waiting is to be aborted.
     fn wait_a_little(&self) -> bool;
 
-    /// How things are.
+    /// The control plane's status.
     fn status(&self) -> Result<Status, PlaneError> {
         match self.ask(&Request::Status)? {
             Response::Status(status) => Ok(*status),
@@ -105,39 +104,39 @@ fn unexpected(answer: &Response) -> PlaneError {
     PlaneError::Silent(format!("an unexpected answer: {answer:?}"))
 }
 
-/// Why a change did not come to be.
+/// Why a change did not take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The control plane did not accept it.
     #[error(transparent)]
     Plane(#[from] PlaneError),
-    /// Accepted and given up again.
+    /// Accepted, then abandoned.
     #[error("the change was begun and given up again, because it did not get anywhere; epoch {0} is in force, with the members of before")]
     GivenUp(Epoch),
-    /// Nothing moves.
+    /// No progress.
     #[error("the change is accepted for epoch {epoch}, but nothing has moved for {} s ({why}); it goes on in the background, see `inband member list`", STALL_LIMIT.as_secs())]
     Stalled {
-        /// From which on it would be in force.
+        /// The epoch that the change would start.
         epoch: Epoch,
-        /// What is waited for.
+        /// What the change is waiting for.
         why: String,
     },
-    /// Whoever waited is to end.
+    /// The waiting process was told to end.
     #[error("broken off before it was known how the change ends; see `inband member list`")]
     BrokenOff,
 }
 
-/// How a change of the members is to end.
+/// The intended result of a membership change.
 #[derive(Debug, Clone, Copy)]
 pub struct Goal {
-    /// Is a member.
+    /// A node that must be a member.
     pub comes: Option<NodeId>,
-    /// Is none.
+    /// A node that must not be one.
     pub goes: Option<NodeId>,
 }
 
 impl Goal {
-    /// Whether the members are as wished for.
+    /// Whether the members are as intended.
     pub fn is_reached(&self, status: &Status) -> bool {
         let Some(opened) = &status.opened else {
             return false;
@@ -146,7 +145,7 @@ impl Goal {
         self.comes.is_none_or(is_member) && !self.goes.is_some_and(is_member)
     }
 
-    /// Whether a reconfiguration towards it is under way; its epoch.
+    /// The epoch of a reconfiguration in progress that leads to this goal.
     pub fn is_pending(&self, status: &Status) -> Option<Epoch> {
         let target = &status.pending.as_ref()?.target;
         let will_be = |node: NodeId| target.members.contains_key(&node);
@@ -155,17 +154,16 @@ impl Goal {
     }
 }
 
-/// How a change ended that did not come to be.
+/// How a change failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It will not happen any more.
+    /// It will not take effect.
     Undone(ChangeError),
-    /// It may happen yet.
+    /// It may still take effect.
     Open(ChangeError),
 }
 
 impl Failure {
-    /// Why.
     pub fn error(self) -> ChangeError {
         match self {
             Failure::Undone(error) | Failure::Open(error) => error,
@@ -173,13 +171,13 @@ impl Failure {
     }
 }
 
-/// Have the control plane make a change, and wait until it is in force.
+/// Requests a change and waits until it is in force.
 pub fn carry_out(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<(), Failure> {
     let epoch = begin(plane, request, goal)?;
     wait_until_reached(plane, goal, epoch)
 }
 
-/// The epoch from which on the change is in force.
+/// Requests the change. Returns the epoch in which it takes effect.
 fn begin(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<Epoch, Failure> {
     let began = Instant::now();
     let mut may_be_accepted = false;
@@ -190,7 +188,7 @@ fn begin(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<Epoch, Fail
             Err(error) => error,
         };
         may_be_accepted |= matches!(error, PlaneError::Unknown);
-        // What was asked for before may have come to be, or be on its way.
+        // An earlier attempt may have taken effect, or be in progress.
         if let Ok(status) = plane.status() {
             if goal.is_reached(&status) {
                 return Ok(status.opened.map_or(0, |opened| opened.epoch));
@@ -198,7 +196,7 @@ fn begin(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<Epoch, Fail
             if let Some(epoch) = goal.is_pending(&status) {
                 return Ok(epoch);
             }
-            // A refusal is decided after whatever was asked for before.
+            // A refusal is decided after all earlier attempts.
             may_be_accepted &= !matches!(error, PlaneError::Refused(_));
         }
         let fail = |error: ChangeError| match may_be_accepted {
@@ -215,7 +213,7 @@ fn begin(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<Epoch, Fail
     }
 }
 
-/// Wait until the change that was accepted for `epoch` is in force.
+/// Waits until the change that was accepted for `epoch` is in force.
 fn wait_until_reached(plane: &dyn Plane, goal: Goal, epoch: Epoch) -> Result<(), Failure> {
     let mut watch = Watch::default();
     loop {
@@ -245,7 +243,7 @@ fn wait_until_reached(plane: &dyn Plane, goal: Goal, epoch: Epoch) -> Result<(),
     }
 }
 
-/// Notices when nothing moves any more.
+/// Notices when there is no more progress.
 #[derive(Debug)]
 pub struct Watch {
     last: String,
@@ -262,7 +260,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// How things are now.
+    /// Records the current state.
     pub fn look(&mut self, now: String) {
         if now != self.last {
             self.last = now;
@@ -270,13 +268,13 @@ impl Watch {
         }
     }
 
-    /// Whether they have been so for too long.
+    /// Whether the state has not changed for too long.
     pub fn is_stalled(&self) -> bool {
         self.moved_at.elapsed() >= STALL_LIMIT
     }
 }
 
-/// How far the acceptors are with what they take over.
+/// How much of the state that acceptors take over has been transferred.
 fn progress(status: &Status) -> u64 {
     let acceptors = status
         .hosts
@@ -285,7 +283,7 @@ fn progress(status: &Status) -> u64 {
     acceptors.map(|acceptor| acceptor.progress).sum()
 }
 
-/// How far a reconfiguration is, in words.
+/// The phase of a reconfiguration, in words.
 fn phase(status: &Status) -> &'static str {
     match status.pending.as_ref().map(|pending| &pending.phase) {
         None => "about to begin",
@@ -294,7 +292,7 @@ fn phase(status: &Status) -> &'static str {
     }
 }
 
-/// How things are, and what is waited for.
+/// The state of a reconfiguration, and what it is waiting for, in words.
 pub fn in_words(status: &Result<Status, PlaneError>) -> String {
     let status = match status {
         Ok(status) => status,

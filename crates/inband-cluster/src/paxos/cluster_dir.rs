@@ -1,10 +1,9 @@
 //! The directory of a cluster: what survives `down`, and the rule by which `up` continues.
 //!
-//! Acceptors keep their votes in memory. So after a stop, only the replicas' data are left, and
-//! they are complete only if the stop was clean: everything decided was applied at every live
-//! replica, and the record says so. A new start is a new epoch (protocol.md, 5 and 6). Only in
-//! `sync` mode an unclean stop leaves the votes in the acceptors' journals: then the next start goes on
-//! in the same epoch.
+//! Acceptors keep their votes in memory. So after a stop, only the replicas' data is left, and it is complete only if
+//! the stop was clean: everything decided was applied at every live replica, and the record says so. A new start is a
+//! new epoch (protocol.md, 5 and 6). Only in `sync` mode an unclean stop leaves the votes in the acceptors' journals;
+//! the next start then continues in the same epoch.
 
 mod record;
 
@@ -25,39 +24,37 @@ use crate::system_file;
 use record::RECORD_FORMAT;
 pub use record::{ClusterRecord, HostRecord};
 
-/// No secret: what the umask leaves of it.
+/// Not a secret: the umask decides.
 const RECORD_MODE: u32 = 0o666;
-/// A cluster's name: what fits of the directory's name, a dash, and digits of a hash of its path.
+/// A cluster's name is a prefix of the directory's name, a dash, and digits of a hash of its path.
 const NAME_STEM_MAX_BYTES: usize = 20;
 
-/// How the next start goes.
+/// How to start the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartPlan {
     /// To be written before any acceptor starts, with the addresses of new hosts.
     pub record: ClusterRecord,
-    /// Who is to be started, in the order of their ids.
+    /// The hosts to start, in the order of their ids.
     pub hosts: Vec<PlannedHost>,
-    /// Acceptors that have lost their votes may start over behind the record's first instances.
+    /// Acceptors that have lost their votes may start over after the record's first instances.
     pub may_begin_empty: bool,
     /// What the user should know, one line each.
     pub notices: Vec<String>,
 }
 
-/// A host to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedHost {
     /// Id of the node.
     pub id: u8,
-    /// What it is.
     pub plan: HostPlan,
-    /// Where its packets go, if it is a member already.
+    /// Where its packets go, if it is already a member.
     pub address: Option<SocketAddrV4>,
 }
 
-/// Reads the position in every log out of the data directories of a replica of this name.
+/// Reads the position in every log from the data directories of the replica with this name.
 pub type AppliedAt<'a> = dyn Fn(&str, &[PathBuf]) -> Result<Vec<u64>, SupervisorError> + 'a;
 
-/// A cluster's directories, locked for as long as this lives.
+/// A cluster's directories, locked for the lifetime of this value.
 #[derive(Debug)]
 pub struct ClusterDir {
     path: PathBuf,
@@ -66,7 +63,7 @@ pub struct ClusterDir {
 }
 
 impl ClusterDir {
-    /// Create and lock the directory of a cluster, and the further ones for its data.
+    /// Creates and locks the directory of a cluster, and the additional ones for its data.
     pub fn open(path: &Path, more_data: &[PathBuf]) -> Result<Self, SupervisorError> {
         fs::create_dir_all(path.join("hosts")).map_err(SupervisorError::file("create", path))?;
         let path = absolute(path)?;
@@ -92,17 +89,17 @@ impl ClusterDir {
         })
     }
 
-    /// Where it is, absolute.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The keys of a cluster that has some.
+    /// The key file, if the cluster is authenticated.
     pub fn key_file(&self) -> PathBuf {
         Self::key_file_in(&self.path)
     }
 
-    /// The same of the cluster's directory.
+    /// The key file of the cluster in this directory.
     pub fn key_file_in(path: &Path) -> PathBuf {
         path.join("keys.toml")
     }
@@ -112,7 +109,7 @@ impl ClusterDir {
         self.path.join("hosts").join(dir_name)
     }
 
-    /// All directories: the cluster's own, and the further ones for its data.
+    /// All directories: the cluster's own, and the additional ones for its data.
     pub fn roots(&self) -> impl Iterator<Item = &Path> {
         [&self.path]
             .into_iter()
@@ -129,13 +126,13 @@ impl ClusterDir {
             .collect()
     }
 
-    /// Directories of all hosts that there ever were.
+    /// Directories of all hosts that ever existed.
     pub fn all_hosts(&self) -> Vec<PathBuf> {
         let found = fs::read_dir(self.path.join("hosts")).into_iter().flatten();
         found.flatten().map(|entry| entry.path()).collect()
     }
 
-    /// Data directories of the replica of this name.
+    /// Data directories of the replica with this name.
     pub fn replica_data(&self, name: &str) -> Vec<PathBuf> {
         self.data_dirs(&name.replace('/', "-"))
     }
@@ -156,7 +153,7 @@ impl ClusterDir {
         }
     }
 
-    /// The configurations of the hosts in a cluster's directory, in the order of their names.
+    /// The configurations of the hosts in a cluster's directory, ordered by name.
     pub fn host_configs_in(path: &Path) -> io::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(path.join("hosts"))? {
@@ -169,7 +166,7 @@ impl ClusterDir {
         Ok(files)
     }
 
-    /// The control socket of the supervisor of a cluster's directory.
+    /// The control socket of the supervisor of the cluster in this directory.
     pub fn socket_in(path: &Path) -> PathBuf {
         path.join("supervisor.sock")
     }
@@ -193,7 +190,7 @@ impl ClusterDir {
         )
     }
 
-    /// The record, or `None` in a fresh directory.
+    /// The record; `None` in a new directory.
     pub fn record(&self) -> Result<Option<ClusterRecord>, SupervisorError> {
         let path = self.record_path();
         let damaged = |reason: String| SupervisorError::DamagedRecord {
@@ -208,7 +205,7 @@ impl ClusterDir {
         ClusterRecord::parse(&text).map(Some).map_err(damaged)
     }
 
-    /// Replace the record; on return it is on disk.
+    /// Replaces the record; it is on disk on return.
     pub fn write_record(&self, record: &ClusterRecord) -> Result<(), SupervisorError> {
         let path = self.record_path();
         let text = serde_json::to_string_pretty(record).expect("a record is representable in JSON");
@@ -216,7 +213,7 @@ impl ClusterDir {
             .map_err(SupervisorError::file("write", &path))
     }
 
-    /// Decide how to start.
+    /// Decides how to start.
     pub fn plan(
         &self,
         spec: &ClusterSpec,
@@ -253,7 +250,7 @@ impl ClusterDir {
         let (mut present, mut missing) = (Vec::new(), Vec::new());
         for host in hosts.iter().filter(|host| host.plan.has(Role::Replica)) {
             let name = &host.plan.name;
-            // One on its way in may not have any yet.
+            // A replica that is being added may not have data yet.
             let is_changing = |host: &HostRecord| host.changing && host.name == *name;
             if self.has_data(name)? {
                 present.push(name.clone());
@@ -288,8 +285,7 @@ impl ClusterDir {
                 notices,
             });
         }
-        // After a clean stop in `sync` mode the acceptors go on from their journals, and the epoch
-        // with them.
+        // After a clean stop in `sync` mode the acceptors continue from their journals, in the same epoch.
         let keeps_votes = last.durability == Durability::Sync && spec.durability == last.durability;
         let steps = u32::from(!(is_founded && keeps_votes));
         record.epoch = last.epoch.checked_add(steps).ok_or_else(|| {
@@ -303,7 +299,7 @@ impl ClusterDir {
             record.first_instances = behind(&applied);
             let mut notices = Vec::new();
             if applied.iter().any(|&at| at > 0) && !missing.is_empty() {
-                // One that is left is enough: all that were alive were equal.
+                // One remaining replica is enough: all live ones were equal.
                 if present.is_empty() {
                     return Err(gone());
                 }
@@ -328,8 +324,8 @@ impl ClusterDir {
         if !missing.is_empty() && !spec.accept_missing_replicas {
             return Err(gone());
         }
-        // What an earlier clean stop or continuation counted as applied is not given out again,
-        // even if the data that hold it are gone.
+        // Instances that an earlier clean stop or continuation counted as applied are never reused, even if the data
+        // that holds them is gone.
         let mut best: Vec<u64> = last.first_instances.iter().map(|first| first - 1).collect();
         let mut found = Vec::new();
         for name in &present {
@@ -373,8 +369,8 @@ impl ClusterDir {
         })
     }
 
-    /// Whether a cluster in `sync` mode that was not stopped cleanly can continue in its epoch: what was
-    /// decided is in the acceptors' journals.
+    /// Whether a cluster in `sync` mode that was not stopped cleanly can continue in its epoch: all decisions are in
+    /// the acceptors' journals.
     fn go_on(
         &self,
         last: &ClusterRecord,
@@ -400,7 +396,7 @@ impl ClusterDir {
                  and stop it cleanly, before it goes on with this one",
             );
         }
-        // What a majority of replicas holds durably may be trimmed from the journals.
+        // Whatever a majority of replicas holds durably may have been trimmed from the journals.
         let journal = |host: &HostRecord| {
             let dir = self.host(&host.name.replace('/', "-"));
             dir.join(JOURNAL_DIR)
@@ -420,7 +416,7 @@ impl ClusterDir {
         ))
     }
 
-    /// Refuse to continue a cluster as one of another shape.
+    /// Refuses to continue a cluster with a different set of hosts or partitions.
     fn check_shape(
         &self,
         is: &ClusterRecord,
@@ -434,7 +430,7 @@ impl ClusterDir {
         };
         let of_now: Vec<String> = is.hosts.iter().map(|host| host.name.clone()).collect();
         for kind in ["replica", "acceptor", "leader", "controller"] {
-            // A record without members is of a time when only replicas could not be changed.
+            // A record without members is from a version in which only the number of replicas was fixed.
             if of_now.is_empty() && kind != "replica" {
                 break;
             }
@@ -476,7 +472,7 @@ fn absolute(path: &Path) -> Result<PathBuf, SupervisorError> {
         .map_err(SupervisorError::file("open", path))
 }
 
-/// The members of the record or, if there are none yet, the hosts that are asked for.
+/// The members of the record or, if there are none yet, the requested hosts.
 fn planned(spec: &ClusterSpec, record: &ClusterRecord) -> Vec<PlannedHost> {
     let asked = spec.hosts();
     if record.hosts.is_empty() {
@@ -502,7 +498,7 @@ fn planned(spec: &ClusterSpec, record: &ClusterRecord) -> Vec<PlannedHost> {
     record.hosts.iter().map(host).collect()
 }
 
-/// Lock a directory, or say who has it.
+/// Locks a directory. An error names the process that holds it.
 fn lock(dir: &Path) -> Result<FileLock, SupervisorError> {
     let path = dir.join("supervisor.lock");
     FileLock::take(&path).map_err(|error| match error {
@@ -514,7 +510,7 @@ fn lock(dir: &Path) -> Result<FileLock, SupervisorError> {
     })
 }
 
-/// The instances right behind these.
+/// The instances right after these.
 fn behind(applied: &[u64]) -> Vec<u64> {
     applied.iter().map(|at| at + 1).collect()
 }
@@ -541,7 +537,7 @@ mod tests {
         dirs.for_each(|dir| fs::create_dir_all(dir).expect("data"));
     }
 
-    /// What the record of a start says once its hosts have addresses.
+    /// The record of a start once its hosts have addresses.
     fn started(plan: StartPlan) -> ClusterRecord {
         let mut record = plan.record;
         for host in plan.hosts {
@@ -677,7 +673,7 @@ mod tests {
         let error = dir.plan(&spec, &never).expect_err("data").to_string();
         assert!(error.contains("replica/0, replica/1"), "{error}");
 
-        // After a clean stop the mode may change; else the acceptors go on.
+        // After a clean stop the mode may change; otherwise the acceptors continue.
         record.clean_at = Some(vec![600]);
         dir.write_record(&record).expect("write");
         let plan = dir.plan(&spec, &never).expect("plan");
@@ -843,7 +839,7 @@ mod tests {
         add_data(&dir, 0..3);
         dir.plan(&spec, &never).expect("all there");
 
-        // A disk that is not mounted.
+        // As if a disk were not mounted.
         fs::remove_dir_all(disk.join("replica-1")).expect("remove");
         let error = dir.plan(&spec, &never).expect_err("in pieces").to_string();
         assert!(error.contains("disk/replica-1 is gone"), "{error}");

@@ -1,7 +1,6 @@
-//! What a host answers on its control socket. `inband run` is the server, the supervisor a client.
+//! The protocol of a host's control socket. `inband run` is the server, the supervisor a client.
 //!
-//! Whatever is said of every log is a list: the partitions' logs in their order, then, with more
-//! than one partition, the log of the commands that span several.
+//! Lists by log contain the partitions' logs in order and then, with more than one partition, log M.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,30 +13,27 @@ use serde::{Deserialize, Serialize};
 
 use inband_host::line_json::{self, CallError};
 
-/// Positions that one line names.
+/// Maximum number of positions in one line.
 const POSITIONS_SHOWN_MAX: usize = 9;
 
 /// A request to a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum HostRequest {
-    /// How are you? Answered by [`HostReply::Status`].
+    /// Answered by [`HostReply::Status`].
     Status,
-    /// Take no more client commands, propose nothing of your own, and answer when nothing is in
-    /// flight. Answered by [`HostReply::Position`].
+    /// Accept no more client commands, propose nothing, and answer when nothing is in flight. Answered by
+    /// [`HostReply::Position`].
     Drain,
-    /// How far are you? Answered by [`HostReply::Position`].
+    /// How far is the replica? Answered by [`HostReply::Position`].
     Applied,
     /// Make everything applied survive a power cut. Answered by [`HostReply::Position`].
     Sync,
-    /// Read the cluster's key file again. Answered by [`HostReply::Keys`].
+    /// Reload the cluster's key file. Answered by [`HostReply::Keys`].
     ReloadKeys,
-    /// Ask the control plane, wherever its leader is. Answered by [`HostReply::Control`].
-    Control {
-        /// What.
-        request: service::Request,
-    },
-    /// End. Answered by [`HostReply::Stopping`] before the process ends.
+    /// Forward a request to the control plane, wherever its leader is. Answered by [`HostReply::Control`].
+    Control { request: service::Request },
+    /// Stop. Answered by [`HostReply::Stopping`] before the process ends.
     Stop,
 }
 
@@ -53,7 +49,7 @@ pub enum HostReply {
     Control(Box<service::Response>),
     /// To [`HostRequest::ReloadKeys`].
     Keys {
-        /// Used from now on; `None`: the host's configuration has no key file.
+        /// The keys now in use; `None`: the host's configuration has no key file.
         keys: Option<KeyStatus>,
     },
     /// To [`HostRequest::Stop`].
@@ -68,13 +64,13 @@ pub enum HostReply {
 /// How far a replica is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Last instance of every log applied to the store; its first instance - 1 if none yet.
+    /// By log: the last instance applied to the store; the log's first instance - 1 if none yet.
     pub applied: Vec<u64>,
     /// Values submitted here that are neither decided nor given up.
     pub outstanding: u64,
 }
 
-/// A log's short name: `0`, `1`, ... for the partitions', and `M` for the one behind them.
+/// A log's short name: `0`, `1`, ... for the partitions' logs, and `M` for log M after them.
 pub fn log_label(log: usize, logs: usize) -> String {
     if is_log_m(log, logs) {
         "M".to_owned()
@@ -93,12 +89,12 @@ pub fn log_name(log: usize, logs: usize) -> String {
     format!("{kind} {}", log_label(log, logs))
 }
 
-/// Whether it is the log of the commands that span several partitions.
+/// Whether it is the log of commands that span several partitions.
 fn is_log_m(log: usize, logs: usize) -> bool {
     logs > 1 && log + 1 == logs
 }
 
-/// Positions in all logs, for people: `instance 7`, or `instances 7, 12, 3`; the first of many.
+/// Positions in all logs in readable form: `instance 7`, or `instances 7, 12, 3`; of many, only the first.
 pub fn instances(at: &[u64]) -> String {
     let shown = at.iter().take(POSITIONS_SHOWN_MAX).map(u64::to_string);
     let list = shown.collect::<Vec<_>>().join(", ");
@@ -109,7 +105,7 @@ pub fn instances(at: &[u64]) -> String {
     }
 }
 
-/// Everything a host says of itself.
+/// The status of a host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostStatus {
     /// Name of the node.
@@ -118,79 +114,79 @@ pub struct HostStatus {
     pub node: u8,
     /// Version of the program.
     pub version: String,
-    /// Configuration epoch it runs in.
+    /// The host's configuration epoch.
     pub epoch: u32,
     /// What a vote survives here.
     pub durability: String,
-    /// How checkpoints and the control plane go to other hosts: `TLS` or `plain`.
+    /// How checkpoints and control-plane messages go to other hosts: `TLS` or `plain`.
     #[serde(default)]
     pub transport: String,
     /// Where each role runs: `xdp`, `xdp-generic` or `udp`.
     pub backends: BTreeMap<Role, String>,
-    /// What was tried for the roles in the kernel, and what keeps them from a better data plane.
+    /// Which dataplanes were tried for the roles in the kernel, and why a faster one is not used.
     #[serde(default)]
     pub dataplane_why: String,
-    /// It was told to end, and is ending.
+    /// The host was told to stop and is doing so.
     #[serde(default)]
     pub stopping: bool,
-    /// If it may lead: as leader of every log. Empty if not.
+    /// If it may lead: its status as leader, by log. Empty if not.
     pub leaders: Vec<LeaderStatus>,
-    /// If it votes: as acceptor of every log. Empty if not.
+    /// If it votes: its status as acceptor, by log. Empty if not.
     pub acceptors: Vec<AcceptorStatus>,
-    /// Durability `sync`: why the acceptor's disk takes no votes, if it does not. It is tried again until it does.
+    /// Durability `sync`: why the acceptor's disk accepts no votes, if it does not. Writes are retried until they
+    /// succeed.
     #[serde(default)]
     pub acceptor_disk_failure: Option<String>,
     /// If it holds a store.
     pub replica: Option<ReplicaStatus>,
-    /// If packets are authenticated: with which keys.
+    /// The keys in use, if packets are authenticated.
     #[serde(default)]
     pub keys: Option<KeyStatus>,
-    /// Everything counted, dropped packets among them, by name.
+    /// All counters, including dropped packets, by name.
     pub counters: BTreeMap<String, u64>,
-    /// Memory of the process and of its maps.
+    /// Memory of the process and its maps.
     pub memory_bytes: u64,
 }
 
-/// A host as leader of one log.
+/// The status of a host as leader of one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LeaderStatus {
     /// Whether it leads now.
     pub active: bool,
-    /// Its round.
     pub round: u64,
     /// The instance that the next request gets.
     pub next_instance: u64,
-    /// Slots below are free for reuse.
+    /// Slots below this instance may be reused.
     pub floor: u64,
 }
 
-/// A host as acceptor of one log.
+/// The status of a host as acceptor of one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AcceptorStatus {
-    /// Votes; or is recovering and does not.
+    /// Whether it votes; false while it is recovering.
     pub voting: bool,
-    /// Promised for the whole log.
+    /// The round promised for the whole log.
     pub round: u64,
-    /// Trim floor.
+    /// The trim floor.
     pub floor: u64,
     /// Highest instance it has voted in; 0 if none.
     pub highest_voted: u64,
 }
 
-/// A host as replica.
+/// The status of a host as replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaStatus {
-    /// Last instance applied, of every log.
+    /// By log: the last instance applied.
     pub applied: Vec<u64>,
     /// Values submitted here that are undecided.
     pub outstanding: u64,
-    /// Takes no more client commands.
+    /// It accepts no more client commands.
     pub draining: bool,
     /// Keys in the store.
     pub keys: u64,
     /// Connected clients.
     pub clients: u64,
-    /// How far the wall clock is ahead of the majority of the replicas'; `None`: not known.
+    /// How far the wall clock is ahead of that of the majority of replicas; `None` if unknown.
     #[serde(default)]
     pub clock_skew_ms: Option<i64>,
     /// Why commands are refused, if they are.
@@ -198,21 +194,21 @@ pub struct ReplicaStatus {
     pub refuses: Option<String>,
 }
 
-/// Why a host did not do what was asked.
+/// Why a host did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// It was not reached.
+    /// The host could not be reached.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// It said no.
+    /// The host refused.
     #[error("{0}")]
     Refused(String),
-    /// It answered another question.
+    /// The answer does not belong to the request.
     #[error("an unexpected answer ({0}); do both sides run the same version?")]
     Unexpected(String),
 }
 
-/// Ask for the status.
+/// Requests the status.
 pub fn status(socket: &Path, limit: Duration) -> Result<HostStatus, ControlError> {
     match line_json::call(socket, &HostRequest::Status, limit)? {
         HostReply::Status(status) => Ok(*status),
@@ -220,7 +216,7 @@ pub fn status(socket: &Path, limit: Duration) -> Result<HostStatus, ControlError
     }
 }
 
-/// Ask to drain, sync, or just for the position.
+/// Requests to drain or to sync, or just the position.
 pub fn position(
     socket: &Path,
     request: &HostRequest,
@@ -232,7 +228,7 @@ pub fn position(
     }
 }
 
-/// Ask the control plane by way of a host.
+/// Sends a request to the control plane through a host.
 pub fn control(
     socket: &Path,
     request: service::Request,
@@ -244,7 +240,7 @@ pub fn control(
     }
 }
 
-/// Have the key file read again; says which keys are used now.
+/// Makes a host reload its key file. Returns the keys now in use.
 pub fn reload_keys(socket: &Path, limit: Duration) -> Result<Option<KeyStatus>, ControlError> {
     match line_json::call(socket, &HostRequest::ReloadKeys, limit)? {
         HostReply::Keys { keys } => Ok(keys),
@@ -252,7 +248,7 @@ pub fn reload_keys(socket: &Path, limit: Duration) -> Result<Option<KeyStatus>, 
     }
 }
 
-/// Ask to end.
+/// Tells a host to stop.
 pub fn stop(socket: &Path, limit: Duration) -> Result<(), ControlError> {
     match line_json::call(socket, &HostRequest::Stop, limit)? {
         HostReply::Stopping => Ok(()),
@@ -273,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_control_plane_is_carried() {
-        // Its maps have numbers as keys, which not every way to write an enum can carry.
+        // The maps have numbers as keys, which not every serialization of an enum supports.
         let configuration = inband_control::configuration::Configuration {
             epoch: 3,
             revision: 9,

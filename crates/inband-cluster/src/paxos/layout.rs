@@ -1,4 +1,4 @@
-//! Which hosts a cluster has, and what a user may call them.
+//! Which hosts a cluster has, and their names.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -9,11 +9,11 @@ use inband_paxos::config::{
     bounds, Dataplane, Durability, Limits, Role, Timing, DEFAULT_RING_SLOTS,
 };
 
-/// Hosts that lead and do nothing else.
+/// Number of hosts that only lead.
 pub const LEADER_HOSTS: RangeInclusive<usize> = 1..=16;
 
-/// Where the acceptors run, in their order; [`Dataplane::Auto`] means "as the cluster". Parses from
-/// `3` and from `xdp:2,udp:1`.
+/// Where each acceptor runs, in order; [`Dataplane::Auto`] means "like the cluster". Parses from `3` and from
+/// `xdp:2,udp:1`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptorChoice(pub Vec<Dataplane>);
 
@@ -48,12 +48,12 @@ impl FromStr for AcceptorChoice {
     }
 }
 
-/// Where the leaders run that come first in the order of take-over. The replicas' hosts follow.
-/// Each log begins the order at another host, so that leaders of several logs are spread.
+/// Where the first leaders in the order of take-over run. The replicas' hosts follow. Each log starts the order at a
+/// different host, so that leaders of several logs are spread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaderLayout {
-    /// On hosts of their own: `leader`, then `leader/1`, ... as further candidates, on these
-    /// dataplanes ([`Dataplane::Auto`] means "as the cluster").
+    /// On separate hosts: `leader`, then `leader/1`, ... as further candidates, on these dataplanes
+    /// ([`Dataplane::Auto`] means "like the cluster").
     OwnHosts(Vec<Dataplane>),
     /// On the host of `acceptor/0`.
     WithAcceptor,
@@ -65,63 +65,58 @@ impl Default for LeaderLayout {
     }
 }
 
-/// Most hosts that keep the configuration.
+/// Maximum number of hosts that keep the configuration.
 pub const CONTROLLERS_MAX: usize = 5;
 
-/// How hosts are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NetworkChoice {
     /// Namespaces if any host runs XDP, loopback if all run UDP.
     #[default]
     Auto,
-    /// A lab: every host a namespace, faults on its link.
+    /// A lab: each host in a namespace, with faults on its link.
     Namespaces,
-    /// All hosts on 127.0.0.1, no privileges; UDP only.
+    /// All hosts on 127.0.0.1, without privileges; UDP only.
     Loopback,
 }
 
-/// What `inband up` is asked for.
+/// The options of `inband up`.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
-    /// The `inband` program that is run on every host.
+    /// The `inband` program that runs on every host.
     pub program: PathBuf,
     /// Directory of the cluster.
     pub data: PathBuf,
-    /// Further directories for the replicas' stores, on other disks perhaps: with `n` of them,
-    /// partition `k` is in directory `k mod (n + 1)`, `data` being the first.
+    /// Additional directories for the replicas' stores, for example on other disks: with `n` of them, partition `k` is
+    /// in directory `k mod (n + 1)`, where `data` is the first.
     pub more_data: Vec<PathBuf>,
     /// Where the roles run.
     pub dataplane: Dataplane,
-    /// The acceptors.
     pub acceptors: AcceptorChoice,
-    /// How many replicas.
+    /// Number of replicas.
     pub replicas: usize,
     /// Partitions of the key space.
     pub partitions: u32,
-    /// The leader.
     pub leader: LeaderLayout,
-    /// Hosts that keep the cluster's configuration and do nothing else; with 0, hosts of acceptors do.
+    /// Number of hosts that only keep the cluster's configuration; with 0, hosts of acceptors do.
     pub controllers: usize,
     /// What a vote survives.
     pub durability: Durability,
     /// A new cluster gets a key, and its packets carry tags.
     pub authenticated: bool,
-    /// How hosts are connected.
     pub network: NetworkChoice,
     /// Address for RESP clients; replica `i` also listens at the port plus 1 plus `i`.
     pub resp: SocketAddr,
-    /// First port of `/metrics` on loopback; host `i` has the port plus `i`, or any free one.
+    /// First port of `/metrics` on loopback; host `i` uses the port plus `i`, or any free one.
     pub metrics_port: u16,
     /// Slots of each acceptor's ring.
     pub ring_slots: u32,
-    /// Memory that a replica's store takes, roughly; counted when it is checked whether the cluster
-    /// fits.
+    /// Approximate memory of a replica's store, for the check whether the cluster fits.
     pub store_memory_bytes: u64,
-    /// Checkpoints and the control plane go over TLS; certificates are made.
+    /// Checkpoints and control-plane messages use TLS; certificates are made.
     pub tls: bool,
-    /// Redis clients must speak TLS, too.
+    /// Redis clients must use TLS too.
     pub resp_tls: bool,
-    /// A file with the password that Redis clients must say.
+    /// A file with the password that Redis clients must give.
     pub password_file: Option<PathBuf>,
     /// Limits of every host.
     pub limits: Limits,
@@ -129,12 +124,12 @@ pub struct ClusterSpec {
     pub timing: Timing,
     /// Continue after an unclean stop, from the most advanced replica.
     pub accept_loss: bool,
-    /// With `accept_loss`: also when a replica's data are missing.
+    /// With `accept_loss`: even if a replica's data is missing.
     pub accept_missing_replicas: bool,
 }
 
 impl ClusterSpec {
-    /// The defaults of `inband up`: a leader, three acceptors, three replicas.
+    /// The defaults of `inband up`: one leader, three acceptors, three replicas.
     pub fn new(program: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -210,8 +205,8 @@ impl ClusterSpec {
         hosts
     }
 
-    /// So many of the acceptors' hosts keep the configuration: an odd number, for one more would
-    /// survive no more failures.
+    /// How many of the acceptors' hosts keep the configuration: an odd number, because one more would not tolerate more
+    /// failures.
     fn acceptors_that_control(&self) -> usize {
         if self.controllers > 0 {
             return 0;
@@ -221,13 +216,13 @@ impl ClusterSpec {
         odd.min(CONTROLLERS_MAX)
     }
 
-    /// Whether some host must run XDP, whatever "auto" turns out to be.
+    /// Whether some host must run XDP, whatever "auto" resolves to.
     pub fn demands_xdp(&self) -> bool {
         let xdp = |d: &Dataplane| matches!(d, Dataplane::Xdp | Dataplane::XdpGeneric);
         xdp(&self.dataplane) || self.hosts().iter().any(|h| xdp(&h.dataplane))
     }
 
-    /// What cannot be started at all.
+    /// Rejects clusters that cannot be started at all.
     pub fn check(&self) -> Result<(), String> {
         if !bounds::REPLICAS.contains(&self.replicas) {
             return Err(format!(
@@ -301,14 +296,13 @@ impl ClusterSpec {
     }
 }
 
-/// One host before it has an address.
+/// A host that may not have an address yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPlan {
     /// `leader`, `acceptor/0`, `replica/0`, ...
     pub name: String,
-    /// What it does.
     pub roles: Vec<Role>,
-    /// Where; [`Dataplane::Auto`] means "as the cluster".
+    /// Where it runs; [`Dataplane::Auto`] means "like the cluster".
     pub dataplane: Dataplane,
 }
 

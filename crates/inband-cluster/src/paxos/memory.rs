@@ -1,7 +1,6 @@
-//! How much memory a cluster takes on this machine, before it is started.
+//! How much memory a cluster will take on this machine.
 //!
-//! Rings are the large part: logs times slots times the size of a slot, at every acceptor. They
-//! are the same whatever the load is.
+//! Most of it is rings: logs times slots times the size of a slot, at every acceptor. They do not depend on the load.
 
 use std::fs;
 
@@ -9,13 +8,11 @@ use inband_paxos::config::{bounds, logs_of, ring_memory_bytes, Role};
 
 use crate::paxos::layout::ClusterSpec;
 
-/// What a host's process takes beside rings and store.
+/// Memory of a host's process, apart from rings and store.
 const PROCESS_BYTES: u64 = 24 << 20;
-/// Decided values that a replica keeps for its peers, and the ring buffer that the kernel hands
-/// values up in.
+/// Decided values that a replica keeps for its peers, and the ring buffer through which the kernel delivers values.
 const REPLICA_BYTES: u64 = 80 << 20;
 
-/// What a cluster takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
     /// Rings of one acceptor.
@@ -27,7 +24,7 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// Of a cluster as specified.
+    /// The need of a cluster.
     pub fn of(spec: &ClusterSpec) -> Self {
         let rings = |roles: &[Role]| ring_memory_bytes(roles, spec.partitions, spec.ring_slots);
         let replica_bytes = rings(&[Role::Replica]) + REPLICA_BYTES + spec.store_memory_bytes;
@@ -40,7 +37,7 @@ impl MemoryNeed {
     }
 }
 
-/// One host's process with these roles: its rings, and what its store takes if it is a replica.
+/// One host's process with these roles: its rings, and its store if it is a replica.
 pub fn host_bytes(roles: &[Role], rings_bytes: u64, store_bytes: u64) -> u64 {
     let as_replica = if roles.contains(&Role::Replica) {
         REPLICA_BYTES + store_bytes
@@ -50,7 +47,7 @@ pub fn host_bytes(roles: &[Role], rings_bytes: u64, store_bytes: u64) -> u64 {
     PROCESS_BYTES + rings_bytes + as_replica
 }
 
-/// A cluster that this machine has no memory for.
+/// The cluster needs more memory than this machine has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the cluster needs about {} MiB of memory and this machine has {} MiB available: {} MiB in each \
@@ -60,9 +57,7 @@ pub fn host_bytes(roles: &[Role], rings_bytes: u64, store_bytes: u64) -> u64 {
     mib(need.replica_bytes)
 )]
 pub struct TooLarge {
-    /// What it would take.
     pub need: MemoryNeed,
-    /// What there is.
     pub available_bytes: u64,
     /// Number of acceptors.
     pub acceptors: usize,
@@ -76,7 +71,7 @@ pub struct TooLarge {
     pub cure: String,
 }
 
-/// Whether a cluster fits into so much memory.
+/// Checks that a cluster fits into this much memory.
 pub fn check(spec: &ClusterSpec, available_bytes: u64) -> Result<MemoryNeed, TooLarge> {
     let need = MemoryNeed::of(spec);
     if need.total_bytes <= available_bytes {
@@ -93,7 +88,7 @@ pub fn check(spec: &ClusterSpec, available_bytes: u64) -> Result<MemoryNeed, Too
     })
 }
 
-/// Memory that this machine can give without swapping. What does not say is taken to have room.
+/// Memory that this machine can give without swapping. If it cannot be read, it counts as unlimited.
 pub fn available_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
@@ -101,7 +96,7 @@ pub fn available_bytes() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
-/// Smaller rings if those fit, else fewer partitions.
+/// Suggests smaller rings if those fit, otherwise fewer partitions.
 fn cure(spec: &ClusterSpec, available_bytes: u64) -> String {
     let fits = |spec: &ClusterSpec| MemoryNeed::of(spec).total_bytes <= available_bytes;
     let mut smaller = spec.clone();

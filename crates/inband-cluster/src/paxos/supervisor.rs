@@ -1,8 +1,8 @@
-//! Runs a whole cluster on this machine: makes the network, generates a configuration per host,
-//! starts `inband run` for each, and offers to kill, pause, restart and stop them.
+//! Runs a whole cluster on this machine: creates the network, generates a configuration per host, starts `inband run`
+//! for each, and can kill, pause, restart and stop them.
 //!
-//! A [`Supervisor`] also listens at `supervisor.sock` in the cluster's directory, so that other
-//! processes can do the same through [`remote`].
+//! A [`Supervisor`] also listens at `supervisor.sock` in the cluster's directory, so that other processes can control
+//! it through [`remote`].
 
 mod down;
 mod error;
@@ -40,16 +40,15 @@ use inband_host::line_json::Server;
 use inband_lab::faults::LinkCounters;
 use inband_lab::lab::Lab;
 
-/// How long a host may take to answer a status request before it counts as silent.
+/// How long to wait for a host's status.
 const STATUS_LIMIT: Duration = Duration::from_millis(500);
 
-/// What a host's process does.
+/// The state of a host's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum ProcessState {
-    /// It runs.
     Running,
-    /// Its packets are held (lab), or it is stopped (UDP), until resumed.
+    /// Until it is resumed, its packets are held (lab), or it is stopped (UDP).
     Paused,
     /// Killed on request.
     Killed,
@@ -80,18 +79,16 @@ pub struct HostEntry {
     pub id: u8,
     /// `leader`, `acceptor/0`, `replica/0`, ...
     pub name: String,
-    /// What it does.
     pub roles: Vec<Role>,
-    /// Where its packet roles were told to run.
+    /// The configured dataplane of its packet roles.
     pub dataplane: Dataplane,
     /// Where its packets go.
     pub address: SocketAddrV4,
-    /// Its process, if one was started.
+    /// Its process id, if a process was started.
     pub pid: Option<u32>,
-    /// What that process does.
     #[serde(flatten)]
     pub process: ProcessState,
-    /// How many times it was started again after it had ended by itself.
+    /// How often it was restarted after it had ended by itself.
     #[serde(default)]
     pub restarts: u32,
     /// How it last ended by itself.
@@ -101,40 +98,39 @@ pub struct HostEntry {
     pub resp: Option<SocketAddr>,
     /// Where it serves `/metrics`.
     pub metrics: Option<SocketAddr>,
-    /// What it says of itself; `None` if it does not answer.
+    /// Its own status; `None` if it does not answer.
     pub status: Option<HostStatus>,
-    /// Frames on its link, in a lab.
+    /// In a lab: the counters of frames on its link.
     pub link: Option<LinkCounters>,
 }
 
-/// The whole cluster.
+/// The status of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Name of the cluster.
     pub name: String,
-    /// Its directory.
+    /// The cluster's directory.
     pub data: PathBuf,
-    /// The supervisor's process.
+    /// The supervisor's process id.
     pub supervisor_pid: u32,
-    /// The highest configuration epoch that a host is in.
+    /// The highest configuration epoch that any host is in.
     pub epoch: u32,
     /// Partitions of the key space.
     pub partitions: u32,
-    /// First instance of the epoch in which this start began, of every log.
+    /// By log: the first instance of the epoch in which this start began.
     pub first_instances: Vec<u64>,
-    /// Where roles run unless said otherwise.
+    /// The default dataplane of roles.
     pub dataplane: Dataplane,
     /// `namespaces` or `loopback`.
     pub network: String,
     /// What a vote survives.
     pub durability: String,
-    /// Slots of each acceptor's ring, in every log.
+    /// Slots of each acceptor's ring, per log.
     pub ring_slots: u32,
     /// Memory that the rings of one acceptor take.
     pub acceptor_rings_bytes: u64,
-    /// Where clients connect.
+    /// Address for clients.
     pub resp: SocketAddr,
-    /// The host that leads now, of every log.
+    /// By log: the host that leads now.
     pub leaders: Vec<Option<String>>,
     /// All hosts, in the order of their ids.
     pub hosts: Vec<HostEntry>,
@@ -147,17 +143,17 @@ impl ClusterStatus {
     }
 }
 
-/// A running cluster. Everything is killed and removed when it is dropped; call
-/// [`down`](Self::down) first, or the next start finds an unclean stop.
+/// A running cluster. Dropping it kills and removes everything; call [`down`](Self::down) first, or the next start
+/// finds an unclean stop.
 #[derive(Debug)]
 pub struct Supervisor {
-    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
+    // Dropped first, so that no request reaches a cluster that is being taken apart, and none of it is restarted.
     watcher: Option<Watcher>,
     server: Option<Server>,
     shared: Arc<Shared>,
 }
 
-/// What requests on the socket and the owner's own calls share.
+/// State shared by requests on the socket and the owner's own calls.
 #[derive(Debug)]
 struct Shared {
     spec: ClusterSpec,
@@ -166,16 +162,16 @@ struct Shared {
     notices: Vec<String>,
     /// In the order of their ids.
     hosts: Mutex<Vec<Arc<HostRuntime>>>,
-    /// One kill, restart, ... or down at a time.
+    /// Held for one kill, restart, ... or down at a time.
     operation: Mutex<()>,
-    /// One change of the members at a time. Taken before `operation`, which is held only for moments
-    /// of a change: hosts may be killed while one waits.
+    /// Held for one membership change at a time. Locked before `operation`, which a change holds only briefly, so that
+    /// hosts can be killed while a change waits.
     membership: Mutex<()>,
-    /// What a change of the members is doing.
+    /// What a membership change is doing.
     progress: Mutex<Option<String>>,
-    /// The cluster is to end: changes of the members are broken off.
+    /// The cluster is stopping: membership changes are aborted.
     stopping: AtomicBool,
-    /// The host that the leader of a log last meant in a kill or pause.
+    /// By log: the host that the leader's name meant in the last kill or pause.
     last_leaders: Mutex<BTreeMap<usize, String>>,
     client_listener: Mutex<Option<TcpListener>>,
     record: Mutex<ClusterRecord>,
@@ -205,7 +201,7 @@ impl HostRuntime {
     fn name(&self) -> &str {
         &self.plan.name
     }
-    /// As every host's configuration has it.
+    /// The host's entry in every host's configuration.
     fn node(&self) -> NodeConfig {
         NodeConfig {
             id: self.id,
@@ -238,7 +234,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Supervisor {
-    /// Start a cluster and wait until it has a leader and voting acceptors.
+    /// Starts a cluster and waits until it has a leader and voting acceptors.
     pub fn start(spec: ClusterSpec) -> Result<Self, SupervisorError> {
         let shared = Arc::new(start::start(spec)?);
         let server = remote::serve(&shared)?;
@@ -252,82 +248,80 @@ impl Supervisor {
         })
     }
 
-    /// What the user should know of the start, one line each: the dataplane and why, what may be
-    /// missing.
+    /// What the user should know about the start, one line each: the dataplane and why, what may be missing.
     pub fn notices(&self) -> &[String] {
         &self.shared.notices
     }
 
-    /// Where clients connect.
+    /// Address for clients.
     pub fn resp(&self) -> SocketAddr {
         self.shared.spec.resp
     }
 
-    /// The lab, to set faults in; `None` on loopback.
+    /// The lab, for injecting faults; `None` on loopback.
     pub fn lab(&self) -> Option<&Lab> {
         self.shared.lab.as_ref()
     }
 
-    /// Ask every host; those that do not answer soon have no [`HostEntry::status`].
+    /// Queries every host; those that do not answer in time have no [`HostEntry::status`].
     pub fn status(&self) -> ClusterStatus {
         self.shared.status()
     }
 
-    /// The host that a role names, `leader` being the one that leads now, `leader:2` the one that leads
-    /// partition 2, `leader:M` the one that leads log M.
+    /// The host that a role names: `leader` is the current leader, `leader:2` that of partition 2, `leader:M` that of
+    /// log M.
     pub fn host_of(&self, role: &str) -> Result<String, SupervisorError> {
         Ok(self.shared.resolve(role)?.plan.name.clone())
     }
 
-    /// Kill the process of a role at once. Returns the host's name.
+    /// Kills the process of a role at once. Returns the host's name.
     pub fn kill(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.kill(role)
     }
 
-    /// Start the process of a role again; kill it first if it runs. Returns the host's name.
+    /// Restarts the process of a role, killing it first if it runs. Returns the host's name.
     pub fn restart(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.restart(role)
     }
 
-    /// Stop a host that the others can spare, start it again, and wait until it votes, has caught up
-    /// and every log has a leader. Called for one host after another, it brings in a new version
-    /// of the program while the cluster serves.
+    /// Stops a host that the others can do without, starts it again, and waits until it votes, has caught up and every
+    /// log has a leader. Called for one host after another, it deploys a new version of the program while the cluster
+    /// serves.
     pub fn roll(&self, host: &str, limit: Duration) -> Result<String, SupervisorError> {
         self.shared.roll(host, limit)
     }
 
-    /// Stop the packets of a role, keeping them. Returns the host's name.
+    /// Holds the packets of a role. Returns the host's name.
     pub fn pause(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.pause(role)
     }
 
-    /// Undo a pause. Returns the host's name.
+    /// Undoes a pause. Returns the host's name.
     pub fn resume(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.resume(role)
     }
 
-    /// Take in a new host, and wait until it plays its part. Returns its name.
+    /// Adds a host and waits until it is in service. Returns its name.
     pub fn add_member(&self, kind: MemberKind) -> Result<String, SupervisorError> {
         self.shared.add_member(kind)
     }
 
-    /// Let a host go forever. Returns its name.
+    /// Removes a host permanently. Returns its name.
     pub fn remove_member(&self, host: &str) -> Result<String, SupervisorError> {
         self.shared.remove_member(host)
     }
 
-    /// Put a new host into the place of another, which may be dead. Returns the new one's name.
+    /// Replaces a host, which may be dead, by a new one. Returns the new host's name.
     pub fn replace_member(&self, host: &str) -> Result<String, SupervisorError> {
         self.shared.replace_member(host)
     }
 
-    /// Make a host the preferred leader of one partition's log, or of all, and wait until it leads.
-    /// Returns its name.
+    /// Makes a host the preferred leader of one partition's log, or of all, and waits until it leads. Returns its name.
     pub fn move_leader(&self, log: Option<u32>, host: &str) -> Result<String, SupervisorError> {
         self.shared.move_leader(log, host)
     }
 
-    /// Ask the control plane, by way of any host.
+    /// Sends a request to the control plane, through any host.
     pub fn control_plane(
         &self,
         request: &service::Request,
@@ -335,14 +329,13 @@ impl Supervisor {
         Ok(self.shared.ask_plane(request)?)
     }
 
-    /// Stop cleanly: drain, agree, sync, mark. The processes have ended when this returns; what is
-    /// left is removed when the supervisor is dropped.
+    /// Stops the cluster cleanly: drains, waits until replicas are equal, syncs, writes the marker. The processes have
+    /// ended on return; the rest is removed when the supervisor is dropped.
     pub fn down(&self) -> DownReport {
         self.shared.down()
     }
 
-    /// Wait until somebody (`inband down`, perhaps) has stopped the cluster, but not longer than
-    /// `limit`.
+    /// Waits up to `limit` until the cluster has been stopped, for example by `inband down`.
     pub fn wait_for_end(&self, limit: Duration) -> Option<DownReport> {
         let ended = lock(&self.shared.ended);
         let (ended, _) = self
@@ -363,7 +356,7 @@ impl Drop for Supervisor {
 }
 
 impl Shared {
-    /// Index of the host that leads a log: of several that think so, the one of the highest round.
+    /// The host that leads a log: if several claim to, the one with the highest round.
     fn leader_among(statuses: &[Option<HostStatus>], log: usize) -> Option<usize> {
         let round_of = |status: &Option<HostStatus>| {
             let leader = status.as_ref()?.leaders.get(log)?;
@@ -381,12 +374,12 @@ impl Shared {
         lock(&self.record).first_instances.len()
     }
 
-    /// All hosts of now.
+    /// The current hosts.
     fn hosts(&self) -> Vec<Arc<HostRuntime>> {
         lock(&self.hosts).clone()
     }
 
-    /// Ask hosts, all at once.
+    /// Queries hosts in parallel.
     fn host_statuses(&self, hosts: &[Arc<HostRuntime>]) -> Vec<Option<HostStatus>> {
         thread::scope(|scope| {
             let ask = |host: &HostRuntime| {

@@ -1,5 +1,5 @@
-//! The record of a cluster, `cluster.json` in its directory: members, epoch, how it was stopped; and the
-//! formats that it has had.
+//! The record of a cluster, `cluster.json` in its directory: members, epoch, how it was stopped. Also the earlier
+//! formats.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -17,37 +17,35 @@ pub(super) const RECORD_FORMAT: u32 = 3;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRecord {
-    /// Of this file.
+    /// The format of this file.
     pub format: u32,
-    /// Name of the cluster.
     pub name: String,
-    /// The last epoch known in which an acceptor may have voted.
+    /// The last known epoch in which an acceptor may have voted.
     pub epoch: u32,
     /// First instance of every log since the last start with empty acceptors.
     pub first_instances: Vec<u64>,
     /// Partitions of the key space.
     pub partitions: u32,
-    /// Directories over which the partitions are spread.
+    /// Number of directories over which the partitions are spread.
     pub data_dirs: usize,
     /// What votes survive.
     pub durability: Durability,
-    /// Packets carry tags, with the keys in the directory's key file. As long as the cluster lives.
+    /// Packets carry tags, with the keys in the directory's key file. Fixed for the lifetime of the cluster.
     #[serde(default)]
     pub authenticated: bool,
     /// Names of the hosts that the first start was asked for.
     pub asked: Vec<String>,
     /// The members, in the order of their ids.
     pub hosts: Vec<HostRecord>,
-    /// The id of the next new host: none is ever used twice.
+    /// The id of the next new host. Ids are never reused.
     pub next_id: u16,
-    /// The number of the next new host of each kind, for its name.
+    /// By kind: the number of the next new host, for its name.
     pub next_numbers: BTreeMap<String, u32>,
-    /// The clean-stop marker: everything decided in each log, ever, is at or below this instance
-    /// and applied at every replica that was alive. Absent while the cluster runs.
+    /// The clean-stop marker: everything ever decided in each log is at or below this instance, and was applied at
+    /// every live replica. Absent while the cluster runs.
     pub clean_at: Option<Vec<u64>>,
 }
 
-/// A member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostRecord {
@@ -55,16 +53,15 @@ pub struct HostRecord {
     pub id: u8,
     /// `acceptor/0`, ...
     pub name: String,
-    /// What it does.
     pub roles: Vec<Role>,
     /// Where its packets go.
     pub address: SocketAddrV4,
-    /// It is on its way in or out: whether it is a member, the control plane knows.
+    /// The host is being added or removed; only the control plane knows whether it is a member.
     #[serde(default)]
     pub changing: bool,
 }
 
-/// The first format: of clusters with one log.
+/// The first format, of clusters with one log.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordOfOneLog {
@@ -79,7 +76,7 @@ struct RecordOfOneLog {
     clean_at: Option<u64>,
 }
 
-/// The second format: of clusters whose members were fixed.
+/// The second format, of clusters with fixed members.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordOfFixedMembers {
@@ -119,7 +116,7 @@ impl From<RecordOfOneLog> for RecordOfFixedMembers {
 }
 
 impl From<RecordOfFixedMembers> for ClusterRecord {
-    /// Without members: the next start founds its control plane, with the hosts that it is asked for.
+    /// The result has no members: the next start founds the control plane with the hosts that it is asked for.
     fn from(old: RecordOfFixedMembers) -> Self {
         Self {
             format: RECORD_FORMAT,
@@ -170,7 +167,7 @@ impl ClusterRecord {
         Ok(record)
     }
 
-    /// Put a host down as on its way in.
+    /// Records a host that is being added.
     pub fn add_host(&mut self, host: HostRecord) {
         self.next_id = self.next_id.max(u16::from(host.id) + 1);
         let (kind, number) = kind_of(&host.name);
@@ -195,7 +192,6 @@ impl ClusterRecord {
         Ok((id, format!("{kind}/{number}")))
     }
 
-    /// The host of this id.
     pub fn host_mut(&mut self, id: u8) -> Option<&mut HostRecord> {
         self.hosts.iter_mut().find(|host| host.id == id)
     }

@@ -1,11 +1,9 @@
-//! A clean stop: everything that was ever decided is applied at every live replica, synced, and
-//! the record says so.
+//! A clean stop: everything that was ever decided is applied at every live replica and synced, and the record says so.
 //!
-//! The order matters. Clients are shut out and in-flight values finish (drain). The replicas must
-//! then be equal, and at or above the highest vote of a majority of acceptors: any instance that
-//! was chosen has a vote there, even if its submitter is dead. Acceptors and leaders stop next,
-//! from when on nothing can be decided. Only if the replicas are *still* where they were do they
-//! sync and stop, and the marker is written last.
+//! The order matters. Clients are shut out and in-flight values finish (drain). The replicas must then be equal, and at
+//! or above the highest vote of a majority of acceptors: any instance that was chosen has a vote there, even if its
+//! submitter is dead. Acceptors and leaders stop next; after that nothing can be decided. Only if the replicas are
+//! *still* where they were do they sync and stop, and the marker is written last.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,25 +20,25 @@ use crate::paxos::control::{
     self, instances, log_name, ControlError, HostRequest, HostStatus, Position,
 };
 
-/// How long values in flight may take to finish. Above a host's own limit, whose message is better.
+/// Timeout for values in flight to finish. Longer than a host's own timeout, whose message is better.
 const DRAIN_LIMIT: Duration = Duration::from_secs(15);
-/// How long replicas may take to become equal after that.
+/// Timeout for replicas to become equal after that.
 const EQUAL_LIMIT: Duration = Duration::from_secs(10);
 const EQUAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long they must then stay so. Hosts publish their registers now and then, the laziest ten
-/// times a second; what was decided just before must have had the time to show.
+/// How long they must then stay equal. Hosts publish their registers periodically, at least ten times a second, so a
+/// recent decision must have had the time to show.
 const EQUAL_FOR: Duration = Duration::from_millis(300);
-/// How long one answer may take otherwise.
+/// Timeout of other answers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long a sync of everything applied may take.
+/// Timeout of a sync of everything applied.
 const SYNC_LIMIT: Duration = Duration::from_secs(30);
-/// How long a process may take to end after it was asked, and after SIGTERM.
+/// Timeout for a process to end after it was asked to, and again after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
-/// How a stop went.
+/// The result of a stop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DownReport {
-    /// The instance of every log at which the cluster was left, if the stop was clean.
+    /// By log: the instance at which the cluster was left, if the stop was clean.
     pub clean_at: Option<Vec<u64>>,
     /// Why it was not clean; the next start needs `--accept-loss`.
     pub unclean_because: Option<String>,
@@ -82,15 +80,15 @@ impl Shared {
         report
     }
 
-    /// The instances that every live replica has applied and nothing decided is above; or why that
-    /// could not be reached.
+    /// By log: the instance that every live replica has applied, with nothing decided above it; or why that could not
+    /// be reached.
     fn stop_cleanly(&self) -> Result<Vec<u64>, String> {
         for host in self.hosts() {
-            // Fails for those that are not paused.
+            // Fails for hosts that are not paused.
             let _ = self.resume_host(&host);
         }
         let live = self.hosts().into_iter().filter(|host| host.is_running());
-        // One on its way in or out need not be where the others are.
+        // A replica that is being added or removed need not be where the others are.
         let record = lock(&self.record).hosts.clone();
         let is_changing = |id| record.iter().any(|host| host.id == id && host.changing);
         let (replicas, others): (Vec<_>, Vec<_>) =
@@ -113,7 +111,7 @@ impl Shared {
         Ok(applied)
     }
 
-    /// Ask several replicas at once; all must answer.
+    /// Queries several replicas in parallel; all must answer.
     fn ask(
         &self,
         replicas: &[Arc<HostRuntime>],
@@ -168,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Ask, then insist, then kill; all hosts at once.
+    /// Asks all hosts in parallel to stop, then sends SIGTERM, then kills them.
     pub(super) fn stop_hosts(&self, hosts: &[Arc<HostRuntime>]) {
         let children: Vec<_> = hosts
             .iter()
@@ -198,8 +196,8 @@ impl Shared {
     }
 }
 
-/// For each log, the highest instance voted of every acceptor that votes in it; in the latest epoch,
-/// whose acceptors have what was chosen in those before.
+/// For each log, the highest instance voted by every acceptor that votes in it, in the latest epoch, whose acceptors
+/// hold everything chosen in earlier ones.
 fn voting(statuses: &[Option<HostStatus>], logs: usize) -> Vec<Vec<u64>> {
     let said = || statuses.iter().flatten();
     let epoch = said().map(|s| s.epoch).max();
@@ -213,7 +211,7 @@ fn voting(statuses: &[Option<HostStatus>], logs: usize) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The common position, if nothing that can have been chosen is above it.
+/// The common position, if nothing above it can have been chosen.
 fn agreed(
     positions: &[Position],
     votes: &[Vec<u64>],
@@ -239,7 +237,7 @@ fn agreed(
     (0..logs).map(agreed_in).collect()
 }
 
-/// As [`agreed`], in one log.
+/// Like [`agreed`], for one log.
 fn agreed_in_one(applied: &[u64], votes: &[u64], acceptors: usize) -> Result<u64, String> {
     let (Some(&least), Some(&most)) = (applied.iter().min(), applied.iter().max()) else {
         return Err("no replica is alive".into());
@@ -313,9 +311,9 @@ mod tests {
         };
         assert!(no(&[busy], &[&[7, 7]]).contains("2 values"));
         assert!(no(&[at(&[7])], &[&[7]]).contains("1 of 3 acceptors"));
-        // Its submitter may be dead; it may be chosen all the same.
+        // The submitter may be dead, and the value may be chosen nevertheless.
         assert!(no(&[at(&[7]), at(&[7])], &[&[7, 8]]).contains("instance 8 has a vote"));
-        // One log is enough.
+        // One log that differs is enough.
         let votes: &[&[u64]] = &[&[7, 7], &[2, 2], &[0, 0]];
         let error = no(&[at(&[7, 2, 0]), at(&[7, 1, 0])], votes);
         assert_eq!(error, "partition 1: replicas are at instances 1 to 2");

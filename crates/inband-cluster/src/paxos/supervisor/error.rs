@@ -1,4 +1,4 @@
-//! What can go wrong with a cluster, each with what to do about it.
+//! Errors of a cluster's operations. Messages say what to do.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use inband_host::line_json::CallError;
 use inband_lab::preflight::DiskFull;
 use inband_lab::LabError;
 
-/// Why a cluster did not start or did not do what was asked.
+/// Why a cluster did not start or did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
     /// Namespaces, links, programs or processes.
@@ -25,25 +25,24 @@ pub enum SupervisorError {
     /// A host's certificate.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The directory is of another system.
+    /// The directory belongs to another system.
     #[error(transparent)]
     System(#[from] SystemFileError),
     /// No room in the cluster's directory.
     #[error(transparent)]
     DiskFull(#[from] DiskFull),
-    /// A generated configuration was refused: a path that is too long, for instance.
+    /// A generated configuration was refused, for example because a path is too long.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The cluster's keys.
     #[error(transparent)]
     KeyFile(#[from] KeyFileError),
     /// A change of the keys.
     #[error(transparent)]
     Keys(#[from] KeyChangeError),
-    /// The running supervisor could not be asked.
+    /// The running supervisor could not be reached.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// An address that clients or hosts use.
+    /// An address for clients or hosts.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The supervisor did not start in the background.
@@ -55,26 +54,22 @@ pub enum SupervisorError {
     /// The control plane refused, or did not answer.
     #[error(transparent)]
     Plane(#[from] PlaneError),
-    /// A change of the members did not come to be.
+    /// A membership change did not take effect.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// Another supervisor has this directory.
+    /// Another supervisor holds this directory.
     #[error(
         "the cluster in {dir} is running already (process {owner}); see `inband status`, stop it \
          with `inband down`, or choose another --data directory"
     )]
     AlreadyRunning {
-        /// The cluster's directory.
         dir: PathBuf,
         /// The process id, as the owner wrote it.
         owner: String,
     },
-    /// No supervisor has this directory.
+    /// No supervisor holds this directory.
     #[error("no cluster is running in {dir}; start one with `inband up --data {dir}`")]
-    NotRunning {
-        /// The cluster's directory.
-        dir: PathBuf,
-    },
+    NotRunning { dir: PathBuf },
     /// The last stop was not clean, so what was chosen cannot be known.
     #[error(
         "the cluster in {dir} was not stopped cleanly: its acceptors kept votes of epoch {epoch} in \
@@ -82,66 +77,51 @@ pub enum SupervisorError {
          --accept-loss to continue from the most advanced replica"
     )]
     Unclean {
-        /// The cluster's directory.
         dir: PathBuf,
         /// The epoch that was lost.
         epoch: u32,
     },
-    /// Replicas' data are not where the record says.
+    /// Replicas' data is not where the record says.
     #[error(
         "data of {missing} are missing in {dir}, and they may be the most advanced; bring them \
          back, or also allow missing replicas explicitly"
     )]
-    ReplicaMissing {
-        /// The cluster's directory.
-        dir: PathBuf,
-        /// Which.
-        missing: String,
-    },
-    /// One of a replica's directories is not there.
+    ReplicaMissing { dir: PathBuf, missing: String },
+    /// One of a replica's directories is missing.
     #[error(
         "{replica} has data in {there}, but {gone} is gone; is a disk not mounted? Bring it back, \
          or remove {there} too and it copies a peer's data"
     )]
     ReplicaInPieces {
-        /// The replica.
         replica: String,
-        /// What is not there.
+        /// The missing directories.
         gone: PathBuf,
-        /// What is.
+        /// The existing directories.
         there: PathBuf,
     },
-    /// It would not fit.
+    /// The cluster would not fit into memory.
     #[error(transparent)]
     Memory(#[from] TooLarge),
-    /// The directory belongs to a cluster of another shape.
+    /// The directory belongs to a cluster with other hosts, partitions or directories.
     #[error("{0}")]
     LayoutChanged(String),
     /// The directory's record cannot be read.
     #[error(
         "{path} is damaged ({reason}); restore it, or start afresh in another --data directory"
     )]
-    DamagedRecord {
-        /// The record.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A system call on a file failed.
+    DamagedRecord { path: PathBuf, reason: String },
     #[error(transparent)]
     File(#[from] FileError),
-    /// A replica's data cannot be examined.
+    /// A replica's data cannot be read.
     #[error("cannot read the position of {replica}: {reason}")]
     Inspect {
-        /// The replica.
         replica: String,
-        /// What the program said.
+        /// The program's output.
         reason: String,
     },
-    /// A host's process ended while it was waited for.
+    /// A host's process ended during its start.
     #[error("{host} stopped at its start ({how}); {log} ends with: {tail}")]
     HostFailed {
-        /// The host.
         host: String,
         /// Exit status.
         how: String,
@@ -150,12 +130,12 @@ pub enum SupervisorError {
         /// The last lines of the log, on one line.
         tail: String,
     },
-    /// Something did not happen in time.
+    /// A timeout.
     #[error("{what} within {limit_s} s; see the logs in {logs}")]
     Late {
         /// What did not happen.
         what: String,
-        /// How long was waited.
+        /// The timeout, in seconds.
         limit_s: u64,
         /// Where to look.
         logs: PathBuf,
@@ -163,17 +143,16 @@ pub enum SupervisorError {
     /// No host has this name.
     #[error("no role {name:?}; there are {leaders}, {known}")]
     UnknownRole {
-        /// The name asked for.
         name: String,
         /// How leaders are named.
         leaders: String,
         /// The names that exist.
         known: String,
     },
-    /// `leader` was named and nobody leads.
+    /// `leader` was named, and there is no leader.
     #[error("no host leads at the moment; name one, for instance replica/0")]
     NoLeader,
-    /// The host is not in a state in which this makes sense.
+    /// The operation makes no sense in the host's state.
     #[error("{0}")]
     WrongState(String),
     /// The running supervisor refused.

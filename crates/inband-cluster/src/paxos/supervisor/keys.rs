@@ -9,10 +9,11 @@ use crate::host_process::Process;
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord};
 use crate::paxos::control::{self, KeyStatus};
 
-/// How long a host may take to read its keys again.
+/// Timeout for a host to reload its keys.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 
-/// Make the keys of a new cluster, or see that those of an old one are there. The line says which.
+/// Makes the keys of a new cluster, or checks that those of an existing one are present. Returns a line that says
+/// which.
 pub(super) fn prepare(
     dir: &ClusterDir,
     record: &ClusterRecord,
@@ -46,9 +47,9 @@ pub(super) fn prepare(
 }
 
 impl Shared {
-    /// Put a new key into the place of the old one, on all hosts, while they run: all accept it, then all
-    /// send with it, then all forget the old one. Each step is checked on every host before the next.
-    /// One that was broken off is finished first. Returns the new key's id, in words.
+    /// Replaces the key on all hosts while they run: first all accept the new key, then all send with it, then all drop
+    /// the old one. Each step is checked on every host before the next. Finishes an interrupted rotation first. Returns
+    /// the new key's id, in words.
     pub(super) fn rotate_key(&self) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
@@ -79,8 +80,8 @@ impl Shared {
         self.reload_keys(keys)
     }
 
-    /// Have every host read the key file, and hear that it now uses what is in it. One that does not run
-    /// reads it when it starts.
+    /// Makes every host reload the key file and confirm that it uses its content. A host that is not running reads it
+    /// when it starts.
     fn reload_keys(&self, keys: &KeyFile) -> Result<(), SupervisorError> {
         let expected = KeyStatus {
             active: keys.active(),

@@ -1,8 +1,8 @@
-//! Hosts that come and go while the cluster serves.
+//! Adding and removing hosts while the cluster serves.
 //!
-//! Who is a member, the control plane decides. The cluster's record is written before it is asked, with
-//! the host marked as changing: if the supervisor dies half-way, the next start runs that host too,
-//! asks how it ended, and keeps or drops it.
+//! The control plane decides who is a member. The cluster's record is written before a request, with the host marked as
+//! changing. If the supervisor dies half-way, the next start runs that host too, asks how the change ended, and keeps
+//! or drops the host.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -32,23 +32,23 @@ use crate::paxos::control::log_name;
 use crate::paxos::layout::{kind_of, HostPlan};
 use crate::paxos::memory::{self, MemoryNeed};
 
-/// How long a moved leader may take.
+/// Timeout for a moved leader.
 const LEADER_LIMIT: Duration = Duration::from_secs(15);
-/// When it is asked for again.
+/// Interval at which the request is repeated.
 const LEADER_AGAIN: Duration = Duration::from_secs(1);
-/// How long the controllers may take to let one of them go.
+/// Timeout for the controllers to remove one of them.
 const VOTERS_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// With fewer controllers than this, a new acceptor is one as well.
+/// With fewer controllers than this, a new acceptor becomes one as well.
 const CONTROLLERS_WANTED: usize = 3;
 
-/// What a new host is.
+/// The kind of a new host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberKind {
-    /// Votes.
+    /// It votes.
     Acceptor,
-    /// Holds the store, and may lead.
+    /// It holds the store, and may lead.
     Replica,
 }
 
@@ -175,8 +175,8 @@ impl Shared {
         }
     }
 
-    /// A host begins to lead when it *becomes* the preferred leader. One that was it before, while
-    /// another led, becomes it again behind another one.
+    /// A host takes the lead when it *becomes* the preferred leader. If it already was, while another host led, prefer
+    /// the other one first and then this one again.
     fn prefer_again(&self, log: usize, host: u8) -> Result<(), SupervisorError> {
         let opened = self.plane_status()?.opened;
         let order = opened.and_then(|opened| opened.leaders.get(log).cloned());
@@ -188,8 +188,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ask again while the control plane refuses for a reason that passes. Only for what does no harm
-    /// when it is done twice.
+    /// Retries while the control plane refuses for a temporary reason. Only for idempotent requests.
     fn ask_until_accepted(&self, request: &Request) -> Result<(), SupervisorError> {
         let began = Instant::now();
         loop {
@@ -203,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// What a change of the members is doing now.
+    /// What a membership change is doing now.
     pub(super) fn progress(&self) -> Option<String> {
         lock(&self.progress).clone()
     }
@@ -246,7 +245,7 @@ impl Shared {
         Ok(change)
     }
 
-    /// A new acceptor is also a controller if that makes their number odd, or if they are few.
+    /// A new acceptor also becomes a controller if that makes their number odd, or if there are few.
     fn acceptor_roles(&self) -> Vec<Role> {
         let hosts = self.hosts();
         let controllers = hosts
@@ -260,7 +259,7 @@ impl Shared {
         }
     }
 
-    /// Plan, record, wire and start a new host. On failure nothing is left of it but its used id.
+    /// Plans, records, configures and starts a new host. After a failure nothing remains of it but its used id.
     fn bring_up(
         &self,
         kind: &str,
@@ -345,8 +344,8 @@ impl Shared {
         self.wait_until_answering(host)
     }
 
-    /// The members that a new host begins with knowing: all controllers, or the one that leads them might
-    /// not hear of it, and no more of the others than a configuration takes.
+    /// The members that a new host knows at first: all controllers, because it may not hear from their leader
+    /// otherwise, and no more of the others than a configuration allows.
     fn as_known_to(&self, new: &HostRuntime) -> Vec<Arc<HostRuntime>> {
         let mut hosts = self.hosts();
         let limits = [
@@ -368,7 +367,7 @@ impl Shared {
         hosts
     }
 
-    /// Have a new host taken in; if it is not, nothing is left of it.
+    /// Adds a new host to the members; after a failure nothing remains of it.
     fn admit(
         &self,
         host: &HostRuntime,
@@ -412,8 +411,8 @@ impl Shared {
         Ok(())
     }
 
-    /// One that was a controller is needed until the others have let it go: were it stopped before, and
-    /// then the next, no majority of them would be left. One that cannot be heard cannot be waited for.
+    /// A host that was a controller is needed until the others have removed it: if it stopped before that, and then the
+    /// next one did, they would have no majority. A host that cannot be reached cannot be waited for.
     fn wait_until_controllers_vote(&self) -> Result<(), SupervisorError> {
         let began = Instant::now();
         while began.elapsed() < VOTERS_LIMIT {
@@ -432,7 +431,7 @@ impl Shared {
         Ok(())
     }
 
-    /// After `gone` has left: all logs are led, and all acceptors that run vote.
+    /// After `gone` has left: all logs must have leaders, and all running acceptors must vote.
     fn wait_until_the_others_serve(&self, gone: &str) -> Result<(), SupervisorError> {
         let began = Instant::now();
         loop {
@@ -458,8 +457,8 @@ impl Shared {
         }
     }
 
-    /// Find out what became of hosts that were on their way in or out, and start over if all that is
-    /// allowed and the acceptors have lost their votes. True if nothing is left to wait for.
+    /// Finds out how interrupted membership changes ended. Starts over if the acceptors have lost their votes and that
+    /// is allowed. Returns true if there is nothing left to wait for.
     pub(super) fn settle(&self, may_begin_empty: bool) -> Result<bool, SupervisorError> {
         let status = match self.plane_status() {
             Ok(status) => status,
@@ -515,7 +514,7 @@ impl Shared {
                 record.epoch = epoch;
                 self.dir.write_record(&record)
             }
-            // Somebody was faster, or not all is known yet: the next look shows it.
+            // Another change came first, or not everything is known yet; the next check will show.
             Err(PlaneError::Refused(
                 Refusal::NothingLost | Refusal::NotHeard(_) | Refusal::PositionUnknown(_),
             )) => Ok(()),
@@ -532,10 +531,10 @@ impl Shared {
         self.dir.write_record(&record)
     }
 
-    /// Stop a host that is no member, and take it out of network and record. Its directory stays.
+    /// Stops a host that is not a member, and removes it from network and record. Its directory stays.
     fn drop_host(&self, host: &Arc<HostRuntime>) -> Result<(), SupervisorError> {
         let _operation = lock(&self.operation);
-        // A stopped process would not hear that it is to end.
+        // A stopped process would not see the request to stop.
         let _ = self.resume_host(host);
         self.stop_hosts(std::slice::from_ref(host));
         let _ = fs::remove_file(host.pid_file());
@@ -550,7 +549,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A host that never was a member: nothing is left of it.
+    /// Removes a host that never was a member.
     fn undo(&self, host: &HostRuntime) {
         let found = self.hosts().into_iter().find(|other| other.id == host.id);
         let dropped = found.map_or(Ok(()), |host| self.drop_host(&host));
@@ -563,7 +562,7 @@ impl Shared {
         }
     }
 
-    /// Fails if the cluster is to end.
+    /// Sleeps until the next poll; fails if the cluster is stopping.
     fn pause_for_a_poll(&self) -> Result<(), SupervisorError> {
         if self.wait_a_little() {
             Ok(())
@@ -592,7 +591,7 @@ impl Plane for Shared {
     }
 }
 
-/// A change under way; what it does is told until this is dropped.
+/// A change in progress, which is shown in the status until this is dropped.
 struct Change<'s> {
     shared: &'s Shared,
     _guard: MutexGuard<'s, ()>,

@@ -11,18 +11,18 @@ use super::{lock, HostRuntime, Shared, SupervisorError};
 use crate::host_process::Process;
 use crate::paxos::control::{instances, log_label, log_name, HostStatus};
 
-/// Not the name of a host but of whoever leads; of log K with `:K` behind it.
+/// Names the current leader rather than a host; followed by `:K`, that of log K.
 const LEADER: &str = "leader";
-/// How long a leader is looked for: a host that has just taken over shows it a little later.
+/// Timeout for finding a leader: a host that has just taken over shows it slightly later.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
 const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a host that cannot be spared is waited for until it can.
+/// Timeout for a host that the cluster cannot yet do without.
 const SPARE_LIMIT: Duration = Duration::from_secs(15);
-/// Time between two looks at a host that is to be back.
+/// Interval at which a restarted host is polled.
 const BACK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Shared {
-    /// The log whose leader a role means, if it means a leader and not a host.
+    /// The log whose leader a role names; `None` if it names a host.
     fn led_log(&self, role: &str) -> Option<usize> {
         let logs = self.logs();
         match role.strip_prefix(LEADER)? {
@@ -49,8 +49,8 @@ impl Shared {
         }
     }
 
-    /// The host that a role names for restart and resume: a leader is the one that was killed or
-    /// paused under this name, not the one that has taken over since.
+    /// The host that a role names for restart and resume: a leader is the one that was killed or paused under this
+    /// name, not the one that has taken over since.
     fn resolve_past(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let log = self.led_log(role);
         let past = log.and_then(|log| lock(&self.last_leaders).get(&log).cloned());
@@ -101,13 +101,13 @@ impl Shared {
             )));
         }
         match &self.lab {
-            // What was on the wire arrives, if late; the host is dead, not its link.
+            // Packets that were held still arrive, late: the host has failed, not its link.
             Some(lab) if was_held => Ok(lab.release(name)?),
             _ => Ok(()),
         }
     }
 
-    /// Start again what has ended by itself. Not while somebody changes what runs.
+    /// Restarts processes that have ended by themselves, unless another operation is running.
     pub(super) fn restart_ended(&self) {
         let Ok(_operation) = self.operation.try_lock() else {
             return;
@@ -125,7 +125,7 @@ impl Shared {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
         let host = self.resolve_past(role)?;
-        // Not running is what one expects before a restart.
+        // The process may already have ended before a restart.
         match self.kill_process(&host) {
             Ok(()) | Err(SupervisorError::WrongState(_)) => {}
             Err(error) => return Err(error),
@@ -135,7 +135,7 @@ impl Shared {
         Ok(host.plan.name.clone())
     }
 
-    /// Stop a host that the others can spare, start it again, and wait until it plays its part.
+    /// Stops a host that the others can do without, starts it again, and waits until it is back in service.
     pub(super) fn roll(&self, name: &str, limit: Duration) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
@@ -157,8 +157,8 @@ impl Shared {
         Ok(name.to_owned())
     }
 
-    /// Wait until the cluster goes on without this host: the control plane may be repairing it. The
-    /// statuses of all.
+    /// Waits until the cluster can do without this host, because the control plane may be repairing it. Returns the
+    /// statuses of all hosts.
     fn wait_until_spared(
         &self,
         host: &HostRuntime,
@@ -176,7 +176,7 @@ impl Shared {
         }
     }
 
-    /// Whether the cluster goes on without this host.
+    /// Checks that the cluster can do without this host.
     fn check_spare(
         &self,
         host: &HostRuntime,
@@ -214,7 +214,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a host that has just started still lacks.
+    /// Checks that a host that has just started is back in service. The error says what it lacks.
     pub(super) fn plays_its_part(&self, host: &HostRuntime, applied: &[u64]) -> Result<(), String> {
         let hosts = self.hosts();
         let statuses = self.host_statuses(&hosts);
@@ -254,7 +254,7 @@ impl Shared {
         if let Some(lab) = &self.lab {
             lab.hold(host.name())?;
         }
-        // Roles in the kernel run on whatever happens to their loader; the link is their pause.
+        // Roles in the kernel keep running whatever happens to their loader; they are paused through the link.
         host.process
             .pause(self.lab.is_some(), host.dataplane == Dataplane::Udp);
         self.remember(role, &host);
@@ -292,7 +292,7 @@ impl Shared {
     }
 }
 
-/// The most that any replica has applied, of every log.
+/// By log: the last instance that any replica has applied.
 pub(super) fn most_applied(statuses: &[Option<HostStatus>]) -> Vec<u64> {
     let replicas = statuses.iter().flatten().filter_map(|s| s.replica.as_ref());
     replicas.fold(Vec::new(), |mut most, replica| {

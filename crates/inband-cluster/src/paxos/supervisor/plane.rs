@@ -1,4 +1,4 @@
-//! Asking the control plane, by way of any host that runs.
+//! Requests to the control plane, through any running host.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Shared {
     pub(super) fn ask_plane(&self, request: &Request) -> Result<Response, PlaneError> {
         let mut hosts = self.hosts();
         hosts.retain(|host| host.is_running());
-        // One that is a controller itself knows best who leads.
+        // A controller knows best who leads them.
         hosts.sort_by_key(|host| !host.plan.has(Role::Controller));
         let mut last = PlaneError::NoHost;
         for host in hosts {
@@ -27,7 +27,7 @@ impl Shared {
                 Ok(Response::OutcomeUnknown) => return Err(PlaneError::Unknown),
                 Ok(Response::Elsewhere(_)) => last = PlaneError::Silent("nobody leads".into()),
                 Ok(response) => return Ok(response),
-                // It has not been asked: the host has just died, or does not listen yet.
+                // The request was not received: the host has just died, or does not listen yet.
                 Err(ControlError::Call(error @ CallError::Unreachable { .. })) => {
                     last = PlaneError::Silent(error.to_string());
                 }
@@ -41,7 +41,7 @@ impl Shared {
         Err(last)
     }
 
-    /// How the control plane says things are.
+    /// The control plane's status.
     pub(super) fn plane_status(&self) -> Result<Status, PlaneError> {
         match self.ask_plane(&Request::Status)? {
             Response::Status(status) => Ok(*status),
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// How the control plane says things are, in words.
+    /// The control plane's status, in words.
     pub(super) fn plane_in_words(&self) -> String {
         change::in_words(&self.plane_status())
     }

@@ -1,4 +1,4 @@
-//! The supervisor's socket: what `inband status`, `kill`, ... and `down` of another process use.
+//! The supervisor's socket, used by `inband status`, `kill`, ... and `down` of other processes.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,9 +16,9 @@ use inband_host::line_json::{self, Server};
 
 /// Longer than anything that a supervisor does in one request.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// A change of the members lasts as long as it gets on: a new replica may have much to copy.
+/// A membership change may take as long as it makes progress, because a new replica may have much to copy.
 const CHANGE_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a restarted host may take to play its part again.
+/// Timeout for a restarted host to be back in service.
 const ROLL_LIMIT: Duration = Duration::from_secs(60);
 
 /// A request to a running supervisor.
@@ -32,57 +32,51 @@ pub enum SupervisorRequest {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
-    /// Start it again.
+    /// Restart the host of a role.
     Restart {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
-    /// Restart a host that can be spared, and wait until it plays its part again.
+    /// Restart a host that the others can do without, and wait until it is back in service.
     Roll {
         /// `acceptor/0`, ...
         host: String,
     },
-    /// Hold its packets.
+    /// Hold the packets of a role.
     Pause {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
-    /// Release them.
+    /// Undo a pause.
     Resume {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
-    /// Take in a new host.
-    Add {
-        /// What it is.
-        kind: MemberKind,
-    },
-    /// Let a host go forever.
+    /// Add a host.
+    Add { kind: MemberKind },
+    /// Remove a host permanently.
     Remove {
         /// `acceptor/0`, ...
         host: String,
     },
-    /// Put a new host into the place of another. The answer names the new one.
+    /// Replace a host by a new one. The answer names the new one.
     Replace {
         /// `acceptor/0`, ...
         host: String,
     },
     /// Make a host the preferred leader.
     Lead {
-        /// Of this log; `None`: of all.
+        /// `None`: of all logs.
         log: Option<u32>,
         /// `replica/0`, ...
         host: String,
     },
-    /// Put a new key into the place of the old one. The answer names it.
+    /// Replace the key. The answer names the new one.
     RotateKey,
-    /// What a change of the members is doing. Answered by [`SupervisorReply::Progress`].
+    /// What is a membership change doing? Answered by [`SupervisorReply::Progress`].
     Progress,
-    /// Ask the control plane. Answered by [`SupervisorReply::Control`].
-    Control {
-        /// What.
-        request: service::Request,
-    },
+    /// Forward a request to the control plane. Answered by [`SupervisorReply::Control`].
+    Control { request: service::Request },
     /// Stop the cluster cleanly. Answered by [`SupervisorReply::Down`].
     Down,
 }
@@ -104,24 +98,18 @@ impl SupervisorRequest {
 pub enum SupervisorReply {
     /// To [`SupervisorRequest::Status`].
     Status(Box<ClusterStatus>),
-    /// It was done to this host.
-    Done {
-        /// The host's name.
-        host: String,
-    },
+    /// Done; names the host.
+    Done { host: String },
     /// To [`SupervisorRequest::Progress`].
     Progress {
-        /// `None`: none is under way.
+        /// `None`: no change is in progress.
         doing: Option<String>,
     },
     /// To [`SupervisorRequest::Control`].
-    Control {
-        /// The control plane's answer.
-        response: Box<service::Response>,
-    },
+    Control { response: Box<service::Response> },
     /// To [`SupervisorRequest::Down`].
     Down(DownReport),
-    /// It was not done.
+    /// The request was refused, or failed.
     Error {
         /// One line.
         message: String,
@@ -168,7 +156,7 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
         .map_err(SupervisorError::file("listen at", &path))
 }
 
-/// Ask the supervisor of the cluster in a directory.
+/// Sends a request to the supervisor of the cluster in a directory.
 pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, SupervisorError> {
     match line_json::call(&ClusterDir::socket_in(data), request, request.limit()) {
         Ok(SupervisorReply::Error { message }) => Err(SupervisorError::Refused(message)),
@@ -188,7 +176,7 @@ pub fn status(data: &Path) -> Result<ClusterStatus, SupervisorError> {
     }
 }
 
-/// How the control plane of the cluster in a directory says things are.
+/// The control plane's status, for the cluster in a directory.
 pub fn plane_status(data: &Path) -> Result<service::Status, SupervisorError> {
     let request = service::Request::Status;
     match ask(data, &SupervisorRequest::Control { request })? {
@@ -202,7 +190,7 @@ pub fn plane_status(data: &Path) -> Result<service::Status, SupervisorError> {
     }
 }
 
-/// Stop the cluster in a directory.
+/// Stops the cluster in a directory.
 pub fn down(data: &Path) -> Result<DownReport, SupervisorError> {
     match ask(data, &SupervisorRequest::Down)? {
         SupervisorReply::Down(report) => Ok(report),
@@ -216,10 +204,10 @@ fn unexpected(reply: &SupervisorReply) -> SupervisorError {
     ))
 }
 
-/// Start a program that will call [`leave_terminal`](crate::background::leave_terminal) and [`super::Supervisor::start`] on `data`,
-/// and wait until that answers.
+/// Starts a program that will call [`leave_terminal`](crate::background::leave_terminal) and
+/// [`super::Supervisor::start`] on `data`, and waits until that supervisor answers.
 pub fn spawn_detached(command: Command, data: &Path) -> Result<ClusterStatus, SupervisorError> {
-    // Another supervisor may have the directory: then ours ends soon.
+    // If another supervisor holds the directory, ours ends soon.
     Ok(spawn_until(command, data, |pid| {
         let status = status(data).ok();
         status.filter(|status| status.supervisor_pid == pid)

@@ -1,4 +1,4 @@
-//! From a specification to a serving cluster.
+//! Starts a cluster from a specification.
 
 use std::fs::{self, OpenOptions};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
@@ -32,22 +32,22 @@ use inband_lab::preflight;
 use inband_lab::process::ProcessSpec;
 use inband_lab::LabError;
 
-/// How long hosts may take to answer, and the cluster to have a leader.
+/// Timeout for hosts to answer, and for the cluster to have a leader.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Between two questions to the control plane at the start.
+/// Interval at which the control plane is polled during the start.
 const PLANE_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long those are waited for that a cluster can do without for a time.
+/// Timeout for hosts that a cluster can do without for a time.
 const ALL_LIMIT: Duration = Duration::from_secs(10);
-/// How long a process of a crashed supervisor may take to die.
+/// Timeout for a process of a crashed supervisor to die.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(3);
 /// Lines of a log that an error message quotes.
 const LOG_TAIL_LINES: usize = 4;
 
-/// Answer of `inband inspect DATA_DIR`.
+/// Output of `inband inspect DATA_DIR`.
 #[derive(Deserialize)]
 struct Inspection {
-    /// Of every log.
+    /// By log.
     applied: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     dir.all_hosts().iter().for_each(|host| kill_leftover(host));
     let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
     keep_network(&mut spec, &plan.hosts)?;
-    // Everything that may fail for a reason outside comes before the record says "running".
+    // Whatever may fail for external reasons comes before the record says "running".
     let client_listener = bind(spec.resp, "--resp")?;
     for host in &plan.hosts {
         // It is bound again for each process, so that the port of a dead replica refuses connections.
@@ -142,7 +142,7 @@ pub(super) fn resolve(wanted: Dataplane, cluster: Dataplane) -> Dataplane {
     }
 }
 
-/// The port of a replica alone: `replica/2` has the third after the client address's.
+/// The port of a replica alone: `replica/2` has the third port after that of the client address.
 pub(super) fn own_listener(spec: &ClusterSpec, plan: &HostPlan) -> Option<SocketAddr> {
     let number = u16::try_from(kind_of(&plan.name).1).ok()?;
     let port = spec.resp.port().checked_add(number)?.checked_add(1)?;
@@ -150,7 +150,7 @@ pub(super) fn own_listener(spec: &ClusterSpec, plan: &HostPlan) -> Option<Socket
         .then(|| SocketAddr::new(spec.resp.ip(), port))
 }
 
-/// Members have their addresses for good, so their network is what it was.
+/// Members' addresses are permanent, so the network must be of the same kind as before.
 fn keep_network(spec: &mut ClusterSpec, hosts: &[PlannedHost]) -> Result<(), SupervisorError> {
     let Some(address) = hosts.first().and_then(|host| host.address) else {
         return Ok(());
@@ -195,18 +195,18 @@ fn on_loopback(
     hosts.iter().map(address).collect()
 }
 
-/// Hosts listen for clients and for metrics from these ports on.
+/// The first ports at which hosts listen for clients and for metrics.
 pub(super) fn first_listeners(spec: &ClusterSpec) -> [u16; 2] {
     [spec.resp.port(), spec.metrics_port]
 }
 
-/// Where the packets of a host in the lab go; an id is never used twice, and so no address.
+/// Where the packets of a host in the lab go. Ids are never reused, and so neither are addresses.
 pub(super) fn lab_address(id: u8) -> SocketAddrV4 {
     let before_first = u32::from(FIRST_ADDRESS) - 1;
     SocketAddrV4::new((before_first + u32::from(id)).into(), DEFAULT_PORT)
 }
 
-/// Choose the dataplane and make the network for it; the line says which and why.
+/// Chooses the dataplane and creates the network for it. Returns a line that says which, and why.
 fn network(
     spec: &ClusterSpec,
     name: &str,
@@ -221,7 +221,7 @@ fn network(
         };
         let addresses = plans.iter().map(|host| *lab_address(host.id).ip());
         let lab = Lab::create_at(&lab_spec, &addresses.collect::<Vec<_>>())?;
-        // The way in which hosts will attach theirs.
+        // Try the way in which hosts will attach their programs.
         drop(lab.hosts()[0].attach_pass()?);
         Ok(lab)
     };
@@ -256,7 +256,7 @@ fn network(
     }
 }
 
-/// A host process whose supervisor was killed ends by itself, but maybe not yet.
+/// A host process whose supervisor was killed ends by itself, but possibly not yet.
 fn kill_leftover(host_dir: &Path) {
     let pid_file = host_dir.join("pid");
     let Ok(text) = fs::read_to_string(&pid_file) else {
@@ -267,7 +267,7 @@ fn kill_leftover(host_dir: &Path) {
         return;
     };
     let cmdline = format!("/proc/{pid}/cmdline");
-    // The id may be somebody else's by now; ours has its configuration on the command line.
+    // The process id may have been reused; our process has its configuration on the command line.
     let config = host_dir.join("config.toml");
     let config = config.as_os_str().as_encoded_bytes();
     let is_ours =
@@ -279,7 +279,7 @@ fn kill_leftover(host_dir: &Path) {
     }
 }
 
-/// Ask the program for the positions of a replica that does not run.
+/// Runs the program to get the positions of a replica that is not running.
 fn inspect(program: &Path, name: &str, data_dirs: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
     let failed = |reason: String| SupervisorError::Inspect {
         replica: name.to_owned(),
@@ -318,7 +318,7 @@ fn one_line(text: &str) -> String {
 }
 
 impl HostRuntime {
-    /// What the cluster's record says of it.
+    /// The host's entry in the cluster's record.
     pub(super) fn record(&self, changing: bool) -> HostRecord {
         HostRecord {
             id: self.id,
@@ -331,7 +331,7 @@ impl HostRuntime {
 }
 
 impl Shared {
-    /// Write the configuration of a host in a cluster of these.
+    /// Writes the configuration of a host, with these hosts as the cluster's nodes.
     pub(super) fn write_config(
         &self,
         host: &HostRuntime,
@@ -351,7 +351,7 @@ impl Shared {
             key_file: record.authenticated.then(|| self.dir.key_file()),
         };
         drop(record);
-        // It has been checked that this much is there.
+        // It was checked that this much memory is available.
         let rings_bytes =
             ring_memory_bytes(&host.plan.roles, cluster.partitions, cluster.ring_slots);
         let mut limits = self.spec.limits.clone();
@@ -369,11 +369,11 @@ impl Shared {
                 dataplane: host.dataplane,
                 interface: self.lab.as_ref().map(|_| HOST_INTERFACE.to_owned()),
                 control: host.socket(),
-                // Bound here, where clients are, and handed down.
+                // Bound by the supervisor, where clients are, and passed down.
                 metrics: None,
                 resp: Vec::new(),
                 password_file: self.spec.password_file.clone(),
-                // Whoever chose another address by --resp wants clients of other machines.
+                // A user who chose another address with --resp wants clients on other machines.
                 protected_mode: self.spec.resp.ip().is_loopback(),
                 tls,
                 limits,
@@ -382,12 +382,12 @@ impl Shared {
             nodes: hosts.iter().map(|host| host.node()).collect(),
         };
         let (text, path) = (config.to_toml(), host.config());
-        // Held to the same rules as a hand-written one.
+        // Checked by the same rules as a hand-written one.
         Config::parse(&text, &path.display().to_string())?;
         fs::write(&path, text).map_err(SupervisorError::file("write", &path))
     }
 
-    /// What a host needs for TLS, made if it is missing.
+    /// The host's TLS configuration; its certificate is made if missing.
     fn certificate(&self, host: &HostRuntime) -> Result<Option<TlsConfig>, SupervisorError> {
         if !self.spec.tls {
             return Ok(None);
@@ -399,7 +399,7 @@ impl Shared {
         Ok(Some(certificates::config(files, self.spec.resp_tls)))
     }
 
-    /// Start one host's process. Whatever ran there before has ended.
+    /// Starts a host's process. A previous process must have ended.
     pub(super) fn spawn(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
         let (log_path, mut metrics_address) = (host.log(), lock(&host.metrics));
         let log = OpenOptions::new()
@@ -416,7 +416,7 @@ impl Shared {
         };
         let metrics = bind_or_any(metrics_port, "--metrics")?;
         *metrics_address = metrics.local_addr().ok();
-        // Not kept here: when the process dies, its own ports refuse connections.
+        // Not kept here: when the process dies, its own ports must refuse connections.
         let own_listener: Option<TcpListener> = host
             .resp
             .map(|address| bind(address, "--resp"))
@@ -429,7 +429,7 @@ impl Shared {
             listeners.push((client_listener.as_fd(), "resp"));
             listeners.push((own_listener.as_fd(), "resp"));
         }
-        // A stale socket would be asked instead of the new one.
+        // Otherwise a stale socket could be queried instead of the new one.
         let _ = fs::remove_file(host.socket());
         let mut process = ProcessSpec::new(&self.spec.program).args([
             "run".as_ref(),
@@ -446,8 +446,8 @@ impl Shared {
         fs::write(&pid_file, pid.to_string()).map_err(SupervisorError::file("write", &pid_file))
     }
 
-    /// Acceptors and leaders first: until a replica runs, no client can have got an answer. Returns
-    /// what the user should know.
+    /// Starts acceptors and leaders first: until a replica runs, no client can have received an answer. Returns what
+    /// the user should know.
     fn start_hosts(
         &self,
         is_founded: bool,
@@ -466,12 +466,12 @@ impl Shared {
         self.wait_until_serving(is_founded, may_begin_empty)
     }
 
-    /// Wait until a host answers on its control socket.
+    /// Waits until a host answers on its control socket.
     pub(super) fn wait_until_answering(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // At least a moment: a zero limit is refused by the system.
+            // Not zero: the system refuses a zero timeout.
             let limit = left.max(READY_POLL_INTERVAL);
             if control::status(&host.socket(), limit).is_ok() {
                 return Ok(());
@@ -503,8 +503,8 @@ impl Shared {
             if led == logs && is_settled && mute.is_empty() {
                 return Ok(Vec::new());
             }
-            // Some may have lost what the cluster trusted them to remember. They must be replaced, and
-            // for that the cluster must be up.
+            // Some may have lost what the cluster relied on them to remember. They must be replaced, and for that the
+            // cluster must be up.
             let is_enough = led == logs && 2 * mute.len() < acceptors;
             if is_enough && began.elapsed() >= ALL_LIMIT {
                 let what = match &mute[..] {
@@ -561,8 +561,8 @@ impl Shared {
         })
     }
 
-    /// After a failed start: if no replica has moved, nobody can have had an answer, and the next
-    /// start need not be told to accept a loss. The epoch stays used up.
+    /// After a failed start: if no replica has advanced, no client can have received an answer, and the next start need
+    /// not be told to accept a loss. The epoch stays used.
     fn take_start_back(&self) {
         let mut record = lock(&self.record);
         if record.durability == Durability::Sync {
