@@ -1,5 +1,5 @@
-//! `inband bench agreement`: submit to deliver over real packets, in a lab of namespaces: a leader,
-//! three acceptors, three learners, one proposer on the host of the first learner.
+//! `inband bench agreement`: submit to deliver over real packets, in a lab of network namespaces: a leader, three
+//! acceptors, three learners, and one proposer on the first learner's host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,21 +19,21 @@ pub struct AgreementArgs {
     /// Rounds of each measurement; the median is reported.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// Instead: what a whole instance costs in the kernel, fed by live frames, beside roles without a
-    /// protocol and plain forwarding on the same links. Only --rounds applies.
+    /// Instead: measure the cost of a whole instance in the kernel with live frames, compared with roles without a
+    /// protocol and with plain forwarding on the same links. Only --rounds applies.
     #[arg(long)]
     pub capacity: bool,
-    /// Instead: hosts that are processes on loopback, with the `udp` backend, beside libpaxos if --peer is
+    /// Instead: run the hosts as processes on loopback, with the `udp` backend, compared with libpaxos if --peer is
     /// given. Only --rounds, --duration-ms and --peer apply.
     #[arg(long, conflicts_with = "capacity")]
     loopback: bool,
     /// Time counted in each round.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
-    /// Values undecided at once when saturated.
+    /// Undecided values in flight at saturation.
     #[arg(long, default_value_t = 64)]
     window: usize,
-    /// Learners' hosts that also propose when saturated, each with a window of its own.
+    /// Learners' hosts that also propose at saturation, each with its own window.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=3))]
     proposers: u8,
     /// Slots of the acceptors' rings.
@@ -42,7 +42,7 @@ pub struct AgreementArgs {
     /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values_t = [Dataplane::Xdp, Dataplane::Udp])]
     backends: Vec<Dataplane>,
-    /// A system of others to measure in the same run: libpaxos=DIR, DIR being where it was built.
+    /// Another system to measure in the same run: libpaxos=DIR, where DIR is its build directory.
     #[arg(long, value_name = "NAME=DIR")]
     peer: Option<libpaxos::Peer>,
     /// Keep the hosts' logs in this directory.

@@ -1,4 +1,5 @@
-//! `inband bench box FIGURE`: consensus in a box (docs/box.md), beside ZooKeeper, etcd and a memcached that is not replicated.
+//! `inband bench box FIGURE`: consensus in a box (docs/box.md), compared with ZooKeeper, etcd and an unreplicated
+//! memcached.
 
 mod failures;
 mod kernel;
@@ -23,48 +24,49 @@ use super::row::{machine, number, Output, Row};
 /// Options of `inband bench box`.
 #[derive(Debug, Args)]
 pub struct BoxArgs {
-    /// Which figure.
+    /// The figure to measure.
     #[arg(value_enum, default_value = "throughput")]
     figure: Figure,
     /// Rounds of `throughput` and `latency`; the median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// `election`: leaders that are killed.
+    /// `election`: leaders to kill.
     #[arg(long, default_value_t = 100)]
     kills: usize,
-    /// `joiner`: bytes of items that it gets.
+    /// `joiner`: bytes of items that the node must receive.
     #[arg(long, default_value_t = 256 << 20)]
     items_bytes: u64,
-    /// Requests outstanding, each on a connection of its own, the same for all systems.
+    /// Requests in flight, each on its own connection, the same for all systems.
     #[arg(long, default_value_t = 64)]
     clients: usize,
-    /// Packets between nodes carry tags, as `inband up box` has it. Without this they do not: then what is measured is the protocol.
+    /// Authenticate packets between nodes with tags, as `inband up box` does. Without this option only the protocol is
+    /// measured.
     #[arg(long)]
     secure: bool,
     /// Where our nodes' roles run: udp (in their processes, on loopback), or in the kernel: xdp, xdp-generic, or auto.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// No ZooKeeper, etcd or memcached beside it.
+    /// Do not measure ZooKeeper, etcd or memcached.
     #[arg(long)]
     alone: bool,
-    /// Fewer sizes, rounds and kills, and fewer bytes: to see that it works.
+    /// Fewer sizes, rounds, kills and bytes, as a smoke test.
     #[arg(long)]
     quick: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// SETs, GETs and mixes a second, by the size of values, number of nodes and quorum.
+    /// SETs, GETs and mixes per second, by value size, number of nodes and quorum.
     Throughput,
-    /// The same with one request outstanding: median and 99th percentile.
+    /// The same with one request in flight: median and 99th percentile.
     Latency,
     /// From the leader's proposal to a majority's acknowledgement, in the kernel, over a network of namespaces.
     Round,
-    /// What a round's packets cost in the kernel, at the leader and at a follower.
+    /// The cost of a round's packets in the kernel, at the leader and at a follower.
     Kernel,
     /// Leaders killed: how long no write is acknowledged.
     Election,
-    /// A node killed that comes back empty: until it is equal, and what the others do meanwhile.
+    /// A node killed and restarted empty: how long it takes to catch up, and how the others perform meanwhile.
     Joiner,
     /// All of them.
     All,
@@ -82,20 +84,20 @@ const FIGURES: [Figure; 6] = [
 const BENCH: &str = "box";
 const QUICK_KILLS: usize = 10;
 const QUICK_ITEMS_BYTES: u64 = 16 << 20;
-/// How long to look for what others use.
+/// How long to measure the load of other processes.
 const LOOK_FOR: Duration = Duration::from_millis(500);
-/// More of the machine than this in the hands of others spoils a verdict.
+/// If other processes use more of the machine than this, no verdict is given.
 const OTHERS_MAX: f64 = 0.1;
-/// Of /proc/stat's first line; what follows is in these already.
+/// The first fields of /proc/stat's first line; later ones are included in these.
 const TICKS_FIELDS: usize = 8;
 const DIFFERENCE: &str = "Conditions differ: the paper's nodes are FPGAs with links of 10 Gb/s, and clients on machines of their \
      own; here nodes, peers and the load share one machine, joined by loopback";
 
-/// How a figure is to be measured.
+/// The settings for a figure.
 struct Run<'a> {
     args: &'a BoxArgs,
     machine: String,
-    /// The most of the machine's time that others used while nothing of ours ran.
+    /// The largest share of the machine's time that other processes used while none of ours ran.
     others: Cell<f64>,
     /// Where our nodes' roles ran.
     place: RefCell<String>,
@@ -109,7 +111,7 @@ impl Run<'_> {
         }
     }
 
-    /// See how much of the machine others use. Nothing of ours may run now.
+    /// Measures the share of the machine that other processes use. None of ours may be running.
     fn look_for_others(&self) -> Result<()> {
         let before = busy_and_all()?;
         thread::sleep(LOOK_FOR);
@@ -123,7 +125,7 @@ impl Run<'_> {
         place.clone_into(&mut self.place.borrow_mut());
     }
 
-    /// What all conditions end with.
+    /// The end of every row's conditions.
     fn conditions(&self) -> String {
         let tags = match self.args.secure {
             true => "with tags",
@@ -148,7 +150,7 @@ fn row(
     Row::new((BENCH, metric), backend, variant, figure, conditions)
 }
 
-/// Ticks of all processors since the machine began: those in use, and all.
+/// Ticks of all processors since boot: busy, and total.
 fn busy_and_all() -> Result<(f64, f64)> {
     let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
     let line = stat.lines().next().unwrap_or_default();
@@ -160,7 +162,7 @@ fn busy_and_all() -> Result<(f64, f64)> {
     Ok((all - idle(3) - idle(4), all))
 }
 
-/// Say whether a goal of the project is met; nothing is said of a machine that others use.
+/// Prints whether a goal of the project is met; nothing if other processes were using the machine.
 fn goal(
     (run, output): (&Run<'_>, &Output),
     what: &str,
@@ -193,7 +195,7 @@ fn goal_at_most(to: (&Run<'_>, &Output), what: &str, value: f64, limit: f64, uni
     goal(to, what, (value, unit), value <= limit, &bound);
 }
 
-/// Measure and write one figure or all; the others are still measured when one fails.
+/// Measures and writes one figure or all. If one fails, the others are still measured.
 pub fn run(args: &BoxArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     for (option, value) in [
         ("--rounds", args.rounds),

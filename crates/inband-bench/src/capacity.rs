@@ -1,5 +1,5 @@
-//! `inband bench agreement --capacity`: what a whole instance costs in the kernel, from a client's
-//! request to the learner's ring buffer, fed by live frames, beside two baselines on the same links.
+//! `inband bench agreement --capacity`: the cost of a whole instance in the kernel, from a client's request to the
+//! learner's ring buffer, with live frames, compared with two baselines on the same links.
 
 use anyhow::{Context, Result};
 use inband_lab::direct::DirectLinks;
@@ -13,20 +13,20 @@ use super::row::{machine, median, progress, Baseline, Output, Row};
 
 const VALUE_LENS_BYTES: [usize; 3] = [64, 512, VALUE_LEN_MAX_BYTES];
 const RINGS_SLOTS: [usize; 3] = [1024, 4096, 65_536];
-/// Packets that are checked on the way of one instance: a request, three 2As, three 2Bs.
+/// Packets checked per instance: a request, three 2As, three 2Bs.
 const PACKETS_PER_INSTANCE: u32 = 7;
-/// Windows of instances in one run; their median is the run's figure.
+/// Windows of instances per run; the run's figure is their median.
 const WINDOWS_PER_RUN: u32 = 40;
-/// Instances that fill a small ring twice before anything counts.
+/// Instances before measuring; enough to fill a small ring twice.
 const WARM_UP_INSTANCES_MIN: u32 = 8192;
 
-/// Medians over the rounds, in the order of [`VARIANTS`], and instances that got lost on the way.
+/// Medians over the rounds, in the order of [`VARIANTS`], and the number of lost instances.
 struct Measured {
     ns: [f64; VARIANTS.len()],
     lost: u64,
 }
 
-/// Measure and print the rows.
+/// Measures and prints the rows.
 pub fn run(rounds: usize, output: &mut Output) -> Result<()> {
     let machine = machine();
     let name = format!("capacity{}", std::process::id());

@@ -16,20 +16,20 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(5);
 /// Replicas of the store, and acceptors.
 pub const REPLICAS: u16 = 3;
 
-/// A running cluster with its data in a scratch directory. Killed and removed when dropped.
+/// A running cluster with its data in a scratch directory. Dropping it kills it and removes the directory.
 pub struct BenchCluster {
-    // Dropped first: the processes are gone before their directory.
+    // Dropped first: the processes must exit before their directory is removed.
     pub supervisor: Supervisor,
     _dir: ScratchDir,
 }
 
 impl BenchCluster {
-    /// Start one with the defaults of `inband up`, but without a key, and wait until it serves.
+    /// Starts a cluster with the defaults of `inband up`, except that it has no key, and waits until it serves.
     pub fn start(dataplane: Dataplane) -> Result<BenchCluster> {
         Self::start_with(dataplane, &std::env::temp_dir(), |_| ())
     }
 
-    /// Start one with its data below a directory and in other things different from the defaults.
+    /// Starts a cluster with its data below a directory, and with other changes to the defaults.
     pub fn start_with(
         dataplane: Dataplane,
         parent: &Path,
@@ -40,9 +40,9 @@ impl BenchCluster {
         let mut spec = ClusterSpec::new(program, dir.path());
         spec.dataplane = dataplane;
         spec.replicas = usize::from(REPLICAS);
-        // As what it is compared with; `bench agreement --capacity` shows what a key costs.
+        // Like the systems that it is compared with; `bench agreement --capacity` shows the cost of a key.
         spec.authenticated = false;
-        // The client address, and one port a replica behind it.
+        // The client address, followed by one port per replica.
         spec.resp = loopback(free_ports(1 + REPLICAS)?);
         spec.metrics_port = free_ports(2 * REPLICAS + 1)?;
         differ(&mut spec);
@@ -62,7 +62,7 @@ impl BenchCluster {
     }
 }
 
-/// The backends that work here; for the others a line says why they are left out.
+/// The backends that work here. For each of the others, passes `skipped` a line with the reason.
 pub fn usable(backends: &[Dataplane], skipped: &mut dyn FnMut(String)) -> Vec<Dataplane> {
     let lab = inband_lab::preflight::check_lab();
     backends

@@ -1,26 +1,26 @@
 //! CPU time of processes and of the packet programs that they have loaded.
 //!
-//! On veth a packet runs through all programs on its way within its sender's system call, so the kernel
-//! books their time on the sender. What it counts for each program, once told to, says whose it was.
+//! On veth a packet runs through all programs on its path within its sender's system call, so the kernel charges their
+//! time to the sender. Its per-program statistics, when enabled, show which program used the time.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Turns the kernel's counting of programs' time on and off, for the whole machine.
+/// Enables the kernel's statistics of programs' run time, for the whole machine.
 const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
-/// What the kernel's clock ticks of processes are on every Linux that we run on.
+/// The clock tick rate in /proc on all supported Linux systems.
 const TICKS_PER_S: f64 = 100.0;
 
-/// CPU seconds a second: 1 is one core.
+/// CPU seconds per second: 1 is one core.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CpuUse {
-    /// Of the process, as the kernel books it.
+    /// Time charged to the process.
     pub process: f64,
-    /// Of the packet programs that it loaded, whoever they were booked on.
+    /// Run time of the packet programs that it loaded, whichever process it was charged to.
     pub programs: f64,
 }
 
-/// Reads of a number of processes, the first of them made.
+/// Readings of several processes; the first has been taken.
 pub struct CpuClock {
     started: Instant,
     hosts: Vec<(String, u32, Reading)>,
@@ -33,7 +33,7 @@ struct Reading {
 }
 
 impl CpuClock {
-    /// Read now.
+    /// Takes the first reading.
     pub fn start(pids: &[(String, u32)]) -> CpuClock {
         let hosts = pids.iter();
         CpuClock {
@@ -44,12 +44,12 @@ impl CpuClock {
         }
     }
 
-    /// Since the start.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Read again.
+    /// Takes the second reading.
     pub fn stop(self) -> Vec<(String, CpuUse)> {
         let elapsed_s = self.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
         let hosts = self.hosts.into_iter();
@@ -68,7 +68,7 @@ impl CpuClock {
 }
 
 fn read(pid: u32) -> Reading {
-    // A process that has ended used nothing more.
+    // A process that has exited used nothing more.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let programs_ns: u64 = program_times_ns(pid).into_iter().map(|(_, ns)| ns).sum();
     Reading {
@@ -77,9 +77,9 @@ fn read(pid: u32) -> Reading {
     }
 }
 
-/// User and system time of `/proc/PID/stat`.
+/// User and system time from `/proc/PID/stat`.
 fn process_s(stat: &str) -> f64 {
-    // The program's name is in brackets and may hold anything.
+    // The program's name is in parentheses and may contain anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = |at: usize| -> f64 {
         let field = fields.split_whitespace().nth(at);
@@ -88,7 +88,7 @@ fn process_s(stat: &str) -> f64 {
     (ticks(11) + ticks(12)) / TICKS_PER_S
 }
 
-/// Programs by their id, each once however often it is held.
+/// Programs by id, each once even if it has several descriptors.
 fn program_times_ns(pid: u32) -> Vec<(u64, u64)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return Vec::new();
@@ -109,13 +109,13 @@ fn program_time_ns(fdinfo: &str) -> Option<(u64, u64)> {
     Some((field("prog_id")?, field("run_time_ns")?))
 }
 
-/// The kernel counts programs' time while this lives.
+/// Enables the kernel's statistics while it lives.
 pub struct ProgramTimes {
     before: String,
 }
 
 impl ProgramTimes {
-    /// Start counting; an error if this user may not.
+    /// Enables the statistics; fails without the privilege.
     pub fn count() -> std::io::Result<ProgramTimes> {
         let before = fs::read_to_string(BPF_STATS)?;
         fs::write(BPF_STATS, "1")?;
@@ -125,7 +125,7 @@ impl ProgramTimes {
 
 impl Drop for ProgramTimes {
     fn drop(&mut self) {
-        // If it fails, the kernel goes on counting, which costs packets some nanoseconds each.
+        // If it fails, the kernel keeps counting, which costs each packet a few nanoseconds.
         let _ = fs::write(BPF_STATS, self.before.trim());
     }
 }

@@ -1,5 +1,5 @@
-//! `inband bench failover`: the leader is killed under load. What clients notice, and how long the
-//! take-over itself takes.
+//! `inband bench failover`: kills the leader under load, and measures what clients notice and how long the take-over
+//! takes.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,7 +26,7 @@ pub struct FailoverArgs {
     /// Clients, each with one command at a time.
     #[arg(long, default_value_t = 4)]
     clients: usize,
-    /// Time watched before the kill, and after it.
+    /// Time watched before and after the kill, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
     /// Backends to measure.
@@ -34,27 +34,27 @@ pub struct FailoverArgs {
     backends: Vec<Dataplane>,
 }
 
-/// Longest wait of a client for one answer: longer than a submission's deadline.
+/// How long a client waits for an answer: longer than a submission's deadline.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 const WARM_UP: Duration = Duration::from_millis(300);
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
 
-/// What pauses are counted for.
+/// The phase to which a pause is attributed.
 const WARMING: u8 = 0;
 const UNDISTURBED: u8 = 1;
 const KILLED: u8 = 2;
 const OVER: u8 = 3;
 
-/// What one client saw.
+/// The results of one client.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
-    /// Longest time from an answer to the next, undisturbed and after the kill.
+    /// Longest time between two answers, before the kill and after it.
     longest: [Duration; 2],
-    /// Commands after the kill that ended in an error.
+    /// Commands after the kill that returned an error.
     failed: u64,
 }
 
-/// What one round gave.
+/// The results of one round.
 struct Outcome {
     pause_ms: f64,
     undisturbed_ms: f64,
@@ -97,7 +97,7 @@ impl Clients {
 
 impl Drop for Clients {
     fn drop(&mut self) {
-        // Also when a round fails half-way.
+        // Also if a round fails midway.
         self.enter(OVER);
     }
 }
@@ -110,7 +110,7 @@ fn set_until_over(address: SocketAddr, number: usize, phase: &AtomicU8) -> Resul
         let key = format!("client{number}:{}", count % 1000);
         let reply = client.call(&["SET", &key, "value"])?;
         let now = Instant::now();
-        // A pause belongs to the phase in which it ends.
+        // A pause counts for the phase in which it ends.
         let phase = phase.load(Ordering::Acquire);
         if phase == OVER {
             break;
@@ -121,7 +121,7 @@ fn set_until_over(address: SocketAddr, number: usize, phase: &AtomicU8) -> Resul
                 "SET answered {reply:?} before anything was killed"
             );
             seen.failed += 1;
-            continue; // the client still waits for a success
+            continue; // the pause lasts until the next success
         }
         if phase == UNDISTURBED || phase == KILLED {
             let longest = &mut seen.longest[usize::from(phase - UNDISTURBED)];
@@ -132,7 +132,7 @@ fn set_until_over(address: SocketAddr, number: usize, phase: &AtomicU8) -> Resul
     Ok(seen)
 }
 
-/// One cluster, one dead leader.
+/// Starts a cluster and kills its leader.
 fn round(dataplane: Dataplane, args: &FailoverArgs) -> Result<Outcome> {
     let cluster = BenchCluster::start(dataplane)?;
     let clients = Clients::start(cluster.supervisor.resp(), args.clients);
@@ -140,12 +140,12 @@ fn round(dataplane: Dataplane, args: &FailoverArgs) -> Result<Outcome> {
     let watched = Duration::from_millis(args.duration_ms);
     clients.enter(UNDISTURBED);
     thread::sleep(watched);
-    // Asked for before, so that nothing comes between the kill and the phase.
+    // Looked up in advance, so that nothing delays the kill after the phase has begun.
     let leader = cluster.supervisor.host_of("leader")?;
     clients.enter(KILLED);
     cluster.supervisor.kill(&leader)?;
     thread::sleep(watched);
-    // Longer, if the take-over is: its end is what is measured.
+    // Waits longer if necessary: the end of the take-over is what is measured.
     let status = retry(TAKEOVER_LIMIT, || {
         let status = cluster.supervisor.status();
         match status.leader(0) {
@@ -179,7 +179,7 @@ fn counter_of_leader(status: &ClusterStatus, name: &str) -> Option<u64> {
     host.status.as_ref()?.counters.get(name).copied()
 }
 
-/// Run the benchmark and print its rows.
+/// Runs the benchmark and prints its rows.
 pub fn run(args: &FailoverArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(args.clients >= 1, "--clients {}: at least 1", args.clients);

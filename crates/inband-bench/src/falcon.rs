@@ -1,5 +1,5 @@
-//! `inband bench falcon FIGURE`: the experiments of the Falcon paper's section 3.5, other schedulers on the same load, and
-//! clusters too large for any machine here, in simulated time.
+//! `inband bench falcon FIGURE`: the experiments of the Falcon paper's section 3.5, other schedulers under the same
+//! load, and simulations of clusters that are too large for one machine.
 
 mod arrivals;
 mod delay;
@@ -26,35 +26,35 @@ use testbed::Load;
 /// Options of `inband bench falcon`.
 #[derive(Debug, Args)]
 pub struct FalconArgs {
-    /// Which figure.
+    /// The figure to measure.
     #[arg(value_enum, default_value = "testbed")]
     figure: Figure,
-    /// Rounds of each measurement; the median is reported, and from where to where they were.
+    /// Rounds of each measurement; the median is reported, with the range.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Time counted in each measurement of a round.
     #[arg(long, default_value_t = 2000)]
     duration_ms: u64,
-    /// How far jobs are apart; both unless told otherwise.
+    /// Interarrival times of jobs; both kinds by default.
     #[arg(long, value_enum)]
     arrivals: Option<Arrivals>,
-    /// Processes that the executors are divided among.
+    /// Worker processes that the executors are divided among.
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// Tasks that travel in one packet of a client, 1 to 14.
+    /// Tasks in one packet of a client, 1 to 14.
     #[arg(long, default_value_t = 14)]
     tasks_per_submit: usize,
     /// `testbed`: where the scheduler's role runs: udp (all on loopback), or xdp, xdp-generic (root; all on veth).
     #[arg(long, default_value_t = Dataplane::Udp)]
     dataplane: Dataplane,
-    /// Of jobs that come by chance.
+    /// Seed for Poisson arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// `peers`: an interpreter that has Ray, Dask and Inband's package, or some of them, in place of an environment that is made in the
-    /// user's cache directory.
+    /// `peers`: a Python interpreter with some or all of Ray, Dask and Inband's package. By default an environment is
+    /// created in the user's cache directory.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Fewer points, one short round: to see that it works.
+    /// Fewer points and one short round, as a smoke test.
     #[arg(long)]
     quick: bool,
 }
@@ -63,9 +63,9 @@ pub struct FalconArgs {
 enum Figure {
     /// Scheduling delay over utilisation, and its steps (the paper's figures 8 and 9).
     Testbed,
-    /// Ray and Dask beside Inband: the highest load that each holds, and the delay there.
+    /// Ray and Dask compared with Inband: the highest load that each sustains, and the delay at that load.
     Peers,
-    /// 1,000 nodes of 32 executors, simulated: the real role beside other ways to schedule.
+    /// 1,000 nodes of 32 executors, simulated: the real role compared with other schedulers.
     Scale,
     /// All of them.
     All,
@@ -80,12 +80,12 @@ const CLIENTS: usize = 2;
 const JOBS_PER_S: f64 = 200.0;
 const SLEEP: Duration = Duration::from_millis(10);
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Of a quick run.
+/// Time counted in a quick run.
 const QUICK: Duration = Duration::from_millis(400);
 const DIFFERENCE: &str = "Conditions differ: the paper's machines: twelve of 10 cores, 100 Gb/s links, a Tofino switch; \
      here one machine is all of that, joined by loopback";
 
-/// How a figure is to be measured.
+/// The settings for a figure.
 struct Run<'a> {
     args: &'a FalconArgs,
     rounds: usize,
@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All of them, or in a quick run the last.
+    /// All points, or the last one in a quick run.
     fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match (self.args.quick, all) {
             (true, [.., last]) => vec![*last],
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The paper's load, at this share of the executors' time.
+    /// The paper's load at this utilisation.
     fn load(&self, utilisation_percent: f64, arrivals: Arrivals) -> Load {
         let args = self.args;
         let tasks_per_s = utilisation_percent / 100.0 * EXECUTORS as f64 / SLEEP.as_secs_f64();
@@ -151,7 +151,7 @@ fn row(
     Row::new((BENCH, metric), backend, variant, figure, conditions)
 }
 
-/// Measure and write one figure or all; the others are still measured when one fails.
+/// Measures and writes one figure or all. If one fails, the others are still measured.
 pub fn run(args: &FalconArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(

@@ -1,12 +1,12 @@
-//! A benchmark of several figures.
+//! Benchmarks with several figures.
 
 use anyhow::{ensure, Result};
 use clap::ValueEnum;
 
 use crate::row::{progress, Output};
 
-/// Measure and write one figure, or all of them; the others are still measured when one fails. `name_of` makes a figure's
-/// name in the output of its name on the command line.
+/// Measures and writes one figure, or all of them. If one fails, the others are still measured. `name_of` converts a
+/// figure's name on the command line to its name in the output.
 pub fn run_each<F: ValueEnum>(
     figures: &[F],
     name_of: impl Fn(&F, &str) -> String,

@@ -1,8 +1,8 @@
-//! `inband bench flair FIGURE`: the experiments of the FLAIR paper's section 4.5. Each storage node may use so much of
-//! a CPU only, so that a node is what is short, not the machine.
+//! `inband bench flair FIGURE`: the experiments of the FLAIR paper's section 4.5. Each storage node gets only a limited
+//! share of a CPU, so that the nodes are the bottleneck, not the machine.
 //!
-//! Systems that are compared run at the same time and are loaded in turn, in short rounds: what the machine does
-//! beside them costs all the same, and a ratio is of one round's figures.
+//! The systems to compare run at the same time and are loaded in turn, in short rounds. So background noise affects all
+//! of them equally, and a ratio is computed from figures of the same round.
 
 mod balancing;
 mod curves;
@@ -30,41 +30,41 @@ use testbed::{Sample, Testbed, TestbedSpec};
 /// Options of `inband bench flair`.
 #[derive(Debug, Args)]
 pub struct FlairArgs {
-    /// Which figure.
+    /// The figure to measure.
     #[arg(value_enum, default_value = "workloads")]
     figure: Figure,
-    /// Rounds of each measurement; the median is reported, and from where to where they were.
+    /// Rounds of each measurement; the median is reported, with the range.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Time counted in each measurement of a round.
     #[arg(long, default_value_t = 600)]
     duration_ms: u64,
-    /// Storage nodes, where they are not what is varied.
+    /// Storage nodes, unless their number is varied.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Part of one CPU that each storage node may use, in percent.
+    /// Share of one CPU that each storage node may use, in percent.
     #[arg(long, default_value_t = 20)]
     quota_percent: u32,
-    /// Clients, each with one request under way.
+    /// Clients, each with one request in flight.
     #[arg(long, default_value_t = 64)]
     clients: usize,
-    /// Keys, of 24 bytes, all set before anything is measured.
+    /// Number of keys, of 24 bytes each, all set before measuring.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
     /// Bytes of a value.
     #[arg(long, default_value_t = 1024)]
     value_len_bytes: usize,
-    /// Skew of the keys under a Zipf distribution, beside uniform ones.
+    /// Skew of the keys under a Zipf distribution, measured in addition to uniform keys.
     #[arg(long, default_value_t = 0.99)]
     zipf: f64,
     /// Where the switch's role runs: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Packets carry tags and replicas talk to each other over TLS, as `inband up flair` has it. Without
-    /// this neither: then what is measured is the protocol.
+    /// Authenticate packets with tags and use TLS between replicas, as `inband up flair` does. Without this option only
+    /// the protocol is measured.
     #[arg(long)]
     secure: bool,
-    /// Fewer points and keys, one short round: to see that it works.
+    /// Fewer points and keys and one short round, as a smoke test.
     #[arg(long)]
     quick: bool,
 }
@@ -81,9 +81,9 @@ enum Figure {
     Reads,
     /// Latency distribution of reads, YCSB B (21).
     Latency,
-    /// A switch, the leader, a follower killed: throughput over time (23 to 25).
+    /// The switch, the leader or a follower killed: throughput over time (23 to 25).
     Failover,
-    /// How reads are spread; and one follower slowed (26).
+    /// How reads are spread, also with one slow follower (26).
     Balancing,
     /// Throughput of reads over the number of replicas (27).
     Replicas,
@@ -107,17 +107,17 @@ const FIGURES: [Figure; 9] = [
 
 const BENCH: &str = "flair";
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Reads in a hundred requests of YCSB's workloads.
+/// Percentage of reads in YCSB's workloads.
 const YCSB_A: f64 = 50.0;
 const YCSB_B: f64 = 95.0;
 const YCSB_C: f64 = 100.0;
-/// Of a quick run.
+/// Time counted in a quick run.
 const QUICK: Duration = Duration::from_millis(200);
 const QUICK_KEYS: u64 = 1000;
 const DIFFERENCE: &str = "Conditions differ: the paper's machines: three servers of 10 cores, ten for clients, a Tofino \
      switch, 100 Gb/s links; here one machine is all of that, joined by veth";
 
-/// What is compared.
+/// The systems to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {
     Unreplicated,
@@ -156,7 +156,7 @@ impl System {
     }
 }
 
-/// How a figure is to be measured.
+/// The settings for a figure.
 struct Run<'a> {
     args: &'a FlairArgs,
     rounds: usize,
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All of them, or in a quick run the first and the last.
+    /// All points, or the first and the last in a quick run.
     fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match (self.args.quick, all) {
             (true, [first, .., last]) => vec![*first, *last],
@@ -195,7 +195,7 @@ impl<'a> Run<'a> {
             slow_quota_percent: None,
             secure: self.args.secure,
             heartbeat_ms: 20,
-            // Nodes that wait for their share of a CPU are not dead.
+            // Nodes that wait for their share of a CPU must not count as dead.
             step_down_ms: 500,
         }
     }
@@ -220,14 +220,14 @@ impl<'a> Run<'a> {
         Testbed::start(spec, &self.workload(0.0, 0.0))
     }
 
-    /// One testbed for each of these, all up at the same time.
+    /// Starts one testbed for each of these, all running at the same time.
     fn contest<T: Copy>(&self, of: &[T], spec: impl Fn(T) -> TestbedSpec) -> Result<Contest<T>> {
         let start = |each: &T| Ok((*each, self.start(&spec(*each))?));
         let testbeds = of.iter().map(start).collect::<Result<_>>()?;
         Ok(Contest { testbeds })
     }
 
-    /// What was run, and what hosts counted meanwhile.
+    /// The conditions of a row: what was run, and what hosts counted meanwhile.
     fn conditions(&self, workload: &Workload, spec: &TestbedSpec, series: &Samples) -> String {
         let quota = match spec.quota_percent {
             Some(percent) => format!(
@@ -266,16 +266,17 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Clusters that are up at the same time.
+/// Clusters that run at the same time.
 struct Contest<T> {
     testbeds: Vec<(T, Testbed)>,
 }
 
-/// Samples of one cluster, a round each.
+/// Samples of one cluster, one per round.
 struct Samples(Vec<Sample>);
 
 impl<T: Copy> Contest<T> {
-    /// Load one after the other, as often as there are rounds. In the order of the testbeds.
+    /// Loads the clusters one after another, for as many rounds as configured. Returns the samples in the order of the
+    /// testbeds.
     fn measure(&self, run: &Run<'_>, what: &str, workload: &Workload) -> Result<Vec<(T, Samples)>> {
         let mut samples: Vec<_> = self.testbeds.iter().map(|_| Vec::new()).collect();
         for round in 0..run.rounds {
@@ -317,7 +318,7 @@ impl Samples {
         self.median(|sample| sample.report.per_s)
     }
 
-    /// Of throughput: the median of the rounds' ratios.
+    /// The ratio of throughputs: the median of the rounds' ratios.
     fn ratio_to(&self, other: &Samples) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
         let ratio = |(own, other): (&Sample, &Sample)| own.report.per_s / other.report.per_s;
@@ -334,7 +335,7 @@ fn of_system(measured: &[(System, Samples)], system: System) -> Option<&Samples>
     found.map(|(_, samples)| samples)
 }
 
-/// Say so if requests had no answer in time: they are in no latency.
+/// Prints a note if requests timed out, because these are not included in the latencies.
 fn note_errors(output: &Output, what: &str, samples: &Samples) {
     if samples.errors() > 0 {
         output.note(&format!(
@@ -354,7 +355,7 @@ fn row(
     Row::new((BENCH, metric), backend, variant, figure, conditions)
 }
 
-/// Measure and write one figure or all; the others are still measured when one fails.
+/// Measures and writes one figure or all. If one fails, the others are still measured.
 pub fn run(args: &FlairArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     let figures: &[Figure] = match args.figure {

@@ -1,5 +1,5 @@
-//! libpaxos 3, which no registry has: three replicas of its sample with votes in memory, and its sample
-//! client. Run when its build directory is given.
+//! libpaxos 3, which is not in any registry: three replicas of its sample with votes in memory, and its sample client.
+//! Measured only if its build directory is given.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -19,17 +19,17 @@ use inband_cluster::scratch::{free_ports, ScratchDir, Server};
 
 const REPLICAS: u16 = 3;
 const VALUE_LEN_BYTES: usize = 64;
-/// What the sample client puts before the bytes that `-v` asks for: they are part of the value.
+/// The sample client's header in front of the bytes that `-v` asks for; it is part of the value.
 const CLIENT_HEADER_LEN_BYTES: usize = 32;
-/// Until replicas are connected and the client's first values are decided.
+/// Time limit until the replicas are connected and the client's first values are decided.
 const READY_LIMIT: Duration = Duration::from_secs(15);
-/// Lines with figures, one a second, before those that count.
+/// Output lines, one per second, to ignore at the start.
 const WARM_UP_LINES: usize = 1;
 
-/// What `--peer` takes.
+/// The argument of `--peer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Where libpaxos was built.
+    /// libpaxos's build directory.
     dir: PathBuf,
 }
 
@@ -46,13 +46,13 @@ impl std::str::FromStr for Peer {
     }
 }
 
-/// Values outstanding at once, of libpaxos and of ours.
+/// Values in flight, for libpaxos and for ours.
 const OUTSTANDING: [usize; 2] = [1, 64];
-/// Why there is no figure of it.
+/// The note if it is not measured.
 const NOT_GIVEN: &str = "libpaxos: no registry has it; build libpaxos 3 and give its build \
                              directory: --peer libpaxos=DIR";
 
-/// A second of the sample client.
+/// One second of the sample client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Second {
     /// Values delivered.
@@ -61,17 +61,17 @@ struct Second {
     mean_us: f64,
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// Its median second.
+    /// The median second.
     second: Second,
-    /// CPU time of all processes over values.
+    /// CPU time of all processes per value.
     cpu_us_per_value: f64,
 }
 
 impl Peer {
-    /// A program of the sample; an error names the places looked at.
+    /// The path of a program of the sample. The error names the paths tried.
     fn program(&self, name: &str) -> Result<PathBuf> {
         let places = [
             self.dir.join("sample").join(name),
@@ -89,19 +89,19 @@ impl Peer {
         })
     }
 
-    /// An error if a program is missing.
+    /// Fails if a program is missing.
     pub fn check(&self) -> Result<()> {
         self.program("replica")?;
         self.program("client").map(drop)
     }
 
-    /// Values a second and their mean latency in microseconds, with so many outstanding.
+    /// Values per second and their mean latency in microseconds, with this many values in flight.
     pub fn rate_and_mean(&self, outstanding: usize, seconds: usize) -> Result<(f64, f64)> {
         let second = self.measure(outstanding, seconds)?.second;
         Ok((second.per_s, second.mean_us))
     }
 
-    /// Start it afresh, load it with this many values outstanding, and take the median second.
+    /// Starts it afresh, loads it with this many values in flight, and returns the median second.
     fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;
         let config = dir.path().join("paxos.conf");
@@ -114,12 +114,12 @@ impl Peer {
                 start(&replica, &[&id.to_string(), path_text(&config)?], &log)
             })
             .collect::<Result<Vec<_>>>()?;
-        // The client tries to connect once, and prints zeros if it cannot.
+        // The client tries to connect only once, and prints zeros if it cannot.
         for port in first_port..first_port + REPLICAS {
             wait_until_listening(port, &mut replicas)?;
         }
         let client = self.program("client")?;
-        // Into a pipe its C library writes only when 4 KiB have come, which takes minutes.
+        // With a pipe its C library would buffer 4 KiB of output, which takes minutes.
         let terminal = nix::pty::openpty(None, None).context("opening a pseudo-terminal")?;
         let child = Command::new(&client)
             .arg(&config)
@@ -141,7 +141,7 @@ impl Peer {
         thread::spawn(move || {
             let output = BufReader::new(File::from(terminal.master));
             let lines_of_client = output.lines().map_while(Result::ok);
-            // Ends when nobody listens any more, or with the client.
+            // Exits when the receiver is dropped, or with the client.
             lines_of_client
                 .take_while(|l| lines.send(l.clone()).is_ok())
                 .count()
@@ -176,12 +176,12 @@ impl Peer {
     }
 }
 
-/// Say that it is not measured.
+/// Notes that it was not measured.
 pub fn left_out(output: &mut Output) {
     output.skipped(NOT_GIVEN);
 }
 
-/// Measure ours on loopback, and libpaxos if it is given, in alternating rounds, and print their rows.
+/// Measures ours on loopback, and libpaxos if given, in alternating rounds, and prints their rows.
 pub fn rows(
     bench: &'static str,
     peer: Option<&Peer>,
@@ -311,7 +311,7 @@ fn configuration(first_port: u16) -> String {
     replicas + "verbosity error\ntcp-nodelay yes\nstorage-backend memory\n"
 }
 
-/// Of a line as `20123 value/sec, 12.34 Mbps, latency min 61 us max 812 us avg 150 us`.
+/// Parses a line such as `20123 value/sec, 12.34 Mbps, latency min 61 us max 812 us avg 150 us`.
 fn figures(line: &str) -> Option<Second> {
     let number_before = |unit: &str| {
         let (before, _) = line.split_once(unit)?;
@@ -381,14 +381,14 @@ mod tests {
             fs::write(&path, script).expect("a script");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
         };
-        // It takes a while to listen, on the port that the configuration has for it.
+        // It takes a while to listen on the configured port.
         write(
             "replica",
             "#!/bin/sh\nport=$(sed -n \"s/^replica $1 127.0.0.1 //p\" \"$2\")\nsleep 0.3\nexec python3 -m \
              http.server --bind 127.0.0.1 \"$port\"\n",
         );
-        // Its figure is how many replicas the configuration names, as often as values are outstanding.
-        // As with the real one, only a terminal gets each line at once, and nothing comes if it cannot connect.
+        // Its figure is the number of replicas in the configuration, multiplied by the values in flight. Like the real
+        // client, it flushes each line only on a terminal, and prints nothing if it cannot connect.
         write(
             "client",
             "#!/bin/sh\n[ -t 1 ] || exec sleep 60\nport=$(sed -n 's/^replica 0 127.0.0.1 //p' \"$1\")\npython3 \

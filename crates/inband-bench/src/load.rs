@@ -1,6 +1,6 @@
-//! A load generator: many connections, several commands outstanding on each, one thread, and any protocol in which a server
-//! answers in order. Unlike redis-benchmark it sends commands before it measures, counts in buckets of time, and knows
-//! latencies to the nanosecond.
+//! A load generator: many connections with several commands in flight each, in one thread, for any protocol in which a
+//! server answers in order. Unlike redis-benchmark it warms up before measuring, counts per time interval, and has
+//! nanosecond resolution.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::stats::{Buckets, Distribution};
 
-/// How long a server may be silent with a command outstanding.
+/// How long a server may be silent with a command in flight.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const READ_LEN_BYTES: usize = 64 << 10;
 const EVENTS_MAX: usize = 256;
 const BUCKET: Duration = Duration::from_millis(50);
 
-/// What is sent.
+/// The command to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// SET of a random key.
@@ -29,77 +29,72 @@ pub enum Operation {
     Get,
 }
 
-/// How servers are asked, and how they answer.
+/// A client protocol.
 pub trait Protocol: std::fmt::Debug {
-    /// A connection that is ready for commands.
+    /// Opens a connection that is ready for commands.
     fn connect(&self, address: SocketAddr) -> Result<std::net::TcpStream>;
 
-    /// Append a command. Keys are numbers; all protocols should send them as `key:%012d`.
+    /// Appends a command. Keys are numbers; all protocols should send them as `key:%012d`.
     fn command(&self, to: &mut Vec<u8>, operation: Operation, key: u64, value_len_bytes: usize);
 
-    /// The whole answers at the front.
+    /// Parses the complete answers at the start of `bytes`.
     fn answers(&self, bytes: &[u8]) -> Result<Answers>;
 }
 
-/// What servers are asked for.
+/// The parameters of a load.
 #[derive(Debug, Clone)]
 pub struct Load<'a> {
-    /// How.
     pub protocol: &'a dyn Protocol,
-    /// Connections are spread over them.
+    /// Connections are spread over these addresses.
     pub addresses: &'a [SocketAddr],
-    /// Connections.
     pub connections: usize,
-    /// Commands outstanding on each: the next so many go when the last so many are answered.
+    /// Commands per batch on each connection; the next batch is sent when all answers have arrived.
     pub pipeline: usize,
-    /// Of a hundred commands so many are SETs, by chance.
+    /// Percentage of commands that are SETs, chosen at random.
     pub sets_percent: u64,
-    /// Bytes of a value that is set.
+    /// Length of a value in bytes.
     pub value_len_bytes: usize,
-    /// Different keys.
+    /// Number of different keys.
     pub keys: u64,
-    /// Ask the socket again and again instead of sleeping until it has something.
+    /// Busy-poll the sockets instead of sleeping until they are readable.
     pub spins: bool,
 }
 
-/// What a RESP server is asked for.
+/// The parameters of a load on a RESP server.
 #[derive(Debug, Clone)]
 pub struct RespLoad {
-    /// The server.
     pub address: SocketAddr,
-    /// Connections.
     pub connections: usize,
-    /// Commands outstanding on each: the next so many go when the last so many are answered.
+    /// Commands per batch on each connection; the next batch is sent when all answers have arrived.
     pub pipeline: usize,
-    /// Which command.
     pub operation: Operation,
-    /// Bytes of a value that is set.
+    /// Length of a value in bytes.
     pub value_len_bytes: usize,
-    /// Different keys.
+    /// Number of different keys.
     pub keys: u64,
-    /// Sent first on each connection; its answer must be no error.
+    /// Sent first on each connection; the answer must not be an error.
     pub first: Option<&'static [&'static str]>,
-    /// Ask the socket again and again instead of sleeping until it has something.
+    /// Busy-poll the sockets instead of sleeping until they are readable.
     pub spins: bool,
 }
 
-/// What came back.
+/// The results of a load.
 #[derive(Debug, Clone)]
 pub struct LoadReport {
-    /// Good answers a second in the counted time.
+    /// Successful answers per second in the counted time.
     pub per_s: f64,
-    /// From a batch of commands to the last of its answers.
+    /// From sending a batch to its last answer.
     pub latency: Distribution,
-    /// Good answers since the begin of the counted time.
+    /// Successful answers since the start of the counted time.
     pub buckets: Buckets,
     /// When the counted time began.
     pub counted_from: Instant,
-    /// Answers that were errors.
+    /// Error answers.
     pub errors: u64,
 }
 
 impl RespLoad {
-    /// SETs of 64 B values under 100,000 keys, one after the other.
+    /// SETs of 64 B values with 100,000 keys, one at a time.
     pub fn sets(address: SocketAddr) -> RespLoad {
         RespLoad {
             address,
@@ -113,7 +108,7 @@ impl RespLoad {
         }
     }
 
-    /// Send for so long, and count what is answered after the warm-up.
+    /// Sends for this long, and counts what is answered after the warm-up.
     pub fn run(&self, warm_up: Duration, duration: Duration) -> Result<LoadReport> {
         let protocol = Resp { first: self.first };
         let load = Load {
@@ -134,7 +129,7 @@ impl RespLoad {
 }
 
 impl Load<'_> {
-    /// Send for so long, and count what is answered after the warm-up.
+    /// Sends for this long, and counts what is answered after the warm-up.
     pub fn run(&self, warm_up: Duration, duration: Duration) -> Result<LoadReport> {
         let some = [self.connections, self.pipeline, self.addresses.len()];
         ensure!(!some.contains(&0) && self.keys >= 1, "no load: {self:?}");
@@ -203,7 +198,7 @@ impl Load<'_> {
     }
 }
 
-/// Redis's protocol.
+/// The Redis protocol.
 #[derive(Debug)]
 struct Resp {
     first: Option<&'static [&'static str]>,
@@ -331,18 +326,18 @@ fn flush(to: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// Answers that are there.
+/// Answers parsed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// As they should be.
+    /// Successful answers.
     pub good: usize,
-    /// Others.
+    /// Error answers.
     pub errors: usize,
-    /// Of them all.
+    /// Bytes of all of them.
     pub len_bytes: usize,
 }
 
-/// The whole answers at the front: lines, and strings with a length.
+/// Parses the complete answers at the start of `bytes`: lines, and strings with a length.
 fn answers(bytes: &[u8]) -> Result<Answers> {
     let mut found = Answers::default();
     loop {
@@ -399,7 +394,7 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a client");
             let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
             let mut count = 0;
-            // Every third SET is refused; its seven lines are read first.
+            // Refuses every third SET, after reading its seven lines.
             while (0..7).all(|_| matches!(lines.next(), Some(Ok(_)))) {
                 count += 1;
                 let answer = if count % 3 == 0 { "-ERR no" } else { "+OK" };

@@ -1,5 +1,5 @@
-//! Agreement by hosts that are processes on loopback, as others are measured: three with all roles, and
-//! one that proposes and learns. The `udp` backend.
+//! Agreement by hosts that are processes on loopback, like the systems it is compared with: three with all roles, and
+//! one that proposes and learns. Uses the `udp` backend.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -22,25 +22,25 @@ use super::testbed::{
 pub const REPLICAS: usize = 3;
 /// The last host, which only proposes and learns.
 const CLIENT: &str = "client";
-/// Time in which hosts end, beside what is counted.
+/// Time limit for hosts to exit, in addition to the counted time.
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// What CPU use is measured over begins and ends so much within the time that is counted.
+/// CPU use is measured within the counted time, with a margin of this fraction on both sides.
 const CPU_MARGIN_SHARE: u32 = 10;
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// Values a second, in order at all hosts, counted at the slowest.
+    /// Values per second, in order at all hosts, counted at the slowest.
     pub per_s: f64,
     /// Submit to deliver, median.
     pub p50_us: f64,
     /// The same, mean.
     pub mean_us: f64,
-    /// CPU time of all processes over values.
+    /// CPU time of all processes per value.
     pub cpu_us_per_value: f64,
 }
 
-/// So many values of `value_len_bytes` outstanding, for so long.
+/// Measures with this many values of `value_len_bytes` in flight.
 pub fn measure(outstanding: usize, value_len_bytes: usize, duration: Duration) -> Result<Sample> {
     let load = match outstanding {
         1 => Load::Latency,

@@ -1,6 +1,6 @@
-//! `inband bench`: measurements, each beside a baseline of the same run (docs/bench.md).
+//! `inband bench`: measurements, each with a baseline from the same run (docs/bench.md).
 
-// Its `println!` and the like outlive their reader.
+// Its `println!` and similar macros tolerate a closed output.
 #[macro_use]
 extern crate inband_host;
 
@@ -47,7 +47,7 @@ use row::Output;
 #[derive(Debug, Parser)]
 #[command(name = "inband bench", version)]
 struct Cli {
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long, global = true)]
     json: bool,
     /// Write the figures to NAME.json and their plot to NAME.svg in this directory [default:
@@ -60,43 +60,44 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Agreement without a store: latency and throughput, XDP beside the soft switch.
+    /// Agreement without a store: latency and throughput of XDP and the soft switch.
     Agreement(agreement::AgreementArgs),
-    /// The store under redis-benchmark, beside etcd, Redis alone and RocksDB alone.
+    /// The store under redis-benchmark, compared with etcd, Redis alone and RocksDB alone.
     Kv(kv::KvArgs),
-    /// The leader killed under load: how long clients wait.
+    /// Kill the leader under load: how long clients wait.
     Failover(failover::FailoverArgs),
-    /// What packets cost: those of others, and those of each role.
+    /// The cost of packets: for unrelated traffic, and in each role.
     Neighbour(neighbour::NeighbourArgs),
-    /// What `sync` costs against `memory`, and reads through the log against reads by position.
+    /// The cost of `sync` compared with `memory`, and of reads through the log compared with reads by position.
     Sync(sync::SyncArgs),
-    /// A cluster at full rate for minutes: what its processes take of memory stays flat.
+    /// Run a cluster at full rate for minutes, and check that the memory of its processes does not grow.
     Resident(resident::ResidentArgs),
-    /// FLAIR's figures: YCSB's loads and more, beside other ways to read.
+    /// FLAIR's figures: YCSB's loads and more, compared with other ways to read.
     Flair(flair::FlairArgs),
     /// Falcon's figures: scheduling delay over utilisation, other schedulers, large clusters.
     Falcon(falcon::FalconArgs),
-    /// Replicated memory's figures: pages and lines, beside local memory and a single server.
+    /// Replicated memory's figures: pages and lines, compared with local memory and a single server.
     Memory(memory::MemoryArgs),
-    /// Consensus in a box: SETs and GETs beside ZooKeeper, etcd and memcached; elections; a node that catches up.
+    /// Consensus in a box: SETs and GETs compared with ZooKeeper, etcd and memcached; elections; a node that catches
+    /// up.
     Box(box_cluster::BoxArgs),
-    /// NetPaxos: how often order alone decides.
+    /// NetPaxos: how often order alone decides, failures, and performance.
     Netpaxos(netpaxos::NetPaxosArgs),
-    /// The papers' figures, each beside the papers' own numbers.
+    /// The papers' figures, with the papers' own numbers.
     Paper(paper::PaperArgs),
-    /// A host of `agreement`, in place of the store.
+    /// Run a host of `agreement`, in place of the store.
     #[command(hide = true)]
     Node(BenchNodeArgs),
-    /// A load on FLAIR.
+    /// Apply a load to FLAIR.
     #[command(hide = true)]
     FlairLoad(FlairLoadArgs),
-    /// A process of Falcon's testbed.
+    /// Run a process of Falcon's testbed.
     #[command(hide = true)]
     FalconHost(FalconHostArgs),
-    /// A program that times accesses to the pages of its heap.
+    /// Run a program that times accesses to the pages of its heap.
     #[command(hide = true)]
     MemoryPages(MemoryPagesArgs),
-    /// A program that joins two tables.
+    /// Run a program that joins two tables.
     #[command(hide = true)]
     MemoryJoin(MemoryJoinArgs),
 }
@@ -116,13 +117,13 @@ struct BenchNodeArgs {
     /// Bytes of a command.
     #[arg(long, default_value_t = 64)]
     command_len_bytes: usize,
-    /// Values undecided at once.
+    /// Undecided values in flight.
     #[arg(long, default_value_t = 256)]
     window: usize,
-    /// Values a second (paced).
+    /// Values per second (paced).
     #[arg(long, default_value_t = 0.0)]
     rate_per_s: f64,
-    /// Put what is delivered into RocksDB, one a partition, in this directory.
+    /// Put what is delivered into RocksDB, one database per partition, in this directory.
     #[arg(long)]
     rocksdb: Option<PathBuf>,
     /// Time from the first value until counting starts.
@@ -170,7 +171,7 @@ fn bench(args: Cli) -> Result<()> {
             resident::run(&args, &mut output)?;
             "resident"
         }
-        // A figure, an output.
+        // Several figures, each with its own output.
         What::Flair(args) => return flair::run(&args, &output_of),
         What::Falcon(args) => return falcon::run(&args, &output_of),
         What::Memory(args) => return memory::run(&args, &output_of),

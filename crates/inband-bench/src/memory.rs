@@ -1,5 +1,5 @@
-//! `inband bench memory FIGURE`: replicated memory by page faults and by lines (docs/memory.md), as the dissertation's
-//! section 7.3 measures it and beyond, beside local memory and a memory that is not replicated.
+//! `inband bench memory FIGURE`: replicated memory by page faults and by lines (docs/memory.md): the dissertation's
+//! section 7.3 and more, compared with local memory and with an unreplicated memory.
 
 mod failures;
 mod latency;
@@ -25,25 +25,26 @@ use super::row::{machine, number, Output, Row};
 /// Options of `inband bench memory`.
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
-    /// Which figure.
+    /// The figure to measure.
     #[arg(value_enum, default_value = "latency")]
     figure: Figure,
     /// Rounds of each measurement: slices of `latency`, failures of `failures`.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// `latency`: accesses to different pages, of each kind.
+    /// `latency`: accesses to different pages, for each kind of access.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=pages::ACCESSES_MAX as i64))]
     accesses: u32,
-    /// Where the roles of switches and servers run: udp (processes on loopback), xdp, xdp-generic (root; network namespaces).
+    /// Where the roles of switches and servers run: udp (processes on loopback), xdp, xdp-generic (root; network
+    /// namespaces).
     #[arg(long, value_delimiter = ',', default_values_t = [Dataplane::Udp, Dataplane::Xdp])]
     dataplane: Vec<Dataplane>,
-    /// Packets carry tags, as `inband up memory` has it. Without this they do not: then what is measured is the protocol.
+    /// Authenticate packets with tags, as `inband up memory` does. Without this option only the protocol is measured.
     #[arg(long)]
     secure: bool,
-    /// Fewer accesses, points and rounds: to see that it works.
+    /// Fewer accesses, points and rounds, as a smoke test.
     #[arg(long)]
     quick: bool,
-    /// The library that `inband memory run` preloads, if it is not beside `inband-memory`.
+    /// The library that `inband memory run` preloads, if it is not in the directory of `inband-memory`.
     #[arg(long, value_name = "FILE", hide = true)]
     library: Option<PathBuf>,
 }
@@ -52,12 +53,13 @@ pub struct MemoryArgs {
 enum Figure {
     /// Latency distribution of pages by page fault and of lines: local memory, one server, three servers (7.2).
     Latency,
-    /// Lines and pages a second over requests outstanding and over clients; what a line costs in the kernel.
+    /// Lines and pages per second over the number of requests in flight and of clients; the cost of a line in the
+    /// kernel.
     Throughput,
     /// A server killed, the switch killed: the longest stall of a client.
     Failures,
-    /// sqlite3, redis-benchmark, sort, Python, a hash join with 75, 50, 25 % of their heap in local memory, beside swap; pages beside
-    /// Redis's values.
+    /// sqlite3, redis-benchmark, sort, Python and a hash join with 75, 50, 25 % of their heap in local memory, compared
+    /// with swap; pages compared with Redis's values.
     Programs,
     /// All of them.
     All,
@@ -71,12 +73,12 @@ const FIGURES: [Figure; 4] = [
 ];
 
 const BENCH: &str = "memory";
-/// Accesses of a quick run.
+/// Accesses in a quick run.
 const QUICK_ACCESSES: u32 = 400;
 const DIFFERENCE: &str = "Conditions differ: the paper's machines: a Tofino switch, three FPGAs as servers, a client in the \
      kernel, 10 Gb/s links; here one machine is all of that, joined by loopback (udp) or veth (xdp)";
 
-/// How a figure is to be measured.
+/// The settings for a figure.
 struct Run<'a> {
     args: &'a MemoryArgs,
     rounds: usize,
@@ -97,12 +99,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The data planes to measure; of those that do not work here a line says why.
+    /// The data planes to measure. Prints the reason for those that do not work here.
     fn dataplanes(&self, output: &Output) -> Vec<Dataplane> {
         cluster::usable(&self.args.dataplane, &mut |what| output.skipped(&what))
     }
 
-    /// `inband memory run` with these options; the program is still to be named.
+    /// `inband memory run` with these options; the caller adds the program.
     fn memory_run(&self, options: &[&OsStr]) -> Result<Command> {
         let mut command = Command::new(program::find("inband-memory")?);
         command.arg("run").args(options);
@@ -113,7 +115,7 @@ impl<'a> Run<'a> {
         Ok(command)
     }
 
-    /// What all conditions end with.
+    /// The end of every row's conditions.
     fn conditions(&self) -> String {
         let tags = match self.args.secure {
             true => "with tags",
@@ -136,7 +138,7 @@ fn row(
     Row::new((BENCH, metric), backend, variant, figure, conditions)
 }
 
-/// Say whether a goal of the project is met.
+/// Prints whether a goal of the project is met.
 fn goal(output: &Output, what: &str, value: f64, unit: &str, is_met: bool, bound: &str) {
     let verdict = if is_met { "met" } else { "MISSED" };
     output.note(&format!(
@@ -155,7 +157,7 @@ fn goal_at_least(output: &Output, what: &str, value: f64, limit: f64, unit: &str
     goal(output, what, value, unit, value >= limit, &bound);
 }
 
-/// Measure and write one figure or all; the others are still measured when one fails.
+/// Measures and writes one figure or all. If one fails, the others are still measured.
 pub fn run(args: &MemoryArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(

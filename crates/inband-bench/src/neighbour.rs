@@ -1,5 +1,5 @@
-//! `inband bench neighbour`: what our program costs packets that are not ours, and what each role
-//! costs packets that are, by test runs of the programs.
+//! `inband bench neighbour`: the overhead of our program for unrelated packets, and the cost of each role's packets,
+//! with test runs of the programs.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,19 +14,19 @@ use super::row::{machine, Baseline, Output, Row};
 /// Options of `inband bench neighbour`.
 #[derive(Debug, Args)]
 pub struct NeighbourArgs {
-    /// Only packets that are not Inband's.
+    /// Only measure unrelated packets.
     #[arg(long)]
     passthrough_only: bool,
 }
 
 const XDP: &str = "xdp";
 const BENCH: &str = "neighbour";
-/// Packets that one learner's instance takes: a request, three 2As, three 2Bs.
+/// Packets of one instance with one learner: a request, three 2As, three 2Bs.
 const PACKETS_PER_INSTANCE: [(&str, f64); 3] =
     [("leader", 1.0), ("acceptor", 3.0), ("quorum", 3.0)];
 const INSTANCE_VALUE_LEN_BYTES: usize = 64;
 
-/// Run the benchmark and print its rows.
+/// Runs the benchmark and prints its rows.
 pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
     let machine = format!("by test runs, median of 21 paired batches; {}", machine());
     let passthrough = passthrough_cost().context("loading the packet programs")?;
@@ -121,7 +121,7 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
     })))
 }
 
-/// What the Falcon scheduler's decisions cost, beside forwarding the packets unread.
+/// The cost of the Falcon scheduler's decisions, compared with forwarding the packets unparsed.
 fn falcon_rows(output: &mut Output, machine: &str) -> Result<()> {
     for cost in falcon_costs(&Policy::ALL).context("loading the packet programs")? {
         let tasks = match cost.tasks {
@@ -152,7 +152,8 @@ fn falcon_rows(output: &mut Output, machine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What reading and writing replicated memory costs its switch and a server, beside forwarding the packets unread.
+/// The cost of reads and writes of replicated memory at its switch and a server, compared with forwarding the packets
+/// unparsed.
 fn memory_rows(output: &mut Output, machine: &str) -> Result<()> {
     for cost in memory_costs().context("loading the packet programs")? {
         let key = if cost.authenticated { ", key" } else { "" };
@@ -188,7 +189,7 @@ fn memory_rows(output: &mut Output, machine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the FLAIR switch costs its packets, beside forwarding them unread.
+/// The cost of the FLAIR switch's packets, compared with forwarding them unparsed.
 fn flair_rows(output: &mut Output, machine: &str) -> Result<()> {
     for cost in flair_costs().context("loading the packet programs")? {
         let key = if cost.authenticated { ", key" } else { "" };

@@ -20,13 +20,13 @@ const QUICK_KILLS: usize = 2;
 /// Options of `inband bench netpaxos`.
 #[derive(Debug, Args)]
 pub struct NetPaxosArgs {
-    /// Which figure.
+    /// The figure to measure.
     #[arg(value_enum, default_value = "ordering")]
     figure: Figure,
-    /// `ordering`: messages a point.
+    /// `ordering`: messages per point.
     #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1000..=20_000_000))]
     messages: u32,
-    /// `ordering`: messages a second that are aimed at, one point each.
+    /// `ordering`: target rates in messages per second, one point each.
     #[arg(
         long,
         value_delimiter = ',',
@@ -36,26 +36,27 @@ pub struct NetPaxosArgs {
     /// `ordering`: jitter of the faulty switch's links, in microseconds; at the lowest rate.
     #[arg(long, value_delimiter = ',', default_value = "20,100")]
     jitter_us: Vec<u32>,
-    /// `failures`: serializers that are killed, and minions.
+    /// `failures`: number of serializers to kill, and of minions.
     #[arg(long, default_value_t = 20)]
     kills: usize,
-    /// `performance`: requests under way at a time, one point each.
+    /// `performance`: requests in flight, one point each.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64,256")]
     outstanding: Vec<usize>,
     /// `performance`: rounds; the median is reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// `performance`: time counted of each point, in each round.
+    /// `performance`: counted time of each point in each round, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
-    /// `performance`: a system of others to measure in the same run, on loopback: libpaxos=DIR, DIR being where it was built.
+    /// `performance`: another system to measure in the same run, on loopback: libpaxos=DIR, where DIR is its build
+    /// directory.
     #[arg(long, value_name = "NAME=DIR")]
     peer: Option<libpaxos::Peer>,
-    /// `failures`, `performance`: where serializers and minions run: udp (in processes, on loopback), xdp, xdp-generic, or auto;
-    /// with auto, `performance` measures xdp and udp.
+    /// `failures`, `performance`: where serializers and minions run: udp (in processes, on loopback), xdp, xdp-generic,
+    /// or auto; with auto, `performance` measures xdp and udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Shorter: to see that it works.
+    /// Shorter, as a smoke test.
     #[arg(long)]
     quick: bool,
 }
@@ -66,11 +67,11 @@ enum Figure {
     Ordering,
     /// Serializers and minions killed: how long nothing is delivered, and how many requests fail.
     Failures,
-    /// Throughput and latency beside our Paxos and libpaxos, and what disorder costs.
+    /// Throughput and latency compared with our Paxos and libpaxos, and the cost of reordering.
     Performance,
 }
 
-/// Measure and write a figure.
+/// Measures and writes a figure.
 pub fn run(args: &NetPaxosArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     ensure!(
         args.rates

@@ -1,5 +1,5 @@
-//! `inband-bench node`: what a benchmark runs on a replica's host in place of the store: a learner
-//! that checks order, and on some of the hosts also a proposer. Prints one JSON object when done.
+//! `inband-bench node`: runs on a replica's host in place of the store. A learner that checks the order of values and,
+//! on some hosts, also a proposer. Prints one JSON object when done.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use super::stats::{Distribution, Pace};
 pub enum Load {
     /// Only learn.
     Learn,
-    /// Be there; nothing comes.
+    /// Run, but expect no values.
     Idle,
     /// One value at a time.
     Latency,
@@ -32,31 +32,31 @@ pub enum Load {
     Saturate,
     /// As `saturate`, each value packed full of commands.
     Batched,
-    /// So many a second, whatever the answers do.
+    /// A fixed rate, regardless of the answers.
     Paced,
 }
 
-/// How to run.
+/// Options.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What the proposer does.
     pub load: Load,
     /// Bytes of a command.
     pub command_len_bytes: usize,
-    /// Values undecided at once (saturate, batched, paced).
+    /// Undecided values in flight (saturate, batched, paced).
     pub window: usize,
-    /// Values a second (paced).
+    /// Values per second (paced).
     pub rate_per_s: f64,
-    /// Put what is delivered into a RocksDB a partition in this directory.
+    /// Put what is delivered into RocksDB, one database per partition, in this directory.
     pub rocksdb: Option<PathBuf>,
-    /// Time from the first value delivered until counting starts; from the start of the process if no
-    /// proposer is among the learners.
+    /// Time from the first delivered value until counting starts; from the start of the process if none of the learners
+    /// proposes.
     pub warm_up: Duration,
     /// Time counted.
     pub duration: Duration,
 }
 
-/// What a node reports.
+/// A node's report.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Values delivered in the counted time.
@@ -65,28 +65,28 @@ pub struct Report {
     pub commands: u64,
     /// Counted time in microseconds.
     pub duration_us: u64,
-    /// Submit to deliver (and, with a store, to written), of this node's own values. Of paced values
-    /// from when they were due.
+    /// Submit to deliver (with a store: to written), of this node's own values. With a paced load, from when a value
+    /// was due.
     pub latency: Distribution,
-    /// Values delivered out of the order they were submitted in although never repeated.
+    /// Values delivered out of order although they were never retransmitted.
     pub out_of_order: u64,
     /// Values decided twice and delivered once.
     pub duplicates: u64,
-    /// Last instance delivered, and what was delivered up to it, of each log.
+    /// For each log, the last instance delivered, and the checksum up to it.
     pub last: Vec<Position>,
-    /// The same at every instance that is a multiple of [`POSITIONS_EVERY`]: learners that stopped at
-    /// different instances are compared there.
+    /// The same at every instance that is a multiple of [`POSITIONS_EVERY`], to compare learners that stopped at
+    /// different instances.
     pub positions: Vec<Vec<Position>>,
     /// Submissions that failed.
     pub failed: u64,
 }
 
-/// How far a learner came in a log.
+/// A learner's position in a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The last instance delivered.
     pub instance: u64,
-    /// Over every value delivered since the start, in order: equal at all learners if they agree.
+    /// Covers every value delivered since the start, in order: equal at all learners that agree.
     pub checksum: u64,
 }
 
@@ -98,27 +98,28 @@ pub const COUNTING: &str = "counting";
 const STAMP_LEN_BYTES: usize = 16;
 /// How long the first value may take.
 const FIRST_LIMIT: Duration = Duration::from_secs(15);
-/// Time a learner keeps going after its counted time, so that all learners see the same end.
+/// How long a learner continues after its counted time, so that all learners see the same end.
 const LINGER: Duration = Duration::from_millis(700);
-/// Keys that values are put under, of each partition.
+/// Keys for storing values, per partition.
 const KEYS: u64 = 100_000;
 /// Longest sleep of a learner that only learns.
 const IDLE_MAX: Duration = Duration::from_millis(20);
 
 struct Bench {
     node: Node,
-    /// Whether a proposer sleeps while it waits for decisions: where the roles are processes, they need its core.
+    /// Whether a proposer sleeps while it waits for decisions: needed if the roles are processes that compete for its
+    /// core.
     sleeps: bool,
     options: Options,
     started: Instant,
     logs: Vec<Log>,
-    /// Logs that take values: not the one for commands over several partitions.
+    /// Logs that take values: all but the one for commands over several partitions.
     partitions: usize,
     latency_ns: Histogram<u64>,
     report: Report,
     next: u64,
     pace: Pace,
-    /// When warming up began; `None` until there is a first value.
+    /// When the warm-up began; `None` before the first value.
     base_ns: Option<u64>,
     is_counting: bool,
     /// Own values delivered.
@@ -127,11 +128,11 @@ struct Bench {
     value: Vec<u8>,
 }
 
-/// What a learner knows of one log.
+/// A learner's state of one log.
 #[derive(Default)]
 struct Log {
     sessions: SessionTable,
-    /// Highest number seen of each proposer.
+    /// Highest sequence number seen from each proposer.
     last_seen: BTreeMap<u64, u64>,
     last: Position,
     positions: Vec<Position>,
@@ -139,7 +140,7 @@ struct Log {
     batch: WriteBatch,
 }
 
-/// Run until the time is up; the report goes to standard output.
+/// Runs until the time is up and prints the report to standard output.
 pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> {
     let config = Config::load(config_path)?;
     let dataplane = dataplane.parse().map_err(anyhow::Error::msg)?;
@@ -224,7 +225,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A learner that only learns gives way: cores are fewer than hosts here.
+    /// A learner that only learns yields the CPU, because there are fewer cores than hosts.
     fn may_sleep(&self) -> bool {
         match self.options.load {
             Load::Learn | Load::Idle => self.outstanding == 0,
@@ -238,7 +239,7 @@ impl Bench {
         inband_ground::socket::wait_readable(self.node.wake_fds(), timeout);
     }
 
-    /// Begin and end of the time that counts.
+    /// Start and end of the counted time.
     fn counted(&self) -> (u64, u64) {
         let Some(base_ns) = self.base_ns else {
             return (u64::MAX, u64::MAX);
@@ -251,16 +252,16 @@ impl Bench {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Submit a few values. True: there are no more to be submitted now.
+    /// Submits a few values. Returns true if no more should be submitted now.
     fn submit(&mut self) -> Result<bool> {
         let window = match self.options.load {
             Load::Learn | Load::Idle => return Ok(true),
             Load::Latency => 1,
-            // A pace begins when every partition has a leader: there is nothing to catch up with.
+            // A pace begins when every partition has a leader, so that there is no backlog.
             Load::Paced if self.own < self.partitions as u64 => 1,
             Load::Saturate | Load::Batched | Load::Paced => self.options.window,
         };
-        // A few at a time, so that deliveries are taken in between.
+        // A few at a time, so that deliveries are handled in between.
         for _ in 0..BATCH_MAX {
             let partition = self.next as usize % self.partitions;
             if self.outstanding >= window || self.node.submit_room(partition) == 0 {
@@ -342,7 +343,7 @@ impl Bench {
 }
 
 impl Log {
-    /// The values before this instance are delivered: note what they were, if others are to compare.
+    /// The values before this instance are delivered: records the position if learners are compared there.
     fn reach(&mut self, instance: u64) {
         if instance % POSITIONS_EVERY == 0 && instance > self.last.instance {
             self.positions.push(Position {
@@ -354,7 +355,7 @@ impl Log {
     }
 }
 
-/// Number of a value at its proposer, and when it was sent there.
+/// A value's sequence number at its proposer, and when it was submitted.
 fn stamps(decided: &Decided<'_>) -> (u64, u64) {
     let stamp = |at: usize| {
         let mut word = [0; 8];

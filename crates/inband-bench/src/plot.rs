@@ -1,4 +1,4 @@
-//! Plots as SVG files. All that knows the plotting library is here.
+//! Plots as SVG files. The plotting library is used only here.
 
 use anyhow::{anyhow, ensure, Result};
 use plotters::coord::Shift;
@@ -10,15 +10,15 @@ const LINES_HEIGHT_PX: u32 = 420;
 const BAR_HEIGHT_PX: u32 = 20;
 const HEADING_HEIGHT_PX: u32 = 34;
 const NOTE_HEIGHT_PX: u32 = 16;
-/// Where bars begin, behind their names.
+/// Where bars begin, to the right of their names.
 const BARS_LEFT_PX: i32 = 380;
-/// Room for the number behind the longest bar.
+/// Space for the number to the right of the longest bar.
 const BARS_RIGHT_PX: i32 = 130;
-/// Characters of a note's line, at its size of letters.
+/// Characters per line of a note, at its font size.
 const NOTE_LINE_CHARS: usize = 150;
 const FONT: &str = "sans-serif";
 const TICKS: usize = 8;
-/// Drawn in their order, and again from the front.
+/// Colors of the series; reused from the start if there are more.
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 96, 20),
@@ -27,28 +27,27 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(180, 40, 60),
     RGBColor(90, 90, 90),
 ];
-/// Figures that are not ours, and baselines.
+/// For quoted figures and baselines.
 const PALE: RGBColor = RGBColor(170, 170, 170);
 
 /// One line of a chart.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
-    /// In the legend.
+    /// Shown in the legend.
     pub name: String,
-    /// x and y, in the order they are joined in.
+    /// x and y, in the order in which they are joined.
     pub points: Vec<[f64; 2]>,
-    /// Taken from a paper, not measured: drawn as points.
+    /// Whether it is quoted from a paper instead of measured; drawn as points.
     pub is_quoted: bool,
 }
 
 /// One bar of a chart.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bar {
-    /// Left of it.
+    /// Shown on the left.
     pub name: String,
-    /// Its length.
     pub value: f64,
-    /// A baseline or a paper's figure: drawn pale.
+    /// Whether it is a baseline or quoted from a paper; drawn pale.
     pub is_baseline: bool,
 }
 
@@ -56,22 +55,20 @@ pub struct Bar {
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Chart {
-    /// Figures over something.
+    /// A line chart.
     Lines {
-        /// Above it.
         title: String,
-        /// What x is, with its unit.
+        /// The label of the x axis, with the unit.
         x: String,
-        /// What y is, with its unit.
+        /// The label of the y axis, with the unit.
         y: String,
-        /// The lines.
         series: Vec<Series>,
-        /// Where something happened: vertical lines at x, with a name.
+        /// Vertical lines at x, with a name.
         events: Vec<(f64, String)>,
     },
-    /// Figures beside each other.
+    /// A bar chart.
     Bars {
-        /// Above it, with the unit.
+        /// The title, with the unit.
         title: String,
         /// From top to bottom.
         bars: Vec<Bar>,
@@ -87,7 +84,7 @@ impl Chart {
     }
 }
 
-/// An SVG file with these charts one below the other and notes under them.
+/// An SVG file with these charts stacked vertically and notes below them.
 pub fn svg(title: &str, charts: &[Chart], notes: &str) -> Result<String> {
     ensure!(!charts.is_empty(), "nothing to plot of {title}");
     let notes = wrap(notes, NOTE_LINE_CHARS);
@@ -216,7 +213,7 @@ fn draw_lines(area: &Area<'_>, chart: &Chart) -> Drawn {
     Ok(())
 }
 
-/// Lowest and highest of the finite ones, never the same.
+/// Minimum and maximum of the finite values, never equal.
 fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values
         .filter(|v| v.is_finite())
@@ -238,7 +235,7 @@ fn tick(value: f64) -> String {
     }
 }
 
-/// Words in lines of at most so many characters; line ends of the text stay.
+/// Wraps text at this many characters per line; existing line breaks stay.
 fn wrap(text: &str, chars_max: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {
@@ -261,7 +258,7 @@ fn wrap(text: &str, chars_max: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Tags are balanced and nothing is left open: enough to be read as XML.
+    /// Checks that tags are balanced and nothing is left open: enough to parse as XML.
     fn assert_well_formed(svg: &str) {
         let mut open = Vec::new();
         for tag in svg.split('<').skip(1) {

@@ -1,4 +1,4 @@
-//! `inband bench resident`: a cluster at full rate for minutes, and what memory its hosts take meanwhile.
+//! `inband bench resident`: the memory of a cluster's hosts while it runs at full rate for minutes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use super::row::{machine, Baseline, Output, Row};
 /// Options of `inband bench resident`.
 #[derive(Debug, Args)]
 pub struct ResidentArgs {
-    /// How long the cluster is at full rate.
+    /// How long to run the cluster at full rate, in minutes.
     #[arg(long, default_value_t = 5.0)]
     minutes: f64,
-    /// Connections, and commands outstanding on each.
+    /// Connections.
     #[arg(long, default_value_t = 50)]
     clients: usize,
-    /// Commands outstanding on each.
+    /// Commands in flight on each.
     #[arg(long, default_value_t = 16)]
     pipeline: usize,
-    /// Different keys: once all are set, nothing that is stored grows.
+    /// Number of different keys: once all are set, the stored data does not grow.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
-    /// Backend.
+    /// The backend to use.
     #[arg(long, default_value_t = Dataplane::Xdp)]
     backend: Dataplane,
     /// Fail if a host's memory grows by more than this between the second and the last quarter.
@@ -36,7 +36,7 @@ pub struct ResidentArgs {
     growth_max_percent: f64,
 }
 
-/// One that fills and one that is being written out.
+/// One that is being filled, and one that is being written out.
 const WRITE_BUFFERS_MIB: f64 = (2 * ROCKSDB_WRITE_BUFFER_BYTES) as f64 / (1 << 20) as f64;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -48,14 +48,14 @@ struct Curve {
 }
 
 impl Curve {
-    /// Highest of the last quarter of the time less highest of the second: the first one fills caches,
-    /// and a saw's teeth do not count.
+    /// The maximum of the last quarter of the time compared with that of the second: the first quarter fills caches,
+    /// and using maxima ignores a sawtooth pattern.
     fn growth_percent(&self) -> f64 {
         let (early, late) = self.highest_mib();
         (late - early) / early * 100.0
     }
 
-    /// In the second and in the last quarter of the time.
+    /// The maxima of the second and the last quarter of the time.
     fn highest_mib(&self) -> (f64, f64) {
         let quarter = self.points.len() / 4;
         let highest = |from: usize, to: usize| {
@@ -68,15 +68,15 @@ impl Curve {
         )
     }
 
-    /// Whether it grew by more than this, and by more than a store's write buffers, which fill and are
-    /// written out in turn: a short run sees them filling only.
+    /// Whether it grew by more than this, and by more than a store's write buffers. These fill and are written out
+    /// periodically, and a short run may see only the filling.
     fn has_grown(&self, max_percent: f64) -> bool {
         let (early, late) = self.highest_mib();
         self.growth_percent() > max_percent && late - early > WRITE_BUFFERS_MIB
     }
 }
 
-/// Run it and print its rows.
+/// Runs the benchmark and prints its rows.
 pub fn run(args: &ResidentArgs, output: &mut Output) -> Result<()> {
     let machine = machine();
     let backends = cluster::usable(&[args.backend], &mut |what| output.skipped(&what));
@@ -166,7 +166,7 @@ fn sample(cluster: &BenchCluster, duration: Duration) -> Vec<Curve> {
         thread::sleep(SAMPLE_INTERVAL);
         let at_s = started.elapsed().as_secs_f64();
         for host in cluster.supervisor.status().hosts {
-            // Packet programs' maps are the kernel's, and of one size from the start.
+            // Maps of packet programs belong to the kernel and have a fixed size, so they are not counted.
             let Some(resident_kib) = host.pid.and_then(resident_kib) else {
                 continue;
             };

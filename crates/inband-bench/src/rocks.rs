@@ -1,4 +1,4 @@
-//! RocksDB alone: what one replica's store could take if nothing were around it.
+//! RocksDB alone: an upper bound for one replica's store.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use rocksdb::{BlockBasedOptions, Cache, Options, DB};
 
 use inband_cluster::scratch::ScratchDir;
 
-/// Puts between two looks at the clock.
+/// Puts between two reads of the clock.
 const STEP: u64 = 256;
 
-/// Puts of random keys by one thread with the log on and not synced.
+/// Puts of random keys by one thread, with the write-ahead log on and not synced.
 pub fn puts_per_s(duration: Duration, value_len_bytes: usize, keys: u64) -> Result<f64> {
     let dir = ScratchDir::create(&std::env::temp_dir(), "rocksdb")?;
     let db = open(dir.path())?;
@@ -28,7 +28,7 @@ pub fn puts_per_s(duration: Duration, value_len_bytes: usize, keys: u64) -> Resu
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // As redis-benchmark -r makes its keys.
+            // The same key format as redis-benchmark -r.
             db.put(format!("key:{:012}", random % keys), &value)
                 .context("a put")?;
         }
@@ -37,12 +37,12 @@ pub fn puts_per_s(duration: Duration, value_len_bytes: usize, keys: u64) -> Resu
     Ok(puts as f64 / started.elapsed().as_secs_f64())
 }
 
-/// One with the store's options: write-ahead log on, not synced.
+/// Opens a database with the store's options: write-ahead log on, not synced.
 pub fn open(path: &Path) -> Result<DB> {
     DB::open(&options()?, path).context("opening a RocksDB")
 }
 
-/// As the store opens its data.
+/// The options that the store uses.
 fn options() -> Result<Options> {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(ROCKSDB_BLOCK_CACHE_BYTES)?);

@@ -1,4 +1,4 @@
-//! One figure of a benchmark: a line for people, a JSON object, a bar of a plot.
+//! One figure of a benchmark: a line of text, a JSON object, and a bar of a plot.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -8,57 +8,53 @@ use serde::Serialize;
 
 use super::plot::{self, Bar, Chart};
 
-/// A figure measured in the same run as the one it stands beside.
+/// A figure measured in the same run, for comparison.
 #[derive(Debug, Clone, Serialize)]
 pub struct Baseline {
-    /// What it is.
     pub name: String,
     /// Its value, in the row's unit.
     pub value: f64,
 }
 
-/// The figure that stands in a place of a paper.
+/// A figure quoted from a paper.
 pub const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
     Quoted { place, what, value }
 }
 
-/// A figure that a paper gives, of its own machines.
+/// A figure that a paper reports, measured on its own machines.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Quoted {
-    /// Where it stands: paper, section, figure.
+    /// Where it is: paper, section, figure.
     pub place: &'static str,
-    /// What it is, when it is more than the row says.
+    /// What it is, if that is not clear from the row.
     pub what: &'static str,
     /// Its value, in the row's unit.
     pub value: f64,
 }
 
-/// One figure. Metric names are an interface: they do not change.
+/// One figure. Metric names are an interface and must not change.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Which benchmark.
     pub bench: &'static str,
-    /// Which figure.
     pub metric: &'static str,
     /// Where the roles ran.
     pub backend: String,
-    /// What sets it apart from rows of the same metric and backend; empty if nothing.
+    /// Distinguishes it from rows of the same metric and backend; may be empty.
     pub variant: String,
     /// Median over the rounds.
     pub value: f64,
     /// Unit of value and baseline.
     pub unit: &'static str,
-    /// What it stands beside.
     pub baseline: Option<Baseline>,
     /// value / baseline.
     pub ratio: Option<f64>,
-    /// What a paper says of the same.
+    /// A paper's figure for the same metric.
     pub paper: Option<Quoted>,
-    /// What was run, on what.
+    /// What was run, and on which machine.
     pub conditions: String,
 }
 
-/// Everything that a benchmark found, as its file has it.
+/// All results of a benchmark, as in its file.
 #[derive(Serialize)]
 struct Results<'a> {
     bench: &'a str,
@@ -72,7 +68,7 @@ struct Results<'a> {
     charts: &'a [Chart],
 }
 
-/// Where rows go: to standard output at once, and all of them to two files at the end.
+/// Prints rows immediately, and writes all of them to two files at the end.
 pub struct Output {
     json: bool,
     dir: PathBuf,
@@ -83,7 +79,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// To standard output, as JSON or for people, and to files in `dir`.
+    /// Prints JSON or text to standard output, and writes files to `dir`.
     pub fn new(json: bool, dir: PathBuf) -> Output {
         Output {
             json,
@@ -95,7 +91,7 @@ impl Output {
         }
     }
 
-    /// Print one figure.
+    /// Prints a row.
     pub fn row(&mut self, row: &Row) -> Result<()> {
         let line = serde_json::to_string(row)?;
         println!("{}", if self.json { line } else { row.to_text() });
@@ -103,12 +99,12 @@ impl Output {
         Ok(())
     }
 
-    /// Plot this; without any chart the rows are plotted as bars.
+    /// Adds a chart to the plot; without any chart the rows are plotted as bars.
     pub fn chart(&mut self, chart: Chart) {
         self.charts.push(chart);
     }
 
-    /// A line for people; with `--json` it goes to standard error.
+    /// Prints a line of text; with `--json` to standard error.
     pub fn note(&self, text: &str) {
         if self.json {
             eprintln!("{text}");
@@ -118,7 +114,7 @@ impl Output {
         self.notes.borrow_mut().push(text.to_owned());
     }
 
-    /// Say what was left out, and why. Never silently.
+    /// Notes what was skipped and why.
     pub fn skipped(&self, what: &str) {
         self.note(&format!("SKIPPED {what}"));
     }
@@ -129,7 +125,7 @@ impl Output {
         self.notes.borrow().clone()
     }
 
-    /// Write `NAME.json` and `NAME.svg`.
+    /// Writes `NAME.json` and `NAME.svg`.
     pub fn finish(self, name: &str) -> Result<()> {
         if self.rows.is_empty() && self.charts.is_empty() {
             return Ok(());
@@ -174,10 +170,10 @@ impl Output {
     }
 }
 
-/// Conditions that a plot names; the JSON has those of every row.
+/// Maximum number of conditions in a plot; the JSON has those of every row.
 const CONDITIONS_SHOWN_MAX: usize = 4;
 
-/// A chart a unit: each row, and behind it what it stands beside.
+/// One chart per unit: each row, followed by its baseline and the paper's figure.
 fn bars_of(rows: &[Row]) -> Vec<Chart> {
     let mut units: Vec<&str> = Vec::new();
     for row in rows {
@@ -200,7 +196,7 @@ fn bars_of(rows: &[Row]) -> Vec<Chart> {
                 row.value,
                 false,
             );
-            // A baseline that is another row's figure is there already.
+            // A baseline that is another row's figure is already shown.
             let beside = row.baseline.iter().filter(|b| {
                 let is_shown = |other: &Row| other.unit == unit && other.value == b.value;
                 !rows.iter().any(is_shown)
@@ -223,7 +219,7 @@ fn bars_of(rows: &[Row]) -> Vec<Chart> {
         .collect()
 }
 
-/// Where results go unless told otherwise: the repository's own directory for them when run in it.
+/// The default output directory: the repository's results directory when run in the repository.
 pub fn default_dir() -> PathBuf {
     let here = PathBuf::from("bench");
     match here.join("run").is_file() {
@@ -246,7 +242,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
 }
 
-/// Overwritten by the next one, and by nothing if `text` is empty.
+/// Shows a progress line, which the next call overwrites. An empty `text` clears it.
 pub fn progress(text: &str) {
     eprint!("\r{text:<70}");
     if text.is_empty() {
@@ -254,7 +250,7 @@ pub fn progress(text: &str) {
     }
 }
 
-/// The machine's part of a row's conditions, as it is before a benchmark.
+/// The machine's part of a row's conditions, recorded before a benchmark.
 pub fn machine() -> String {
     format!(
         "{} cores, {}, load average {} before",
@@ -265,7 +261,7 @@ pub fn machine() -> String {
 }
 
 impl Row {
-    /// A figure that stands alone.
+    /// A figure without a baseline.
     pub fn new(
         (bench, metric): (&'static str, &'static str),
         backend: impl Into<String>,
@@ -320,13 +316,13 @@ impl Row {
         text + "\n    " + &self.conditions
     }
 
-    /// With what a paper says beside it.
+    /// Adds a paper's figure.
     pub fn quoting(mut self, paper: impl Into<Option<Quoted>>) -> Row {
         self.paper = paper.into();
         self
     }
 
-    /// With a figure of the same run beside it.
+    /// Adds a baseline from the same run.
     pub fn beside(mut self, baseline: Option<Baseline>) -> Row {
         self.ratio = baseline.as_ref().map(|b| self.value / b.value);
         self.baseline = baseline;
@@ -334,7 +330,7 @@ impl Row {
     }
 }
 
-/// As people read it: thousands apart, no more digits than matter.
+/// Formats a number for people: thousands separators, and only significant digits.
 pub fn number(value: f64) -> String {
     if value.abs() >= 1000.0 {
         let digits = format!("{:.0}", value);
@@ -353,7 +349,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The middle one; of an even number, the lower of the two in the middle.
+/// The median; for an even count, the lower of the two middle values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values

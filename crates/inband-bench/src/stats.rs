@@ -1,25 +1,25 @@
-//! Numbers of many samples: distributions, buckets of time, a pace.
+//! Statistics: distributions, time buckets, and pacing.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Steps of a distribution function as it is plotted.
+/// Steps of a plotted distribution function.
 const CDF_STEPS: usize = 100;
 
 /// Latencies in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// How many samples.
+    /// The number of samples.
     pub samples: u64,
-    /// Percentiles in microseconds.
+    /// The lower quartile, in microseconds.
     pub p25_us: f64,
     /// The median.
     pub p50_us: f64,
     /// The upper quartile.
     pub p75_us: f64,
-    /// One in a hundred is longer.
+    /// The 99th percentile.
     pub p99_us: f64,
     /// The mean.
     pub mean_us: f64,
@@ -30,7 +30,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Of samples in nanoseconds. All zero if there are none.
+    /// From samples in nanoseconds. All zero if there are none.
     pub fn of(samples_ns: &Histogram<u64>) -> Distribution {
         if samples_ns.is_empty() {
             return Distribution::default();
@@ -50,7 +50,7 @@ impl Distribution {
         }
     }
 
-    /// Upper less lower quartile.
+    /// The inter-quartile range.
     pub fn iqr_us(&self) -> f64 {
         self.p75_us - self.p25_us
     }
@@ -59,14 +59,14 @@ impl Distribution {
     pub fn cdf(&self) -> Vec<[f64; 2]> {
         let steps = self.cdf_us.iter().enumerate();
         steps
-            // The slowest one in a hundred would squeeze all others into a line.
+            // The slowest percent would compress the rest.
             .take(CDF_STEPS)
             .map(|(percent, us)| [*us, percent as f64])
             .collect()
     }
 }
 
-/// Counts in equal stretches of time.
+/// Counts per time interval of equal length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buckets {
     len: Duration,
@@ -74,13 +74,13 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// None yet; each so long.
+    /// Creates empty buckets of this length.
     pub fn new(len: Duration) -> Buckets {
         let counts = Vec::new();
         Buckets { len, counts }
     }
 
-    /// Something happened `count` times at this time.
+    /// Adds `count` at this time.
     pub fn add(&mut self, at: Duration, count: u64) {
         let bucket = (at.as_nanos() / self.len.as_nanos()) as usize;
         if self.counts.len() <= bucket {
@@ -89,12 +89,12 @@ impl Buckets {
         self.counts[bucket] += count;
     }
 
-    /// Of each, from the first.
+    /// The counts, from the first bucket.
     pub fn counts(&self) -> Vec<u64> {
         self.counts.clone()
     }
 
-    /// Begin in seconds, and rate a second, of each that ended by `end`.
+    /// For each bucket that ended by `end`: its start in seconds, and its rate per second.
     pub fn rates(&self, end: Duration) -> Vec<[f64; 2]> {
         let len_s = self.len.as_secs_f64();
         let whole = (end.as_nanos() / self.len.as_nanos()) as usize;
@@ -107,7 +107,7 @@ impl Buckets {
     }
 }
 
-/// Points of time, equally far apart. One who comes late takes those that he missed.
+/// Equidistant points of time. A caller that is late gets the missed ones immediately.
 #[derive(Debug, Clone)]
 pub struct Pace {
     interval_ns: f64,
@@ -116,7 +116,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many a second.
+    /// A pace with this rate.
     pub fn new(rate_per_s: f64) -> Pace {
         Pace {
             interval_ns: 1e9 / rate_per_s.max(f64::MIN_POSITIVE),
@@ -125,7 +125,7 @@ impl Pace {
         }
     }
 
-    /// The next one, if it is not in the future.
+    /// The next point of time, if it is not in the future.
     pub fn take(&mut self, now_ns: u64) -> Option<u64> {
         let first_ns = *self.first_ns.get_or_insert(now_ns);
         let due_ns = first_ns + (self.taken as f64 * self.interval_ns) as u64;
@@ -166,7 +166,7 @@ mod tests {
         buckets.add(ms(120), 5);
         buckets.add(ms(60), 4);
         buckets.add(ms(210), 9);
-        // The last one has not ended, and one that nothing was counted in is there, too.
+        // The last bucket has not ended; an empty bucket is included.
         let rates = buckets.rates(ms(249));
         let expected = [[0.0, 60.0], [0.05, 80.0], [0.1, 100.0], [0.15, 0.0]];
         assert_eq!(rates.len(), 4);

@@ -1,5 +1,5 @@
-//! `inband bench sync`: what it costs to have votes on a disk before they are told, and to read
-//! through the log instead of by position; and how long one command takes from a client in Rust.
+//! `inband bench sync`: the cost of syncing votes to a disk before they are sent, and of reading through the log
+//! instead of by position; and the latency of one command from a client in Rust.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,24 +25,24 @@ pub struct SyncArgs {
     /// Connections of the pipelined measurements.
     #[arg(long, default_value_t = 50)]
     clients: usize,
-    /// Commands outstanding on each.
+    /// Commands in flight on each.
     #[arg(long, default_value_t = 16)]
     pipeline: usize,
-    /// Where the clusters keep their data: what a sync costs is a matter of the disk.
+    /// Where the clusters keep their data: the cost of a sync depends on the disk.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     disk: PathBuf,
 }
 
 const BENCH: &str = "sync";
 const WARM_UP: Duration = Duration::from_millis(300);
-/// The backend that the others are compared on.
+/// The backend of the other clusters in the comparison.
 const FAST: Dataplane = Dataplane::Xdp;
 
-/// What a cluster is started with.
+/// A cluster's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Memory,
-    /// `memory` with the acceptors where `sync` has them: what is left of the difference is the disk.
+    /// `memory` with the acceptors in user space, as with `sync`: the remaining difference is due to the disk.
     MemoryInUserSpace,
     Sync,
 }
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// How many commands are outstanding, and how their client waits.
+/// How many commands are in flight, and how the client waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Many,
@@ -105,7 +105,7 @@ impl Shape {
     }
 }
 
-/// One figure: what of the report of a shape's load.
+/// One figure: a value from the report of one shape's load.
 struct Figure {
     metric: &'static str,
     unit: &'static str,
@@ -140,7 +140,7 @@ const FIGURES: [Figure; 4] = [
     },
 ];
 
-/// What was measured: a name, and the rounds of each of [`FIGURES`].
+/// The results: a name, and the rounds of each of [`FIGURES`].
 struct Measured {
     operation: &'static str,
     variant: &'static str,
@@ -176,7 +176,7 @@ impl Measured {
     }
 }
 
-/// Run the benchmark and print its rows.
+/// Runs the benchmark and prints its rows.
 pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     let backends = cluster::usable(&[FAST], &mut |what| output.skipped(&what));
@@ -226,7 +226,7 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
     print_rows(&mut gets, backend, &conditions, output)
 }
 
-/// The first of them is what the others stand beside.
+/// The first one is the baseline of the others.
 fn print_rows(
     all: &mut [Measured],
     backend: Dataplane,

@@ -1,5 +1,5 @@
-//! A lab in which agreement is measured: a leader, three acceptors, some learners, each a namespace;
-//! for each job fresh roles with fresh state. The learners run `inband-bench node`.
+//! A lab for measuring agreement: a leader, three acceptors and several learners, each in its own namespace. Every job
+//! gets fresh roles with fresh state. The learners run `inband-bench node`.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -23,17 +23,17 @@ use inband_cluster::scratch::{retry, ScratchDir};
 /// Acceptors of every testbed.
 pub const ACCEPTORS: usize = 3;
 
-/// Time in which hosts start, beside what is counted.
+/// Time limit for hosts to start, in addition to the counted time.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Between jobs, so that one's last packets do not meet the next one's roles.
+/// Pause between jobs, so that the last packets of one do not reach the roles of the next.
 const BREATHER: Duration = Duration::from_millis(50);
-/// What CPU use is measured over begins and ends so much within the time that is counted.
+/// CPU use is measured within the counted time, with a margin of this fraction on both sides.
 const CPU_MARGIN_SHARE: u32 = 10;
 
-/// What a testbed has.
+/// The size of a testbed.
 #[derive(Debug, Clone)]
 pub struct TestbedSpec {
-    /// Hosts that learn, the first of which also propose.
+    /// Hosts that learn; the first ones also propose.
     pub learners: usize,
     /// Keep the hosts' logs in this directory.
     pub keep: Option<PathBuf>,
@@ -53,25 +53,25 @@ impl Default for TestbedSpec {
 pub struct Job {
     /// Where the roles run.
     pub dataplane: Dataplane,
-    /// Logs that values are spread over.
+    /// Logs to spread values over.
     pub partitions: u32,
     /// Slots of the acceptors' rings.
     pub ring_slots: u32,
     /// What proposers do.
     pub load: Load,
-    /// Learners that propose.
+    /// Learners that also propose.
     pub proposers: usize,
     /// Bytes of a command.
     pub command_len_bytes: usize,
-    /// Values undecided at once, of each proposer.
+    /// Undecided values in flight, of each proposer.
     pub window: usize,
-    /// Values a second of each proposer, if paced.
+    /// Values per second of each proposer, if paced.
     pub rate_per_s: f64,
-    /// Each learner puts what it learns into RocksDB, one a partition, below this directory.
+    /// Each learner puts what it learns into RocksDB, one database per partition, below this directory.
     pub rocksdb: Option<PathBuf>,
     /// From the first value until counting starts.
     pub warm_up: Duration,
-    /// Counted.
+    /// Counted time.
     pub duration: Duration,
 }
 
@@ -94,22 +94,22 @@ impl Job {
     }
 }
 
-/// What a job gave.
+/// The results of a job.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Of the learners, in their order; proposers first.
+    /// Reports of the learners, in order; proposers first.
     pub reports: Vec<Report>,
-    /// CPU time over time, of each host that ran one of our processes.
+    /// CPU use of each host that ran one of our processes.
     pub cpu: Vec<(String, CpuUse)>,
 }
 
 impl Outcome {
-    /// Values a second, at the slowest learner.
+    /// Values per second, at the slowest learner.
     pub fn delivered_per_s(&self) -> f64 {
         self.slowest_per_s(|r| r.delivered)
     }
 
-    /// Commands a second, at the slowest learner.
+    /// Commands per second, at the slowest learner.
     pub fn commands_per_s(&self) -> f64 {
         self.slowest_per_s(|r| r.commands)
     }
@@ -128,13 +128,12 @@ impl Outcome {
     }
 }
 
-/// The lab.
 pub struct Testbed {
     /// Namespaces and their links.
     pub lab: Lab,
     spec: TestbedSpec,
     jobs_done: usize,
-    /// This program, which stands in for the store.
+    /// This program, in place of the store.
     learner_program: PathBuf,
     /// `inband`, which runs leaders and acceptors.
     host_program: PathBuf,
@@ -143,7 +142,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Make the namespaces.
+    /// Creates the namespaces.
     pub fn create(spec: TestbedSpec) -> Result<Testbed> {
         static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         inband_lab::preflight::check_lab().context("this benchmark needs a lab of namespaces")?;
@@ -172,12 +171,12 @@ impl Testbed {
         })
     }
 
-    /// Run a job alone.
+    /// Runs a job.
     pub fn run(&mut self, job: &Job) -> Result<Outcome> {
         self.run_beside(job, || Ok(())).map(|(outcome, ())| outcome)
     }
 
-    /// Run a job, and something else in the time that it counts.
+    /// Runs a job, and something else during its counted time.
     pub fn run_beside<T>(
         &mut self,
         job: &Job,
@@ -188,7 +187,7 @@ impl Testbed {
         let started = self.start(&run, job)?;
         let finished = self.finish(job, started, beside);
         if self.spec.keep.is_none() {
-            // What is left lies in a directory of temporary files.
+            // If this fails, the rest is in a temporary directory.
             let _ = fs::remove_dir_all(&run);
         }
         thread::sleep(BREATHER);
@@ -277,7 +276,7 @@ impl Testbed {
     }
 }
 
-/// The configuration of one host, in its directory.
+/// Writes the configuration of one host to its directory.
 pub fn write_config(
     nodes: &[NodeConfig],
     at: usize,
@@ -321,7 +320,7 @@ pub fn write_config(
     Ok(path)
 }
 
-/// A job's processes. Killed when dropped.
+/// A job's processes. Dropping it kills them.
 #[derive(Default)]
 struct Started {
     learners: Vec<(String, PathBuf, SupervisedChild)>,
@@ -336,7 +335,7 @@ impl Started {
     }
 }
 
-/// Until the learner with this configuration says that it counts.
+/// Waits until the learner with this configuration starts counting.
 pub fn wait_until_counting(name: &str, config: &Path, job: &Job) -> Result<()> {
     let log = config.with_file_name("log");
     retry(START_LIMIT + job.warm_up, || {
@@ -350,7 +349,7 @@ pub fn wait_until_counting(name: &str, config: &Path, job: &Job) -> Result<()> {
     })
 }
 
-/// What a learner that has ended reported.
+/// The report of a learner that has exited.
 pub fn read_report(name: &str, config: &Path) -> Result<Report> {
     let text = fs::read_to_string(config.with_file_name("log"))?;
     let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
@@ -359,7 +358,7 @@ pub fn read_report(name: &str, config: &Path) -> Result<Report> {
     serde_json::from_str(line).with_context(|| format!("{name}: {line}"))
 }
 
-/// Host names in the order of their addresses.
+/// Host names in order of their addresses.
 fn hosts(learners: usize) -> Vec<(String, Role)> {
     let mut hosts = vec![("leader".to_owned(), Role::Leader)];
     hosts.extend((0..ACCEPTORS).map(|i| (format!("acceptor/{i}"), Role::Acceptor)));
@@ -367,7 +366,7 @@ fn hosts(learners: usize) -> Vec<(String, Role)> {
     hosts
 }
 
-/// Of the learner with this number.
+/// Arguments of the learner with this number.
 fn node_args(config: &Path, job: &Job, learner: usize) -> Vec<std::ffi::OsString> {
     let load = match (job.load, learner < job.proposers) {
         (Load::Idle, _) | (_, true) => job.load,
@@ -380,7 +379,7 @@ fn node_args(config: &Path, job: &Job, learner: usize) -> Vec<std::ffi::OsString
     args
 }
 
-/// Of a learner with this load.
+/// Arguments of a learner with this load.
 pub fn learner_args(config: &Path, job: &Job, load: Load) -> Vec<std::ffi::OsString> {
     let load = clap::ValueEnum::to_possible_value(&load).map(|v| v.get_name().to_owned());
     let mut args: Vec<std::ffi::OsString> = vec!["node".into(), "--config".into(), config.into()];
@@ -398,9 +397,8 @@ pub fn learner_args(config: &Path, job: &Job, load: Load) -> Vec<std::ffi::OsStr
     args
 }
 
-/// All learners delivered the same values in the same order, each once, as far as they came. Whether
-/// they came equally far is told apart from that: on a loaded machine a learner may end behind the
-/// others. Returns a sentence about each that did.
+/// Checks that all learners delivered the same values in the same order, each once, as far as they got. On a loaded
+/// machine some learners may end behind the others; returns a sentence about each of these.
 pub fn check_agreement(reports: &[(String, Report)]) -> Result<Vec<String>> {
     let (_, first) = reports.first().context("no learners")?;
     let mut behind = Vec::new();
@@ -422,7 +420,7 @@ pub fn check_agreement(reports: &[(String, Report)]) -> Result<Vec<String>> {
     Ok(behind)
 }
 
-/// The highest position of a log that can be compared; an error if learners disagree there.
+/// The highest position of a log that can be compared; an error if the learners disagree there.
 fn common_position(reports: &[(String, Report)], log: usize) -> Result<u64> {
     let (first_name, first) = &reports[0];
     let same_end = |(_, r): &(String, Report)| r.last[log].instance == first.last[log].instance;

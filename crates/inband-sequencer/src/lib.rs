@@ -1,19 +1,19 @@
-//! A sequencer in the data plane: it gives out the numbers of a log, each once (`dataplane/sequencer/wire.h`). The smallest
-//! system there is, and the example of how to add one.
+//! A sequencer in the data plane: it hands out consecutive numbers for each log, each number once
+//! (`dataplane/sequencer/wire.h`). It is the smallest system, and the example for adding one.
 
-// The calls into the native role, in a macro of the ground.
+// For the calls into the native role, in macros of inband-ground.
 #![allow(unsafe_code)]
 
 inband_ground::bindings!("sequencer");
 
 use std::sync::atomic::AtomicU64;
 
-/// A sequencer. Its logs are what others call partitions.
+/// A sequencer. Its logs correspond to the partitions of other systems.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequencer {
     /// 1 to 1024.
     pub logs: usize,
-    /// Drawn at its start; no other start has the same.
+    /// A random number, different at every start.
     pub incarnation: u64,
 }
 
@@ -55,7 +55,7 @@ impl Header {
 }
 
 impl Logs {
-    /// How many numbers of the log were given.
+    /// How many numbers of the log have been handed out.
     pub fn given(&self, log: usize) -> &AtomicU64 {
         inband_ground::field!(self, log, c::ib_sequencer_log, given)
     }

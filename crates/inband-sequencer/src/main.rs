@@ -1,6 +1,6 @@
-//! `inband sequencer`: the sequencer's process, and a client of it.
+//! `inband sequencer`: runs the sequencer, or acts as its client.
 
-// Its `println!` outlives its reader.
+// Its `println!` and similar macros tolerate a closed output.
 #[macro_use]
 extern crate inband_host;
 
@@ -13,7 +13,8 @@ use inband_host::role_process::{AskArgs, DataArgs, ProcessArgs, Program};
 use inband_sequencer::{Header, Logs, Sequencer};
 use serde::{Deserialize, Serialize};
 
-/// Numbers of logs, each given once, by a role in the data plane: the smallest system (docs/adding-a-system.md).
+/// Hand out consecutive numbers for logs, each number once, from a role in the data plane: the smallest system
+/// (docs/adding-a-system.md).
 #[derive(Debug, Parser)]
 #[command(name = "inband sequencer", version)]
 enum Command {
@@ -25,7 +26,7 @@ enum Command {
         #[command(flatten)]
         process: ProcessArgs<Process>,
     },
-    /// What the sequencer on this machine has given
+    /// Show how many numbers the sequencer on this machine has handed out
     Status(DataArgs<Process>),
     /// Ask for the next numbers of a log
     Next {

@@ -1,4 +1,4 @@
-//! The program: a sequencer, its status, and clients that get different numbers.
+//! Runs the program: a sequencer, its status, and clients that must get different numbers.
 
 use inband_testing::process::{run, text, Process};
 

@@ -97,7 +97,8 @@ pub fn in_order(
                 None if words.iter().any(|word| is_option(word, "--config")) => STORE,
                 None => system_that_runs(),
             };
-            // The store replaces its members by other means: this is meant for a memory, which says if none runs.
+            // The store has its own `inband member replace`, so a bare `replace` is for a memory cluster; the command
+            // reports it if none is running.
             let system = match (command, system) {
                 (REPLACE, STORE) => Memory::COMMAND,
                 _ => system,
@@ -115,7 +116,8 @@ pub fn in_order(
             let note = format!(
                 "note: `inband {system} {command}` is now `{now}`; the old form goes away with the next version"
             );
-            // A background process was told at its start; JSON output is for programs.
+            // Not for the background process of --detach, whose parent has printed it, and not with JSON output, which
+            // programs read.
             let is_quiet = |word: &OsString| word == "--detached" || word == "--json";
             let note = (!words.iter().any(is_quiet)).then_some(note);
             (words, note)

@@ -1,4 +1,4 @@
-//! Leaders killed, and a node that comes back empty: what clients of the others see.
+//! Leaders killed, and a node restarted empty, as seen by clients of the other nodes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,15 +18,15 @@ use crate::row::{median, number, progress, Output};
 
 const NODES: u8 = 3;
 const TABLE_BYTES: u64 = 64 << 20;
-/// Watched before a leader is killed.
+/// How long to watch before killing a leader.
 const BEFORE: Duration = Duration::from_millis(100);
 const REPLY_LIMIT: Duration = Duration::from_secs(20);
 const GOAL_AFTER_SUSPICION_MS: f64 = 5.0;
 
 const ITEM_LEN_BYTES: usize = 1000;
-/// Of an item in the table: its key, and what a slot and its chunks take besides.
+/// Table memory per item: its key, and the overhead of a slot and its chunks.
 const TABLE_BYTES_PER_ITEM: u64 = 1600;
-/// Requests outstanding while a node catches up.
+/// Requests in flight while a node catches up.
 const CLIENTS_OF_JOINER: usize = 8;
 const SLICE: Duration = Duration::from_millis(500);
 const SLICES_BEFORE: usize = 4;
@@ -34,7 +34,7 @@ const SLICES_BEFORE: usize = 4;
 const JOIN_LIMIT: Duration = Duration::from_secs(120);
 const GOAL_OTHERS: f64 = 0.7;
 
-/// SETs one after the other; the longest time between two acknowledgements, and how many there were, as long as it goes.
+/// Sends SETs one after another and records the longest time between two acknowledgements, and their number.
 struct Writer {
     stream: BufReader<TcpStream>,
 }
@@ -58,7 +58,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The longest time between two acknowledgements until `ends` was set and one more was acknowledged.
+    /// Returns the longest time between two acknowledgements until `ends` is set and one more has arrived.
     fn longest_gap(&mut self, ends: &AtomicBool) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         let mut last = Instant::now();
@@ -74,7 +74,7 @@ impl Writer {
     }
 }
 
-/// Kill leaders; a client of a node that survives writes one value after the other.
+/// Kills leaders while a client of a surviving node writes one value after another.
 pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let kills = run.quick(QUICK_KILLS.min(run.args.kills), run.args.kills);
     let testbed = Testbed::start(NODES, Quorum::Majority, TABLE_BYTES, run.args)?;
@@ -102,7 +102,7 @@ pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
             let gap = scope.spawn(|| writer.longest_gap(&killed));
             thread::sleep(BEFORE);
             let done = testbed.supervisor.kill(&leader);
-            // What is sent from now on is acknowledged by the next leader.
+            // Values sent from now on are acknowledged by the next leader.
             killed.store(true, Ordering::Release);
             let gap = gap.join().map_err(|_| anyhow!("the client panicked"))?;
             done.and(gap)
@@ -150,7 +150,7 @@ pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// A follower is killed and comes back empty.
+/// Kills a follower and restarts it empty.
 pub fn joiner(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let items_bytes = run.quick(
         QUICK_ITEMS_BYTES.min(run.args.items_bytes),

@@ -1,4 +1,4 @@
-//! What a round's packets cost the role in the kernel, by test runs.
+//! The cost of a round's packets in the kernel, with test runs.
 
 use anyhow::Result;
 use inband_box::bench::{round_cost, Part};
@@ -10,13 +10,13 @@ use crate::row::{median, progress, Baseline, Output};
 const NODES: [usize; 2] = [3, 7];
 const VALUES_LEN_BYTES: [usize; 2] = [64, 1024];
 
-/// Measure, print the rows.
+/// Measures and prints the rows.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let rounds = run.quick(1, run.args.rounds);
     for nodes in NODES {
         for value_len_bytes in VALUES_LEN_BYTES {
             for (part, name) in [(Part::Leader, "leader"), (Part::Follower, "follower")] {
-                // What a follower does depends on its leader alone.
+                // A follower's work depends only on its leader, not on the number of nodes.
                 if part == Part::Follower && nodes != NODES[0] {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! memcached's protocol, and a memcached without replication.
+//! memcached's protocol, and an unreplicated memcached.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,6 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module.
 #[derive(Debug)]
 pub struct Memcached;
 
@@ -36,7 +35,7 @@ impl Protocol for Memcached {
         }
     }
 
-    /// A value that is not there counts as an error: all keys were set before.
+    /// A missing value counts as an error, because all keys were set before.
     fn answers(&self, bytes: &[u8]) -> Result<Answers> {
         let mut found = Answers::default();
         loop {
@@ -63,7 +62,7 @@ impl Protocol for Memcached {
     }
 }
 
-/// One command and its answer, on a connection of its own.
+/// Sends one command on its own connection and checks the answer.
 pub fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, command: &[u8]) -> Result<()> {
     stream.set_read_timeout(Some(ANSWER_LIMIT))?;
     stream.write_all(command)?;
@@ -86,7 +85,7 @@ pub fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, command: &[u8]) -> R
     }
 }
 
-/// Set all keys.
+/// Sets all keys.
 pub fn fill(
     protocol: &dyn Protocol,
     address: SocketAddr,
@@ -104,7 +103,7 @@ pub fn fill(
     Ok(())
 }
 
-/// What memcached calls itself; an error says how to get it.
+/// memcached's version string. The error says how to install it.
 pub fn version() -> Result<String> {
     let output = Command::new("memcached")
         .arg("-V")
@@ -113,7 +112,7 @@ pub fn version() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A memcached with one thread, as each of our gateways has; over UDP at the same port.
+/// A memcached with one thread, like each of our gateways; it also serves UDP at the same port.
 pub struct Alone {
     pub address: SocketAddr,
     _server: Server,

@@ -1,5 +1,5 @@
-//! SETs, GETs and mixes a second, and their latency. Every round starts every system afresh, one after the other, so that each
-//! sees the same noise and none runs beside another.
+//! SETs, GETs and mixes per second, and their latency. Every round starts every system afresh, one after another, so
+//! that all see the same noise and none runs alongside another.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,12 +27,12 @@ const VALUES_LEN_BYTES: [usize; 4] = [32, 128, 512, 1024];
 const VALUES_LEN_BYTES_QUICK: [usize; 1] = [128];
 const VALUES_LEN_BYTES_OF_LATENCY: [usize; 1] = [128];
 
-/// What clients do.
+/// What clients send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Sets,
     Gets,
-    /// Of the leader's own copy without a round: as in the paper, and as ZooKeeper's reads are.
+    /// Reads of the leader's own copy, without a round: as in the paper, and as in ZooKeeper.
     LocalGets,
     Mixed10,
     Mixed20,
@@ -77,10 +77,10 @@ impl Kind {
     }
 }
 
-/// Who is measured.
+/// The system to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
-    /// So many nodes; whether all must have a write.
+    /// Our cluster: the number of nodes, and whether every node must have a write.
     Ours(u8, bool),
     ZooKeeper,
     Etcd,
@@ -121,7 +121,7 @@ impl Who {
         }
     }
 
-    /// What a reader must know to compare.
+    /// What a reader needs to know for the comparison.
     fn settings(self) -> &'static str {
         match self {
             Who::Ours(..) => {
@@ -156,13 +156,13 @@ impl Samples {
     }
 }
 
-/// What all measurements of a figure have in common.
+/// Settings common to all measurements of a figure.
 struct Plan<'a> {
     run: &'a Run<'a>,
     clients: usize,
     values_len_bytes: &'static [usize],
     duration: Duration,
-    /// For how long ZooKeeper is loaded before it is measured.
+    /// How long ZooKeeper is loaded before it is measured.
     compile_for: Duration,
 }
 
@@ -237,7 +237,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Start a system and measure everything.
+    /// Starts a system and makes all measurements.
     fn measure(&self, who: Who, samples: &mut Samples) -> Result<()> {
         let mut add = |value_len_bytes, kind, sample| {
             let key = (who, value_len_bytes, kind);
@@ -284,7 +284,7 @@ impl Plan<'_> {
             Who::ZooKeeper => {
                 let cluster = zookeeper::Cluster::start()?;
                 cluster.create_keys(KEYS)?;
-                // Its code is compiled as it runs.
+                // Warm up: ZooKeeper's JIT compiles its code while it runs.
                 let load = |kind| (self.values_len_bytes[0], kind);
                 for kind in [Kind::Sets, Kind::LocalGets] {
                     self.load_for(&ZooKeeper, cluster.leader, load(kind), self.compile_for)?;
@@ -330,7 +330,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// All rounds of these; a system that does not work here is left out, and said so.
+    /// Runs all rounds of these systems. A system that does not work here is skipped with a note.
     fn measure_all(
         &self,
         all: &[Who],
@@ -381,7 +381,7 @@ fn variant((who, value_len_bytes, kind): Key) -> String {
     format!("{}, {}, {value_len_bytes} B", kind.name(), who.name())
 }
 
-/// Requests a second.
+/// Requests per second.
 pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let plan = Plan {
         run,
@@ -450,7 +450,7 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// With one request outstanding.
+/// Latency with one request in flight.
 pub fn latency(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let plan = Plan {
         run,

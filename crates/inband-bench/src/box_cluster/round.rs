@@ -1,4 +1,4 @@
-//! A round over a network: from the leader's proposal until a quorum has acknowledged it, with the roles in the kernel.
+//! A round over a network, from the leader's proposal until a quorum has acknowledged it, with the roles in the kernel.
 
 use std::net::SocketAddrV4;
 use std::thread;
@@ -23,13 +23,13 @@ use crate::stats::Distribution;
 
 const NODES: [u8; 2] = [3, 7];
 const VALUES_LEN_BYTES: [usize; 2] = [64, 1024];
-/// Of the log's ring: nothing of it is used twice.
+/// Capacity of the log's ring; large enough that no slot is reused.
 const CAPACITY: usize = 1 << 14;
 const ROUNDS: u64 = 10_000;
 const ROUNDS_QUICK: u64 = 500;
 const WARM_UP_ROUNDS: u64 = 200;
 const PORT: u16 = 7400;
-/// Node 1 owns it.
+/// Owned by node 1.
 const EPOCH: u64 = 33;
 const LIMIT: Duration = Duration::from_secs(20);
 const GOAL_US: f64 = 10.0;
@@ -39,12 +39,12 @@ struct Nodes {
     sockets: Vec<HostSocket>,
     addresses: Vec<SocketAddrV4>,
     gate: Gate,
-    // After what is attached in it.
+    // Dropped after everything attached in it.
     _lab: Lab,
 }
 
 impl Nodes {
-    /// Attach the role on every host; the first leads. The calling thread ends up in another namespace.
+    /// Attaches the role on every host; the first one leads. The calling thread ends up in another namespace.
     fn start(nodes: u8, keys: Option<Keys>) -> Result<Nodes> {
         let lab = Lab::create(&LabSpec {
             name: format!("round{}x{nodes}", std::process::id()),
@@ -102,7 +102,7 @@ impl Nodes {
         })
     }
 
-    /// Propose a record, and wait until it is committed.
+    /// Proposes a record and waits until it is committed.
     fn round(&self, record: &Record) -> Result<Duration> {
         let role = self.attached[0].role();
         let began = Instant::now();
@@ -152,7 +152,7 @@ fn rounds(
     Ok(Distribution::of(&latency_ns))
 }
 
-/// Measure, print the rows.
+/// Measures and prints the rows.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     if let Err(error) = inband_lab::preflight::check_lab() {
         output.skipped(&format!("rounds over a network: {error}"));
@@ -164,7 +164,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     for nodes in NODES {
         for value_len_bytes in VALUES_LEN_BYTES {
             progress(&format!("rounds of {nodes} nodes, {value_len_bytes} B"));
-            // A thread of its own: it changes its namespace.
+            // In a separate thread, because it changes its namespace.
             let measured = thread::spawn(move || rounds(nodes, keys, value_len_bytes, count));
             let latency = measured
                 .join()

@@ -1,4 +1,4 @@
-//! A cluster of consensus in a box in a directory of its own.
+//! A cluster of consensus in a box with its own directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::BoxArgs;
 
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A running cluster, which ends when this is dropped.
+/// A running cluster. Dropping it stops it.
 pub struct Testbed {
-    // Dropped first: the processes are gone before their directory.
+    // Dropped first: the processes must exit before their directory is removed.
     pub supervisor: Supervisor<BoxCluster>,
     _dir: ScratchDir,
 }
 
-/// A node's place, from 0.
+/// The index of a node, from 0.
 pub fn place_of(name: &str) -> usize {
     let number = name.rsplit('/').next().and_then(|n| n.parse().ok());
     number.map_or(0, |number: usize| number.saturating_sub(1))
 }
 
 impl Testbed {
-    /// Start it; all nodes follow the leader.
+    /// Starts a cluster and waits until all nodes follow the leader.
     pub fn start(nodes: u8, quorum: Quorum, memory: u64, args: &BoxArgs) -> Result<Testbed> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "box")?;
         let first = free_ports(3 * u16::from(nodes))?;
@@ -54,7 +54,7 @@ impl Testbed {
         self.supervisor.status().nodes
     }
 
-    /// The name of the node that leads, once one does.
+    /// Waits for a leader and returns its name.
     pub fn leader(&self) -> Result<String> {
         retry(WHOLE_LIMIT, || {
             let nodes = self.nodes();
@@ -64,21 +64,21 @@ impl Testbed {
         })
     }
 
-    /// Where clients of a node connect; their reads are linearizable.
+    /// The address for clients of a node; their reads are linearizable.
     pub fn address(&self, node: &str) -> Result<SocketAddr> {
         let all = self.supervisor.status().memcached;
         let address = all.get(place_of(node)).copied();
         address.with_context(|| format!("there is no {node}"))
     }
 
-    /// Where clients of a node connect that read its own copy.
+    /// The address for clients of a node that read its own copy.
     pub fn local(&self, node: &str) -> Result<SocketAddr> {
         let all = self.supervisor.status().memcached_local;
         let address = all.get(place_of(node)).copied();
         address.with_context(|| format!("there is no {node}"))
     }
 
-    /// Where clients of a node send datagrams.
+    /// The address for clients of a node that send datagrams.
     pub fn udp(&self, node: &str) -> SocketAddr {
         let first = self.supervisor.status().options.memcached_udp;
         let mut address = first.expect("start says where");
@@ -91,7 +91,7 @@ impl Testbed {
         self.supervisor.status().place
     }
 
-    /// Wait until all nodes follow the leader.
+    /// Waits until all nodes follow the leader.
     pub fn wait_until_whole(&self) -> Result<()> {
         let expected = usize::from(self.supervisor.status().options.nodes) - 1;
         retry(WHOLE_LIMIT, || {

@@ -1,4 +1,5 @@
-//! Load over memcached's UDP protocol: clients with one request outstanding each, a request in a datagram and its reply in one.
+//! A load over memcached's UDP protocol. Each client has one request in flight; requests and replies are one datagram
+//! each.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,28 +15,28 @@ use super::memcached::Memcached;
 use crate::load::{Operation, Protocol};
 use crate::stats::Distribution;
 
-/// A request without a reply is sent again after this.
+/// Timeout after which a request is retransmitted.
 const RESEND_AFTER: Duration = Duration::from_millis(200);
 const EVENTS_MAX: usize = 256;
 
-/// What is sent.
+/// The parameters of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct UdpLoad {
     pub address: SocketAddr,
-    /// Requests outstanding, each on a socket of its own.
+    /// Requests in flight, each on its own socket.
     pub clients: usize,
     pub operation: Operation,
     pub value_len_bytes: usize,
     pub keys: u64,
 }
 
-/// What came back in the counted time.
+/// The results of the measured time.
 #[derive(Debug, Clone)]
 pub struct UdpReport {
     pub per_s: f64,
     pub latency: Distribution,
     pub errors: usize,
-    /// Requests that were sent again.
+    /// Retransmitted requests.
     pub resent: usize,
 }
 
@@ -46,7 +47,7 @@ struct Client {
 }
 
 impl UdpLoad {
-    /// Send for so long, and count what is answered after the warm-up.
+    /// Sends for this long, and counts what is answered after the warm-up.
     pub fn run(&self, warm_up: Duration, duration: Duration) -> Result<UdpReport> {
         let mut poll = Poll::new()?;
         let mut clients = Vec::new();
@@ -86,7 +87,7 @@ impl UdpLoad {
                     };
                     let request = client.request.to_be_bytes();
                     if len < HEADER_BYTES || buffer[..2] != request {
-                        continue; // the reply to a request that was sent again
+                        continue; // the reply to an earlier transmission
                     }
                     let answers = Memcached.answers(&buffer[HEADER_BYTES..len])?;
                     let now = started.elapsed();
@@ -127,7 +128,7 @@ impl UdpLoad {
         Memcached.command(&mut datagram, self.operation, key, self.value_len_bytes);
         client.sent = Instant::now();
         match client.socket.send(&datagram) {
-            // It is sent again later.
+            // It will be retransmitted.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => Ok(other.map(drop)?),
         }

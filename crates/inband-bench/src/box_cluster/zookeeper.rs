@@ -1,5 +1,5 @@
-//! Three ZooKeeper nodes with everything in main memory, and as much of ZooKeeper's protocol as a load needs: setData and
-//! getData of nodes that exist, in a session on each connection.
+//! Three ZooKeeper nodes with everything in memory, and the part of ZooKeeper's protocol that a load needs: setData and
+//! getData of existing nodes, with a session on each connection.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,9 +14,9 @@ use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
 use crate::load::{Answers, Operation, Protocol};
 
 const NODES: u16 = 3;
-/// ZooKeeper syncs its log; on a disk it would be slower still.
+/// ZooKeeper syncs its log; a disk would be even slower.
 const MEMORY_DIR: &str = "/dev/shm";
-/// Where Debian's package has it.
+/// Path of Debian's package.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -26,16 +26,16 @@ const SESSION_TIMEOUT_MS: i32 = 30_000;
 const CREATE: i32 = 1;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
-/// Any; answers come in order.
+/// Arbitrary, because answers arrive in order.
 const XID: i32 = 1;
 const ANY_VERSION: i32 = -1;
-/// All may do everything: permissions, scheme, id.
+/// Everyone may do everything: permissions, scheme, id.
 const ALL_PERMISSIONS: i32 = 31;
 const LEN_LEN_BYTES: usize = 4;
 /// xid, zxid, error.
 const REPLY_HEADER_LEN_BYTES: usize = 4 + 8 + 4;
 
-/// What Debian's ZooKeeper calls itself; an error says how to get it.
+/// The version of Debian's ZooKeeper. The error says how to install it.
 pub fn version() -> Result<String> {
     ensure!(
         Path::new(JAR).exists(),
@@ -56,7 +56,6 @@ pub fn version() -> Result<String> {
     Ok(name.replace("zookeeper", "ZooKeeper"))
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct ZooKeeper;
 
@@ -71,7 +70,7 @@ fn put_ints(to: &mut Vec<u8>, numbers: &[i32]) {
         .for_each(|number| to.extend_from_slice(&number.to_be_bytes()));
 }
 
-/// Append a packet: its length, and what is put into it.
+/// Appends a packet: its length, and what `put` writes.
 fn packet(to: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     let begin = to.len();
     put_ints(to, &[0]);
@@ -90,7 +89,7 @@ fn int(bytes: &[u8]) -> i32 {
         .map_or(0, |bytes| i32::from_be_bytes(*bytes))
 }
 
-/// The first packet, without its length, if it is there.
+/// The first complete packet, without its length.
 fn first(bytes: &[u8]) -> Option<&[u8]> {
     let len = bytes.first_chunk().map(|len| u32::from_be_bytes(*len))?;
     bytes.get(LEN_LEN_BYTES..LEN_LEN_BYTES + len as usize)
@@ -103,7 +102,7 @@ impl Protocol for ZooKeeper {
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         let mut hello = Vec::new();
         packet(&mut hello, |to| {
-            // Version of the protocol; last zxid; timeout; no session yet.
+            // Protocol version; last zxid; timeout; no session yet.
             put_ints(to, &[0, 0, 0, SESSION_TIMEOUT_MS, 0, 0]);
             put_buffer(to, &[0; 16]);
         });
@@ -152,9 +151,9 @@ impl Protocol for ZooKeeper {
 
 /// A running cluster with its data in memory.
 pub struct Cluster {
-    /// Of the node that leads: requests to another one are forwarded and slower.
+    /// The leading node; the others would forward requests, which is slower.
     pub leader: SocketAddr,
-    // In the order of removal.
+    // Dropped in this order.
     _nodes: Vec<Server>,
     _dir: ScratchDir,
 }
@@ -214,7 +213,7 @@ impl Cluster {
         })
     }
 
-    /// Make the nodes of so many keys.
+    /// Creates the nodes for this many keys.
     pub fn create_keys(&self, keys: u64) -> Result<()> {
         let mut stream = ZooKeeper.connect(self.leader)?;
         stream.set_nodelay(true)?;

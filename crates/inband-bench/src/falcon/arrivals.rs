@@ -1,21 +1,21 @@
-//! When jobs come.
+//! Arrival times of jobs.
 
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::SeedableRng;
 use rand_distr::{Distribution as _, Exp};
 
-/// How far jobs are apart.
+/// The distribution of interarrival times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Arrivals {
-    /// Equally, as in the paper.
+    /// Constant, as in the paper.
     Periodic,
-    /// By chance, as many people's jobs are.
+    /// Exponential, as for jobs of many independent users.
     Poisson,
 }
 
 impl Arrivals {
-    /// Its name on the command line and in figures.
+    /// The name on the command line and in figures.
     pub fn name(self) -> &'static str {
         match self {
             Arrivals::Periodic => "periodic",
@@ -24,7 +24,7 @@ impl Arrivals {
     }
 }
 
-/// Points of time in nanoseconds, without end.
+/// An endless sequence of arrival times in nanoseconds.
 pub struct JobTimes {
     arrivals: Arrivals,
     mean_ns: f64,
@@ -34,7 +34,7 @@ pub struct JobTimes {
 }
 
 impl JobTimes {
-    /// So many a second, from `begin_ns` on.
+    /// Starts at `begin_ns`, with this rate.
     pub fn new(arrivals: Arrivals, jobs_per_s: f64, begin_ns: u64, seed: u64) -> JobTimes {
         JobTimes {
             arrivals,
@@ -45,7 +45,8 @@ impl JobTimes {
         }
     }
 
-    /// The jobs before `end_ns` that have tasks, if there are so many a job on average: when, and how many.
+    /// The jobs before `end_ns` that have tasks, with this many tasks per job on average: the time and the number of
+    /// tasks.
     pub fn jobs(self, tasks_per_job: f64, end_ns: u64) -> impl Iterator<Item = (u64, u64)> {
         let times = self.take_while(move |due_ns| *due_ns < end_ns);
         let mut tasks = 0;

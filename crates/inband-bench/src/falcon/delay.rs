@@ -1,4 +1,4 @@
-//! Scheduling delay over utilisation, and where it goes (the paper's figures 8 and 9).
+//! Scheduling delay over utilisation, and its steps (the paper's figures 8 and 9).
 
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
@@ -11,24 +11,24 @@ use crate::plot::{Chart, Series};
 use crate::row::{median, number, progress, quote, Baseline, Output, Quoted};
 
 const UTILISATIONS_PERCENT: [f64; 6] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0];
-/// Where the paper takes the delay apart, and where its numbers are.
+/// The utilisations at which the paper breaks the delay down and gives numbers.
 const STEPS_AT_PERCENT: [f64; 2] = [80.0, 95.0];
 const PAPER_AT_PERCENT: f64 = 95.0;
 const PLACE: &str = "section 3.5, figure 8";
 const FALCON_P50: Quoted = quote(PLACE, "Falcon at 95 %; Sparrow 2,220", 90.0);
 const FALCON_P95: Quoted = quote(PLACE, "Falcon at 95 %; Sparrow 2,680", 250.0);
 const SPARROW_US: [(&str, f64); 2] = [("p50", 2220.0), ("p95", 2680.0)];
-/// Of a chart of a distribution: the slowest few would squeeze all others into a line.
+/// Charts of a distribution end here: the slowest few would compress the rest.
 const SHOWN_QUANTILE: f64 = 0.99;
 const STEPS_OF_PLOT: usize = 100;
 
-/// One load, and right after it the same for threads of one process.
+/// A load, and directly after it the same load on threads of one process.
 struct Round {
     testbed: Measured,
     pool: Delays,
 }
 
-/// Rounds of one load.
+/// The rounds of one load.
 struct Rounds(Vec<Round>);
 
 impl Rounds {
@@ -101,7 +101,7 @@ fn conditions(run: &Run<'_>, load: &Load, rounds: &Rounds) -> String {
     )
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     output.note(DIFFERENCE);
     for arrivals in run.arrivals() {
@@ -117,7 +117,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// A line of the chart, a metric, and which part of the delays it is.
+/// A line of the chart, a metric, and the part of the delays that it shows.
 type Line = (&'static str, &'static str, f64, fn(&Round) -> &Delays);
 
 const LINES: [Line; 8] = [
@@ -216,7 +216,7 @@ fn quoted(name: &str, us: f64) -> Series {
     }
 }
 
-/// The delay taken apart.
+/// The steps of the delay.
 fn steps(run: &Run<'_>, percent: f64, output: &mut Output) -> Result<()> {
     let load = Load {
         steps: true,

@@ -1,4 +1,4 @@
-//! The processes of the testbed: `inband-bench falcon-host`. Each runs until nobody holds its standard input.
+//! The processes of the testbed: `inband-bench falcon-host`. Each runs until its standard input is closed.
 
 use std::io::Read;
 use std::net::SocketAddrV4;
@@ -28,17 +28,17 @@ use serde::{Deserialize, Serialize};
 use super::arrivals::{Arrivals, JobTimes};
 use inband_host::namespace::enter;
 
-/// The function that is the task.
+/// The function that tasks call.
 const NAP: &str = "nap";
-/// How long the scheduler may take to answer, and the last tasks to end.
+/// Timeout for the scheduler to answer, and for the last tasks to end.
 const LIMIT: Duration = Duration::from_secs(20);
-/// A sleep ends so much too late, at most, by the kernel's own wish.
+/// Timer slack of the sleeping threads: the maximum by which the kernel may delay a wake-up.
 pub const TIMER_SLACK_NS: u64 = 1;
 
 /// `inband-bench falcon-host`.
 #[derive(Debug, Args)]
 pub struct FalconHostArgs {
-    /// The network namespace to be in.
+    /// The network namespace to enter.
     #[arg(long)]
     namespace: Option<PathBuf>,
     #[command(subcommand)]
@@ -47,13 +47,13 @@ pub struct FalconHostArgs {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Prints its address once it listens.
+    /// Prints its address once it is listening.
     Scheduler {
         #[arg(long)]
         listen: SocketAddrV4,
         #[arg(long)]
         dataplane: Dataplane,
-        /// Where the steps of tasks go.
+        /// The file for the steps of tasks.
         #[arg(long)]
         report: Option<PathBuf>,
     },
@@ -62,11 +62,11 @@ enum Part {
         scheduler: SocketAddrV4,
         #[arg(long)]
         executors: u8,
-        /// Where the steps of tasks go.
+        /// The file for the steps of tasks.
         #[arg(long)]
         report: Option<PathBuf>,
     },
-    /// Ends by itself.
+    /// Exits by itself.
     Client(ClientArgs),
 }
 
@@ -86,7 +86,7 @@ struct ClientArgs {
     tasks_per_submit: usize,
     #[arg(long)]
     sleep_us: u64,
-    /// By the machine's clock.
+    /// In the machine's monotonic clock.
     #[arg(long)]
     begin_ns: u64,
     #[arg(long)]
@@ -95,10 +95,10 @@ struct ClientArgs {
     seed: u64,
 }
 
-/// When a task was at a step, by the machine's clock: job, task, nanoseconds.
+/// When a task was at a step: job, task, and nanoseconds of the machine's clock.
 pub type At = (u32, u32, u64);
 
-/// What a scheduler or a worker saw.
+/// The observations of a scheduler or a worker.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StepReport {
     pub came: Vec<At>,
@@ -106,24 +106,24 @@ pub struct StepReport {
     pub received: Vec<At>,
 }
 
-/// What a client saw.
+/// The observations of a client.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ClientReport {
-    /// Job, when it was due, when it was submitted.
+    /// For each job: number, when it was due, when it was submitted.
     pub jobs: Vec<(u32, u64, u64)>,
-    /// Job, task, when it began, when it ended.
+    /// For each task: job, task, when it began, when it ended.
     pub tasks: Vec<(u32, u32, u64, u64)>,
     /// Tasks without a result.
     pub failed: u64,
-    /// Tasks begun with more than one executor.
+    /// Tasks begun on more than one executor.
     pub lost: u64,
-    /// SUBMITs sent again.
+    /// Retransmitted SUBMITs.
     pub repeated: u64,
-    /// Tasks that a full queue did not take at first.
+    /// Tasks first rejected because of a full queue.
     pub refused: u64,
 }
 
-/// Be that process.
+/// Runs as this process.
 pub fn falcon_host(args: FalconHostArgs) -> Result<()> {
     args.namespace.as_deref().map(enter).transpose()?;
     match args.part {
@@ -181,7 +181,7 @@ fn run_worker(scheduler: SocketAddrV4, executors: u8, report: Option<&Path>) -> 
     write_seen(report, seen)
 }
 
-/// Sleep for as many microseconds as the argument says; gives when that began and ended.
+/// Sleeps for as many microseconds as the argument says. Returns the start and the end.
 fn nap(argument: &[u8]) -> Result<Vec<u8>, String> {
     let begun_ns = boot_time_ns();
     let micros = argument.try_into().map(u64::from_le_bytes);
@@ -190,12 +190,12 @@ fn nap(argument: &[u8]) -> Result<Vec<u8>, String> {
     Ok([begun_ns.to_le_bytes(), boot_time_ns().to_le_bytes()].concat())
 }
 
-/// Turn after turn until nobody holds standard input any more.
+/// Calls `turn` repeatedly until standard input is closed.
 fn until_left(mut turn: impl FnMut() -> Result<()>) -> Result<()> {
     let is_left = Arc::new(AtomicBool::new(false));
     let for_thread = Arc::clone(&is_left);
     thread::spawn(move || {
-        // Nothing is said; an end or an error is the end.
+        // Nothing is sent on it; an end or an error means to exit.
         let _ = std::io::stdin().read(&mut [0]);
         for_thread.store(true, Ordering::Release);
     });

@@ -1,4 +1,4 @@
-//! A scheduler that costs nothing: what no real one can be better than.
+//! An ideal scheduler with zero overhead: a lower bound for real ones.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 /// A task: when it was submitted, and how long it ran, in nanoseconds.
 pub type IdealTask = (u64, u64);
 
-/// How long each task waits, in nanoseconds, if whoever is free takes the oldest one at once. By order of submission.
+/// How long each task waits, in nanoseconds, if every free executor immediately takes the oldest task. In order of
+/// submission.
 pub fn delays_ns(tasks: &[IdealTask], executors: usize) -> Vec<u64> {
     let mut tasks = tasks.to_vec();
     tasks.sort_by_key(|(submitted_ns, _)| *submitted_ns);

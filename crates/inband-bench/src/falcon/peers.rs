@@ -1,5 +1,5 @@
-//! Ray and Dask on the same machine under the same load, and Inband at the rates that they hold. One client, which submits 200 jobs
-//! a second of as many tasks as the rate asks for.
+//! Ray and Dask on the same machine under the same load, and Inband at the rates that they sustain. One client submits
+//! 200 jobs per second, with as many tasks as the rate requires.
 
 use std::path::{Path, PathBuf};
 
@@ -12,18 +12,18 @@ use super::{row, Arrivals, Run, BENCH, EXECUTORS, JOBS_PER_S, SLEEP};
 use crate::plot::{Chart, Series};
 use crate::row::{number, progress, Baseline, Output};
 
-/// Tasks a second, one after the other until one is not held.
+/// Tasks per second, tried in ascending order until one is not sustained.
 const RATES_PER_S: [f64; 11] = [
     125.0, 250.0, 500.0, 750.0, 1000.0, 1500.0, 2000.0, 3000.0, 4000.0, 5000.0, 5700.0,
 ];
-/// Of a quick run.
+/// Rates of a quick run.
 const QUICK_RATES_PER_S: [f64; 1] = [200.0];
 const RUST: &str = "Inband, Rust";
 const DIFFERENCE: &str = "a rate is held if 97 % of the tasks submitted in the time counted begin in it; Ray has a process for each \
      of 60 CPUs that it is told of, Dask two processes of 30 threads, Inband's Executor an interpreter an executor, Inband in Rust \
      threads; all on one machine over loopback";
 
-/// A line of `peer.py`.
+/// A line printed by `peer.py`.
 #[derive(Debug, Clone, Deserialize)]
 struct Measured {
     rate_per_s: f64,
@@ -34,7 +34,7 @@ struct Measured {
     late_p50_us: f64,
 }
 
-/// What is measured through Python.
+/// The systems measured through Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
     Ray,
@@ -45,7 +45,7 @@ enum Peer {
 impl Peer {
     const ALL: [Peer; 3] = [Peer::Ray, Peer::Dask, Peer::Inband];
 
-    /// For `peer.py`.
+    /// The argument for `peer.py`.
     fn argument(self) -> &'static str {
         match self {
             Peer::Ray => "ray",
@@ -63,7 +63,7 @@ impl Peer {
     }
 }
 
-/// Points of one system.
+/// The points of one system.
 struct Curve {
     name: &'static str,
     points: Vec<Measured>,
@@ -81,7 +81,7 @@ impl Curve {
     }
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     output.note(DIFFERENCE);
     let rates: &[f64] = match run.args.quick {
@@ -173,7 +173,7 @@ fn peer_curve(
     Ok(Curve { name, points })
 }
 
-/// Inband's own package, as `make wheel` leaves it.
+/// Inband's Python package, as built by `make wheel`.
 fn wheel() -> Result<PathBuf> {
     let wheels = Path::new("target/wheels");
     let found = std::fs::read_dir(wheels).into_iter().flatten().flatten();
@@ -216,7 +216,7 @@ fn print(run: &Run<'_>, curves: &[Curve], output: &mut Output) -> Result<()> {
         let held = (highest.rate_per_s, "tasks/s");
         let said = conditions(highest);
         output.row(&row("held_tasks_per_s", backend, String::new(), held, said))?;
-        // All others at that rate, this one first.
+        // The other systems at that rate; this one comes first.
         let there = |other: &&Curve| other.at(highest.rate_per_s).is_some_and(|p| p.is_held);
         for other in curves.iter().filter(there) {
             let Some(point) = other.at(highest.rate_per_s) else {

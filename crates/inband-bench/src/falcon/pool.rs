@@ -1,5 +1,5 @@
-//! What the machine itself takes: the same jobs for threads of one process, which wait for them at a lock. No packet, no other
-//! process: a scheduler of threads that sleep cannot be faster here.
+//! A lower bound for this machine: the same jobs run by threads of one process that wait on a lock. It involves no
+//! packets and no other process, so no scheduler whose threads sleep can be faster here.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,15 @@ use super::arrivals::JobTimes;
 use super::host::{sleep_until, TIMER_SLACK_NS};
 use super::testbed::{delays_of, Delays, Load};
 
-/// Until the first job.
+/// Delay before the first job.
 const START_NS: u64 = 20_000_000;
 
 #[derive(Default)]
 struct Queue {
-    /// When it was submitted.
+    /// Submission times.
     tasks: VecDeque<u64>,
     is_over: bool,
-    /// From submission to start, of tasks that count.
+    /// From submission to start, for the tasks that count.
     delays_ns: Vec<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One executor: a task after the other.
+    /// One executor: runs one task after another.
     fn serve(&self, sleep: Duration, counted_from_ns: u64) {
         let mut queue = self.lock();
         loop {
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-/// The delays of this load.
+/// Measures the delays of this load.
 pub fn measure(load: &Load) -> Result<Delays> {
     nix::sys::prctl::set_timerslack(TIMER_SLACK_NS)?;
     let shared = Shared::default();
@@ -114,7 +114,7 @@ mod tests {
             dataplane: Dataplane::Udp,
         };
         let delays = measure(&load).expect("threads");
-        // Jobs at 0, 5, ... 55 ms, of which those from 20 ms on count.
+        // Jobs at 0, 5, ... 55 ms; those from 20 ms on count.
         assert_eq!(delays.len(), 20);
     }
 }

@@ -1,4 +1,4 @@
-//! A Python environment of our own, with what is measured beside Inband.
+//! A Python environment with the systems that Inband is compared with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::process::{Command, Output};
 
 use anyhow::{ensure, Context, Result};
 
-/// The load.
+/// The load generator.
 pub const PEER: &str = include_str!("../../../../bench/falcon/peer.py");
 const REQUIREMENTS: &str = include_str!("../../../../bench/falcon/requirements.txt");
 
-/// An interpreter, with packages or without.
+/// A Python interpreter and its packages.
 pub struct Environment(PathBuf);
 
 impl Environment {
-    /// One that somebody else made.
+    /// Uses an existing interpreter.
     pub fn existing(python: PathBuf) -> Environment {
         Environment(python)
     }
 
-    /// In the user's cache directory; made once.
+    /// Creates the environment in the user's cache directory, unless it exists.
     pub fn make() -> Result<Environment> {
         let dir = cache_dir()?.join("inband").join("falcon-peers");
         let environment = Environment(dir.join("bin").join("python"));
@@ -40,12 +40,12 @@ impl Environment {
         let wanted = dir.join("wanted.txt");
         fs::write(&wanted, REQUIREMENTS)?;
         environment.pip(&["--requirement".as_ref(), wanted.as_path()])?;
-        // Only now is it whole.
+        // Marks the environment as complete.
         fs::rename(&wanted, &installed)?;
         Ok(environment)
     }
 
-    /// Install this package, in place of another build of it.
+    /// Installs this package, replacing another build of it.
     pub fn install(&self, wheel: &Path) -> Result<()> {
         self.pip(&["--force-reinstall".as_ref(), "--no-deps".as_ref(), wheel])
     }
@@ -62,7 +62,7 @@ impl Environment {
         said("pip install", pip.args(arguments).output()).map(drop)
     }
 
-    /// Run a script. Returns the lines that it prints.
+    /// Runs a script. Returns the lines that it prints.
     pub fn run(&self, script: &str, arguments: &[String]) -> Result<Vec<String>> {
         let mut python = Command::new(&self.0);
         let output = python.args(["-c", script]).args(arguments).output();
@@ -79,7 +79,7 @@ fn cache_dir() -> Result<PathBuf> {
     dir.context("neither XDG_CACHE_HOME nor HOME is set; set one of them, or give --python")
 }
 
-/// What it printed, if it ended well; else its last line as the error.
+/// The output of a successful run. Otherwise its last line is the error.
 fn said(what: &str, output: std::io::Result<Output>) -> Result<Output> {
     let output = output.with_context(|| format!("cannot run {what}"))?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! 1,000 nodes of 32 executors in simulated time: scheduling delay over utilisation, the real role beside other ways to
-//! schedule.
+//! 1,000 nodes of 32 executors in simulated time: scheduling delay over utilisation, for the real role and for other
+//! schedulers.
 
 use anyhow::Result;
 use inband_sim::falcon_scale::{self, Delays, Options, Policy, Report, JOB_TASKS, RUN_NS, USERS};
@@ -18,13 +18,15 @@ const MS: u64 = 1000 * US;
 const WARM_UP_NS: u64 = 50 * MS;
 const DURATION_NS: u64 = 100 * MS;
 const QUICK_DURATION_NS: u64 = 30 * MS;
-/// A switch takes packets as they come: 5 billion a second are 0.2 ns each (the paper, chapter 3); 1 is the shortest here.
+/// A switch processes packets at line rate: 5 billion per second are 0.2 ns each (the paper, chapter 3). 1 ns is the
+/// minimum here.
 const SWITCH_PACKET_NS: u64 = 1;
-/// In the kernel: what `inband bench neighbour` says of a SUBMIT of one task, and as much again for the driver.
+/// In the kernel: the cost of a SUBMIT of one task as measured by `inband bench neighbour`, plus as much for the
+/// driver.
 const XDP_PACKET_NS: u64 = 300;
 const XDP_SCHEDULERS: usize = 4;
 const XDP_CORES: usize = 2;
-/// Of one thread of a scheduler in user space that does nothing but decide: half of the packets' way through two sockets.
+/// A thread of a user-space scheduler that only makes decisions: half the packets' time through two sockets.
 const CENTRAL_DECISION_NS: u64 = 5 * US;
 const SIMULATED: &str = "simulated";
 
@@ -113,7 +115,7 @@ fn conditions(options: &Options, report: &Report) -> String {
     )
 }
 
-/// Simulate, print the rows, plot.
+/// Simulates, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let lines = || POLICIES.map(|(name, _)| (name, Vec::new()));
     let (mut medians, mut slowest) = (lines(), lines());
@@ -159,7 +161,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
         }
     }
     for (what, lines) in [("median", medians), ("p99", slowest)] {
-        // Random would squeeze all others into a line.
+        // Random would compress the other lines.
         let shown = lines.into_iter().filter(|(name, _)| *name != RANDOM);
         let series = shown.map(|(name, points)| Series {
             name: name.into(),

@@ -1,5 +1,5 @@
-//! The testbed: a scheduler, workers and clients as processes, on loopback or, with the scheduler in the kernel, in a
-//! network namespace each; and what one load on them gave.
+//! The testbed: a scheduler, workers and clients as processes, on loopback or, with the scheduler in the kernel, each
+//! in its own network namespace; and the results of one load.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,34 +27,34 @@ use inband_host::namespace::enter;
 
 /// Significant digits of delays.
 const DIGITS: u8 = 3;
-/// From the start of the clients until their first job.
+/// From the start of the clients to their first job.
 const START: Duration = Duration::from_millis(250);
-/// Beside the load: until a process has ended.
+/// Time limit for a process to exit, in addition to the load.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// Of the tasks submitted in the time counted, so many must begin in it.
+/// A load is sustained if at least this share of the tasks submitted in the counted time begin in it.
 const HELD: f64 = 0.97;
-/// Of a scheduler in the kernel, which must be told its port.
+/// The port of a scheduler in the kernel, which needs a fixed one.
 const KERNEL_PORT: u16 = 7480;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What is asked of the testbed.
+/// The parameters of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     pub executors: usize,
     pub workers: usize,
     pub clients: usize,
-    /// Of all clients.
+    /// Of all clients together.
     pub jobs_per_s: f64,
     pub tasks_per_job: f64,
     pub tasks_per_submit: usize,
     pub sleep: Duration,
     pub arrivals: Arrivals,
     pub seed: u64,
-    /// Not counted.
+    /// Time that is not counted.
     pub warm_up: Duration,
-    /// Counted.
+    /// Time that is counted.
     pub duration: Duration,
-    /// Note every step of a task: costs time.
+    /// Record every step of a task, which takes time.
     pub steps: bool,
     /// Where the scheduler's role runs: `udp`, `xdp` or `xdp-generic`.
     pub dataplane: Dataplane,
@@ -65,21 +65,21 @@ impl Load {
         self.jobs_per_s * self.tasks_per_job
     }
 
-    /// Of the executors' time, in percent, if a task takes as long as it sleeps.
+    /// Share of the executors' time, in percent, if a task takes exactly as long as it sleeps.
     pub fn utilisation_percent(&self) -> f64 {
         self.tasks_per_s() * self.sleep.as_secs_f64() * 100.0 / self.executors as f64
     }
 }
 
-/// Nanoseconds, of all tasks counted.
+/// Delays in nanoseconds, of all counted tasks.
 pub type Delays = Histogram<u64>;
 
-/// The delay of a task, taken apart.
+/// The steps of a task's delay.
 #[derive(Debug)]
 pub struct Steps {
     /// From the client to the scheduler's process.
     pub to_scheduler: Delays,
-    /// There, until an executor could be given it.
+    /// Queued there until an executor was free.
     pub queued: Delays,
     /// From there to the worker's process.
     pub to_worker: Delays,
@@ -87,23 +87,23 @@ pub struct Steps {
     pub to_start: Delays,
 }
 
-/// What a load gave.
+/// The results of a load.
 #[derive(Debug)]
 pub struct Measured {
-    /// From its submission to its start.
+    /// From a task's submission to its start.
     pub delays: Delays,
-    /// The same of a scheduler that costs nothing, with tasks that sleep as long as they should.
+    /// The same for an ideal scheduler, with tasks that sleep exactly as long as requested.
     pub ideal: Delays,
-    /// The same with tasks that took as long as these did.
+    /// The same for an ideal scheduler, with tasks that take as long as the real ones did.
     pub ideal_as_slept: Delays,
-    /// How much later than wanted jobs were submitted.
+    /// How late jobs were submitted.
     pub late: Delays,
     /// How much too long tasks slept.
     pub overslept: Delays,
     pub steps: Option<Steps>,
-    /// CPU seconds a second: scheduler, workers, clients.
+    /// CPU seconds per second: scheduler, workers, clients.
     pub cpu: [f64; 3],
-    /// Tasks begun in the time counted.
+    /// Tasks begun in the counted time.
     pub begun_counted: u64,
     pub failed: u64,
     pub lost: u64,
@@ -127,7 +127,7 @@ pub fn delays_of(all_ns: impl IntoIterator<Item = u64>) -> Delays {
     delays
 }
 
-/// A process of the testbed. Dropped, it ends.
+/// A process of the testbed. Dropping it kills it.
 struct Host(Child);
 
 impl Host {
@@ -143,7 +143,7 @@ impl Host {
         ))
     }
 
-    /// Let it end by itself.
+    /// Waits for it to exit by itself.
     fn end(&mut self) -> Result<()> {
         drop(self.0.stdin.take());
         let until = Instant::now() + END_LIMIT;
@@ -168,7 +168,7 @@ impl Drop for Host {
     }
 }
 
-/// What the processes are joined by: loopback, or a network of a namespace each.
+/// The network between the processes: loopback, or a lab with a namespace for each.
 struct Network(Option<Lab>);
 
 const SCHEDULER: &str = "scheduler";
@@ -202,7 +202,7 @@ impl Network {
         )))
     }
 
-    /// Where the scheduler is to listen.
+    /// The address for the scheduler to listen on.
     fn scheduler(&self) -> Result<SocketAddrV4> {
         let address = match &self.0 {
             Some(lab) => lab.host(SCHEDULER)?.address(),
@@ -212,7 +212,7 @@ impl Network {
         Ok(SocketAddrV4::new(address, port))
     }
 
-    /// Where this process is to be; `None`: where this one is.
+    /// The namespace for this process; `None`: the current one.
     fn namespace(&self, name: &str) -> Result<Option<PathBuf>> {
         let Some(lab) = &self.0 else {
             return Ok(None);
@@ -248,7 +248,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     Ok(serde_json::from_reader(BufReader::new(file))?)
 }
 
-/// Start everything, load it, and end it.
+/// Starts everything, applies the load, and stops everything.
 pub fn measure(load: &Load) -> Result<Measured> {
     let scratch = ScratchDir::create(&std::env::temp_dir(), "falcon")?;
     let path = |name: String| scratch.path().join(name);
@@ -334,7 +334,7 @@ fn client_arguments(
     scheduler: SocketAddrV4,
 ) -> Vec<String> {
     let jobs_per_s = load.jobs_per_s / load.clients as f64;
-    // Equally apart from each other.
+    // Staggered evenly over the clients.
     let offset_ns = (number as f64 * 1e9 / load.jobs_per_s) as u64;
     arguments(&format!(
         "client --scheduler {scheduler} --arrivals {} --jobs-per-s {jobs_per_s} --tasks-per-job {} --tasks-per-submit {} \
@@ -374,7 +374,7 @@ fn wait_for_executors(scheduler: SocketAddrV4, executors: usize) -> Result<()> {
     }
 }
 
-/// A task that is counted.
+/// A counted task.
 struct Counted {
     id: (u32, u32),
     submitted_ns: u64,
@@ -410,7 +410,7 @@ fn evaluate(
     all.sort_by_key(|task| task.submitted_ns);
     let sleep_ns = load.sleep.as_nanos() as u64;
     let is_counted = |task: &&Counted| task.submitted_ns >= counted_from_ns;
-    // A queue has a past.
+    // Simulate all tasks: those before the counted time determine the queue's initial state.
     let ideal = |run_ns: &dyn Fn(&Counted) -> u64| {
         let tasks: Vec<_> = all.iter().map(|t| (t.submitted_ns, run_ns(t))).collect();
         let delays = delays_ns(&tasks, load.executors);
@@ -460,7 +460,7 @@ fn steps_of(tasks: &[&Counted], reports: &[StepReport]) -> Steps {
     };
     for task in tasks {
         let at = |of: &HashMap<(u32, u32), u64>| of.get(&task.id).copied();
-        // One whose packets were lost on the way has no steps.
+        // A task whose packets were lost and retransmitted has no steps.
         let (Some(came), Some(given), Some(received)) = (at(&came), at(&given), at(&received))
         else {
             continue;
@@ -477,7 +477,7 @@ fn steps_of(tasks: &[&Counted], reports: &[StepReport]) -> Steps {
     steps
 }
 
-/// Did as many tasks begin as were submitted? `peer.py` asks the same.
+/// Whether as many tasks began as were submitted. `peer.py` uses the same criterion.
 pub fn is_held(load: &Load, measured: &Measured) -> bool {
     let wanted = load.tasks_per_s() * load.duration.as_secs_f64();
     measured.begun_counted as f64 >= HELD * wanted
@@ -509,7 +509,7 @@ mod tests {
             steps: true,
             dataplane: Dataplane::Udp,
         };
-        // Job 8 is of the warm-up; 10 begins when the one executor is free, were there no delays.
+        // Job 8 belongs to the warm-up; 10 begins when the only executor is free, if there are no delays.
         let client = ClientReport {
             jobs: vec![
                 (8, 0, 10),

@@ -1,4 +1,4 @@
-//! How reads are spread over the replicas that hold the value; and one follower slowed (the paper's figure 26).
+//! How reads are spread over the replicas that hold the value, also with one slow follower (the paper's figure 26).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{note_errors, row, Run, System, TestbedSpec, YCSB_B, YCSB_C};
 use crate::row::{quote, Baseline, Output, Quoted};
 
 const BALANCES: [Balance; 3] = [Balance::Random, Balance::LeaderAvoidance, Balance::Load];
-/// Weights are renewed every second.
+/// Weights are updated every second.
 const WARM_UP: Duration = Duration::from_millis(2500);
 
 fn name(balance: Balance) -> &'static str {
@@ -21,10 +21,10 @@ fn name(balance: Balance) -> &'static str {
     }
 }
 
-/// Its name, its share of reads, the slowed node's quota, and what the paper says of each way to balance.
+/// Name, percentage of reads, the slow node's quota, and the paper's figure for each way to balance.
 type Case = (&'static str, f64, Option<u32>, [Option<Quoted>; 3]);
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let half = run.args.quota_percent / 2;
     let cases: [Case; 2] = [

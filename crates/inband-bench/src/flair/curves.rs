@@ -1,4 +1,4 @@
-//! Throughput and latency over one thing that is varied (the paper's figures 18 to 20, and the number of key groups).
+//! Throughput and latency over one varied parameter (the paper's figures 18 to 20, and the number of key groups).
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ const SKEWS: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
 const READ_PERCENTS: [f64; 7] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 100.0];
 const GROUPS: [u32; 7] = [256, 512, 1024, 2048, 4096, 8192, 16_384];
 
-/// Lines of a chart, one for each system, as points are added.
+/// The lines of a chart, one per system, while points are added.
 struct Lines(Vec<Series>);
 
 impl Lines {
@@ -52,7 +52,7 @@ fn mean_us(samples: &Samples) -> f64 {
     })
 }
 
-/// One curve for each system: `workloads` over x.
+/// One curve per system: `workloads` over x.
 fn curve(
     run: &Run<'_>,
     contest: &Contest<System>,
@@ -99,7 +99,7 @@ fn curve(
     Ok(())
 }
 
-/// Over the number of clients.
+/// Varies the number of clients.
 pub fn clients(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let contest = run.contest(&System::ALL, |system| run.testbed_spec(system))?;
     for (title, zipf) in [("YCSB B, uniform", 0.0), ("YCSB B, zipf", run.args.zipf)] {
@@ -121,7 +121,7 @@ pub fn clients(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Over the skew of the keys.
+/// Varies the skew of the keys.
 pub fn skew(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let contest = run.contest(&System::ALL, |system| run.testbed_spec(system))?;
     let of = |zipf| (zipf, run.workload(YCSB_B, zipf));
@@ -133,7 +133,7 @@ pub fn skew(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Over the share of reads.
+/// Varies the share of reads.
 pub fn reads(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let contest = run.contest(&System::ALL, |system| run.testbed_spec(system))?;
     let of = |percent| (percent, run.workload(percent, 0.0));
@@ -146,7 +146,7 @@ pub fn reads(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Over the number of key groups: what FLAIR's switch makes of the reads.
+/// Varies the number of key groups: how FLAIR's switch routes the reads.
 pub fn groups(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let spec = |groups| super::TestbedSpec {
         groups,

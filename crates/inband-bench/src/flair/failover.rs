@@ -1,5 +1,5 @@
-//! Throughput over time when the switch, the leader, a follower is killed (the paper's figures 23 to 25). Storage nodes
-//! have no quota: one that waits for its share would look dead.
+//! Throughput over time when the switch, the leader or a follower is killed (the paper's figures 23 to 25). Storage
+//! nodes have no quota here: a node that waits for its share would appear dead.
 
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use crate::row::{median, number, progress, quote, Output, Quoted};
 
 const DURATION: Duration = Duration::from_secs(3);
 const DURATION_QUICK: Duration = Duration::from_millis(1200);
-/// Those of `inband up flair`.
-/// After the failure, until throughput is compared with that of before.
+/// Delay after the failure before throughput is compared with that before it.
 const SETTLING_S: f64 = 0.5;
 
-/// Which process is killed, under which reads in a hundred requests, and what the paper says.
+/// The process to kill, the percentage of reads, and the paper's figure.
 const FAILURES: [(&str, f64, Option<Quoted>); 4] = [
     (
         "switch",
@@ -53,7 +52,7 @@ impl Seen {
         median(&mut rates.map(|rate| rate[1]).collect::<Vec<_>>())
     }
 
-    /// Throughput after the failure, of that before, in percent.
+    /// Throughput after the failure, in percent of that before.
     fn after_percent(&self) -> f64 {
         let before = self.rate(|at| at + BUCKET.as_secs_f64() < self.killed_s);
         let after = self.rate(|at| at > self.killed_s + SETTLING_S);
@@ -61,7 +60,7 @@ impl Seen {
     }
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let spec = TestbedSpec {
         switches: 2,

@@ -12,7 +12,7 @@ const SYSTEMS: [System; 4] = [
     System::FollowerLeases,
     System::Flair,
 ];
-/// FLAIR's latency over that of leases for followers, at least so much less for the slower part.
+/// FLAIR's latency relative to that of follower leases: how much lower it is, at least, for the slower part.
 const UNIFORM: Quoted = quote(
     "section 4.5.1, figure 21a",
     "slowest 40 %: \"at least 38 %\" less",
@@ -24,17 +24,17 @@ const ZIPF: Quoted = quote(
     0.65,
 );
 
-/// A percentile: its name, and where it is.
+/// A percentile: its name and its value.
 type Pick = (&'static str, fn(&Sample) -> f64);
 
-/// The round in the middle.
+/// The round with the median.
 fn middle(samples: &Samples) -> Option<&Sample> {
     let median = samples.median(|sample| sample.report.reads.p50_us);
     let mut samples = samples.0.iter();
     samples.find(|sample| sample.report.reads.p50_us == median)
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let contest = run.contest(&SYSTEMS, |system| run.testbed_spec(system))?;
     let backend = contest.backend();

@@ -1,4 +1,4 @@
-//! YCSB's loads on FLAIR: clients that each have one request under way, all in one thread, on one socket.
+//! YCSB's loads on FLAIR: clients with one request in flight each, all in one thread and on one socket.
 
 use std::ffi::OsString;
 use std::net::SocketAddrV4;
@@ -24,57 +24,57 @@ use super::quota::Quota;
 use crate::stats::{Buckets, Distribution};
 use inband_host::wait::wait;
 
-/// Bytes of a key.
+/// Length of a key.
 const KEY_LEN_BYTES: usize = 24;
-/// Beside what is counted: a process starts, and sets all keys.
+/// Time limit for starting a process and setting all keys, in addition to the counted time.
 const START_LIMIT: Duration = Duration::from_secs(120);
 const PACKETS_PER_TURN: usize = 256;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
 
-/// What is asked for.
+/// The parameters of a load.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Each has one request under way.
+    /// Clients, each with one request in flight.
     pub clients: usize,
-    /// Reads in a hundred requests.
+    /// Percentage of reads.
     pub read_percent: f64,
     /// Skew of the keys; 0: uniform.
     pub zipf: f64,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u64,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     pub value_len_bytes: usize,
-    /// Not counted.
+    /// Time that is not counted.
     pub warm_up: Duration,
-    /// Counted.
+    /// Time that is counted.
     pub duration: Duration,
 }
 
-/// What came back.
+/// The results of a load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Requests a second.
+    /// Requests per second.
     pub per_s: f64,
     /// Latencies of reads.
     pub reads: Distribution,
     /// Latencies of writes.
     pub writes: Distribution,
-    /// Requests without an answer in time.
+    /// Requests that timed out.
     pub errors: u64,
-    /// Requests that were sent again, as often as they were.
+    /// Retransmissions.
     pub repeated: u64,
-    /// Requests that ended, those of the warm-up too.
+    /// Requests that ended, including those of the warm-up.
     pub ended: u64,
     /// The machine's clock when counting began, in nanoseconds.
     pub counted_from_ns: u64,
-    /// Requests that ended in each stretch of [`BUCKET`].
+    /// Requests that ended in each interval of [`BUCKET`].
     pub buckets: Vec<u64>,
-    /// The longest time in which none ended.
+    /// The longest time without a completed request.
     pub longest_pause_ms: f64,
 }
 
-/// Of throughput over time.
+/// Interval for throughput over time.
 pub const BUCKET: Duration = Duration::from_millis(20);
 
 /// `inband-bench flair-load`.
@@ -83,10 +83,10 @@ pub struct FlairLoadArgs {
     /// The gateway's configuration.
     #[arg(long)]
     config: PathBuf,
-    /// Where the report goes.
+    /// The file for the report.
     #[arg(long)]
     report: PathBuf,
-    /// Set every key once, and nothing else.
+    /// Only set every key once.
     #[arg(long)]
     fill: bool,
     #[arg(long)]
@@ -106,7 +106,7 @@ pub struct FlairLoadArgs {
 }
 
 impl Workload {
-    /// The command line of a process that does it.
+    /// The command line of a process with this load.
     pub fn arguments(&self, config: &Path, report: &Path, fills: bool) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["flair-load".into()];
         let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
@@ -128,15 +128,15 @@ impl Workload {
         arguments
     }
 
-    /// How long that may take at most.
+    /// Its time limit.
     pub fn limit(&self) -> Duration {
         START_LIMIT + self.warm_up + self.duration
     }
 }
 
-/// Be that process.
+/// Runs as this process.
 pub fn flair_load(args: &FlairLoadArgs) -> Result<()> {
-    // Where this cannot be, the load competes with whatever else runs.
+    // Without the privilege, the load competes with other processes.
     let _first = Quota::first(std::process::id()).ok();
     let config = Config::load(&args.config)?;
     let mut load = Load::open(&config, args)?;
@@ -154,14 +154,14 @@ struct Load<'a> {
     switches: Vec<SocketAddrV4>,
     client: Client,
     out: Out,
-    /// When each request began, and whether it reads.
+    /// When each request began, and whether it is a read.
     begun: HashMap<Ticket, (u64, bool)>,
     random: SmallRng,
     zipf: Option<Zipf<f64>>,
     value: Vec<u8>,
 }
 
-/// Spread hot keys over all groups, as their hashes would be in any case; fixed length.
+/// A key of fixed length. Hashing spreads hot keys over all groups.
 fn key(number: u64) -> Vec<u8> {
     format!("user{number:0width$}", width = KEY_LEN_BYTES - 4).into_bytes()
 }
@@ -169,7 +169,7 @@ fn key(number: u64) -> Vec<u8> {
 impl<'a> Load<'a> {
     fn open(config: &Config, args: &'a FlairLoadArgs) -> Result<Load<'a>> {
         let gateway = config.host.address.context("host.address is missing")?;
-        // Beside the gateway, at any port.
+        // An ephemeral port on the gateway's host.
         let socket = HostSocket::bind(SocketAddrV4::new(*gateway.ip(), 0))?;
         let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
         ensure!(args.keys > 0, "--keys 0: there must be one");
@@ -215,10 +215,10 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Send, wait, receive; what ended.
+    /// Sends, waits and receives once. Returns the requests that ended.
     fn turn(&mut self) -> Result<Vec<(Ticket, Outcome)>> {
         for (switch, packet) in self.out.packets.iter() {
-            // What is lost is sent again.
+            // Ignore errors: what is lost is retransmitted.
             self.socket.send(packet, self.switches[usize::from(switch)]);
         }
         self.out.packets.clear();
@@ -238,7 +238,7 @@ impl<'a> Load<'a> {
         Ok(std::mem::take(&mut self.out.outcomes))
     }
 
-    /// Set every key.
+    /// Sets every key.
     fn fill(&mut self) -> Result<()> {
         let (mut next, mut done) = (0, 0);
         while done < self.args.keys {
@@ -304,7 +304,7 @@ impl<'a> Load<'a> {
             ended,
             counted_from_ns: from,
             buckets: buckets.counts(),
-            // One that lasts to the end is one, too.
+            // A pause that lasts until the end counts, too.
             longest_pause_ms: pause_ns.max(to - last_ns) as f64 / 1e6,
         })
     }

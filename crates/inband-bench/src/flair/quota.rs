@@ -1,4 +1,4 @@
-//! So much of a CPU for a process, by a control group (version 1) that ends with this.
+//! Limits the CPU time of a process with a control group (version 1), which is removed on drop.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-/// Where groups for the CPU are made.
+/// Mount point of the cpu controller.
 const ROOT: &str = "/sys/fs/cgroup/cpu";
-/// A process that has used its share waits for the next period: short, or every wait shows in the latencies.
+/// A process that has used its share waits for the next period. The period is short, to keep these waits out of the
+/// latencies as far as possible.
 const PERIOD_MIN: Duration = Duration::from_millis(5);
-/// The kernel grants no shorter time in a period.
+/// The kernel's minimum share per period.
 const SHARE_MIN: Duration = Duration::from_millis(1);
 
-/// The period in which a process gets its share.
+/// The period for a share.
 pub fn period(percent: u32) -> Duration {
     PERIOD_MIN.max(SHARE_MIN * 100 / percent.max(1))
 }
 
-/// The kernel knows none higher; others have 1,024.
+/// The kernel's maximum; the default is 1,024.
 const WEIGHT_MOST: &str = "262144";
 
-/// See the module.
 pub struct Quota {
     dir: PathBuf,
     pid: u32,
 }
 
 impl Quota {
-    /// Put a process, with all its threads, under a quota. What it is granted it gets, whoever else wants the CPU.
+    /// Limits a process with all its threads. The process gets its share even if others compete for the CPU.
     pub fn on(pid: u32, percent: u32) -> Result<Quota> {
         ensure!(
             (1..=100).contains(&percent),
@@ -42,7 +42,7 @@ impl Quota {
         Ok(quota)
     }
 
-    /// Let a process run before all others; without a quota.
+    /// Gives a process the highest weight, without a limit.
     pub fn first(pid: u32) -> Result<Quota> {
         let dir = PathBuf::from(ROOT).join(format!("inband-bench-{pid}"));
         fs::create_dir(&dir).with_context(|| {
@@ -65,7 +65,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // A group with processes stays; one whose process has gone is empty.
+        // A group can be removed only once it has no processes.
         let _ = fs::write(
             PathBuf::from(ROOT).join("cgroup.procs"),
             self.pid.to_string(),

@@ -8,13 +8,13 @@ use crate::plot::{Chart, Series};
 use crate::row::{quote, Output, Quoted};
 
 const REPLICAS: [usize; 4] = [1, 3, 5, 7];
-/// Small, so that nodes are what is short even if there are seven of them on two cores.
+/// Small enough that the nodes are the bottleneck even with seven of them on two cores.
 const QUOTA_PERCENT: u32 = 8;
-/// Nodes wait for their share at different times: enough clients that all have something to do.
+/// Nodes wait for their share at different times, so enough clients are needed to keep all of them busy.
 const CLIENTS_PER_REPLICA: usize = 32;
 const SCALING: Quoted = quote("section 4.5.5, figure 27", "\"scales linearly\"", 1.0);
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let counts = run.points(&REPLICAS);
     let spec = |replicas| TestbedSpec {
@@ -24,7 +24,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     };
     let contest = run.contest(&counts, spec)?;
     let backend = contest.backend();
-    // All get the same load, so that none is spared waiting clients.
+    // All get the same load; otherwise clusters with fewer clients would have less queueing.
     let most = counts.iter().max().copied().unwrap_or(1);
     let workload = Workload {
         clients: most * CLIENTS_PER_REPLICA,

@@ -1,4 +1,4 @@
-//! A FLAIR cluster whose nodes are short of CPU, filled with keys, and what it does under a load.
+//! A FLAIR cluster with limited CPU, filled with keys, and its results under a load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use inband_cluster::flair::cluster::{Cluster, FlairSpec, Security};
 use inband_cluster::flair::status::ClusterStatus;
 use inband_cluster::scratch::ScratchDir;
 
-/// Which cluster.
+/// The cluster to start.
 #[derive(Debug, Clone)]
 pub struct TestbedSpec {
     pub reads: Reads,
@@ -26,17 +26,16 @@ pub struct TestbedSpec {
     pub switches: usize,
     pub groups: u32,
     pub dataplane: Dataplane,
-    /// Part of one CPU that each storage node may use, in percent; `None`: as much as there is.
+    /// Share of one CPU for each storage node, in percent; `None`: unlimited.
     pub quota_percent: Option<u32>,
-    /// The last follower's instead.
+    /// A different share for the last follower.
     pub slow_quota_percent: Option<u32>,
-    /// Tags on packets, TLS between replicas.
+    /// Use tags on packets and TLS between replicas.
     pub secure: bool,
     pub heartbeat_ms: u64,
     pub step_down_ms: u64,
 }
 
-/// See the module.
 pub struct Testbed {
     // Dropped in this order: processes first.
     cluster: Cluster,
@@ -44,16 +43,16 @@ pub struct Testbed {
     scratch: ScratchDir,
 }
 
-/// What a measurement gave: what clients saw, and what hosts counted meanwhile, the warm-up included.
+/// The results of a measurement: those of the clients, and the hosts' counters including the warm-up.
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub report: LoadReport,
     counts: Counts,
-    /// CPU time of the storage nodes for each request.
+    /// CPU time of the storage nodes per request.
     pub node_us_per_request: f64,
 }
 
-/// Of the hosts' counters.
+/// Sums of the hosts' counters.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     reads_leader: u64,
@@ -75,22 +74,22 @@ impl Sample {
         self.counts.reads_leader + self.counts.reads_follower
     }
 
-    /// Of the reads that were answered, those by the leader.
+    /// Percentage of answered reads that the leader answered.
     pub fn leader_percent(&self) -> f64 {
         share(self.counts.reads_leader, self.reads())
     }
 
-    /// Of the reads, those that a follower could not answer.
+    /// Percentage of reads that a follower refused.
     pub fn refused_percent(&self) -> f64 {
         share(self.counts.reads_refused, self.reads())
     }
 
-    /// Of the reads, those whose group was being written.
+    /// Percentage of reads whose group was being written.
     pub fn unstable_percent(&self) -> f64 {
         share(self.counts.reads_unstable, self.reads())
     }
 
-    /// Sessions that began.
+    /// Sessions begun.
     pub fn sessions(&self) -> f64 {
         self.counts.sessions as f64
     }
@@ -123,7 +122,7 @@ impl Counts {
 }
 
 impl Testbed {
-    /// Start it, set all keys, and only then make its nodes short of CPU.
+    /// Starts a cluster, sets all keys, and only then limits its nodes' CPU time.
     pub fn start(spec: &TestbedSpec, fill: &Workload) -> Result<Testbed> {
         let scratch = ScratchDir::create(&std::env::temp_dir(), "flair")?;
         let cluster = Cluster::start(FlairSpec {
@@ -178,7 +177,7 @@ impl Testbed {
         switch.map_or_else(String::new, |status| status.backend.clone())
     }
 
-    /// Put it under a load.
+    /// Applies a load.
     pub fn measure(&self, workload: &Workload) -> Result<Sample> {
         let report = self.report();
         let _ = fs::remove_file(&report);
@@ -197,7 +196,8 @@ impl Testbed {
         })
     }
 
-    /// Put it under a load, and kill a role's process at half time. When that was, in seconds of what is counted.
+    /// Applies a load, and kills a role's process halfway. Returns the report and the time of the kill, in seconds of
+    /// the counted time.
     pub fn measure_killing(&self, workload: &Workload, role: &str) -> Result<(LoadReport, f64)> {
         let file = self.report();
         let _ = fs::remove_file(&file);
@@ -220,7 +220,7 @@ impl Testbed {
         self.scratch.path().join("report.json")
     }
 
-    /// In a process of its own, on the gateway's host.
+    /// Runs the load in a separate process, on the gateway's host.
     fn run(&self, workload: &Workload, report: &Path, fills: bool) -> Result<()> {
         let config = self.cluster.gateway_config();
         let arguments = workload.arguments(&config, report, fills);
@@ -230,7 +230,7 @@ impl Testbed {
     }
 }
 
-/// The storage nodes that run: name and process.
+/// The running storage nodes: name and process id.
 fn replicas(status: &ClusterStatus) -> Vec<(String, u32)> {
     let hosts = status.hosts.iter();
     let replicas = hosts.filter(|host| host.name.starts_with("replica"));

@@ -8,7 +8,7 @@ use crate::row::{quote, Baseline, Output, Quoted};
 
 const WORKLOADS: [(&str, f64); 3] = [("A", YCSB_A), ("B", YCSB_B), ("C", YCSB_C)];
 
-/// FLAIR's throughput over that of another system, as the paper's text has it, for workload B.
+/// FLAIR's throughput relative to other systems for workload B, from the paper's text.
 const UNIFORM: [(System, Quoted); 2] = [
     (
         System::Leader,
@@ -38,7 +38,7 @@ const ZIPF: [(System, Quoted); 2] = [
     ),
 ];
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let contest = run.contest(&System::ALL, |system| run.testbed_spec(system))?;
     let backend = contest.backend();
@@ -67,7 +67,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
                             name: System::Leader.name().into(),
                             value: pick(leader),
                         }));
-                        // Of each round's two figures, not of the medians.
+                        // The ratio of each round's two figures, not of the medians.
                         row.ratio = row.ratio.map(|r| {
                             if is_ratio {
                                 samples.ratio_to(leader)

@@ -1,4 +1,4 @@
-//! Three etcd nodes, and `etcd-load` (bench/etcd-load) to put load on them.
+//! Three etcd nodes, and `etcd-load` (bench/etcd-load) as the load generator.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::{KvArgs, Operation, Sample, Shape, Started};
 use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
 
 const NODES: u16 = 3;
-/// etcd syncs its log; on a disk it would be slower still.
+/// etcd syncs its log; a disk would be even slower.
 const MEMORY_DIR: &str = "/dev/shm";
 const READY_LIMIT: Duration = Duration::from_secs(20);
-/// Part of a measurement's time that passes before counting starts.
+/// The warm-up takes this fraction of a measurement's time.
 const WARM_UP_SHARE: u64 = 4;
 
 /// The load generator, built beside this program.
@@ -29,7 +29,7 @@ fn load_program() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What etcd calls itself; an error says what is missing.
+/// etcd's version string. The error says what is missing.
 pub fn version() -> Result<String> {
     let output = Command::new("etcd")
         .arg("--version")
@@ -47,7 +47,7 @@ pub fn version() -> Result<String> {
     Ok(format!("etcd {}", number.unwrap_or("of unknown version")))
 }
 
-/// What etcd-load prints.
+/// The output of etcd-load.
 #[derive(Deserialize)]
 struct Report {
     per_s: f64,
@@ -59,7 +59,7 @@ struct Report {
 pub struct Cluster {
     load: PathBuf,
     endpoints: String,
-    // In the order of removal.
+    // Dropped in this order.
     _nodes: Vec<Server>,
     _dir: ScratchDir,
 }
@@ -101,7 +101,7 @@ impl Cluster {
             _nodes: nodes,
             _dir: dir,
         };
-        // Until a leader is elected no request succeeds.
+        // Requests fail until a leader is elected.
         let ready = retry(READY_LIMIT, || {
             cluster._nodes.iter_mut().try_for_each(Server::check)?;
             cluster.run(
@@ -120,7 +120,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The nodes' logs, shortened.
+    /// The last line of each node's log.
     fn said(&self) -> String {
         let log = |node| fs::read_to_string(self._dir.path().join(format!("node{node}.log")));
         let lines: Vec<String> = (0..NODES)
@@ -129,7 +129,7 @@ impl Cluster {
         lines.join("; ")
     }
 
-    /// Load for so long; what is counted follows the warm-up.
+    /// Applies a load for this long; counting begins after the warm-up.
     pub fn run(
         &self,
         operation: Operation,

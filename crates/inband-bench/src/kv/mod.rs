@@ -1,6 +1,6 @@
-//! `inband bench kv`: the replicated store under redis-benchmark. Beside it, in the same run: etcd
-//! with as many requests outstanding, Redis alone, and RocksDB alone. Every round starts every system
-//! afresh, one after the other, so that each sees the same noise and none runs beside another.
+//! `inband bench kv`: the replicated store under redis-benchmark, compared in the same run with etcd under as many
+//! requests in flight, with Redis alone, and with RocksDB alone. Every round starts every system afresh, one after
+//! another, so that all see the same noise and none runs alongside another.
 
 pub mod etcd;
 mod redis;
@@ -23,29 +23,28 @@ pub struct KvArgs {
     /// Rounds of each measurement; the median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// About how long each measurement of a round takes.
+    /// Approximate duration of each measurement of a round.
     #[arg(long, default_value_t = 1500)]
     duration_ms: u64,
     /// Connections of the pipelined measurements.
     #[arg(long, default_value_t = 50)]
     clients: usize,
-    /// Requests outstanding on each.
+    /// Requests in flight on each.
     #[arg(long, default_value_t = 16)]
     pipeline: usize,
     /// Bytes of a value.
     #[arg(long, default_value_t = 64)]
     value_len_bytes: usize,
-    /// Different keys.
+    /// Number of different keys.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
-    /// Backends of the store; xdp is what `inband up` picks where it works.
+    /// Backends of the store; xdp is what `inband up` chooses where it works.
     #[arg(long, value_delimiter = ',', default_values_t = [Dataplane::Xdp, Dataplane::Udp])]
     backends: Vec<Dataplane>,
-    /// Connect to this replica alone, not to the client address, where it is open which replica accepts
-    /// a connection.
+    /// Connect to this replica only. By default the client address is used, where any replica may accept a connection.
     #[arg(long, value_name = "NUMBER")]
     replica: Option<u16>,
-    /// Only the store: no etcd, Redis or RocksDB beside it.
+    /// Measure only the store, without etcd, Redis or RocksDB.
     #[arg(long)]
     alone: bool,
 }
@@ -56,34 +55,34 @@ pub enum Operation {
     Get,
 }
 
-/// How many requests are outstanding.
+/// The number of requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub connections: usize,
-    /// On each connection.
+    /// Per connection.
     pub requests: usize,
 }
 
-/// What one measurement gave.
+/// The results of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     pub per_s: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Of the store itself.
+    /// Only of the store.
     packing: Option<Packing>,
 }
 
-/// What became of the commands of a measurement in the store. A share of 1 means that one replica
-/// served all clients: it then packs more into a value than three do that share them.
+/// How the store packed the commands of a measurement into values. A share of 1 means that one replica served all
+/// clients; it then packs more commands into a value than three replicas that share the clients.
 #[derive(Debug, Clone, Copy)]
 struct Packing {
     commands_per_value: f64,
-    /// Of the busiest replica among all requests.
+    /// The busiest replica's share of all requests.
     busiest_share: f64,
 }
 
-/// A server that was started for one round, and ends when dropped.
+/// A server started for one round; dropping it stops it.
 trait Started {
     fn measure(&mut self, operation: Operation, shape: Shape, args: &KvArgs) -> Result<Sample>;
 }
@@ -113,7 +112,7 @@ impl System {
         })
     }
 
-    /// In the rows' `backend`.
+    /// The `backend` in its rows.
     fn backend(&self) -> String {
         match self {
             System::Inband(dataplane) => dataplane.to_string(),
@@ -145,13 +144,13 @@ impl System {
 }
 
 struct InbandStore {
-    // Ends with this.
+    // Stopped on drop.
     cluster: BenchCluster,
     load: RedisBenchmark,
 }
 
 impl InbandStore {
-    /// Requests and submitted values so far, by replica.
+    /// Requests and submitted values so far, per replica.
     fn counts(&self) -> Vec<(u64, u64)> {
         let status = self.cluster.supervisor.status();
         let hosts = status.hosts.iter().filter_map(|host| host.status.as_ref());
@@ -194,7 +193,7 @@ impl Started for InbandStore {
 
 type Pick = fn(&Sample) -> f64;
 
-/// Names, units and where they come from.
+/// Names, units and the source of the values.
 struct Metric {
     name: &'static str,
     unit: &'static str,
@@ -252,7 +251,7 @@ const fn metric(
 #[derive(Default)]
 struct Figures {
     by_metric: BTreeMap<&'static str, Vec<f64>>,
-    /// With the operation and whether it was pipelined.
+    /// With the operation, and whether it was pipelined.
     packings: Vec<(Operation, bool, Packing)>,
 }
 
@@ -263,7 +262,7 @@ impl Figures {
             .map_or(f64::NAN, |values| median(values))
     }
 
-    /// Part of the conditions; empty for what is not the store.
+    /// Part of the conditions; empty for other systems than the store.
     fn packing(&self, metric: &Metric) -> String {
         let (mut commands, mut shares): (Vec<f64>, Vec<f64>) = self
             .packings
@@ -282,7 +281,7 @@ impl Figures {
     }
 }
 
-/// Run the benchmark and print its rows.
+/// Runs the benchmark and prints its rows.
 pub fn run(args: &KvArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(
@@ -399,7 +398,7 @@ fn print_rows(
         args.value_len_bytes, args.keys, args.rounds, args.duration_ms
     );
     let is_store = |system: &System| matches!(system, System::Inband(_));
-    // What the store is compared with: etcd if it is there.
+    // The baseline for the store: etcd if available.
     let yardstick = systems.iter().position(|system| !is_store(system));
     for metric in &METRICS {
         let values: Vec<f64> = figures.iter_mut().map(|f| f.median(metric.name)).collect();

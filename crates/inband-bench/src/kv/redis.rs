@@ -1,4 +1,4 @@
-//! redis-benchmark, and a Redis without replication to run it against.
+//! redis-benchmark, and an unreplicated Redis as a baseline.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -10,13 +10,13 @@ use super::{KvArgs, Operation, Sample, Shape, Started};
 use inband_cluster::client::Client;
 use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
 
-/// Part of a measurement's time that goes into finding out how many requests to ask for: the
-/// benchmark takes a number of them, not a time.
+/// Fraction of a measurement's time for finding out how many requests to send: redis-benchmark takes a number of
+/// requests, not a duration.
 const CALIBRATION_SHARE: u32 = 8;
 const CALIBRATION_REQUESTS_PER_OUTSTANDING: usize = 100;
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a program of Redis calls itself; an error says how to get it.
+/// The version of a Redis program. The error says how to install it.
 pub fn version(program: &str) -> Result<String> {
     let package = if program == "redis-server" {
         "redis-server"
@@ -49,13 +49,13 @@ impl RedisBenchmark {
         RedisBenchmark { address }
     }
 
-    /// Run for about the time asked for.
+    /// Runs for approximately the requested time.
     pub fn measure(&self, operation: Operation, shape: Shape, args: &KvArgs) -> Result<Sample> {
         let calibration_ms = args.duration_ms / u64::from(CALIBRATION_SHARE);
         let mut requests =
             shape.connections * shape.requests * CALIBRATION_REQUESTS_PER_OUTSTANDING;
         let warm_up = self.run(operation, shape, args, requests)?;
-        // Serves as warm-up, too; a very short one is no good for either.
+        // It also serves as the warm-up. If it was very short, repeat it.
         if requests as f64 / warm_up.per_s < calibration_ms as f64 / 1000.0 {
             requests = (warm_up.per_s * calibration_ms as f64 / 1000.0) as usize + 1;
         }
@@ -93,7 +93,7 @@ impl RedisBenchmark {
         for (option, number) in numbers {
             command.args([option, &number.to_string()]);
         }
-        // Without it its latencies get coarser from 128 us on.
+        // Otherwise its latencies get coarser from 128 us on.
         command.args(["--precision", "3"]);
         let output = command
             .stdin(Stdio::null())
@@ -101,7 +101,7 @@ impl RedisBenchmark {
             .context("running redis-benchmark")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
-        // It ends well even when the server answered with errors, and prints them.
+        // It succeeds even if the server answered with errors, and prints these.
         ensure!(
             output.status.success() && !errors.contains("Error") && !text.contains("Error"),
             "redis-benchmark: {} {} {}",
@@ -142,7 +142,7 @@ fn parse_csv(text: &str) -> Result<Sample> {
 /// A Redis without replication or persistence.
 pub struct Alone {
     load: RedisBenchmark,
-    // In the order of removal.
+    // Dropped in this order.
     _server: Server,
     _dir: ScratchDir,
 }

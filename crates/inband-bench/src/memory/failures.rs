@@ -1,4 +1,4 @@
-//! A server is killed, or the switch: how long a client's longest access takes, of a line and of a page.
+//! Kills a server or the switch: the longest access of a client to a line and to a page.
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,11 +16,11 @@ use super::testbed::{Testbed, TestbedSpec};
 use super::{goal_at_most, row, Run};
 use crate::row::{median, number, progress, Baseline, Output};
 
-/// The part of the memory that the program's heap has; lines are accessed in the other.
+/// The part of the memory for the program's heap; lines are in the other part.
 const HALF_BYTES: u64 = 16 << 20;
 const PAGES: u64 = 1024;
 const BUFFER_PAGES: u64 = 64;
-/// Watched before the failure, and after it.
+/// Time watched before and after the failure.
 const HALF_TIME: Duration = Duration::from_millis(500);
 const ROLES: [(&str, &str, f64); 2] = [
     ("server/1", "server killed", 5.0),
@@ -31,12 +31,12 @@ const UNDISTURBED: u8 = 0;
 const KILLED: u8 = 1;
 const OVER: u8 = 2;
 
-/// The longest access before the failure and after it.
+/// The longest access before and after the failure.
 #[derive(Debug, Clone, Copy, Default)]
 struct Longest {
     before: Duration,
     after: Duration,
-    /// How many accesses ended after the failure.
+    /// Accesses that ended after the failure.
     count_after: u64,
 }
 
@@ -51,16 +51,16 @@ impl Longest {
     }
 }
 
-/// What is accessed, the metrics of its longest access (median and worst of all rounds), and where that is.
+/// The kind of access, the metrics of its longest access (median and maximum of all rounds), and where to find it.
 type Kind = (&'static str, [&'static str; 2], fn(&Seen) -> Longest);
 
-/// What clients saw in one round.
+/// The observations of clients in one round.
 struct Seen {
     lines: Longest,
     pages: Longest,
 }
 
-/// Read and write lines, one at a time, until it is over.
+/// Reads and writes lines, one at a time, until the phase is over.
 fn access_lines(mut client: Client, phase: &AtomicU8) -> Result<Longest> {
     let mut longest = Longest::default();
     let chunks = client.chunks();
@@ -100,7 +100,7 @@ fn access_lines(mut client: Client, phase: &AtomicU8) -> Result<Longest> {
     Ok(longest)
 }
 
-/// Of the accesses' times one after the other, when it was killed so long after the first.
+/// Computed from the durations of successive accesses, and the time of the kill after the first one.
 fn longest_of(times_ns: &[u32], killed_after: Duration) -> Longest {
     let mut longest = Longest::default();
     let mut end = Duration::ZERO;
@@ -159,7 +159,7 @@ fn round(run: &Run<'_>, dataplane: Dataplane, role: &str) -> Result<Seen> {
     })
 }
 
-/// Measure, print the rows.
+/// Measures and prints the rows.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let dataplanes = run.dataplanes(output);
     ensure!(!dataplanes.is_empty(), "no data plane works here");

@@ -1,5 +1,5 @@
-//! How long one access takes that is not in the client's buffer: of a page by page fault, of a line by the interface of
-//! registers (the dissertation's figure 7.2).
+//! Latency of an access that misses the client's buffer: of a page by page fault, and of a line through the register
+//! interface (the dissertation's figure 7.2).
 
 use std::ffi::OsStr;
 use std::time::Instant;
@@ -17,13 +17,13 @@ use crate::plot::{Chart, Series};
 use crate::row::{progress, quote, Baseline, Output, Quoted};
 use crate::stats::Distribution;
 
-/// The buffer of the program that accesses pages.
+/// Buffer size of the program that accesses pages.
 const BUFFER_PAGES: u64 = 4096;
-/// So many others push the measured ones out of it.
+/// Other pages, which evict the measured ones from the buffer.
 const REST_PAGES: u64 = 2 * BUFFER_PAGES;
-/// For the heap's other objects.
+/// Space for the heap's other objects.
 const SPARE_PAGES: u64 = 4096;
-/// Filled with so many writes under way.
+/// Writes in flight while filling the memory.
 const FILL_TOGETHER: usize = 256;
 
 const PLACE: &str = "section 7.3, figure 7.2";
@@ -39,9 +39,9 @@ const LINE_GOAL_RATIO: f64 = 1.3;
 /// Where the memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Of the process that accesses it.
+    /// In the process that accesses it.
     Local,
-    /// Pages only: of the pager's process.
+    /// Pages only: in the pager's process.
     Pager,
     OneServer,
     ThreeServers,
@@ -66,7 +66,7 @@ impl Place {
     }
 }
 
-/// What is accessed.
+/// The unit of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Page,
@@ -94,7 +94,7 @@ impl Unit {
 /// A percentile, in us.
 type Pick = fn(&Distribution) -> f64;
 
-/// The times of one kind of access in one place.
+/// The latencies of one kind of access in one place.
 struct Measured {
     place: Place,
     access: Access,
@@ -135,7 +135,7 @@ fn distribution(all: &[Measured], place: Place, access: Access) -> Option<Distri
     Some(Distribution::of(&one.times))
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let dataplanes = run.dataplanes(output);
     ensure!(!dataplanes.is_empty(), "no data plane works here");
@@ -169,7 +169,7 @@ fn testbeds(run: &Run<'_>, dataplane: Dataplane) -> Result<Vec<(Place, Testbed)>
         .collect()
 }
 
-/// From and how many, a slice a round.
+/// First access and number of accesses of each round's slice.
 fn slices(run: &Run<'_>) -> impl Iterator<Item = (u64, u64)> {
     let (all, rounds) = (u64::from(run.accesses), run.rounds as u64);
     (0..rounds).map(move |n| {
@@ -178,7 +178,7 @@ fn slices(run: &Run<'_>) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// One line of each of so many pages.
+/// Accesses one line of each of this many pages.
 struct OfLines {
     lines: Box<dyn Lines>,
     pages: u64,
@@ -189,7 +189,7 @@ impl OfLines {
         place(n, self.pages) * PAGE_CHUNKS as u64
     }
 
-    /// Write all that is measured.
+    /// Writes everything that is measured.
     fn fill(&mut self) -> Result<()> {
         let from = [[1; LINE_LEN_BYTES]; CHUNK_LINES];
         let chunks: Vec<u64> = (0..self.pages).map(|n| self.chunk(n)).collect();
@@ -230,7 +230,7 @@ impl OfLines {
             let took = began.elapsed();
             times.push(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX));
             if access == Access::Read {
-                // Written in this run, in this slice or by filling.
+                // Written earlier in this run, or when the memory was filled.
                 ensure!(matches!(into[0][0], 1 | 2), "chunk {chunk} has lost a line");
             }
         }

@@ -1,4 +1,5 @@
-//! A program that times accesses to the pages of its heap, and the code that starts it: on its own, or under `inband memory run`.
+//! A program that times accesses to the pages of its heap, and the code that starts it, either directly or under
+//! `inband memory run`.
 
 use std::hint::black_box;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,26 +13,27 @@ use clap::Args;
 use inband_memory::heap::PAGE_LEN_BYTES;
 use inband_memory::lines::LINE_LEN_BYTES;
 
-/// The most accesses of one measurement.
+/// Maximum number of accesses in one measurement.
 pub const ACCESSES_MAX: usize = 1 << 20;
-/// Times of the accesses in ns. Not in the heap, whose pages are measured.
+/// Durations of the accesses in ns. Not in the heap, whose pages are measured.
 static TIMES_NS: [AtomicU32; ACCESSES_MAX] = [const { AtomicU32::new(0) }; ACCESSES_MAX];
 const READY: &str = "ready";
-/// How far apart two accesses in a row are: a prime, so that the order is none that is read ahead.
+/// Distance between two successive accesses: a prime, so that read-ahead does not help.
 const STRIDE: u64 = 2_147_483_647;
-/// How long it may take to end.
+/// Time limit for it to exit.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Options of the hidden `inband-bench memory-pages`. It obeys its standard input and answers on its standard output.
+/// Options of the hidden `inband-bench memory-pages`. It reads commands from its standard input and answers on its
+/// standard output.
 #[derive(Debug, Args)]
 pub struct MemoryPagesArgs {
-    /// Pages to be measured.
+    /// Pages to measure.
     #[arg(long)]
     pages: u64,
-    /// More pages, which push those out of the buffer.
+    /// Additional pages, which evict the measured ones from the buffer.
     #[arg(long)]
     rest: u64,
-    /// Write to no page before it is measured: then the first access is a fault that the kernel answers.
+    /// Do not write to a page before it is measured, so that the first access is a page fault handled by the kernel.
     #[arg(long)]
     untouched: bool,
 }
@@ -54,9 +56,9 @@ impl Access {
     }
 }
 
-/// The place in memory that is accessed as the n-th of so many: each once, none adjacent to the previous one.
+/// The position of the n-th access out of `of`: each position is accessed once, and successive ones are not adjacent.
 pub fn place(n: u64, of: u64) -> u64 {
-    // A prime has no divisor in common with anything below it.
+    // A prime is coprime to every smaller number.
     (n % of) * (STRIDE % of.max(2)).max(1) % of
 }
 
@@ -73,7 +75,7 @@ impl Heap {
         page as usize * PAGE_LEN_BYTES
     }
 
-    /// What a page's first bytes are.
+    /// The content of a page's first bytes.
     fn number(&self, page: u64) -> u64 {
         let at = self.first_byte(page);
         let bytes = self.bytes[at..at + 8].try_into().expect("8 bytes");
@@ -92,14 +94,14 @@ impl Heap {
         }
     }
 
-    /// Push the pages that are measured out of the buffer.
+    /// Evicts the measured pages from the buffer.
     fn settle(&self) {
         for page in self.pages..self.pages + self.rest {
             black_box(self.number(page));
         }
     }
 
-    /// Time one access, and count a page with something else than its number.
+    /// Times one access, and counts the page as wrong if it does not contain its number.
     fn access(&mut self, access: Access, page: u64, wrong: &mut u64) -> Duration {
         match access {
             Access::Read => {
@@ -121,9 +123,9 @@ impl Heap {
     }
 }
 
-/// Run as the program: answer commands until the input ends.
+/// Runs as the program: answers commands until the input ends.
 pub fn memory_pages(args: &MemoryPagesArgs) -> Result<()> {
-    // A huge page would answer 512 faults at once.
+    // A huge page would avoid 511 of 512 faults.
     nix::sys::prctl::set_thp_disable(true)?;
     let len = (args.pages + args.rest) as usize * PAGE_LEN_BYTES;
     let mut heap = Heap {
@@ -175,7 +177,7 @@ fn record(count: usize, took: Duration) {
     TIMES_NS[count].store(ns, Ordering::Relaxed);
 }
 
-/// So many accesses from the n-th on; how many.
+/// Makes `count` accesses from the n-th on. Returns their number.
 fn slice(
     heap: &mut Heap,
     access: Access,
@@ -190,7 +192,7 @@ fn slice(
     Ok(count as usize)
 }
 
-/// Accesses for so many ms, reads and writes in turn; how many.
+/// Alternates reads and writes for this many ms. Returns their number.
 fn watch(heap: &mut Heap, words: SplitAsciiWhitespace<'_>, wrong: &mut u64) -> Result<usize> {
     let [ms] = numbers(words)?;
     let (began, duration) = (Instant::now(), Duration::from_millis(ms));
@@ -204,16 +206,16 @@ fn watch(heap: &mut Heap, words: SplitAsciiWhitespace<'_>, wrong: &mut u64) -> R
     Ok(count)
 }
 
-/// The program, as it is started by others.
+/// The program as a child process.
 pub struct Pages {
-    // The program ends with its input.
+    // Closing the input ends the program.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     child: Child,
 }
 
 impl Pages {
-    /// Start it, plainly or by `inband memory run`, and wait until its pages are filled.
+    /// Starts it, directly or under `inband memory run`, and waits until its pages are filled.
     pub fn start(runner: Option<Command>, pages: u64, rest: u64) -> Result<Pages> {
         let this = std::env::current_exe().context("finding this program")?;
         let is_local = runner.is_none();
@@ -256,7 +258,7 @@ impl Pages {
         writeln!(input, "{command}").context("the program that accesses pages has ended")
     }
 
-    /// The times of all accesses of the last command, in ns.
+    /// The durations of all accesses of the last command, in ns.
     pub fn answer(&mut self) -> Result<Vec<u32>> {
         let mut number = || -> Result<u32> {
             let mut bytes = [0; 4];
@@ -270,19 +272,19 @@ impl Pages {
         Ok(times)
     }
 
-    /// Push the pages that are measured out of the buffer.
+    /// Evicts the measured pages from the buffer.
     pub fn settle(&mut self) -> Result<()> {
         self.tell("settle")?;
         self.answer().map(drop)
     }
 
-    /// So many accesses, from the n-th on.
+    /// Makes `count` accesses from the n-th on.
     pub fn measure(&mut self, access: Access, from: u64, count: u64) -> Result<Vec<u32>> {
         self.tell(&format!("{} {from} {count}", access.name()))?;
         self.answer()
     }
 
-    /// Begin accesses for so long; [`Self::answer`] waits for their end.
+    /// Starts accesses for this long; [`Self::answer`] waits for the end.
     pub fn watch(&mut self, duration: Duration) -> Result<()> {
         self.tell(&format!("watch {}", duration.as_millis()))
     }

@@ -1,4 +1,4 @@
-//! Ordinary programs with a part of their heap in local memory: the rest in replicated memory, or in swap.
+//! Ordinary programs with part of their heap in local memory, and the rest in replicated memory or in swap.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,21 +23,21 @@ use crate::plot::{Bar, Chart};
 use crate::row::{median, number, progress, Baseline, Output};
 use crate::stats::Distribution;
 
-/// Parts of the heap that are in local memory, in percent.
+/// Percentages of the heap in local memory.
 const LOCAL_PERCENT: [u64; 3] = [75, 50, 25];
 const SPACE_BYTES: u64 = 256 << 20;
 /// More than any of these programs needs.
 const WHOLE: &str = "192MiB";
-/// `inband memory run` takes none smaller.
+/// The minimum for `inband memory run`.
 const BUFFER_MIN_BYTES: u64 = 256 << 10;
-/// What a program has beside its heap, in a control group: stacks, page tables, files that it reads.
+/// Memory of a program in addition to its heap, in a control group: stacks, page tables, file cache.
 const BESIDE_HEAP_BYTES: u64 = 4 << 20;
-/// A program that takes longer is ended, and said not to have ended.
+/// Programs that take longer are killed and reported as such.
 const LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Not a shim that executes it: the heap is that of the program that is started.
+/// Not a wrapper that executes it: the heap must be that of the program that is started.
 const PYTHON: &str = "/usr/bin/python3";
-/// Pages of 4 KiB that are accessed beside Redis's values.
+/// Pages of 4 KiB to compare with Redis's values.
 const PAGES: u64 = 8192;
 const PAGES_BUFFER: u64 = 1024;
 const REDIS_CALLS: u64 = 10_000;
@@ -45,13 +45,13 @@ const REDIS_LIMIT: Duration = Duration::from_secs(5);
 
 /// A program to measure.
 enum Program {
-    /// It reads its input and ends.
+    /// Reads its input and exits.
     Ends {
         name: &'static str,
         words: Vec<String>,
         input: Option<PathBuf>,
     },
-    /// A server under redis-benchmark with so many requests of each kind.
+    /// A server under redis-benchmark, with this many requests of each kind.
     Redis { requests: u64 },
 }
 
@@ -63,7 +63,7 @@ impl Program {
         }
     }
 
-    /// The files without which it cannot run.
+    /// The files that it needs to run.
     fn needs(&self) -> Vec<&str> {
         match self {
             Program::Ends { words, .. } => vec![&words[0]],
@@ -80,7 +80,7 @@ fn is_here(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// All, with files in a directory.
+/// All programs, with their files in a directory.
 fn programs(dir: &Path, quick: bool) -> Result<Vec<Program>> {
     let scale = if quick { 1 } else { 5 };
     let script = dir.join("script.sql");
@@ -137,9 +137,9 @@ pub struct MemoryJoinArgs {
     rows: u64,
 }
 
-/// Join two tables by a hash table of the smaller one, and print how many rows there are and their sum.
+/// Joins two tables with a hash table of the smaller one, and prints the number of rows and their sum.
 pub fn memory_join(args: &MemoryJoinArgs) {
-    // splitmix64: keys in no order, of which half have a partner.
+    // splitmix64: keys in random order, half of which have a match.
     let key = |n: u64| {
         let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -151,15 +151,15 @@ pub fn memory_join(args: &MemoryJoinArgs) {
     println!("{count} {sum}");
 }
 
-/// What running a program gave.
+/// The result of running a program.
 struct Ran {
     took: Duration,
     printed: Vec<u8>,
-    /// On standard error.
+    /// Its standard error.
     said: String,
 }
 
-/// The runner, or nothing, and then the program.
+/// The runner, if any, followed by the program.
 fn command_of(runner: Option<Command>, words: &[String]) -> Command {
     let mut command = match runner {
         Some(mut runner) => {
@@ -206,7 +206,7 @@ fn to_its_end(mut command: Command, input: Option<&Path>, dir: &Path) -> Result<
     }))
 }
 
-/// Run a program to its end; `None`: it took too long.
+/// Runs a program to its end; `None` if it took too long.
 fn run_program(program: &Program, runner: Option<Command>, dir: &Path) -> Result<Option<Ran>> {
     match program {
         Program::Ends { words, input, .. } => {
@@ -276,14 +276,14 @@ fn redis_benchmark(runner: Option<Command>, requests: u64, dir: &Path) -> Result
     }
     server.wait()?;
     Ok(ran?.map(|ran| Ran {
-        // Its figures are not the same twice.
+        // Its output differs from run to run, so it is not compared.
         printed: Vec::new(),
         said: fs::read_to_string(&said).unwrap_or_default(),
         ..ran
     }))
 }
 
-/// Bytes of heap that a program whose buffer has room for all has been given, by what its pager says at the end.
+/// The heap size of a program whose buffer holds all of it, from its pager's final message.
 fn heap_bytes(said: &str) -> Result<u64> {
     let before = |unit: &str| -> Option<u64> {
         let (before, _) = said.split_once(unit)?;
@@ -296,7 +296,7 @@ fn heap_bytes(said: &str) -> Result<u64> {
     Ok(pages * PAGE_LEN_BYTES as u64)
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub(super) fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let dataplanes = run.dataplanes(output);
     ensure!(!dataplanes.is_empty(), "no data plane works here");
@@ -345,7 +345,7 @@ pub(super) fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Where a program's heap is that is not in local memory.
+/// Where the part of a program's heap is that is not in local memory.
 #[derive(Clone, Copy)]
 enum Rest<'a> {
     Replicated(&'a Testbed, Dataplane),
@@ -455,7 +455,7 @@ fn one(
                     ));
                     continue;
                 }
-                // The kernel ends a program for which it finds no memory in time.
+                // The kernel may kill a program if it cannot free memory fast enough.
                 Err(error) if matches!(rest, Rest::Swap(_)) => {
                     output.note(&format!(
                         "{variant}, {what}: did not come to its end: {error:#}"
@@ -469,7 +469,7 @@ fn one(
                 "{variant}, {what}, {backend}: another result"
             );
             let pager = ran.said.lines().map(str::trim).filter(|_| {
-                // The shell of swap says nothing.
+                // With swap there is no pager, so nothing is printed.
                 matches!(rest, Rest::Replicated(..))
             });
             let pager = pager.collect::<Vec<_>>().join("; ");
@@ -504,7 +504,7 @@ fn one(
     Ok(())
 }
 
-/// Pages of replicated memory, beside values of the same length in Redis.
+/// Pages of replicated memory compared with values of the same length in Redis.
 fn beside_redis(
     run: &Run<'_>,
     output: &mut Output,

@@ -1,5 +1,5 @@
-//! Less memory than a program needs, and swap on a block device in memory (zram) for the rest: a control group (version 1)
-//! and a device that end with this.
+//! Limits the memory of programs with a control group (version 1), with swap on a block device in memory (zram) for the
+//! rest. Both are removed on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,16 @@ use anyhow::{ensure, Context, Result};
 const GROUPS: &str = "/sys/fs/cgroup/memory";
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";
 const DEVICE_LEN: &str = "4G";
-/// Before any other swap that the machine has.
+/// Higher than any other swap of the machine.
 const PRIORITY: &str = "32000";
 
-/// See the module.
 pub struct Swap {
     group: PathBuf,
     // Dropped after the group.
     _device: Device,
 }
 
-/// A zram device that is swap.
+/// A zram device used as swap.
 struct Device {
     number: String,
 }
@@ -59,14 +58,14 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // It is not swap if it was not made so.
+        // Fails if swapon did not succeed, which is fine.
         let _ = tool("swapoff", &[&self.path()]);
         let _ = fs::write(Path::new(ZRAM_CONTROL).join("hot_remove"), &self.number);
     }
 }
 
 impl Swap {
-    /// A group without a limit yet; an error says what the machine lacks.
+    /// Creates a group without a limit. The error says what the machine lacks.
     pub fn create() -> Result<Swap> {
         let device = Device::create()?;
         let group = PathBuf::from(GROUPS).join(format!("inband-bench-{}", std::process::id()));
@@ -82,7 +81,7 @@ impl Swap {
         })
     }
 
-    /// Programs in the group may have so much memory, all of them together.
+    /// Limits the memory of all programs in the group together.
     pub fn limit(&self, bytes: u64) -> Result<()> {
         write(
             &self.group.join("memory.limit_in_bytes"),
@@ -90,7 +89,7 @@ impl Swap {
         )
     }
 
-    /// Starts a program in the group; the program is still to be named.
+    /// A command that starts a program in the group; the caller adds the program.
     pub fn runner(&self) -> Command {
         let mut command = Command::new("sh");
         let enter = r#"echo $$ > "$0" && exec "$@""#;

@@ -1,4 +1,4 @@
-//! A cluster of replicated memory in a directory of its own.
+//! A cluster of replicated memory with its own directory.
 
 use std::path::Path;
 
@@ -11,32 +11,32 @@ use inband_memory::heap::stats::{programs, Figures};
 use inband_memory::memory::{Memory as Client, MemoryConfig};
 use inband_paxos::config::Dataplane;
 
-/// Lines that share a counter of writes: the default of `inband up memory`.
+/// Lines that share a write counter: the default of `inband up memory`.
 const BLOCK_LINES: u64 = 16;
-/// Memories smaller than this are refused nowhere, and none needs less.
+/// The memory's size is rounded up to a multiple of this.
 const SPACE_UNIT_BYTES: u64 = 1 << 20;
 
-/// Which cluster.
+/// The cluster to start.
 #[derive(Debug, Clone, Copy)]
 pub struct TestbedSpec {
     pub servers: u8,
     pub switches: u8,
-    /// At least so many.
+    /// Minimum size.
     pub space_bytes: u64,
     pub dataplane: Dataplane,
-    /// Tags on packets.
+    /// Use tags on packets.
     pub secure: bool,
 }
 
-/// A running cluster, which ends when this is dropped.
+/// A running cluster. Dropping it stops it.
 pub struct Testbed {
-    // Dropped first: the processes are gone before their directory.
+    // Dropped first: the processes must exit before their directory is removed.
     supervisor: Supervisor<Memory>,
     _dir: ScratchDir,
 }
 
 impl Testbed {
-    /// Start it; servers and switches run.
+    /// Starts a cluster and waits until its servers and switches run.
     pub fn start(spec: TestbedSpec) -> Result<Testbed> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "memory")?;
         let options = Options {
@@ -59,27 +59,26 @@ impl Testbed {
         self.supervisor.status()
     }
 
-    /// How clients reach it.
+    /// The configuration for clients.
     pub fn config(&self) -> Result<MemoryConfig> {
         self.status().cluster.config()
     }
 
-    /// A client of its own.
+    /// Creates a client.
     pub fn connect(&self) -> Result<Client> {
         Ok(Client::connect(self.config()?)?)
     }
 
-    /// Its directory.
     pub fn data(&self) -> &Path {
         self.supervisor.hosts().data()
     }
 
-    /// Kill the process of a host, or of the active `switch`.
+    /// Kills the process of a host; `switch` is the active one.
     pub fn kill(&self, role: &str) -> Result<()> {
         self.supervisor.kill(role).map(drop)
     }
 
-    /// What the pager of the only program that uses it has counted.
+    /// The counters of the pager of the only program that uses the cluster.
     pub fn pager(&self) -> Option<Figures> {
         programs(self.data()).pop().map(|program| program.figures)
     }

@@ -1,4 +1,5 @@
-//! Lines and pages a second, over requests under way and over clients; and what a line costs in the kernel.
+//! Lines and pages per second, over the number of requests in flight and of clients; and the cost of a line in the
+//! kernel.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::thread::{self, ScopedJoinHandle};
@@ -21,15 +22,15 @@ use crate::row::{median, number, progress, Baseline, Output};
 const SPACE_BYTES: u64 = 64 << 20;
 const SPACE_QUICK_BYTES: u64 = 4 << 20;
 const OUTSTANDING: [usize; 5] = [1, 10, 100, 1_000, 10_000];
-/// Of a quick run.
+/// For a quick run.
 const OUTSTANDING_QUICK: [usize; 2] = [1, 100];
 const CLIENTS: [usize; 4] = [1, 2, 4, 8];
 const CLIENTS_QUICK: [usize; 1] = [8];
-/// Of all clients together, where their number is what is varied.
+/// Requests in flight of all clients together, when the number of clients is varied.
 const OUTSTANDING_OF_CLIENTS: usize = 512;
 const WARM_UP: Duration = Duration::from_millis(100);
 const DURATION: Duration = Duration::from_millis(300);
-/// The switch frees the slots of clients that have left when it hears so.
+/// Time for the switch to free the slots of clients that have left.
 const LEAVING: Duration = Duration::from_millis(20);
 const GOAL_LINES_PER_S: f64 = 1e6;
 
@@ -44,14 +45,14 @@ fn space_bytes(run: &Run<'_>) -> u64 {
     }
 }
 
-/// What a request is for.
+/// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Load {
     access: Access,
-    /// Lines of a request: one, or all of a chunk, of which a page has four.
+    /// Lines per request: one, or all of a chunk; a page has four chunks.
     lines: usize,
     clients: usize,
-    /// Requests under way, of all clients together.
+    /// Requests in flight of all clients together.
     outstanding: usize,
 }
 
@@ -92,21 +93,21 @@ impl Load {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     requests_per_s: f64,
-    /// Requests that were sent for the first time, and again.
+    /// First transmissions, and retransmissions.
     sent: u64,
     resent: u64,
 }
 
-/// What one client did.
+/// The results of one client.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
-    /// Requests that ended while they were counted.
+    /// Requests that ended in the counted time.
     counted: u64,
     sent: u64,
     resent: u64,
 }
 
-/// Keep requests under way until it is over.
+/// Keeps requests in flight until the phase is over.
 fn client(
     config: MemoryConfig,
     load: Load,
@@ -199,7 +200,7 @@ fn measure_once(testbed: &Testbed, load: Load) -> Result<Sample> {
     sample
 }
 
-/// Write all of the memory once: lines that were never written share one page of zeros at a server.
+/// Writes the whole memory once: at a server, all lines that were never written share one page of zeros.
 fn fill(testbed: &Testbed) -> Result<()> {
     let mut memory = testbed.connect()?;
     for chunk in 0..memory.chunks() {
@@ -217,7 +218,7 @@ fn fill(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let dataplanes = run.dataplanes(output);
     ensure!(!dataplanes.is_empty(), "no data plane works here");
@@ -304,7 +305,7 @@ fn rates(run: &Run<'_>, output: &mut Output, dataplane: Dataplane) -> Result<()>
     Ok(())
 }
 
-/// Requests a second of one and of three servers, measured in alternation.
+/// Requests per second of one server and of three, measured in alternation.
 fn point(
     run: &Run<'_>,
     output: &mut Output,
@@ -365,7 +366,7 @@ fn point(
     Ok(rates)
 }
 
-/// What one line costs the switch and a server in the kernel.
+/// The cost of one line in the kernel, for the switch and a server.
 fn kernel_costs(run: &Run<'_>, output: &mut Output) -> Result<()> {
     progress("what lines cost in the kernel");
     let costs = match memory_costs() {

@@ -1,4 +1,4 @@
-//! Serializers and minions killed under load: how long nothing is delivered, and how many requests fail.
+//! Kills serializers and minions under load: how long nothing is delivered, and how many requests fail.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,30 +13,30 @@ use super::testbed::{Testbed, WHAT};
 use super::{NetPaxosArgs, BENCH, QUICK_KILLS};
 use crate::row::{machine, median, number, progress, Baseline, Output, Row};
 
-/// Requests under way.
+/// Requests in flight.
 const OUTSTANDING: usize = 16;
 const VALUE: [u8; 64] = [7; 64];
-/// Watched before a kill, and after it.
+/// Time watched before and after a kill.
 const HALF_TIME: Duration = Duration::from_millis(500);
-/// Until a request's outcome is unknown, which is a failure here.
+/// After this time a request's outcome is unknown, which counts as a failure here.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 const GOAL_PAUSE_MS: f64 = 50.0;
 
-/// What a client saw around a kill.
+/// The observations of a client around a kill.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// The longest time between two deliveries before the kill, and from then on.
+    /// The longest time between two deliveries, before the kill and from then on.
     before: Duration,
     after: Duration,
-    /// The longest time that a request took after the kill.
+    /// The longest request after the kill.
     longest: Duration,
     delivered: u64,
     failed: u64,
 }
 
-/// A closed loop of requests until `ends`; each then is waited for.
+/// A closed loop of requests until `ends` is set, after which it waits for the outstanding ones.
 fn watch(
     mut client: Client,
     (killed, ends): (&AtomicBool, &AtomicBool),
@@ -75,14 +75,14 @@ fn watch(
 }
 
 impl Testbed {
-    /// Kill a process under load: `host` says which, given the serializer in use, from 0.
+    /// Kills a process under load. `host` returns its name, given the index of the serializer in use.
     fn kill(&self, host: &dyn Fn(usize) -> String) -> Result<Seen> {
         self.wait_until_whole()?;
         let cluster = self.cluster();
         let (killed, ends) = (AtomicBool::new(false), AtomicBool::new(false));
         let serializer = AtomicUsize::new(0);
         let (seen, victim) = thread::scope(|scope| {
-            // A thread of its own, because it may enter another network namespace.
+            // In a separate thread, because it may enter another network namespace.
             let client = scope.spawn(|| {
                 let client = Client::connect(&cluster, WHOLE_LIMIT)?;
                 watch(client, (&killed, &ends), &serializer)
@@ -103,7 +103,7 @@ impl Testbed {
     }
 }
 
-/// Measure, print the rows.
+/// Measures and prints the rows.
 pub fn measure(args: &NetPaxosArgs, output: &mut Output) -> Result<()> {
     let kills = if args.quick { QUICK_KILLS } else { args.kills };
     let machine = machine();

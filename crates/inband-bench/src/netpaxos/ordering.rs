@@ -32,41 +32,41 @@ const SIZES: Sizes = Sizes { failures: 1 };
 const LEARNERS: u8 = 2;
 /// A rate counts as reached from this share on.
 const RATE_REACHED: f64 = 0.95;
-/// Where the paper sees no disagreement and 0.3 % of indecision; below 57,457 a second it sees neither.
+/// The rate at which the paper sees no disagreement and 0.3 % of indecision; below 57,457 per second it sees neither.
 const PAPER_HIGH: u32 = 65_328;
 const PLACE: &str = "dissertation, 4.2, Figure 4.2a";
-/// Messages before those that count, until they arrive everywhere.
+/// Time limit until the messages before the counted ones arrive everywhere.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// After so much silence, every packet in flight has arrived or is lost.
+/// After this much silence, every packet in flight has arrived or is lost.
 const QUIET: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(20);
 
-/// How messages are sent.
+/// How to send messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Load {
     rate: u32,
-    /// Sleep so long, then send what is due.
+    /// Sleep for this long, then send everything that is due.
     every: Duration,
     jitter_us: u32,
 }
 
-/// What a point found.
+/// The results of a point.
 struct Point {
     outcome: Outcome,
     sent: u32,
     took: Duration,
-    /// Copies that did not arrive, of those that were due at all learners.
+    /// Share of lost copies, of all copies due at the learners.
     lost_share: f64,
 }
 
 impl Point {
-    /// Messages a second.
+    /// Messages per second.
     fn rate(&self) -> f64 {
         f64::from(self.sent) / self.took.as_secs_f64()
     }
 }
 
-/// Measure, print the rows.
+/// Measures and prints the rows.
 pub fn measure(args: &NetPaxosArgs, output: &mut Output) -> Result<()> {
     let steady = |rate: &u32| Load {
         rate: *rate,
@@ -106,7 +106,7 @@ fn report(load: Load, point: &Point, machine: &str, output: &mut Output) -> Resu
         if is_burst { "all at the start of each second" } else { "some every ms" },
     );
     let share = |count: u64| count as f64 * 100.0 / point.outcome.iterations.max(1) as f64;
-    // The paper's share belongs to its rate.
+    // Quote the paper's share only if its rate was reached.
     let is_reached = point.rate() >= RATE_REACHED * f64::from(load.rate);
     let quoted = is_reached.then(|| paper(load, is_burst));
     let (disagreement, indecision) = quoted.unwrap_or_default();
@@ -128,12 +128,12 @@ fn paper(load: Load, is_burst: bool) -> (Option<Quoted>, Option<Quoted>) {
             Some(quote(PLACE, "bursts", 2.01)),
         ),
         (false, 0, PAPER_HIGH) => (None, Some(quote(PLACE, "disagreement 0", 0.3))),
-        // The paper has 0 at lower rates: nothing to divide by.
+        // The paper has 0 at lower rates, so a ratio is undefined.
         _ => (None, None),
     }
 }
 
-/// Hosts of the testbed, in the order of their addresses.
+/// The testbed's hosts, in order of their addresses.
 fn hosts() -> Vec<String> {
     let minions = (1..=SIZES.minions()).map(|n| format!("minion/{n}"));
     let learners = (1..=LEARNERS).map(|n| format!("learner/{n}"));
@@ -144,7 +144,7 @@ fn hosts() -> Vec<String> {
 struct Testbed {
     lab: Lab,
     stop: AtomicBool,
-    /// By learner, packets that have come.
+    /// Packets received, by learner.
     arrived: [AtomicUsize; LEARNERS as usize],
 }
 
@@ -164,7 +164,7 @@ impl Testbed {
         (1..=count).map(peer).collect()
     }
 
-    /// A role in the kernel of its host, until the end.
+    /// Runs a role in the kernel of its host until the end.
     fn role(&self, host: &str, id: u8, kind: Kind, group: &[Peer], ready: &Sender<Result<()>>) {
         let serve = || -> Result<()> {
             self.lab.host(host)?.namespace().enter()?;
@@ -195,7 +195,7 @@ impl Testbed {
         }
     }
 
-    /// What arrived, by minion, until the end.
+    /// Runs a learner until the end. Returns what arrived, by minion.
     fn learner(&self, number: u8, ready: &Sender<Result<()>>) -> Result<Vec<Vec<u32>>> {
         let host = self.lab.host(&format!("learner/{number}"))?;
         host.namespace().enter()?;
@@ -228,8 +228,8 @@ impl Testbed {
             .collect()
     }
 
-    /// Send message 0 until it arrives everywhere, then all that count. Returns how many of message 0 it took, and the time
-    /// of the others.
+    /// Sends message 0 until it arrives everywhere, then all counted messages. Returns how many copies of message 0
+    /// were needed, and the duration of the rest.
     fn propose(&self, messages: u32, load: Load) -> Result<(u32, Duration)> {
         let host = self.lab.host("proposer")?;
         host.namespace().enter()?;
@@ -266,7 +266,7 @@ impl Testbed {
         let began = Instant::now();
         let mut sent: u32 = 0;
         while sent < messages {
-            // What is due until the end of this interval leaves at its start.
+            // Messages that are due in this interval are sent at its start.
             let periods = began.elapsed().as_nanos() / load.every.as_nanos() + 1;
             let due_s = load.every.as_secs_f64() * periods as f64;
             let due = ((f64::from(load.rate) * due_s) as u32).min(messages);
@@ -294,7 +294,7 @@ impl Testbed {
         }
     }
 
-    /// Everything at once, until the proposer has ended.
+    /// Runs all hosts concurrently until the proposer is done.
     fn run(&self, messages: u32, load: Load) -> Result<Point> {
         let minions = self.peers("minion", SIZES.minions(), node::minion)?;
         let learners = self.peers("learner", LEARNERS, node::learner)?;
@@ -369,7 +369,7 @@ impl Testbed {
         }
         let proposer = scope.spawn(move || self.propose(messages, load));
         let proposed = proposer.join().expect("it does not panic");
-        // A role that failed meanwhile.
+        // A role may have failed in the meantime.
         if let Ok(Err(error)) = is_ready.try_recv() {
             return Err(error);
         }
@@ -395,7 +395,7 @@ fn measure_point(messages: u32, load: Load) -> Result<Point> {
         stop: AtomicBool::new(false),
         arrived: Default::default(),
     };
-    // Frames that XDP redirects into a veth need a program at its other end.
+    // Frames that XDP redirects into a veth need a program at the other end.
     let ends = ["proposer", "learner/1", "learner/2"];
     let ends = ends.map(|host| Ok(testbed.lab.host(host)?.attach_pass()?));
     let _ends = ends.into_iter().collect::<Result<Vec<_>>>()?;

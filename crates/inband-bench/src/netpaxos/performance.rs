@@ -1,5 +1,5 @@
-//! Throughput against one-way latency (Figure 4.2b), beside our Paxos on the same data plane and libpaxos; and what disorder
-//! costs.
+//! Throughput against one-way latency (Figure 4.2b), compared with our Paxos on the same data plane and with libpaxos;
+//! and the cost of reordering.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -31,17 +31,17 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
 const WARM_UP: Duration = Duration::from_millis(300);
 const REORDERED_PPM: u32 = 10_000;
-/// Under way while some copies are late: links lose nothing of so few.
+/// Requests in flight in the measurement with late copies; few enough that links do not lose any.
 const REORDERED_OUTSTANDING: usize = 16;
 const PLACE: &str = "dissertation, 4.2, Figure 4.2b";
 const GOAL_THROUGHPUT: f64 = 0.8;
 const GOAL_REORDERED: f64 = 0.5;
 
-/// Of one system with so many requests under way, a value a round.
+/// One system with a number of requests in flight; one value per round.
 #[derive(Debug, Clone, Default)]
 struct Point {
     per_s: Vec<f64>,
-    /// The median; libpaxos says the mean only.
+    /// Median latency; for libpaxos the mean, because it reports no median.
     us: Vec<f64>,
     p99_us: Vec<f64>,
 }
@@ -62,8 +62,8 @@ impl Point {
     }
 }
 
-/// A closed loop for so long. Returns requests a second, and from submission to the first learner's answer the median and 99th
-/// percentile.
+/// A closed loop for this long. Returns requests per second, and the median and 99th percentile of the time from
+/// submission to the first learner's answer.
 fn load(cluster: &Cluster, outstanding: usize, duration: Duration) -> Result<(f64, f64, f64)> {
     let measure = || -> Result<(f64, f64, f64)> {
         let mut client = Client::connect(cluster, CONNECT_LIMIT)?;
@@ -89,14 +89,14 @@ fn load(cluster: &Cluster, outstanding: usize, duration: Duration) -> Result<(f6
         let us = |quantile| latency_ns.value_at_quantile(quantile) as f64 / 1000.0;
         Ok((counted as f64 / duration.as_secs_f64(), us(0.5), us(0.99)))
     };
-    // A thread of its own, because it may enter another network namespace.
+    // In a separate thread, because it may enter another network namespace.
     thread::scope(|scope| {
         let load = scope.spawn(measure);
         load.join().map_err(|_| anyhow!("the client panicked"))?
     })
 }
 
-/// The same through a serializer of our own, on the host of the client, of whose copies some are late.
+/// The same through a separate serializer on the client's host, which delays some copies.
 fn load_reordered(
     cluster: &Cluster,
     (outstanding, duration): (usize, Duration),
@@ -141,10 +141,10 @@ fn load_reordered(
     })
 }
 
-/// What was measured on one data plane.
+/// The results on one data plane.
 #[derive(Default)]
 struct Curves {
-    /// By requests under way.
+    /// By number of requests in flight.
     ours: Vec<Point>,
     paxos: Vec<Point>,
     libpaxos: Vec<Point>,
@@ -154,7 +154,7 @@ struct Curves {
     reordered_recovered_share: Vec<f64>,
 }
 
-/// Instances that a learner recovered, of those delivered, since the last call.
+/// Counts recovered instances of a learner, and delivered ones, since the last call.
 struct Recovered {
     recovered: u64,
     fast: u64,
@@ -168,7 +168,7 @@ impl Recovered {
         }
     }
 
-    /// Both learners count a fast decision; one of them a recovery.
+    /// Both learners count a fast decision, but only one of them a recovery.
     fn share(&self, testbed: &Testbed) -> f64 {
         let now = Recovered::new(testbed);
         let recovered = (now.recovered - self.recovered) as f64;
@@ -177,7 +177,7 @@ impl Recovered {
     }
 }
 
-/// Measure, print the rows.
+/// Measures and prints the rows.
 pub fn measure(args: &NetPaxosArgs, output: &mut Output) -> Result<()> {
     ensure!(!args.outstanding.is_empty(), "--outstanding: at least one");
     if let Some(peer) = &args.peer {
@@ -239,7 +239,7 @@ fn curves(args: &NetPaxosArgs, dataplane: Dataplane) -> Result<(Curves, String)>
         };
         note("NetPaxos");
         {
-            // Gone before another system is measured.
+            // Stopped before another system is measured.
             let testbed = Testbed::start(dataplane)?;
             place = testbed.place();
             let cluster = testbed.cluster_of_learner()?;

@@ -1,4 +1,4 @@
-//! A serializer that delivers some copies late, to measure what disorder costs.
+//! A serializer that delays some copies, to measure the cost of reordering.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +15,11 @@ use inband_netpaxos::wire::node;
 use rand::Rng;
 
 const PPM: u32 = 1_000_000;
-/// A copy that waits for the next request waits no longer than this.
+/// Maximum time to hold a copy while waiting for the next request.
 const HELD: Duration = Duration::from_micros(500);
 
-/// Serialize what comes to the socket, until it ends. So many copies in a million change places with the copy of the next
-/// request to the same minion.
+/// Serializes packets received on the socket until `ends` is set. On average this many copies in a million swap
+/// places with the copy of the next request to the same minion.
 pub fn serve(
     socket: &HostSocket,
     gate: &mut Gate,

@@ -1,4 +1,4 @@
-//! A cluster of NetPaxos in a directory of its own.
+//! A NetPaxos cluster with its own directory.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use inband_lab::netns::NETNS_DIR;
 use inband_netpaxos::cluster::Cluster;
 
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
-/// What every row says of it.
+/// The description of the cluster in every row.
 pub const WHAT: &str = "3 serializers, 4 minions, 2 learners, votes in memory";
 
-/// A running cluster, which ends when this is dropped.
+/// A running cluster. Dropping it stops it.
 pub struct Testbed {
-    // Dropped first: the processes are gone before their directory.
+    // Dropped first: the processes must exit before their directory is removed.
     pub supervisor: Supervisor<NetPaxos>,
     _dir: ScratchDir,
 }
@@ -48,7 +48,7 @@ impl Testbed {
         self.supervisor.status().cluster
     }
 
-    /// The cluster for a client on the host of the first learner, where our Paxos's proposers are, too.
+    /// The cluster for a client on the first learner's host, where the proposers of our Paxos are too.
     pub fn cluster_of_learner(&self) -> Result<Cluster> {
         let mut cluster = self.cluster();
         if let Some(lab) = self.supervisor.hosts().network().lab() {
@@ -64,7 +64,7 @@ impl Testbed {
         self.supervisor.status().notice
     }
 
-    /// A counter, of all processes together.
+    /// A counter, summed over all processes.
     pub fn counter(&self, name: &str) -> u64 {
         let nodes = self.supervisor.status().nodes;
         nodes
@@ -73,7 +73,7 @@ impl Testbed {
             .sum()
     }
 
-    /// Until all processes answer and all storage servers serve.
+    /// Waits until all processes answer and all storage servers serve.
     pub fn wait_until_whole(&self) -> Result<()> {
         retry(WHOLE_LIMIT, || {
             let status = self.supervisor.status();

@@ -1,5 +1,5 @@
-//! Ordinary traffic beside full consensus load (Partitioned Paxos, section 5.2): a TCP stream between
-//! two acceptors' hosts, over the very interfaces on which the roles run.
+//! Ordinary traffic alongside full consensus load (Partitioned Paxos, section 5.2): a TCP stream between two acceptors'
+//! hosts, over the same interfaces on which the roles run.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use crate::testbed::{Job, Testbed};
 
 const FROM: &str = "acceptor/0";
 const TO: &str = "acceptor/1";
-/// Not Inband's.
+/// A port that Inband does not use.
 const PORT: u16 = 5201;
 const BLOCK_LEN_BYTES: usize = 64 << 10;
 
@@ -39,12 +39,12 @@ impl Traffic {
         })
     }
 
-    /// Gigabits a second that arrive.
+    /// Gigabits received per second.
     fn gbit_per_s(&self, duration: Duration) -> Result<f64> {
         thread::scope(|scope| {
             let (ready, is_ready) = mpsc::channel();
             let receiving = scope.spawn(move || self.receive(&ready));
-            // Without a listener the receiver's own error says more.
+            // If there is no listener, the receiver's own error is more specific.
             if is_ready.recv().is_ok() {
                 let sending = scope.spawn(move || self.send(duration));
                 sending
@@ -60,7 +60,7 @@ impl Traffic {
     fn receive(&self, ready: &mpsc::Sender<()>) -> Result<f64> {
         self.to.enter()?;
         let listener = TcpListener::bind((self.address, PORT)).context("listening for traffic")?;
-        // The other side is there: it waits.
+        // The other side is waiting for this.
         let _ = ready.send(());
         let (mut stream, _) = listener.accept()?;
         let mut block = vec![0; BLOCK_LEN_BYTES];
@@ -86,7 +86,7 @@ impl Traffic {
     }
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut testbed = testbed(3)?;
     let traffic = Traffic::of(&testbed)?;
@@ -144,7 +144,8 @@ fn rows(run: &Run, tcp: [f64; 4], consensus: [f64; 2], output: &mut Output) -> R
          without affecting standard network functionality\", in hardware that has a pipeline for each"
     );
     for (name, value) in names.into_iter().zip(tcp) {
-        // Any program on a veth takes large segments apart; ours is compared with one that does no more.
+        // Any XDP program on a veth disables segmentation offload, so the baseline is a program that only passes
+        // packets.
         let baseline = (name != names[1]).then(|| Baseline {
             name: names[1].into(),
             value: tcp[1],

@@ -1,5 +1,5 @@
-//! Past the kernel's stack against sockets (Partitioned Paxos, figure 10): RocksDB on a single
-//! partition, the same library once on XDP and once on UDP sockets.
+//! Kernel bypass compared with sockets (Partitioned Paxos, figure 10): RocksDB on a single partition, with the same
+//! library on XDP and on UDP sockets.
 
 use anyhow::{ensure, Result};
 use inband_paxos::config::Dataplane;
@@ -12,7 +12,7 @@ use crate::testbed::Outcome;
 const PLACE: &str = "section 5.3, figure 10";
 const CLIENTS: [usize; 5] = [1, 3, 6, 9, 12];
 
-/// Values a second, p50, p99, of each number of clients.
+/// Values per second, p50 and p99, for each number of clients.
 type Curve = Vec<[f64; 3]>;
 
 struct Paper {
@@ -36,7 +36,7 @@ fn paper(backend: Dataplane) -> Paper {
     }
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let backends = backends(output);
     ensure!(
@@ -48,7 +48,7 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     for backend in backends {
         let mut curve = Curve::new();
         let each = OUTSTANDING_EACH[OUTSTANDING_EACH.len() - 1];
-        // The first point is one client with one outstanding.
+        // The first point is one client with one value in flight.
         let windows = run
             .points(&CLIENTS)
             .into_iter()

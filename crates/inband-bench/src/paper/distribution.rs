@@ -1,5 +1,5 @@
-//! Latency distribution and its inter-quartile range (Partitioned Paxos, figures 8b and 8d): values come
-//! at 25, 50 and 75% of the most, for 1 to 4 partitions. A value's latency counts from when it was due.
+//! Latency distribution and its inter-quartile range (Partitioned Paxos, figures 8b and 8d): values arrive at 25, 50
+//! and 75% of the maximum rate, for 1 to 4 partitions. A value's latency counts from when it was due.
 
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
@@ -12,9 +12,9 @@ use crate::testbed::{Outcome, Testbed};
 
 const PARTITIONS: [u32; 4] = [1, 2, 3, 4];
 const LOADS_PERCENT: [u32; 3] = [25, 50, 75];
-/// The load that the paper's text gives figures of.
+/// The load for which the paper's text gives figures.
 const QUOTED_PERCENT: u32 = 50;
-/// Values that may be outstanding when they come faster than they are decided.
+/// Maximum values in flight if they arrive faster than they are decided.
 const PACED_WINDOW: usize = 1024;
 
 const PLACES: [&str; 2] = ["section 5.3, figure 8b", "section 5.3, figure 8d"];
@@ -32,7 +32,7 @@ fn quoted(app: App) -> [Quoted; 2] {
     }
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut testbed = testbed(3)?;
     for app in App::ALL {
@@ -85,7 +85,7 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Of the rounds, the one with the middle inter-quartile range.
+/// The round with the median inter-quartile range.
 fn middle(run: &Run, testbed: &mut Testbed, job: &super::AppJob) -> Result<Distribution> {
     let mut rounds = Vec::new();
     for _ in 0..run.rounds {

@@ -1,5 +1,5 @@
-//! Throughput over time, in buckets of 50 ms, when an acceptor fails and when the leader fails
-//! (Partitioned Paxos, figure 11): the store on a single partition, one process killed at half time.
+//! Throughput over time, in buckets of 50 ms, when an acceptor fails and when the leader fails (Partitioned Paxos,
+//! figure 11): the store on a single partition, with one process killed halfway.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use crate::row::{median, progress, quote, Baseline, Output, Quoted};
 const CONNECTIONS: usize = 50;
 const PIPELINE: usize = 16;
 const WARM_UP: Duration = Duration::from_millis(500);
-/// A bucket with less than this of the usual counts as without service.
+/// A bucket below this share of the usual throughput counts as an outage.
 const SERVED_SHARE: f64 = 0.1;
-/// After the failure, until throughput is compared with that of before.
+/// Delay after the failure before throughput is compared with that before it.
 const SETTLING_S: f64 = 0.5;
 
-/// What a round gave: rates of buckets, and the second in which a process was killed.
+/// The results of a round: rates of buckets, and the second in which a process was killed.
 struct Seen {
     rates: Vec<[f64; 2]>,
     killed_s: f64,
@@ -43,7 +43,7 @@ impl Seen {
         median(&mut after.map(|r| r[1]).collect::<Vec<_>>())
     }
 
-    /// Longest stretch after the failure without service.
+    /// The longest outage after the failure.
     fn outage_ms(&self) -> f64 {
         let least = self.before_per_s() * SERVED_SHARE;
         let (mut longest, mut here) = (0u32, 0u32);
@@ -88,7 +88,7 @@ const FAILURES: [Failure; 2] = [
     },
 ];
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     for failure in &FAILURES {
         let mut rounds = Vec::new();

@@ -1,8 +1,7 @@
-//! `inband bench paper FIGURE`: the experiments of *Partitioned Paxos via the Network Data Plane* and
-//! *Network Hardware-Accelerated Consensus* (CAANS), each beside the paper's own figures.
+//! `inband bench paper FIGURE`: the experiments of *Partitioned Paxos via the Network Data Plane* and *Network
+//! Hardware-Accelerated Consensus* (CAANS), each with the paper's own figures.
 //!
-//! One file a figure. The papers' numbers are those of their text; where only a curve shows one it is
-//! not quoted.
+//! One file per figure. The papers' numbers are taken from their text; values that only a curve shows are not quoted.
 
 mod beside;
 mod bypass;
@@ -33,7 +32,7 @@ use inband_cluster::scratch::ScratchDir;
 /// Options of `inband bench paper`.
 #[derive(Debug, Args)]
 pub struct PaperArgs {
-    /// Which figure.
+    /// The figure to measure.
     #[arg(value_enum)]
     figure: Figure,
     /// Time counted in each measurement.
@@ -42,13 +41,13 @@ pub struct PaperArgs {
     /// Rounds of each measurement; the median is reported. The papers have three.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Fewer points, one round of half a second: to see that it works.
+    /// Fewer points and one round of half a second, as a smoke test.
     #[arg(long)]
     quick: bool,
-    /// A directory on a disk, for what is not on tmpfs.
+    /// A directory on a disk, for the measurements that do not use tmpfs.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     disk: PathBuf,
-    /// A system of others to measure in the same run: libpaxos=DIR.
+    /// Another system to measure in the same run: libpaxos=DIR.
     #[arg(long, value_name = "NAME=DIR")]
     peer: Option<Peer>,
 }
@@ -65,9 +64,9 @@ enum Figure {
     Bypass,
     /// CPU use per role at peak, and over the number of learners (1; CAANS section 2.2, 6.3).
     Roles,
-    /// An acceptor fails, the leader fails, over time in buckets of 50 ms (11).
+    /// Failure of an acceptor and of the leader, over time in buckets of 50 ms (11).
     Failures,
-    /// Ordinary traffic beside full consensus load (section 5.2).
+    /// Ordinary traffic alongside full consensus load (section 5.2).
     Beside,
     /// All of them.
     All,
@@ -85,16 +84,16 @@ const FIGURES: [Figure; 7] = [
 
 const BENCH: &str = "paper";
 const TMPFS: &str = "/dev/shm";
-/// Of a quick run.
+/// Counted time in a quick run.
 const QUICK: Duration = Duration::from_millis(500);
 const DIFFERENCE: &str = "Conditions differ: the paper's machines: two Tofino switches, a client and three replicas of \
      12 cores at 1.6 GHz each, 10 Gb/s links, DPDK; here one machine is switches, client and replicas, \
      joined by veth, so a packet's whole way is in its sender's CPU time";
 
-/// Values outstanding of each client. One is what the paper says its clients have; but 447,000 a
-/// second at 147 us are 66 outstanding (Little), which 12 clients have with 6 each.
+/// Values in flight per client. The paper says that its clients have one; but 447,000 per second at 147 us means 66 in
+/// flight (Little's law), which 12 clients reach with 6 each.
 const OUTSTANDING_EACH: [usize; 2] = [1, 6];
-/// What saturates a proposer, as 12 clients with 6 each.
+/// A window that saturates a proposer: 12 clients with 6 values each.
 const PEAK_WINDOW: usize = 72;
 
 /// What executes the values.
@@ -102,7 +101,7 @@ const PEAK_WINDOW: usize = 72;
 enum App {
     /// Nothing.
     NoOp,
-    /// A put each, write-ahead log on.
+    /// One put per value, with the write-ahead log on.
     RocksDb,
 }
 
@@ -117,7 +116,7 @@ impl App {
     }
 }
 
-/// How a figure is to be measured.
+/// The settings for a figure.
 struct Run {
     duration: Duration,
     rounds: usize,
@@ -125,12 +124,12 @@ struct Run {
     disk: PathBuf,
     peer: Option<Peer>,
     machine: String,
-    /// Submissions that failed, of all jobs.
+    /// Submissions that failed, summed over all jobs.
     failed: Rc<Cell<u64>>,
 }
 
 impl Run {
-    /// All of them, or in a quick run the first and the last.
+    /// All points, or the first and the last in a quick run.
     fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match (self.quick, all) {
             (true, [first, .., last]) => vec![*first, *last],
@@ -165,7 +164,7 @@ impl Run {
         )
     }
 
-    /// A job, as often as there are rounds; the median of each figure.
+    /// Runs a job for every round. Returns the median of each figure.
     fn medians<const N: usize>(
         &self,
         testbed: &mut Testbed,
@@ -192,7 +191,7 @@ impl Run {
     }
 }
 
-/// A job with its stores in a directory that goes with it.
+/// A job whose stores are in a directory that is removed afterwards.
 #[derive(Debug, Clone)]
 struct AppJob {
     job: Job,
@@ -229,7 +228,7 @@ fn p99_us(outcome: &Outcome) -> f64 {
     outcome.reports[0].latency.p99_us
 }
 
-/// Measure and write one figure or all; the others are still measured when one fails.
+/// Measures and writes one figure or all. If one fails, the others are still measured.
 pub fn run(args: PaperArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     let duration = Duration::try_from_secs_f64(args.seconds).context("--seconds")?;
@@ -294,7 +293,7 @@ fn line(name: impl Into<String>, points: Vec<[f64; 2]>) -> Series {
     }
 }
 
-/// Points of a paper's text.
+/// Points from a paper's text.
 fn quoted(name: &str, points: &[[f64; 2]]) -> Series {
     Series {
         name: format!("paper: {name}"),
@@ -313,19 +312,19 @@ fn lines(title: &str, x: &str, y: &str, series: Vec<Series>) -> Chart {
     }
 }
 
-/// tmpfs, if this machine has it where every Linux does.
+/// The usual tmpfs mount, if this machine has it.
 fn tmpfs() -> Option<&'static Path> {
     Some(Path::new(TMPFS)).filter(|dir| dir.is_dir())
 }
 
-/// The fast backend if it works here.
+/// The fast backend, if it works here.
 fn backends(output: &Output) -> Vec<Dataplane> {
     cluster::usable(&[Dataplane::Xdp, Dataplane::Udp], &mut |what| {
         output.skipped(&what);
     })
 }
 
-/// A lab with so many learners.
+/// A lab with this many learners.
 fn testbed(learners: usize) -> Result<Testbed> {
     Testbed::create(TestbedSpec {
         learners,

@@ -1,5 +1,5 @@
-//! Throughput of RocksDB with more partitions, on a disk and on tmpfs (Partitioned Paxos, figure 9);
-//! and of the whole store over RESP beside it.
+//! Throughput of RocksDB with more partitions, on a disk and on tmpfs (Partitioned Paxos, figure 9), and of the whole
+//! store over RESP.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const PARTITIONS: [u32; 4] = [1, 2, 4, 8];
 const CONNECTIONS: usize = 50;
 const PIPELINE: usize = 16;
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut testbed = testbed(3)?;
     let mut media: Vec<(&'static str, &Path)> = vec![("disk", &run.disk)];

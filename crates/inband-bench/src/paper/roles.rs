@@ -15,22 +15,21 @@ const LEARNERS: [usize; 5] = [1, 2, 3, 4, 6];
 const LEARNERS_AT_PEAK: usize = 3;
 const ROLES: [&str; 4] = ["proposer", "leader", "acceptor", "learner"];
 
-/// CPU use in percent of a core: of the role's process, and of its packet programs; means over the
-/// hosts of a role.
+/// CPU use in percent of a core: of the role's process, and of its packet programs; means over the hosts of a role.
 #[derive(Debug, Clone, Copy, Default)]
 struct RoleUse {
     process: f64,
     programs: f64,
 }
 
-/// What a number of learners gave.
+/// The results for a number of learners.
 struct Point {
     learners: usize,
     per_s: f64,
     roles: [RoleUse; ROLES.len()],
 }
 
-/// The first learner is the proposer, too.
+/// The first learner is also the proposer.
 fn role_of(host: &str) -> usize {
     match host.split_once('/') {
         None => 1,
@@ -54,7 +53,7 @@ fn by_role(outcome: &Outcome) -> [RoleUse; ROLES.len()] {
     uses
 }
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let counting = ProgramTimes::count();
     if let Err(error) = &counting {

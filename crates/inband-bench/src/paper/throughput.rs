@@ -1,5 +1,5 @@
-//! Throughput against 99th percentile latency (Partitioned Paxos, figures 8a and 8c): 1 to 12 clients,
-//! closed loop, a single partition; no-op, and a RocksDB put each.
+//! Throughput against 99th percentile latency (Partitioned Paxos, figures 8a and 8c): 1 to 12 clients, closed loop, a
+//! single partition; no-op, and one RocksDB put per value.
 
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
@@ -14,7 +14,7 @@ use crate::testbed::{Outcome, Testbed};
 
 const CLIENTS: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 
-/// What the paper's text says of one application.
+/// The paper's text on one application.
 struct Paper {
     app: App,
     title: &'static str,
@@ -49,10 +49,10 @@ const PAPER: [Paper; 2] = [
     },
 ];
 
-/// Throughput and p99, of each number of clients.
+/// Throughput and p99, for each number of clients.
 type Curve = Vec<[f64; 2]>;
 
-/// Measure, print the rows, plot.
+/// Measures, prints the rows and plots them.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut testbed = testbed(3)?;
     for paper in &PAPER {
@@ -84,7 +84,7 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
         series.push(quoted("libpaxos", &[paper.libpaxos]));
         output.chart(lines(paper.title, "values/s", "p99 latency, us", series));
         rows(run, paper, (single, most), [udp_per_s, udp_p99_us], output)?;
-        // libpaxos has no store, so it stands only beside the no-op.
+        // libpaxos has no store, so it is compared only with the no-op.
         if app == App::NoOp {
             let Some(peer) = &run.peer else {
                 libpaxos::left_out(output);
@@ -108,7 +108,7 @@ fn curve(run: &Run, testbed: &mut Testbed, app: App, each: usize) -> Result<Curv
     Ok(curve)
 }
 
-/// The whole store: RESP, sessions, exactly-once and all.
+/// The whole store: RESP, sessions and exactly-once execution.
 fn resp_curve(run: &Run) -> Result<Curve> {
     let cluster = BenchCluster::start_with(Dataplane::Xdp, &run.disk, |_| ())?;
     let mut curve = Curve::new();
