@@ -1,2 +1,2 @@
-//! Tests of the systems in the data plane, side by side: packet vectors, the kernel against the native build, races,
-//! what verifiers say.
+//! Tests of all systems in the data plane: packet vectors, equivalence of the kernel and the native build, races, and
+//! verifier figures.

@@ -1,4 +1,4 @@
-//! No memory is allocated on the packet path: soft switch, socket, packet programs.
+//! Checks that the packet path allocates no memory: soft switch, socket, packet programs.
 
 mod common;
 
@@ -15,7 +15,7 @@ use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verd
 use inband_paxos::dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::dataplane::xdp::{Peer, XdpHost, XdpSpec};
 
-/// How often this thread allocates in `f`.
+/// The number of allocations by this thread in `f`.
 fn allocations(f: impl FnOnce()) -> u64 {
     allocation_counter::measure(f).count_total
 }
@@ -31,7 +31,7 @@ const ALL: Roles = Roles {
     acceptor: true,
     quorum: true,
 };
-/// Rounds of instances, each as many as half a ring, with a trim behind it.
+/// Rounds, each with half a ring of instances followed by a trim.
 const ROUNDS: u64 = 200;
 const INSTANCES: u64 = GEOMETRY.ring_slots as u64 / 2;
 const VALUE_LENS_BYTES: [usize; 3] = [0, 64, 1376];
@@ -68,7 +68,7 @@ fn requests() -> Vec<Vec<u8>> {
     VALUE_LENS_BYTES.iter().map(request).collect()
 }
 
-/// What is not a request: for the acceptor and the leader, all answered or dropped.
+/// Packets other than requests: acceptor and leader answer or drop all of them.
 fn others() -> Vec<Vec<u8>> {
     let slot = |kind| packet(kind, |h| (h.instance, h.flags) = (1, flag::SLOT), 1376);
     let leaders = |kind| packet(kind, |h| h.flags = flag::LEADER, 0);
@@ -81,7 +81,7 @@ fn others() -> Vec<Vec<u8>> {
     ]
 }
 
-/// TRIM to the acceptor and the leader; the floor is at the same place in each.
+/// TRIM for the acceptor and the leader; the floor is at the same offset in both.
 fn trims(floor: u64) -> [Vec<u8>; 2] {
     [0, flag::LEADER].map(|flags| packet(Type::Trim, |h| (h.floor, h.flags) = (floor, flags), 0))
 }
@@ -164,7 +164,7 @@ fn a_flair_switch_allocates_nothing() {
 #[test]
 fn a_socket_allocates_nothing() {
     let here = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-    // Any port: tests run beside each other.
+    // Ephemeral ports, because tests run concurrently.
     let bind = || {
         (20_000..30_000)
             .find_map(|port| Some((HostSocket::bind(here(port)).ok()?, here(port))))
@@ -188,7 +188,7 @@ fn a_socket_allocates_nothing() {
             }
         }
     };
-    // The queue grows to what is sent together, once.
+    // The first round grows the queue to its final size.
     round();
     let made = allocations(|| (0..ROUNDS).for_each(|_| round()));
     assert_eq!(received, (1 + ROUNDS) * (1 + BATCH_MAX as u64));
@@ -205,7 +205,7 @@ fn packet_programs_and_their_host_allocate_nothing() {
     if !common::may_load_bpf() {
         return;
     }
-    // This thread's own network, gone with it.
+    // A network namespace for this thread only.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     run(
         "ip link add eth0 type veth peer name eth1 && ip addr add 10.79.0.1/24 dev eth0 && \

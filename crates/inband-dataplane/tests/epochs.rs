@@ -1,4 +1,4 @@
-//! The members of a quorum counter change while it counts on other CPUs.
+//! Changes the members of a quorum counter while it counts on other CPUs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,12 +10,12 @@ use inband_paxos::dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_B
 const OLD_EPOCH: u64 = 3;
 const OLD_MEMBERS: [u8; 5] = [1, 2, 3, 4, 5];
 const NEW_MEMBERS: [u8; 3] = [1, 2, 3];
-/// More than there are CPUs: a counter that loses its CPU in the middle of a packet is what hurts.
+/// More than the number of CPUs: a counter that is preempted in the middle of a packet is the difficult case.
 const COUNTERS: usize = 4;
 const WATCH: Duration = Duration::from_secs(4);
 
-/// Two votes decide among three members, not among five. A packet of the old epoch is never counted by
-/// the new epoch's rule, whenever the change comes.
+/// Two votes are a majority of three members but not of five. A packet of the old epoch must never be counted by the
+/// new epoch's rule, regardless of when the change happens.
 #[test]
 fn votes_are_counted_by_the_members_of_their_epoch() {
     let geometry = Geometry {
@@ -50,7 +50,7 @@ fn votes_are_counted_by_the_members_of_their_epoch() {
     assert_eq!(decided, 0, "two of five decided");
 }
 
-/// Count votes of the old epoch from two members, instance after instance; how many were decided.
+/// Counts votes of the old epoch from two members, instance after instance. Returns how many were decided.
 fn count_two_votes(switch: &SoftSwitch, partition: u16, stop: &AtomicBool) -> u64 {
     let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
     let mut packet = Vec::new();

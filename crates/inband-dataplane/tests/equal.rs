@@ -1,6 +1,6 @@
-//! Kernel and native build, held equal over sequences of packets and host steps: same verdicts, same
-//! packets out, same registers, same counters. Random ones (`INBAND_SEED=N` repeats a run) and those
-//! that the fuzzer has kept (`fuzz/corpus/roles.tar.gz`).
+//! Checks that the kernel and the native build behave identically over sequences of packets and host steps: same
+//! verdicts, output packets, registers and counters. The sequences are random ones (`INBAND_SEED=N` repeats a run) and
+//! the fuzzer's corpus (`fuzz/corpus/roles.tar.gz`).
 
 mod common;
 
@@ -13,19 +13,19 @@ use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
 
 const STEPS: usize = 150_000;
-/// ... of a host with other roles, or with a single one, whose program has no dispatch before it.
+/// ... for hosts with other roles, or with a single one, whose program is not preceded by dispatch.
 const STEPS_OF_OTHERS: usize = 30_000;
 const DAMAGED_FRAMES: usize = 30_000;
-/// ... of hosts of a cluster with a key.
+/// ... for hosts of a cluster with a key.
 const STEPS_WITH_KEYS: usize = 30_000;
-/// One packet in so many is signed by nobody; as many with a wrong key, and as many are damaged then.
+/// One packet in this many is unsigned, one has a wrong key, and one is damaged after signing.
 const SIGN_WRONG_ONE_IN: u64 = 15;
-/// The first key that packets are sent with, and steps between two changes of the keys.
+/// The first key that signs packets, and the number of steps between two key changes.
 const FIRST_KEY: u16 = 2;
 const ROTATE_EVERY: usize = 1_000;
 /// Steps between two comparisons of all registers.
 const COMPARE_EVERY: usize = 3_000;
-/// What a random run must have met: all that one CPU can, and that no full ring buffer causes.
+/// What a random run must cover: everything that is possible on one CPU without a full ring buffer.
 const MET: [&str; 37] = [
     "acceptor_below_floor",
     "acceptor_beyond_ring",
@@ -74,15 +74,15 @@ fn roles(leader: bool, acceptor: bool, quorum: bool) -> Roles {
     }
 }
 
-/// The native build and the kernel's programs of one host, side by side.
+/// The native build and the kernel's programs of the same host.
 struct Pair {
     roles: Roles,
     native: SoftSwitch,
-    /// Before the native build, as in a host.
+    /// In front of the native build, as in a real host.
     gate: Gate,
     kernel: Kernel,
     sequence: Sequence,
-    /// Verdicts and reasons met so far.
+    /// Verdicts and reasons seen so far.
     met: BTreeSet<&'static str>,
     wrapped: bool,
 }
@@ -113,7 +113,7 @@ impl Pair {
     }
 
     fn step(&mut self, record: &sequence::Record, at: &str) {
-        // Some are damaged on the way.
+        // Some are damaged in transit.
         let damaged = record[15] == 0xff;
         self.step_signed(record, at, &mut |packet| {
             common::tag(packet);
@@ -124,7 +124,7 @@ impl Pair {
         });
     }
 
-    /// The same; `sign` does to each packet what its sender does last.
+    /// The same; `sign` signs each packet, as its sender does.
     fn step_signed(
         &mut self,
         record: &sequence::Record,
@@ -234,13 +234,13 @@ fn hosts_with_other_roles_are_equal_too() {
     }
 }
 
-/// Keys that both accept from now on: the one before and the one after `active`, which they send with.
+/// Keys that both accept from now on: the ids around `active`; they send with `active`.
 fn keys_around(active: u16) -> Keys {
     let ids = [active - 1, active, active + 1];
     Keys::new(active, &ids.map(|id| (id, Secret([id as u8; 16])))).unwrap()
 }
 
-/// Mostly with a key that is accepted; or with none, or with one that is not.
+/// Usually signs with an accepted key; sometimes with none or with an unknown one.
 fn sign(prng: &mut Prng, keys: &Keys, packet: &mut [u8]) {
     if packet.len() < HEADER_LEN_BYTES {
         return;
@@ -311,7 +311,8 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     pair.compare_counters("at the end");
 }
 
-/// What is to become of a frame, by the rules of `validate.h` told once more: `None` if it is not ours.
+/// The expected outcome of a frame, according to an independent implementation of the rules of `validate.h`; `None` if
+/// it is not ours.
 fn expected(gate: &mut Gate, native: &SoftSwitch, frame: &[u8]) -> Option<Outcome> {
     let half = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let is_ours = frame.len() >= 42

@@ -1,6 +1,6 @@
-//! The kernel's Falcon program and the native build, held equal over sequences of packets: same
-//! verdicts, same packets out, same registers, same counters, with every policy. Random ones
-//! (`INBAND_SEED=N` repeats a run) and those that the fuzzer has kept (`fuzz/corpus/falcon.tar.gz`).
+//! Checks that the kernel's Falcon program and the native build behave identically over sequences of packets: same
+//! verdicts, output packets, registers and counters, with every policy. The sequences are random ones (`INBAND_SEED=N`
+//! repeats a run) and the fuzzer's corpus (`fuzz/corpus/falcon.tar.gz`).
 
 mod common;
 
@@ -14,13 +14,13 @@ use inband_ground::auth::Keys;
 use inband_ground::soft::Arrival;
 use inband_testing::role::{self, missing, two_keys, Equal, Pair};
 
-/// Of each policy.
+/// For each policy.
 const STEPS: usize = 20_000;
-/// ... of a scheduler with a key.
+/// ... for a scheduler with a key.
 const STEPS_WITH_KEYS: usize = 10_000;
-/// Steps between two schedulers: one that has forgotten everything takes the place of the other.
+/// Steps after which the scheduler is replaced by a new one without state.
 const RESTART_EVERY: usize = 5_000;
-/// Reasons that need another CPU, or are counted besides another.
+/// Reasons that need another CPU, or are counted in addition to another one.
 const NOT_HERE: [&str; 3] = [
     "falcon_push_contended",
     "falcon_busy",
@@ -101,7 +101,7 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     }
     let mut all = Policy::ALL.map(|policy| equal(policy, None));
     for (at, bytes) in inband_testing::corpus("falcon") {
-        // As the fuzz target does it: the first byte says which policy.
+        // As in the fuzz target, the first byte selects the policy.
         let Some((first, records)) = bytes.split_first() else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! The paper's listings lose tasks (schedules.md, 16); the form for switches, which may touch a register
-//! once a packet, does not: it is the queue.
+//! The paper's listings lose tasks (schedules.md, 16). The queue as implemented, in a form for switches that access
+//! each register only once per packet, does not.
 
 mod common;
 
@@ -14,8 +14,8 @@ use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 const SIZE: usize = 4;
 const STEPS: usize = 20_000;
 
-/// Listings 1 to 3 of the paper: pointers that are incremented whatever the queue holds, and repaired by
-/// a packet that comes later.
+/// Listings 1 to 3 of the paper: pointers are always incremented, whatever the state of the queue, and repaired by a
+/// later packet.
 #[derive(Default)]
 struct Listing {
     add: usize,
@@ -23,7 +23,7 @@ struct Listing {
     repairing_add: bool,
     repairing_retrieve: bool,
     tasks: [Option<u32>; SIZE],
-    /// Packets on their way round.
+    /// Repair packets in flight.
     repairs: VecDeque<Repair>,
 }
 
@@ -33,7 +33,7 @@ enum Repair {
 }
 
 impl Listing {
-    /// Listing 1. Was the task taken?
+    /// Listing 1. Returns whether the task was accepted.
     fn submit(&mut self, task: u32) -> bool {
         let add = self.add;
         self.add += 1;
@@ -100,9 +100,8 @@ fn the_listings_stay_broken_when_a_repair_is_lost() {
     assert!(queue.repairs.is_empty(), "and nobody repairs add any more");
 }
 
-/// For switches: each register is touched once a packet, in this order, and changes only if the one
-/// before allowed it. A pipeline keeps packets in order, so each sees all of them as the one before
-/// it has left them.
+/// The form for switches: each packet accesses each register once, in this order, and changes it only if the previous
+/// one allowed that. A pipeline processes packets in order, so each sees the registers as the previous one left them.
 #[derive(Default)]
 struct Pipeline {
     count: usize,
@@ -132,7 +131,7 @@ impl Pipeline {
     }
 }
 
-/// The queue as it is built, near the end of its positions.
+/// The queue as implemented, with its positions about to wrap around.
 struct Queue(FalconSwitch, u64);
 
 impl Queue {

@@ -1,5 +1,4 @@
-//! A Falcon scheduler as a program on an interface, and clients and executors that are sockets, between
-//! network namespaces.
+//! A Falcon scheduler as a program on an interface, with sockets as clients and executors, between network namespaces.
 
 mod common;
 
@@ -43,11 +42,11 @@ fn receive(socket: &UdpSocket) -> (Header, Vec<Task>, SocketAddr) {
     (header, tasks.iter().collect(), from)
 }
 
-/// Everybody's sockets around a scheduler.
+/// The sockets around a scheduler.
 struct Testbed {
     net: Net,
     scheduler: FalconXdp,
-    /// Of the scheduler's own process.
+    /// The socket of the scheduler's own process.
     process: UdpSocket,
     executor: UdpSocket,
     client: UdpSocket,
@@ -82,7 +81,7 @@ impl Testbed {
         self.client.send_to(&packet, address(SCHEDULER)).unwrap();
     }
 
-    /// Until the PULL of this number has come to the scheduler: packets of two sockets may overtake.
+    /// Waits until the scheduler has received the PULL with this number: packets of two sockets may be reordered.
     fn until_it_waits(&self, seq: u64) {
         let deadline = std::time::Instant::now() + common::net::TIMEOUT;
         while self.scheduler.registers().executor(0, 3).pull_seq != seq {
@@ -91,7 +90,7 @@ impl Testbed {
         }
     }
 
-    /// What the scheduler's process does with what the kernel could not send.
+    /// Forwards what the kernel could not send, as the scheduler's process does.
     fn forward_one(&self) {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         let (len, _) = self.process.recv_from(&mut buffer).expect("it comes up");
@@ -100,7 +99,7 @@ impl Testbed {
         self.process.send_to(&buffer[..len], to).unwrap();
     }
 
-    /// A task for an executor that waits.
+    /// Submits a task for a waiting executor.
     fn wakes(&self, seq: u64, by_host: bool) {
         self.pull(seq, flag::PARK);
         self.until_it_waits(seq);
@@ -124,7 +123,7 @@ impl Testbed {
 
 fn tasks_go_to_executors(mode: XdpMode) {
     let testbed = Testbed::new(mode);
-    // Submitted, and then pulled; a packet full of tasks, too.
+    // Submit first, pull later; also with a packet full of tasks.
     let tasks: Vec<Task> = (0..14).map(|n| task(5, 0, n, "something to do")).collect();
     testbed.submit(&tasks);
     let (reply, _, from) = receive(&testbed.client);
@@ -160,7 +159,7 @@ fn tasks_go_to_executors(mode: XdpMode) {
     testbed.wakes(40, false);
     assert_eq!(by_host(), 1, "the kernel knows the way");
     assert_eq!(testbed.scheduler.counters().unwrap()["falcon_woken"], 3);
-    // Nothing else came up to the process.
+    // The process received nothing else.
     testbed.process.set_nonblocking(true).unwrap();
     assert!(testbed.process.recv(&mut [0; 64]).is_err());
 }

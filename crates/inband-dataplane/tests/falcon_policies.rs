@@ -1,4 +1,4 @@
-//! What each policy promises, over many tasks.
+//! The guarantees of each policy, over many tasks.
 
 mod common;
 
@@ -12,7 +12,7 @@ use inband_ground::auth::Digest;
 use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 const SLOTS: usize = 1024;
-/// Every 16th task is given in turn.
+/// Every 16th task is assigned in queue order.
 const TURN_EVERY: usize = 16;
 
 struct Bench {
@@ -49,7 +49,7 @@ impl Bench {
         (header, tasks.first())
     }
 
-    /// Submit a task; its number, if it was taken.
+    /// Submits a task. Returns its number if it was accepted.
     fn submit(&mut self, user: u32, change: impl FnOnce(&mut Task)) -> Option<u32> {
         let mut task = task(user, 0, self.submitted, "");
         change(&mut task);
@@ -151,7 +151,7 @@ fn no_resource_starves_beside_workers_that_have_others() {
             refill(&mut bench, task.resource);
         }
     }
-    // The first worker's three in turn, the second's two.
+    // The first worker's three executors in turn, and the second's two.
     assert_eq!(given, BTreeMap::from([(0, 25), (2, 10), (3, 10), (5, 15)]));
 }
 
@@ -190,7 +190,7 @@ fn a_task_waits_for_its_worker_and_then_goes_to_any() {
     assert_eq!(got(bench.pull(0)), None);
     bench.now_ns += 1;
     assert_eq!(got(bench.pull(2)), Some(near), "it has waited long enough");
-    // The older of what is near goes first, and before what is not.
+    // Of nearby tasks the older one goes first, and all of them before distant ones.
     let far = bench.submit(0, |task| task.worker = Some(2)).unwrap();
     bench.now_ns += 100;
     let any = bench.submit(0, |_| ()).unwrap();
@@ -214,7 +214,7 @@ fn the_task_of_a_worker_that_is_gone_comes_to_those_that_are_never_idle() {
     let (mut far, mut pulls) = (0, 0);
     while far < 2 {
         pulls += 1;
-        // Once round: of none, its own, and these two.
+        // One full rotation over the kinds of tasks: for no worker, its own, and these two.
         assert!(pulls <= 4 * TURN_EVERY, "they starve");
         match bench.pull(0).expect("there is always one").worker {
             Some(5 | 7) => far += 1,

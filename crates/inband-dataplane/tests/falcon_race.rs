@@ -1,5 +1,5 @@
-//! What holds for Falcon while several threads submit and pull, and packets are repeated (docs/falcon.md).
-//! The same test run on deliberately wrong builds must fail.
+//! Falcon's invariants under several threads that submit and pull, and with duplicated packets (docs/falcon.md). The
+//! same test must fail on deliberately faulty builds.
 
 mod common;
 
@@ -22,31 +22,31 @@ use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_testing::race::rounds;
 
-/// A queue that is full and empty all the time.
+/// Small enough that the queue is often full and often empty.
 const SLOTS: usize = 4;
 const SUBMITTERS: u32 = 2;
 const EXECUTORS: u32 = 3;
-/// Tasks of a submitter in a round, at most.
+/// Maximum number of tasks per submitter and round.
 const TASKS_OF_A_ROUND_MAX: u64 = 12;
-/// A right build is watched for so long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one must be
-/// caught within `CATCH_WITHIN`.
+/// A correct build is watched for this long, and for more than `ROUNDS_MIN` rounds if the machine is busy. A faulty one
+/// must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
 const ROUNDS_MIN: u64 = 20;
 const CATCH_WITHIN: Duration = Duration::from_secs(60);
-/// Longest time that a thread waits for what must come.
+/// Time limit for a packet that must come.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// Put a packet through the scheduler; whether it goes to an executor who waits, and what leaves.
+/// Passes a packet through the scheduler. Returns whether the output goes to a waiting executor, and the output.
 type Handle<'a> = dyn Fn(&[u8], SocketAddrV4) -> Option<(bool, Vec<u8>)> + Sync + 'a;
 type Failure = String;
 
-/// An executor's own address: its number.
+/// The address of an executor, which contains its number.
 fn address(executor: u32) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 100), 5000 + executor as u16)
 }
 
-/// What comes to an executor.
+/// Packets for an executor.
 #[derive(Default)]
 struct Inbox {
     packets: Mutex<VecDeque<Vec<u8>>>,
@@ -69,24 +69,24 @@ impl Inbox {
     }
 }
 
-/// Every task that was given, and every PULL that was given one.
+/// Every task that was assigned, and every PULL that was answered with one.
 #[derive(Default)]
 struct Given {
-    /// By (user, number): to which PULL of whom.
+    /// By (user, number): the executor and its PULL.
     to: BTreeMap<(u32, u32), (u32, u64)>,
-    /// The other way round.
+    /// The inverse.
     what: BTreeMap<(u32, u64), (u32, u32)>,
 }
 
-/// What all threads know.
+/// Shared by all threads.
 struct World<'a> {
     handle: &'a Handle<'a>,
     registers: &'a FalconRegisters,
     inboxes: Vec<Inbox>,
-    /// By executor: the PULL sent last, for who repeats packets.
+    /// For each executor, the last PULL sent; for the thread that duplicates packets.
     pulls: Vec<AtomicU64>,
     given: Mutex<Given>,
-    /// Nobody submits any more in this round.
+    /// No more submissions in this round.
     quiet: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -115,7 +115,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A SUBMIT; its answer, whoever got it.
+    /// Sends a SUBMIT. Returns the header of the output. If that goes to a waiting executor, puts it into its inbox.
     fn submit(&self, user: u32, tasks: &[Task]) -> Result<Header, Failure> {
         let mut header = Header::new(Type::Submit, 0, 0);
         header.user = user;
@@ -129,7 +129,7 @@ impl<'a> World<'a> {
         Ok(reply)
     }
 
-    /// Submit tasks in order until all are taken, and wake who waits beside them.
+    /// Submits tasks in order until all are accepted, and delivers the packets that wake executors.
     fn submitter(
         &self,
         user: u32,
@@ -163,7 +163,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A TASK that an executor has got: is it the one of this PULL, whole, and nobody else's?
+    /// Checks a TASK that an executor received: it must answer this PULL, be intact, and not be assigned to another
+    /// one.
     fn got(&self, executor: u32, header: &Header, task: &Task) -> Result<(), Failure> {
         if !task.is_whole(&Digest::PLAIN) {
             return Err(format!("torn: task {} of {}", task.task, task.user));
@@ -182,11 +183,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Pull until `quota` tasks have come, or all is quiet and it waits. Returns whether it waits.
+    /// Pulls until `quota` tasks have arrived, or the round is quiet and the executor waits. Returns whether it waits.
     fn executor(&self, executor: u32, quota: u64, numbers: &mut [i64]) -> Result<bool, Failure> {
         let inbox = &self.inboxes[executor as usize];
         let (mut got, mut last, mut send_pull) = (0, None, false);
-        // What it pulled for in the round before may still wait; then this is a repeated one.
+        // The PULL of the previous round may still be waiting; then this one is a retransmission.
         let mut seq = self.pulls[executor as usize].load(Ordering::SeqCst);
         if seq == 0 || self.record(executor) != ExecutorState::Waits {
             seq += 1;
@@ -208,7 +209,7 @@ impl<'a> World<'a> {
             let was_quiet = self.quiet.load(Ordering::SeqCst);
             let Some(packet) = answer.or_else(|| inbox.take(LOOK_EVERY)) else {
                 if self.record(executor) != ExecutorState::Waits {
-                    send_pull = true; // dropped, or the answer is on its way
+                    send_pull = true; // dropped, or the answer is in flight
                 } else if was_quiet {
                     return Ok(true);
                 }
@@ -226,7 +227,7 @@ impl<'a> World<'a> {
             };
             self.got(executor, &header, &task)?;
             if header.pull_seq < seq || last == Some(header.pull_seq) {
-                continue; // repeated
+                continue; // a duplicate
             }
             let before = &mut numbers[task.user as usize];
             if i64::from(task.task) <= *before {
@@ -247,7 +248,7 @@ impl<'a> World<'a> {
         self.registers.executor(0, executor as usize).state
     }
 
-    /// The network repeats packets.
+    /// Duplicates packets, as a network does.
     fn repeater(&self, mut prng: Prng) {
         while !self.quiet.load(Ordering::SeqCst) && !self.failed() {
             let executor = prng.below(EXECUTORS.into()) as u32;
@@ -265,12 +266,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Submitters, executors and one who repeats packets, until all is quiet.
+    /// Runs submitters, executors and the thread that duplicates packets, until everything is quiet.
     fn round(&self, prng: &mut Prng, next: &mut u32, seen: &mut [Vec<i64>]) -> Result<(), Failure> {
         self.quiet.store(false, Ordering::SeqCst);
         let numbers = *next..*next + 1 + prng.below(TASKS_OF_A_ROUND_MAX) as u32;
         *next = numbers.end;
-        // All that was submitted is got, or all executors wait, or some of both.
+        // Either all tasks are assigned, or all executors wait, or some of both.
         let tasks = u64::from(numbers.end - numbers.start) * u64::from(SUBMITTERS);
         let in_queue = self.registers.tasks(0);
         let quota = (in_queue + tasks).div_ceil(EXECUTORS.into()) + prng.below(2);
@@ -309,7 +310,7 @@ impl<'a> World<'a> {
         self.is_quiet(&waits)
     }
 
-    /// Nobody waits beside a task. Somebody whose last packet came to its inbox does not wait.
+    /// No executor may wait while tasks are queued. An executor with a packet in its inbox is not waiting.
     fn is_quiet(&self, waits: &[bool]) -> Result<(), Failure> {
         let tasks = self.registers.tasks(0);
         let still = (0..EXECUTORS).filter(|executor| {
@@ -326,7 +327,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What is left, and that nothing is missing.
+    /// Takes out all remaining tasks and checks that none is missing.
     fn all_were_given(&self, next: u32) -> Result<(), Failure> {
         for executor in 0..EXECUTORS {
             while let Some(packet) = self.inboxes[executor as usize].take(Duration::ZERO) {
@@ -359,7 +360,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Rounds until `time` is over and there were more than `ROUNDS_MIN`, or somebody sees what must not be.
+    /// Runs rounds until `time` is over and there were more than `ROUNDS_MIN`, or an invariant is violated.
     fn race(&self, time: Duration, seed: u64) -> Result<u64, Failure> {
         let start = Instant::now();
         let (mut prng, mut next) = (Prng(seed), 0);
@@ -413,7 +414,7 @@ macro_rules! builds {
     };
 }
 
-// native/falcon.c with race windows, and but for the first with a fault (build.rs).
+// native/falcon.c with race windows; all but the first have a fault (build.rs).
 builds!(
     ib_falcon_handle_slow,
     ib_falcon_handle_pop_before_filled,
@@ -424,7 +425,7 @@ builds!(
     ib_falcon_handle_bit_not_taken
 );
 
-/// One test, so that the parts do not run beside each other and blur the timing.
+/// One test, so that the parts do not run concurrently and disturb the timing.
 #[test]
 fn nothing_is_lost_or_given_twice_and_the_mutants_are_caught() {
     let right: [(&str, Option<Build>); 2] = [
@@ -461,7 +462,7 @@ fn nothing_is_lost_or_given_twice_and_the_mutants_are_caught() {
     race_kernel();
 }
 
-/// The same with the program in the kernel, which the threads' test runs execute.
+/// The same with the program in the kernel, executed by the threads' test runs.
 fn race_kernel() {
     if !common::may_load_bpf() {
         return;

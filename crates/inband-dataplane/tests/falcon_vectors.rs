@@ -17,18 +17,18 @@ use inband_ground::soft::Arrival;
 use inband_testing::vector::{self, flags_of, keys_of, type_of, value_of, Damage};
 use serde::Deserialize;
 
-/// The set that cases are about, unless a packet says otherwise.
+/// The default set of packets in cases.
 const SET: usize = 1;
-/// Whose tasks they are, and of which registration of a worker, unless a packet says otherwise.
+/// The default user of tasks, and the default incarnation of workers.
 const USER: u32 = 5;
 const JOB: u32 = 6;
 const WORKER_INCARNATION: u32 = 1;
-/// When packets come, unless a packet says otherwise.
+/// The default arrival time of packets.
 const NOW_NS: u64 = 1000;
 /// Users whose tasks are compared.
 const USERS: std::ops::Range<u32> = 0..70;
 
-/// Reasons that no single packet can show, and which test does.
+/// Reasons that a single packet cannot trigger, and the test that does.
 const ELSEWHERE: [(&str, &str); 2] = [
     (
         "falcon_executor_by_host",
@@ -47,14 +47,14 @@ struct Case {
     why: String,
     #[serde(default)]
     policy: String,
-    /// Of each queue.
+    /// For each queue.
     #[serde(default = "queue_slots_default")]
     queue_slots: usize,
     #[serde(default = "user_tasks_max_default")]
     user_tasks_max: u32,
     #[serde(default)]
     locality_wait_ns: u64,
-    /// Ids of the keys that the scheduler accepts; it sends with the last.
+    /// Ids of the keys that the scheduler accepts; it sends with the last one.
     #[serde(default)]
     keys: Vec<u16>,
     #[serde(default)]
@@ -70,19 +70,19 @@ fn user_tasks_max_default() -> u32 {
     1000
 }
 
-/// What there is before the first packet.
+/// The state before the first packet.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Before {
-    /// [worker, resources] that are registered, as their first incarnation.
+    /// [worker, resources] registered as their first incarnation.
     worker: Vec<(usize, u64)>,
-    /// [queue, position] of empty queues that so many tasks have gone through.
+    /// [queue, position] of empty queues through which this many tasks have passed.
     start: Vec<(usize, u32)>,
     /// [queue, add, retrieve]
     queue: Vec<(usize, u32, u32)>,
-    /// [queue, position, sequence] of slots that somebody is not done with.
+    /// [queue, position, sequence] of slots that another packet is still using.
     slot: Vec<(usize, u32, u64)>,
-    /// Executors whose record another packet has taken.
+    /// Executors whose record is locked by another packet.
     taken: Vec<usize>,
 }
 
@@ -100,22 +100,22 @@ struct Step {
     from: Option<SocketAddrV4>,
     #[serde(default)]
     now_ns: Option<u64>,
-    /// Between the packet before and this one: [worker, incarnation, resources]; 0: unregistered.
+    /// A registration between the previous packet and this one: [worker, incarnation, resources]; 0: unregistered.
     #[serde(default)]
     register: Option<(usize, u32, u64)>,
     verdict: String,
-    /// With the verdict `to_executor`.
+    /// For the verdict `to_executor`.
     #[serde(default)]
     to: Option<SocketAddrV4>,
     reason: String,
-    /// What differs from the packet that came in, besides the sender.
+    /// Differences from the packet that came in, except the sender.
     #[serde(default)]
     out: Fields,
     #[serde(default)]
     after: After,
 }
 
-/// What has changed.
+/// The expected changes.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct After {
@@ -123,7 +123,7 @@ struct After {
     queue: Vec<(usize, u32, u32)>,
     /// [executor, state, pull_seq]
     executor: Vec<(usize, String, u64)>,
-    /// All that are parked.
+    /// All parked executors.
     parked: Option<Vec<usize>>,
     /// [user, tasks in the queues]
     user: Vec<(u32, u64)>,
@@ -151,7 +151,7 @@ struct Fields {
     tasks: Option<Vec<TaskFields>>,
 }
 
-/// In `in`, its number is its place, and it is its sender's.
+/// In `in`, the task's number is its index, and the task belongs to the packet's sender.
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 struct TaskFields {
@@ -193,7 +193,7 @@ impl TaskFields {
 }
 
 impl Fields {
-    /// The packet that a step sends, before any damage.
+    /// The input packet of a step, before any damage.
     fn packet(&self) -> (Header, Vec<Task>) {
         let kind = type_of(&Type::ALL, self.r#type.as_deref().expect("a type"));
         let mut header = Header::new(kind, SET as u16, 0);
@@ -255,7 +255,7 @@ impl Case {
         }
     }
 
-    /// Set the registers as they are before the first packet.
+    /// Sets the registers to the state before the first packet.
     fn set(&self, registers: &FalconRegisters) {
         let before = &self.before;
         for (worker, resources) in &before.worker {
@@ -281,7 +281,7 @@ impl Case {
     }
 }
 
-/// What a test sees of the registers, by name.
+/// The visible state of the registers, by name.
 fn snapshot(registers: &FalconRegisters) -> BTreeMap<String, String> {
     let mut seen = BTreeMap::new();
     let config = registers.config();
@@ -351,7 +351,7 @@ impl After {
 }
 
 impl Step {
-    /// The UDP payload that comes.
+    /// The UDP payload that arrives.
     fn packet(&self) -> Vec<u8> {
         let (header, tasks) = self.input.packet();
         let mut packet = bytes(&header, &tasks);
@@ -367,7 +367,7 @@ impl Step {
         }
     }
 
-    /// What leaves, and where to.
+    /// The expected output, and where it goes.
     fn expected(&self, keys: Option<&Keys>) -> (Verdict, Vec<u8>) {
         let (mut header, _) = self.input.packet();
         let submitted = header.kind == Type::Submit;

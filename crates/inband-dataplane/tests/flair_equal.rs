@@ -1,6 +1,6 @@
-//! The kernel's FLAIR program and the native build, held equal over sequences of packets: same verdicts,
-//! same packets out, same registers, same counters. Random ones (`INBAND_SEED=N` repeats a run) and
-//! those that the fuzzer has kept (`fuzz/corpus/flair.tar.gz`).
+//! Checks that the kernel's FLAIR program and the native build behave identically over sequences of packets: same
+//! verdicts, output packets, registers and counters. The sequences are random ones (`INBAND_SEED=N` repeats a run) and
+//! the fuzzer's corpus (`fuzz/corpus/flair.tar.gz`).
 
 mod common;
 
@@ -17,11 +17,11 @@ use inband_ground::xdp::rig::udp_frame;
 use inband_testing::role::{self, missing, two_keys, Equal, Pair};
 
 const STEPS: usize = 100_000;
-/// ... of switches of a cluster with a key.
+/// ... for switches of a cluster with a key.
 const STEPS_WITH_KEYS: usize = 20_000;
-/// Steps between two switches: one that has forgotten everything takes the place of the other.
+/// Steps after which the switch is replaced by a new one without state.
 const RESTART_EVERY: usize = 10_000;
-/// Reads that the program itself sends by chance.
+/// Reads that the deployed program distributes with its own random numbers.
 const READS: usize = 4_000;
 
 impl role::Sequence for Sequence {
@@ -101,7 +101,7 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     equal.pair.compare_counters("at the end");
 }
 
-/// The program as it is deployed takes time and chance from the kernel.
+/// The program as deployed takes the time and random numbers from the kernel.
 #[test]
 fn the_kernels_own_clock_and_chance() {
     if !common::may_load_bpf() {
@@ -120,7 +120,7 @@ fn the_kernels_own_clock_and_chance() {
     let answer = rig.run(&udp_frame(THERE, HERE, &packet), 1).unwrap();
     let (header, ..) = parse(&answer.frame[42..]).unwrap();
     assert!((before_ns..=now_ns()).contains(&header.switch_time_ns()));
-    // Who gets reads: by weight, roughly.
+    // Reads are distributed approximately by weight.
     rig.registers().sessions.restore(
         1,
         SessionView {

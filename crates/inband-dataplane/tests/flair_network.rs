@@ -1,5 +1,4 @@
-//! A FLAIR switch as a program on an interface, and replicas and clients that are sockets, between
-//! network namespaces.
+//! A FLAIR switch as a program on an interface, with sockets as replicas and clients, between network namespaces.
 
 mod common;
 
@@ -43,11 +42,11 @@ fn spec(mode: XdpMode) -> FlairXdpSpec {
     }
 }
 
-/// Everybody's sockets around a switch.
+/// The sockets around a switch.
 struct Testbed {
     net: Net,
     switch: FlairXdp,
-    /// Of the switch's own process.
+    /// The socket of the switch's own process.
     process: UdpSocket,
     leader: UdpSocket,
     follower: UdpSocket,
@@ -66,7 +65,7 @@ fn packet(header: &Header, data: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A packet about the key.
+/// A packet for the key.
 fn about_key(kind: Type, node: usize, data: &[u8]) -> Header {
     Header {
         key_hash: key_hash(KEY),
@@ -75,7 +74,7 @@ fn about_key(kind: Type, node: usize, data: &[u8]) -> Header {
     }
 }
 
-/// The next packet of a socket: header, data, and who sent it.
+/// The next packet of a socket: header, data and sender.
 fn receive(socket: &UdpSocket) -> (Header, Vec<u8>, SocketAddr) {
     let mut buffer = [0; PACKET_LEN_MAX_BYTES];
     let (len, from) = socket.recv_from(&mut buffer).expect("a packet in time");
@@ -115,7 +114,7 @@ impl Testbed {
             .unwrap();
     }
 
-    /// INSTALL, then a heartbeat with the time that its answer told.
+    /// Sends INSTALL, then a heartbeat with the time from its answer.
     fn begin_session(&self) {
         let mut install = Header::new(Type::Install, 0, LEADER as u16);
         (install.session, install.seq) = (SESSION, INCARNATION);
@@ -135,7 +134,7 @@ impl Testbed {
         assert!(answer.switch_time_ns() > heartbeat.client_seq);
     }
 
-    /// What the switch's process does.
+    /// Forwards a packet, as the switch's process does.
     fn forward_one(&self) {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         let (len, _) = self
@@ -150,7 +149,7 @@ impl Testbed {
         address(CLIENT)
     }
 
-    /// A write and a read of what it wrote; `by_host`: replies come up to the switch's process.
+    /// Writes a value and reads it back. With `by_host`, replies go through the switch's process.
     fn write_and_read(&self, value: &[u8], seq: u64, by_host: bool) {
         let mut write = about_key(Type::Write, 0, value);
         (write.client_id, write.client_seq) = (7, seq);
@@ -180,7 +179,7 @@ impl Testbed {
         assert_eq!((reply.seq, reply.log_index), (seq, 10 + seq));
         (reply.kind, reply.node) = (Type::ReadReply, FOLLOWER as u16);
         reply.digest = digest(value);
-        // A copy that says it could not: the leader is asked, and what it says passes.
+        // A follower's refusal is redirected to the leader, whose answer passes.
         let mut refused = reply;
         refused.flags |= flag::REFUSED;
         self.send(&self.follower, &refused, value);
@@ -221,7 +220,7 @@ fn reads_and_writes(mode: XdpMode) {
         testbed.switch.registers().sessions.session(0).unwrap().seq,
         3
     );
-    // Nothing else came up to the process.
+    // The process received nothing else.
     testbed.process.set_nonblocking(true).unwrap();
     assert!(testbed.process.recv(&mut [0; 64]).is_err());
 }

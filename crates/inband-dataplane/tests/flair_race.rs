@@ -1,5 +1,5 @@
-//! What holds for FLAIR while several CPUs write, answer, read, renew and install (schedules.md, 14 and
-//! 15). The same test run on deliberately wrong builds must fail.
+//! FLAIR's invariants under several CPUs that write, answer, read, renew and install (schedules.md, 14 and 15). The
+//! same test must fail on deliberately faulty builds.
 
 #[path = "common/objects.rs"]
 mod by_name;
@@ -23,30 +23,30 @@ const GEOMETRY: FlairGeometry = FlairGeometry { sets: 1, groups: 2 };
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 /// Threads that write and read.
 const CLIENTS: usize = 2;
-/// A right build is watched for so long; a wrong one must be caught within `CATCH_WITHIN`.
+/// A correct build is watched for this long; a faulty one must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
 const CATCH_WITHIN: Duration = Duration::from_secs(60);
-/// Sequence numbers that a run may use up.
+/// Maximum number of sequence numbers in a run.
 const SEQ_MAX: usize = 1 << 22;
 const STEP_DOWN_NS: u64 = 60_000_000_000;
-/// What the control thread does between two sessions.
+/// Steps of the control thread between two sessions.
 const STEPS_OF_A_SESSION: usize = 100;
-/// Requests of a client that are not answered yet, at most.
+/// Maximum number of unanswered requests of a client.
 const OUTSTANDING_MAX: usize = 4;
 const FOLLOWERS: u8 = 0b111;
 const REPLICA: u16 = 9;
 
-/// Put a packet through the switch; the header of what leaves.
+/// Passes a packet through the switch. Returns the header of the output.
 type Handle<'a> = dyn Fn(&[u8]) -> Option<Header> + Sync + 'a;
 
-/// A write's place in its group: later ones are larger.
+/// Orders the writes of a group: later ones are larger.
 type Stamp = u64;
 
 fn stamp(session: u64, seq: u64) -> Stamp {
     session << 40 | seq
 }
 
-/// The log index that the reply of a write carries: so that what is read together was told together.
+/// The log index in the reply to a write. It is a function of the write, so that a torn read is noticed.
 fn log_index_of(session: u64, seq: u64) -> u64 {
     match seq {
         0 => 1 << 50 | session,
@@ -54,16 +54,16 @@ fn log_index_of(session: u64, seq: u64) -> u64 {
     }
 }
 
-/// What all threads know.
+/// Shared by all threads.
 struct World<'a> {
     handle: &'a Handle<'a>,
     registers: &'a FlairRegisters,
-    /// By seq: given to a write; its reply was sent.
+    /// By sequence number: whether it was assigned to a write, and whether its reply was sent.
     given: Vec<AtomicBool>,
     replied: Vec<AtomicBool>,
-    /// By group: the latest write that the switch has let go.
+    /// For each group, the latest write that the switch has passed.
     written: Vec<AtomicU64>,
-    /// The session that is heard of by all.
+    /// The latest session that all threads know of.
     session: AtomicU64,
     stop: AtomicBool,
     failure: Mutex<Option<String>>,
@@ -126,7 +126,7 @@ impl<'a> World<'a> {
         self.send(&header, key);
     }
 
-    /// A read that a follower is to answer, if it is one.
+    /// Sends a read. Returns the output if a follower is to answer it.
     fn read(&self, key: &str) -> Result<Option<Header>, String> {
         let (group, header) = about(Type::Read, key);
         let (before, session) = (self.written(group), self.session.load(Ordering::SeqCst));
@@ -157,7 +157,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Nothing is stable but by the reply of its last write.
+    /// A group may become stable only by the reply to its last write.
     fn is_stable(
         &self,
         session: u64,
@@ -177,7 +177,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What the registers say; `last` is what they said before.
+    /// Checks the registers; `last` is their previous state.
     fn look(&self, group: usize, last: &mut Stamp) -> Result<(), String> {
         let before = self.written(group);
         let view = self.registers.groups.group(group);
@@ -231,7 +231,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A heartbeat; the switch's time.
+    /// Sends a heartbeat. Returns the switch's time.
     fn renew(&self, session: u64, told_ns: u64) -> u64 {
         let mut heartbeat = Header::new(Type::Heartbeat, 0, REPLICA);
         (heartbeat.session, heartbeat.seq) = (session, INCARNATION);
@@ -242,7 +242,7 @@ impl<'a> World<'a> {
         answer.map_or(told_ns, |answer| answer.switch_time_ns())
     }
 
-    /// A leader that sends heartbeats of the session it has heard of last.
+    /// A leader that keeps sending heartbeats of the last session it knows of.
     fn old_leader(&self) {
         let mut told_ns = 0;
         while !self.stop.load(Ordering::SeqCst) {
@@ -250,7 +250,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// One session after the other, none of which is active before its own leader says so.
+    /// Begins one session after another. None may be active before its own leader activates it.
     fn control(&self, time: Duration) -> Result<u64, String> {
         let start = Instant::now();
         let mut session = 0;
@@ -262,7 +262,7 @@ impl<'a> World<'a> {
             (install.followers, install.window) = (FOLLOWERS, FOLLOWERS.into());
             install.client_id = STEP_DOWN_NS;
             let told_ns = loop {
-                // A packet that meets another one too often is dropped.
+                // A packet that collides with others too often is dropped.
                 if let Some(answer) = self.send(&install, "") {
                     break answer.switch_time_ns();
                 }
@@ -284,7 +284,7 @@ impl<'a> World<'a> {
         Ok(session)
     }
 
-    /// Everybody at once, until `time` is over or somebody sees what must not be.
+    /// Runs all threads until `time` is over or an invariant is violated.
     fn race(&self, time: Duration) -> Result<u64, String> {
         let start = Instant::now();
         let noted = |result: Result<u64, String>| {
@@ -360,7 +360,7 @@ macro_rules! variant {
     };
 }
 
-/// One test, so that the parts do not run beside each other and blur the timing.
+/// One test, so that the parts do not run concurrently and disturb the timing.
 #[test]
 fn the_kernel_keeps_the_order_and_the_mutants_do_not() {
     if !common::may_load_bpf() {
@@ -390,7 +390,7 @@ fn the_kernel_keeps_the_order_and_the_mutants_do_not() {
     }
 }
 
-/// The same, with the native build on threads. Preemption within a role makes other interleavings.
+/// The same with the native build on threads. Preemption within a role causes other interleavings.
 #[test]
 fn the_soft_switch_keeps_the_order() {
     let switch = FlairSwitch::new(NODE, GEOMETRY, INCARNATION);

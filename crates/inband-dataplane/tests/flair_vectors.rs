@@ -17,15 +17,15 @@ use inband_ground::soft::Arrival;
 use inband_testing::vector::{self, flags_of, keys_of, type_of, value_of, Damage};
 use serde::Deserialize;
 
-/// The set that cases are about, unless a packet says otherwise.
+/// The default set of packets in cases.
 const SET: usize = 1;
-/// Who sends the packets of replicas.
+/// The sender of replicas' packets.
 const REPLICA: u16 = 9;
-/// The key of packets of the data path, and when packets come, unless a case says otherwise.
+/// The default key of data packets, and the default arrival time.
 const KEY: &str = "key";
 const NOW_NS: u64 = 1000;
 
-/// Reasons that no single packet can show, and which test does.
+/// Reasons that a single packet cannot trigger, and the test that does.
 const ELSEWHERE: [(&str, &str); 1] = [(
     "flair_client_by_host",
     "counted besides another reason; tests/flair_network.rs",
@@ -36,7 +36,7 @@ const ELSEWHERE: [(&str, &str); 1] = [(
 struct Case {
     name: String,
     why: String,
-    /// Ids of the keys that the switch accepts; it sends with the last.
+    /// Ids of the keys that the switch accepts; it sends with the last one.
     #[serde(default)]
     keys: Vec<u16>,
     #[serde(default)]
@@ -44,7 +44,7 @@ struct Case {
     packet: Vec<Step>,
 }
 
-/// Registers of set 1; in `after`, only what changed.
+/// Registers of set 1. In `after`, only those that changed.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct State {
@@ -90,7 +90,7 @@ struct Step {
     signed_by: Option<u16>,
     #[serde(default)]
     damage: Damage,
-    /// Damage to the frame around it: for the kernel only.
+    /// Damage to the frame around it; only for the kernel.
     #[serde(default)]
     frame: Option<Damage>,
     #[serde(default)]
@@ -99,7 +99,7 @@ struct Step {
     random: u32,
     verdict: String,
     reason: String,
-    /// What differs from the packet that came in, besides the sender.
+    /// Differences from the packet that came in, except the sender.
     #[serde(default)]
     out: Fields,
     #[serde(default)]
@@ -128,7 +128,7 @@ struct Fields {
     data: Option<String>,
 }
 
-/// A packet in parts.
+/// The parts of a packet.
 #[derive(Debug, PartialEq)]
 struct Parts {
     header: Header,
@@ -145,7 +145,7 @@ impl Parts {
 }
 
 impl Fields {
-    /// The packet that a step sends, before any damage.
+    /// The input packet of a step, before any damage.
     fn packet(&self) -> Parts {
         let kind = type_of(&Type::ALL, self.r#type.as_deref().expect("a type"));
         let of_client = matches!(kind, Type::Read | Type::Write);
@@ -196,7 +196,7 @@ fn group_of(key: &str) -> usize {
 }
 
 impl State {
-    /// Lay this over the registers.
+    /// Applies this to the registers.
     fn apply(&self, registers: &FlairRegisters) {
         let mut view = registers.sessions.session(SET).unwrap();
         let fields = &self.session;
@@ -236,14 +236,14 @@ fn snapshot(registers: &FlairRegisters) -> (Vec<SessionView>, Vec<GroupView>) {
 }
 
 impl Step {
-    /// The UDP payload that comes.
+    /// The UDP payload that arrives.
     fn packet(&self) -> Vec<u8> {
         let mut packet = self.input.packet().emit();
         sign(keys_of(self.signed_by.as_slice()).as_ref(), &mut packet);
         self.damage.of(packet)
     }
 
-    /// What leaves, and where to.
+    /// The expected output, and where it goes.
     fn expected(&self, keys: Option<&Keys>) -> (Verdict, Vec<u8>) {
         let mut parts = self.input.packet();
         parts.header.node = NODE.into();

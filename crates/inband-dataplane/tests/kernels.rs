@@ -1,10 +1,10 @@
-//! Do the kernels that people have take every program in every mode? Each of Debian's kernels boots in
-//! QEMU, without disk and network, and this same executable is its init: it loads all programs and
-//! says what the verifier said, which is compared with `dataplane/verifier.toml`.
+//! Checks that common kernels accept every program in every mode. Each of Debian's kernels boots in QEMU, without disk
+//! and network, with this executable as its init. It loads all programs and reports the verifier's figures, which are
+//! compared with `dataplane/verifier.toml`.
 //!
-//! What cannot be tried here (no QEMU, no kernel package) is listed as NOT RUN and ignored;
-//! with `INBAND_REQUIRE_ALL=1` it fails. `make test` tries the oldest kernel and the one in the
-//! backports of the same Debian, `make verifier-matrix` all.
+//! What cannot be tested here (no QEMU, no kernel package) is listed as NOT RUN and ignored; with
+//! `INBAND_REQUIRE_ALL=1` it fails. `make test` tests the oldest kernel and the one in the backports of the same Debian
+//! release, `make verifier-matrix` all.
 
 #[path = "common/verifier.rs"]
 mod figures;
@@ -22,7 +22,7 @@ use nix::mount::{mount, MsFlags};
 use nix::sys::reboot::{reboot, RebootMode};
 use serde::Deserialize;
 
-/// A kernel of Debian's.
+/// A Debian kernel.
 struct Kernel {
     /// Also its name in the record.
     suite: &'static str,
@@ -48,18 +48,18 @@ const KERNELS: [Kernel; 4] = [
     },
 ];
 
-/// Of `inband up`, besides the hosts' own.
+/// Programs that `inband up` uses in addition to the hosts' own.
 const LAB_PROGRAMS: [&str; 2] = ["switch", "pass"];
-/// Longest time for one kernel, emulated on a machine that is busy with something else.
+/// Time limit for one kernel, emulated on a busy machine.
 const GUEST_TIME_MAX: Duration = Duration::from_secs(900);
-/// Lines of the guest's console that a failure shows.
+/// Lines of the guest's console to show on failure.
 const CONSOLE_LINES: usize = 60;
 const GUEST_MEMORY_MIB: usize = 1024;
-/// Nothing else may be the guest's: whoever lacks one says so as NOT RUN.
+/// The only supported guest architecture. Where it is not available, the test reports NOT RUN.
 const QEMU: &str = "qemu-system-x86_64";
-/// no_timer_check: the kernel panics if an emulated timer is late, as it is on a busy machine.
+/// no_timer_check: without it the kernel panics if an emulated timer is late, which happens on a busy machine.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init";
-/// Where the guest reports to: its second serial port.
+/// The device for the guest's report: its second serial port.
 const REPORT: &str = "/dev/ttyS1";
 
 fn main() {
@@ -131,13 +131,13 @@ fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
     Err(faults.join("\n").into())
 }
 
-/// What could not be tried is never passed.
+/// What could not be tested must not count as passed.
 fn not_run(kernel: &str, why: &str) -> Result<Completion, Failed> {
     let line = inband_testing::note(kernel, why)?;
     Ok(Completion::ignored_with(line))
 }
 
-/// The kernel's image, from the archive at the first time.
+/// The kernel's image, downloaded from the archive the first time.
 fn kernel_image(suite: &str) -> Result<PathBuf, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/debian-kernel");
     let output = Command::new(&script).arg(suite).output();
@@ -152,10 +152,10 @@ fn kernel_image(suite: &str) -> Result<PathBuf, String> {
 
 fn boot(image: &Path, initramfs: &Path, console: &Path, report: &Path) -> Result<Child, String> {
     let serial = |file: &Path| format!("file:{}", file.display());
-    // The kernel puts what it does not know into the environment of process 1.
+    // The kernel passes unknown parameters to process 1 in its environment.
     let only = figures::only().map_or(String::new(), |only| format!("{}={only}", figures::ONLY));
     Command::new(QEMU)
-        // Emulated: KVM is where it is said to be more often than it works.
+        // Emulated: KVM is often advertised where it does not work.
         .args(["-accel", "tcg", "-cpu", "max", "-smp", "1"])
         .args(["-m", &GUEST_MEMORY_MIB.to_string()])
         .args(["-nodefaults", "-no-user-config", "-display", "none"])
@@ -174,7 +174,7 @@ fn boot(image: &Path, initramfs: &Path, console: &Path, report: &Path) -> Result
         .map_err(|error| format!("{QEMU}: {error} (scripts/setup --test installs it)"))
 }
 
-/// Did it end by itself?
+/// Returns whether it exited by itself.
 fn wait(child: &mut Child, longest: Duration) -> std::io::Result<bool> {
     let end = Instant::now() + longest;
     while child.try_wait()?.is_none() {
@@ -188,7 +188,7 @@ fn wait(child: &mut Child, longest: Duration) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// This executable as /init, with the libraries it needs, as a cpio archive.
+/// Writes this executable as /init, with the libraries it needs, as a cpio archive.
 fn write_initramfs(path: &Path) -> std::io::Result<()> {
     let this = std::env::current_exe()?;
     let ldd = Command::new("ldd").arg(&this).output()?;
@@ -208,12 +208,12 @@ fn write_initramfs(path: &Path) -> std::io::Result<()> {
     archive.end()
 }
 
-/// Where the guest finds a program of the lab.
+/// The path of a lab program in the guest.
 fn lab_object(program: &str) -> String {
     format!("/lab/{program}.bpf.o")
 }
 
-/// As inband-lab's build does, whose output this crate does not see.
+/// Compiles like inband-lab's build, whose output this crate cannot access.
 fn compile_lab(program: &str) -> std::io::Result<Vec<u8>> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inband-lab/bpf");
     let clang = std::env::var("CLANG").unwrap_or("clang-19".into());
@@ -251,7 +251,7 @@ impl Archive {
             bytes.len() as u32,
             zero, // device
             zero,
-            zero, // device it stands for
+            zero, // device it represents
             zero,
             name.len() as u32 + 1,
             zero, // checksum
@@ -271,7 +271,7 @@ impl Archive {
         self.entry(name, libc::S_IFDIR | 0o755, &[])
     }
 
-    /// With the folders above it.
+    /// Adds a file, and the directories above it.
     fn file(&mut self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
         let ends = name.match_indices('/').map(|(at, _)| at);
         for end in ends.collect::<Vec<_>>() {
@@ -285,7 +285,7 @@ impl Archive {
     }
 }
 
-/// What the guest writes, a line at a time.
+/// The guest's output, one line at a time.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Report {

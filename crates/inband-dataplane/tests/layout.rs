@@ -1,4 +1,4 @@
-//! The structs as clang laid them out for BPF (from the object's BTF) are those that Rust sees.
+//! Checks that the structs as clang laid them out for BPF (from the object's BTF) match those in Rust.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -7,7 +7,7 @@ use std::mem::offset_of;
 mod objects;
 use objects::object;
 
-/// Of all systems.
+/// Bindings for all systems.
 mod c {
     pub use inband_falcon::dataplane::c::*;
     pub use inband_flair::dataplane::c::*;
@@ -18,7 +18,7 @@ use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::HasSize as _;
 
-/// Members by name with their offset in bytes, and the size of the whole.
+/// Byte offsets of the members by name, and the size of the struct.
 type Layout = (BTreeMap<String, usize>, usize);
 
 fn in_object(btf: &Btf<'_>, name: &str) -> Layout {

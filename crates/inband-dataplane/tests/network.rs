@@ -1,4 +1,4 @@
-//! Real packets between network namespaces: a host each, one veth each, a bridge between them.
+//! Real packets between network namespaces: one per host, each with a veth to a common bridge.
 
 mod common;
 
@@ -84,7 +84,7 @@ fn spec(
     }
 }
 
-/// Wait until the kernel has found every peer.
+/// Waits until the kernel has resolved every peer.
 fn resolve(host: &mut XdpHost) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -126,8 +126,8 @@ fn request(seq: u64, value: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Collect decided packets for as long as they come, at most `TIMEOUT`, then a little longer to
-/// see that nothing more does.
+/// Collects decided packets while they arrive, for at most `TIMEOUT`, then a little longer to check that there are no
+/// more.
 fn collect(learner: &mut XdpHost, expected: usize) -> Vec<(Header, Vec<u8>)> {
     let mut got = Vec::new();
     let deadline = Instant::now() + TIMEOUT;
@@ -215,7 +215,7 @@ fn spread(mode: XdpMode) {
     malformed(&client, &acceptors[0]);
 }
 
-/// The groups of a running host change: fewer acceptors, more, and another learner.
+/// The groups of a running host change: fewer acceptors, more, and a different learner.
 fn regroup(mode: XdpMode) {
     let net = Net::new();
     let mut leader = net.host(2, spec(2, LEADER, mode, &[3, 4, 5], &[]));
@@ -249,7 +249,7 @@ fn regroup(mode: XdpMode) {
     };
     decide(&mut learners[0], 1);
     assert_eq!(voted(&acceptors), [12, 12, 12]);
-    // Interfaces have numbers in their namespace only.
+    // Interface numbers are local to a namespace.
     let mut lead = |acceptors: &[usize]| {
         let acceptors = peers(2, acceptors);
         net.on(2, || leader.set_groups(acceptors, Vec::new()).unwrap());
@@ -271,7 +271,7 @@ fn regroup(mode: XdpMode) {
     assert!(error.contains("no way to this host"), "{error}");
 }
 
-/// Damage on the way to a role is counted by kind, and nothing else happens.
+/// Damage on the path to a role is counted by kind and has no other effect.
 fn malformed(client: &UdpSocket, acceptor: &XdpHost) {
     let before = acceptor.registers().acceptor.acceptor(1);
     let good = request(1, b"value");
@@ -347,7 +347,7 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
         );
     }
 
-    // The host's own process talks to its own roles.
+    // The host's own process uses its own roles,
     let own = net.socket(2, PORT);
     for (i, value) in sent.iter().enumerate() {
         here.send_local(&request(100 + i as u64, value)).unwrap();
@@ -356,7 +356,7 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
     check(&collect(&mut here, sent.len()), first, &sent);
     check(&collect(&mut learner, sent.len()), first, &sent);
     answers(&own, |packet| here.send_local(packet).unwrap());
-    // ... and another host's to them.
+    // ... and so does another host.
     answers(&client, |packet| {
         let _ = client.send_to(packet, address(2)).unwrap();
     });
@@ -368,7 +368,7 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
     assert!(!there_is(&near), "the pair goes with its host");
 }
 
-/// POSITION of leader and acceptor, LEARN of an instance, a promise of it: answers come to `socket`.
+/// POSITION of leader and acceptor, LEARN of an instance, and a promise of it: answers go to `socket`.
 fn answers(socket: &UdpSocket, send: impl Fn(&[u8])) {
     let ask = |kind, flags, instance, round| {
         let mut header = Header::new(kind, 99, EPOCH);
@@ -432,7 +432,7 @@ fn roles_on_one_host_talk_to_each_other() {
     }
 }
 
-/// TCP, UDP to other ports, large (fragmented) UDP, ICMP between two hosts with programs attached.
+/// TCP, UDP to other ports, large (fragmented) UDP, and ICMP between two hosts with programs attached.
 #[test]
 fn other_traffic_is_unaffected() {
     if !common::may_load_bpf() {
@@ -450,7 +450,7 @@ fn other_traffic_is_unaffected() {
             b.send_to(&buffer[..got], from).unwrap();
             assert_eq!(a.recv_from(&mut buffer).unwrap().0, len);
         }
-        // A fragmented packet to our port is none of ours; the host may have it.
+        // A fragmented packet to our port is not ours; the host gets it.
         let own = net.socket(3, PORT);
         a.send_to(&[7; 4000], address(3)).unwrap();
         assert_eq!(own.recv_from(&mut buffer).unwrap().0, 4000);
@@ -546,7 +546,7 @@ fn errors_name_the_cure() {
         .unwrap_err()
         .to_string()
         .contains("loopback"));
-    // Nobody answers for a host that is not there.
+    // A host that does not exist cannot answer.
     drop(first);
     let mut spec = spec(2, LEADER, XdpMode::Native, &[3], &[]);
     spec.acceptors[0]

@@ -1,5 +1,5 @@
-//! protocol.md, 1: packets of one partition on several CPUs, against promises and reads
-//! from user space. The same test run on deliberately wrong builds must fail.
+//! protocol.md, 1: packets of one partition on several CPUs, concurrently with promises and reads from user space. The
+//! same test must fail on deliberately faulty builds.
 
 #[path = "common/objects.rs"]
 mod by_name;
@@ -34,23 +34,23 @@ const ROLES: Roles = Roles {
     quorum: false,
 };
 const FRAME_LEN_BYTES: usize = 42;
-/// Packets that the driver picks from (race.bpf.c).
+/// Packets that the driver chooses from (race.bpf.c).
 const PACKETS: usize = 64;
-/// Runs of the driver in one system call: fewer than fill the ring before the next trim.
+/// Runs of the driver per system call: too few to fill the ring before the next trim.
 const REPEAT: u32 = 100;
 const PACKET_THREADS: usize = 2;
 const OBSERVERS: usize = 2;
-/// A right build is watched for so long; a wrong one must be caught within `CATCH_WITHIN`.
+/// A correct build is watched for this long; a faulty one must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(4);
 const CATCH_WITHIN: Duration = Duration::from_secs(15);
 /// Promises that an observer remembers.
 const RAISES_KEPT: usize = 32;
-/// A slot that is taken for so long will never be released.
+/// A slot that is locked for this long is considered never to be released.
 const SLOT_TAKEN_AT_MOST: Duration = Duration::from_secs(10);
 /// Slots around the end of the log that an observer reads after a promise.
 const HOT_SLOTS: u64 = 10;
 
-/// Large values take long to copy; a few small ones make other timings.
+/// Large values take long to copy; a few small ones vary the timing.
 fn packets() -> Vec<Vec<u8>> {
     (0..PACKETS)
         .map(|i| {
@@ -74,27 +74,27 @@ fn vote(view: &SlotView) -> (u64, u64, u64) {
     (view.instance, view.vround, view.digest)
 }
 
-/// A promise that was raised and then seen with these registers.
+/// A promise that was raised, and the registers seen afterwards.
 #[derive(Clone, Copy)]
 struct Raise {
     promise: u64,
     highest: u64,
 }
 
-/// Ask for a promise of the partition by a packet: what the PHASE1B said, if it was promised.
+/// Requests a promise of the partition with a packet. Returns the contents of the PHASE1B if it was promised.
 type PromiseByPacket<'a> = &'a (dyn Fn(u64) -> Option<Raise> + Sync);
 
-/// What one observer knows of a slot.
+/// An observer's knowledge of a slot.
 #[derive(Clone, Default)]
 struct Known {
-    /// The slot was read after `promise` had been raised, and held `view`.
+    /// The slot was read after `promise` had been raised, and contained `view`.
     promise: u64,
     view: SlotView,
     /// The latest view.
     last: SlotView,
 }
 
-/// One user-space thread that raises promises, trims, reads slots and checks what it sees.
+/// A user-space thread that raises promises, trims, reads slots and checks what it sees.
 struct Observer<'a> {
     registers: &'a Registers,
     promise_by_packet: PromiseByPacket<'a>,
@@ -120,14 +120,14 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Read a slot and hold it against everything known.
+    /// Reads a slot and checks it against everything known.
     fn read(&mut self, index: usize) -> Result<(), String> {
         let start = Instant::now();
         let view = loop {
             if let Some(view) = self.registers.ring.slot(index) {
                 break view;
             }
-            // A holder in user space may wait long for a CPU of a loaded machine, but not forever.
+            // A holder in user space may wait long for a CPU of a busy machine, but not forever.
             if start.elapsed() > SLOT_TAKEN_AT_MOST {
                 return Err(format!("slot {index} stayed taken"));
             }
@@ -210,8 +210,8 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// Run `packets` on several threads against observers until `time` is over or one of them sees what
-/// must not be. `trim` moves the floor.
+/// Runs `packets` on several threads, together with observers, until `time` is over or an observer sees a violation.
+/// `trim` moves the floor.
 fn race(
     registers: &Registers,
     packets: impl Fn() + Sync,
@@ -261,7 +261,7 @@ fn here() -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 7707)
 }
 
-/// The programs of a build of the acceptor, and the driver beside them.
+/// The programs with a build of the acceptor, and the driver.
 fn kernel(acceptor: Option<&[u8]>) -> (Rig, Beside) {
     let rig = Rig::load(1, here(), ROLES, GEOMETRY, acceptor).unwrap();
     let driver = rig.beside(objects::RACE).unwrap();
@@ -314,7 +314,7 @@ fn promise_packet(round: u64) -> Vec<u8> {
     packet
 }
 
-/// What the answer to a `promise_packet` promises.
+/// The promise in the answer to a `promise_packet`.
 fn promised(answer: &[u8]) -> Option<Raise> {
     let (header, _) = parse(answer).ok()?;
     let raise = Raise {
@@ -342,13 +342,13 @@ macro_rules! variant {
     };
 }
 
-/// The only epoch in which a leader has this round, in the race below.
+/// In the race below, a leader has this round only in this epoch.
 fn epoch_of(round: u64) -> u64 {
     round * 3 + 1
 }
 
-/// Stamp requests on several CPUs while another thread activates one epoch's leader after the other.
-/// What is stamped carries round and epoch of one moment, and no instance is stamped twice in a round.
+/// Stamps requests on several CPUs while another thread activates the leaders of successive epochs. Round and epoch of
+/// a stamp must belong together, and no instance may be stamped twice in a round.
 fn race_stamping(leader: Option<&[u8]>, time: Duration) -> Result<u64, String> {
     let roles = Roles {
         leader: true,
@@ -407,7 +407,7 @@ fn race_stamping(leader: Option<&[u8]>, time: Duration) -> Result<u64, String> {
                 epoch: epoch_of(round),
             };
             rig.registers().leader.activate(0, view);
-            // Sometimes for long enough to stamp, sometimes not.
+            // Sometimes long enough for stamping, sometimes not.
             for _ in 0..round % 512 {
                 std::hint::spin_loop();
             }
@@ -438,7 +438,7 @@ fn a_leader_stamps_round_and_epoch_of_one_moment_and_the_mutant_does_not() {
     assert!(wrong.is_err(), "it was not caught");
 }
 
-/// One test, so that the parts do not run beside each other and blur the timing.
+/// One test, so that the parts do not run concurrently and disturb the timing.
 #[test]
 fn the_kernel_keeps_its_promises_and_the_mutants_do_not() {
     if !common::may_load_bpf() {
@@ -461,7 +461,7 @@ fn the_kernel_keeps_its_promises_and_the_mutants_do_not() {
     }
 }
 
-/// The same, with the native build on threads. Preemption within a role makes other interleavings.
+/// The same with the native build on threads. Preemption within a role causes other interleavings.
 #[test]
 fn the_soft_switch_keeps_its_promises() {
     let switch = SoftSwitch::new(1, ROLES, GEOMETRY);

@@ -1,4 +1,4 @@
-//! The hand-over of decided values: none is lost, none comes twice, and whoever waits is woken.
+//! Delivery of decided values through the ring buffer: none is lost or duplicated, and a waiting consumer is woken.
 
 mod common;
 
@@ -15,7 +15,7 @@ use inband_paxos::dataplane::xdp::rig::Rig;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 const TIME: Duration = Duration::from_secs(3);
-/// A wait that lasts so long, with something to read, was never woken.
+/// A wait that lasts this long although there is something to read was never woken.
 const WAKE_WITHIN_MS: u16 = 2_000;
 
 fn vote(instance: u64) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn a_host_that_polls_and_sleeps_by_turns_misses_nothing() {
                 rig.run(&udp_frame(THERE, HERE, &vote(instance)), 1)
                     .unwrap();
                 sent.store(instance, Ordering::SeqCst);
-                // Let the host fall asleep now and then, and be caught falling asleep.
+                // Let the host fall asleep sometimes, and sometimes hit it while it is falling asleep.
                 for _ in 0..prng.below(3000) {
                     std::hint::spin_loop();
                 }
@@ -94,7 +94,7 @@ fn a_host_that_polls_and_sleeps_by_turns_misses_nothing() {
     assert!(waits > 0);
 }
 
-/// The sender must end even if an assertion fails, or the test would wait for it forever.
+/// Stops the sender even if an assertion fails; otherwise the test would wait for it forever.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

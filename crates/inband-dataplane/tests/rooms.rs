@@ -1,4 +1,4 @@
-//! What each system has to itself although all share it: reasons and message types. The systems are the
+//! Checks that number spaces shared by all systems have no collisions: reasons and message types. The systems are the
 //! folders of `dataplane/`.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ fn folder_of(system: &str) -> PathBuf {
     root.join(system)
 }
 
-/// The folders of `dataplane/` but the ground's.
+/// The folders of `dataplane/`, without the ground's.
 fn systems() -> Vec<(String, PathBuf)> {
     let folders = fs::read_dir(folder_of(""))
         .unwrap()
@@ -55,7 +55,7 @@ fn every_system_has_a_range_of_reasons_of_its_own() {
     }
 }
 
-/// The names that a header's `X(...)` list.
+/// The names in a header's `X(...)` list.
 fn names_in(header: &std::path::Path) -> Vec<String> {
     let text = fs::read_to_string(header).unwrap();
     let lists = text.split(" X(").skip(1);
@@ -79,7 +79,7 @@ fn every_reason_has_a_name_of_its_own() {
     }
 }
 
-/// What Rust sees is what the headers list.
+/// Rust has the same reasons as the headers.
 #[test]
 fn systems_know_their_reasons() {
     fn check<S: System>(system: &str) {

@@ -1,7 +1,7 @@
-//! The roles in RTL (`dataplane/paxos/rtl`) against the packet vectors and, over random packets, against the native build:
-//! this program writes what comes and what must become of it, `scripts/rtl replay` runs it under Verilator.
+//! Tests the roles in RTL (`dataplane/paxos/rtl`) against the packet vectors and, with random packets, against the
+//! native build. This program writes inputs and expected results, and `scripts/rtl replay` runs them under Verilator.
 //!
-//! `make test` runs a short form. `INBAND_RTL=all` (`make rtl-test`) runs every width and 10,000 packets for each role.
+//! `make test` runs a short form. `INBAND_RTL=all` (`make rtl-test`) runs every width and 10,000 packets per role.
 
 mod common;
 
@@ -20,8 +20,8 @@ use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::Paxos;
 use serde::Serialize;
 
-/// A role in RTL, as `dataplane/paxos/rtl/roles.py` calls it, and how many cases it may not pass: lists that may only
-/// become shorter.
+/// A role in RTL, by its name in `dataplane/paxos/rtl/roles.py`, and the number of cases that it may fail. These lists
+/// may only become shorter.
 struct Block {
     name: &'static str,
     roles: Roles,
@@ -59,11 +59,11 @@ const NONE: Block = Block {
 const COMPARE_EVERY: usize = 40;
 /// Exit status of `scripts/rtl`.
 const CANNOT_RUN: i32 = 77;
-/// Where copies for a group go.
+/// The destination of copies for a group.
 const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
 const GROUP: ([u8; 4], u16) = ([239, 1, 2, 3], 7708);
 
-/// What the bench does, in order. Bytes are hexadecimal.
+/// The bench's operations, in order. Bytes are hexadecimal.
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Op {
@@ -76,7 +76,7 @@ enum Op {
         group_address: String,
         group_port: u16,
     },
-    /// What follows belongs to this.
+    /// Labels the following operations.
     Note {
         text: String,
     },
@@ -100,7 +100,7 @@ enum Op {
         index: usize,
         bytes: String,
     },
-    /// `dest` and `out` are of the frame that leaves, if one does; `reason` is counted, if one is.
+    /// `dest` and `out` describe the output frame, if there is one; `reason` is the counted reason, if any.
     Frame {
         bytes: String,
         dest: Option<u8>,
@@ -113,7 +113,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The words that the host's port reaches: a role's registers; of an acceptor also votes and values.
+/// The words accessible through the host's port: a role's registers; for an acceptor also votes and values.
 #[derive(Clone, Default, PartialEq)]
 struct Words {
     spaces: [Vec<Vec<u64>>; 2],
@@ -145,7 +145,7 @@ impl Words {
         }
     }
 
-    /// What is not as in `before`, each as one of these.
+    /// The words that differ from `before`, one operation each.
     fn changed(
         &self,
         before: &Words,
@@ -190,13 +190,13 @@ fn check(space: usize, index: usize, word: usize, value: u64) -> Op {
     }
 }
 
-/// What the bench is to do, and what the block's memory holds meanwhile.
+/// The operations for the bench, and the contents of the block's memory after them.
 struct Script {
     block: &'static Block,
     ops: Vec<Op>,
     partitions: usize,
     known: Words,
-    /// When the registers were last compared.
+    /// The state at the last comparison of registers.
     compared: Words,
     frames: usize,
     reasons: BTreeMap<String, usize>,
@@ -228,7 +228,7 @@ impl Script {
         self.ops.push(Op::Note { text });
     }
 
-    /// The host makes the registers these.
+    /// The host sets the registers to these.
     fn set(&mut self, registers: &Registers) {
         let now = Words::of(registers, self.block.roles, self.partitions);
         let value = |index, bytes| Op::WriteValue { index, bytes };
@@ -237,7 +237,7 @@ impl Script {
         self.known = now;
     }
 
-    /// A frame comes, after which the registers must be these.
+    /// A frame arrives, after which the registers must be as given.
     fn frame(&mut self, frame: &[u8], outcome: &Outcome, is_ours: bool) {
         let (dest, out) = match outcome.verdict {
             Verdict::Drop => (None, Vec::new()),
@@ -256,7 +256,7 @@ impl Script {
         });
     }
 
-    /// The registers are these; what has not changed since the last time is not read again.
+    /// Compares the registers. Those that have not changed since the last comparison are not read again.
     fn compare(&mut self, registers: &Registers) {
         let now = Words::of(registers, self.block.roles, self.partitions);
         let value = |index, bytes| Op::CheckValue { index, bytes };
@@ -265,7 +265,7 @@ impl Script {
         self.known = now;
     }
 
-    /// All of them.
+    /// Compares all registers.
     fn compare_all(&mut self, registers: &Registers) {
         let now = Words::of(registers, self.block.roles, self.partitions);
         for (space, all) in now.spaces.iter().enumerate() {
@@ -278,7 +278,7 @@ impl Script {
         self.compare(registers);
     }
 
-    /// Put it through a block.
+    /// Runs the script on a block.
     fn replay(&self, width_bits: usize, name: &str) {
         let role = self.block.name;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -305,7 +305,7 @@ impl Script {
     }
 }
 
-/// The frame that answers `frame` with a packet: to its sender, or to a group.
+/// The frame that answers `frame` with a packet, to its sender or to a group.
 fn turned(frame: &[u8], packet: &[u8], group: Option<([u8; 4], u16)>) -> Vec<u8> {
     let mut out = [&frame[..42], packet].concat();
     out[..6].copy_from_slice(&frame[6..12]);
@@ -347,7 +347,7 @@ fn is_long() -> bool {
     std::env::var("INBAND_RTL").is_ok_and(|value| value == "all")
 }
 
-/// Cases that a block does not pass, and why, by block.
+/// Cases that a block does not pass, with the reason.
 fn unsupported(block: &Block) -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/paxos/rtl");
     let text = fs::read_to_string(root.join("unsupported.toml")).unwrap();
@@ -365,7 +365,7 @@ fn cases_of(block: &Block) -> Vec<(String, Case)> {
     cases
 }
 
-/// A case as a script for the bench.
+/// Adds a case to the bench's script.
 fn add_case(script: &mut Script, name: &str, case: &Case) {
     let roles = vectors::roles_of(&case.roles);
     let expected = SoftSwitch::new(NODE, roles, vectors::GEOMETRY);
@@ -435,7 +435,7 @@ fn a_block_without_a_role_passes_every_vector() {
     passes_every_vector(&NONE);
 }
 
-/// What a long random run of any role must have met.
+/// What a long random run must cover for any role.
 const MET: [&str; 14] = [
     "bad_checksum",
     "bad_instance",
@@ -452,7 +452,7 @@ const MET: [&str; 14] = [
     "passed_up",
     "position_answered",
 ];
-/// ... and of these.
+/// ... and for the acceptor.
 const MET_BY_ACCEPTOR: [&str; 12] = [
     "acceptor_below_floor",
     "acceptor_beyond_ring",
@@ -474,10 +474,10 @@ const MET_BY_LEADER: [&str; 4] = [
     "leader_window_full",
 ];
 
-/// Random packets, and steps of the host, with what the native build made of them.
+/// Random packets and steps of the host, with the results of the native build.
 fn random_script(block: &'static Block, packets: usize, seed: u64) -> Script {
     let partitions = sequence::GEOMETRY.partitions;
-    // The sequence looks at an acceptor's registers, whichever role it is for.
+    // The sequence is derived from an acceptor's registers, whichever role it is for.
     let native = SoftSwitch::new(NODE, block.roles, sequence::GEOMETRY);
     let registers = native.registers();
     sequence::restart_all(registers);
@@ -494,7 +494,7 @@ fn random_script(block: &'static Block, packets: usize, seed: u64) -> Script {
                 script.set(registers);
             }
             sequence::Step::Packet(mut packet) => {
-                // Some are damaged on the way.
+                // Some are damaged in transit.
                 common::tag(&mut packet);
                 if record[15] >= 0xfc && !packet.is_empty() {
                     let at = usize::from(record[14]) % packet.len();

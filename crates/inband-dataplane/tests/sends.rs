@@ -1,4 +1,4 @@
-//! Whether an interface sends what XDP sends, and what is counted if it does not.
+//! Checks whether an interface sends what XDP sends, and what is counted if it does not.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn a_neighbour_answers_what_xdp_sends() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         assert_eq!(on_1(&net, mode, &peers).unwrap(), Proof::Sent, "{mode}");
     }
-    // Nobody is there: no proof, and no error.
+    // If no neighbour answers, there is neither a proof nor an error.
     let absent = [Ipv4Addr::new(10, 77, 0, 99)];
     let proof = on_1(&net, XdpMode::Native, &absent).unwrap();
     assert_eq!(proof, Proof::NobodyAnswers);
@@ -38,7 +38,7 @@ fn an_interface_that_loses_what_xdp_sends_is_found_out() {
     assert!(matches!(error, XdpError::Loses { .. }), "{error}");
     assert!(error.to_string().contains("redirected on CPU"), "{error}");
     assert!(error.is_lasting());
-    // What generic mode sends does not depend on it.
+    // In generic mode, sending does not depend on it.
     assert_eq!(on_1(&net, XdpMode::Generic, &peers).unwrap(), Proof::Sent);
 }
 
@@ -86,8 +86,8 @@ fn wait_for(host: &XdpHost, counter: &str, count: u64) {
     }
 }
 
-/// Addresses that the kernel chose would be replaced by udev's policy `persistent`, and what the roles answer to their own
-/// host would be dropped; and udev sets `rp_filter` again as the machine's configuration says.
+/// Addresses chosen by the kernel would be replaced by udev's policy `persistent`, and answers of the roles to their
+/// own host would be dropped. udev also sets `rp_filter` again according to the machine's configuration.
 #[test]
 fn the_pair_to_own_roles_has_addresses_that_stay() {
     let net = Net::new();
@@ -160,11 +160,11 @@ fn what_does_not_leave_is_counted() {
         .unwrap()
         .keys()
         .any(|name| name.ends_with("_lost")));
-    // Both copies are lost on a cable that is cut.
+    // Both copies are lost if the cable is cut.
     net.cable(1, "down");
     host.send_local(&request(2)).unwrap();
     wait_for(&host, "xdp_copies_lost", 2);
-    // An answer to the sender is lost: a leader that is none says so.
+    // An answer to the sender is lost: that of a host that does not lead.
     net.cable(1, "up");
     net.lose_what_xdp_sends();
     host.registers().leader.deactivate(0);

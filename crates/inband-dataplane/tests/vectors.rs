@@ -13,7 +13,7 @@ use inband_paxos::dataplane::soft::SoftSwitch;
 use inband_paxos::dataplane::Paxos;
 use inband_testing::vector::{keys_of, named};
 
-/// Reasons that no single packet can show, and which test does.
+/// Reasons that a single packet cannot trigger, and the test that does.
 const ELSEWHERE: [(&str, &str); 5] = [
     ("none", "is no reason"),
     ("contended", "tests/race.rs: needs two CPUs at one slot"),
@@ -36,7 +36,7 @@ fn every_vector_runs_natively() {
     for (name, case) in cases() {
         named(&name, || {
             let mut switch = SoftSwitch::new(common::NODE, roles_of(&case.roles), GEOMETRY);
-            // A case either has such a step or not: the first decides for the switch.
+            // Either all steps of a case have this or none, so the first one decides.
             switch.set_hand_off_fails(case.packet.iter().any(|step| step.hand_off_fails));
             let mut gate = Gate::of::<inband_paxos::dataplane::Paxos>(
                 keys_of(&case.keys),

@@ -1,6 +1,6 @@
-//! What this machine's kernel says of every program in every mode, held against
-//! `dataplane/verifier.toml`: instructions and stack may not jump unnoticed. Other kernels:
-//! `tests/kernels.rs`.
+//! Compares the verifier's figures of this machine's kernel, for every program in every mode, with
+//! `dataplane/verifier.toml`, so that large changes of instructions or stack are noticed. `tests/kernels.rs` does this
+//! for other kernels.
 
 mod common;
 #[path = "common/verifier.rs"]
@@ -62,13 +62,13 @@ fn a_jump_is_noticed() {
     assert_eq!(stack_bytes("x\nstack depth 96+8\n"), 104);
     assert_eq!(stack_bytes("stack depth max 104\n"), 104);
 
-    // The limit is absolute, with and without a record.
+    // The limit is absolute, with or without a record.
     let large = of("6.18.50", figures(VERIFIED_INSNS_MAX + 1, 128));
     assert_eq!(recorded.jumps("6.18", "clang 19", &large).len(), 2);
     assert_eq!(recorded.jumps("7.3", "clang 19", &large).len(), 1);
 }
 
-/// No program that a host may load is left out.
+/// The list includes every program that a host may load.
 #[test]
 fn the_programs_are_those_of_the_folders() {
     let listed = figures::objects::LOADED.map(|(folder, name)| (folder.into(), name.into()));

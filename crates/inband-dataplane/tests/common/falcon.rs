@@ -11,7 +11,7 @@ use inband_ground::xdp::XdpMode;
 use inband_testing::frame::{HERE, NODE};
 use inband_testing::role::UnderTest;
 
-/// The number that the scheduler has drawn.
+/// The scheduler's incarnation.
 pub const INCARNATION: u64 = 77;
 
 pub struct FalconUnderTest;
@@ -40,13 +40,13 @@ impl UnderTest for FalconUnderTest {
     }
 }
 
-/// A task with a digest.
+/// A task with its digest.
 pub fn task(user: u32, job: u32, number: u32, desc: &str) -> Task {
     let desc = Description::new(desc.as_bytes()).unwrap();
     Task::new(user, job, number, desc).sealed(&Digest::PLAIN)
 }
 
-/// The bytes of a packet, of a cluster without a key.
+/// The bytes of a packet in a cluster without a key.
 pub fn bytes(header: &Header, tasks: &[Task]) -> Vec<u8> {
     let mut packet = Vec::new();
     emit(header, tasks, &mut packet);
@@ -54,7 +54,7 @@ pub fn bytes(header: &Header, tasks: &[Task]) -> Vec<u8> {
     packet
 }
 
-/// A PULL of a registered worker.
+/// A PULL from a registered worker.
 pub fn pull(set: u16, executor: u32, worker_incarnation: u32, pull_seq: u64) -> Header {
     Header {
         incarnation: INCARNATION,
@@ -65,7 +65,7 @@ pub fn pull(set: u16, executor: u32, worker_incarnation: u32, pull_seq: u64) -> 
     }
 }
 
-/// What the scheduler under test is.
+/// The configuration of the scheduler under test.
 pub fn spec(config: FalconConfig, keys: Option<Keys>) -> FalconXdpSpec {
     FalconXdpSpec {
         node: NODE,
@@ -78,7 +78,7 @@ pub fn spec(config: FalconConfig, keys: Option<Keys>) -> FalconXdpSpec {
     }
 }
 
-/// Its program; with keys, packets carry tags.
+/// Its program. With keys, packets carry tags.
 pub fn rig(config: FalconConfig, keys: Option<Keys>) -> FalconRig {
     FalconRig::load_given(spec(config, keys)).unwrap_or_else(|e| panic!("{e}"))
 }

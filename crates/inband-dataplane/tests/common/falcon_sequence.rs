@@ -1,8 +1,8 @@
-//! A sequence of packets to a Falcon scheduler, made from bytes: from a generator's, or from a fuzzer's.
-//! The fuzzer includes this file, so that what it finds can be put through the kernel.
+//! A sequence of packets to a Falcon scheduler, derived from bytes of a generator or a fuzzer. The fuzzer includes this
+//! file, so that its findings can be replayed on the kernel.
 //!
-//! A record of 16 bytes is a packet. Most are what clients and executors send; a few are far off or
-//! damaged.
+//! A record of 16 bytes defines a packet. Most are packets as clients and executors send them; a few have wild values
+//! or are damaged.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -11,18 +11,18 @@ use inband_falcon::dataplane::{FalconConfig, FalconRegisters, Policy};
 use inband_ground::auth::Digest;
 use inband_paxos::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
-/// Bytes of a step.
+/// Bytes per step.
 pub const RECORD_LEN_BYTES: usize = 16;
-/// See above.
+/// The bytes that define a step.
 pub type Record = [u8; RECORD_LEN_BYTES];
 
-/// Its node id.
+/// The scheduler's node id.
 pub const NODE: u8 = 2;
-/// The number it has drawn.
+/// The scheduler's incarnation.
 pub const INCARNATION: u64 = 77;
-/// Workers that pull, and executors of theirs.
+/// Workers that pull, and their executors.
 const WORKERS: [usize; 3] = [0, 1, 69];
-/// Steps between a time of many tasks and one of few.
+/// Phases with many tasks alternate with phases with few; this is the length of each.
 const PHASE_STEPS: u64 = 200;
 const EXECUTORS: [u32; 6] = [0, 1, 63, 64, 69 * 64 + 3, 69 * 64 + 63];
 
@@ -38,11 +38,11 @@ pub fn config(policy: Policy) -> FalconConfig {
     }
 }
 
-/// A packet and what comes with it.
+/// A packet with its arrival data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Step {
-    /// Of a worker, before the packet comes: set, worker, incarnation, resources.
+    /// A worker to register before the packet arrives: set, worker, incarnation, resources.
     pub register: Option<(usize, usize, u32, u64)>,
     pub packet: Vec<u8>,
     pub from: SocketAddrV4,
@@ -50,7 +50,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Do what the scheduler's process does.
+    /// Registers the worker, as the scheduler's process does.
     pub fn register_at(&self, registers: &FalconRegisters) {
         match self.register {
             Some((set, worker, 0, _)) => registers.unregister(set, worker),
@@ -62,24 +62,24 @@ impl Step {
     }
 }
 
-/// What a sequence remembers from step to step.
+/// The state of a sequence.
 #[derive(Default)]
 pub struct Sequence {
     now_ns: u64,
     steps: u64,
     tasks: u32,
-    /// By worker: registered as. 0: not.
+    /// The registered incarnation of each worker; 0: not registered.
     registered: [u32; WORKERS.len()],
     last_incarnation: u32,
     pull_seq: [u64; EXECUTORS.len()],
 }
 
 impl Sequence {
-    /// What the record says.
+    /// Decodes a record.
     pub fn step(&mut self, record: &Record) -> Step {
         self.now_ns += u64::from(record[3] / 16);
         self.steps += 1;
-        // Queues fill up, and executors wait, in turn.
+        // Queues fill up in one phase, and executors wait in the next.
         let submits = if self.steps / PHASE_STEPS % 2 == 0 {
             150
         } else {
@@ -104,7 +104,7 @@ impl Sequence {
         }
     }
 
-    /// Set 0 only: nobody pulls from the other one.
+    /// Set 0 only: no executor pulls from the other one.
     fn register(&mut self, record: &Record) -> Option<(usize, usize, u32, u64)> {
         let at = usize::from(record[11]) % WORKERS.len();
         let new = self.registered[at] == 0 && record[12] < 100;
@@ -154,7 +154,7 @@ impl Sequence {
             _ => TASKS_MAX,
         };
         let mut header = Header::new(Type::Submit, u16::from(record[4] < 8), 0);
-        // With FAIR two of them share a queue.
+        // With FAIR, some of these users share a queue.
         header.user = u32::from(record[5] % 6) + 64 * u32::from(record[5] / 128);
         header.job = u32::from(record[6]);
         (header.queue, header.submit_seq) = (record[7], u64::from(record[8]));
@@ -184,7 +184,7 @@ fn bytes(header: &Header, tasks: &[Task]) -> Vec<u8> {
     packet
 }
 
-/// Damage some packets.
+/// Damages some packets.
 fn damage(record: &Record, packet: &mut Vec<u8>) {
     let (how, at) = (record[13], usize::from(record[15]));
     match how {

@@ -15,7 +15,7 @@ use inband_testing::role::UnderTest;
 
 pub use super::flair_sequence::{GEOMETRY, INCARNATION};
 
-/// Test runs come from this interface.
+/// The ingress interface of test runs.
 const IFINDEX: u32 = 1;
 
 pub struct FlairUnderTest;
@@ -66,7 +66,7 @@ impl UnderTest for FlairUnderTest {
     }
 }
 
-/// What the switch under test is.
+/// The configuration of the switch under test.
 pub fn spec(keys: Option<Keys>) -> FlairXdpSpec {
     FlairXdpSpec {
         node: NODE,
@@ -80,7 +80,7 @@ pub fn spec(keys: Option<Keys>) -> FlairXdpSpec {
     }
 }
 
-/// Its program, which knows where all replicas are; with keys, packets carry tags.
+/// Its program, with the addresses of all replicas. With keys, packets carry tags.
 pub fn rig(keys: Option<Keys>) -> FlairRig {
     let rig = FlairRig::load_given(spec(keys)).unwrap_or_else(|e| panic!("{e}"));
     for set in 0..GEOMETRY.sets {
@@ -92,7 +92,7 @@ pub fn rig(keys: Option<Keys>) -> FlairRig {
     rig
 }
 
-/// Where a replica is; every second one behind another interface.
+/// A replica's destination; every second one is behind another interface.
 fn destination(set: usize, replica: usize) -> Destination {
     let (set, replica) = (set as u8, replica as u8);
     Destination {

@@ -1,8 +1,8 @@
-//! A sequence of packets to a FLAIR switch, made from bytes: from a generator's, or from a fuzzer's.
-//! The fuzzer includes this file, so that what it finds can be put through the kernel.
+//! A sequence of packets to a FLAIR switch, derived from bytes of a generator or a fuzzer. The fuzzer includes this
+//! file, so that its findings can be replayed on the kernel.
 //!
-//! A record of 16 bytes is a packet. Most are about what the switch has said before: replies to what it
-//! has sent, heartbeats with the time that it told; a few are far off or damaged.
+//! A record of 16 bytes defines a packet. Most refer to earlier output of the switch: replies to packets that it sent,
+//! or heartbeats with its last time. A few have wild values or are damaged.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -10,9 +10,9 @@ use inband_flair::dataplane::wire::{digest, emit, flag, key_hash, parse, Header,
 use inband_flair::dataplane::FlairGeometry;
 use inband_paxos::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
 
-/// Bytes of a step.
+/// Bytes per step.
 pub const RECORD_LEN_BYTES: usize = 16;
-/// See above.
+/// The bytes that define a step.
 pub type Record = [u8; RECORD_LEN_BYTES];
 
 /// Sizes of the switch under test.
@@ -20,19 +20,19 @@ pub const GEOMETRY: FlairGeometry = FlairGeometry {
     sets: 2,
     groups: 64,
 };
-/// Its node id.
+/// The switch's node id.
 pub const NODE: u8 = 2;
-/// The number it has drawn.
+/// The switch's incarnation.
 pub const INCARNATION: u64 = 77;
-/// Keys; the first two are of one group.
+/// Keys; the first two belong to one group.
 pub const KEYS: [&str; 5] = ["a", "e", "b", "c", "a longer key of 24 bytes."];
 
-/// Packets kept, to be answered or sent on.
+/// Output packets kept, to be answered or sent again.
 const KEPT: usize = 16;
-/// A sender's node id.
+/// The node id of senders.
 const REPLICA: u16 = 9;
 
-/// A packet and what comes with it.
+/// A packet with its arrival data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Step {
@@ -42,12 +42,12 @@ pub struct Step {
     pub random: u32,
 }
 
-/// What a sequence remembers from step to step.
+/// The state of a sequence.
 pub struct Sequence {
     now_ns: u64,
-    /// What the switch has sent to replicas.
+    /// Packets that the switch has sent to replicas.
     kept: Vec<Vec<u8>>,
-    /// By set: the session that the switch has told last, and the time.
+    /// For each set, the session and the time in the switch's last answer.
     told: [(u64, u64); GEOMETRY.sets],
 }
 
@@ -62,7 +62,7 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// What the record says.
+    /// Decodes a record.
     pub fn step(&mut self, record: &Record) -> Step {
         self.now_ns += match record[3] {
             byte @ 0..200 => u64::from(byte) / 16,
@@ -86,7 +86,7 @@ impl Sequence {
         }
     }
 
-    /// A packet that left the switch: a later step may be about it.
+    /// Notes a packet that left the switch, for later steps.
     pub fn answered(&mut self, packet: &[u8]) {
         let Ok((header, ..)) = parse(packet) else {
             return;
@@ -99,7 +99,7 @@ impl Sequence {
         }
     }
 
-    /// A heartbeat or an INSTALL, before it is told which.
+    /// The common part of a HEARTBEAT and an INSTALL.
     fn control(&self, kind: Type, record: &Record) -> Header {
         let mut header = Header::new(kind, set(record), REPLICA);
         header.seq = INCARNATION + u64::from(record[9] == 0);
@@ -159,7 +159,7 @@ fn set(record: &Record) -> u16 {
     }
 }
 
-/// A number close to `base`, seldom another.
+/// A number close to `base`, or rarely a distant one.
 fn near(base: u64, byte: u8) -> u64 {
     match byte {
         0..240 => base,
@@ -192,7 +192,7 @@ fn request(record: &Record) -> Vec<u8> {
     let key = KEYS[usize::from(record[4]) % KEYS.len()].as_bytes();
     header.key_hash = key_hash(key);
     if record[9] > 250 {
-        // What a client may not say.
+        // Flags that clients must not set.
         header.flags = u16::from_le_bytes([record[5], record[6]]);
         header.session = u64::from(record[7]);
         header.seq = u64::from(record[7]);
@@ -212,7 +212,7 @@ fn request(record: &Record) -> Vec<u8> {
     bytes(&header, key, &data)
 }
 
-/// What a replica answers to a packet of the switch.
+/// A replica's answer to a packet from the switch.
 fn reply(packet: &[u8], record: &Record) -> Vec<u8> {
     let (mut header, key, _) = parse(packet).expect("the switch has sent it");
     header.node = REPLICA;
@@ -238,7 +238,7 @@ fn reply(packet: &[u8], record: &Record) -> Vec<u8> {
     bytes(&header, key, &answer)
 }
 
-/// Damage some packets.
+/// Damages some packets.
 fn damage(record: &Record, packet: &mut Vec<u8>) {
     let (how, at) = (record[13], usize::from(record[14]));
     match how {

@@ -1,4 +1,4 @@
-//! What the tests that need root share.
+//! Shared by the tests that need root.
 #![allow(dead_code, missing_docs, unused_imports)]
 
 pub mod falcon;
@@ -33,9 +33,9 @@ pub use inband_testing::frame::{
 pub use inband_testing::random::{seed, Prng};
 pub use inband_testing::role::refused_for;
 
-/// Keep the calling thread on one CPU: the `index`-th of those it may use, counted round. In a race whose
-/// threads never sleep the kernel has no reason to move them: two whose steps must interleave can stay on
-/// one CPU for as long as the test runs.
+/// Pins the calling thread to a CPU: the `index`-th of the allowed ones, modulo their number. In a race whose threads
+/// never sleep, the kernel has no reason to migrate them, so two threads that must interleave could stay on one CPU for
+/// the whole test.
 pub fn stay_on_cpu(index: usize) {
     let this = Pid::from_raw(0);
     let may_use = sched_getaffinity(this).unwrap();
@@ -47,13 +47,13 @@ pub fn stay_on_cpu(index: usize) {
     sched_setaffinity(this, &one).unwrap();
 }
 
-/// The epoch of every test.
+/// The epoch of all tests.
 pub const EPOCH: u32 = 3;
 
-/// What became of a packet.
+/// The outcome of a packet.
 pub type Outcome = inband_testing::role::Outcome<Verdict>;
 
-/// Put a packet through the native roles.
+/// Passes a packet through the native roles.
 pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
     buffer[..packet.len()].copy_from_slice(packet);
@@ -70,7 +70,7 @@ pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     }
 }
 
-/// The same behind a gate, as a host has one.
+/// The same behind a gate, as in a real host.
 pub fn native_behind(gate: &mut Gate, switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     if let Some(reason) = refused_for(gate, packet) {
         return Outcome {
@@ -86,19 +86,19 @@ pub fn native_behind(gate: &mut Gate, switch: &SoftSwitch, packet: &[u8]) -> Out
     outcome
 }
 
-/// The XDP programs, fed by test runs.
+/// The XDP programs, run with test runs.
 pub struct Kernel {
     rig: Rig,
     full: Cell<bool>,
 }
 
 impl Kernel {
-    /// Load the programs of these roles.
+    /// Loads the programs of these roles.
     pub fn load(roles: Roles, geometry: Geometry) -> Kernel {
         Kernel::load_with_keys(roles, geometry, None)
     }
 
-    /// The same; with keys, packets carry tags.
+    /// The same with keys, so that packets carry tags.
     pub fn load_with_keys(roles: Roles, geometry: Geometry, keys: Option<&Keys>) -> Kernel {
         let rig = Rig::load_with_keys(NODE, HERE, roles, geometry, None, keys)
             .unwrap_or_else(|e| panic!("{e}"));
@@ -120,17 +120,17 @@ impl Kernel {
         self.rig.counters().unwrap()
     }
 
-    /// The frame that brings a packet.
+    /// The frame that carries a packet.
     pub fn frame(&self, packet: &[u8]) -> Vec<u8> {
         udp_frame(THERE, HERE, packet)
     }
 
-    /// Put a packet through the programs; the reason is what was counted.
+    /// Passes a packet through the programs; the reason is taken from the counters.
     pub fn handle(&self, packet: &[u8]) -> Outcome {
         self.handle_frame(&self.frame(packet), packet)
     }
 
-    /// Put a frame through the programs, which carries `packet` unless it is damaged.
+    /// Passes a frame through the programs. It carries `packet` unless it is damaged.
     pub fn handle_frame(&self, frame: &[u8], packet: &[u8]) -> Outcome {
         let before = self.counters();
         let (verdict, out) = self.run(frame, packet);
@@ -147,7 +147,7 @@ impl Kernel {
         }
     }
 
-    /// Without looking at counters: verdict and packet.
+    /// Returns verdict and packet without looking at counters.
     pub fn run(&self, frame: &[u8], packet: &[u8]) -> (Verdict, Vec<u8>) {
         let run = self.rig.run(frame, 1).unwrap();
         let mut up = None;
@@ -155,7 +155,7 @@ impl Kernel {
             self.rig
                 .decided(|packet| assert_eq!(up.replace(packet.to_vec()), None));
         } else {
-            self.rig.decided(|_| ()); // the fillers
+            self.rig.decided(|_| ()); // the filler values
         }
         match (run.action, up) {
             (XDP_DROP, Some(packet)) => (Verdict::Up, packet),
@@ -186,8 +186,7 @@ impl Kernel {
         }
     }
 
-    /// Fill the ring buffer of decided values with values of partition 0, so that the next one
-    /// finds no room.
+    /// Fills the ring buffer of decided values with values of partition 0, so that there is no space for the next one.
     pub fn fill_ring_buffer(&self, members: &[u8]) {
         let value = vec![7; VALUE_LEN_MAX_BYTES];
         for instance in 1.. {

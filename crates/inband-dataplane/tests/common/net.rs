@@ -1,4 +1,4 @@
-//! Real packets between network namespaces: a host each, one veth each, a bridge between them.
+//! Real packets between network namespaces: one per host, each with a veth to a common bridge.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -11,18 +11,18 @@ use inband_ground::xdp::PassThrough;
 
 /// The port of the programs under test.
 pub const PORT: u16 = 7707;
-/// Longest time to wait for a packet.
+/// Time limit for a packet.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Hosts.
 pub const NODES: usize = 7;
 
-/// A network of namespaces, removed when dropped.
+/// A network of namespaces, removed on drop.
 pub struct Net {
     prefix: String,
     _pass: Vec<PassThrough>,
 }
 
-/// Run a command, which must succeed.
+/// Runs a command, which must succeed.
 pub fn run(command: &str) {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     assert!(
@@ -32,7 +32,7 @@ pub fn run(command: &str) {
     );
 }
 
-/// Of a host, with the port of its programs.
+/// The address of a host, with the port of its programs.
 pub fn address(node: usize) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, node as u8), PORT)
 }
@@ -68,8 +68,8 @@ impl Net {
         net
     }
 
-    /// From now on the hosts' links lose what XDP sends, as a driver without transmission from XDP
-    /// does: a veth takes no such frame if its other end has neither a program nor receive offload.
+    /// From now on the hosts' links lose frames sent by XDP, like a driver without XDP transmission: a veth drops such
+    /// frames if its peer has neither a program nor receive offload.
     pub fn lose_what_xdp_sends(&mut self) {
         self._pass.clear();
         let p = &self.prefix;
@@ -78,18 +78,18 @@ impl Net {
         }
     }
 
-    /// Put the switch's end of a host's cable up or down.
+    /// Sets the switch's end of a host's cable up or down.
     pub fn cable(&self, node: usize, state: &str) {
         let p = &self.prefix;
         run(&format!("ip -n {p}-sw link set p{node} {state}"));
     }
 
-    /// Do something on a host.
+    /// Runs `f` on a host.
     pub fn on<T: Send>(&self, node: usize, f: impl FnOnce() -> T + Send) -> T {
         in_namespace(&format!("{}-{node}", self.prefix), f)
     }
 
-    /// A UDP socket of a host.
+    /// A UDP socket on a host.
     pub fn socket(&self, node: usize, port: u16) -> UdpSocket {
         self.on(node, || {
             let socket = UdpSocket::bind((*address(node).ip(), port)).unwrap();
@@ -108,7 +108,7 @@ impl Drop for Net {
     }
 }
 
-/// Do something in a namespace.
+/// Runs `f` in a namespace.
 pub fn in_namespace<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let inside = scope.spawn(|| {

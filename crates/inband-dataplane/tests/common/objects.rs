@@ -1,11 +1,11 @@
-//! Programs by name.
+//! Compiled programs by name.
 #![allow(dead_code, missing_docs)]
 
 use std::path::Path;
 
 type Objects = &'static [(&'static str, &'static [u8])];
 
-/// The folders of `dataplane/`, and their programs.
+/// The folders of `dataplane/` and their programs.
 const FOLDERS: [(&str, Objects); 8] = [
     ("ground/xdp", inband_ground::objects::ALL),
     ("paxos", inband_paxos::dataplane::objects::ALL),
@@ -17,19 +17,19 @@ const FOLDERS: [(&str, Objects); 8] = [
     ("netpaxos", inband_netpaxos::objects::ALL),
 ];
 
-/// A program of the ground or of any system, the first of this name.
+/// The program with this name, of the ground or of any system; the first one if there are several.
 pub fn object(name: &str) -> &'static [u8] {
     let mut all = FOLDERS.into_iter().flat_map(|(_, objects)| objects);
     let found = all.find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("no program {name}")).1
 }
 
-/// Sources that are only for measurements and tests, by how their names begin; and variants, by how a definition begins.
+/// Name prefixes of sources used only for measurements and tests, and definition prefixes of such variants.
 const NOT_LOADED: [&str; 2] = ["bench", "race"];
 const NOT_LOADED_WITH: [&str; 3] = ["IB_RACE_", "IB_MUTANT_", "IB_GIVEN_"];
 
-/// Every program that a host may load: folder and name. Where tests of other kernels run there are no folders to walk, so
-/// they are listed; `tests/verifier.rs` holds the list to the folders.
+/// Every program that a host may load: folder and name. This is a list because the source folders are not available
+/// where other kernels are tested; `tests/verifier.rs` compares it with the folders.
 pub const LOADED: [(&str, &str); 24] = [
     ("box", "box"),
     ("box", "box_direct"),
@@ -57,7 +57,7 @@ pub const LOADED: [(&str, &str); 24] = [
     ("sequencer", "sequencer"),
 ];
 
-/// The program of this name in a folder.
+/// The program with this name in a folder.
 pub fn object_in(folder: &str, name: &str) -> &'static [u8] {
     let objects = FOLDERS.into_iter().find(|(known, _)| *known == folder);
     let (_, objects) = objects.unwrap_or_else(|| panic!("no folder {folder}"));
@@ -65,7 +65,7 @@ pub fn object_in(folder: &str, name: &str) -> &'static [u8] {
     found.unwrap_or_else(|| panic!("no program {name}")).1
 }
 
-/// What [`LOADED`] must be, by the sources.
+/// The correct contents of [`LOADED`], determined from the sources.
 pub fn in_folders() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
     let mut loaded = Vec::new();

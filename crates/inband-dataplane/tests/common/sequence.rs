@@ -1,8 +1,8 @@
-//! A sequence of packets and of the host's own steps, made from bytes: from a generator's, or from a
-//! fuzzer's. The fuzzer includes this file, so that what it finds can be put through the kernel.
+//! A sequence of packets and of the host's own steps, derived from bytes of a generator or a fuzzer. The fuzzer
+//! includes this file, so that its findings can be replayed on the kernel.
 //!
-//! A record of 16 bytes is a step. Numbers in it are mostly small offsets from what the registers hold
-//! at that moment, so that most packets concern something, and a few are far off or damaged.
+//! A record of 16 bytes defines a step. Most numbers are small offsets from the current registers, so that most packets
+//! are relevant; a few have wild values or are damaged.
 
 use inband_paxos::dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
 use inband_paxos::dataplane::soft::{Geometry, Registers};
@@ -10,9 +10,9 @@ use inband_paxos::dataplane::wire::{
     digest, emit, flag, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
 };
 
-/// Bytes of a step.
+/// Bytes per step.
 pub const RECORD_LEN_BYTES: usize = 16;
-/// See above.
+/// The bytes that define a step.
 pub type Record = [u8; RECORD_LEN_BYTES];
 
 /// Sizes of the host under test.
@@ -20,17 +20,17 @@ pub const GEOMETRY: Geometry = Geometry {
     partitions: 3,
     ring_slots: 64,
 };
-/// Its node id.
+/// The host's node id.
 pub const NODE: u8 = 2;
-/// The epoch that everything starts in.
+/// The epoch at the start.
 pub const FIRST_EPOCH: u64 = 3;
-/// Acceptors, and the senders of packets.
+/// The acceptors, which are also the senders of packets.
 pub const MEMBERS: [u8; 5] = [3, 4, 5, 6, 7];
 
 const FIRST_PROMISE: u64 = 100;
-/// Answers kept, to be sent on.
+/// Output packets kept, to be sent again.
 const ANSWERS_KEPT: usize = 16;
-/// Types by weight.
+/// Types, weighted by repetition.
 const TYPES: [Type; 24] = {
     use Type::*;
     [
@@ -39,22 +39,22 @@ const TYPES: [Type; 24] = {
         Busy, Reply, Alive,
     ]
 };
-/// Lengths around which the copying of a value changes.
+/// Lengths at which the code that copies values changes paths.
 const VALUE_LENGTHS_BYTES: [usize; 20] = [
     0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 119, 120, 121, 128, 1375, 1376,
 ];
 
-/// One step.
+/// A step.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// A packet (UDP payload) comes.
+    /// A packet (UDP payload) arrives.
     Packet(Vec<u8>),
-    /// The host's own process changes its registers.
+    /// The host's process changes the registers.
     Host(usize, HostStep),
 }
 
-/// What the host's own process does to a partition's registers, in absolute numbers: so that it can be
-/// done to several backends alike.
+/// A change that the host's process makes to a partition's registers, in absolute numbers, so that it can be applied
+/// identically to several backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum HostStep {
@@ -71,7 +71,7 @@ pub enum HostStep {
 }
 
 impl HostStep {
-    /// Do it.
+    /// Applies it.
     pub fn apply(&self, partition: usize, to: &Registers) {
         let slot_of = |instance: u64| {
             partition * GEOMETRY.ring_slots + instance as usize % GEOMETRY.ring_slots
@@ -101,7 +101,7 @@ impl HostStep {
     }
 }
 
-/// A partition as it is after the host has started: empty, and voting.
+/// Resets a partition to its state after the host has started: empty, and voting.
 pub fn restart(partition: usize, registers: &Registers) {
     let slots = partition * GEOMETRY.ring_slots..(partition + 1) * GEOMETRY.ring_slots;
     for slot in slots {
@@ -124,23 +124,23 @@ pub fn restart(partition: usize, registers: &Registers) {
     registers.quorum.configure(FIRST_EPOCH, &MEMBERS);
 }
 
-/// Everything as after a start.
+/// Resets all partitions to this state.
 pub fn restart_all(registers: &Registers) {
     for partition in 0..GEOMETRY.partitions {
         restart(partition, registers);
     }
 }
 
-/// What a sequence remembers from step to step.
+/// The state of a sequence.
 #[derive(Default)]
 pub struct Sequence {
     answers: Vec<Vec<u8>>,
-    /// Rounds of leaders are used once.
+    /// Leaders' rounds are never reused.
     last_round: u64,
 }
 
 impl Sequence {
-    /// What the record says, with these registers.
+    /// Decodes a record, given these registers.
     pub fn step(&mut self, record: &Record, now: &Registers) -> Step {
         match record[0] {
             0..192 => Step::Packet(packet(record, now)),
@@ -163,7 +163,7 @@ impl Sequence {
         }
     }
 
-    /// A packet that left the host: a later step may send it on.
+    /// Notes a packet that left the host; a later step may send it again.
     pub fn answered(&mut self, packet: &[u8]) {
         self.answers.truncate(ANSWERS_KEPT - 1);
         self.answers.insert(0, packet.to_vec());
@@ -209,7 +209,7 @@ impl Sequence {
     }
 }
 
-/// A vote that an acceptor takes over.
+/// A vote for an acceptor to adopt.
 fn adopted(acceptor: &AcceptorView, record: &Record) -> SlotView {
     let value = value(record);
     SlotView {
@@ -231,7 +231,7 @@ fn member(byte: u8) -> u8 {
     MEMBERS[usize::from(byte) % MEMBERS.len()]
 }
 
-/// A number close to `base`, now and then far away.
+/// A number close to `base`, or sometimes a distant one.
 fn near(base: u64, byte: u8) -> u64 {
     match byte {
         0x80 => 0,
@@ -249,7 +249,7 @@ fn value(record: &Record) -> Vec<u8> {
         128..192 => (byte - 128) * VALUE_LEN_MAX_BYTES / 63,
         _ => VALUE_LENGTHS_BYTES[byte % VALUE_LENGTHS_BYTES.len()],
     };
-    // No two bytes next to each other are equal: what is copied to the wrong place shows.
+    // Adjacent bytes differ, so that a copy to a wrong offset is noticed.
     (0..len_bytes)
         .map(|at| record[12].wrapping_add(at as u8))
         .collect()
@@ -308,7 +308,7 @@ fn packet(record: &Record, now: &Registers) -> Vec<u8> {
     packet
 }
 
-/// Damage some packets.
+/// Damages some packets.
 fn damage(record: &Record, packet: &mut Vec<u8>) {
     let (how, at) = (record[13], usize::from(record[14]));
     match how {

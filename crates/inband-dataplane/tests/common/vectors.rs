@@ -1,4 +1,4 @@
-//! The packet vectors of `dataplane/paxos/vectors/`: how they are read, and what they expect.
+//! Reads the packet vectors of `dataplane/paxos/vectors/` and checks their expectations.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ pub const GEOMETRY: Geometry = Geometry {
     partitions: 2,
     ring_slots: 64,
 };
-/// The partition that cases are about, unless a packet says otherwise.
+/// The default partition of packets in cases.
 pub const PARTITION: usize = 1;
-/// What votes are counted for, unless a count says otherwise.
+/// The default value for which votes are counted.
 const COUNTED_VALUE: &str = "v";
-/// Who sends the packets of the cases.
+/// The sender of the packets in cases.
 const SENDER: u16 = 9;
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ pub struct Case {
     pub name: String,
     pub why: String,
     pub roles: Vec<String>,
-    /// Ids of the keys that the host accepts; it sends with the last.
+    /// Ids of the keys that the host accepts; it sends with the last one.
     #[serde(default)]
     pub keys: Vec<u16>,
     #[serde(default)]
@@ -41,7 +41,7 @@ pub struct Case {
     pub packet: Vec<Step>,
 }
 
-/// Registers of partition 1; in `after`, only what changed.
+/// Registers of partition 1. In `after`, only those that changed.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields, default)]
 pub struct State {
@@ -87,18 +87,18 @@ pub struct Step {
     pub signed_by: Option<u16>,
     #[serde(default)]
     pub damage: Damage,
-    /// Damage to the frame around it: for the kernel only.
+    /// Damage to the frame around it; only for the kernel.
     #[serde(default)]
     pub frame: Option<Damage>,
-    /// Every hand-over of a value fails, as with a full ring buffer.
+    /// Every delivery of a value fails, as with a full ring buffer.
     #[serde(default)]
     pub hand_off_fails: bool,
     pub verdict: String,
     pub reason: String,
-    /// What differs from the packet that came in, besides the sender.
+    /// Differences from the packet that came in, except the sender.
     #[serde(default)]
     pub out: Fields,
-    /// Of the packet that leaves, in hexadecimal digits.
+    /// The tag of the output packet, in hexadecimal.
     #[serde(default)]
     pub tag: Option<String>,
     #[serde(default)]
@@ -149,7 +149,7 @@ pub fn index(instance: u64) -> usize {
 }
 
 impl State {
-    /// Lay this over the registers.
+    /// Applies this to the registers.
     pub fn apply(&self, registers: &All) {
         if !self.leader.is_empty() {
             let mut view = registers.leader.leader(PARTITION);
@@ -210,7 +210,7 @@ fn overlay(changes: &BTreeMap<String, u64>, set: &mut dyn FnMut(&str, u64)) {
     changes.iter().for_each(|(name, value)| set(name, *value));
 }
 
-/// Everything that a case may change, of partition 1; a slot that holds no vote shows no old one.
+/// All of partition 1's registers that a case may change. Old votes in empty slots are left out.
 #[derive(Debug, PartialEq)]
 struct Snapshot {
     leader: LeaderView,
@@ -275,7 +275,7 @@ pub fn cases() -> Vec<(String, Case)> {
         .collect()
 }
 
-/// The packet that a step sends, and what header and value it had before any damage.
+/// The input packet of a step, and its header and value before any damage.
 pub fn packet_of(step: &Step) -> (Header, Vec<u8>, Vec<u8>) {
     let mut header = Header::new(Type::Request, SENDER, EPOCH);
     header.partition = PARTITION as u16;
@@ -300,7 +300,7 @@ pub fn verdict_of(name: &str) -> Verdict {
     }
 }
 
-/// The packet that a step must bring out: as it came if it is passed on, none if it is dropped.
+/// The expected output of a step: the input if it is passed on, nothing if it is dropped.
 pub fn expected_packet(case: &Case, step: &Step) -> Vec<u8> {
     let (mut header, mut value, packet) = packet_of(step);
     match verdict_of(&step.verdict) {
@@ -317,7 +317,7 @@ pub fn expected_packet(case: &Case, step: &Step) -> Vec<u8> {
     }
 }
 
-/// Hold an outcome against what the step expects.
+/// Compares an outcome with the step's expectation.
 pub fn check(case: &Case, step: &Step, got: &Outcome) {
     assert_eq!(
         got.verdict,
@@ -345,7 +345,7 @@ pub fn check(case: &Case, step: &Step, got: &Outcome) {
     }
 }
 
-/// Run a case; `handle` puts a step through the backend whose registers these are.
+/// Runs a case. `handle` passes a step to the backend that owns these registers.
 pub fn run(
     case: &Case,
     registers: &All,

@@ -1,6 +1,5 @@
-//! Every program that a host may load, every mode it may be loaded in, and what a kernel's verifier
-//! says of it: for `tests/verifier.rs` (this machine's kernel) and `tests/kernels.rs` (other kernels,
-//! in virtual machines).
+//! Every program that a host may load, in every mode in which it may be loaded, and the verifier's figures for it. Used
+//! by `tests/verifier.rs` (this machine's kernel) and `tests/kernels.rs` (other kernels, in virtual machines).
 #![allow(dead_code, missing_docs)]
 
 use std::borrow::Cow;
@@ -14,7 +13,7 @@ use std::sync::Mutex;
 pub mod objects;
 use objects::{object_in, LOADED};
 
-/// Of all systems.
+/// Bindings for all systems.
 mod c {
     pub use inband_box::c::*;
     pub use inband_falcon::dataplane::c::*;
@@ -30,18 +29,18 @@ use inband_flair::dataplane as flair;
 use libbpf_rs::{ObjectBuilder, PrintLevel};
 use serde::{Deserialize, Serialize};
 
-/// Instructions that a verifier may walk for one program: a third of its limit, because every kernel
-/// counts otherwise.
+/// Maximum number of instructions that a verifier may process for one program: a third of its limit, because every
+/// kernel counts differently.
 pub const VERIFIED_INSNS_MAX: u64 = 1_000_000 / 3;
-/// How much more than recorded is not yet a jump, by the same series of kernels and compiler...
+/// Growth over the record that is tolerated on the same kernel series and compiler...
 const GROWTH_MAX_PERCENT: u64 = 10;
-/// ... and by others, which count otherwise.
+/// ... and on others, which count differently.
 const GROWTH_ELSEWHERE_MAX_PERCENT: u64 = 100;
 const STACK_GROWTH_MAX_BYTES: u64 = 64;
-/// BPF_LOG_STATS of the kernel: figures and the reason of a refusal, no trace of instructions.
+/// The kernel's BPF_LOG_STATS: figures and the reason of a refusal, without a trace of instructions.
 const LOG_STATS: u32 = 4;
 const LOG_TRACE: u32 = 1;
-/// Lines of the trace that a refusal shows.
+/// Lines of the trace to show for a refusal.
 const TRACE_LINES: usize = 12;
 const SETTINGS_MAPS: [&str; 2] = [".rodata.settings", ".rodata.own"];
 
@@ -63,17 +62,17 @@ fn programs() -> Vec<Program> {
     LOADED.map(program).into()
 }
 
-/// Sizes that the verifier folds into the code.
+/// Sizes, which the verifier treats as constants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Size {
     Smallest,
     Default,
     Largest,
-    /// As the default, with a ring of so many slots.
+    /// The default sizes, with a ring of this many slots.
     Ring(usize),
 }
 
-/// How a program is loaded: the verifier folds other branches in each mode.
+/// How a program is loaded: in each mode the verifier removes different branches.
 #[derive(Clone, Copy)]
 struct Mode {
     generic: bool,
@@ -86,7 +85,7 @@ struct Mode {
 pub struct Case {
     pub name: String,
     object: Cow<'static, [u8]>,
-    /// Of a program that has any.
+    /// Settings, if the program has any.
     settings: [Vec<u8>; 2],
 }
 
@@ -107,7 +106,7 @@ pub fn cases() -> Vec<Case> {
     let programs = programs();
     for program in &programs {
         let alike = programs.iter().filter(|other| other.name == program.name);
-        // Two systems may have a program of one name.
+        // Two systems may have programs of the same name.
         let name = match alike.count() {
             1 => program.name.to_owned(),
             _ => format!("{}_{}", program.folder, program.name),
@@ -126,7 +125,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Set, only cases whose name contains it are tried, and nothing is compared or recorded.
+/// If this variable is set, only cases whose name contains its value are tried, and nothing is compared or recorded.
 pub const ONLY: &str = "INBAND_VERIFIER_ONLY";
 
 pub fn only() -> Option<String> {
@@ -163,7 +162,7 @@ fn modes_of(program: &str) -> Vec<Mode> {
             policy: Policy::Fifo,
         }));
     }
-    // What the settings say is nothing to these.
+    // These do not depend on most settings.
     match program {
         "copies" => modes.retain(|mode| !mode.generic && !mode.keys && mode.size == Size::Default),
         "generic" => modes.retain(|mode| mode.generic && !mode.keys && mode.size == Size::Default),
@@ -195,10 +194,10 @@ fn name_of(program: &str, mode: Mode) -> String {
     name
 }
 
-/// As `inband_paxos::config::DEFAULT_RING_SLOTS`, which this crate does not see.
+/// Same as `inband_paxos::config::DEFAULT_RING_SLOTS`, which this crate cannot access.
 const RING_SLOTS_DEFAULT: usize = 4096;
 
-/// What a host would load the program with: the common settings, and its system's own.
+/// The settings with which a host would load the program: the common ones, and the system's own.
 fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
     let partitions_max = match folder {
         "flair" => c::IB_FLAIR_SETS_MAX,
@@ -257,7 +256,7 @@ fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
     [bytes_of(&common), own]
 }
 
-/// A switch of a few servers, and chunks that are a block each or share blocks.
+/// A switch with a few servers, with one chunk per block or several.
 fn memory_settings(size: Size) -> c::ib_memory_settings {
     let (chunks, servers, block_shift) = match size {
         Size::Smallest => (1, 3, 0),
@@ -287,13 +286,13 @@ fn bytes_of<T: Copy>(settings: &T) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// What the verifier says of a program.
+/// The verifier's figures for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
-    /// Instructions that the verifier walked, over all paths; its limit is a million.
+    /// Instructions that the verifier processed, over all paths; its limit is a million.
     pub verified_insns: u64,
-    /// Instructions of the program as compiled.
+    /// Instructions of the compiled program.
     pub insns: u64,
     pub stack_bytes: u64,
 }
@@ -304,7 +303,7 @@ fn keep_log(_level: PrintLevel, message: String) {
     LOG.lock().unwrap().push_str(&message);
 }
 
-/// The number behind `label` in the verifier's log.
+/// The number after `label` in the verifier's log.
 fn number_after(log: &str, label: &str) -> u64 {
     let at = log
         .find(label)
@@ -314,7 +313,7 @@ fn number_after(log: &str, label: &str) -> u64 {
     digits[..end.unwrap_or(digits.len())].parse().unwrap()
 }
 
-/// "stack depth 96+0": one number a function; Linux 7.3 says "stack depth max 96", of the deepest call.
+/// "stack depth 96+0": one number per function. Linux 7.3 reports "stack depth max 96", for the deepest call.
 pub fn stack_bytes(log: &str) -> u64 {
     let line = log
         .lines()
@@ -327,7 +326,7 @@ pub fn stack_bytes(log: &str) -> u64 {
     numbers.iter().sum()
 }
 
-/// Load a program; what the verifier said, and the instructions of the program.
+/// Loads a program. Returns the verifier's log and the number of instructions.
 fn load(case: &Case, log_level: u32) -> (String, Result<u64, String>) {
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
     LOG.lock().unwrap().clear();
@@ -374,11 +373,11 @@ fn reason(log: &str) -> String {
     lines[lines.len().saturating_sub(TRACE_LINES)..].join("\n")
 }
 
-/// What one kernel says of all cases.
+/// One kernel's figures for all cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfKernel {
-    /// As the kernel names its release.
+    /// The kernel's release string.
     pub release: String,
     pub program: BTreeMap<String, Figures>,
 }
@@ -396,13 +395,13 @@ pub fn series(release: &str) -> String {
     numbers.join(".")
 }
 
-/// The kernel that runs here.
+/// The release of the running kernel.
 pub fn running_release() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     release.trim().to_owned()
 }
 
-/// `dataplane/verifier.toml`.
+/// The contents of `dataplane/verifier.toml`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -423,7 +422,7 @@ impl Record {
         toml::from_str(&text).unwrap()
     }
 
-    /// Put what one kernel says into the file; nothing else of it changes.
+    /// Replaces one kernel's figures in the file.
     pub fn renew(name: &str, now: OfKernel) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock();
@@ -433,7 +432,7 @@ impl Record {
         std::fs::write(file(), record.text()).unwrap();
     }
 
-    /// A line a program.
+    /// One line per program.
     pub fn text(&self) -> String {
         let mut text = format!("{HEAD}\ncompiler = \"{}\"\n", self.compiler);
         for (name, kernel) in &self.kernel {
@@ -447,7 +446,7 @@ impl Record {
         text
     }
 
-    /// What has jumped, one line each.
+    /// Figures that grew too much, one line each.
     pub fn jumps(&self, name: &str, compiler: &str, now: &OfKernel) -> Vec<String> {
         let mut jumps = Vec::new();
         for (program, figures) in &now.program {
@@ -508,12 +507,12 @@ pub fn line(figures: &Figures) -> String {
     )
 }
 
-/// Is the record to be renewed rather than compared with?
+/// Whether to update the record instead of comparing with it.
 pub fn renews() -> bool {
     std::env::var("INBAND_VERIFIER_RECORD").is_ok_and(|set| !set.is_empty())
 }
 
-/// Compare what a kernel says with the record, or renew that.
+/// Compares a kernel's figures with the record, or updates the record.
 pub fn hold_to_record(name: &str, now: OfKernel, must_be_recorded: bool) -> Result<(), String> {
     if only().is_some() {
         for (program, figures) in now.program {
@@ -540,7 +539,7 @@ pub fn hold_to_record(name: &str, now: OfKernel, must_be_recorded: bool) -> Resu
 }
 
 pub fn compiler() -> String {
-    // The build used the first of these that there is (clang.rs).
+    // The build used the first of these that exists (clang.rs).
     let said = Command::new("clang-19").arg("--version").output();
     let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
     let line = said.unwrap_or_default();
