@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checksum.h - sums against damage on the way, with and without a key: of the value, which a
- * system may carry in its header, and of the header, which is the tag of packets without a key.
+ * checksum.h - sums against accidental damage, used with and without a key: of the value, for
+ * systems that carry one in the header; and of the header, as the tag of packets without a key.
  *
  * A step is a bijection of the lane and of the word, so damage to one word of a header always
- * changes its sum. Nothing here holds against forgery: that is what keys are for (auth.h).
+ * changes its sum. None of this prevents forgery; keys do (auth.h).
  *
- * UDP's own checksum is of no use to an XDP program: a packet made on this machine carries an
- * unfinished one, and it does not survive a redirect.
+ * UDP's own checksum does not help an XDP program: a packet created on this machine may carry an
+ * unfinished one, which does not survive a redirect.
  */
 #ifndef INBAND_GROUND_CHECKSUM_H
 #define INBAND_GROUND_CHECKSUM_H
@@ -25,18 +25,18 @@
 #endif
 
 #define IB_SUM_MULTIPLIER 0x9e3779b97f4a7c15ULL
-/* Where the lanes start: different, so that words cannot change places. */
+/* Initial values of the lanes. They differ, so that exchanged words change the sum. */
 #define IB_SUM_START(lane) (IB_SUM_MULTIPLIER * (2 * (lane) + 1))
-#define IB_SUM_STRIPE_BYTES 32 /* four lanes, which a processor steps at the same time */
+#define IB_SUM_STRIPE_BYTES 32 /* four lanes, which a processor computes in parallel */
 
-/* Keep loops as they are: unrolled, the value's would be a thousand instructions. */
+/* Do not unroll loops: the value's loop would become a thousand instructions. */
 #if defined(__clang__)
 #define IB_LOOP _Pragma("clang loop unroll(disable)")
 #else
 #define IB_LOOP
 #endif
 
-/* Hidden from clang, which would compare with an address behind `end`: the verifier allows none. */
+/* Hidden from clang, which would compute an address behind `end`; the verifier rejects that. */
 IB_INLINE int ib_is_within(const ib_u8 *at, ib_u32 len_bytes, const ib_u8 *end) {
     const ib_u8 *behind = at + len_bytes;
 #ifdef __bpf__
@@ -60,8 +60,8 @@ IB_INLINE ib_u64 ib_sum_end(ib_u64 a, ib_u64 b, ib_u64 c, ib_u64 d) {
 }
 
 /*
- * The checksum of the `len_bytes` at `value`; 0 if they do not end at or before `end`, or are none.
- * That is no loss: a sum is compared with one that is right.
+ * The checksum of the `len_bytes` at `value`; 0 if there are none or they extend beyond `end`. 0 is
+ * safe, because the result is compared with a valid sum.
  */
 IB_INLINE ib_u32 ib_value_checksum(const ib_u8 *value, const ib_u8 *end, ib_u32 len_bytes) {
     ib_u64 a = IB_SUM_START(0) ^ len_bytes, b = IB_SUM_START(1), c = IB_SUM_START(2),
@@ -114,7 +114,7 @@ IB_INLINE ib_u32 ib_value_checksum(const ib_u8 *value, const ib_u8 *end, ib_u32 
     return (ib_u32)(sum ^ sum >> 32);
 }
 
-/* The tag of a header without a key: of the 88 bytes before it, 11 words. */
+/* The tag of a header without a key: covers the preceding 88 bytes, 11 words. */
 IB_INLINE ib_u64 ib_header_checksum(const ib_u8 *data) {
     ib_u64 a = IB_SUM_START(0), b = IB_SUM_START(1), c = IB_SUM_START(2), d = IB_SUM_START(3);
     a = ib_sum_step(a, ib_sum_word(data));

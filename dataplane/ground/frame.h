@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.h - what the packets of all systems have in common, its only definition.
+ * frame.h - the only definition of what the packets of all systems have in common.
  *
- * Ethernet / IPv4 / UDP / header / value. Every header has the same length. Its first 16 bytes and
- * the tag at its end lie where struct ib_header says, whichever system it is of; a system has its
- * own fields in between (its wire.h). All fields are naturally aligned within the header and in
+ * Ethernet / IPv4 / UDP / header / value. All headers have the same length. The first 16 bytes and
+ * the tag at the end are laid out as in struct ib_header for every system; the fields in between
+ * are the system's own (its wire.h). All fields are naturally aligned within the header and in
  * network byte order.
  */
 #ifndef INBAND_GROUND_FRAME_H
@@ -37,24 +37,24 @@ struct ib_header {
     ib_u8 version;
     ib_u8 type; /* each system has its own range */
     ib_u16 flags;
-    ib_u16 partition;       /* or what else a system has several of on one host */
+    ib_u16 partition;       /* or the system's equivalent of partitions */
     ib_u16 node;            /* sender, 1..=254 */
-    ib_u16 value_len_bytes; /* bytes of value behind the header */
+    ib_u16 value_len_bytes; /* bytes of value after the header */
     ib_u16 key_id;          /* authentication key, 0: none */
     ib_u8 own[72];          /* the system's fields */
-    ib_u64 tag;             /* of all before it; without a key, a checksum (auth.h) */
+    ib_u64 tag;             /* over everything before it; without a key, a checksum (auth.h) */
 };
 
 _Static_assert(sizeof(struct ib_header) == IB_HEADER_LEN_BYTES, "the header has a fixed size");
 
-/* A system's header `own` has `field` where the frame has `there`. */
+/* The header `own` of a system has `field` at the same place as the frame's `there`. */
 #define IB_LIES_AS(own, field, there)                                                              \
     _Static_assert(__builtin_offsetof(struct own, field) ==                                        \
                            __builtin_offsetof(struct ib_header, there) &&                          \
                        sizeof(((struct own *)0)->field) == sizeof(((struct ib_header *)0)->there), \
                    #field " lies where struct ib_header has " #there)
 
-/* A system's header is a frame; it calls `partition` what the frame calls so. */
+/* A system's header has the frame's layout. `partition_field` is its name for `partition`. */
 #define IB_IS_FRAME(own, partition_field)                                                          \
     _Static_assert(sizeof(struct own) == IB_HEADER_LEN_BYTES, "as long as ib_header");             \
     IB_LIES_AS(own, magic, magic);                                                                 \
@@ -69,11 +69,12 @@ _Static_assert(sizeof(struct ib_header) == IB_HEADER_LEN_BYTES, "the header has 
 
 #define IB_INLINE static inline __attribute__((always_inline))
 
-/* Hints: what packets of a healthy cluster do not do pays for the registers that run short. */
+/* Hints: registers are short, so spill them on paths that packets of a healthy cluster do not
+ * take. */
 #define IB_RARE(condition) __builtin_expect(!!(condition), 0)
 
-/* The compiler forgets what it knows of the variable: it can neither turn arithmetic on it into
- * branches nor move a check away from its use. The kernel's verifier needs both. */
+/* Makes the compiler forget the variable's value range, so that it neither turns arithmetic on it
+ * into branches nor moves a check away from its use. The kernel's verifier requires both. */
 #define IB_HIDE(variable) __asm__ volatile("" : "+r"(variable))
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -87,10 +88,10 @@ _Static_assert(sizeof(struct ib_header) == IB_HEADER_LEN_BYTES, "the header has 
 #endif
 
 /*
- * A packet buffer gives no better alignment than 2 (the header follows 42 bytes of Ethernet, IPv4
- * and UDP). These types say so to a compiler that cares (UBSan, ARM). BPF loads whole words from
- * packets at any address where the kernel says the machine can, and a weaker type would make clang
- * load byte by byte.
+ * A packet buffer is aligned to only 2 bytes (the header follows 42 bytes of Ethernet, IPv4 and
+ * UDP). These types tell compilers that depend on alignment (UBSan, ARM). BPF loads whole words
+ * from packets at any address if the kernel says that the machine can; a less aligned type would
+ * make clang load byte by byte.
  */
 #ifdef __bpf__
 typedef ib_u16 ib_wire16;
@@ -102,7 +103,8 @@ typedef ib_u32 __attribute__((aligned(1), may_alias)) ib_wire32;
 typedef ib_u64 __attribute__((aligned(1), may_alias)) ib_wire64;
 #endif
 
-/* A field of the header `in` (a struct of a system's wire.h, or ib_header) at `p`. */
+/* A field of the header at `p`. `in` is the header's struct: one of a system's wire.h, or
+ * ib_header. */
 #define IB_AT(bits, p, in, field) ((ib_wire##bits *)((p) + __builtin_offsetof(struct in, field)))
 #define IB_GET16(p, field) IB_NET16(*(const ib_wire16 *)IB_AT(16, p, ib_header, field))
 #define IB_GET64(p, field) IB_NET64(*(const ib_wire64 *)IB_AT(64, p, ib_header, field))
@@ -110,9 +112,9 @@ typedef ib_u64 __attribute__((aligned(1), may_alias)) ib_wire64;
 #define IB_PUT64(p, field, v) (*IB_AT(64, p, ib_header, field) = IB_NET64(v))
 
 /*
- * The frame's first fields come and go as words of 8 bytes: a load and a byte swap each. From the
- * highest bits: magic 32, version 8, type 8, flags 16; partition, node, value_len_bytes, key_id 16
- * each.
+ * The frame's first fields are read and written as words of 8 bytes, with a load and a byte swap
+ * each. From the highest bits: magic 32, version 8, type 8, flags 16; then partition, node,
+ * value_len_bytes, key_id, 16 each.
  */
 #define IB_WORD_KIND(data) IB_GET64(data, magic)
 #define IB_WORD_SIZES(data) IB_GET64(data, partition)
@@ -123,17 +125,18 @@ _Static_assert(__builtin_offsetof(struct ib_header, flags) == 6 &&
                    __builtin_offsetof(struct ib_header, own) == 16,
                "the words above");
 
-/* The message types of one system, and what is particular about them: bitmaps by `1 << type`. */
+/* The message types of a system, and their properties as bitmaps of `1 << type`. */
 struct ib_family {
     ib_u8 type_first;
     ib_u8 type_last;
-    ib_u64 padded;      /* may be longer than what they hold */
-    ib_u64 from_client; /* may name no sender: node 0 */
+    ib_u64 padded;      /* may be longer than their contents */
+    ib_u64 from_client; /* may have no sender: node 0 */
 };
 
 /*
- * Is this a packet of the family? `end` bounds what may be read; `payload_len_bytes` is the UDP
- * payload's length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
+ * Checks that this is a packet of the family. Nothing at or beyond `end` is read;
+ * `payload_len_bytes` is the length of the UDP payload and already known to lie within `end`.
+ * Returns IB_R_none or the reason to drop.
  */
 IB_INLINE unsigned int ib_frame_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                       ib_u32 partitions, const struct ib_family family) {
@@ -161,17 +164,17 @@ IB_INLINE unsigned int ib_frame_check(const ib_u8 *data, const ib_u8 *end, ib_u3
     return IB_R_none;
 }
 
-/* The first word of a header. */
+/* Writes the first word of a header. */
 IB_INLINE void ib_emit_kind(ib_u8 *data, ib_u8 type, ib_u16 flags) {
     IB_PUT64(data, magic,
              (ib_u64)IB_MAGIC << 32 | (ib_u64)IB_VERSION << 24 | (ib_u64)type << 16 | flags);
 }
 
-/* What a role may know besides the packet. */
+/* The input of a role besides the packet. */
 struct ib_arrival {
-    ib_u64 now_ns; /* by the role's own clock */
+    ib_u64 now_ns; /* the role's own clock */
     ib_u32 random;
-    ib_u32 from_address; /* of the sender, host order */
+    ib_u32 from_address; /* the sender's address, host order */
     ib_u16 from_port;
 };
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * message.h - between the wire and a message, which is a header in host order.
+ * message.h - conversion between the wire and a message, which is a header in host order.
  *
- * A system whose own fields are words of 64 bits needs no more than IB_MESSAGE. Others write struct
- * ib_<system>_msg and its two functions by hand (msg.h) and take the frame's part from here.
+ * A system whose own fields are 64-bit words needs only IB_MESSAGE. Other systems define struct
+ * ib_<system>_msg and its two functions themselves (msg.h), and use the macros for the frame's
+ * part.
  */
 #ifndef INBAND_GROUND_MESSAGE_H
 #define INBAND_GROUND_MESSAGE_H
 
 #include "frame.h"
 
-/* The frame's part of a message. `at` is what the system calls `partition`. */
+/* The frame's part of a message. `at` is the system's name for `partition`. */
 #define IB_READ_FRAME(m, kind, sizes, at)                                                          \
     do {                                                                                           \
         (m)->type = (ib_u8)((kind) >> 16);                                                         \
@@ -31,9 +32,10 @@
 #define IB_MESSAGE_EMIT(name) *word++ = IB_NET64(m->name);
 
 /*
- * Define the header on the wire, struct ib_<system>_header; the message, struct ib_<system>_msg; and
- * the functions between them, with the check of a packet of the FAMILY. WRITTEN(X), READ(X) and KEPT(X) list the own fields in the order of
- * the wire, each as X(name): those that the role writes, reads, and leaves to the client.
+ * Defines the header on the wire, struct ib_<system>_header; the message, struct ib_<system>_msg;
+ * and the functions between them, including the check of a packet of the FAMILY. WRITTEN(X),
+ * READ(X) and KEPT(X) list the own fields in wire order, each as X(name): those that the role
+ * writes, those that it reads, and those that it leaves to the client.
  */
 #define IB_MESSAGE(system, at, FAMILY, WRITTEN, READ, KEPT)                                        \
     struct ib_##system##_header {                                                                  \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * seqlock.h - atomic steps of the shells: slots that one CPU at a time takes, words that only
- * grow.
+ * seqlock.h - atomic operations of the shells: slots locked by one CPU at a time, and words that
+ * only increase.
  *
- * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them. With
- * IB_RACE_DELAY the backend defines ib_race_wait(), which is called wherever another CPU's step
- * might hurt.
+ * IB_MUTANT_* build deliberately faulty shells, for the tests that must catch them. With
+ * IB_RACE_DELAY the backend defines ib_race_wait(), which is called wherever another CPU could
+ * interfere.
  */
 #ifndef INBAND_GROUND_SEQLOCK_H
 #define INBAND_GROUND_SEQLOCK_H
@@ -23,12 +23,13 @@
 
 #define IB_COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* One load, not torn, not repeated. On x86 it is also an acquire, and a plain store a release. */
+/* One load, neither torn nor repeated. On x86 it is also an acquire, and a plain store a
+ * release. */
 #define IB_LOAD(p) (*(const volatile ib_u64 *)(p))
 
-/* Loads before it are done before loads after it. */
+/* Orders the loads before it with those after it. */
 #if defined(__bpf__) && !defined(__TARGET_ARCH_x86)
-/* BPF has no barrier but this: an atomic operation that returns something. */
+/* The only barrier in BPF is an atomic operation that returns a value. */
 #define IB_LOADS_IN_ORDER()                                                                        \
     do {                                                                                           \
         ib_u64 word = 0;                                                                           \
@@ -55,7 +56,8 @@
 
 #define IB_CAS(p, from, to) (__sync_val_compare_and_swap((p), (from), (to)) == (from))
 
-/* Take a slot: its sequence becomes odd. Returns the odd sequence, or 0 if others kept it. */
+/* Locks a slot: its sequence becomes odd. Returns the odd sequence, or 0 if others held the
+ * lock. */
 IB_INLINE ib_u64 ib_seq_lock(ib_u64 *sequence) {
 #ifdef IB_MUTANT_NO_EXCLUSIVITY
     return IB_LOAD(sequence) | 1;
@@ -73,7 +75,8 @@ IB_INLINE void ib_seq_unlock(ib_u64 *sequence, ib_u64 odd) {
     IB_PUBLISH(sequence, odd + 1);
 }
 
-/* Raise a word to at least `value`. A full barrier if it changed the word. 0: gave up. */
+/* Raises a word to at least `value`. A full barrier if it changed the word. Returns 0 if it gave
+ * up. */
 IB_INLINE int ib_atomic_max(ib_u64 *word, ib_u64 value) {
     for (int i = 0; i < IB_ATOMIC_MAX_TRIES_MAX; i++) {
         ib_u64 now = IB_LOAD(word);

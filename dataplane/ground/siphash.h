@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * siphash.h - SipHash-2-4 (Aumasson, Bernstein 2012): a keyed hash of 64 bits, made for short
+ * siphash.h - SipHash-2-4 (Aumasson, Bernstein 2012): a keyed 64-bit hash designed for short
  * inputs.
  */
 #ifndef INBAND_GROUND_SIPHASH_H
@@ -41,7 +41,8 @@ IB_INLINE void ib_sip_word(struct ib_sip *s, ib_u64 word) {
     s->v0 ^= word;
 }
 
-/* `last`: the length modulo 256 in the highest byte, the bytes behind the last whole word below. */
+/* `last`: the length modulo 256 in the highest byte, and below it the bytes after the last whole
+ * word. */
 IB_INLINE ib_u64 ib_sip_end(struct ib_sip *s, ib_u64 last) {
     ib_sip_word(s, last);
     s->v2 ^= 0xff;

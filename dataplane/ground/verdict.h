@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * verdict.h - what a role says about a packet, and the reason, which is also the name of a counter.
- */
+/* verdict.h - a role's verdict on a packet, and the reason, which is also the name of a counter. */
 #ifndef INBAND_GROUND_VERDICT_H
 #define INBAND_GROUND_VERDICT_H
 
-/* What every system may say. A system's own verdicts (its reasons.h) say where else a packet goes.
- */
+/* Verdicts common to all systems. A system's own verdicts (its reasons.h) are further
+ * destinations. */
 enum ib_verdict {
-    IB_DROP = 0,    /* forget the packet */
-    IB_PASS = 1,    /* to the host's own process, unchanged */
-    IB_REPLY = 2,   /* rewritten, to whoever sent it */
-    IB_DELIVER = 5, /* hand the value up to the host's process */
+    IB_DROP = 0,    /* drop the packet */
+    IB_PASS = 1,    /* pass it to the host's process, unchanged */
+    IB_REPLY = 2,   /* rewritten: send it back to the sender */
+    IB_DELIVER = 5, /* deliver the value to the host's process */
 };
 
 /*
- * Reasons: IB_R_<name> is the number, "<name>" the counter. Numbers are an interface, so lists are
- * only appended to. Each system has a range of IB_REASONS_PER_SYSTEM from a multiple of it that no
- * other has (a test walks the folders); the first range is the ground's.
+ * Reasons: IB_R_<name> is the number, "<name>" the counter. Numbers are an interface, so the lists
+ * are append-only. Each system has its own range of IB_REASONS_PER_SYSTEM numbers, which starts at
+ * a multiple of that (a test walks the folders); the first range is the ground's.
  */
 #define IB_REASONS_PER_SYSTEM 64
-#define IB_REASONS_MAX 1024 /* counters of a program */
+#define IB_REASONS_MAX 1024 /* counters per program */
 
 #define IB_GROUND_REASONS(X)                                                                       \
     X(none)                                                                                        \
@@ -50,7 +48,7 @@ enum ib_reason { IB_GROUND_REASONS(IB_REASON_ENUM) IB_GROUND_REASONS_END };
 
 _Static_assert(IB_GROUND_REASONS_END <= IB_REASONS_PER_SYSTEM, "within the range");
 
-/* Define the reasons of a system from `first` on. */
+/* Defines the reasons of a system, numbered from `first`. */
 #define IB_REASONS_OF(system, first, REASONS)                                                      \
     enum ib_##system##_reason{IB_R_##system##_before = (first) - 1,                                \
                               REASONS(IB_REASON_ENUM) IB_R_##system##_end};                        \
@@ -59,7 +57,7 @@ _Static_assert(IB_GROUND_REASONS_END <= IB_REASONS_PER_SYSTEM, "within the range
                        IB_R_##system##_end <= IB_REASONS_MAX,                                      \
                    "within the range")
 
-/* Define `function`, which has the names of the reasons from `first` on; NULL for others. */
+/* Defines `function`, which returns the name of a reason numbered from `first`; NULL for others. */
 #define IB_REASON_NAMES(function, first, REASONS)                                                  \
     const char *function(unsigned int reason) {                                                    \
         static const char *const names[] = {REASONS(IB_REASON_NAME)};                              \
@@ -67,7 +65,7 @@ _Static_assert(IB_GROUND_REASONS_END <= IB_REASONS_PER_SYSTEM, "within the range
         return at < sizeof(names) / sizeof(names[0]) ? names[at] : (const char *)0;                \
     }
 
-/* A verdict and why. */
+/* A verdict and its reason. */
 struct ib_result {
     unsigned int verdict; /* enum ib_verdict, or a system's own */
     unsigned int reason;  /* enum ib_reason, or a system's own */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* race_wait.h - for the race tests: what a shell calls wherever another thread's step might hurt.
- */
+/* race_wait.h - for the race tests: called by shells wherever another thread could interfere. */
 #ifndef INBAND_GROUND_NATIVE_RACE_WAIT_H
 #define INBAND_GROUND_NATIVE_RACE_WAIT_H
 
@@ -10,11 +9,11 @@
 
 #define IB_RACE_YIELD_EVERY 8
 
-/* Now and then let another thread have the CPU, also where there are few. */
+/* Yields sometimes, so that threads interleave even on few CPUs. */
 static void ib_race_wait(void) {
     static _Thread_local ib_u32 word;
     if (word == 0)
-        word = (ib_u32)(unsigned long)&word | 1; /* another start for each thread */
+        word = (ib_u32)(unsigned long)&word | 1; /* a different seed for each thread */
     word ^= word << 13;
     word ^= word >> 17;
     word ^= word << 5;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * role.h - a role over plain memory: the soft switch, the simulator and the vectors call it.
- */
+/* role.h - a role on plain memory, called by the soft switch, the simulator and the vectors. */
 #ifndef INBAND_GROUND_NATIVE_ROLE_H
 #define INBAND_GROUND_NATIVE_ROLE_H
 
@@ -10,33 +8,34 @@
 #define IB_ANSWERING_OWN_WORDS 8
 
 /*
- * Declare what a native build exports besides its handle:
- * - the reason to drop the UDP payload of len_bytes at `packet`, or IB_R_none. As the kernel does it:
- *   first whether it is whole, then its tag. `keys` NULL: a cluster without.
- * - the name of a reason of the system; NULL if it has none of this number. Static, never freed.
+ * Declares what a native build exports besides its handle:
+ * - the check of the UDP payload of len_bytes at `packet`: returns the reason to drop it, or
+ *   IB_R_none. As in the kernel, first whether it is whole, then its tag. `keys` is NULL in a
+ *   cluster without keys.
+ * - the name of a reason of the system; NULL if the number is unknown. Static, never freed.
  */
 #define IB_NATIVE_CHECK(system)                                                                    \
     ib_u32 ib_##system##_keys_check(const struct ib_keys *keys, const ib_u8 *packet,               \
                                     ib_u32 len_bytes, ib_u32 partitions);                          \
     const char *ib_##system##_reason_name(unsigned int reason)
 
-/* Define both. The check of the header alone is ib_<system>_check. */
+/* Defines both. The check of the header alone is ib_<system>_check. */
 #define IB_NATIVE_CHECK_IS(system, FIRST, REASONS)                                                 \
     IB_KEYS_CHECK(ib_##system##_keys_check, ib_##system##_check)                                   \
     IB_REASON_NAMES(ib_##system##_reason_name, FIRST, REASONS)
 
 /*
- * Declare `handle`: it handles one UDP payload of *len_bytes at `buffer`, which has room for a full
- * one. Unless the verdict is IB_DROP, the packet to send is in the buffer and *len_bytes its length.
- * Thread-safe. Allocates nothing, never waits. The memory of `sw` belongs to the caller and outlives
- * every call; it may be shared by threads.
+ * Declares `handle`: it handles one UDP payload of *len_bytes at `buffer`, which has room for a
+ * packet of maximum size. Unless the verdict is IB_DROP, the buffer then contains the packet to
+ * send, and *len_bytes is its length. Thread-safe. Never allocates or blocks. The memory of `sw`
+ * belongs to the caller, must outlive every call, and may be shared by threads.
  */
 #define IB_NATIVE_HANDLE(handle, sw_type)                                                          \
     struct ib_result handle(const struct sw_type *sw, ib_u8 *buffer, ib_u32 *len_bytes,            \
                             const struct ib_arrival *arrival)
 
 /*
- * Define it. `shell` gives the verdict on the message `m` that arrived as `arrival` says, with the
+ * Defines it. `shell` returns the verdict on the message `m` with the `arrival`, using the
  * registers of `sw`, which has `partitions` of them.
  */
 #define IB_NATIVE_HANDLE_IS(handle, system, sw_type, partitions, shell)                            \
@@ -58,7 +57,7 @@
         return result;                                                                             \
     }
 
-/* A role that only answers and has one register a partition, in plain memory. */
+/* A role that only answers requests and has one register per partition, in plain memory. */
 struct ib_answering {
     ib_u32 node;
     ib_u32 partitions;
@@ -68,8 +67,9 @@ struct ib_answering {
 };
 
 /*
- * Declare and define the native build of such a role: ib_<system>_handle, and what IB_NATIVE_CHECK
- * declares. `shell` sees the message `m`, its partition's `reg` and the settings `own`.
+ * Declares and defines the native build of such a role: ib_<system>_handle, and what
+ * IB_NATIVE_CHECK declares. `shell` gets the message `m`, its partition's `reg` and the settings
+ * `own`.
  */
 #define IB_ANSWERING(system)                                                                       \
     IB_NATIVE_HANDLE(ib_##system##_handle, ib_answering);                                          \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bare - passes everything: the least that an attached program costs. Baseline of measurements, and
- * the program that finds out whether one may be loaded and attached at all.
+ * bare - passes everything: the minimum cost of an attached program. A baseline for measurements,
+ * and the program for testing whether programs can be loaded and attached at all.
  */
 #include <linux/bpf.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_forward - a baseline: forwards what is addressed to this host to one neighbour. Checks
- * Ethernet, IPv4 and UDP, looks the neighbour up in a table shared with the program that is
- * measured, rewrites addresses and checksum, and sends; what is behind UDP is not read.
+ * bench_forward - a baseline: forwards packets for this host to one neighbour. It checks Ethernet,
+ * IPv4 and UDP, looks up the neighbour in a table shared with the measured program, rewrites
+ * addresses and checksum, and sends. The UDP payload is not parsed.
  */
 #include "frame.h"
 

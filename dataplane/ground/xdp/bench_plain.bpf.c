@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_plain - the baseline that does nothing to packets: forwards each to every interface in its
- * map, unread; with none in it, drops it. Counts what came.
+ * bench_plain - the baseline without any processing: forwards each packet unparsed to every
+ * interface in its map, or drops it if there is none. Counts the packets.
  */
 #include <linux/bpf.h>
 
@@ -11,7 +11,7 @@
 
 struct {
     __uint(type, BPF_MAP_TYPE_DEVMAP);
-    __uint(max_entries, IB_XDP_GROUP_ENTRIES); /* as many as the roles' maps have */
+    __uint(max_entries, IB_XDP_GROUP_ENTRIES); /* same size as the roles' maps */
     __type(key, ib_u32);
     __type(value, ib_u32);
 } ib_plain_map SEC(".maps");

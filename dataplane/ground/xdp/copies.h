@@ -2,20 +2,21 @@
 /*
  * copies.h - the egress program of every devmap entry: addresses one copy of a multicast packet.
  *
- * A system's copies.bpf.c defines two macros over the packet's header, and includes this file:
+ * A system's copies.bpf.c defines two macros on the packet's header, and includes this file:
  *
- * - IB_COPIES_GROUP(payload): the number of the group that the packet goes to. A device's queue
- *   remembers a single egress program per flush, so one program serves all groups;
- * - IB_COPIES_ID(payload): IB_COPIES_ID_WORDS words that tell one packet from the next, as an
- *   initializer. As they lie in the packet: only equality matters. What is most likely to differ comes
- *   first.
+ * - IB_COPIES_GROUP(payload): the number of the packet's group. A device's queue remembers only one
+ *   egress program per flush, so one program serves all groups.
+ * - IB_COPIES_ID(payload): an initializer of IB_COPIES_ID_WORDS words that distinguish successive
+ *   packets. Byte order does not matter, because they are only compared for equality. Put the words
+ *   that are most likely to differ first.
  *
- * Copies leave one interface, so which copy this is must be found out. The kernel makes them in the
- * order of the devmap and sends them in that order on one CPU; so they are counted, per CPU, from 0
- * whenever another packet begins, and modulo the number of members in case the same packet is sent
- * twice in a row. If the kernel failed to make a copy, some members miss one: loss is always safe.
+ * All copies leave by the same interface, so the program must find out which copy this is. The
+ * kernel makes copies in devmap order and sends them in that order on one CPU. So they are counted
+ * per CPU: from 0 for every new packet, and modulo the number of members in case the same packet is
+ * sent twice in a row. If the kernel fails to make a copy, some members miss theirs; loss is always
+ * safe.
  *
- * Members may also have links of their own, on interfaces of their own; then the interface says it.
+ * Members may also be on separate interfaces; then the interface identifies the member.
  */
 #ifndef INBAND_GROUND_XDP_COPIES_H
 #define INBAND_GROUND_XDP_COPIES_H
@@ -28,7 +29,7 @@
 
 #define IB_COPIES_ID_WORDS 4
 
-/* Which copy of which packet was finished last, per CPU. */
+/* The last copy finished on this CPU, and its packet. */
 struct ib_rotation {
     ib_u64 id[IB_COPIES_ID_WORDS];
     ib_u64 next;
@@ -41,7 +42,7 @@ struct {
     __type(value, struct ib_rotation);
 } ib_rotation_map SEC(".maps");
 
-/* The number of this copy among `count`. */
+/* The index of this copy, below `count`. */
 IB_INLINE ib_u32 ib_copy_number(struct ib_rotation *r, const ib_u8 *payload, ib_u32 count) {
     ib_u64 id[IB_COPIES_ID_WORDS] = IB_COPIES_ID(payload);
     if (r->id[0] != id[0] || r->id[1] != id[1] || r->id[2] != id[2] || r->id[3] != id[3] ||

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive.h - what programs that drive another one in a test run have in common (bench.h, steps.h). */
+/* drive.h - shared by programs that drive another one in a test run (bench.h, steps.h). */
 #ifndef INBAND_GROUND_XDP_DRIVE_H
 #define INBAND_GROUND_XDP_DRIVE_H
 
 #include "frame.h"
 
-#define IB_DRIVE_FRAME_LEN_BYTES 1520 /* the longest, rounded up */
+#define IB_DRIVE_FRAME_LEN_BYTES 1520 /* the maximum, rounded up */
 
-/* The driver's settings, of this type. */
+/* The driver's settings, of type `in`. */
 #define IB_DRIVE_MAP(in)                                                                           \
     struct {                                                                                       \
         __uint(type, BPF_MAP_TYPE_ARRAY);                                                          \
@@ -16,7 +16,7 @@
         __type(value, in);                                                                         \
     } ib_bench_map SEC(".maps")
 
-/* The program that is driven. */
+/* The program to drive. */
 struct {
     __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
     __uint(max_entries, 1);
@@ -24,7 +24,7 @@ struct {
     __type(value, ib_u32);
 } ib_measured_map SEC(".maps");
 
-/* The packet becomes this frame. Not 0: its length cannot be. */
+/* Replaces the packet by this frame. Returns 0 if that succeeded. */
 IB_INLINE int ib_drive_write(struct xdp_md *ctx, ib_u8 *frame, ib_u32 len_bytes) {
     if (len_bytes < IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES ||
         len_bytes > IB_DRIVE_FRAME_LEN_BYTES)
@@ -36,7 +36,7 @@ IB_INLINE int ib_drive_write(struct xdp_md *ctx, ib_u8 *frame, ib_u32 len_bytes)
                                     IB_COPY_LEN(len_bytes, IB_DRIVE_FRAME_LEN_BYTES));
 }
 
-/* Tag the packet, and run the program; without one, what the driver itself takes is measured. */
+/* Tags the packet and runs the program. Without a program, the driver measures its own overhead. */
 IB_INLINE int ib_drive_send(struct xdp_md *ctx, ib_u8 *payload) {
     const struct ib_keys *keys = NULL;
     ib_u16 id = 0;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * frame.h - Ethernet, IPv4 and UDP around an Inband packet, for every XDP program.
- */
+/* frame.h - the Ethernet, IPv4 and UDP headers of Inband packets, for all XDP programs. */
 #ifndef INBAND_GROUND_XDP_FRAME_H
 #define INBAND_GROUND_XDP_FRAME_H
 
@@ -17,7 +15,8 @@
 #include "../auth.h"
 #include "settings.h"
 
-/* The headers of the frame at `data`. Not one packed struct: clang would load that byte by byte. */
+/* The headers of the frame at `data`. Not one packed struct, which clang would load byte by
+ * byte. */
 #define IB_ETH(data) ((struct ethhdr *)(data))
 #define IB_IP(data) ((struct iphdr *)((data) + ETH_HLEN))
 #define IB_UDP(data) ((struct udphdr *)((data) + ETH_HLEN + sizeof(struct iphdr)))
@@ -32,10 +31,10 @@ _Static_assert(__builtin_offsetof(struct ib_member, from_mac) ==
                    __builtin_offsetof(struct ib_member, to_mac) % 4 == 0,
                "copied as three words");
 
-/* In a section of its own: the map holds this struct and nothing else. */
+/* In its own section, so that the map contains only this struct. */
 const volatile struct ib_settings ib_settings SEC(".rodata.settings");
 
-/* Registers: an array that user space maps. The loader sets how many there are. */
+/* Registers: an array that user space maps. The loader sets its size. */
 #define IB_REGISTERS(name, of)                                                                     \
     struct {                                                                                       \
         __uint(type, BPF_MAP_TYPE_ARRAY);                                                          \
@@ -53,7 +52,7 @@ struct {
     __type(value, ib_u64);
 } ib_counters_map SEC(".maps");
 
-/* Used only if the settings say so; otherwise the verifier takes the code out. */
+/* Used only if the settings say so; otherwise the verifier removes the code. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
@@ -67,9 +66,9 @@ IB_INLINE const struct ib_keys *ib_keys(void) {
 }
 
 /*
- * Bytes between two addresses in a frame: these programs get none in fragments. In assembler,
- * because clang narrows a difference that is used as 32 bits, and the verifier allows none of
- * pointers.
+ * The distance between two addresses in a frame; these programs get no fragmented buffers. In
+ * assembler, because clang would narrow the difference to 32 bits if it is used as such, and the
+ * verifier does not allow 32-bit arithmetic on pointers.
  */
 IB_INLINE ib_u32 ib_bytes_between(const ib_u8 *data, const ib_u8 *end) {
     __asm__ volatile("%0 -= %1" : "+r"(end) : "r"(data));
@@ -77,10 +76,10 @@ IB_INLINE ib_u32 ib_bytes_between(const ib_u8 *data, const ib_u8 *end) {
 }
 
 /*
- * The helpers that copy want a length that the verifier knows to be from 1 to `max_bytes`. After a
- * comparison, Linux 6.1 knows that of the register compared, and not of its copy in the stack,
- * which clang may load for the call: so comparison and result are one piece of assembler. Callers
- * have refused any other length.
+ * The helpers that copy need a length that the verifier knows to be from 1 to `max_bytes`. After a
+ * comparison, Linux 6.1 knows the range of the compared register, but not of its copy on the stack,
+ * which clang may load for the call. So comparison and result are one piece of assembler. Callers
+ * have already rejected other lengths.
  */
 #define IB_COPY_LEN(len_bytes, max_bytes)                                                          \
     ({                                                                                             \
@@ -94,12 +93,12 @@ IB_INLINE ib_u32 ib_bytes_between(const ib_u8 *data, const ib_u8 *end) {
 /* Four bytes of the frame, in network order. */
 #define IB_FRAME32(data, at_bytes) (*(const ib_wire32 *)((data) + (at_bytes)))
 
-/* Bytes 12 to 15 of the frame: Ethernet's type, IP's version and length (and its type of service).
- */
+/* Bytes 12 to 15 of the frame: Ethernet type, IP version and header length (and type of
+ * service). */
 #define IB_IPV4_MASK bpf_htonl(0xffffff00)
 #define IB_IPV4 bpf_htonl(ETH_P_IP << 16 | 0x4500) /* a header of five words: no options */
-/* Bytes 20 to 23: IP's fragment and (time to live and) protocol. Neither a fragment nor its first.
- */
+/* Bytes 20 to 23: IP fragment fields (time to live) and protocol. Matches unfragmented packets
+ * only. */
 #define IB_WHOLE_UDP_MASK bpf_htonl(0x3fff00ff)
 #define IB_WHOLE_UDP bpf_htonl(IPPROTO_UDP)
 
@@ -116,8 +115,9 @@ IB_INLINE void ib_count_reason(ib_u32 reason) {
 }
 
 /*
- * Set addresses and checksum of the IPv4 header of a packet of ours, whose other fields are right
- * (ib_frame_sizes). Nothing is read back that was just written in pieces: that takes long.
+ * Sets addresses and checksum of the IPv4 header of a packet of ours whose other fields are already
+ * set (ib_frame_sizes). It reads nothing that was just written in smaller pieces, which would be
+ * slow.
  */
 IB_INLINE void ib_ip_address(struct iphdr *ip, ib_u32 from, ib_u32 to) {
     ib_u32 sum = *(const ib_wire16 *)ip + ip->tot_len + ip->id + ip->frag_off +
@@ -131,8 +131,9 @@ IB_INLINE void ib_ip_address(struct iphdr *ip, ib_u32 from, ib_u32 to) {
 }
 
 /*
- * Make the headers those of a packet of ours of the given payload. The IP checksum is left to
- * ib_ip_address. UDP checksum 0 says "none" (legal over IPv4): tag and checksum guard the packet.
+ * Writes the headers of a packet of ours with this payload length. The IP checksum is left to
+ * ib_ip_address. UDP checksum 0 means "none" (legal over IPv4): tag and checksum protect the
+ * packet.
  */
 IB_INLINE void ib_frame_sizes(ib_u8 *data, ib_u32 payload_len_bytes) {
     IB_IP(data)->tot_len =
@@ -142,7 +143,7 @@ IB_INLINE void ib_frame_sizes(ib_u8 *data, ib_u32 payload_len_bytes) {
     IB_UDP(data)->check = 0;
 }
 
-/* Back to whoever sent it. */
+/* Addresses the packet to its sender. */
 IB_INLINE void ib_frame_turn(ib_u8 *data) {
     struct ethhdr *eth = IB_ETH(data);
     struct iphdr *ip = IB_IP(data);
@@ -157,11 +158,11 @@ IB_INLINE void ib_frame_turn(ib_u8 *data) {
     udp->source = port;
 }
 
-/* To one member of a group. */
+/* Addresses the packet to a member of a group. */
 IB_INLINE void ib_frame_address(ib_u8 *data, const struct ib_member *member) {
     struct iphdr *ip = IB_IP(data);
     struct udphdr *udp = IB_UDP(data);
-    /* Both addresses at once: they lie in the member as in the frame. */
+    /* Both addresses at once: they have the same layout in the member and in the frame. */
     for (ib_u32 at = 0; at < 2 * ETH_ALEN; at += 4)
         *(ib_wire32 *)(data + at) = *(const ib_wire32 *)(member->to_mac + at);
     ib_ip_address(ip, member->from_address, member->to_address);

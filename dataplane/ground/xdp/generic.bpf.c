@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * generic - tc ingress program of generic mode: sends what the role programs have rewritten.
+ * generic - the tc ingress program of generic mode: sends what the role programs have rewritten.
  *
- * A devmap's copies are clones in generic mode. Whether an egress program that addresses one then
- * addresses all of them depends on the kernel: 6.18 was seen to keep them apart, but nothing
- * promises it. bpf_clone_redirect gives each copy headers of its own on every kernel.
+ * In generic mode a devmap's copies are clones. Whether an egress program that addresses one copy
+ * then also changes the others depends on the kernel: 6.18 keeps them apart, but that is not
+ * guaranteed. bpf_clone_redirect gives each copy its own headers on every kernel.
  */
 #include <linux/pkt_cls.h>
 
@@ -15,9 +15,9 @@
 #define IB_PROBE_CHECK 0x1234
 
 /*
- * A packet from a virtual device may carry an unfinished checksum that whoever sends it will
- * finish; then the field must hold the sum of the pseudo header. The kernel does not say so, but
- * bpf_l4_csum_replace leaves the field of such a packet alone.
+ * A packet from a virtual device may have an unfinished checksum, which the sending device will
+ * complete; then the field must contain the sum of the pseudo header. The kernel does not expose
+ * this state, but bpf_l4_csum_replace leaves the field of such a packet unchanged.
  */
 IB_INLINE int ib_checksum_is_unfinished(struct __sk_buff *skb) {
     ib_u16 probe = IB_PROBE_CHECK;
@@ -38,7 +38,7 @@ IB_INLINE ib_u16 ib_pseudo_header_sum(const ib_u8 *data) {
     return (ib_u16)sum;
 }
 
-/* Pull the headers in and make them writable; NULL if the packet has none. */
+/* Pulls the headers in and makes them writable. Returns NULL if the packet has none. */
 IB_INLINE ib_u8 *ib_headers(struct __sk_buff *skb) {
     if (bpf_skb_pull_data(skb, IB_XDP_FRAME_LEN_BYTES))
         return NULL;
@@ -63,7 +63,7 @@ int ib_generic(struct __sk_buff *skb) {
     if ((void *)(note + 1) > (void *)(long)skb->data || note->note != IB_XDP_NOTE)
         return TC_ACT_UNSPEC;
     ib_u32 which = note->group;
-    note->note = 0; /* a copy that comes back to tc here is not to be sent again */
+    note->note = 0; /* do not send again a copy that returns to tc here */
     int unfinished = ib_checksum_is_unfinished(skb);
     if (which == IB_XDP_SENDER) {
         ib_u8 *data = ib_headers(skb);

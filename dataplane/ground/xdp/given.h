@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* given.h - for tests: in builds with IB_GIVEN_ARRIVAL, the time and the random word that a packet comes with. */
+/* given.h - for tests: in builds with IB_GIVEN_ARRIVAL, the time and the random word are inputs. */
 #ifndef INBAND_GROUND_XDP_GIVEN_H
 #define INBAND_GROUND_XDP_GIVEN_H
 

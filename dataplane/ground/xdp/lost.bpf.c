@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lost - counts frames of this host's programs that the kernel or the driver dropped instead of
- * sending them. A program only says what is to become of a frame; that it came to nothing, the
- * kernel's tracepoints tell.
+ * sending. A program only returns a verdict on a frame; the kernel's tracepoints report failures
+ * after that.
  */
 #include <linux/bpf.h>
 
@@ -11,7 +11,7 @@
 
 #include "lost.h"
 
-/* The fields of the kernel's structs that are read; libbpf finds where they are. */
+/* The fields of the kernel's structs that are read; libbpf relocates them. */
 struct ns_common {
     unsigned int inum;
 } __attribute__((preserve_access_index));
@@ -50,7 +50,7 @@ static __always_inline void ib_lost(const struct net_device *device, ib_u32 coun
         *lost += count;
 }
 
-/* (device, program, action): also for ABORTED, which the programs count themselves. */
+/* (device, program, action): also called for ABORTED, which the programs count themselves. */
 SEC("raw_tp/xdp_exception")
 int ib_lost_exception(struct bpf_raw_tracepoint_args *ctx) {
     if ((ib_u32)ctx->args[2] == XDP_TX)
@@ -58,7 +58,7 @@ int ib_lost_exception(struct bpf_raw_tracepoint_args *ctx) {
     return 0;
 }
 
-/* (device, sent, dropped, error): virtual interfaces send by batches, too. */
+/* (device, sent, dropped, error): virtual interfaces also send in batches. */
 SEC("raw_tp/xdp_bulk_tx")
 int ib_lost_transmits(struct bpf_raw_tracepoint_args *ctx) {
     int dropped = (int)ctx->args[2];
@@ -67,14 +67,14 @@ int ib_lost_transmits(struct bpf_raw_tracepoint_args *ctx) {
     return 0;
 }
 
-/* (device it came from, program, target, error, ...) */
+/* (source device, program, target, error, ...) */
 SEC("raw_tp/xdp_redirect_err")
 int ib_lost_redirect(struct bpf_raw_tracepoint_args *ctx) {
     ib_lost((const struct net_device *)ctx->args[0], IB_LOST_COPIES, 1);
     return 0;
 }
 
-/* (device it came from, device it goes to, sent, dropped, error); for every batch that is sent. */
+/* (source device, target device, sent, dropped, error): for every batch sent. */
 SEC("raw_tp/xdp_devmap_xmit")
 int ib_lost_copies(struct bpf_raw_tracepoint_args *ctx) {
     int dropped = (int)ctx->args[3];

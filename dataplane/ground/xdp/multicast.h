@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* groups.h - the multicast groups, for the programs that address copies. */
+/* multicast.h - the multicast groups, for the programs that send to them and that address
+ * copies. */
 #ifndef INBAND_GROUND_XDP_MULTICAST_H
 #define INBAND_GROUND_XDP_MULTICAST_H
 
 #include "frame.h"
 
-/* By the number of the group. */
+/* Indexed by group number. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, IB_XDP_GROUPS);
@@ -14,8 +15,8 @@ struct {
 } ib_groups_map SEC(".maps");
 
 /*
- * Multicast in native mode. An interface appears once per member; the egress program of each entry
- * finishes the copy.
+ * Multicast in native mode. An interface has one entry per member; the egress program of each entry
+ * addresses the copy.
  */
 #define IB_DEVMAP(name)                                                                            \
     struct {                                                                                       \
@@ -26,8 +27,8 @@ struct {
     } name SEC(".maps")
 
 /*
- * To all members of a group. Each gets a copy, which the egress program addresses; but what has one
- * member needs no copy.
+ * Sends to all members of a group. Each gets a copy, which the egress program addresses. For a
+ * single member, no copy is needed.
  */
 IB_INLINE int ib_send_group(ib_u8 *data, ib_u32 which, void *devices) {
     const struct ib_group *group = bpf_map_lookup_elem(&ib_groups_map, &which);

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* up.h - the way of decided values to the host's learner: a ring buffer. Include after role.h. */
+/* ringbuf.h - the ring buffer that delivers decided values to the host's learner. Include after
+ * role.h. */
 #ifndef INBAND_GROUND_XDP_RINGBUF_H
 #define INBAND_GROUND_XDP_RINGBUF_H
 
 #include "frame.h"
 
-/* A record is the UDP payload as received, in a room of one of the sizes of IB_RINGBUF_DELIVER. */
+/* A record is the UDP payload as received, in one of the record sizes of IB_RINGBUF_DELIVER. */
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 4096); /* bytes, set by the loader */
 } ib_ringbuf_map SEC(".maps");
 
-/* Not 0: the host is polling the ring buffer and needs no waking. */
+/* Not 0: the host is polling the ring buffer and need not be woken. */
 IB_REGISTERS(ib_polling_map, ib_u64);
 
 #define IB_WAKE_ROOM_BYTES 8
 
 /*
- * Waking costs an interrupt to ourselves, even if nobody sleeps. So while the host polls it is not
- * woken. It says that it stops, then looks once more, then sleeps; and we commit, then look whether
- * it has stopped: one of the two sees the other.
+ * A wake-up costs an interrupt on this CPU even if the host is not sleeping, so the host is not
+ * woken while it polls. Before it sleeps, it clears the flag and checks the ring once more; this
+ * side commits and then checks the flag. So at least one of the two sees the other.
  */
 IB_INLINE void ib_ringbuf_submit(void *record) {
     ib_u32 zero = 0;
@@ -36,7 +37,7 @@ IB_INLINE void ib_ringbuf_submit(void *record) {
         bpf_ringbuf_discard(wake, BPF_RB_FORCE_WAKEUP);
 }
 
-/* bpf_ringbuf_reserve wants a constant size: use the smallest that is enough. */
+/* bpf_ringbuf_reserve needs a constant size: use the smallest that fits. */
 #define IB_RINGBUF_IF_FITS(ctx, len_bytes, room_bytes)                                             \
     if (len_bytes <= (room_bytes)) {                                                               \
         void *record = bpf_ringbuf_reserve(&ib_ringbuf_map, (room_bytes), 0);                      \
@@ -52,8 +53,9 @@ IB_INLINE void ib_ringbuf_submit(void *record) {
     }
 
 /*
- * Deliver a packet of len_bytes of UDP payload, and return 0; or -1, having done nothing, if the
- * ring buffer is full. A macro: as a function it costs clang registers, and the program grows.
+ * Delivers a packet with a UDP payload of len_bytes and returns 0, or returns -1 without any effect
+ * if the ring buffer is full. A macro, because a function would cost clang registers and enlarge
+ * the program.
  */
 #define IB_RINGBUF_DELIVER(ctx, len_bytes)                                                         \
     IB_RINGBUF_IF_FITS(ctx, len_bytes, 128)                                                        \

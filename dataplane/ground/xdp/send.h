@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* send.h - what a packet needs before it leaves, whichever role has rewritten it. */
+/* send.h - prepares packets that leave, whichever role has rewritten them. */
 #ifndef INBAND_GROUND_XDP_SEND_H
 #define INBAND_GROUND_XDP_SEND_H
 
@@ -7,7 +7,7 @@
 
 #define IB_VALUE_AT_BYTES (IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES)
 
-/* Make the frame exactly as long as header and value. */
+/* Sets the length of the frame to exactly header and value. */
 IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
@@ -15,7 +15,7 @@ IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     return IB_RARE(delta) ? bpf_xdp_adjust_tail(ctx, delta) : 0;
 }
 
-/* The frame, with room for exactly header and value; NULL if that cannot be had. */
+/* The frame, with room for exactly header and value; NULL on failure. */
 IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     if (IB_RARE(ib_frame_resize(ctx, value_len_bytes)))
         return NULL;
@@ -24,9 +24,9 @@ IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
 }
 
 /*
- * Before the header of the message `m` is written: set its sender and key, `keys` (to sign with) and
- * make room as ib_send_room. Returns from the function around it if the packet cannot leave. A macro,
- * because a function would have two results.
+ * Must be called before the header of the message `m` is written: sets its sender, its key id and
+ * `keys` (for signing), and makes room with ib_send_room. Returns from the enclosing function if
+ * the packet cannot leave. A macro, because a function would have two results.
  */
 #define IB_SEND_BEGIN(ctx, m, keys)                                                                \
     ({                                                                                             \
@@ -45,7 +45,7 @@ IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
         room;                                                                                      \
     })
 
-/* Once the header is written: its tag, and the lengths around it. */
+/* After the header is written: sets its tag and the lengths in the outer headers. */
 IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 key_id,
                               ib_u32 value_len_bytes) {
     ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, key_id);
@@ -57,8 +57,8 @@ IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 ke
 }
 
 /*
- * Write the message `m` by `emit` over the packet that arrived, and make it ready to leave: all that is missing is where
- * it goes. Returns as IB_SEND_BEGIN.
+ * Writes the message `m` with `emit` over the packet that arrived, and completes it except for its
+ * destination. Returns like IB_SEND_BEGIN.
  */
 #define IB_SEND(ctx, m, emit)                                                                      \
     ({                                                                                             \
@@ -69,7 +69,7 @@ IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 ke
         data;                                                                                      \
     })
 
-/* Leave a note for tc, which sends the packet in generic mode (generic.bpf.c). */
+/* Leaves a note for tc, which sends the packet in generic mode (generic.bpf.c). */
 IB_INLINE int ib_send_note(struct xdp_md *ctx, ib_u32 group) {
     if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct ib_note)))
         return XDP_ABORTED;

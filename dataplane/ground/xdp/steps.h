@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * steps.h - drives a program in a test run, as bench.h does, with the packets of a round one after
- * the other, then those of the next.
+ * steps.h - drives a program in a test run, like bench.h, with the packets of a round one after
+ * another, then those of the next round.
  *
- * A system defines IB_STEPS_SET(payload, round, steps, step), which writes what is particular to a
- * packet of a round, and includes this file.
+ * A system defines IB_STEPS_SET(payload, round, steps, step), which sets the fields of a packet
+ * that depend on the round, and includes this file.
  */
 #ifndef INBAND_GROUND_XDP_STEPS_H
 #define INBAND_GROUND_XDP_STEPS_H
@@ -19,14 +19,14 @@
 
 struct ib_step {
     ib_u32 len_bytes;
-    ib_u32 own; /* the system's */
+    ib_u32 own; /* for the system's use */
     ib_u8 frame[IB_DRIVE_FRAME_LEN_BYTES];
 };
 
 struct ib_steps {
     ib_u64 packets; /* sent so far */
     ib_u64 count;   /* of steps in a round */
-    ib_u64 own[4];  /* the system's */
+    ib_u64 own[4];  /* for the system's use */
     struct ib_step step[IB_STEPS_MAX];
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trial - finds out whether frames that XDP sends leave by an interface. Not every driver says when
- * it drops them; a neighbour that answers them is proof. The frames are ARP questions, which every
- * neighbour answers, whether or not Inband runs there.
+ * trial - tests whether an interface sends the frames that XDP sends. Not every driver reports that
+ * it drops them; a neighbour's answer is proof. The frames are ARP requests, which every neighbour
+ * answers, whether or not it runs Inband.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -12,7 +12,7 @@
 
 #include "trial.h"
 
-/* <linux/if_arp.h> has them, and drags in the C library. */
+/* <linux/if_arp.h> defines them, but includes the C library. */
 enum { IB_ARP_QUESTION = 1, IB_ARP_ANSWER = 2 };
 
 struct ib_arp_frame {
@@ -39,7 +39,7 @@ struct {
     __type(value, struct ib_trial);
 } ib_trial_map SEC(".maps");
 
-/* The interface under trial, as often as copies are to be made. */
+/* The interface under trial, once for each copy to make. */
 struct {
     __uint(type, BPF_MAP_TYPE_DEVMAP);
     __uint(max_entries, IB_TRIAL_COPIES);
@@ -63,7 +63,7 @@ int ib_trial_xdp(struct xdp_md *ctx) {
     if (!trial || arp->ethertype != bpf_htons(ETH_P_ARP) || arp->protocol_len != 4)
         return XDP_PASS;
     ib_u32 sender = ib_address(arp->sender), target = ib_address(arp->target);
-    /* Our own question: a live frame of the loader. */
+    /* Our own request: a live frame of the loader. */
     if (arp->operation == bpf_htons(IB_ARP_QUESTION) && sender == trial->address &&
         target == trial->neighbour)
         return (int)bpf_redirect_map(&ib_trial_devices_map, 0, BPF_F_BROADCAST);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * validate.h - what the program on an interface does first: is the frame ours, is it
- * whole, and is its tag right?
+ * validate.h - the first step of the program on an interface: checks that the frame is ours and
+ * whole, and that its tag is valid.
  */
 #ifndef INBAND_GROUND_XDP_VALIDATE_H
 #define INBAND_GROUND_XDP_VALIDATE_H
 
 #include "frame.h"
 
-/* The check of the system's header, as ib_frame_check with its own family. */
+/* The check of the system's header, with the interface of ib_frame_check but the system's
+ * family. */
 #ifndef IB_SYSTEM_CHECK
 #error "define IB_SYSTEM_CHECK before this file"
 #endif
 
-#define IB_VALID (-1) /* no XDP action: the packet is ours and whole */
+#define IB_VALID (-1) /* not an XDP action: the packet is ours and whole */
 
-/* The reason to drop a packet whose payload of this length follows the headers, or IB_R_none. */
+/* The reason to drop a packet whose payload has this length, or IB_R_none. */
 IB_INLINE ib_u32 ib_validate_payload(const ib_u8 *data, const ib_u8 *end,
                                      ib_u32 payload_len_bytes) {
     const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
@@ -28,7 +29,8 @@ IB_INLINE ib_u32 ib_validate_payload(const ib_u8 *data, const ib_u8 *end,
     return keys ? ib_verify(payload, keys) : IB_R_bad_key;
 }
 
-/* The reason to drop the packet, or IB_R_none. Ethernet may have padded a frame, never cut it. */
+/* The reason to drop the packet, or IB_R_none. Ethernet may have padded a frame, but never cut
+ * it. */
 IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
     ib_u32 ip_len_bytes = bpf_ntohs(IB_IP(data)->tot_len);
     ib_u32 udp_len_bytes = bpf_ntohs(IB_UDP(data)->len);
@@ -40,7 +42,7 @@ IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
     return ib_validate_payload(data, end, udp_len_bytes - sizeof(struct udphdr));
 }
 
-/* What the program is to return for this reason to drop the packet; without one, IB_VALID. */
+/* The program's return value for this reason to drop the packet; IB_VALID if there is no reason. */
 IB_INLINE int ib_validated(ib_u32 reason) {
     if (IB_RARE(reason != IB_R_none)) {
         ib_count_reason(reason);
@@ -49,7 +51,7 @@ IB_INLINE int ib_validated(ib_u32 reason) {
     return IB_VALID;
 }
 
-/* IB_VALID, or what the program is to return. */
+/* IB_VALID, or the program's return value. */
 IB_INLINE int ib_validate(const ib_u8 *data, const ib_u8 *end) {
     if (data + IB_XDP_FRAME_LEN_BYTES > end || !ib_is_ours(data))
         return XDP_PASS;
@@ -57,8 +59,8 @@ IB_INLINE int ib_validate(const ib_u8 *data, const ib_u8 *end) {
 }
 
 /*
- * Read the packet that arrived into the message `m` by `read_header`, and return its frame. Returns from the function
- * around it if the packet is not ours or not valid.
+ * Reads the packet that arrived into the message `m` with `read_header`, and returns its frame.
+ * Returns from the enclosing function if the packet is not ours or not valid.
  */
 #define IB_RECEIVE(ctx, m, read_header)                                                            \
     ({                                                                                             \
