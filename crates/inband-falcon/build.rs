@@ -1,5 +1,3 @@
-//! Builds `dataplane/falcon`.
-
 fn main() {
     inband_ground_build::Folder::new("falcon").build();
 }

@@ -1,12 +1,12 @@
-//! Counts primes: a Rust function that is registered with workers, and mapped over a cluster.
+//! Counts primes: registers a Rust function with workers and maps it over a cluster.
 //!
-//! ```text
-//! cargo run --release -p inband-falcon --example primes                            # a cluster in this process
-//!
-//! inband up falcon --executors 0                                                   # or a real one:
-//! cargo run --release -p inband-falcon --example primes -- worker 127.0.0.1:7480 .inband-falcon/keys.toml
-//! cargo run --release -p inband-falcon --example primes -- map 127.0.0.1:7480 .inband-falcon/keys.toml
-//! ```
+//! //! ```text
+//! //! cargo run --release -p inband-falcon --example primes                            # a cluster in this process
+//! //!
+//! //! inband up falcon --executors 0                                                   # or a separate one:
+//! //! cargo run --release -p inband-falcon --example primes -- worker 127.0.0.1:7480 .inband-falcon/keys.toml
+//! //! cargo run --release -p inband-falcon --example primes -- map 127.0.0.1:7480 .inband-falcon/keys.toml
+//! //! ```
 
 use std::error::Error;
 use std::net::SocketAddrV4;
@@ -26,11 +26,11 @@ use inband_host::key_file::KeyFile;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const EXECUTORS: u8 = 4;
-/// Numbers that one task looks at.
+/// Numbers checked per task.
 const STEP: u64 = 10_000;
 const BELOW: u64 = 1_000_000;
 
-/// What tasks can name: the function gets bytes, and gives bytes or says why not.
+/// The functions that tasks can name. A function takes bytes and returns bytes or an error.
 fn tools() -> Tools {
     let count_primes: Function = Box::new(|argument| {
         let from = argument.try_into().map(u64::from_le_bytes);
@@ -44,7 +44,7 @@ fn tools() -> Tools {
     tools
 }
 
-/// Run the function for every step, and add up what it gives.
+/// Runs the function for every step and adds up the results.
 fn map(client: &ClientNode) -> Result<u64> {
     let task = |from: u64| {
         TaskSpec::new(Work::Kept(
@@ -62,7 +62,7 @@ fn map(client: &ClientNode) -> Result<u64> {
     while left > 0 {
         for event in client.wait(Duration::from_secs(1)) {
             if let Event::Done(_, outcome) = event {
-                // Not done in time, or its executors lost; or the function itself failed.
+                // An error of Falcon (past the deadline, or executors lost), or of the function itself.
                 let output =
                     outcome?.map_err(|error| String::from_utf8_lossy(&error).into_owned())?;
                 sum += u64::from_le_bytes(output[..].try_into()?);
@@ -108,7 +108,7 @@ fn work_for(scheduler: SocketAddrV4, keys: &KeyFile) -> Result<()> {
     }
 }
 
-/// What it says; a worker works until it is killed.
+/// Returns the text to print; a worker runs until it is killed.
 pub fn run(arguments: &[&str]) -> Result<String> {
     let count = match arguments {
         [] => cluster_in_this_process()?,

@@ -1,7 +1,7 @@
-//! What is too long for a packet: kept where it was made, and fetched from there over TCP.
+//! Work and results that are too long for a packet: they stay where they were made, and others fetch them over TCP.
 //!
-//! Who asks names a token, which only the packets of its task tell. An answer is its length as u64, little endian, and
-//! the bytes; without such a token the connection is closed.
+//! A request names a token, which only the packets of its task carry. The answer is the length as u64, little endian,
+//! and the bytes; if the token is unknown, the connection is closed.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -23,16 +23,16 @@ const PACE: Pace = Pace {
     grace: Duration::from_secs(10),
     bytes_per_s_min: 64 << 10,
 };
-/// How long a connection may take to be made.
+/// Timeout for connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// Why something long cannot be kept here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeepError {
-    /// By itself.
+    /// It is over the limit itself.
     #[error("{0} bytes of work or of a result are over the limit of {WORK_LEN_BYTES_MAX}; put them into a file or store that both ends reach, and send its name")]
     TooLong(usize),
-    /// With the others.
+    /// Together with the others it would be over the limit.
     #[error("{0} bytes are kept for others to fetch, and with these it would be more than {1}; wait for tasks to end")]
     TooMany(usize, usize),
 }
@@ -44,7 +44,7 @@ struct Kept {
     len_bytes_max: usize,
 }
 
-/// See the module. Dropped, it gives nothing more.
+/// Dropping it stops serving.
 #[derive(Debug)]
 pub struct Blobs {
     kept: Arc<Mutex<Kept>>,
@@ -57,7 +57,7 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
 }
 
 impl Blobs {
-    /// Give what is kept to who comes to this socket.
+    /// Serves what is kept to clients of this socket.
     pub fn serve(listener: TcpListener, transport: Transport, digest: Digest) -> io::Result<Blobs> {
         Self::serve_up_to(BLOBS_LEN_BYTES_MAX, listener, transport, digest)
     }
@@ -75,7 +75,7 @@ impl Blobs {
         }));
         let for_threads = Arc::clone(&kept);
         let accepting = Accepting::start(listener, "blobs", FETCHES_MAX, move |tcp| {
-            // Who was cut off asks again.
+            // A client that was cut off will ask again.
             let _ = transport
                 .accept(tcp, PACE)
                 .and_then(|stream| give(stream, &for_threads));
@@ -87,7 +87,7 @@ impl Blobs {
         })
     }
 
-    /// Keep this under a token that nobody can guess.
+    /// Keeps the bytes under a random token that cannot be guessed.
     pub fn keep(&self, bytes: &[u8]) -> Result<Place, KeepError> {
         let len_bytes = bytes.len();
         if len_bytes > WORK_LEN_BYTES_MAX {
@@ -111,7 +111,7 @@ impl Blobs {
         })
     }
 
-    /// It is not needed any more.
+    /// Drops what is kept under this token.
     pub fn forget(&self, token: u64) {
         let mut kept = lock(&self.kept);
         if let Some(bytes) = kept.by_token.remove(&token) {
@@ -119,7 +119,6 @@ impl Blobs {
         }
     }
 
-    /// How many bytes are kept.
     pub fn len_bytes(&self) -> usize {
         lock(&self.kept).len_bytes
     }
@@ -138,7 +137,7 @@ fn give(mut stream: Stream, kept: &Mutex<Kept>) -> io::Result<()> {
     stream.flush()
 }
 
-/// Fetch what is kept elsewhere, and see that it is that.
+/// Fetches what is kept elsewhere and verifies its digest.
 pub fn fetch(transport: &Transport, digest: &Digest, place: &Place) -> io::Result<Vec<u8>> {
     let len_bytes = place.len_bytes;
     let is_short = usize::try_from(len_bytes).is_ok_and(|len| len <= WORK_LEN_BYTES_MAX);

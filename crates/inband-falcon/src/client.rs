@@ -1,8 +1,8 @@
 //! A client: jobs in, outcomes out.
 //!
-//! A task is *waiting* for other jobs, *submitted*, *queued* (the scheduler said so, and where), *started* by an
-//! executor, or done. Whatever is lost on the way is noticed by silence and done again, so a task runs at least
-//! once; its outcome is taken once.
+//! A task is *waiting* for other jobs, *submitted*, *queued* (the scheduler has confirmed it and its position),
+//! *started* by an executor, or done. Losses are detected by timeouts and retried, so a task runs at least once; its
+//! outcome is reported once.
 
 mod queues;
 mod task_state;
@@ -20,68 +20,66 @@ use crate::timing::{ClientTiming, Nanos, MS};
 use queues::Queues;
 use task_state::{State, Task};
 
-/// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// Whose tasks these are.
+    /// The user who owns the tasks.
     pub user: u32,
-    /// Its first job; no two clients of a user have a job of the same number.
+    /// Number of the first job. No two clients of a user may use the same job number.
     pub first_job: u32,
-    /// How many tasks one SUBMIT carries, 1 to [`SUBMIT_TASKS_MAX`]. With 1, executors that wait get theirs at once.
+    /// Tasks per SUBMIT, 1 to [`SUBMIT_TASKS_MAX`]. With 1, waiting executors get their tasks immediately.
     pub tasks_per_submit: usize,
-    /// How many executors a task may be lost with.
+    /// How many executors may be lost with a task before it fails.
     pub losses_max: u32,
-    /// Times.
     pub timing: ClientTiming,
 }
 
-/// Time between two tries to have refused tasks taken, of all of them together.
+/// Minimum interval between retries of refused tasks, over all of them.
 const REFUSED_PACE_NS: Nanos = MS / 5;
-/// How many schedulers that have ended are remembered, by their late answers.
+/// How many ended schedulers are remembered, to recognise their late replies.
 const ENDED_KEPT: usize = 8;
 
-/// What is to be done. `A` is where an executor can be reached.
+/// An action for the driver. `A` is the address of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<A> {
-    /// Send a SUBMIT to the scheduler. Without entries it asks how far `queue` is, and wakes an executor.
+    /// Send a SUBMIT to the scheduler. Without entries it asks for the position of `queue` and wakes an executor.
     Submit {
-        /// What the reply will say.
+        /// Repeated in the reply.
         submit_seq: u64,
-        /// Which queue is asked for.
+        /// The queue to ask for.
         queue: u8,
         /// The tasks, all of one job.
         entries: Vec<Entry>,
     },
-    /// Tell an executor.
+    /// Send a message to an executor.
     Tell(A, ToExecutor),
-    /// This executor wants work that is too long for a packet, [`Client::kept`]: put it where it can be fetched, and call
-    /// [`Client::stored`].
+    /// This executor wants work that is too long for a packet ([`Client::kept`]): store it where it can be fetched, and
+    /// call [`Client::stored`].
     Store(A, Attempt),
-    /// Nobody fetches this any more.
+    /// This is no longer needed.
     Forget(Place),
     /// Fetch a result that was too long for a packet, and call [`Client::fetched`].
     Fetch(A, Attempt, Outcome),
-    /// An executor has begun it.
+    /// An executor has begun the task.
     Started(TaskId),
-    /// A task is done, with or without success. Said once for each.
+    /// A task is done, with or without success. Reported once per task.
     Done(TaskId, Result<Outcome, Failure>),
 }
 
-/// What became of tasks, in numbers.
+/// Event counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
     pub submitted: u64,
     pub done: u64,
-    /// SUBMITs sent again because nothing was heard.
+    /// SUBMITs resent after a timeout.
     pub repeated: u64,
-    /// Not taken by a full queue, and tried again.
+    /// Refused by a full queue, and retried.
     pub refused: u64,
-    /// Given up with an executor, and submitted again.
+    /// Lost with an executor, and resubmitted.
     pub lost: u64,
-    /// Submitted again since the scheduler is another one.
+    /// Changes of the scheduler.
     pub schedulers_lost: u64,
-    /// Results of tasks that had one.
+    /// Results of tasks that already had one.
     pub results_twice: u64,
 }
 
@@ -89,49 +87,48 @@ pub struct Counters {
 struct Job {
     /// Tasks that are not done.
     left: usize,
-    /// Jobs that it waits for.
+    /// Jobs that this one waits for.
     after: BTreeSet<u32>,
-    /// Jobs that wait for it.
+    /// Jobs that wait for this one.
     before: Vec<u32>,
     has_failed: bool,
 }
 
-/// What a SUBMIT under way carries.
+/// The tasks of a SUBMIT in flight.
 #[derive(Debug)]
 struct Carried {
-    /// Tasks in order, and the try of each.
+    /// The tasks in order, each with its attempt.
     tasks: Vec<((u32, u32), u8)>,
-    /// Of how many of them nothing was heard yet.
+    /// How many of them still await the reply.
     open: usize,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Client<A> {
     config: Config,
-    /// The scheduler's, 0: none was heard of. A new one has lost what the one before had queued.
+    /// The scheduler's incarnation; 0 if none is known. A new scheduler has lost the previous one's queues.
     incarnation: u64,
-    /// Of those before, the last first.
+    /// Previous incarnations, the latest first.
     ended: VecDeque<u64>,
-    /// Its first SUBMIT since the scheduler was heard of first: only a living one answers it.
+    /// The first SUBMIT sent after the current incarnation was first seen: only a live scheduler answers it.
     since_submit_seq: u64,
     next_job: u32,
     next_submit_seq: u64,
     jobs: BTreeMap<u32, Job>,
-    /// Jobs that have failed: the last [`FAILED_JOBS_MAX`].
+    /// The last [`FAILED_JOBS_MAX`] jobs that failed.
     failed: BTreeSet<u32>,
     tasks: BTreeMap<(u32, u32), Task<A>>,
     due: BTreeSet<(Nanos, (u32, u32))>,
     submits: HashMap<u64, Carried>,
     queues: Queues,
-    /// Tasks that a full queue has not taken.
+    /// Number of tasks that a full queue has refused.
     refused: u64,
     actions: Vec<Action<A>>,
     counters: Counters,
 }
 
 impl<A: Clone + PartialEq> Client<A> {
-    /// A client without jobs.
+    /// Creates a client without jobs.
     ///
     /// # Panics
     ///
@@ -157,8 +154,8 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Take a job, whose tasks are submitted when those `after` which it comes are done; if one of those has failed,
-    /// so has it. All of it must be done by `deadline`.
+    /// Accepts a job. Its tasks are submitted when the jobs in `after` are done; if one of those fails, so does this
+    /// job. All tasks must be done by `deadline`.
     pub fn submit(
         &mut self,
         now: Nanos,
@@ -216,7 +213,7 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Give up a task that no executor has begun. False: one has, or it is done.
+    /// Cancels a task that no executor has begun. Returns false if one has, or if the task is done.
     pub fn cancel(&mut self, now: Nanos, id: TaskId) -> bool {
         let key = (id.job, id.task);
         match self.tasks.get(&key).map(|task| &task.state) {
@@ -228,7 +225,8 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Give up a task, even if an executor has begun it: that one is told. False: it is done.
+    /// Cancels a task even if an executor has begun it, in which case the executor is told. Returns false if the task
+    /// is done.
     pub fn kill(&mut self, now: Nanos, id: TaskId) -> bool {
         let key = (id.job, id.task);
         let known = self.tasks.contains_key(&key);
@@ -238,7 +236,7 @@ impl<A: Clone + PartialEq> Client<A> {
         known
     }
 
-    /// Has an executor begun it? `None`: it is done, or was never there.
+    /// Whether an executor has begun the task; `None` if it is done or never existed.
     pub fn is_running(&self, id: TaskId) -> Option<bool> {
         let task = self.tasks.get(&(id.job, id.task))?;
         Some(matches!(
@@ -247,7 +245,7 @@ impl<A: Clone + PartialEq> Client<A> {
         ))
     }
 
-    /// Work that was kept here, until the task is done.
+    /// Work that the client keeps until the task is done.
     pub fn kept(&self, id: TaskId) -> Option<&[u8]> {
         match &self.tasks.get(&(id.job, id.task))?.spec.work {
             Work::Kept(work) => Some(work),
@@ -255,28 +253,27 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Tasks that are not done.
+    /// Number of tasks that are not done.
     pub fn tasks_left(&self) -> usize {
         self.tasks.len()
     }
 
-    /// What has happened.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// What is to be done now, in this order. To be asked for after every event.
+    /// Takes the pending actions, in order. Call after every event.
     pub fn actions(&mut self) -> Vec<Action<A>> {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Client::tick`] has something to do.
+    /// When to call [`Client::tick`] next.
     pub fn due(&self) -> Nanos {
         let due = self.due.first().map_or(Nanos::MAX, |(at, _)| *at);
         due.min(self.queues.due())
     }
 
-    /// Time has passed.
+    /// Handles expired timers.
     pub fn tick(&mut self, now: Nanos) {
         let mut again = Vec::new();
         while let Some((at, key)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
@@ -289,7 +286,7 @@ impl<A: Clone + PartialEq> Client<A> {
         self.send(now, again);
     }
 
-    /// The scheduler has answered, or an executor in its place.
+    /// Handles a reply from the scheduler, or one relayed by an executor.
     pub fn on_reply(&mut self, now: Nanos, reply: SubmitReply) {
         if !self.is_of_scheduler(now, &reply) {
             return;
@@ -328,14 +325,15 @@ impl<A: Clone + PartialEq> Client<A> {
                 self.counters.refused += 1;
                 self.refused += 1;
                 task.state = State::Refused;
-                // However many they are, it is room for a few that one of them will find.
+                // However many tasks were refused, retry them at this pace overall: one of them will find any room that
+                // there is.
                 let wait_ns = task.backoff(&timing).max(self.refused * REFUSED_PACE_NS);
                 self.plan(key, now + wait_ns);
             }
         }
     }
 
-    /// A task has left its queue: an executor is to be heard of.
+    /// A task has left its queue: expect to hear from an executor.
     fn on_left(&mut self, now: Nanos, key: (u32, u32)) {
         let lease_ns = self.config.timing.lease_ns;
         let state = self.tasks.get_mut(&key).map(|task| &mut task.state);
@@ -345,13 +343,15 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Does a living scheduler answer, even if another one than was thought? False: it is late, from one that has ended.
+    /// Whether a live scheduler sent the reply, be it the known one or a new one. False if it is a late reply from one
+    /// that has ended.
     fn is_of_scheduler(&mut self, now: Nanos, reply: &SubmitReply) -> bool {
         let incarnation = reply.incarnation;
         if incarnation == self.incarnation {
             return true;
         }
-        // If not, what was heard in between was damaged on its way: nobody is called so.
+        // A reply to a current SUBMIT from an ended incarnation shows that the later incarnation came from a damaged
+        // packet and never existed.
         let is_late = !(self.since_submit_seq..self.next_submit_seq).contains(&reply.submit_seq);
         if is_late && self.ended.contains(&incarnation) {
             return false;
@@ -365,7 +365,7 @@ impl<A: Clone + PartialEq> Client<A> {
         self.incarnation = incarnation;
         self.since_submit_seq = self.next_submit_seq;
         self.queues = Queues::default();
-        // What is on its way may be with the new one already; silence will tell.
+        // SUBMITs in flight may have reached the new scheduler; timeouts will tell.
         let mut lost = Vec::new();
         for (key, task) in &mut self.tasks {
             if matches!(task.state, State::Queued { .. }) {
@@ -377,7 +377,7 @@ impl<A: Clone + PartialEq> Client<A> {
         true
     }
 
-    /// An executor tells something.
+    /// Handles a message from an executor.
     pub fn on_executor(&mut self, now: Nanos, from: A, message: ToClient) {
         match message {
             ToClient::Started(attempt) => self.on_started(now, from, attempt),
@@ -394,7 +394,7 @@ impl<A: Clone + PartialEq> Client<A> {
         };
         let is_other = match &task.state {
             State::Waiting | State::Fetching { .. } => true,
-            // One executor at a time.
+            // Only one executor at a time.
             State::Started {
                 by, attempt: of, ..
             } => (by, *of) != (&from, attempt.attempt),
@@ -417,7 +417,7 @@ impl<A: Clone + PartialEq> Client<A> {
         self.go(from, attempt);
     }
 
-    /// Give this executor the work that is kept here, if it is.
+    /// Sends this executor the work, if the client keeps it.
     fn go(&mut self, to: A, attempt: Attempt) {
         let Some((_, task)) = self.task_of(attempt) else {
             return;
@@ -426,7 +426,7 @@ impl<A: Clone + PartialEq> Client<A> {
             return;
         };
         let payload = match task.place {
-            // Who asks again may already be fetching it by the answer before.
+            // The executor may already be fetching it after an earlier answer.
             Some(place) => Payload::At(place),
             None if work.len() <= INLINE_LEN_BYTES_MAX => Payload::Inline(work.clone()),
             None => return self.actions.push(Action::Store(to, attempt)),
@@ -434,7 +434,8 @@ impl<A: Clone + PartialEq> Client<A> {
         self.tell(to, ToExecutor::Go(attempt, payload));
     }
 
-    /// The work that this executor wants can be fetched here. `None`: too much is kept now, and it will ask again.
+    /// The work that this executor wants can be fetched at `place`. `None`: there is no room now, and the executor will
+    /// ask again.
     pub fn stored(&mut self, to: A, attempt: Attempt, place: Option<Place>) {
         let Some(place) = place else {
             return self.tell(to, ToExecutor::NotYet(attempt));
@@ -460,7 +461,7 @@ impl<A: Clone + PartialEq> Client<A> {
                 *heard_at = now;
                 self.plan(key, now + lease_ns);
             }
-            // It was given up, and nobody else has begun: what it has done so far need not be done again.
+            // It was given up as lost, but no other executor has begun: its progress need not be repeated.
             State::Submitted { .. } | State::Refused | State::Queued { .. } => {
                 self.on_started(now, from, attempt);
             }
@@ -476,7 +477,7 @@ impl<A: Clone + PartialEq> Client<A> {
             return self.tell(from, ToExecutor::Acknowledged(attempt));
         };
         match (&task.state, outcome.is_here()) {
-            // It is acknowledged when it has been fetched.
+            // Acknowledged only once it has been fetched.
             (State::Fetching { .. }, _) => self.tell(from, ToExecutor::NotYet(attempt)),
             (_, false) => {
                 let by = from.clone();
@@ -492,7 +493,7 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// A long result was fetched, whole; or it cannot be.
+    /// A long result was fetched; `None` if that failed.
     pub fn fetched(&mut self, now: Nanos, from: A, attempt: Attempt, outcome: Option<Outcome>) {
         let Some((key, task)) = self.task_of(attempt) else {
             return;
@@ -508,7 +509,7 @@ impl<A: Clone + PartialEq> Client<A> {
             None => {
                 task.fetches_failed += 1;
                 if task.fetches_failed < FETCH_TRIES {
-                    // The executor says again that it has it, unless it is lost.
+                    // The executor will repeat its result, unless it is lost.
                     task.state = State::Started {
                         by: from,
                         attempt: attempt.attempt,
@@ -561,7 +562,7 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Its executor is given up.
+    /// The task's executor counts as lost.
     fn lose(&mut self, now: Nanos, key: (u32, u32), again: &mut Vec<(u32, u32)>) {
         let task = self.tasks.get_mut(&key).expect("who is due is there");
         task.losses += 1;
@@ -576,16 +577,16 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Nobody waits for this job any more: submit its tasks.
+    /// The job no longer waits for others: submits its tasks.
     fn start(&mut self, now: Nanos, job: u32) {
         let keys = self.tasks.range((job, 0)..=(job, u32::MAX));
         let keys = keys.map(|(key, _)| *key).collect();
         self.send(now, keys);
     }
 
-    /// Submit these tasks, for the first time or again.
+    /// Submits these tasks, for the first time or again.
     fn send(&mut self, now: Nanos, keys: Vec<(u32, u32)>) {
-        // The answer tells the place in one queue: those together must go to the same.
+        // A reply gives a position in one queue, so tasks in one SUBMIT must go to the same queue.
         let go_together = |a: &(u32, u32), b: &(u32, u32)| {
             let wishes = |key| self.tasks.get(key).map(|task| task.spec.wishes());
             a.0 == b.0 && wishes(a) == wishes(b)
@@ -630,7 +631,7 @@ impl<A: Clone + PartialEq> Client<A> {
         });
     }
 
-    /// A task is in this state no more. The last one of a SUBMIT takes what is known of that with it.
+    /// Cleans up when a task leaves this state. The last task to leave a SUBMIT removes its entry.
     fn leave(&mut self, key: (u32, u32), before: &State<A>) {
         match before {
             State::Queued {
@@ -658,7 +659,7 @@ impl<A: Clone + PartialEq> Client<A> {
         self.next_submit_seq - 1
     }
 
-    /// How far is this queue? It wakes an executor, too.
+    /// Asks for the position of a queue, which also wakes an executor.
     fn ask(&mut self, queue: u8) {
         let submit_seq = self.submit_seq();
         self.actions.push(Action::Submit {
@@ -672,7 +673,7 @@ impl<A: Clone + PartialEq> Client<A> {
         self.actions.push(Action::Tell(to, message));
     }
 
-    /// No task of this job is to be begun.
+    /// Fails all tasks of a job that must not begin.
     fn fail_all(&mut self, now: Nanos, job: u32, failure: Failure) {
         let keys = self.tasks.range((job, 0)..=(job, u32::MAX));
         let keys: Vec<(u32, u32)> = keys.map(|(key, _)| *key).collect();
@@ -681,7 +682,7 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// It ends without success, and so do those that wait for its job.
+    /// Fails a task, and with it the jobs that wait for its job.
     fn fail(&mut self, now: Nanos, key: (u32, u32), failure: Failure) {
         self.end(now, key, Err(failure));
     }
@@ -743,7 +744,7 @@ impl<A: Clone + PartialEq> Client<A> {
         Vec::new()
     }
 
-    /// Look at the task at this time, or at its deadline if that is earlier.
+    /// Sets the task's timer, or its deadline if that is earlier.
     fn plan(&mut self, key: (u32, u32), at: Nanos) {
         let Some(task) = self.tasks.get_mut(&key) else {
             return;
@@ -755,7 +756,7 @@ impl<A: Clone + PartialEq> Client<A> {
 }
 
 impl Client<Peer> {
-    /// A packet says this.
+    /// Handles the content of a packet.
     pub fn on_incoming(&mut self, now: Nanos, from: SocketAddrV4, incoming: Incoming) {
         match incoming {
             Incoming::Reply(reply) => self.on_reply(now, reply),

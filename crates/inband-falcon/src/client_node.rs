@@ -1,4 +1,4 @@
-//! A client on real packets. Its methods may be called by several threads.
+//! A client with real sockets. Its methods may be called from several threads.
 
 mod fetchers;
 
@@ -32,25 +32,22 @@ const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Longest sleep of the thread.
 const IDLE_MAX_NS: Nanos = 100 * MS;
-/// How often a scheduler that does not answer is asked again.
+/// Interval at which a scheduler that does not answer is asked again.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Settings of a client.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The scheduler.
     pub scheduler: SocketAddrV4,
-    /// Whose tasks these are; `None`: drawn at random.
+    /// The user who owns the tasks; `None`: drawn at random.
     pub user: Option<u32>,
     /// See [`client::Config`].
     pub tasks_per_submit: usize,
     /// See [`client::Config`].
     pub losses_max: u32,
-    /// The cluster's keys, and how values are digested.
+    /// The cluster's keys.
     pub keys: Option<Keys>,
-    /// See `keys`.
+    /// How values are digested.
     pub digest: Digest,
-    /// Times.
     pub timing: ClientTiming,
 }
 
@@ -69,26 +66,24 @@ impl Config {
     }
 }
 
-/// Why a client cannot do what it is asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody there.
+    /// The scheduler does not answer.
     #[error("no scheduler answers at {0}; is it up, and does it have the same key?")]
     NoScheduler(SocketAddrV4),
-    /// The job.
+    /// The job was not accepted.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// Something that fails.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// What happens to a task.
+/// An event of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// An executor has begun it; it cannot be cancelled any more. May come again after its executor was lost.
+    /// An executor has begun the task, which can no longer be cancelled. Repeated if the executor was lost.
     Started(TaskId),
-    /// It is done, with or without success: what it gave, or what it failed with by itself.
+    /// The task is done: its output, its own error, or a failure of Falcon.
     Done(TaskId, Result<Result<Vec<u8>, Vec<u8>>, Failure>),
 }
 
@@ -102,7 +97,7 @@ struct Core {
     blobs: Blobs,
     events: Sender<Event>,
     fetchers: Fetchers,
-    /// The last answer to the question what there is.
+    /// The last answer to [`ClientNode::ask`].
     said: Option<ClusterInfo>,
 }
 
@@ -116,7 +111,6 @@ struct Shared {
     waker: Waker,
 }
 
-/// See the module.
 pub struct ClientNode {
     shared: Arc<Shared>,
     events: Mutex<Receiver<Event>>,
@@ -124,7 +118,7 @@ pub struct ClientNode {
 }
 
 impl ClientNode {
-    /// Open a client. It does not wait for its scheduler: [`ClientNode::executors`] does.
+    /// Opens a client. Does not wait for the scheduler; [`ClientNode::executors`] does.
     pub fn open(config: Config) -> Result<ClientNode, ClientError> {
         let here = local_address(config.scheduler)?;
         let socket = HostSocket::bind(SocketAddrV4::new(here, 0))?;
@@ -136,7 +130,7 @@ impl ClientNode {
         let user = config.user.unwrap_or_else(rand::random);
         let client = Client::new(client::Config {
             user,
-            // Another client of the same user draws another one.
+            // Another client of the same user draws another number.
             first_job: rand::random::<u32>() >> 1,
             tasks_per_submit: config.tasks_per_submit,
             losses_max: config.losses_max,
@@ -174,17 +168,17 @@ impl ClientNode {
         })
     }
 
-    /// Whose tasks these are.
+    /// The user who owns the tasks.
     pub fn user(&self) -> u32 {
         self.shared.user
     }
 
-    /// How many executors there are, by the scheduler's word.
+    /// Asks the scheduler for the number of executors.
     pub fn executors(&self, limit: Duration) -> Result<u32, ClientError> {
         Ok(self.ask(limit)?.executors)
     }
 
-    /// What there is, by the scheduler's word.
+    /// Asks the scheduler for the cluster's properties.
     pub fn ask(&self, limit: Duration) -> Result<ClusterInfo, ClientError> {
         let until = Instant::now() + limit;
         let mut core = self.shared.lock();
@@ -204,7 +198,7 @@ impl ClientNode {
         }
     }
 
-    /// Submit a job: see [`Client::submit`]. Its tasks are numbered from 0.
+    /// Submits a job: see [`Client::submit`]. Its tasks are numbered from 0.
     pub fn submit(
         &self,
         specs: Vec<TaskSpec>,
@@ -218,13 +212,13 @@ impl ClientNode {
         let job = core.client.submit(now, specs, after, deadline)?;
         core.settle(&self.shared);
         if core.client.due() < due {
-            // The thread sleeps for longer than that.
+            // The thread may be sleeping for longer than that.
             self.shared.waker.wake()?;
         }
         Ok(job)
     }
 
-    /// Give up a task that no executor has begun: see [`Client::cancel`].
+    /// Cancels a task that no executor has begun: see [`Client::cancel`].
     pub fn cancel(&self, id: TaskId) -> bool {
         let mut core = self.shared.lock();
         let done = core.client.cancel(self.shared.clock.now(), id);
@@ -232,7 +226,7 @@ impl ClientNode {
         done
     }
 
-    /// Give up a task even if it runs: see [`Client::kill`].
+    /// Cancels a task even if it runs: see [`Client::kill`].
     pub fn kill(&self, id: TaskId) -> bool {
         let mut core = self.shared.lock();
         let done = core.client.kill(self.shared.clock.now(), id);
@@ -240,7 +234,7 @@ impl ClientNode {
         done
     }
 
-    /// What has happened, after at most `limit` of waiting for something.
+    /// Waits up to `limit` for events and returns them.
     pub fn wait(&self, limit: Duration) -> Vec<Event> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         match events.recv_timeout(limit) {
@@ -249,12 +243,11 @@ impl ClientNode {
         }
     }
 
-    /// Tasks that are not done.
+    /// Number of tasks that are not done.
     pub fn tasks_left(&self) -> usize {
         self.shared.lock().client.tasks_left()
     }
 
-    /// What has happened, in numbers.
     pub fn counters(&self) -> Counters {
         self.shared.lock().client.counters()
     }
@@ -263,7 +256,7 @@ impl ClientNode {
 impl Drop for ClientNode {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // It looks by itself, too.
+        // If this fails, the thread notices within its longest sleep.
         let _ = self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -271,7 +264,7 @@ impl Drop for ClientNode {
     }
 }
 
-/// From which address packets to the scheduler leave.
+/// The source address of packets to the scheduler.
 pub fn local_address(scheduler: SocketAddrV4) -> io::Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(scheduler)?;
@@ -293,7 +286,7 @@ fn serve(shared: &Arc<Shared>, mut poll: Poll) {
             core.client.due()
         };
         let wait_ns = due.saturating_sub(shared.clock.now()).min(IDLE_MAX_NS);
-        // Interrupted or not: it looks again.
+        // If interrupted, the loop checks again.
         let _ = poll.poll(&mut events, Some(Duration::from_nanos(wait_ns)));
     }
 }
@@ -303,7 +296,7 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A long result is here, or cannot be had.
+    /// A long result was fetched, or could not be.
     fn fetched(self: &Arc<Self>, from: Peer, attempt: Attempt, outcome: Option<Outcome>) {
         let mut core = self.lock();
         core.client
@@ -334,13 +327,13 @@ impl Core {
         }
     }
 
-    /// Do what the client wants, so that nothing waits when the lock is let go.
+    /// Carries out the client's actions and sends everything, so that nothing is left when the lock is released.
     fn settle(&mut self, shared: &Arc<Shared>) {
         self.act(shared);
         self.flush();
     }
 
-    /// Do what the client wants; packets may wait for others.
+    /// Carries out the client's actions; packets may be held back to leave together.
     fn act(&mut self, shared: &Arc<Shared>) {
         for action in self.client.actions() {
             match action {
@@ -372,7 +365,7 @@ impl Core {
                         done: Box::new(move |outcome| shared.fetched(peer, attempt, outcome)),
                     });
                 }
-                // Without anybody who waits for events there is nobody to tell.
+                // Fails if the receiver is gone; then there is nobody to tell.
                 Action::Started(id) => drop(self.events.send(Event::Started(id))),
                 Action::Done(id, outcome) => self.done(id, outcome),
             }
@@ -395,7 +388,7 @@ impl Core {
             .send(&mut self.codec, &self.socket, to, executor, message);
     }
 
-    /// What was to be sent has been.
+    /// Sends everything that was held back.
     fn flush(&mut self) {
         self.submits.flush(&self.socket);
         self.coalescer.flush(&mut self.codec, &self.socket);

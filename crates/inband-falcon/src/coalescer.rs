@@ -1,4 +1,4 @@
-//! Messages to other hosts that are about to leave: those to one address go together, as many as a packet holds.
+//! Combines messages to other hosts: those to one address leave together, as many as fit in a packet.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -8,21 +8,20 @@ use inband_ground::wire::VALUE_LEN_MAX_BYTES;
 
 use crate::packets::{Codec, HostMessage};
 
-/// Messages that wait. [`Coalescer::flush`] is to be called before anybody sleeps.
+/// Pending messages. Call [`Coalescer::flush`] before going to sleep.
 #[derive(Debug, Default)]
 pub struct Coalescer {
-    /// Encoded, one behind the other.
+    /// Encoded messages, concatenated.
     to: BTreeMap<SocketAddrV4, Vec<u8>>,
 }
 
 impl Coalescer {
-    /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.to.is_empty()
     }
 
-    /// Send this with others to that address. `executor`: that it comes from, or is for. Gives a packet that has to leave
-    /// now, since this one finds no room in it.
+    /// Adds a message for this address. `executor`: the executor that sends it, or that it is for. Returns a packet
+    /// that has to leave now because this message does not fit into it.
     pub fn put(
         &mut self,
         codec: &mut Codec,
@@ -41,7 +40,7 @@ impl Coalescer {
         Some(codec.together(&full).to_vec())
     }
 
-    /// The same, and it leaves.
+    /// Like [`Coalescer::put`], but sends that packet.
     pub fn send(
         &mut self,
         codec: &mut Codec,
@@ -51,19 +50,19 @@ impl Coalescer {
         message: &HostMessage,
     ) {
         if let Some(packet) = self.put(codec, to, executor, message) {
-            // What is lost is sent again by whoever misses it.
+            // Lost packets are resent by a timeout.
             socket.send(&packet, to);
         }
     }
 
-    /// All that waits, a packet an address.
+    /// Takes all pending messages, one packet per address.
     pub fn take(&mut self, codec: &mut Codec, mut each: impl FnMut(SocketAddrV4, &[u8])) {
         for (to, messages) in std::mem::take(&mut self.to) {
             each(to, codec.together(&messages));
         }
     }
 
-    /// Nothing waits any more.
+    /// Sends all pending messages.
     pub fn flush(&mut self, codec: &mut Codec, socket: &HostSocket) {
         self.take(codec, |to, packet| {
             socket.send(packet, to);
@@ -98,7 +97,7 @@ mod tests {
             let full = coalescer.put(&mut codec, one, task, &message);
             packets.extend(full.map(|packet| (one, packet)));
         }
-        // Longer than what is left beside the others.
+        // Longer than the space left after the others.
         let long = coalescer.put(&mut codec, one, 40, &result(40, 1024));
         packets.push((one, long.expect("a packet that is full")));
         assert!(coalescer

@@ -1,5 +1,5 @@
-//! Falcon (docs/falcon.md): the scheduler that keeps tasks in queues and gives them to executors, in
-//! this process or in the kernel.
+//! Falcon (docs/falcon.md): the scheduler that queues tasks and gives them to executors, in this process or in the
+//! kernel.
 
 // Calls into the native role, registers shared with the packet program, BPF maps.
 #![allow(unsafe_code)]
@@ -30,34 +30,33 @@ pub mod xdp;
 
 pub use registers::FalconRegisters;
 
-/// Slots of a scheduler's queues together, unless told otherwise.
+/// Default number of slots of all queues of a scheduler.
 pub const SLOTS_DEFAULT: usize = c::IB_FALCON_SLOTS as usize;
-/// Executors of a worker.
+/// Executors per worker.
 pub const EXECUTORS: usize = c::IB_FALCON_EXECUTORS as usize;
-/// Workers of a scheduler, at most.
+/// Maximum number of workers per scheduler.
 pub const WORKERS_MAX: usize = c::IB_FALCON_WORKERS_MAX as usize;
-/// Workers of a group.
+/// Workers per group.
 const GROUP_WORKERS: usize = c::IB_FALCON_GROUP_WORKERS as usize;
 
-/// Which queue a task goes to, and in which order an executor is given from them.
+/// Which queue a task goes to, and in which order the queues are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[repr(u32)]
 pub enum Policy {
     /// One queue, first come first served.
     #[default]
     Fifo = c::IB_FALCON_FIFO,
-    /// Classes 0 to 7; every 16th task is that of the class on whose turn it is.
+    /// Classes 0 to 7; every 16th task is taken from the classes in turn.
     Priority = c::IB_FALCON_PRIORITY,
     /// A task goes to a worker that has the resource it needs.
     Resources = c::IB_FALCON_RESOURCES,
     /// Users take turns.
     Fair = c::IB_FALCON_FAIR,
-    /// A task goes to the worker it prefers; after a time, to any.
+    /// A task goes to its preferred worker; after a time, to any.
     Locality = c::IB_FALCON_LOCALITY,
 }
 
 impl Policy {
-    /// Every policy.
     pub const ALL: [Policy; 5] = [
         Policy::Fifo,
         Policy::Priority,
@@ -66,7 +65,7 @@ impl Policy {
         Policy::Locality,
     ];
 
-    /// Its queues; the slots are divided among them.
+    /// Number of queues; the slots are divided among them.
     pub fn queues(self) -> usize {
         // SAFETY: a pure function of a number.
         unsafe { c::ib_falcon_queues_of(self as u32) as usize }
@@ -97,20 +96,19 @@ impl FromStr for Policy {
     }
 }
 
-/// Sizes and rules of a Falcon scheduler.
+/// Sizes and policy of a Falcon scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FalconConfig {
-    /// Schedulers, 1..=16: each with queues and workers of its own.
+    /// Schedulers, 1..=16, each with its own queues and workers.
     pub sets: usize,
-    /// Slots of each one's queues together: a power of two, at least two a queue, up to 4,194,304.
+    /// Slots of all queues of each scheduler: a power of two, at least two per queue, up to 4,194,304.
     pub slots: usize,
-    /// Workers of each, 1..=1024.
+    /// Maximum workers per scheduler, 1..=1024.
     pub workers: usize,
-    /// Which task goes to whom.
     pub policy: Policy,
-    /// Tasks that a user may have in the queues: fewer than a queue has slots, or one user fills it for all.
+    /// Maximum queued tasks per user. Must be less than a queue's slots, or one user could fill it.
     pub user_tasks_max: u32,
-    /// [`Policy::Locality`]: how long a task waits for the worker it prefers, in nanoseconds.
+    /// [`Policy::Locality`]: how long a task waits for its preferred worker, in nanoseconds.
     pub locality_wait_ns: u64,
 }
 
@@ -133,7 +131,7 @@ impl FalconConfig {
         }
     }
 
-    /// Are the sizes within the limits? If not, which one is not.
+    /// Checks that the sizes are within the limits. The error names one that is not.
     pub fn validate(self) -> Result<(), String> {
         let limits = [
             ("schedulers", self.sets, c::IB_FALCON_SETS_MAX as usize),
@@ -155,12 +153,12 @@ impl FalconConfig {
         Ok(())
     }
 
-    /// Slots of one queue.
+    /// Slots per queue.
     pub fn queue_slots(self) -> usize {
         self.slots / self.policy.queues()
     }
 
-    /// Groups of workers of a set.
+    /// Groups of workers per set.
     pub(crate) fn groups(self) -> usize {
         self.workers.div_ceil(GROUP_WORKERS)
     }
@@ -180,13 +178,13 @@ impl FalconConfig {
 /// What to do with a packet that was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Forget it. (A PULL that waits ends so, too.)
+    /// Drop it. (Also the verdict for a PULL that is parked.)
     Drop,
-    /// For the host's own process, unchanged.
+    /// Pass it unchanged to the host's process.
     Pass,
-    /// Rewritten: send to whoever sent it.
+    /// Rewritten: send it to its source.
     Back,
-    /// Rewritten: send to this executor, who has waited.
+    /// Rewritten: send it to this executor, which was parked.
     ToExecutor(SocketAddrV4),
 }
 
@@ -230,8 +228,7 @@ pub struct FalconSwitch(Soft<Falcon>);
 pub type Build = Handle<c::ib_falcon_switch, c::ib_falcon_arrival, c::ib_falcon_result>;
 
 impl FalconSwitch {
-    /// A scheduler that has nothing and knows nobody. `incarnation`: a number drawn at its start, which
-    /// no other start has.
+    /// A scheduler without tasks and workers. `incarnation` is a number drawn at its start, unique among all starts.
     pub fn new(node: u8, config: FalconConfig, incarnation: u64) -> FalconSwitch {
         config.validate().expect("sizes are within the limits");
         let switch = |registers: &FalconRegisters, counters| c::ib_falcon_switch {
@@ -248,9 +245,9 @@ impl FalconSwitch {
         FalconSwitch(unsafe { Soft::new(FalconRegisters::zeroed(config), switch) })
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: by a clock that never
-    /// goes back; only [`Policy::Locality`] asks. Returns the verdict, the reason's number and the
-    /// length of the packet now in the buffer.
+    /// Handles the UDP payload `buffer[..len_bytes]` from `from`. `now_ns` is from a monotonic clock; only
+    /// [`Policy::Locality`] uses it. Returns the verdict, the reason's number and the length of the packet now in the
+    /// buffer.
     pub fn handle(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
@@ -262,7 +259,7 @@ impl FalconSwitch {
         unsafe { self.handle_by(Falcon::HANDLE, buffer, len_bytes, from, now_ns) }
     }
 
-    /// The same by another build: for the tests that must catch wrong ones.
+    /// Like [`FalconSwitch::handle`] with another build, for tests that must catch faulty ones.
     ///
     /// # Safety
     /// `build` is one of `falcon/native.c`.
@@ -284,7 +281,6 @@ impl FalconSwitch {
         (Verdict::of(&result), result.reason, len_bytes)
     }
 
-    /// The number drawn at the start.
     pub fn incarnation(&self) -> u64 {
         self.0.switch().config.incarnation
     }

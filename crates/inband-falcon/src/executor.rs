@@ -1,30 +1,27 @@
-//! An executor: tasks in, what to run out. Results are the worker's ([`crate::results`]).
+//! An executor: tasks in, runs out. Results are the worker's ([`crate::results`]).
 
 use crate::message::{Outcome, Payload, ToClient, ToExecutor};
 use crate::task::{Attempt, Entry};
 use crate::timing::{ExecutorTiming, Nanos};
 
-/// What is to be done. `A` is where a client can be reached.
+/// An action for the worker. `A` is the address of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<A> {
-    /// Send a PULL to the scheduler, to be parked if there is nothing.
-    Pull {
-        /// Of this executor.
-        pull_seq: u64,
-    },
-    /// Tell a client.
+    /// Send a PULL to the scheduler, which parks it if there is no task.
+    Pull { pull_seq: u64 },
+    /// Send a message to a client.
     Tell(A, ToClient),
-    /// This client was asked in vain.
+    /// This client did not answer.
     Silent(A),
-    /// Run this. [`Executor::finished`] is to be called once it has ended.
+    /// Run this. Call [`Executor::finished`] once it has ended.
     Run(Attempt, Payload),
-    /// Nobody wants what runs any more: end it if that can be done, and call [`Executor::finished`].
+    /// The run is no longer wanted: end it if possible, and call [`Executor::finished`].
     Stop(Attempt),
     /// Keep this for the client until it has acknowledged it.
     Keep(A, Attempt, Outcome),
 }
 
-/// A client that asks to be waited for is, for so many times as long as a silent one.
+/// A client that asks for patience gets at most this many times the timeout of a silent one.
 const CLIENT_TIMEOUTS_MAX: u64 = 10;
 
 #[derive(Debug)]
@@ -37,16 +34,16 @@ enum State<A> {
         attempt: Attempt,
         since: Nanos,
         client_timeout_ns: Nanos,
-        /// It has asked to be waited for.
+        /// The client has answered that it is not ready yet.
         is_heard: bool,
     },
-    /// Runs it.
+    /// Runs a task.
     Running {
         client: A,
         attempt: Attempt,
         is_wanted: bool,
     },
-    /// Has run it, and takes no other one until there is room for the outcome.
+    /// Has run a task, and takes no other one until there is room for the outcome.
     Holding {
         client: A,
         attempt: Attempt,
@@ -54,26 +51,25 @@ enum State<A> {
     },
 }
 
-/// What an executor has done, in numbers.
+/// Event counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
     pub tasks_run: u64,
-    /// Not begun, or stopped, because the client wanted it no more.
+    /// Not begun, or stopped, because the client no longer wanted it.
     pub revoked: u64,
     /// Not begun because the client did not answer.
     pub clients_silent: u64,
-    /// Not begun because the client had not answered just before.
+    /// Not begun because the client had just failed to answer about another task.
     pub clients_skipped: u64,
     /// Not begun because the client had no room for the work for too long.
     pub clients_busy: u64,
-    /// PULLs sent again.
+    /// PULLs resent.
     pub pulls_repeated: u64,
-    /// Came, and were not as their clients made them.
+    /// Received with a wrong digest.
     pub damaged: u64,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Executor<A> {
     timing: ExecutorTiming,
@@ -85,7 +81,7 @@ pub struct Executor<A> {
 }
 
 impl<A: Clone + PartialEq> Executor<A> {
-    /// An executor that wants a task.
+    /// A new executor, which pulls a task.
     pub fn new(timing: ExecutorTiming, now: Nanos) -> Executor<A> {
         let mut executor = Executor {
             timing,
@@ -99,17 +95,16 @@ impl<A: Clone + PartialEq> Executor<A> {
         executor
     }
 
-    /// When [`Executor::tick`] has something to do.
+    /// When to call [`Executor::tick`] next.
     pub fn due(&self) -> Nanos {
         self.due
     }
 
-    /// What is to be done now, in this order. To be asked for after every event.
+    /// Takes the pending actions, in order. Call after every event.
     pub fn actions(&mut self) -> Vec<Action<A>> {
         std::mem::take(&mut self.actions)
     }
 
-    /// What it has done.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -119,7 +114,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         matches!(self.state, State::Idle { .. })
     }
 
-    /// Which client it has asked for work, and since when.
+    /// The client that it has asked for work, and since when.
     pub fn asks(&self) -> Option<(&A, Attempt, Nanos)> {
         match &self.state {
             State::Asking {
@@ -132,7 +127,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// What it has run, and there was no room for.
+    /// The outcome that it holds because there was no room for it.
     pub fn holds(&self) -> Option<&Outcome> {
         match &self.state {
             State::Holding { outcome, .. } => Some(outcome),
@@ -140,8 +135,8 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// The scheduler gives a task, for the PULL of this number. If its client has to be asked for the work, it has so long to
-    /// answer; 0: it is not asked.
+    /// The scheduler gives a task, in answer to the PULL of this number. If the client has to be asked for the work, it
+    /// has `client_timeout_ns` to answer; with 0, it is not asked and the task is dropped.
     pub fn on_task(
         &mut self,
         now: Nanos,
@@ -150,7 +145,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         entry: Entry,
         client_timeout_ns: Nanos,
     ) {
-        // Given twice, since the PULL was sent twice.
+        // Given twice, because the PULL was sent twice.
         if pull_seq != self.pull_seq || !self.is_idle() {
             return;
         }
@@ -170,14 +165,15 @@ impl<A: Clone + PartialEq> Executor<A> {
             };
             self.due = now + self.timing.ask_ns.min(client_timeout_ns);
         } else {
-            // First, since nobody waits for what is told.
+            // Run before telling the client, which is not waiting for the message.
             self.run(now, client, attempt, Payload::Inline(entry.desc));
         }
         self.actions.push(started);
     }
 
-    /// The task given for the PULL of this number is not as its client made it. On the way here, or there?
-    /// Whoever repeated the PULL forever would get no other; the client misses its task.
+    /// The task in answer to the PULL of this number has a wrong digest. If it was damaged on the way here, a
+    /// repetition of the PULL brings it again. If it is repeated and still damaged, so is the scheduler's copy, and
+    /// repeating the PULL would never bring another one: pull the next task; the client will notice the loss.
     pub fn on_damaged(&mut self, now: Nanos, pull_seq: u64, is_repeated: bool) {
         if pull_seq != self.pull_seq || !self.is_idle() {
             return;
@@ -190,29 +186,28 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// The scheduler has nothing for the PULL of this number, and does not keep it.
+    /// The scheduler has no task for the PULL of this number, and does not park it.
     pub fn on_no_task(&mut self, now: Nanos, pull_seq: u64) {
         if pull_seq == self.pull_seq && self.is_idle() {
             self.due = now + self.timing.pull_ns;
         }
     }
 
-    /// The worker is known to a scheduler. Idle executors ask it again after `pull_max_ns` at the latest, if that is
-    /// not 0.
+    /// The worker is registered. Idle executors pull again after at most `pull_max_ns`, if that is not 0.
     pub fn on_registered(&mut self, now: Nanos, pull_max_ns: Nanos) {
         if pull_max_ns > 0 {
             self.timing.pull_max_ns = pull_max_ns;
             self.timing.pull_ns = self.timing.pull_ns.min(pull_max_ns);
         }
         if self.is_idle() {
-            // One that has not left yet would be answered, too, and that task be lost.
+            // A PULL that was not yet sent would be answered too, and its task would be lost.
             self.actions
                 .retain(|action| !matches!(action, Action::Pull { .. }));
             self.pull_next(now);
         }
     }
 
-    /// A client tells something.
+    /// Handles a message from a client.
     pub fn on_client(&mut self, now: Nanos, from: &A, message: ToExecutor) {
         match message {
             ToExecutor::Go(attempt, payload) => self.on_go(now, from, attempt, payload),
@@ -232,7 +227,7 @@ impl<A: Clone + PartialEq> Executor<A> {
                 is_heard,
             } if (&*client, *attempt) == (from, of) => {
                 let silent_ns = self.timing.client_silent_ns;
-                // What is in the way may be this task itself, in the queue once more.
+                // What takes up the client's room may be this task itself, queued a second time.
                 *client_timeout_ns =
                     (now - *since + silent_ns).min(CLIENT_TIMEOUTS_MAX * silent_ns);
                 *is_heard = true;
@@ -280,7 +275,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// What it was to run has ended. Without room for the outcome it holds it: see [`Executor::lets_go`].
+    /// The run has ended. Without room for the outcome the executor holds it: see [`Executor::lets_go`].
     ///
     /// # Panics
     ///
@@ -304,7 +299,7 @@ impl<A: Clone + PartialEq> Executor<A> {
             attempt,
             outcome,
         };
-        // Its client waits on.
+        // The client must still get leases.
         self.due = now + self.timing.lease_ns;
         if has_room {
             self.lets_go(now);
@@ -320,7 +315,7 @@ impl<A: Clone + PartialEq> Executor<A> {
                 attempt,
                 outcome,
             } => {
-                // First: this executor waits for the next one.
+                // Pull first, because this executor is now idle.
                 self.pull_next(now);
                 self.actions.push(Action::Keep(client, attempt, outcome));
             }
@@ -328,7 +323,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// Time has passed.
+    /// Handles expired timers.
     pub fn tick(&mut self, now: Nanos) {
         if now < self.due {
             return;

@@ -1,9 +1,9 @@
 //! Falcon's host side (docs/falcon.md): clients that submit tasks to a scheduler in the network, and workers whose
 //! executors run them.
 //!
-//! [`client`], [`worker`] (with its [`executor`]s and [`results`]) and [`scheduler`] (with its [`registry`]) are sans-I/O: events go in
-//! with the time, actions come out. They own no socket, thread, clock or random source. [`runner`] does the work; [`client_node`],
-//! [`worker_node`] and [`scheduler_node`] are the drivers.
+//! [`client`], [`worker`] (with its [`executor`]s and [`results`]) and [`scheduler`] (with its [`registry`]) are
+//! sans-I/O: events go in with the time, actions come out. They own no socket, thread, clock or random source.
+//! [`runner`] runs the tasks; [`client_node`], [`worker_node`] and [`scheduler_node`] are the drivers.
 
 pub mod blobs;
 pub mod client;

@@ -1,4 +1,4 @@
-//! A scheduler and executors in this process, for as long as it wants them.
+//! A scheduler and executors in this process.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,39 +15,35 @@ use crate::scheduler_node::{self, SchedulerError, SchedulerNode};
 use crate::timing::ExecutorTiming;
 use crate::worker_node::{self, WorkerError, WorkerNode};
 
-/// How long the executors may take to be known to the scheduler.
+/// Timeout for the executors to be registered.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why there is no cluster here.
+/// Why a cluster could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// How many.
+    /// The number of executors is out of range.
     #[error("{0} executors are not 1 to {LOCAL_EXECUTORS_MAX}")]
     Executors(usize),
-    /// The scheduler.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
-    /// A worker.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// Its executors were not known in time.
+    /// The executors were not registered in time.
     #[error(transparent)]
     Start(#[from] ClientError),
-    /// A thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// Who may be a client: nobody outside of this process has the keys.
+/// Keys for clients. Only this process has them.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The cluster's keys.
     pub keys: Option<Keys>,
     /// How values are digested.
     pub digest: Digest,
 }
 
-/// See the module. Dropped, everything ends; what runs is stopped.
+/// A cluster in this process. Dropping it stops everything, including what runs.
 pub struct LocalCluster {
     scheduler: SocketAddrV4,
     access: Access,
@@ -56,8 +52,8 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Start a scheduler on loopback and so many executors, and wait until they are known. `tools`: of each worker, which has
-    /// up to 64 of them; it is given the scheduler's address.
+    /// Starts a scheduler on loopback and this many executors, and waits until they are registered. `tools` is called
+    /// for each worker, which has up to 64 executors, with the scheduler's address.
     pub fn start(
         executors: usize,
         access: Access,
@@ -118,12 +114,12 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// Where the scheduler is.
+    /// The scheduler's address.
     pub fn scheduler(&self) -> SocketAddrV4 {
         self.scheduler
     }
 
-    /// A client of this cluster.
+    /// Opens a client of this cluster.
     pub fn client(&self) -> Result<ClientNode, ClientError> {
         ClientNode::open(client_node::Config {
             keys: self.access.keys,

@@ -1,4 +1,4 @@
-//! What clients and executors say to each other, and what they hear from the scheduler.
+//! Messages between clients and executors, and replies of the scheduler.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::task::Attempt;
 /// Work or a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Payload {
-    /// Here it is.
+    /// The bytes themselves.
     Inline(Vec<u8>),
     /// To be fetched.
     At(Place),
@@ -18,47 +18,46 @@ pub enum Payload {
 /// Where something long can be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// By TCP.
+    /// A TCP address.
     pub address: SocketAddr,
-    /// What to ask for there.
+    /// Identifies it there.
     pub token: u64,
-    /// How long it is.
     pub len_bytes: u64,
-    /// What it is digested to: with a cluster key nobody else can put other bytes in its place.
+    /// The digest of the bytes: with a cluster key nobody else can substitute other bytes.
     pub digest: u64,
 }
 
-/// What a client answers to, by who told it.
+/// Messages to a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
     /// An executor has the task. If the client keeps the work, it is asked for it.
     Started(Attempt),
     /// An executor still runs it.
     Lease(Attempt),
-    /// It is done.
+    /// The task is done.
     Result(Attempt, Outcome),
-    /// The scheduler spent the client's SUBMIT on a TASK for this executor.
+    /// A reply relayed by this executor: the scheduler used the client's SUBMIT packet for the executor's TASK.
     Reply(SubmitReply),
 }
 
-/// How running a task ended.
+/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// What it gave.
+    /// The task's output.
     Output(Payload),
-    /// It failed by itself: what it said.
+    /// The task failed with this error.
     Error(Payload),
 }
 
 impl Outcome {
-    /// What it gave, or failed with.
+    /// The output or the error.
     pub fn payload(&self) -> &Payload {
         match self {
             Outcome::Output(payload) | Outcome::Error(payload) => payload,
         }
     }
 
-    /// The same outcome with its bytes elsewhere.
+    /// The same outcome with another payload.
     pub fn with(&self, payload: Payload) -> Outcome {
         match self {
             Outcome::Output(_) => Outcome::Output(payload),
@@ -66,40 +65,40 @@ impl Outcome {
         }
     }
 
-    /// Need it not be fetched?
+    /// Whether the payload is here and need not be fetched.
     pub fn is_here(&self) -> bool {
         matches!(self.payload(), Payload::Inline(_))
     }
 }
 
-/// What an executor is told by a client.
+/// Messages from a client to an executor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToExecutor {
     /// The work that the client kept.
     Go(Attempt, Payload),
-    /// Nobody wants it any more.
+    /// The task is no longer wanted.
     Revoked(Attempt),
     /// The client has the result.
     Acknowledged(Attempt),
-    /// The client is there, and has to be waited for: its work cannot be fetched yet, or it has not fetched the result yet.
+    /// The client is alive but not ready: its work cannot be fetched yet, or it has not fetched the result yet.
     NotYet(Attempt),
 }
 
-/// What became of a SUBMIT.
+/// The reply to a SUBMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmitReply {
-    /// Of the scheduler.
+    /// The scheduler's incarnation.
     pub incarnation: u64,
-    /// Which SUBMIT.
+    /// Which SUBMIT this answers.
     pub submit_seq: u64,
-    /// Bitmap of its tasks that are in the queue.
+    /// Bitmap of its tasks that are now queued.
     pub taken: u64,
-    /// Which queue.
+    /// The queue.
     pub queue: u8,
-    /// Its end, after the last task taken.
+    /// The queue's end, after the last task taken.
     pub tail: u32,
-    /// Its next task to be given away.
+    /// The queue's next task to be given out.
     pub head: u32,
-    /// Executors wait, and so do tasks: they can be woken.
+    /// Executors wait although there are tasks, and can be woken.
     pub parked: bool,
 }

@@ -1,15 +1,15 @@
-//! What measurements are told of tasks on their way through the drivers.
+//! A hook for measurements that sees tasks on their way through the drivers.
 
 /// A step of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// It has come to the scheduler's process.
+    /// It has reached the scheduler's process.
     Came,
     /// The scheduler gives it to an executor.
     Given,
-    /// It has come to its worker.
+    /// It has reached its worker.
     Received,
 }
 
-/// Called at a step, with the numbers of job and task.
+/// Called at each step, with the numbers of job and task.
 pub type Observer = Box<dyn FnMut(Step, u32, u32) + Send>;

@@ -1,14 +1,13 @@
-//! Packets of one length to one address leave together: one system call, and one way through the kernel.
+//! Sends packets of one length to one address together, with one system call and one pass through the kernel.
 
 use std::net::SocketAddrV4;
 
 use inband_ground::socket::{HostSocket, BATCH_MAX};
 
-/// Addresses that packets are gathered for at a time.
+/// Maximum addresses with pending packets.
 const OPEN_MAX: usize = 8;
 
-/// Packets that are about to leave. [`Outbox::flush`] is to be called before anybody sleeps. Those to one address keep their
-/// order.
+/// Pending packets. Call [`Outbox::flush`] before going to sleep. Packets to one address keep their order.
 #[derive(Debug, Default)]
 pub struct Outbox {
     open: Vec<Batch>,
@@ -24,7 +23,7 @@ struct Batch {
 impl Batch {
     fn flush(&mut self, socket: &HostSocket) {
         if !self.bytes.is_empty() {
-            // What is lost is sent again by whoever misses it.
+            // Lost packets are resent by a timeout.
             socket.send_batch(&self.bytes, self.packet_len_bytes, self.to);
             self.bytes.clear();
         }
@@ -32,7 +31,7 @@ impl Batch {
 }
 
 impl Outbox {
-    /// Send this, at once or with others.
+    /// Sends a packet, at once or with others.
     pub fn send(&mut self, socket: &HostSocket, packet: &[u8], to: SocketAddrV4) {
         let batch = self.batch(socket, to);
         if batch.packet_len_bytes != packet.len() {
@@ -62,7 +61,7 @@ impl Outbox {
         &mut self.open[at]
     }
 
-    /// Nothing waits any more.
+    /// Sends all pending packets.
     pub fn flush(&mut self, socket: &HostSocket) {
         for batch in &mut self.open {
             batch.flush(socket);

@@ -1,4 +1,4 @@
-//! Packets of clients and executors, and what they say.
+//! Encodes and decodes the packets of clients and executors.
 
 use std::net::SocketAddrV4;
 
@@ -11,96 +11,93 @@ use crate::registry::{Register, Registered};
 use crate::resources::ResourceNames;
 use crate::task::{Attempt, Entry, TaskId};
 
-/// The scheduler of this configuration is number 0.
+/// The only set of a scheduler with this configuration.
 pub(crate) const SET: u16 = 0;
 
-/// An executor of a worker at this address.
+/// An executor of the worker at this address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// The worker's.
+    /// The worker's address.
     pub address: SocketAddrV4,
-    /// The executor's number there, from 0.
+    /// The executor's number within the worker, from 0.
     pub executor: u32,
 }
 
-/// What hosts say to each other without the scheduler's role.
+/// Messages between hosts that do not involve the scheduler's role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostMessage {
-    /// A worker to the scheduler's process.
+    /// From a worker to the scheduler's process.
     Register(Register),
-    /// The scheduler's process to a worker.
+    /// From the scheduler's process to a worker.
     Registered(u64, Registered),
-    /// A client asks the scheduler's process what there is.
+    /// A client asks the scheduler's process for the cluster's properties.
     AskStatus,
-    /// The answer.
+    /// The answer to [`HostMessage::AskStatus`].
     Status(ClusterInfo),
-    /// An executor to a client.
+    /// From an executor to a client.
     ToClient(ToClient),
-    /// A client to an executor.
+    /// From a client to an executor.
     ToExecutor(ToExecutor),
 }
 
-/// What a scheduler's process tells clients of its cluster.
+/// A cluster's properties, as the scheduler's process reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
     /// Of all workers.
     pub executors: u32,
-    /// Which task goes to whom, by the policy's name.
+    /// The policy's name.
     pub policy: String,
-    /// From number 1 on.
+    /// Resource names, from number 1 on.
     pub resource_names: ResourceNames,
 }
 
-/// A task that a scheduler gives.
+/// A task given by the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
-    /// To which executor,
+    /// To which executor.
     pub executor: u32,
-    /// for which of its PULLs.
+    /// The PULL that this answers.
     pub pull_seq: u64,
-    /// Of this client.
+    /// The task's client.
     pub client: SocketAddrV4,
-    /// Which one.
     pub entry: Entry,
-    /// The SUBMIT that brought it was spent: its client is to be told.
+    /// A reply for the client of the SUBMIT whose packet was used for this TASK; the executor must relay it.
     pub relay: Option<(SocketAddrV4, SubmitReply)>,
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Incoming {
     /// To a client.
     Reply(SubmitReply),
     /// To an executor.
     Given(Given),
-    /// To an executor: a task that is not as its client made it.
+    /// To an executor: a task with a wrong digest.
     Damaged {
-        /// Its number.
         executor: u32,
-        /// For which of its PULLs.
+        /// The PULL that this answers.
         pull_seq: u64,
-        /// It comes again: that is how the scheduler has it.
+        /// The scheduler sent it again, so its own copy is damaged.
         is_repeated: bool,
     },
-    /// To an executor: there is none.
+    /// To an executor: there is no task.
     NoTask {
-        /// Its number.
         executor: u32,
-        /// For which of its PULLs.
+        /// The PULL that this answers.
         pull_seq: u64,
     },
-    /// To an executor: it is not registered so.
+    /// To an executor: its registration is not valid.
     NotRegistered {
-        /// Its number, and
+        /// The executor, as in its PULL.
         executor: u32,
-        /// the number's turn, as its PULL had them.
+        /// The registration's incarnation, as in its PULL.
         worker_incarnation: u32,
     },
-    /// Of another host's process. The executor that it comes from, or is for. A packet may say several.
+    /// From another host's process, with the executor that sends it, or that it is for. A packet may contain several.
     Host(u32, HostMessage),
 }
 
-/// Makes packets, and reads them.
+/// Encodes and decodes packets.
 #[derive(Debug)]
 pub struct Codec {
     gate: Gate,
@@ -109,7 +106,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// With the cluster's keys, if it has any.
+    /// `gate` has the cluster's keys, if any.
     pub fn new(gate: Gate, digest: Digest) -> Codec {
         let bytes = Vec::new();
         Codec {
@@ -119,22 +116,22 @@ impl Codec {
         }
     }
 
-    /// May a packet be handled? See [`Gate::admits`].
+    /// Whether a packet may be handled. See [`Gate::admits`].
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         self.gate.admits(packet)
     }
 
-    /// Packets that were not let in, by why.
+    /// Dropped packets, by reason.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.gate.counters().into_iter()
     }
 
-    /// Make a packet that was not made here ready to leave.
+    /// Signs a packet that was not made by this codec.
     pub fn sign(&self, packet: &mut [u8]) {
         self.gate.sign(packet);
     }
 
-    /// A SUBMIT; without entries it asks how far a queue is.
+    /// A SUBMIT; without entries it asks for the position of a queue.
     pub fn submit(&mut self, user: u32, submit_seq: u64, queue: u8, entries: &[Entry]) -> &[u8] {
         let header = Header {
             user,
@@ -150,7 +147,6 @@ impl Codec {
         self.emit(&header, &tasks)
     }
 
-    /// A PULL.
     pub fn pull(
         &mut self,
         incarnation: u64,
@@ -169,20 +165,20 @@ impl Codec {
         self.emit(&header, &[])
     }
 
-    /// A message between hosts, alone. `executor`: that it comes from, or is for.
+    /// A single message between hosts. `executor`: the executor that sends it, or that it is for.
     pub fn host(&mut self, executor: u32, message: &HostMessage) -> &[u8] {
         let mut messages = Vec::new();
         Codec::append(executor, message, &mut messages);
         self.together(&messages)
     }
 
-    /// Put a message between hosts behind others, for [`Codec::together`].
+    /// Appends a message between hosts to others, for [`Codec::together`].
     pub fn append(executor: u32, message: &HostMessage, messages: &mut Vec<u8>) {
         let encoded = postcard::to_io(&(executor, message), messages);
         encoded.expect("it has no shape that cannot be encoded, and memory takes it");
     }
 
-    /// Messages between hosts in one packet.
+    /// Makes a packet of messages between hosts.
     ///
     /// # Panics
     /// If they are longer than a packet.
@@ -201,7 +197,7 @@ impl Codec {
         &self.bytes
     }
 
-    /// What this packet says, in order; nothing: it is no good.
+    /// Checks and decodes a packet. Returns its content in order; empty if it is invalid.
     pub fn read(&mut self, packet: &[u8]) -> Vec<Incoming> {
         if !self.gate.admits(packet) {
             return Vec::new();
@@ -209,7 +205,7 @@ impl Codec {
         self.read_admitted(packet)
     }
 
-    /// The same of one that was let in before.
+    /// Decodes a packet that was already admitted.
     pub fn read_admitted(&self, packet: &[u8]) -> Vec<Incoming> {
         match wire::parse_host(packet) {
             Some((messages, digest)) if self.digest.of(messages) == digest => {
@@ -253,7 +249,7 @@ impl Codec {
     }
 }
 
-/// Messages between hosts that lie one behind the other, up to the first that is none.
+/// Decodes concatenated messages between hosts, up to the first invalid one.
 fn read_messages(mut messages: &[u8]) -> Vec<Incoming> {
     let mut read = Vec::new();
     while !messages.is_empty() {

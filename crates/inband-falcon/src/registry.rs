@@ -1,44 +1,42 @@
-//! Which workers a scheduler knows. Sans-I/O.
+//! The workers that a scheduler knows. Sans-I/O.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{EXECUTORS_MAX, WORKER_NAME_LEN_BYTES_MAX};
 use crate::timing::Nanos;
 
-/// What a worker says of itself, again and again.
+/// A worker's registration, which it repeats periodically.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Register {
-    /// Drawn at its start: no other has it.
+    /// Drawn at its start; unique.
     pub token: u64,
-    /// For people.
+    /// A name for people.
     pub name: String,
-    /// How many it has.
     pub executors: u8,
-    /// Bitmap of what its tasks may need, bit 0 for nothing.
+    /// Bitmap of its resources; bit 0 means none.
     pub resources: u64,
-    /// It ends: its number is free.
+    /// The worker is leaving: its number becomes free.
     pub leaves: bool,
 }
 
-/// What it is told.
+/// The scheduler's answer to a [`Register`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Registered {
-    /// It is known.
+    /// The worker is registered.
     As {
         /// Its number.
         worker: u16,
-        /// The number's turn.
+        /// Distinguishes successive registrations of this number.
         worker_incarnation: u32,
-        /// So soon it must say it again, in ms.
+        /// The registration expires unless it is repeated within this time, in ms.
         lease_ms: u32,
-        /// Its idle executors must ask again so often, in ms; 0: as they like.
+        /// Maximum interval between PULLs of an idle executor, in ms; 0: no limit.
         pull_ms: u32,
     },
-    /// It is not taken.
+    /// The worker is refused.
     Refused(Refusal),
 }
 
-/// Why a worker is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// All numbers are in use.
@@ -46,46 +44,40 @@ pub enum Refusal {
         "the scheduler has {0} workers already, which is its limit; start it with more `--workers`"
     )]
     TooManyWorkers(usize),
-    /// Not one.
+    /// Invalid number of executors.
     #[error("a worker has 1 to {EXECUTORS_MAX} executors, not {0}; start several workers")]
     Executors(u8),
-    /// Too long.
+    /// The name is too long.
     #[error("a name of {0} bytes is over the limit of {WORKER_NAME_LEN_BYTES_MAX}")]
     Name(usize),
 }
 
-/// A worker that is known. `A` is where it can be reached.
+/// A registered worker. `A` is its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker<A> {
-    /// What it said.
+    /// Its registration.
     pub said: Register,
-    /// The number's turn.
+    /// Distinguishes successive registrations of its number.
     pub incarnation: u32,
-    /// Where it is.
     pub address: A,
     heard_at: Nanos,
 }
 
-/// What is to be written into the scheduler's registers.
+/// A change to the scheduler's registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// This worker may pull.
     Add {
-        /// Its number.
         worker: u16,
-        /// The number's turn.
+        /// Distinguishes successive registrations of this number.
         incarnation: u32,
-        /// What it has.
+        /// Bitmap of its resources.
         resources: u64,
     },
-    /// It may not any more.
-    Remove {
-        /// Its number.
-        worker: u16,
-    },
+    /// This worker may no longer pull.
+    Remove { worker: u16 },
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Registry<A> {
     workers: Vec<Option<Worker<A>>>,
@@ -95,7 +87,8 @@ pub struct Registry<A> {
 }
 
 impl<A> Registry<A> {
-    /// Without workers, and room for so many. Who is silent for `lease_ns` is forgotten. `pull_ms`: see [`Registered`].
+    /// An empty registry for at most `workers_max` workers. A worker that is silent for `lease_ns` is removed.
+    /// `pull_ms`: see [`Registered`].
     pub fn new(workers_max: usize, lease_ns: Nanos, pull_ms: u32) -> Registry<A> {
         Registry {
             workers: std::iter::repeat_with(|| None).take(workers_max).collect(),
@@ -105,13 +98,13 @@ impl<A> Registry<A> {
         }
     }
 
-    /// Workers and their numbers.
+    /// The workers and their numbers.
     pub fn workers(&self) -> impl Iterator<Item = (u16, &Worker<A>)> {
         let known = (0..).zip(&self.workers);
         known.filter_map(|(number, worker)| Some((number, worker.as_ref()?)))
     }
 
-    /// A worker says what it is. Returns the answer, and what changes.
+    /// Handles a worker's registration. Returns the answer and the changes.
     pub fn on_register(
         &mut self,
         now: Nanos,
@@ -166,7 +159,7 @@ impl<A> Registry<A> {
         (answer, change)
     }
 
-    /// When [`Registry::tick`] has something to do.
+    /// When to call [`Registry::tick`] next.
     pub fn due(&self) -> Nanos {
         let due = self
             .workers()
@@ -175,7 +168,7 @@ impl<A> Registry<A> {
         due.unwrap_or(Nanos::MAX)
     }
 
-    /// Time has passed: who is forgotten?
+    /// Removes workers whose leases have expired.
     pub fn tick(&mut self, now: Nanos) -> Vec<Change> {
         let mut changes = Vec::new();
         for (worker, known) in (0..).zip(&mut self.workers) {
@@ -247,7 +240,7 @@ mod tests {
         assert_eq!(registry.tick(159), []);
         assert_eq!(registry.due(), 160);
         assert_eq!(registry.tick(160), [Change::Remove { worker: 0 }]);
-        // It was only slow: another turn of a number.
+        // It was only slow: it gets a number with a new incarnation.
         assert_eq!(
             number(&registry.on_register(161, "a", register(7)).0),
             (0, 3)

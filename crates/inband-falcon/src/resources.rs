@@ -1,22 +1,22 @@
-//! What resources are called. In packets they are numbers; their scheduler knows the names.
+//! Names of resources. Packets contain their numbers; the scheduler knows the names.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{RESOURCE_MAX, RESOURCE_NAME_LEN_BYTES_MAX};
 
-/// Why a resource is none.
+/// Why a resource is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResourceError {
-    /// Not one.
+    /// Not a valid name.
     #[error("{0:?} is no name of a resource; use 1 to {RESOURCE_NAME_LEN_BYTES_MAX} letters, digits, - and _, and not digits alone")]
     Name(String),
-    /// Twice.
+    /// A duplicate name.
     #[error("there are two resources {0:?}; each needs a name of its own")]
     Twice(String),
-    /// So many.
+    /// Too many resources.
     #[error("{0} resources are more than {RESOURCE_MAX}")]
     TooMany(usize),
-    /// Nobody named it.
+    /// A name that the scheduler does not know.
     #[error("the scheduler knows no resource {0:?}; it has {known}, and the numbers 1 to {RESOURCE_MAX}", known = in_words(.1))]
     Unknown(String, Vec<String>),
 }
@@ -33,7 +33,7 @@ fn in_words(names: &[String]) -> String {
 pub struct ResourceNames(Vec<String>);
 
 impl ResourceNames {
-    /// These, if they are good names.
+    /// Checks the names.
     pub fn new(names: Vec<String>) -> Result<ResourceNames, ResourceError> {
         if names.len() > usize::from(RESOURCE_MAX) {
             return Err(ResourceError::TooMany(names.len()));
@@ -52,7 +52,7 @@ impl ResourceNames {
         Ok(ResourceNames(names))
     }
 
-    /// The number of a resource that somebody calls by its name or number.
+    /// The number of a resource, given its name or number.
     pub fn number(&self, said: &str) -> Result<u8, ResourceError> {
         let by_name = self.0.iter().position(|name| name == said);
         let number = match by_name {
@@ -64,13 +64,13 @@ impl ResourceNames {
             .ok_or_else(|| ResourceError::Unknown(said.to_owned(), self.0.clone()))
     }
 
-    /// What a worker says that has these: a bitmap in which bit 0 stands for nothing.
+    /// A bitmap of these resources, for a worker's registration. Bit 0, for none, is always set.
     pub fn bitmap(&self, said: &[String]) -> Result<u64, ResourceError> {
         said.iter()
             .try_fold(1, |bits, said| Ok(bits | 1 << self.number(said)?))
     }
 
-    /// What such a bitmap means, in words.
+    /// The resources in such a bitmap, by name.
     pub fn of_bitmap(&self, bitmap: u64) -> Vec<String> {
         let numbers = (1..=RESOURCE_MAX).filter(|number| bitmap >> number & 1 == 1);
         let name = |number: u8| {

@@ -12,26 +12,26 @@ struct Kept {
     outcome: Outcome,
     due: Nanos,
     wait_ns: Nanos,
-    /// When its client was heard of, or it was made.
+    /// When its client was last heard from, or the result was made.
     heard_at: Nanos,
 }
 
-/// See the module. `A` is where a client can be reached, and by whom.
+/// `A` identifies a client and the executor that reports to it.
 #[derive(Debug)]
 pub struct Results<A> {
     timing: ExecutorTiming,
-    /// Of those that are fetched, together.
+    /// Maximum total length of results that are fetched.
     len_bytes_max: usize,
     len_bytes: usize,
-    /// An attempt that was submitted twice may run twice, and its client acknowledge either.
+    /// An attempt that was submitted twice may run twice, and its client may acknowledge either.
     kept: BTreeMap<(Attempt, A), Kept>,
-    /// None is due before.
+    /// No result is due earlier.
     due: Nanos,
     thrown_away: u64,
     gone: Vec<Outcome>,
 }
 
-/// What it takes up of the room for long results.
+/// The space that it takes of that for long results.
 fn long_len_bytes(outcome: &Outcome) -> usize {
     match outcome.payload() {
         Payload::Inline(_) => 0,
@@ -40,7 +40,7 @@ fn long_len_bytes(outcome: &Outcome) -> usize {
 }
 
 impl<A: Clone + Ord> Results<A> {
-    /// Without any. Those that are fetched may be `len_bytes_max` long together.
+    /// An empty store. Results that are fetched may take `len_bytes_max` together.
     pub fn new(timing: ExecutorTiming, len_bytes_max: usize) -> Results<A> {
         Results {
             timing,
@@ -53,13 +53,13 @@ impl<A: Clone + Ord> Results<A> {
         }
     }
 
-    /// Results that were thrown away because their clients were silent.
+    /// Results that were discarded because their clients were silent.
     pub fn thrown_away(&self) -> u64 {
         self.thrown_away
     }
 
-    /// Is there room for one more, which takes up so much of that for long ones? Results of silent clients make room. False:
-    /// clients are still to take those that are kept.
+    /// Makes room for another result, which takes `len_bytes` of the space for long ones, by discarding results of
+    /// silent clients. Returns false if the rest must be kept because their clients are alive.
     pub fn make_room(&mut self, now: Nanos, len_bytes: usize) -> bool {
         loop {
             let fits = self.len_bytes + len_bytes <= self.len_bytes_max;
@@ -72,7 +72,8 @@ impl<A: Clone + Ord> Results<A> {
         }
     }
 
-    /// Keep this one, or the one that is kept already: its client may be fetching that. Returns what is to be sent.
+    /// Keeps this result. If one is already kept for the attempt, that one stays, because its client may be fetching
+    /// it. Returns the message to send.
     pub fn keep(&mut self, now: Nanos, client: A, attempt: Attempt, outcome: Outcome) -> ToClient {
         let key = (attempt, client);
         if let Some(kept) = self.kept.get(&key) {
@@ -91,8 +92,8 @@ impl<A: Clone + Ord> Results<A> {
         ToClient::Result(attempt, outcome)
     }
 
-    /// Of those whose clients are silent, the one that was silent for longest: its client misses it, and has it made once more.
-    /// False: there is none.
+    /// Discards the result whose client has been silent for longest; that client will notice the loss and have the task
+    /// run again. Returns false if no client is silent.
     fn throw_silent_away(&mut self, now: Nanos) -> bool {
         let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.heard_at);
         let is_silent = |kept: &Kept| now >= kept.heard_at + self.timing.result_silent_ns;
@@ -120,7 +121,7 @@ impl<A: Clone + Ord> Results<A> {
         Some(kept.outcome)
     }
 
-    /// Has some client not got yet what it is to have? Those that are silent are not waited for.
+    /// Does a client that is not silent still have to get its result?
     pub fn are_awaited(&self, now: Nanos) -> bool {
         let silent_ns = self.timing.result_silent_ns;
         self.kept
@@ -128,27 +129,25 @@ impl<A: Clone + Ord> Results<A> {
             .any(|kept| now < kept.heard_at + silent_ns)
     }
 
-    /// How many are kept.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Are none kept?
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// What is not kept, or not any more, since this was asked the last time, for who keeps a long one somewhere.
+    /// Takes the results that were dropped since the last call, so that stored long ones can be deleted.
     pub fn take_gone(&mut self) -> Vec<Outcome> {
         std::mem::take(&mut self.gone)
     }
 
-    /// The client has it. Returns it, for who keeps a long one somewhere.
+    /// The client has the result. Returns it, so that a stored long one can be deleted.
     pub fn on_acknowledged(&mut self, from: &A, attempt: Attempt) -> Option<Outcome> {
         self.remove(&(attempt, from.clone()))
     }
 
-    /// The client is there, and will fetch it.
+    /// The client is alive and will fetch the result.
     pub fn on_not_yet(&mut self, now: Nanos, from: &A, attempt: Attempt) {
         if let Some(kept) = self.kept.get_mut(&(attempt, from.clone())) {
             kept.heard_at = now;
@@ -158,21 +157,21 @@ impl<A: Clone + Ord> Results<A> {
         }
     }
 
-    /// When [`Results::tick`] has something to do.
+    /// When to call [`Results::tick`] next.
     pub fn due(&self) -> Nanos {
         self.due
     }
 
-    /// When the first client that is not heard of counts as silent.
+    /// When the first client that does not answer will count as silent.
     pub fn silent_at(&self) -> Nanos {
         let heard = self.kept.values().map(|kept| kept.heard_at).min();
         heard.map_or(Nanos::MAX, |at| at + self.timing.result_silent_ns)
     }
 
-    /// What is to be sent again.
+    /// The messages to resend.
     pub fn tick(&mut self, now: Nanos) -> Vec<(A, ToClient)> {
         let timing = self.timing;
-        // There may be thousands.
+        // A shortcut: there may be thousands of results.
         if now < self.due {
             return Vec::new();
         }
@@ -216,7 +215,7 @@ mod tests {
         Outcome::Output(Payload::Inline(vec![n]))
     }
 
-    /// One that is fetched.
+    /// A result that is fetched.
     fn long(len_bytes: u64) -> Outcome {
         Outcome::Output(Payload::At(Place {
             address: ([10, 0, 0, 1], 1).into(),
@@ -292,7 +291,7 @@ mod tests {
         }
         assert!(results.due() - now <= timing.result_max_ns);
         assert!(said >= 2 * timing.result_keep_ns / timing.result_max_ns);
-        // A client that was stopped hears of it soon after it has said that it goes on.
+        // A client that was stopped gets the result soon after it has announced itself again.
         let later = now + 5 * timing.result_silent_ns;
         assert_eq!(results.tick(later).len(), 1);
         results.on_not_yet(later, &"slow", attempt(0));

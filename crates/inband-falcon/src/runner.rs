@@ -1,4 +1,4 @@
-//! Runs the tasks of one executor, one at a time, in a thread of its own.
+//! Runs the tasks of one executor, one at a time, in a separate thread.
 
 mod command;
 mod process;
@@ -18,42 +18,42 @@ use crate::work::Call;
 use process::Stop;
 use python::Python;
 
-/// A function that tasks can name: what it is given, and what it returns or why it failed.
+/// A function that tasks can name. It takes an argument, and returns a result or an error.
 pub type Function = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
 
 /// Where the work comes from.
 type Fetch = Box<dyn FnMut() -> io::Result<Vec<u8>> + Send>;
 
-/// Who gives the work may be busy with others, and hang up: so long it is asked again, with pauses.
+/// The process that holds the work may be busy and close the connection: retry for this long, with pauses.
 const FETCH_LIMIT: Duration = Duration::from_secs(20);
 const FETCH_PAUSE_MIN: Duration = Duration::from_millis(20);
 const FETCH_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What the runners of a worker share.
+/// Shared by the runners of a worker.
 #[derive(Default)]
 pub struct Tools {
     /// By name.
     pub functions: HashMap<String, Function>,
-    /// The interpreter for Python's tasks; `None`: this worker takes none.
+    /// The interpreter for Python tasks; `None`: this worker accepts none.
     pub python: Option<Interpreter>,
 }
 
-/// Where the package `inband` finds the cluster that runs it: `inband.current()`. Of the environment.
+/// Environment variable from which the package `inband` learns the cluster that runs it: `inband.current()`.
 pub const CURRENT_SCHEDULER: &str = "INBAND_CURRENT_SCHEDULER";
-/// The cluster's key file, if it has keys.
+/// Environment variable for the cluster's key file, if it has keys.
 pub const CURRENT_KEY_FILE: &str = "INBAND_CURRENT_KEY_FILE";
 
-/// How Python is run.
+/// How to run Python.
 #[derive(Debug, Clone)]
 pub struct Interpreter {
-    /// The program, which finds the package `inband`.
+    /// The program, which must be able to import the package `inband`.
     pub program: PathBuf,
     /// Added to its environment.
     pub env: Vec<(String, String)>,
 }
 
 impl Interpreter {
-    /// Tasks may submit more to this cluster.
+    /// Lets tasks submit more tasks to this cluster.
     pub fn of_cluster(mut self, scheduler: SocketAddrV4, key_file: Option<&Path>) -> Interpreter {
         let key_file = key_file.map(|path| path.display().to_string());
         self.env
@@ -64,7 +64,7 @@ impl Interpreter {
     }
 }
 
-/// See the module. Dropped, it stops what runs, and waits for that.
+/// Dropping it stops what runs, and waits for that.
 pub struct Runner {
     work: Option<Sender<Fetch>>,
     stop: Arc<Stop>,
@@ -95,21 +95,21 @@ impl Runner {
         })
     }
 
-    /// Run this, an encoded [`Call`]. The one before must have ended.
+    /// Runs an encoded [`Call`]. The previous one must have ended.
     pub fn start(&self, mut work: Vec<u8>) {
         self.start_fetched(move || Ok(std::mem::take(&mut work)));
     }
 
-    /// Run what this gives: it may take its time, and is called again when it fails.
+    /// Runs the work that `fetch` returns. `fetch` may be slow, and is retried when it fails.
     pub fn start_fetched(&self, fetch: impl FnMut() -> io::Result<Vec<u8>> + Send + 'static) {
         self.stop.begin();
         if let Some(sender) = &self.work {
-            // Its thread ends after this sender only.
+            // The thread outlives this sender.
             let _ = sender.send(Box::new(fetch));
         }
     }
 
-    /// End what runs, if that can be done: `done` is called in any case, once.
+    /// Ends what runs, if possible; `done` is called in any case, once.
     pub fn stop(&self) {
         self.stop.stop();
     }
@@ -137,7 +137,7 @@ fn serve(bench: &mut Bench, work: &Receiver<Fetch>, done: &mut dyn FnMut(Outcome
     }
 }
 
-/// What it gives, in the end; or how it failed last.
+/// Retries `fetch` until it succeeds; returns its last error.
 fn fetched(fetch: &mut Fetch, stop: &Stop) -> io::Result<Vec<u8>> {
     let until = Instant::now() + FETCH_LIMIT;
     let mut pause = FETCH_PAUSE_MIN;
@@ -150,16 +150,16 @@ fn fetched(fetch: &mut Fetch, stop: &Stop) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What a runner works with.
+/// A runner's state.
 struct Bench {
     tools: Arc<Tools>,
     stop: Arc<Stop>,
-    /// Once there was a task for it.
+    /// Started for the first Python task.
     python: Option<Python>,
 }
 
 impl Bench {
-    /// What it gave, or what it failed with.
+    /// Runs the work and returns its output or its error.
     fn run(&mut self, work: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let said = |error: String| error.into_bytes();
         match Call::decode(work).map_err(|error| said(error.to_string()))? {
@@ -205,7 +205,7 @@ fn no_function(name: &str, tools: &Tools) -> String {
     format!("this worker has no function {name:?}; it has {names:?}")
 }
 
-/// A function that panics fails its task, and not the worker.
+/// A function that panics fails its task, not the worker.
 fn guarded(function: impl Fn() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
     caught.unwrap_or_else(|panic| {

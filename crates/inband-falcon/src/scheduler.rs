@@ -1,5 +1,5 @@
-//! A scheduler's process beside its role: it registers workers, says what there is, and wakes executors that wait beside
-//! tasks.
+//! A scheduler's process next to its role: it registers workers, reports the cluster's properties, and wakes executors
+//! that wait although there are tasks.
 
 use std::net::SocketAddrV4;
 
@@ -12,27 +12,25 @@ use crate::registry::{self, Change, Registry};
 use crate::resources::ResourceNames;
 use crate::timing::{Nanos, MS};
 
-/// Its node id in packets. None of a client's or an executor's, which is 0.
+/// The scheduler's node id in packets. Clients and executors use 0.
 pub const NODE: u8 = 1;
-/// Its number: the only set of its role.
+/// The only set of its role.
 pub const SET: usize = crate::packets::SET as usize;
-/// Executors woken by a packet, beside its own; those that are left pull again soon.
+/// Maximum executors woken after a packet, besides its own; the others pull again soon.
 const WAKES_MAX: usize = 64;
 
-/// Settings of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Sizes and rules of the role.
+    /// Sizes and policy of the role.
     pub falcon: FalconConfig,
-    /// Drawn at its start: no other has it.
+    /// Drawn at its start; unique.
     pub incarnation: u64,
-    /// A worker that is silent for so long is forgotten.
+    /// A worker that is silent for this long is removed.
     pub worker_lease_ns: Nanos,
-    /// What resources are called.
     pub resource_names: ResourceNames,
 }
 
-/// See the module. The registers are its role's, which may be handling packets meanwhile.
+/// The registers passed to its methods are its role's, which may be handling packets meanwhile.
 #[derive(Debug)]
 pub struct Scheduler {
     config: Config,
@@ -63,24 +61,24 @@ impl Scheduler {
         &self.config.resource_names
     }
 
-    /// Workers and their numbers.
+    /// The workers and their numbers.
     pub fn workers(&self) -> impl Iterator<Item = (u16, &registry::Worker<SocketAddrV4>)> {
         self.registry.workers()
     }
 
-    /// When [`Scheduler::tick`] has something to do.
+    /// When to call [`Scheduler::tick`] next.
     pub fn due(&self) -> Nanos {
         self.registry.due()
     }
 
-    /// Time has passed.
+    /// Handles expired timers.
     pub fn tick(&mut self, now: Nanos, registers: &FalconRegisters) {
         for change in self.registry.tick(now) {
             write(change, registers);
         }
     }
 
-    /// Another process says this. Returns the answer, if it is for a scheduler.
+    /// Handles a message from another process. Returns the answer, if the message is for a scheduler.
     pub fn on_message(
         &mut self,
         now: Nanos,
@@ -120,9 +118,10 @@ fn write(change: Change, registers: &FalconRegisters) {
     }
 }
 
-/// Executors that wait beside tasks of a queue: as if its client asked for each of them, without its packets.
+/// Wakes executors that wait although a queue has tasks: acts as if the queue's client asked for each of them, without
+/// its packets.
 ///
-/// Only beside a role in user space: in the kernel a packet becomes one packet, and clients do ask.
+/// Only for a role in user space. In the kernel each packet yields only one packet, so clients do ask.
 #[derive(Debug)]
 pub struct Waking {
     asks: Vec<u8>,
@@ -130,7 +129,7 @@ pub struct Waking {
 }
 
 impl Waking {
-    /// Those of which this answer of the role tells; its receiver is not told.
+    /// Starts waking if this answer of the role says that executors wait; removes that flag from the answer.
     pub fn of(answer: &mut [u8]) -> Option<Waking> {
         if wire::take_flags(answer, flag::PARKED) == 0 {
             return None;
@@ -148,8 +147,8 @@ impl Waking {
         Some(waking)
     }
 
-    /// Put the next packet for the role into this buffer, and return its length. What the role makes of it is to be given
-    /// to [`Waking::woken`] if it is for an executor; else no more are asked for.
+    /// Puts the next packet for the role into this buffer and returns its length. If the role's result is for an
+    /// executor, pass it to [`Waking::woken`]; otherwise stop.
     pub fn ask(&mut self, buffer: &mut [u8; PACKET_LEN_MAX_BYTES]) -> Option<usize> {
         self.left = self.left.checked_sub(1)?;
         let len_bytes = self.asks.len();
@@ -157,7 +156,7 @@ impl Waking {
         Some(len_bytes)
     }
 
-    /// This TASK is for an executor that waited, and is to be sent to it.
+    /// Prepares this TASK for an executor that was waiting.
     pub fn woken(&mut self, task: &mut [u8]) {
         // No client has asked, so there is none to be told.
         let flags = wire::take_flags(task, flag::PARKED | flag::ORIGIN);

@@ -1,4 +1,4 @@
-//! A scheduler on real packets: its role in this process or in the kernel, and the process beside it.
+//! A scheduler with real sockets: its role in this process or in the kernel, and the process next to it.
 
 mod status;
 
@@ -33,31 +33,29 @@ pub use status::{Status, WorkerStatus};
 
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
-/// Packets handled before what is due is looked at.
+/// Packets handled before timers are checked.
 const BATCH_PACKETS: usize = 256;
-/// How long a worker may be silent, unless told otherwise.
+/// Default time that a worker may be silent.
 const WORKER_LEASE_NS: Nanos = 2000 * MS;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
-/// Settings of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where it listens. Port 0: any.
+    /// Where it listens. Port 0: any free port.
     pub address: SocketAddrV4,
-    /// Sizes and rules.
     pub falcon: FalconConfig,
     /// Where the role runs. In the kernel it needs the interface that has the address, and a port.
     pub dataplane: Dataplane,
     /// See `dataplane`.
     pub interface: Option<String>,
-    /// What resources are called, from number 1 on.
+    /// Resource names, from number 1 on.
     pub resource_names: Vec<String>,
-    /// A worker that is silent for so long is forgotten.
+    /// A worker that is silent for this long is removed.
     pub worker_lease_ns: Nanos,
-    /// The cluster's keys, and how values are digested.
+    /// The cluster's keys.
     pub keys: Option<Keys>,
-    /// See `keys`.
+    /// How values are digested.
     pub digest: Digest,
 }
 
@@ -77,39 +75,35 @@ impl Config {
     }
 }
 
-/// Why a scheduler cannot run on.
+/// Why a scheduler cannot start or has to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// Sizes.
+    /// Invalid sizes.
     #[error("{0}")]
     Config(String),
-    /// Names of resources.
+    /// Invalid resource names.
     #[error(transparent)]
     Resources(#[from] ResourceError),
     /// The program cannot be loaded.
     #[error(transparent)]
     Xdp(#[from] XdpError),
-    /// In the kernel it must be told where.
+    /// A role in the kernel needs an interface.
     #[error("dataplane {0} attaches to an interface; name the one that has the address")]
     NoInterface(Dataplane),
-    /// An address cannot be bound.
+    /// The address cannot be bound.
     #[error("cannot listen at {address}: {source}; is it an address of this host, and free?")]
     Address {
-        /// Of the configuration.
         address: SocketAddrV4,
-        /// What the system said.
         source: io::Error,
     },
-    /// Something that fails.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Where the role runs.
 enum Backend {
     /// In this process.
     Soft(FalconSwitch),
-    /// In the kernel; here only what it could not address comes up.
+    /// In the kernel; only packets that it could not address are passed up.
     Kernel(Box<FalconXdp>),
 }
 
@@ -122,7 +116,6 @@ impl Backend {
     }
 }
 
-/// See the module.
 pub struct SchedulerNode {
     address: SocketAddrV4,
     clock: Clock,
@@ -138,7 +131,7 @@ pub struct SchedulerNode {
 }
 
 impl SchedulerNode {
-    /// Listen, and attach the program if the role is to run in the kernel.
+    /// Opens the socket, and attaches the program if the role is to run in the kernel.
     pub fn open(config: Config) -> Result<SchedulerNode, SchedulerError> {
         config.falcon.validate().map_err(SchedulerError::Config)?;
         let resource_names = ResourceNames::new(config.resource_names.clone())?;
@@ -152,7 +145,7 @@ impl SchedulerNode {
         let fd = socket.fd();
         poll.registry()
             .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
-        // 0 is what those say who do not know it yet.
+        // Packets carry 0 when the sender does not know the incarnation yet.
         let incarnation = rand::random::<u64>().max(1);
         let (dataplane, backend) = load(&config, address, incarnation)?;
         Ok(SchedulerNode {
@@ -178,7 +171,6 @@ impl SchedulerNode {
         })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }
@@ -188,12 +180,11 @@ impl SchedulerNode {
         self.dataplane
     }
 
-    /// Tell this one of every task from now on; that costs time.
+    /// Reports every task to this observer from now on, which costs time.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }
 
-    /// What it knows of itself.
     pub fn status(&self) -> Status {
         Status::of(self)
     }
@@ -208,11 +199,11 @@ impl SchedulerNode {
         Arc::clone(&self.waker)
     }
 
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = match &self.backend {
             Backend::Soft(switch) => switch.counters(),
-            // Maps of a program that is loaded can be read; if not, status says nothing of it.
+            // Maps of a loaded program can normally be read; otherwise the status omits these counters.
             Backend::Kernel(xdp) => xdp.counters().unwrap_or_default(),
         };
         for (name, count) in self.codec.refused() {
@@ -221,7 +212,7 @@ impl SchedulerNode {
         counters
     }
 
-    /// Handle what has come, do what is due, and wait for more.
+    /// Handles received packets and expired timers, then waits for more.
     pub fn turn(&mut self) -> Result<(), SchedulerError> {
         let may_be_more = self.receive()?;
         self.outbox.flush(&self.socket);
@@ -327,7 +318,7 @@ impl SchedulerNode {
         }
     }
 
-    /// For this process.
+    /// Handles a packet for this process.
     fn on_host(&mut self, packet: &[u8], from: SocketAddrV4) {
         for incoming in self.codec.read_admitted(packet) {
             let Incoming::Host(_, message) = incoming else {
@@ -343,7 +334,7 @@ impl SchedulerNode {
     }
 }
 
-/// The role where it is to run.
+/// Creates the role where it is to run.
 fn load(
     config: &Config,
     address: SocketAddrV4,
@@ -365,7 +356,7 @@ fn load(
     });
     let choice = backend::resolve(config.dataplane, place.as_ref(), |mode, trial| {
         let interface = config.interface.as_deref().unwrap_or_default();
-        // What was asked for by name is loaded below.
+        // A dataplane requested by name is loaded below.
         match config.dataplane {
             Dataplane::Auto => FalconXdp::load(spec(mode, interface, trial)).map(drop),
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What a task is, for clients, executors and the scheduler.
+//! Tasks, as clients, executors and the scheduler see them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,54 +6,50 @@ use crate::limits::{
     CLIENT_TASKS_MAX, DESC_LEN_BYTES_MAX, PRIORITY_MAX, RESOURCE_MAX, WORK_LEN_BYTES_MAX,
 };
 
-/// Names a task forever: of a user, in a job of theirs.
+/// Identifies a task permanently: a user, a job of that user, and a task of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId {
-    /// Whose.
     pub user: u32,
-    /// In which job of theirs.
     pub job: u32,
-    /// Which of the job, from 0.
+    /// The task's index in the job, from 0.
     pub task: u32,
 }
 
-/// A try to have a task done. Numbers may come again after 256 tries.
+/// An attempt to run a task. Numbers wrap after 256 attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Of which task.
     pub id: TaskId,
-    /// Which try, from 1.
+    /// The attempt's number, from 1.
     pub attempt: u8,
 }
 
-/// A job of a client, from 1.
+/// A client's job, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u32);
 
-/// What is to be done.
+/// A task's work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// Travels with the task: an executor begins at once. 1 to [`DESC_LEN_BYTES_MAX`] bytes.
+    /// Travels with the task, so an executor begins at once. 1 to [`DESC_LEN_BYTES_MAX`] bytes.
     Inline(Vec<u8>),
-    /// Stays with the client: an executor asks for it, and may be told that it is not wanted any more.
+    /// Stays with the client: an executor asks for it, and may be told that it is no longer wanted.
     Kept(Vec<u8>),
 }
 
-/// A task as its client wants it.
+/// A task as its client specifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSpec {
-    /// What is to be done.
     pub work: Work,
     /// 0 (first) to 7; for schedulers with priorities.
     pub priority: u8,
-    /// 1 to 63, of a worker that has it; 0: none needed. For schedulers with resources.
+    /// 1 to 63, the resource that the worker must have; 0: none. For schedulers with resources.
     pub resource: u8,
-    /// The worker that should do it; for schedulers with locality.
+    /// The preferred worker; for schedulers with locality.
     pub worker: Option<u16>,
 }
 
 impl TaskSpec {
-    /// A task without wishes.
+    /// A task without preferences.
     pub fn new(work: Work) -> TaskSpec {
         TaskSpec {
             work,
@@ -63,7 +59,7 @@ impl TaskSpec {
         }
     }
 
-    /// What decides on the queue: equal wishes, equal queue.
+    /// What selects the queue: tasks with equal values go to the same one.
     pub(crate) fn wishes(&self) -> (u8, u8, Option<u16>) {
         (self.priority, self.resource, self.worker)
     }
@@ -83,10 +79,9 @@ impl TaskSpec {
     }
 }
 
-/// A task as it lies in the scheduler's queue.
+/// A task as it is stored in the scheduler's queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Which try of which task.
     pub attempt: Attempt,
     /// See [`TaskSpec`].
     pub priority: u8,
@@ -94,32 +89,32 @@ pub struct Entry {
     pub resource: u8,
     /// See [`TaskSpec`].
     pub worker: Option<u16>,
-    /// The work, if it travels with the task; else empty.
+    /// The work, if it travels with the task; otherwise empty.
     pub desc: Vec<u8>,
 }
 
-/// Why a job was not taken; nothing was sent.
+/// Why a job was not accepted; nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Its length.
+    /// Invalid length of a description.
     #[error("a description of {0} bytes cannot travel with its task, which holds 1 to {DESC_LEN_BYTES_MAX}; let the client keep it (Work::Kept)")]
     Desc(usize),
-    /// Its length.
+    /// The work is too long.
     #[error("work of {0} bytes is over the limit of {WORK_LEN_BYTES_MAX}; put it into a file or store that both ends reach, and send its name")]
     TooLong(usize),
-    /// Not one.
+    /// Invalid priority.
     #[error("priority {0} is not one of 0 (first) to {PRIORITY_MAX} (last)")]
     Priority(u8),
-    /// Not one.
+    /// Invalid resource.
     #[error("resource {0} is not one of 1 to {RESOURCE_MAX}, or 0 for none")]
     Resource(u8),
-    /// A job.
+    /// The job is empty.
     #[error("a job without tasks; give it at least one")]
     NoTasks,
-    /// To wait for.
+    /// The job to wait for does not exist.
     #[error("there has been no job {0} to wait for")]
     NoSuchJob(u32),
-    /// Under way.
+    /// Too many tasks in flight.
     #[error("{0} tasks would be under way, more than {CLIENT_TASKS_MAX}; wait for some to end")]
     TooMany(usize),
 }
@@ -127,16 +122,16 @@ pub enum SubmitError {
 /// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Tries.
+    /// Number of executors lost.
     #[error("{0} executors were lost with it; does the task kill them?")]
     ExecutorsLost(u32),
-    /// Milliseconds.
+    /// The deadline, in milliseconds.
     #[error("it was not done within {0} ms")]
     Deadline(u64),
-    /// By the client.
+    /// Cancelled by the client.
     #[error("it was cancelled")]
     Cancelled,
-    /// Job.
+    /// The job that failed.
     #[error("job {0}, which it waited for, failed")]
     Before(u32),
 }

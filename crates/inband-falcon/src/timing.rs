@@ -1,30 +1,29 @@
-//! Times of the host side, in one place. Nanoseconds of a monotonic clock; in the simulator, simulated ones.
+//! Timing of the host side. Nanoseconds of a monotonic clock; in the simulator, of simulated time.
 
 use serde::Serialize;
 
-/// Nanoseconds.
 pub type Nanos = u64;
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 pub const MS: Nanos = 1_000_000;
 
-/// How often a worker that is not known yet asks to be, and one that leaves says so.
+/// Interval at which an unregistered worker asks to be registered, and a leaving one says so.
 pub const REGISTER_NS: Nanos = 50 * MS;
-/// So long a worker that ends listens for tasks that it was given just before, and tells the scheduler again: either
-/// may be lost.
+/// How long a leaving worker keeps listening for tasks that it was given just before, and repeats that it is leaving:
+/// either packet may be lost.
 pub const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
 
-/// Times of a client.
+/// Timing of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClientTiming {
-    /// A SUBMIT that nothing was heard of is sent again after this; doubles up to `retry_max_ns`. A full queue
-    /// is tried again after this, too.
+    /// Timeout before a SUBMIT is resent; doubles up to `retry_max_ns`. Also the first delay after a full queue.
     pub retry_ns: Nanos,
-    /// Longest time between two repetitions.
+    /// Maximum time between two retransmissions.
     pub retry_max_ns: Nanos,
-    /// How often the scheduler is asked how far a queue is, while tasks wait there.
+    /// Interval at which the scheduler is asked for a queue's position while tasks wait there.
     pub ask_ns: Nanos,
-    /// An executor not heard of for this long, or a task that left its queue this long ago, is lost.
+    /// A task is lost if its executor is silent for this long, or if it left its queue this long ago and no executor
+    /// has reported it.
     pub lease_ns: Nanos,
 }
 
@@ -34,39 +33,39 @@ impl Default for ClientTiming {
             retry_ns: 10 * MS,
             retry_max_ns: 160 * MS,
             ask_ns: 50 * MS,
-            // Whoever is too strict has tasks run twice that were only slow.
+            // Too short a value makes tasks run twice that were only slow.
             lease_ns: 2000 * MS,
         }
     }
 }
 
-/// Times of an executor. Those of all clients and executors of a scheduler fit: a lease is renewed several
-/// times before a client gives it up.
+/// Timing of an executor. It must match the timing of all clients of the scheduler: a lease is renewed several times
+/// before a client gives it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ExecutorTiming {
-    /// A PULL that nothing was heard of is sent again after this; doubles up to `pull_max_ns`.
+    /// Timeout before a PULL is resent; doubles up to `pull_max_ns`.
     pub pull_ns: Nanos,
-    /// Longest time between two PULLs of an idle executor.
+    /// Maximum time between two PULLs of an idle executor.
     pub pull_max_ns: Nanos,
-    /// The client is asked for the work again after this.
+    /// Timeout before the client is asked for the work again.
     pub ask_ns: Nanos,
     /// A client that does not answer for this long is silent: its task is dropped.
     pub client_silent_ns: Nanos,
-    /// A client that was found silent has only this long to answer, until it is heard of again.
+    /// Timeout for a client that was found silent, until it is heard from again.
     pub client_probe_ns: Nanos,
-    /// After it was asked in vain, its tasks are dropped at once for this long.
+    /// After a silent client did not answer, its tasks are dropped without asking for this long.
     pub client_skip_ns: Nanos,
-    /// How often a client is told that its task still runs.
+    /// Interval at which a client is told that its task still runs.
     pub lease_ns: Nanos,
-    /// A result is sent again after this; doubles up to `result_max_ns`.
+    /// Timeout before a result is resent; doubles up to `result_max_ns`.
     pub result_ns: Nanos,
-    /// Longest time between two repetitions of a result whose client is not silent. Shorter than a client's lease: after a fetch
-    /// that failed, a client waits for the next repetition.
+    /// Maximum time between two retransmissions of a result to a client that is not silent. Must be shorter than a
+    /// client's lease, because after a failed fetch a client waits for the next retransmission.
     pub result_max_ns: Nanos,
-    /// A client that does not answer to a result for this long is silent: its results make room for others, and nobody who
-    /// drains waits for it.
+    /// A client that does not answer to a result for this long is silent: its results make room for others, and a
+    /// draining worker does not wait for it.
     pub result_silent_ns: Nanos,
-    /// A result whose client was silent for this long is thrown away even if there is room.
+    /// A result whose client has been silent for this long is discarded even if there is room.
     pub result_keep_ns: Nanos,
 }
 

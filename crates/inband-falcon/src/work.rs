@@ -1,55 +1,48 @@
-//! What tasks do: the work that a client sends and a worker's runners understand.
+//! The work of tasks: what a client sends and a worker's runners execute.
 
 use serde::{Deserialize, Serialize};
 
 /// A task's work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Do nothing for so long: what schedulers are measured with. Gives nothing.
-    Sleep {
-        /// Microseconds.
-        micros: u64,
-    },
-    /// A function that was registered with the worker under this name. Gives what it returns.
+    /// Sleep, for measurements of schedulers. The result is empty.
+    Sleep { micros: u64 },
+    /// A function that was registered with the worker under this name. The result is what it returns.
     Function {
-        /// As it was registered.
         name: String,
-        /// Given to it.
         #[serde(with = "serde_bytes")]
         argument: Vec<u8>,
     },
-    /// A program. Gives a [`CommandOutput`].
+    /// A program. The result is a [`CommandOutput`].
     Command(Command),
-    /// A pickled call for a Python interpreter. Gives the pickled result.
+    /// A pickled call for a Python interpreter. The result is pickled too.
     Python(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
-/// A program to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// The program, found as a shell finds it, and its arguments.
+    /// The program, found like by a shell, and its arguments.
     pub argv: Vec<String>,
     /// Added to the worker's environment.
     pub env: Vec<(String, String)>,
-    /// Where it runs; `None`: where the worker does.
+    /// Its working directory; `None`: the worker's.
     pub dir: Option<String>,
-    /// What it reads.
     #[serde(with = "serde_bytes")]
     pub stdin: Vec<u8>,
 }
 
-/// What a program did.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandOutput {
-    /// Its exit status, or 128 and the signal that ended it, as shells say it.
+    /// Its exit status, or 128 plus the signal that ended it, as shells report it.
     pub status: i32,
-    /// What it wrote, up to a limit.
+    /// Its output, up to a limit.
     #[serde(with = "serde_bytes")]
     pub stdout: Vec<u8>,
-    /// What it wrote, up to a limit.
+    /// Its error output, up to a limit.
     #[serde(with = "serde_bytes")]
     pub stderr: Vec<u8>,
-    /// It wrote more than that.
+    /// The output exceeded the limit.
     pub is_cut: bool,
 }
 
@@ -59,24 +52,20 @@ pub struct CommandOutput {
 pub struct UnknownWork(String);
 
 impl Call {
-    /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("it has no shape that cannot be encoded")
     }
 
-    /// What has travelled.
     pub fn decode(bytes: &[u8]) -> Result<Call, UnknownWork> {
         postcard::from_bytes(bytes).map_err(|error| UnknownWork(error.to_string()))
     }
 }
 
 impl CommandOutput {
-    /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("it has no shape that cannot be encoded")
     }
 
-    /// What has travelled.
     pub fn decode(bytes: &[u8]) -> Result<CommandOutput, UnknownWork> {
         postcard::from_bytes(bytes).map_err(|error| UnknownWork(error.to_string()))
     }

@@ -1,4 +1,5 @@
-//! A worker: what its scheduler and its clients say goes to its executors, and what these want goes to them.
+//! A worker: dispatches messages from its scheduler and its clients to its executors, and the executors' actions to the
+//! driver.
 
 mod membership;
 mod silent;
@@ -17,108 +18,95 @@ use crate::results::Results;
 use crate::task::Attempt;
 use crate::timing::{ExecutorTiming, Nanos, MS};
 
-/// Settings of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Drawn at its start: no other has it.
+    /// Drawn at its start; unique.
     pub token: u64,
-    /// For people.
+    /// A name for people.
     pub name: String,
     /// How many tasks it runs at a time.
     pub executors: u8,
-    /// Bitmap of what its tasks may need.
+    /// Bitmap of its resources.
     pub resources: u64,
-    /// Of results that clients fetch, together. Executors that have longer ones wait, and take no more tasks.
+    /// Maximum total length of results that clients fetch. Executors with results for which there is no room wait, and
+    /// take no more tasks.
     pub results_len_bytes_max: usize,
-    /// Times.
     pub timing: ExecutorTiming,
 }
 
-/// An executor wants a task. See [`crate::packets::Codec::pull`].
+/// An executor's request for a task. See [`crate::packets::Codec::pull`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pull {
-    /// Of this incarnation.
+    /// The scheduler's incarnation.
     pub scheduler: u64,
-    /// By its number there.
+    /// The executor's number at the scheduler.
     pub executor: u32,
-    /// The turn of its worker's number.
+    /// The registration's incarnation.
     pub worker_incarnation: u32,
-    /// Which of its PULLs.
+    /// The number of the PULL.
     pub pull_seq: u64,
 }
 
-/// How a task ended that an executor ran.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Whose task it was.
+    /// The task's client.
     pub client: SocketAddrV4,
-    /// Who ran it, by its number here.
+    /// The executor that ran it, by its number here.
     pub executor: u32,
-    /// Which one.
     pub attempt: Attempt,
-    /// How it ended.
     pub outcome: Outcome,
 }
 
-/// What is to be done. Executors are numbered from 0, as their clients know them: the scheduler may give the worker
-/// another number while a task runs.
+/// An action for the driver. Executors are numbered from 0, as their clients know them: the scheduler may give the
+/// worker another number while a task runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Tell the scheduler's process.
+    /// Send this to the scheduler's process.
     Register(Register),
     /// Send this PULL to the scheduler.
     Pull(Pull),
-    /// Tell a client.
+    /// Send a message to a client.
     Tell {
-        /// Where it is.
         client: SocketAddrV4,
-        /// Who tells it.
+        /// The executor that sends it.
         executor: u32,
-        /// What.
         message: ToClient,
     },
-    /// Run this. [`Worker::finished`] is to be called once it has ended.
+    /// Run this. Call [`Worker::finished`] once it has ended.
     Run {
-        /// By which executor.
         executor: usize,
-        /// Of which task.
         attempt: Attempt,
         /// The work, or where it can be fetched.
         work: Payload,
     },
-    /// Nobody wants what this executor runs any more: end it if that can be done, and call [`Worker::finished`].
-    Stop {
-        /// Which executor.
-        executor: usize,
-        /// Of which task.
-        attempt: Attempt,
-    },
-    /// This outcome is too long for a packet: put it where it can be fetched, and call [`Worker::stored`].
+    /// The run is no longer wanted: end it if possible, and call [`Worker::finished`].
+    Stop { executor: usize, attempt: Attempt },
+    /// This outcome is too long for a packet: store it where it can be fetched, and call [`Worker::stored`].
     Store(Ended),
-    /// Nobody fetches this any more.
+    /// This is no longer needed.
     Forget(Place),
-    /// The scheduler does not take it: it is to end, and say why.
+    /// The scheduler refuses the worker: stop it and report why.
     GiveUp(Refusal),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Worker {
     config: Config,
     membership: Membership,
     executors: Vec<Executor<SocketAddrV4>>,
-    /// To which client, by which executor.
+    /// By client, and executor that reports to it.
     results: Results<(SocketAddrV4, u32)>,
     silent: Silent,
     /// Executors that hold outcomes for which there was no room, the first one first.
     holding: VecDeque<usize>,
-    /// Of those that are about to be stored.
+    /// Length of the outcomes that are about to be stored.
     storing_len_bytes: usize,
     actions: Vec<Action>,
 }
 
 impl Worker {
-    /// A worker that is not known to its scheduler yet.
+    /// A worker that is not yet registered.
     pub fn new(config: Config, now: Nanos) -> Worker {
         let executor = |_| Executor::new(config.timing, now);
         Worker {
@@ -133,12 +121,11 @@ impl Worker {
         }
     }
 
-    /// What is to be done now, in this order. To be asked for after every event.
+    /// Takes the pending actions, in order. Call after every event.
     pub fn actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Its executors.
     pub fn executors(&self) -> &[Executor<SocketAddrV4>] {
         &self.executors
     }
@@ -148,12 +135,12 @@ impl Worker {
         self.executors.iter().filter(|e| e.is_idle()).count()
     }
 
-    /// Tasks that were run.
+    /// Number of tasks run.
     pub fn tasks_run(&self) -> u64 {
         self.executors.iter().map(|e| e.counters().tasks_run).sum()
     }
 
-    /// Results that their clients have not acknowledged yet.
+    /// Results that their clients have not yet acknowledged.
     pub fn results_kept(&self) -> usize {
         self.results.len()
     }
@@ -163,34 +150,34 @@ impl Worker {
         self.results.thrown_away()
     }
 
-    /// Is it known to its scheduler?
     pub fn is_registered(&self) -> bool {
         self.membership.is_registered()
     }
 
-    /// Which of its executors the scheduler calls so.
+    /// The index of one of its executors, given its number at the scheduler.
     pub fn number_of(&self, executor: u32) -> Option<usize> {
         self.membership.number_of(executor)
     }
 
-    /// What the scheduler is told when this worker ends at once.
+    /// The message to the scheduler when this worker stops immediately.
     pub fn leaving(&self) -> Register {
         self.registering(true)
     }
 
-    /// Leave the scheduler, and take no more tasks; those that it has go on. See [`Worker::is_drained`].
+    /// Leaves the scheduler and takes no more tasks; those that it has continue. See [`Worker::is_drained`].
     pub fn drain(&mut self, now: Nanos) {
         self.membership.drain(now);
     }
 
-    /// Nothing runs after [`Worker::drain`], nothing can be on its way, and every client has its results, or is silent.
+    /// Whether, after [`Worker::drain`], nothing runs, nothing can be in flight, and every client has its results or is
+    /// silent.
     pub fn is_drained(&self, now: Nanos) -> bool {
         self.membership.has_left(now)
             && self.idle() == self.executors.len()
             && !self.results.are_awaited(now)
     }
 
-    /// When [`Worker::tick`] has something to do.
+    /// When to call [`Worker::tick`] next.
     pub fn due(&self) -> Nanos {
         let executors = self.executors.iter().map(Executor::due);
         let due = executors.min().unwrap_or(Nanos::MAX);
@@ -203,7 +190,7 @@ impl Worker {
             .min(self.membership.due())
     }
 
-    /// Time has passed.
+    /// Handles expired timers.
     pub fn tick(&mut self, now: Nanos) {
         if self.membership.tick(now) {
             let register = self.registering(self.membership.drains());
@@ -221,7 +208,7 @@ impl Worker {
         self.let_go(now);
     }
 
-    /// A packet says this.
+    /// Handles the content of a packet.
     pub fn on_incoming(&mut self, now: Nanos, from: SocketAddrV4, incoming: Incoming) {
         match incoming {
             Incoming::Given(given) => self.on_given(now, given),
@@ -251,13 +238,13 @@ impl Worker {
         }
     }
 
-    /// What an executor was to run has ended.
+    /// An executor's run has ended.
     ///
     /// # Panics
     ///
     /// If it runs nothing.
     pub fn finished(&mut self, now: Nanos, executor: usize, outcome: Outcome) {
-        // Who has held for longer goes first.
+        // Executors that have held an outcome for longer go first.
         let has_room = self.holding.is_empty() && self.has_room(now, stored_len_bytes(&outcome));
         self.at(now, executor, |executor| {
             executor.finished(now, outcome, has_room);
@@ -276,7 +263,8 @@ impl Worker {
         has_room
     }
 
-    /// Executors that hold outcomes for which there is room by now, or that nobody wants any more.
+    /// Takes outcomes from executors that hold them, as far as there is room by now, and skips those that are no longer
+    /// wanted.
     fn let_go(&mut self, now: Nanos) {
         while let Some(number) = self.holding.front().copied() {
             let len_bytes = self.executors[number].holds().map(stored_len_bytes);
@@ -288,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// A long outcome can be fetched here; or it could not be kept, and why.
+    /// A long outcome can be fetched at this place; or it could not be kept, for this reason.
     pub fn stored(&mut self, now: Nanos, ended: Ended, place: Result<Place, String>) {
         self.storing_len_bytes -= stored_len_bytes(&ended.outcome);
         let outcome = match place {
@@ -310,7 +298,7 @@ impl Worker {
 
     fn on_given(&mut self, now: Nanos, given: Given) {
         if let Some((client, reply)) = given.relay {
-            // Its SUBMIT came just now.
+            // The client's SUBMIT has only just arrived.
             self.silent.heard(&client);
             self.tell(client, given.executor, ToClient::Reply(reply));
         }
@@ -369,12 +357,12 @@ impl Worker {
             self.at(now, number, |executor| {
                 executor.on_client(now, &from, message)
             });
-            // It may have held what nobody wants any more.
+            // The executor may have held an outcome that is no longer wanted.
             self.let_go(now);
         }
     }
 
-    /// Something happens to the executor that the scheduler calls so, if there is one.
+    /// Handles an event at the executor with this number at the scheduler, if there is one.
     fn at_named(
         &mut self,
         now: Nanos,
@@ -386,7 +374,7 @@ impl Worker {
         }
     }
 
-    /// Something happens to an executor; pass on what it wants then.
+    /// Handles an event at an executor and passes on its actions.
     fn at(&mut self, now: Nanos, number: usize, event: impl FnOnce(&mut Executor<SocketAddrV4>)) {
         let executor = &mut self.executors[number];
         event(executor);
@@ -462,7 +450,7 @@ impl Worker {
     }
 }
 
-/// What storing it takes up; what is too long for that is not stored.
+/// The space that it takes when stored; 0 if it is too long to be stored.
 fn stored_len_bytes(outcome: &Outcome) -> usize {
     match outcome.payload() {
         Payload::Inline(bytes)

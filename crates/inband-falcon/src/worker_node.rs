@@ -1,4 +1,4 @@
-//! A worker on real packets, with a runner for each of its executors. One thread beside those of the runners.
+//! A worker with real sockets, with a runner for each of its executors. It has one thread besides those of the runners.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
@@ -30,57 +30,50 @@ use crate::worker::{self, Action, Ended, Pull, Worker};
 
 const SOCKET: Token = Token(0);
 const DONE: Token = Token(1);
-/// Packets handled before runners that have ended are looked at.
+/// Packets handled before runners that have ended are checked.
 const BATCH_PACKETS: usize = 64;
-/// Of those, before what is due is looked at.
+/// Such batches before timers are checked.
 const BATCHES: usize = 16;
-/// How often any free port is looked for.
+/// How often to try to find a free port.
 const PORT_TRIES: usize = 100;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
-/// Settings of a worker.
 pub struct Config {
-    /// The scheduler.
     pub scheduler: SocketAddrV4,
-    /// Where it listens, for packets and, at the same port, for who fetches long results. Port 0: any.
+    /// Where it listens, for packets and, at the same port, for fetches of long results. Port 0: any free port.
     pub address: SocketAddrV4,
-    /// For people.
+    /// A name for people.
     pub name: String,
     /// How many tasks it runs at a time.
     pub executors: u8,
-    /// Bitmap of what its tasks may need.
+    /// Bitmap of its resources.
     pub resources: u64,
-    /// What its runners work with.
     pub tools: Tools,
-    /// The cluster's keys, and how values are digested.
+    /// The cluster's keys.
     pub keys: Option<Keys>,
-    /// See `keys`.
+    /// How values are digested.
     pub digest: Digest,
-    /// Times.
     pub timing: ExecutorTiming,
 }
 
-/// Why a worker cannot run on.
+/// Why a worker cannot start or has to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// An address cannot be bound.
+    /// The address cannot be bound.
     #[error("cannot listen at {address}: {source}; is it an address of this host, and free?")]
     Address {
-        /// Of the configuration.
         address: SocketAddrV4,
-        /// What the system said.
         source: io::Error,
     },
-    /// The scheduler does not take it.
+    /// The scheduler refuses the worker.
     #[error("the scheduler refuses this worker: {0}")]
     Refused(#[from] crate::registry::Refusal),
-    /// Something that fails.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Wakes the node's thread, if it sleeps.
+/// Wakes the node's thread if it sleeps.
 struct RunnerWaker {
     waker: Waker,
     sleeps: AtomicBool,
@@ -92,15 +85,15 @@ impl RunnerWaker {
         RunnerWaker { waker, sleeps }
     }
 
-    /// By a runner, after it has said what there is.
+    /// Called by a runner after it has sent its outcome.
     fn wake_if_asleep(&self) {
         if self.sleeps.swap(false, Ordering::SeqCst) {
-            // It looks by itself, too.
+            // If this fails, the thread notices within its longest sleep.
             let _ = self.waker.wake();
         }
     }
 
-    /// By the node, before it looks for the last time: what it does not see then, rings.
+    /// Called by the node before its last check: whatever that does not see will wake it.
     fn sleeps(&self) {
         self.sleeps.store(true, Ordering::SeqCst);
     }
@@ -110,12 +103,11 @@ impl RunnerWaker {
     }
 }
 
-/// See the module.
 pub struct WorkerNode {
     config: Config,
     clock: Clock,
     worker: Worker,
-    /// Of its executors.
+    /// By executor.
     runners: Vec<Runner>,
     poll: Poll,
     socket: HostSocket,
@@ -123,14 +115,14 @@ pub struct WorkerNode {
     blobs: Blobs,
     done: Receiver<(usize, Outcome)>,
     waker: Arc<RunnerWaker>,
-    /// What clients are to be told, once nobody waits for a task.
+    /// Messages to clients, held back while tasks may still be waiting.
     coalescer: Coalescer,
     pulls: Outbox,
     observer: Option<Observer>,
 }
 
 impl WorkerNode {
-    /// Listen, and start the runners. It looks for its scheduler as long as that takes.
+    /// Opens the sockets and starts the runners. The worker looks for its scheduler for as long as it takes.
     pub fn open(mut config: Config) -> Result<WorkerNode, WorkerError> {
         let (socket, listener) = bind(&mut config.address)?;
         let poll = Poll::new()?;
@@ -169,17 +161,15 @@ impl WorkerNode {
         })
     }
 
-    /// Tell this one of every task from now on; that costs time.
+    /// Reports every task to this observer from now on, which costs time.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddrV4 {
         self.config.address
     }
 
-    /// Is it known to its scheduler?
     pub fn is_registered(&self) -> bool {
         self.worker.is_registered()
     }
@@ -194,19 +184,20 @@ impl WorkerNode {
         self.worker.idle()
     }
 
-    /// Tasks that were run.
+    /// Number of tasks run.
     pub fn tasks_run(&self) -> u64 {
         self.worker.tasks_run()
     }
 
-    /// Handle what has come, do what is due, and wait for more.
+    /// Handles received packets and expired timers, then waits for more.
     pub fn turn(&mut self) -> Result<(), WorkerError> {
-        // However busy it is, what is due is looked at, and clients are told.
+        // Even under load, check timers and send to clients.
         let mut may_be_more = true;
         for _ in 0..BATCHES {
             may_be_more = self.take_done()? | self.receive()?;
             if !may_be_more && !self.coalescer.is_empty() {
-                // Executors that have a task, or wait for one, go first; what they bring goes together with this.
+                // Let runners that have a task, or wait for one, go first; their messages can leave together with
+                // these.
                 thread::yield_now();
                 may_be_more = self.take_done()? | self.receive()?;
             }
@@ -237,7 +228,7 @@ impl WorkerNode {
         }
     }
 
-    /// Runners that have ended their tasks. False: there were none.
+    /// Handles runners that have ended their tasks. Returns false if there were none.
     fn take_done(&mut self) -> Result<bool, WorkerError> {
         let mut any = false;
         while let Ok((number, outcome)) = self.done.try_recv() {
@@ -250,12 +241,12 @@ impl WorkerNode {
         Ok(any)
     }
 
-    /// Tell the scheduler that this worker ends.
+    /// Tells the scheduler that this worker stops.
     pub fn leave(&mut self) {
         self.register(self.worker.leaving());
     }
 
-    /// Leave the scheduler, and take no more tasks; those that it has go on. See [`WorkerNode::is_drained`].
+    /// Leaves the scheduler and takes no more tasks; those that it has continue. See [`WorkerNode::is_drained`].
     pub fn drain(&mut self) {
         self.worker.drain(self.clock.now());
     }
@@ -265,7 +256,7 @@ impl WorkerNode {
         self.worker.is_drained(self.clock.now())
     }
 
-    /// Some of the packets that have come. False: there were none.
+    /// Handles some of the received packets. Returns false if there were none.
     fn receive(&mut self) -> Result<bool, WorkerError> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for taken in 0..BATCH_PACKETS {
@@ -289,7 +280,7 @@ impl WorkerNode {
         }
     }
 
-    /// Do what the worker wants.
+    /// Carries out the worker's actions.
     fn act(&mut self, now: Nanos) -> Result<(), WorkerError> {
         for action in self.worker.actions() {
             match action {
@@ -352,7 +343,7 @@ impl WorkerNode {
     }
 }
 
-/// A socket for packets, and one at the same port for who fetches.
+/// A socket for packets, and one at the same port for fetches.
 fn bind(address: &mut SocketAddrV4) -> Result<(HostSocket, TcpListener), WorkerError> {
     let wanted = *address;
     let failed = |source| WorkerError::Address {
@@ -369,7 +360,7 @@ fn bind(address: &mut SocketAddrV4) -> Result<(HostSocket, TcpListener), WorkerE
         let last = tries.next().is_none();
         match HostSocket::bind(*address) {
             Ok(socket) => return Ok((socket, listener)),
-            // What is free for the one may be somebody's for the other.
+            // A port that is free for one socket may be in use for the other.
             Err(error) if wanted.port() == 0 && is_taken(&error) && !last => {}
             Err(error) => return Err(failed(error)),
         }
@@ -384,7 +375,7 @@ fn runner(
 ) -> io::Result<Runner> {
     let name = format!("executor-{number}");
     Runner::new(Arc::clone(tools), name, move |outcome| {
-        // Its node ends after its runners only; and it looks again by itself.
+        // The node outlives its runners, and checks again by itself.
         let _ = done.send((number, outcome));
         waker.wake_if_asleep();
     })
@@ -397,7 +388,7 @@ mod tests {
     #[test]
     fn any_port_is_one_that_is_free_for_both_sockets() {
         let here = SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
-        // In their way: one port in a hundred or so.
+        // Occupy about one port in a hundred.
         let others = std::iter::repeat_with(|| std::net::UdpSocket::bind(here).expect("a port"));
         let _others: Vec<_> = others.take(400).collect();
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Runs the examples.
 
 #[path = "../examples/primes.rs"]
 mod primes;
@@ -31,7 +31,7 @@ fn primes_over_a_cluster() {
     let address = scheduler.address().to_string();
     let path = path.to_str().expect("of letters").to_owned();
     let (for_worker, path_for_worker) = (address.clone(), path.clone());
-    // Both go on until this process ends.
+    // Both run until this process ends.
     std::thread::spawn(move || while scheduler.turn().is_ok() {});
     std::thread::spawn(move || {
         let ended = primes::run(&["worker", &for_worker, &path_for_worker]);

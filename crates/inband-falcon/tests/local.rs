@@ -1,4 +1,4 @@
-//! A scheduler, workers and clients on real packets, in one process.
+//! A scheduler, workers and clients with real sockets, in one process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -45,7 +45,7 @@ fn sleep(micros: u64) -> TaskSpec {
 
 type Outcome = Result<Result<Vec<u8>, Vec<u8>>, Failure>;
 
-/// Wait until so many tasks are done. Panics if one is told twice.
+/// Waits until this many tasks are done. Panics if one is reported twice.
 fn outcomes(client: &ClientNode, count: usize) -> BTreeMap<TaskId, Outcome> {
     let until = Instant::now() + LIMIT;
     let mut outcomes = BTreeMap::new();
@@ -108,7 +108,7 @@ fn idle_executors_get_tasks_at_once_and_jobs_wait_for_jobs() {
         .submit(vec![sleep(1)], &[first], None)
         .expect("it is taken");
     let done = outcomes(&client, 71);
-    // One after the other they would take 14 s; side by side 0.2, or more where others work.
+    // In sequence they would take 14 s; in parallel 0.2 s, or more on a busy machine.
     assert!(
         begun.elapsed() < Duration::from_secs(7),
         "{:?}",

@@ -1,23 +1,23 @@
-//! How far the scheduler's queues are, as far as a client has heard, and which of its tasks wait there. A queue is asked for, not
-//! each task: there may be a hundred thousand.
+//! The positions of the scheduler's queues, as last heard, and which of the client's tasks wait there. The client asks
+//! about queues rather than tasks, of which there may be a hundred thousand.
 
 use std::collections::BTreeSet;
 
 use crate::limits::QUEUES_MAX;
 use crate::timing::Nanos;
 
-/// Of a task: its job, and its number there.
+/// A task: its job, and its number in the job.
 type Key = (u32, u32);
 
-/// Of one queue. Positions in packets count on past 2^32; here they do not end.
+/// One queue. Positions in packets wrap at 2^32; here they do not.
 #[derive(Debug, Clone)]
 struct Queue {
     head: Option<u64>,
-    /// The position heard of last: others are less than 2^31 away.
+    /// The last position heard of; others are less than 2^31 away from it.
     last: u64,
-    /// Tasks that have not left, by the position that the head must reach.
+    /// Queued tasks, by the position that the head must reach.
     waiting: BTreeSet<(u64, Key)>,
-    /// When it is asked for, if tasks wait.
+    /// When to ask for the position, if tasks wait.
     ask_at: Nanos,
 }
 
@@ -25,7 +25,7 @@ impl Default for Queue {
     fn default() -> Queue {
         Queue {
             head: None,
-            // Nothing is before it by more than that.
+            // No earlier position is further away than this.
             last: 1 << 32,
             waiting: BTreeSet::new(),
             ask_at: 0,
@@ -41,7 +41,6 @@ impl Queue {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Queues(Vec<Queue>);
 
@@ -56,7 +55,7 @@ impl Queues {
         self.0.get_mut(usize::from(queue))
     }
 
-    /// All before `head` have left this queue. Returns those of them that waited.
+    /// All tasks before `head` have left this queue. Returns those that were waiting.
     pub fn heard(&mut self, queue: u8, head: u32) -> Vec<Key> {
         let mut left = Vec::new();
         let Some(queue) = self.queue(queue) else {
@@ -78,8 +77,8 @@ impl Queues {
         left
     }
 
-    /// A task is in this queue, before `tail`. Returns its place there; `None`: it has left already. The queue is asked for after
-    /// `ask_ns`, if it has not been by then.
+    /// Adds a task that is in this queue, before `tail`. Returns its position; `None` if it has already left. The
+    /// queue's position is asked for after `ask_ns`, unless it is due earlier.
     pub fn wait(
         &mut self,
         now: Nanos,
@@ -100,21 +99,21 @@ impl Queues {
         Some(tail)
     }
 
-    /// A task at this place does not wait any more.
+    /// Removes a task at this position.
     pub fn forget(&mut self, queue: u8, place: u64, key: Key) {
         if let Some(queue) = self.queue(queue) {
             queue.waiting.remove(&(place, key));
         }
     }
 
-    /// When [`Queues::take_due`] has something to tell.
+    /// When to call [`Queues::take_due`] next.
     pub fn due(&self) -> Nanos {
         let awaited = self.0.iter().filter(|queue| !queue.waiting.is_empty());
         let due = awaited.map(|queue| queue.ask_at).min();
         due.unwrap_or(Nanos::MAX)
     }
 
-    /// Queues that are to be asked for now; again after `ask_ns`.
+    /// Takes the queues to ask about now; they are due again after `ask_ns`.
     pub fn take_due(&mut self, now: Nanos, ask_ns: Nanos) -> Vec<u8> {
         let mut due = Vec::new();
         for (number, queue) in (0..).zip(&mut self.0) {
@@ -131,7 +130,7 @@ impl Queues {
 mod tests {
     use super::*;
 
-    /// Of task number `task`.
+    /// Adds task number `task`.
     fn wait(queues: &mut Queues, queue: u8, tail: u32, task: u32) -> Option<u64> {
         queues.wait(100, queue, tail, (1, task), 50)
     }

@@ -1,48 +1,38 @@
-//! What a client knows of a task.
+//! A client's view of a task.
 
 use crate::message::Place;
 use crate::task::{Attempt, Entry, TaskId, TaskSpec, Work};
 use crate::timing::{ClientTiming, Nanos};
 
-/// Where it is.
 #[derive(Debug)]
 pub enum State<A> {
-    /// With the client, until other jobs are done.
+    /// At the client, until other jobs are done.
     Waiting,
-    /// On its way to the scheduler, as far as is known.
-    Submitted {
-        /// In this SUBMIT.
-        submit_seq: u64,
-    },
-    /// With the client again: the queue was full.
+    /// In flight to the scheduler, as far as is known.
+    Submitted { submit_seq: u64 },
+    /// Back at the client: the queue was full.
     Refused,
-    /// With the scheduler.
+    /// At the scheduler.
     Queued {
-        /// In this queue,
         queue: u8,
-        /// at this place; `None`: it had left already when that was told.
+        /// `None`: it had already left when the reply arrived.
         place: Option<u64>,
-        /// When it was seen that it had left.
+        /// When it was noticed that it had left.
         left_at: Option<Nanos>,
     },
-    /// With an executor.
+    /// At an executor.
     Started {
-        /// This one,
         by: A,
-        /// which has this try,
+        /// The attempt that the executor has.
         attempt: u8,
-        /// and was heard of then.
+        /// When the executor was last heard from.
         heard_at: Nanos,
     },
-    /// Done by an executor, from which its long result is being fetched.
-    Fetching {
-        /// This one.
-        by: A,
-    },
+    /// Done; its long result is being fetched from the executor.
+    Fetching { by: A },
 }
 
 impl<A> State<A> {
-    /// Is it in this SUBMIT?
     pub fn is_in_submit(&self, of: u64) -> bool {
         matches!(self, State::Submitted { submit_seq } if *submit_seq == of)
     }
@@ -52,20 +42,20 @@ impl<A> State<A> {
 #[derive(Debug)]
 pub struct Task<A> {
     pub spec: TaskSpec,
-    /// Which try was submitted last.
+    /// The last attempt submitted.
     pub attempt: u8,
-    /// Executors that were given up with it.
+    /// Executors that were lost with it.
     pub losses: u32,
-    /// Results of this try that could not be fetched.
+    /// Failed fetches of this attempt's result.
     pub fetches_failed: u32,
     pub state: State<A>,
-    /// Where its work can be fetched, once an executor wanted it and it was too long for a packet.
+    /// Where its work can be fetched, if it is too long for a packet and an executor has asked for it.
     pub place: Option<Place>,
-    /// When it is looked at.
+    /// When its timer is due.
     pub due: Nanos,
-    /// How long the next repetition waits.
+    /// The delay before the next retransmission.
     pub wait_ns: Nanos,
-    /// When it has failed, and how many ms that was from the beginning.
+    /// The deadline, and its distance from submission in ms.
     pub deadline: Option<(Nanos, u64)>,
 }
 
@@ -84,7 +74,7 @@ impl<A> Task<A> {
         }
     }
 
-    /// How long to wait now; longer each time.
+    /// How long to wait now; doubles each time.
     pub fn backoff(&mut self, timing: &ClientTiming) -> Nanos {
         self.wait_ns = match self.wait_ns {
             0 => timing.retry_ns,
@@ -93,7 +83,7 @@ impl<A> Task<A> {
         self.wait_ns
     }
 
-    /// As the scheduler keeps it.
+    /// The task as a queue entry.
     pub fn entry(&self, user: u32, (job, task): (u32, u32)) -> Entry {
         let id = TaskId { user, job, task };
         let attempt = self.attempt;

@@ -34,7 +34,7 @@ fn attempt(job: u32, task: u32, attempt: u8) -> Attempt {
     Attempt { id, attempt }
 }
 
-/// Tries in each SUBMIT of these actions, and its number.
+/// Number and attempts of each SUBMIT in the client's actions.
 fn submits(client: &mut TestClient) -> Vec<(u64, Vec<Attempt>)> {
     let actions = client.actions().into_iter();
     let submits = actions.filter_map(|action| match action {
@@ -148,7 +148,7 @@ fn a_task_that_left_its_queue_and_was_not_started_is_lost() {
     assert_eq!(submits(&mut client), [], "the executor may still tell");
     client.tick(351 * MS);
     assert_eq!(submits(&mut client), [(3, vec![attempt(1, 0, 2)])]);
-    // The first executor after all: nobody else has begun.
+    // The first executor again: no other has begun.
     client.on_executor(401 * MS, "slow", ToClient::Lease(attempt(1, 0, 1)));
     client.on_executor(402 * MS, "executor", ToClient::Started(attempt(1, 0, 2)));
     let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 0, 2)));
@@ -242,7 +242,7 @@ fn another_scheduler_gets_everything_that_had_not_begun() {
     client.actions();
     client.on_reply(0, reply(1, 1, 1, 0));
     client.on_executor(0, "executor", ToClient::Started(attempt(1, 2, 1)));
-    // Of three tasks, the first is queued, the second on its way, the third has begun.
+    // Of three tasks, the first is queued, the second in flight, the third has begun.
     let news = |submit_seq, taken, incarnation| SubmitReply {
         incarnation,
         ..reply(submit_seq, taken, 1, 0)
@@ -268,7 +268,7 @@ fn a_scheduler_that_was_thought_to_have_ended_is_heard_again_once_it_answers_som
     client.submit(0, inline(3), &[], None).unwrap();
     client.on_reply(0, reply(1, 1, 1, 0));
     client.actions();
-    // Its name is damaged on the way.
+    // The incarnation is damaged in flight.
     let damaged = SubmitReply {
         incarnation: 98,
         ..reply(2, 1, 2, 0)
@@ -305,7 +305,7 @@ fn jobs_wait_for_others_and_fail_with_them() {
         Action::Done(id(third.0, 0), Err(Failure::Before(second.0))),
     ];
     assert_eq!(client.actions()[1..], done);
-    // Who is done is not waited for.
+    // A job that is done is not waited for.
     client.submit(4, inline(1), &[first], None).unwrap();
     assert_eq!(submits(&mut client).len(), 1);
 }
@@ -324,7 +324,7 @@ fn only_what_has_not_begun_can_be_cancelled() {
     let cancelled = |task| Action::Done(id(1, task), Err(Failure::Cancelled));
     let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 1, 1)));
     assert_eq!(client.actions(), [cancelled(0), revoked, cancelled(1)]);
-    // An executor gets the cancelled one all the same.
+    // An executor gets the cancelled task nevertheless.
     client.on_executor(4, "executor", ToClient::Started(attempt(1, 0, 1)));
     let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 0, 1)));
     assert_eq!(client.actions(), [revoked]);
@@ -422,7 +422,7 @@ fn a_long_result_is_acknowledged_once_it_is_here() {
     client.tick(10_000 * MS);
     assert_eq!(client.actions(), [], "it takes as long as it takes");
     for _ in 1..FETCH_TRIES {
-        // Its executor is there and has it: nothing has to be run again.
+        // Its executor is alive and has the result: nothing has to be run again.
         client.fetched(10_001 * MS, "executor", of, None);
         assert_eq!(client.actions(), []);
         client.on_executor(10_001 * MS, "executor", result.clone());
@@ -462,7 +462,7 @@ fn an_executor_that_says_no_more_of_a_result_that_cannot_be_fetched_is_lost() {
     assert_eq!(submits(&mut client), [(2, vec![attempt(1, 0, 2)])]);
 }
 
-/// A queue is asked for, and not each task that waits there.
+/// The client asks about a queue, not about each task in it.
 #[test]
 fn many_tasks_that_wait_cost_no_more_than_one() {
     let mut client = client(1);
@@ -485,7 +485,7 @@ fn many_tasks_that_wait_cost_no_more_than_one() {
         (15..=25).contains(&looks) && asked == looks,
         "{looks} {asked}"
     );
-    // Half of them leave the queue, and nobody begins them.
+    // Half of them leave the queue, and no executor begins them.
     let half = TASKS as u32 / 2;
     client.on_reply(now, reply(0, 0, half, half));
     client.tick(now + 300 * MS);

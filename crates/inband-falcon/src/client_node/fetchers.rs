@@ -1,4 +1,4 @@
-//! Threads that fetch long results, as many as are needed, up to a limit.
+//! Threads that fetch long results, as many as needed, up to a limit.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::blobs;
 use crate::limits::FETCHERS_MAX;
 use crate::message::{Outcome, Payload};
 
-/// What is to be fetched, and what to do then. Without an outcome: it cannot be had.
+/// What to fetch, and the function to call then, without an outcome if that failed.
 pub struct Fetch {
     pub outcome: Outcome,
     pub done: Box<dyn FnOnce(Option<Outcome>) + Send>,
@@ -22,7 +22,6 @@ struct State {
     threads: usize,
 }
 
-/// See the module.
 pub struct Fetchers {
     state: Arc<Mutex<State>>,
     digest: Digest,
@@ -33,13 +32,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Fetchers {
-    /// `digest`: how what is fetched was digested.
+    /// `digest`: how the results were digested.
     pub fn new(digest: Digest) -> Fetchers {
         let state = Arc::default();
         Fetchers { state, digest }
     }
 
-    /// Fetch this when a thread is free.
+    /// Fetches this as soon as a thread is free.
     pub fn fetch(&mut self, fetch: Fetch) {
         let mut state = lock(&self.state);
         state.waiting.push_back(fetch);
@@ -49,14 +48,14 @@ impl Fetchers {
         let shared = Arc::clone(&self.state);
         let digest = self.digest;
         let thread = std::thread::Builder::new().name("falcon-fetch".into());
-        // Without a thread of its own it waits for another one, or for the next try.
+        // If no thread can be started, it waits for another thread, or for the next call.
         if thread.spawn(move || work(&shared, &digest)).is_ok() {
             state.threads += 1;
         }
     }
 }
 
-/// Until nothing is to be fetched.
+/// Runs until there is nothing to fetch.
 fn work(shared: &Mutex<State>, digest: &Digest) {
     loop {
         let fetch = {

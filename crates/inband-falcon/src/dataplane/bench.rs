@@ -1,4 +1,4 @@
-//! What the Falcon scheduler's decisions cost, against the same packets forwarded unread.
+//! The cost of a Falcon scheduler's decisions, compared with forwarding the same packets unread.
 
 use std::os::fd::AsRawFd;
 
@@ -15,26 +15,25 @@ use inband_ground::xdp::rig::udp_frame;
 use inband_ground::xdp::{XdpError, XdpMode};
 
 const INCARNATION: u64 = 1;
-/// Tasks that are there before pulls are measured: more than a batch of them takes.
+/// SUBMITs that prefill the queue before pulls are measured: more tasks than a batch takes.
 const PREFILLED_PACKETS: u32 = inband_ground::bench::REPEAT / TASKS_MAX as u32 + 1;
 
-/// What a decision takes.
+/// The cost of a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FalconCost {
     /// "submit", "submit to a full queue", "pull", "pull from an empty queue".
     pub packet: &'static str,
-    /// Of the SUBMIT; 1 for a PULL.
+    /// Tasks in the SUBMIT; 1 for a PULL.
     pub tasks: usize,
-    /// The scheduler's.
     pub policy: Policy,
-    /// In ns a packet, without the test's own work.
+    /// Nanoseconds per packet, without the test's own work.
     pub ns: f64,
-    /// Forwarded unread to one neighbour, in ns a packet, in the same run.
+    /// Nanoseconds per packet that is forwarded unread to a neighbour, in the same run.
     pub forward_ns: f64,
 }
 
 impl FalconCost {
-    /// Tasks taken or given (or refused) in a second by a CPU that does nothing else.
+    /// Tasks that one CPU can accept or give out (or refuse) per second.
     pub fn decisions_per_s(&self) -> f64 {
         self.tasks as f64 * 1e9 / self.ns
     }
@@ -44,9 +43,9 @@ struct Case {
     packet: &'static str,
     tasks: usize,
     kind: Type,
-    /// Slots of each queue.
+    /// Slots per queue.
     slots: usize,
-    /// Tasks are put in before each batch.
+    /// The queue is filled before each batch.
     prefilled: bool,
     ordinary: &'static [&'static str],
 }
@@ -94,7 +93,7 @@ const CASES: [Case; 5] = [
     },
 ];
 
-/// The cost of decisions with these policies; with others than FIFO of the ordinary ones.
+/// Measures decisions with these policies; with policies other than FIFO, only the ordinary ones.
 pub fn falcon_costs(policies: &[Policy]) -> Result<Vec<FalconCost>, XdpError> {
     let mut costs = Vec::new();
     for &policy in policies {
@@ -173,7 +172,7 @@ fn rig(case: &Case, policy: Policy) -> Result<FalconRig, XdpError> {
     Ok(rig)
 }
 
-/// Empty the one queue that is filled here: the first of every policy.
+/// Empties the one queue that is used here: the first of each policy.
 fn empty(rig: &FalconRig) {
     rig.registers().start_at(0, 0, 0);
 }
@@ -199,7 +198,7 @@ fn frame(kind: Type, tasks: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    /// Prints the figures. Checks only that there are figures, because machines are noisy.
     #[test]
     fn costs_are_measured() {
         let costs = match falcon_costs(&[Policy::Fifo]) {

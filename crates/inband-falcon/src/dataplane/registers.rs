@@ -1,4 +1,4 @@
-//! The registers of a Falcon scheduler: how workers are registered, and what status and tests read.
+//! The registers of a Falcon scheduler: registration of workers, and views for status and tests.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,23 +8,23 @@ use super::wire::{Task, TASK_LEN_BYTES};
 use super::{FalconConfig, EXECUTORS};
 use inband_ground::registers::{field, Shared};
 
-/// A queue at one moment.
+/// A consistent view of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueView {
-    /// Position of the next task that comes.
+    /// Position of the next task that is added.
     pub add: u32,
-    /// Position of the next one that is given.
+    /// Position of the next task that is given out.
     pub retrieve: u32,
 }
 
 impl QueueView {
-    /// Tasks in it.
+    /// Tasks in the queue.
     pub fn tasks(self) -> u32 {
         self.add.wrapping_sub(self.retrieve)
     }
 }
 
-/// A place of a queue; of one moment only if nobody writes meanwhile.
+/// A view of a queue slot; consistent only if nobody writes to it meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SlotView {
@@ -33,11 +33,11 @@ pub struct SlotView {
     pub task: Task,
 }
 
-/// What an executor does, as the scheduler knows.
+/// The scheduler's view of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum ExecutorState {
-    /// It was told that there is nothing.
+    /// It was told that there is no task.
     #[default]
     Idle = c::IB_FALCON_IDLE,
     /// It is parked.
@@ -46,7 +46,7 @@ pub enum ExecutorState {
     Busy = c::IB_FALCON_BUSY,
 }
 
-/// An executor's record; of one moment only if nobody writes meanwhile.
+/// A view of an executor's record; consistent only if nobody writes to it meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ExecutorView {
@@ -54,24 +54,24 @@ pub struct ExecutorView {
     pub worker_incarnation: u32,
     pub state: ExecutorState,
     pub address: SocketAddrV4,
-    /// Given last.
+    /// The last task given.
     pub task: Task,
 }
 
-/// A worker.
+/// A view of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerView {
     /// 0: not registered.
     pub incarnation: u32,
-    /// Bitmap of what it has; bit 0 says nothing.
+    /// Bitmap of its resources; bit 0 has no meaning.
     pub resources: u64,
-    /// Bitmap of its executors that wait.
+    /// Bitmap of its parked executors.
     pub parked: u64,
 }
 
 /// All registers of a scheduler: a soft switch's own memory, or a view of an XDP program's maps.
 pub struct FalconRegisters {
-    /// One a set.
+    /// By set.
     pub(crate) sets: Shared<c::ib_falcon_set>,
     /// (set * queues + queue) * queue_slots + position mod queue_slots.
     pub(crate) slots: Shared<c::ib_falcon_slot>,
@@ -106,7 +106,7 @@ fn words_of(task: &Task) -> impl Iterator<Item = u64> {
 }
 
 impl FalconRegisters {
-    /// Zeroed registers in memory of this process.
+    /// Zeroed registers in this process's memory.
     pub fn zeroed(config: FalconConfig) -> FalconRegisters {
         FalconRegisters {
             sets: Shared::zeroed(config.sets),
@@ -117,7 +117,7 @@ impl FalconRegisters {
         }
     }
 
-    /// Zero everything: for tests, of a scheduler that gets no packets meanwhile.
+    /// Zeroes everything. For tests; the scheduler must not handle packets meanwhile.
     pub fn clear(&self) {
         self.sets.clear();
         self.slots.clear();
@@ -125,7 +125,6 @@ impl FalconRegisters {
         self.executors.clear();
     }
 
-    /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.sets.memory_bytes()
             + self.slots.memory_bytes()
@@ -133,7 +132,6 @@ impl FalconRegisters {
             + self.executors.memory_bytes()
     }
 
-    /// Sizes and rules.
     pub fn config(&self) -> FalconConfig {
         self.config
     }
@@ -174,12 +172,12 @@ impl FalconRegisters {
             .sum()
     }
 
-    /// Tasks of a user in a set's queues; users of one number mod 1,024 are counted together.
+    /// Queued tasks of a user in a set; users with equal numbers mod 1,024 share a counter.
     pub fn user_tasks(&self, set: usize, user: u32) -> u64 {
         load(self.user_word(set, user))
     }
 
-    /// Executors of a set that wait for a task.
+    /// Parked executors of a set.
     pub fn parked(&self, set: usize) -> u32 {
         let workers = 0..self.config.workers;
         workers
@@ -187,8 +185,8 @@ impl FalconRegisters {
             .sum()
     }
 
-    /// Let a worker's executors pull: `incarnation` is one that no worker of this number has had since
-    /// this scheduler's start, not 0.
+    /// Lets a worker's executors pull. `incarnation` must not be 0, and must not have been used for this worker number
+    /// since the scheduler's start.
     pub fn register(&self, set: usize, worker: usize, incarnation: u32, resources: u64) {
         use c::ib_falcon_worker as W;
         let at = |offset_bytes| self.worker_word(set, worker, offset_bytes);
@@ -196,14 +194,13 @@ impl FalconRegisters {
         store(at(std::mem::offset_of!(W, incarnation)), incarnation.into());
     }
 
-    /// Its executors are given nothing any more.
+    /// Stops giving tasks to a worker's executors.
     pub fn unregister(&self, set: usize, worker: usize) {
         use c::ib_falcon_worker as W;
         let offset_bytes = std::mem::offset_of!(W, incarnation);
         store(self.worker_word(set, worker, offset_bytes), 0);
     }
 
-    /// A worker of a set.
     pub fn worker(&self, set: usize, worker: usize) -> WorkerView {
         use c::ib_falcon_worker as W;
         let read = |offset_bytes| load(self.worker_word(set, worker, offset_bytes));
@@ -214,7 +211,6 @@ impl FalconRegisters {
         }
     }
 
-    /// An executor's record.
     pub fn executor(&self, set: usize, executor: usize) -> ExecutorView {
         let at = self.executor_index(set, executor);
         let read = |word: &AtomicU64| load(word);
@@ -241,7 +237,7 @@ impl FalconRegisters {
         set * executors + executor
     }
 
-    /// Where an executor was when it pulled last: who sends on what the kernel could not asks.
+    /// The address of an executor's last PULL, for forwarding what the kernel could not.
     pub fn executor_address(&self, set: usize, executor: usize) -> Option<SocketAddrV4> {
         let executors = self.config.workers * EXECUTORS;
         let known = set < self.config.sets && executor < executors;
@@ -265,8 +261,8 @@ impl FalconRegisters {
         }
     }
 
-    /// Move an empty scheduler's queue to a position, as if so many tasks had gone through it: for tests
-    /// of what happens after the 2^32nd.
+    /// Moves an empty scheduler's queue to a position, as if that many tasks had passed through it, to test what
+    /// happens after the 2^32nd.
     pub fn start_at(&self, set: usize, queue: usize, position: u32) {
         let slots = self.config.queue_slots() as u32;
         store(
@@ -281,13 +277,13 @@ impl FalconRegisters {
         }
     }
 
-    /// Set a queue's word: for tests, of a scheduler that gets no packets meanwhile.
+    /// Sets a queue's word. For tests; the scheduler must not handle packets meanwhile.
     pub fn restore_queue(&self, set: usize, queue: usize, view: QueueView) {
         let word = u64::from(view.add) << 32 | u64::from(view.retrieve);
         store(self.queue_word(set, queue), word);
     }
 
-    /// Set a slot: as [`FalconRegisters::restore_queue`].
+    /// Sets a slot, like [`FalconRegisters::restore_queue`].
     pub fn restore_slot(&self, set: usize, queue: usize, position: u32, view: SlotView) {
         let at = self.slot_index(set, queue, position);
         store(
@@ -304,19 +300,19 @@ impl FalconRegisters {
         }
     }
 
-    /// Set how many tasks a user has: as [`FalconRegisters::restore_queue`].
+    /// Sets a user's task counter, like [`FalconRegisters::restore_queue`].
     pub fn restore_user(&self, set: usize, user: u32, tasks: u64) {
         store(self.user_word(set, user), tasks);
     }
 
-    /// Take an executor's record, as a packet that is being handled has; the other way round when it is
-    /// already taken. For tests of what others do meanwhile.
+    /// Locks an executor's record as a packet in progress does, or unlocks it if it is locked. For tests of concurrent
+    /// packets.
     pub fn take_executor(&self, set: usize, executor: usize) {
         let at = self.executor_index(set, executor);
         field!(self.executors, at, c::ib_falcon_executor, sequence).fetch_xor(1, Ordering::SeqCst);
     }
 
-    /// Every word, by the name of its array: for comparisons.
+    /// All words, by array name, for comparisons.
     pub fn words(&self) -> Vec<(&'static str, usize, Vec<u64>)> {
         fn all<T>(name: &'static str, of: &Shared<T>) -> Vec<(&'static str, usize, Vec<u64>)> {
             let count = 0..of.count();

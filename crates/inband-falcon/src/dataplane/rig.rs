@@ -1,5 +1,4 @@
-//! The Falcon program without an interface: frames go through it by `BPF_PROG_TEST_RUN`. For tests and
-//! measurements.
+//! Runs frames through the Falcon program without an interface, with `BPF_PROG_TEST_RUN`. For tests and measurements.
 
 use std::ops::Deref;
 
@@ -7,16 +6,15 @@ use super::objects;
 use super::xdp::{FalconProgram, FalconXdpSpec};
 use inband_ground::xdp::error::XdpError;
 
-/// The program of a scheduler that has no interface.
 pub struct FalconRig(FalconProgram);
 
 impl FalconRig {
-    /// Load the program as it is deployed.
+    /// Loads the program as it is deployed.
     pub fn load(spec: FalconXdpSpec) -> Result<FalconRig, XdpError> {
         spec.program(objects::FALCON).map(FalconRig)
     }
 
-    /// Load the build that is told the time of each packet.
+    /// Loads the build that takes the time of each packet as input.
     pub fn load_given(spec: FalconXdpSpec) -> Result<FalconRig, XdpError> {
         spec.program(objects::FALCON_GIVEN).map(FalconRig)
     }

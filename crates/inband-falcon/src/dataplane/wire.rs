@@ -1,4 +1,4 @@
-//! Packets of Falcon: the header of `falcon/wire.h` in host order, and the tasks behind it.
+//! Packets of Falcon: the header of `falcon/wire.h` in host order, and the tasks after it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,17 +8,17 @@ use inband_ground::wire::{u16_at, u32_at, u64_at, Message, HEADER_LEN_BYTES};
 
 pub use inband_ground::wire::ParseError;
 
-/// Bytes of a task on the wire.
+/// Length of a task on the wire.
 pub const TASK_LEN_BYTES: usize = c::IB_FALCON_TASK_LEN_BYTES as usize;
-/// Longest description of a task.
+/// Maximum length of a task's description.
 pub const DESC_LEN_MAX_BYTES: usize = c::IB_FALCON_DESC_LEN_BYTES as usize;
-/// Tasks of a SUBMIT, at most.
+/// Maximum tasks per SUBMIT.
 pub const TASKS_MAX: usize = c::IB_FALCON_TASKS_MAX as usize;
-/// Priorities are below it; 0 goes first.
+/// Number of priorities; 0 goes first.
 pub const PRIORITIES: u8 = c::IB_FALCON_PRIORITIES as u8;
-/// Resources are below it; 0 is none.
+/// Number of resources; 0 means none.
 pub const RESOURCES: u8 = c::IB_FALCON_QUEUES_MAX as u8;
-/// Executors of a worker, at most.
+/// Maximum executors per worker.
 pub const EXECUTORS: u32 = c::IB_FALCON_EXECUTORS;
 
 inband_ground::message_types!(
@@ -35,7 +35,7 @@ inband_ground::message_types!(
 );
 
 impl Type {
-    /// Has it room for a task, even without one? An answer is the packet rewritten.
+    /// Whether the packet has room for a task even without one: the answer is the same packet, rewritten.
     fn has_room(self) -> bool {
         matches!(self, Type::Submit | Type::Pull)
     }
@@ -53,12 +53,12 @@ inband_ground::flag_bits!(
     }
 );
 
-/// No address: of packets in which the scheduler has noted none.
+/// The client address before the scheduler has filled it in.
 pub const NO_CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
 inband_ground::header!(
-    /// The header in host order. Field meanings are those of `struct ib_falcon_header`; `count` and the
-    /// digest are made of the tasks when it is emitted.
+    /// The header in host order. For the meaning of fields see `struct ib_falcon_header`; `count` and the digest are
+    /// computed from the tasks on emission.
     Header of c::ib_falcon_header, Type, set {
         incarnation: u64,
         user: u32,
@@ -86,7 +86,7 @@ impl Header {
     }
 }
 
-/// What a task is: up to 64 bytes that its executor understands.
+/// A task's description: up to 64 bytes that its executor interprets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Description {
     len_bytes: u8,
@@ -94,7 +94,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// `None`: it is too long, and has to go by reference.
+    /// `None` if the text is too long; it must then be fetched from the client.
     pub fn new(text: &[u8]) -> Option<Description> {
         let mut bytes = [0; DESC_LEN_MAX_BYTES];
         bytes.get_mut(..text.len())?.copy_from_slice(text);
@@ -104,7 +104,6 @@ impl Description {
         })
     }
 
-    /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len_bytes).min(DESC_LEN_MAX_BYTES)]
     }
@@ -117,12 +116,12 @@ pub struct Task {
     pub user: u32,
     pub job: u32,
     pub task: u32,
-    /// Whom its executor tells; noted by the scheduler.
+    /// The address that the executor reports to; filled in by the scheduler.
     pub client: SocketAddrV4,
     pub priority: u8,
-    /// That it needs; 0: none.
+    /// The resource that it needs; 0: none.
     pub resource: u8,
-    /// That it prefers.
+    /// The worker that it prefers.
     pub worker: Option<u16>,
     pub attempt: u8,
     pub digest: u64,
@@ -142,7 +141,7 @@ macro_rules! task_offset {
 }
 
 impl Task {
-    /// A task that prefers no worker and needs nothing, without a digest.
+    /// A task without preferred worker, resource and digest.
     pub fn new(user: u32, job: u32, task: u32, desc: Description) -> Task {
         Task {
             user,
@@ -158,7 +157,7 @@ impl Task {
         }
     }
 
-    /// The digest that it must have: of all but itself and the client's address.
+    /// Computes the digest over everything but the digest itself and the client's address.
     pub fn digest(&self, digest: &Digest) -> u64 {
         let bare = Task {
             client: NO_CLIENT,
@@ -168,7 +167,7 @@ impl Task {
         digest.of(&bare.to_bytes())
     }
 
-    /// With the digest that it must have.
+    /// The task with its correct digest.
     pub fn sealed(self, digest: &Digest) -> Task {
         Task {
             digest: self.digest(digest),
@@ -176,12 +175,12 @@ impl Task {
         }
     }
 
-    /// Is it as its client made it?
+    /// Whether the digest is correct.
     pub fn is_whole(&self, digest: &Digest) -> bool {
         self.digest == self.digest(digest)
     }
 
-    /// As it lies in a packet.
+    /// Encodes the task as in a packet.
     pub fn to_bytes(&self) -> [u8; TASK_LEN_BYTES] {
         let mut out = [0; TASK_LEN_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -201,7 +200,7 @@ impl Task {
         out
     }
 
-    /// From the bytes of one in a packet.
+    /// Decodes a task of a packet.
     pub fn from_bytes(bytes: &[u8; TASK_LEN_BYTES]) -> Task {
         let client = Ipv4Addr::from(u32_at(bytes, task_offset!(client_address)));
         let worker = u16_at(bytes, task_offset!(worker));
@@ -225,31 +224,29 @@ impl Task {
     }
 }
 
-/// The tasks behind a header.
+/// The tasks after a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tasks<'a>(&'a [u8]);
 
 impl<'a> Tasks<'a> {
-    /// How many.
     pub fn count(&self) -> usize {
         self.0.len() / TASK_LEN_BYTES
     }
 
-    /// The first: that of a TASK.
+    /// The first task, which is the only one of a TASK.
     pub fn first(&self) -> Option<Task> {
         let bytes = self.0.first_chunk::<TASK_LEN_BYTES>();
         bytes.map(Task::from_bytes)
     }
 
-    /// One after the other.
     pub fn iter(&self) -> impl Iterator<Item = Task> + 'a {
         let chunks = self.0.chunks_exact(TASK_LEN_BYTES);
         chunks.map(|bytes| Task::from_bytes(bytes.try_into().expect("exact")))
     }
 }
 
-/// Split a UDP payload into header and tasks. The same checks as `ib_falcon_check`, except those of
-/// numbers that depend on the scheduler.
+/// Splits a UDP payload into header and tasks. Makes the same checks as `ib_falcon_check`, except those of numbers that
+/// depend on the scheduler.
 pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
     let (header, value) = Header::split(packet)?;
     let count = match header.kind {
@@ -272,13 +269,13 @@ pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
     Ok((header, tasks))
 }
 
-/// Split a packet between processes into what it says, and the digest of that. `None`: it is none.
+/// Splits a packet between processes into its value and the value's digest. `None` if it is no such packet.
 pub fn parse_host(packet: &[u8]) -> Option<(&[u8], u64)> {
     let (header, value) = Header::split(packet).ok()?;
     (header.kind == Type::Host).then(|| (value, u64_at(packet, offset!(digest))))
 }
 
-/// Clear these flags of a packet of the role. Returns those that were set.
+/// Clears these flags of a packet of the role. Returns those that were set.
 pub fn take_flags(packet: &mut [u8], flags: u16) -> u16 {
     let at = offset!(flags);
     let set = u16_at(packet, at);
@@ -286,7 +283,7 @@ pub fn take_flags(packet: &mut [u8], flags: u16) -> u16 {
     set & flags
 }
 
-/// Append a packet between processes to `out`.
+/// Appends a packet between processes to `out`.
 ///
 /// # Panics
 /// If the value is longer than a packet.
@@ -295,7 +292,7 @@ pub fn emit_host(set: u16, node: u16, value: &[u8], digest: u64, out: &mut Vec<u
     packet[offset!(digest)..][..8].copy_from_slice(&digest.to_be_bytes());
 }
 
-/// Append the packet to `out`.
+/// Appends the packet to `out`.
 ///
 /// # Panics
 /// If there are more than [`TASKS_MAX`] tasks.

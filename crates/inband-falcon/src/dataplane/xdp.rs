@@ -1,10 +1,9 @@
 //! The Falcon scheduler as the XDP program of a network interface.
 //!
-//! [`FalconXdp::load`] loads and attaches it; it is detached when that is dropped or its process dies.
-//! It handles everything of Falcon that comes to [`FalconXdpSpec::address`] itself. Two things are left
-//! to the host's process, which has a UDP socket bound to that address: it registers workers
-//! ([`FalconRegisters::register`]), and it sends on a task for an executor whose hardware address the
-//! kernel does not know ([`forward_of`]).
+//! [`FalconXdp::load`] loads and attaches it; it is detached when that is dropped or its process dies. It handles
+//! everything of Falcon that arrives at [`FalconXdpSpec::address`]. Two things are left to the host's process, which
+//! has a UDP socket bound to that address: it registers workers ([`FalconRegisters::register`]), and it forwards a task
+//! to an executor whose hardware address the kernel does not know ([`forward_of`]).
 
 use std::net::SocketAddrV4;
 use std::ops::Deref;
@@ -19,22 +18,20 @@ use inband_ground::xdp::XdpMode;
 
 pub use inband_ground::xdp::forwarding::{allow_forwarding, may_look_up_clients};
 
-/// What to load.
 #[derive(Debug, Clone)]
 pub struct FalconXdpSpec {
     /// This host's node id, 1..=254.
     pub node: u8,
-    /// Sizes and rules.
     pub config: FalconConfig,
     /// A number drawn at this start.
     pub incarnation: u64,
     /// This host's address as clients and executors know it. Only UDP packets to it are Falcon's.
     pub address: SocketAddrV4,
-    /// The interface that has the address. No other program may be on it.
+    /// The interface that has the address. It must have no other program.
     pub interface: String,
     /// Native or generic.
     pub mode: XdpMode,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and those that leave carry one.
     pub keys: Option<Keys>,
 }
 
@@ -42,7 +39,7 @@ pub struct FalconXdpSpec {
 pub type FalconProgram = Program<Falcon, FalconRegisters>;
 
 impl FalconXdpSpec {
-    /// Load a build of the program, without an interface.
+    /// Loads a build of the program, without an interface.
     pub fn program(&self, object: &[u8]) -> Result<FalconProgram, XdpError> {
         let config = self.config;
         config.validate().map_err(XdpError::Spec)?;
@@ -75,7 +72,7 @@ impl FalconXdpSpec {
 pub struct FalconXdp(Attached<Falcon, FalconRegisters>);
 
 impl FalconXdp {
-    /// Load the program and attach it.
+    /// Loads the program and attaches it.
     pub fn load(spec: FalconXdpSpec) -> Result<FalconXdp, XdpError> {
         spec.config.validate().map_err(XdpError::Spec)?;
         let (_, link) = open_link(&spec.interface, *spec.address.ip(), spec.mode)?;
@@ -83,7 +80,6 @@ impl FalconXdp {
         program.attach_to(&link, &spec.interface).map(FalconXdp)
     }
 
-    /// Bytes of memory that the registers take.
     pub fn memory_bytes(&self) -> usize {
         self.registers().memory_bytes()
     }
@@ -97,9 +93,8 @@ impl Deref for FalconXdp {
     }
 }
 
-/// A packet that came up to the host's process (UDP payload): where to send it, if it is one that the
-/// program has handled and could not send itself. Anything else is to be dropped. Tags are right
-/// already.
+/// Where to send a packet that was passed to the host's process (UDP payload), if the program has handled it and could
+/// not send it itself. Everything else is to be dropped. The tags are already valid.
 pub fn forward_of(packet: &[u8], node: u8, registers: &FalconRegisters) -> Option<SocketAddrV4> {
     let (header, _) = wire::parse(packet).ok()?;
     let woken = header.kind == wire::Type::Task && header.has(wire::flag::ORIGIN);

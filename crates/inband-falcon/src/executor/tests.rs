@@ -45,7 +45,7 @@ fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     let run = Action::Run(attempt(0), Payload::Inline(b"work".to_vec()));
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
     assert_eq!(executor.actions(), [run, started]);
-    // The answer to the PULL that was sent twice.
+    // The second answer to the PULL that was sent twice.
     executor.on_task(MS, 1, "client", entry(0, b"work"), CLIENT_TIMEOUT_NS);
     assert_eq!(executor.actions(), []);
     executor.tick(101 * MS);

@@ -1,4 +1,4 @@
-//! Programs.
+//! Runs programs.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use super::process::{status_of, Stop};
 use crate::limits::OUTPUT_LEN_BYTES_MAX;
 use crate::work::{Command, CommandOutput};
 
-/// Run a program to its end. An error says what is wrong with the task.
+/// Runs a program to its end. The error says what is wrong with the task.
 pub fn run(command: &Command, stop: &Stop) -> Result<CommandOutput, String> {
     let (program, arguments) = match &command.argv[..] {
         [] => return Err("a command without a program; give at least its name".into()),
@@ -28,7 +28,7 @@ pub fn run(command: &Command, stop: &Stop) -> Result<CommandOutput, String> {
     if let Some(dir) = &command.dir {
         process.current_dir(dir);
     }
-    // Its runner stops it before it ends; nobody does when the worker is killed.
+    // The runner stops the program before its thread ends; this is for when the worker is killed.
     let child = end_with_thread(&mut process).spawn();
     let mut child = child.map_err(|error| format!("cannot run {program}: {error}"))?;
     stop.watch(&child);
@@ -36,7 +36,7 @@ pub fn run(command: &Command, stop: &Stop) -> Result<CommandOutput, String> {
     output.map_err(|error| format!("running {program}: {error}"))
 }
 
-/// Feed it, read what it writes, and wait for its end.
+/// Writes its stdin, reads its output, and waits for its end.
 fn communicate(child: &mut Child, stdin: &[u8], stop: &Stop) -> io::Result<CommandOutput> {
     let input = child.stdin.take();
     let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -47,7 +47,7 @@ fn communicate(child: &mut Child, stdin: &[u8], stop: &Stop) -> io::Result<Comma
         let read = |reader: thread::ScopedJoinHandle<'_, (Vec<u8>, bool)>| {
             reader.join().expect("reading does not panic")
         };
-        // What it has left running may write on, and can be stopped until it is reaped.
+        // Children that it left running may still write, and can be stopped until it is reaped.
         let ((stdout, is_cut), (stderr, is_cut_too)) = (read(stdout), read(stderr));
         let status = stop.reap(child)?;
         Ok(CommandOutput {
@@ -61,19 +61,19 @@ fn communicate(child: &mut Child, stdin: &[u8], stop: &Stop) -> io::Result<Comma
 
 fn feed(input: Option<ChildStdin>, bytes: &[u8]) {
     if let Some(mut input) = input {
-        // Who does not read it has no use for it.
+        // Fails if the program does not read its stdin, which is no error.
         let _ = input.write_all(bytes);
     }
 }
 
-/// All of it is read, so that the program does not wait; what is over the limit is thrown away.
+/// Reads everything, so that the program does not block, but keeps only up to the limit.
 fn read_up_to_limit(from: Option<impl Read>) -> (Vec<u8>, bool) {
     let Some(mut from) = from else {
         return (Vec::new(), false);
     };
     let mut kept = Vec::new();
     let limit = OUTPUT_LEN_BYTES_MAX as u64;
-    // What was read before an error stands.
+    // After an error, what was read so far is kept.
     let _ = (&mut from).take(limit).read_to_end(&mut kept);
     let more = io::copy(&mut from, &mut io::sink()).unwrap_or_default();
     (kept, more > 0)

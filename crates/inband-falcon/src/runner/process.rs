@@ -9,7 +9,7 @@ use nix::sys::signal::{killpg, Signal};
 use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::Pid;
 
-/// Whether what runs is to end, and its process, if it has one.
+/// Whether the running task is to end, and its process, if it has one.
 #[derive(Debug, Default)]
 pub struct Stop {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub struct Stop {
 #[derive(Debug, Default)]
 struct State {
     wanted: bool,
-    /// Of a process that was not reaped yet: nobody else's.
+    /// Of a process that was not yet reaped, so the id cannot have been reused.
     group: Option<Pid>,
 }
 
@@ -28,12 +28,12 @@ impl Stop {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next task begins.
+    /// A new task begins.
     pub fn begin(&self) {
         self.lock().wanted = false;
     }
 
-    /// End what runs.
+    /// Ends the running task.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.wanted = true;
@@ -44,7 +44,7 @@ impl Stop {
         self.changed.notify_all();
     }
 
-    /// Sleep so long, or until stopped. Returns whether it was stopped.
+    /// Sleeps for this long, or until stopped. Returns whether it was stopped.
     pub fn sleep(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.lock();
@@ -58,7 +58,8 @@ impl Stop {
         true
     }
 
-    /// This process, the first of its group, is what runs. It is killed at once if that was wanted already.
+    /// Sets the process of the running task, which must lead its process group. It is killed at once if a stop was
+    /// already requested.
     pub fn watch(&self, child: &Child) {
         let group = Pid::from_raw(child.id() as i32);
         let mut state = self.lock();
@@ -68,17 +69,18 @@ impl Stop {
         state.group = Some(group);
     }
 
-    /// Wait for a watched process to end, and reap it.
+    /// Waits for a watched process to end, and reaps it.
     pub fn reap(&self, child: &mut Child) -> io::Result<ExitStatus> {
         let id = || Id::Pid(Pid::from_raw(child.id() as i32));
-        // Its id stays its own until it is reaped.
+        // Its id cannot be reused until it is reaped.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while waitid(id(), flags) == Err(nix::errno::Errno::EINTR) {}
         self.unwatch();
         child.wait()
     }
 
-    /// The watched process goes on without a task; returns whether it was killed instead, as its task was ending.
+    /// The watched process survives its task. Returns true if it was killed instead, because the task was being
+    /// stopped.
     pub fn unwatch(&self) -> bool {
         let mut state = self.lock();
         state.group = None;
@@ -86,7 +88,7 @@ impl Stop {
     }
 }
 
-/// As shells say it.
+/// The exit status as shells report it.
 pub fn status_of(status: ExitStatus) -> i32 {
     let by_signal = || 128 + status.signal().unwrap_or_default();
     status.code().unwrap_or_else(by_signal)
@@ -98,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// A task may be stopped just as its process has answered: that process is no good for the next one.
+    /// A task may be stopped just as its process has answered: that process cannot be used for the next task.
     #[test]
     fn who_stops_watching_learns_that_the_process_was_killed() {
         use std::os::unix::process::CommandExt;

@@ -1,8 +1,8 @@
-//! A Python interpreter that runs pickled calls, one after another: `python -m inband.runner`, and the number of
-//! the process that it is to end with.
+//! A Python interpreter that runs pickled calls, one after another: `python -m inband.runner`, with the id of the
+//! process that it is to end with.
 //!
-//! Both directions of its pipe carry frames: length as u32, little endian, and so many bytes. An answer begins with a
-//! byte: 0 for a result, 1 for an exception, 128 more if the interpreter ends after it; the rest is a pickle.
+//! In both directions its pipe carries frames: length as u32, little endian, and that many bytes. An answer begins with
+//! a byte: 0 for a result, 1 for an exception, plus 128 if the interpreter ends after it; the rest is a pickle.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -15,19 +15,18 @@ use super::process::{status_of, Stop};
 use super::Interpreter;
 use crate::limits::WORK_LEN_BYTES_MAX;
 
-/// In the first byte of an answer: the interpreter takes no more calls.
+/// Flag in the first byte of an answer: the interpreter accepts no more calls.
 const LAST: u8 = 128;
-/// How long an interpreter may take to see that it is not needed any more.
+/// How long an interpreter may take to end once its pipe is closed.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// See the module.
 pub struct Python {
     child: Child,
     calls: Option<ChildStdin>,
     answers: ChildStdout,
 }
 
-/// An error that is no exception of the task: text where a pickle would stand, with another first byte.
+/// An error that is not an exception of the task: text instead of a pickle, with another first byte.
 pub fn as_error(text: &str) -> Vec<u8> {
     let mut error = vec![2];
     error.extend_from_slice(text.as_bytes());
@@ -38,8 +37,8 @@ pub fn as_error(text: &str) -> Vec<u8> {
 type Answer = Result<Vec<u8>, Vec<u8>>;
 
 impl Python {
-    /// Start an interpreter. It loads what it needs while the first call is on its way. It is not forked: this may be
-    /// a process of Python with libraries that end their threads at every fork, and wait forever at two together.
+    /// Starts an interpreter. It loads what it needs while the first call is in flight. It is not forked: this may be a
+    /// Python process with libraries that end their threads at every fork, and deadlock if two happen at once.
     pub fn start(interpreter: &Interpreter) -> io::Result<Python> {
         let env = interpreter.env.iter();
         let mut command = Command::new(&interpreter.program);
@@ -59,22 +58,22 @@ impl Python {
         })
     }
 
-    /// Run a call. The interpreter comes back if it can be used again. An error's first byte is 1 if the rest is
-    /// the pickled exception, 2 if it is text.
+    /// Runs a call. Returns the interpreter if it can be used again. An error's first byte is 1 if the rest is the
+    /// pickled exception, 2 if it is text.
     pub fn call(mut self, pickled: &[u8], stop: &Stop) -> (Answer, Option<Python>) {
         stop.watch(&self.child);
         match self.exchange(pickled) {
             Ok((answer, is_last)) => {
                 let was_killed = stop.unwatch();
                 if is_last && !was_killed {
-                    // Its end takes a while, and nobody needs to wait for it.
+                    // Its end takes a while, and nothing needs to wait for it.
                     thread::spawn(move || drop(self));
                     return (answer, None);
                 }
                 (answer, (!was_killed).then_some(self))
             }
             Err(error) => {
-                // Nothing to one that has ended by itself.
+                // No effect if it has ended by itself.
                 stop.stop();
                 let how = match stop.reap(&mut self.child) {
                     Ok(status) => format!("status {}", status_of(status)),
@@ -86,7 +85,7 @@ impl Python {
         }
     }
 
-    /// The answer, and whether it is the last one.
+    /// Sends a call. Returns the answer, and whether it is the last one.
     fn exchange(&mut self, pickled: &[u8]) -> io::Result<(Answer, bool)> {
         let calls = self.calls.as_mut().expect("it is open until the end");
         let len_bytes = u32::try_from(pickled.len()).map_err(io::Error::other)?;
@@ -114,7 +113,7 @@ impl Python {
 }
 
 impl Drop for Python {
-    /// It ends by itself once nothing more can come.
+    /// The interpreter ends by itself once its pipe is closed.
     fn drop(&mut self) {
         self.calls = None;
         let id = self.child.id();

@@ -135,7 +135,7 @@ fn what_runs_can_be_stopped() {
         .start(Call::Sleep { micros: 60_000_000 }.encode());
     rig.runner.stop();
     assert_eq!(rig.outcome(), Ok(vec![]));
-    // Stopped before it began, and the next one is not.
+    // Stopped before it began; the next one is not affected.
     assert_eq!(rig.command(&["echo"], b"").stdout, b"\n");
     rig.runner
         .start(Call::Sleep { micros: 60_000_000 }.encode());
@@ -143,7 +143,7 @@ fn what_runs_can_be_stopped() {
     assert!(begun.elapsed() < LIMIT);
 }
 
-/// An interpreter as far as the pipe goes: answers a call with itself, twice; ends at the second "end".
+/// A fake interpreter: answers a call with the call itself, twice; ends at the second "end".
 const FAKE_PYTHON: &str = r#"#!/usr/bin/env python3
 import struct, sys
 calls, answers = sys.stdin.buffer, sys.stdout.buffer

@@ -1,4 +1,4 @@
-//! What a scheduler knows of itself, for people.
+//! The status of a scheduler.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -14,47 +14,42 @@ use crate::registry;
 use crate::scheduler::SET;
 use crate::timing::Nanos;
 
-/// Tasks that left a queue, by how.
+/// Counters of tasks that left a queue.
 const GIVEN: [&str; 2] = ["falcon_given", "falcon_woken"];
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Drawn at its start.
     pub incarnation: u64,
     /// Where the role runs.
     pub dataplane: Dataplane,
-    /// Sizes and rules.
     pub falcon: FalconConfig,
-    /// Tasks in its queues, of those that have any: number of the queue, tasks.
+    /// Number and tasks of each queue that is not empty.
     pub queues: Vec<(u8, u32)>,
-    /// How long the task that came first, of those in the queues, has waited. `None`: there is none, or the role
-    /// runs in the kernel, where nobody notes when tasks come.
+    /// How long the oldest queued task has waited. `None`: there is none, or the role runs in the kernel, where arrival
+    /// times are not recorded.
     pub oldest_waits_ns: Option<Nanos>,
     /// Tasks given to executors since its start.
     pub given: u64,
-    /// Workers by their numbers.
+    /// Workers by number.
     pub workers: Vec<WorkerStatus>,
-    /// Everything counted, by name.
+    /// All counters, by name.
     pub counters: BTreeMap<&'static str, u64>,
 }
 
-/// A worker as its scheduler knows it.
+/// The scheduler's view of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Its number.
     pub number: u16,
-    /// As it calls itself.
+    /// Its own name.
     pub name: String,
-    /// Where it is.
     pub address: SocketAddrV4,
-    /// What its tasks may need.
+    /// Names of its resources.
     pub resources: Vec<String>,
     /// How many tasks it runs at a time.
     pub executors: u8,
-    /// Of these: given a task, and not heard of since.
+    /// Executors that were given a task and have not been heard from since.
     pub busy: u8,
-    /// Of these: parked at the scheduler.
+    /// Executors parked at the scheduler.
     pub waiting: u8,
 }
 
@@ -86,7 +81,7 @@ impl Status {
     }
 }
 
-/// Tasks given to executors, of everything counted.
+/// The number of tasks given to executors, from all counters.
 pub(super) fn given(counters: &BTreeMap<&'static str, u64>) -> u64 {
     let counts = GIVEN.iter().filter_map(|name| counters.get(name));
     counts.sum()

@@ -1,35 +1,34 @@
-//! How a worker is known to its scheduler. It says again and again what it is, since either may be forgotten.
+//! A worker's registration with its scheduler. The worker repeats it periodically, because either side may restart.
 
 use crate::dataplane::wire::EXECUTORS;
 
 use super::Pull;
 use crate::timing::{Nanos, DRAIN_MIN_NS, REGISTER_NS};
 
-/// As the scheduler knows it.
+/// The current registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     /// The scheduler's incarnation.
     pub scheduler: u64,
-    /// The worker's number,
+    /// The worker's number.
     pub worker: u16,
-    /// and the number's turn.
+    /// Distinguishes successive registrations of this number.
     pub incarnation: u32,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Membership {
     executors: u8,
     known: Option<Known>,
     lease_ns: Nanos,
-    /// The scheduler does not know it so any more.
+    /// The scheduler no longer knows this registration.
     is_forgotten: bool,
     register_at: Nanos,
     drains_since: Option<Nanos>,
 }
 
 impl Membership {
-    /// Of a worker with so many executors that is not known yet.
+    /// A worker that is not yet registered.
     pub fn new(now: Nanos, executors: u8) -> Membership {
         Membership {
             executors,
@@ -45,17 +44,17 @@ impl Membership {
         self.known.is_some() && !self.is_forgotten
     }
 
-    /// It takes no more tasks.
+    /// Whether it takes no more tasks.
     pub fn drains(&self) -> bool {
         self.drains_since.is_some()
     }
 
-    /// When [`Membership::tick`] has something to do.
+    /// When to call [`Membership::tick`] next.
     pub fn due(&self) -> Nanos {
         self.register_at
     }
 
-    /// Time has passed. True: the scheduler is to be told.
+    /// Handles the timer. Returns true if a registration is to be sent.
     pub fn tick(&mut self, now: Nanos) -> bool {
         if now < self.register_at {
             return false;
@@ -68,51 +67,51 @@ impl Membership {
         true
     }
 
-    /// Several of them may be lost before the lease ends.
+    /// Several registrations may be lost before the lease ends.
     fn again_ns(&self) -> Nanos {
         self.lease_ns / 5
     }
 
-    /// The scheduler knows it. True: in another way than before.
+    /// The scheduler has registered the worker. Returns true if the registration has changed.
     pub fn on_registered(&mut self, now: Nanos, known: Known, lease_ns: Nanos) -> bool {
         self.lease_ns = lease_ns;
         self.is_forgotten = false;
-        // The lease may end before it would have asked once more.
+        // The lease may end before the next registration would have been sent.
         self.register_at = self.register_at.min(now + self.again_ns());
         self.known.replace(known) != Some(known)
     }
 
-    /// The scheduler says that it does not know this executor of this turn.
+    /// The scheduler does not know this executor with this incarnation.
     pub fn on_not_registered(&mut self, now: Nanos, executor: u32, incarnation: u32) {
         let is_known_so = self.known.is_some_and(|k| k.incarnation == incarnation);
         let is_late = !is_known_so || self.number_of(executor).is_none();
-        // It says so once for each executor.
+        // The scheduler reports it once for each executor.
         if !is_late && !self.drains() && !self.is_forgotten {
             self.is_forgotten = true;
             self.register_at = now;
         }
     }
 
-    /// Leave the scheduler.
+    /// Leaves the scheduler.
     pub fn drain(&mut self, now: Nanos) {
         self.drains_since.get_or_insert(now);
         self.register_at = now;
     }
 
-    /// Has the scheduler been told for long enough, and was there time for what it had given before?
+    /// Has the scheduler been told for long enough, with time for tasks that it had given before to arrive?
     pub fn has_left(&self, now: Nanos) -> bool {
         self.drains_since
             .is_some_and(|since| now >= since + DRAIN_MIN_NS)
     }
 
-    /// Which of the worker's executors this is.
+    /// The index of one of the worker's executors, given its number at the scheduler.
     pub fn number_of(&self, executor: u32) -> Option<usize> {
         let known = self.known?;
         let number = executor.checked_sub(u32::from(known.worker) * EXECUTORS)?;
         (number < u32::from(self.executors)).then_some(number as usize)
     }
 
-    /// What an executor says that wants a task; `None`: it may not have one.
+    /// The PULL of an executor that wants a task; `None` if it may not have one.
     pub fn pull(&self, number: usize, pull_seq: u64) -> Option<Pull> {
         let known = self.known.filter(|_| !self.drains())?;
         Some(Pull {

@@ -3,7 +3,7 @@ use crate::message::SubmitReply;
 use crate::task::{Entry, TaskId};
 use crate::timing::{DRAIN_MIN_NS, REGISTER_NS};
 
-/// Of a registration, in ms.
+/// Lease of a registration, in ms.
 const LEASE_MS: u32 = 1000;
 const SCHEDULER: u64 = 77;
 
@@ -44,7 +44,7 @@ fn register(leaves: bool) -> Register {
     }
 }
 
-/// A worker that has asked to be known.
+/// A worker that has asked to be registered.
 fn unknown() -> Worker {
     let config = Config {
         token: 3,
@@ -83,7 +83,7 @@ fn pull(executor: u32, worker_incarnation: u32, pull_seq: u64) -> Action {
     })
 }
 
-/// A worker that has the number 3, in its 8th turn, and whose executors have asked for tasks.
+/// A worker with number 3 and incarnation 8, whose executors have pulled.
 fn known() -> Worker {
     let mut worker = unknown();
     worker.on_incoming(1, address(2), registered(3, 8));
@@ -135,7 +135,7 @@ fn not_registered(executor: u32, worker_incarnation: u32) -> Incoming {
     }
 }
 
-/// A known worker whose second executor runs task 0.
+/// A registered worker whose second executor runs task 0.
 fn busy() -> Worker {
     let mut worker = known();
     worker.on_incoming(2, address(2), given(193, 2, 0));
@@ -156,7 +156,7 @@ fn reply() -> SubmitReply {
     }
 }
 
-/// A task whose work is with its client.
+/// A task whose work stays with its client.
 fn given_kept(pull_seq: u64, task: u32, of_try: u8) -> Incoming {
     let Incoming::Given(mut given) = given(193, pull_seq, task) else {
         unreachable!("it is a TASK");
@@ -166,7 +166,7 @@ fn given_kept(pull_seq: u64, task: u32, of_try: u8) -> Incoming {
     Incoming::Given(given)
 }
 
-/// How long the second executor asks for the work of this task; then it has asked for the next one.
+/// How long the second executor asks for the work of this task; afterwards it has pulled the next one.
 fn asks_for(worker: &mut Worker, now: &mut Nanos, pull_seq: u64, of_try: u8) -> Nanos {
     let since = *now;
     worker.on_incoming(
@@ -198,12 +198,12 @@ fn a_client_that_was_found_silent_is_not_waited_for_again_and_again() {
         timing.client_probe_ns
     );
     assert_eq!(asks_for(&mut worker, &mut now, 5, 1), 0);
-    // It has submitted this one again, so it lives: only this worker cannot reach it.
+    // It has resubmitted this task, so it is alive: only this worker cannot reach it.
     assert_eq!(
         asks_for(&mut worker, &mut now, 6, 2),
         timing.client_silent_ns
     );
-    // Late, but it lives.
+    // Late, but it is alive.
     let late = ToExecutor::Revoked(attempt(3));
     worker.on_incoming(now, client(), says(1, late));
     assert_eq!(
@@ -340,7 +340,7 @@ fn who_drains_takes_no_more_and_ends_what_it_has() {
     worker.drain(10);
     worker.tick(10);
     assert_eq!(worker.actions(), [Action::Register(register(true))]);
-    // Given just before, and told late.
+    // Given just before, and received late.
     worker.on_incoming(11, address(2), given(192, 2, 1));
     let started = tell(0, ToClient::Started(attempt(1)));
     assert_eq!(worker.actions(), [run(0, 1), started]);
@@ -389,7 +389,7 @@ fn a_long_result_is_put_where_it_can_be_fetched_until_its_client_has_it() {
         attempt: attempt(0),
         outcome: long.clone(),
     };
-    // It is stored after the PULL: others wait for that.
+    // It is stored after the PULL, because others wait for that.
     let store = Action::Store(ended.clone());
     assert_eq!(worker.actions(), [pull(193, 8, 3), store]);
     worker.stored(11, ended, Ok(place()));
@@ -445,7 +445,7 @@ fn a_result_is_repeated_and_forgotten_when_its_client_is_gone_for_long() {
     assert_eq!(worker.results_thrown_away(), 1);
 }
 
-/// A worker whose second executor has a long result that its client has not fetched, and the first one runs task 1.
+/// A worker whose second executor has a long result that its client has not fetched, while the first one runs task 1.
 fn full() -> Worker {
     let mut worker = busy();
     worker.finished(10, 1, output(2000));
@@ -480,7 +480,7 @@ fn an_executor_whose_result_finds_no_room_waits_with_it_and_takes_no_more() {
     let then = [Action::Forget(place()), pull(192, 8, 3), store];
     assert_eq!(worker.actions(), then);
 
-    // Nobody wants it any more.
+    // It is no longer wanted.
     let mut worker = full();
     worker.finished(20, 0, output(2000));
     let revoked = ToExecutor::Revoked(attempt(1));
@@ -503,7 +503,7 @@ fn an_executor_whose_result_finds_no_room_waits_with_it_and_takes_no_more() {
     assert_eq!((now, worker.results_thrown_away()), (silent_at, 1));
 }
 
-/// Somebody pressed Ctrl-Z, or looks at it in a debugger.
+/// As with Ctrl-Z, or a debugger.
 #[test]
 fn a_client_that_stands_still_for_a_minute_finds_its_result() {
     let mut worker = full();
