@@ -7,7 +7,7 @@
 /* variant: acceptor_no_second_read IB_RACE_DELAY IB_MUTANT_NO_SECOND_READ */
 #include "xdp.h"
 
-/* An acceptor hands nothing up. */
+/* An acceptor delivers nothing. */
 IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) {
     (void)frame;
     (void)m;
@@ -20,7 +20,7 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) 
 
 IB_REGISTERS(ib_acceptor_map, struct ib_acceptor_regs);
 
-/* partition * ring_slots + (instance & (ring_slots - 1)) */
+/* Indexed by partition * ring_slots + (instance & (ring_slots - 1)). */
 IB_REGISTERS(ib_ring_map, struct ib_slot);
 
 /* Indexed like the ring. */
@@ -48,7 +48,7 @@ int ib_acceptor_xdp(struct xdp_md *ctx) {
             return XDP_ABORTED;
         ib_tail_prefetch(&ib_tails_map, frame.at, m.value_len_bytes);
         result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
-        /* The next packet is likely about the next instance. */
+        /* The next packet is probably for the next instance. */
         ib_u32 next = partition * ring_slots + ((ib_u32)(m.instance + 1) & (ring_slots - 1));
         ib_tail_prefetch(&ib_tails_map, next, m.value_len_bytes);
     } else {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench - drives a role's program (bench.h), and keeps the acceptor's floor behind the packets. */
+/* bench - drives a role's program (bench.h), and advances the acceptor's floor. */
 #include "../ground/xdp/bench.h"
 #include "registers.h"
 

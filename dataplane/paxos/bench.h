@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench.h - what measurements tell their programs. Rust sees it through bindgen. */
+/* bench.h - settings of the measurement programs. Rust sees it through bindgen. */
 #ifndef INBAND_PAXOS_BENCH_H
 #define INBAND_PAXOS_BENCH_H
 
@@ -16,12 +16,12 @@ enum ib_bench_limits {
 _Static_assert(IB_BENCH_HEADERS_LEN_BYTES == IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES,
                "what bench_feed writes anew");
 
-/* What bench_feed sends, and when it did. */
+/* The parameters of bench_feed, and the times that it recorded. */
 struct ib_feed {
     ib_u64 packets;        /* sent in this run */
-    ib_u64 window_packets; /* the clock is read after so many: a power of two */
-    ib_u64 floor_packets;  /* the floors are raised after so many, to so many behind the leader */
-    ib_u64 windows;        /* over in this run */
+    ib_u64 window_packets; /* the clock is read after this many: a power of two */
+    ib_u64 floor_packets;  /* after this many, floors are raised to this many behind the leader */
+    ib_u64 windows;        /* completed in this run */
     ib_u64 last_ns;
     ib_u8 headers[IB_BENCH_HEADERS_ROOM_BYTES];
     ib_u64 window_ns[IB_BENCH_WINDOWS_MAX];

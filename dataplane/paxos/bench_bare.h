@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_bare.h - the baseline that has no protocol: a leader that stamps, an acceptor that stores
- * the value, a counter that hands every second copy up. Nothing is checked: no epoch, promise,
- * floor or digest, no address, and nobody has a slot to himself. A program each defines
- * IB_BARE_<ROLE>.
+ * bench_bare.h - the baseline without a protocol: a leader that stamps, an acceptor that stores the
+ * value, and a counter that delivers every second copy. Nothing is checked (no epoch, promise,
+ * floor, digest or address), and slots are not locked. Each program defines IB_BARE_<ROLE>.
  */
 #ifndef INBAND_PAXOS_BENCH_BARE_H
 #define INBAND_PAXOS_BENCH_BARE_H
@@ -14,7 +13,7 @@
 
 #define IB_FIELD(name) __builtin_offsetof(struct ib_paxos_header, name)
 
-/* Copies leave unaddressed. */
+/* Copies are sent unaddressed. */
 struct {
     __uint(type, BPF_MAP_TYPE_DEVMAP);
     __uint(max_entries, IB_XDP_GROUP_ENTRIES);
@@ -77,7 +76,7 @@ IB_INLINE int ib_bare(struct xdp_md *ctx, ib_u8 *payload) {
 }
 
 #elif defined(IB_BARE_QUORUM)
-/* Hook of shell.h. Fails, and the instance stays undecided here, when the ring buffer is full. */
+/* Hook of shell.h. If the ring buffer is full it fails, and the instance stays undecided here. */
 IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) {
     ib_u32 len_bytes = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
     IB_RINGBUF_DELIVER(frame->ctx, len_bytes);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_feed - sends REQUESTs out of an interface, run by BPF_PROG_TEST_RUN with live frames. What
- * the network does with a frame is done before the next batch of frames is made, on the same CPU;
- * so the time between two frames is the time of everything that one causes.
+ * bench_feed - sends REQUESTs out of an interface, run by BPF_PROG_TEST_RUN with live frames. The
+ * network finishes processing a frame on the same CPU before the next batch of frames is made. So
+ * the time between two frames is the time of everything that one causes.
  *
- * Frames are recycled: the headers of the last one sent in the same memory are rewritten. Floors
- * are raised in the registers themselves, as TRIM packets would do it.
+ * Frames are recycled: the program rewrites the headers left by the last packet in the same memory.
+ * Floors are raised directly in the registers, with the same effect as TRIM packets.
  */
 #include "../ground/xdp/frame.h"
 #include "bench.h"
@@ -22,7 +22,7 @@ IB_REGISTERS(ib_feed_map, struct ib_feed);
         __type(value, struct ib_##role##_regs);                                                    \
     } name SEC(".maps")
 
-/* Shared with the roles that are fed. */
+/* Shared with the roles that receive the packets. */
 IB_REGS_OF(leader, ib_leader_map);
 IB_REGS_OF(acceptor, ib_acceptor_0_map);
 IB_REGS_OF(acceptor, ib_acceptor_1_map);

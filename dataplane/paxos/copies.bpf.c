@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* copies - addresses the copies of what a leader and an acceptor send to their groups. */
+/* copies - addresses the copies that a leader and an acceptor send to their groups. */
 #include "msg.h"
 #include "settings.h"
 
@@ -8,8 +8,8 @@
          ? IB_PAXOS_ACCEPTORS_GROUP                                                                \
          : IB_PAXOS_LEARNERS_GROUP)
 
-/* `partition` is the header's second word, with sender and length; `magic` its first, with type and
- * flags. */
+/* `partition` starts the header's second word, with sender and length; `magic` starts the first,
+ * with type and flags. */
 #define IB_COPIES_ID(payload)                                                                      \
     {IB_PAXOS_RAW64(payload, instance), IB_PAXOS_RAW64(payload, round),                            \
      IB_PAXOS_RAW64(payload, partition), IB_PAXOS_RAW64(payload, magic)}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dispatch - the program on the interface of a host with several roles, or none in the kernel. What
- * is not Inband's passes untouched; what is, is checked whole and goes to the program of its role.
- * A bad packet is dropped and counted here, whichever roles run.
+ * dispatch - the program on the interface of a host with several roles, or with none in the kernel.
+ * Packets of other protocols pass untouched. Inband's packets are fully checked, and passed to the
+ * program of their role. Invalid packets are dropped and counted here, whichever roles run.
  */
 #include "msg.h"
 #include "settings.h"
@@ -30,7 +30,7 @@ int ib_dispatch(struct xdp_md *ctx) {
     if (IB_GET16(payload, flags) & IB_PAXOS_F_LEADER)
         key |= IB_PAXOS_DISPATCH_LEADER;
     bpf_tail_call(ctx, &ib_roles_map, key);
-    /* No program for it: the host's own process reads it from its UDP socket. */
+    /* No program handles it: the host's process receives it from its UDP socket. */
     ib_count_reason(IB_R_passed_up);
     return XDP_PASS;
 }

@@ -5,7 +5,7 @@
 /* variant: leader_round_read_once IB_RACE_DELAY IB_MUTANT_ROUND_READ_ONCE */
 #include "xdp.h"
 
-/* A leader hands nothing up. */
+/* A leader delivers nothing. */
 IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) {
     (void)frame;
     (void)m;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * msg.h - struct ib_paxos_msg, the header in host order, and the two functions between it and the
- * wire.
+ * msg.h - struct ib_paxos_msg, the header in host order, and its conversion from and to the wire.
  */
 #ifndef INBAND_PAXOS_MSG_H
 #define INBAND_PAXOS_MSG_H
@@ -26,7 +25,7 @@ struct ib_paxos_msg {
     ib_u16 partition;
     ib_u16 node;
     ib_u16 value_len_bytes;
-    ib_u16 key_id; /* only written: of the key that tags the packet (auth.h), 0: none */
+    ib_u16 key_id; /* only written: id of the key that tags the packet (auth.h), 0: none */
     ib_u8 type;
 };
 
@@ -34,20 +33,20 @@ struct ib_paxos_msg {
 #define IB_PAXOS_GET64(p, field) IB_NET64(IB_PAXOS_RAW64(p, field))
 #define IB_PAXOS_PUT64(p, field, v) (*IB_AT(64, p, ib_paxos_header, field) = IB_NET64(v))
 
-/* As one word of 8 bytes: epoch, checksum 32 each. */
+/* Accessed as one word of 8 bytes: epoch and checksum, 32 bits each. */
 _Static_assert(__builtin_offsetof(struct ib_paxos_header, epoch) == 16 &&
                    __builtin_offsetof(struct ib_paxos_header, checksum) == 20,
                "the word above");
 
 /*
- * Requests that are answered with a value the asker does not have are padded to full size, because
- * an answer is the request rewritten and a packet program cannot always make a packet longer.
+ * Requests whose answers may contain a value that the requester does not have are padded to full
+ * size: the answer is the rewritten request, and a packet program cannot always lengthen a packet.
  */
 #define IB_PAXOS_FAMILY                                                                            \
     ((struct ib_family){IB_PAXOS_REQUEST, IB_PAXOS_ALIVE,                                          \
                         1ULL << IB_PAXOS_PHASE1A | 1ULL << IB_PAXOS_LEARN, 0})
 
-/* Is this a packet of Paxos, about an instance and in a round that there can be? */
+/* Checks that this is a Paxos packet, with possible instance and round numbers. */
 IB_INLINE unsigned int ib_paxos_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                       ib_u32 partitions) {
     unsigned int reason = ib_frame_check(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
@@ -60,7 +59,7 @@ IB_INLINE unsigned int ib_paxos_check(const ib_u8 *data, const ib_u8 *end, ib_u3
     return IB_R_none;
 }
 
-/* Read the header at `data`, which ib_paxos_check has passed, into `m`. */
+/* Reads the header at `data` into `m`. ib_paxos_check must have accepted it. */
 IB_INLINE void ib_paxos_read_header(const ib_u8 *data, struct ib_paxos_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
     IB_READ_FRAME(m, kind, sizes, partition);
@@ -77,7 +76,7 @@ IB_INLINE void ib_paxos_read_header(const ib_u8 *data, struct ib_paxos_msg *m) {
     m->digest = IB_PAXOS_GET64(data, digest);
 }
 
-/* Both. On the packet path of XDP they are apart: dispatch checks, the role's program reads. */
+/* Both. In XDP they are separate: dispatch checks, and the role's program reads. */
 IB_INLINE unsigned int ib_paxos_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                       ib_u32 partitions, struct ib_paxos_msg *m) {
     unsigned int reason = ib_paxos_check(data, end, payload_len_bytes, partitions);
@@ -86,7 +85,8 @@ IB_INLINE unsigned int ib_paxos_parse(const ib_u8 *data, const ib_u8 *end, ib_u3
     return reason;
 }
 
-/* Write into the header at `data` what a role may change of a message whose value stays. */
+/* Writes the fields that a role may change, of a message whose value stays, to the header at
+ * `data`. */
 IB_INLINE void ib_paxos_emit_same_value(ib_u8 *data, const struct ib_paxos_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
     IB_EMIT_SIZES(data, m, partition);
@@ -98,7 +98,7 @@ IB_INLINE void ib_paxos_emit_same_value(ib_u8 *data, const struct ib_paxos_msg *
     IB_PUT64(data, tag, (ib_u64)0);
 }
 
-/* Write `m` as the header at `data`, which has IB_HEADER_LEN_BYTES of room. */
+/* Writes `m` as the header at `data`, which has room for IB_HEADER_LEN_BYTES. */
 IB_INLINE void ib_paxos_emit(ib_u8 *data, const struct ib_paxos_msg *m) {
     ib_paxos_emit_same_value(data, m);
     IB_PAXOS_PUT64(data, client_id, m->client_id);

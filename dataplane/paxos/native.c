@@ -6,11 +6,11 @@
 
 struct ib_frame {
     ib_u8 *data;
-    struct ib_tail *tail; /* of the slot that the packet is about */
+    struct ib_tail *tail; /* tail of the slot that the packet is for */
     ib_u32 hand_off_fails;
 };
 
-/* Bytes of a value that lie in its slot. */
+/* The number of bytes of a value that are stored in its slot. */
 static inline ib_u32 in_slot(ib_u32 len_bytes) {
     return len_bytes < IB_SLOT_VALUE_BYTES ? len_bytes : IB_SLOT_VALUE_BYTES;
 }

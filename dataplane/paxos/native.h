@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native.h - the native build of the roles: the soft switch, the simulator and the vectors call it.
+ * native.h - the native build of the roles, called by the soft switch, the simulator and the
+ * vectors.
  */
 #ifndef INBAND_PAXOS_NATIVE_H
 #define INBAND_PAXOS_NATIVE_H
@@ -17,15 +18,15 @@ enum ib_paxos_roles {
 };
 
 /*
- * A switch. The memory belongs to the caller and outlives every call; it may be shared by threads:
- * all access is by the atomic steps of shell.h.
+ * A switch. The memory belongs to the caller and must outlive every call. Threads may share it: all
+ * access is by the atomic operations of shell.h.
  */
 struct ib_paxos_switch {
     ib_u32 roles; /* enum ib_paxos_roles, or-ed */
     ib_u32 node;  /* this host's node id */
     ib_u32 partitions;
     ib_u32 ring_slots;     /* a power of two */
-    ib_u32 hand_off_fails; /* tests: 1 makes every hand-off of a value fail */
+    ib_u32 hand_off_fails; /* tests: 1 makes every delivery of a value fail */
     ib_u32 reserved;
     struct ib_leader_regs *leader;     /* [partitions] */
     struct ib_acceptor_regs *acceptor; /* [partitions] */
@@ -37,10 +38,10 @@ struct ib_paxos_switch {
 };
 
 /*
- * Handle one UDP payload of *len_bytes at `buffer`, which has room for a full one
- * (IB_HEADER_LEN_BYTES + IB_VALUE_LEN_MAX_BYTES). With IB_REPLY, IB_TO_* and IB_DELIVER the packet
- * to send, or the decided value, is in the buffer and *len_bytes its length. Thread-safe. Allocates
- * nothing, never waits.
+ * Handles one UDP payload of *len_bytes at `buffer`, which has room for a packet of maximum size
+ * (IB_HEADER_LEN_BYTES + IB_VALUE_LEN_MAX_BYTES). With IB_REPLY, IB_TO_* and IB_DELIVER, the buffer
+ * then contains the packet to send or the decided value, and *len_bytes is its length. Thread-safe.
+ * Never allocates or blocks.
  */
 struct ib_result ib_paxos_switch_handle(struct ib_paxos_switch *sw, ib_u8 *buffer,
                                         ib_u32 *len_bytes);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefetch.h - the memory of long values, asked for before it is used. Include after role.h. */
+/* prefetch.h - prefetches the memory of long values. Include after role.h. */
 #ifndef INBAND_PAXOS_PREFETCH_H
 #define INBAND_PAXOS_PREFETCH_H
 
-/* By cache lines of 64 bytes. */
+/* In units of cache lines, of 64 bytes. */
 #define IB_PREFETCH(tail, line) ((void)*(const volatile ib_u64 *)((tail)->value + 64 * (line)))
 
 /*
- * Have the processor fetch the cache lines that a value takes, all at once: taking the slot is an
- * atomic operation, which waits for what was asked for before, and the copy would wait for one line
- * after the other. No loop: with an instruction for each line the processor learns the stride from
- * tail to tail.
+ * Makes the processor fetch all cache lines of a value at once. Locking the slot is an atomic
+ * operation, which waits for earlier loads; without the prefetch, the copy would wait for one line
+ * after another. Not a loop: with a separate instruction for each line, the processor learns the
+ * stride from tail to tail.
  */
 IB_INLINE void ib_tail_prefetch(void *tails, ib_u32 at, ib_u32 value_len_bytes) {
     if (value_len_bytes <= IB_SLOT_VALUE_BYTES)

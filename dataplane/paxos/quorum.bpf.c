@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quorum - the XDP program around role_quorum.h: decided values go up through a ring buffer. */
+/* quorum - the XDP program around role_quorum.h: delivers decided values through a ring buffer. */
 /* variant: quorum_alone IB_ALONE */
 #include "xdp.h"
 #include "../ground/xdp/ringbuf.h"
 
-/* Hook of shell.h. Fails, and the instance stays undecided here, when the ring buffer is full. */
+/* Hook of shell.h. If the ring buffer is full it fails, and the instance stays undecided here. */
 IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) {
     ib_u32 len_bytes = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
     IB_RINGBUF_DELIVER(frame->ctx, len_bytes);
@@ -14,7 +14,7 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) 
 
 IB_REGISTERS(ib_config_map, struct ib_quorum_config);
 
-/* partition * ring_slots + (instance & (ring_slots - 1)) */
+/* Indexed by partition * ring_slots + (instance & (ring_slots - 1)). */
 IB_REGISTERS(ib_counts_map, struct ib_count_slot);
 
 SEC("xdp")

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * race - the race test's driver, run by BPF_PROG_TEST_RUN on several CPUs: makes a packet for a hot
- * slot of partition 0, near the promise and near the end of the log, and tail-calls the acceptor's
- * program. A test run repeats on the same buffer, so every run makes its packet anew.
+ * race - the driver of the race test, run by BPF_PROG_TEST_RUN on several CPUs. It makes a packet
+ * for a hot slot of partition 0, near the promise and near the end of the log, and tail-calls the
+ * acceptor's program. A test run reuses the buffer, so every run writes its packet anew.
  */
 #include "../ground/xdp/frame.h"
 #include "msg.h"
@@ -11,7 +11,7 @@
 
 #define IB_RACE_PACKETS 64
 
-/* A PHASE2A with a value and its digest; instance and round are filled in here. */
+/* A PHASE2A with a value and its digest. The program sets instance and round. */
 struct ib_race_packet {
     ib_u32 len_bytes;
     ib_u32 reserved;
@@ -54,11 +54,11 @@ int ib_race(struct xdp_md *ctx) {
     ib_u8 *data = (ib_u8 *)(long)ctx->data + IB_XDP_FRAME_LEN_BYTES;
     if (data + IB_HEADER_LEN_BYTES > (ib_u8 *)(long)ctx->data_end)
         return XDP_ABORTED;
-    /* The next instance in half of the cases, otherwise one of the seven before. */
+    /* The next instance in half of the cases, otherwise one of the previous seven. */
     ib_u64 instance = *(volatile ib_u64 *)&regs->highest + 1;
     if (random & 1)
         instance -= random >> 1 & 7;
-    /* From one below the promise to two above. */
+    /* From one below the promise to two above it. */
     ib_u64 round = *(volatile ib_u64 *)&regs->promise + (random >> 4 & 3) - 1;
     ib_u32 type = IB_PAXOS_PHASE2A;
     if ((random >> 8 & 0xf) == 0) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - where else the role sends packets, and why it did what it did. */
+/* reasons.h - Paxos's own verdicts, and its reasons. */
 #ifndef INBAND_PAXOS_REASONS_H
 #define INBAND_PAXOS_REASONS_H
 
 #include "../ground/verdict.h"
 
 enum ib_paxos_verdict {
-    IB_TO_ACCEPTORS = 3, /* rewritten, a copy to every acceptor */
-    IB_TO_LEARNERS = 4,  /* rewritten, a copy to every learner */
+    IB_TO_ACCEPTORS = 3, /* rewritten: send a copy to every acceptor */
+    IB_TO_LEARNERS = 4,  /* rewritten: send a copy to every learner */
 };
 
 #define IB_PAXOS_REASONS_FIRST 64

@@ -2,9 +2,9 @@
 /*
  * role_acceptor.h - the acceptor: promises and votes (Paxos, phases 1 and 2).
  *
- * Pure. `r` is a snapshot of the partition's registers, taken after the slot was taken; `v` is a
- * copy of the slot's vote. What must happen besides is asked for in `io`, and the shell does it in
- * this order: raise the registers, save the value, store the vote, load the value, emit.
+ * Pure. `r` is a snapshot of the partition's registers, taken after the slot was locked; `v` is a
+ * copy of the slot's vote. Further actions are requested in `io`. The shell executes them in this
+ * order: raise the registers, save the value, store the vote, load the value, emit.
  */
 #ifndef INBAND_PAXOS_ROLE_ACCEPTOR_H
 #define INBAND_PAXOS_ROLE_ACCEPTOR_H
@@ -12,14 +12,14 @@
 #include "msg.h"
 #include "registers.h"
 
-/* What the role asks of its shell. */
+/* Actions that the role requests from its shell. */
 struct ib_acceptor_io {
-    ib_u64 raise_promise; /* if not 0: partition promise to at least this */
-    ib_u64 raise_floor;   /* if not 0: floor to at least this */
-    ib_u64 raise_highest; /* if not 0: highest to at least this, before the vote is stored */
-    int save_value;       /* the packet's value into the slot */
-    int load_value;       /* the slot's value into the packet */
-    int store_vote;       /* `v` back into the slot */
+    ib_u64 raise_promise; /* if not 0: raise the partition's promise to at least this */
+    ib_u64 raise_floor;   /* if not 0: raise the floor to at least this */
+    ib_u64 raise_highest; /* if not 0: raise highest to at least this, before storing the vote */
+    int save_value;       /* copy the packet's value into the slot */
+    int load_value;       /* copy the slot's value into the packet */
+    int store_vote;       /* store `v` in the slot */
 };
 
 IB_INLINE struct ib_result ib_acceptor_refuse(struct ib_paxos_msg *m, ib_u64 promise, ib_u16 scope,
@@ -33,7 +33,7 @@ IB_INLINE struct ib_result ib_acceptor_refuse(struct ib_paxos_msg *m, ib_u64 pro
     return ib_verdict(IB_REPLY, reason);
 }
 
-/* The epochs agree and the acceptor votes; otherwise *out says what to do with the packet. */
+/* Whether the epochs match and the acceptor votes. If not, *out says what to do with the packet. */
 IB_INLINE int ib_acceptor_may_vote(struct ib_paxos_msg *m, const struct ib_acceptor_regs *r,
                                    struct ib_result *out) {
     if (IB_RARE(!r->voting)) {
@@ -51,7 +51,8 @@ IB_INLINE int ib_acceptor_may_vote(struct ib_paxos_msg *m, const struct ib_accep
     return 1;
 }
 
-/* PHASE1A for the whole partition. The shell raises the promise, then calls ..._promised. */
+/* PHASE1A for the whole partition. The shell raises the promise, then calls
+ * ib_acceptor_promised. */
 IB_INLINE struct ib_result ib_acceptor_promise(struct ib_paxos_msg *m,
                                                const struct ib_acceptor_regs *r,
                                                struct ib_acceptor_io *io) {
@@ -65,8 +66,8 @@ IB_INLINE struct ib_result ib_acceptor_promise(struct ib_paxos_msg *m,
 }
 
 /*
- * The partition's PHASE1B: `r` was read after the promise was raised, so no vote of a lower round
- * can lie, or come to lie, above `highest` (protocol.md, 3).
+ * The partition's PHASE1B. `r` was read after the promise was raised, so no vote of a lower round
+ * is, or will be, above `highest` (protocol.md, 3).
  */
 IB_INLINE void ib_acceptor_promised(struct ib_paxos_msg *m, const struct ib_acceptor_regs *r) {
     m->type = IB_PAXOS_PHASE1B;
@@ -78,7 +79,7 @@ IB_INLINE void ib_acceptor_promised(struct ib_paxos_msg *m, const struct ib_acce
     m->checksum = 0;
 }
 
-/* Fill in the stored vote. The value follows by io->load_value. */
+/* Copies the stored vote into the message. The value follows through io->load_value. */
 IB_INLINE void ib_acceptor_show_vote(struct ib_paxos_msg *m, const struct ib_vote *v,
                                      struct ib_acceptor_io *io) {
     m->vround = v->vround;
@@ -92,7 +93,7 @@ IB_INLINE void ib_acceptor_show_vote(struct ib_paxos_msg *m, const struct ib_vot
     io->load_value = 1;
 }
 
-/* PHASE1A for one instance. `promise` is the round that counts for it. */
+/* PHASE1A for one instance. `promise` is the round that applies to it. */
 IB_INLINE struct ib_result ib_acceptor_promise_slot(struct ib_paxos_msg *m,
                                                     const struct ib_acceptor_regs *r,
                                                     struct ib_vote *v, ib_u64 promise,
@@ -116,7 +117,7 @@ IB_INLINE struct ib_result ib_acceptor_promise_slot(struct ib_paxos_msg *m,
     return ib_verdict(IB_REPLY, IB_R_acceptor_promised_slot);
 }
 
-/* PHASE2A: vote, or repeat the vote of this very round. */
+/* PHASE2A: votes, or repeats the vote of the same round. */
 IB_INLINE struct ib_result ib_acceptor_vote(struct ib_paxos_msg *m,
                                             const struct ib_acceptor_regs *r, struct ib_vote *v,
                                             ib_u64 promise, struct ib_acceptor_io *io) {
@@ -129,13 +130,13 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_paxos_msg *m,
     m->flags &= IB_PAXOS_F_VALUE_MASK | IB_PAXOS_F_RECOVERY;
     m->floor = r->floor;
     if (IB_RARE(v->vround == m->round)) {
-        /* An equal round never replaces a value: the stored one is what the quorum counts. */
+        /* The same round never replaces a value: the stored one is what the quorum counts. */
         ib_acceptor_show_vote(m, v, io);
         return ib_verdict(verdict, IB_R_acceptor_vote_repeated);
     }
-    /* A vote is a promise too. Otherwise a delayed PHASE2A of a lower round, whose owner the
-     * partition has not been told to forget, would replace a vote that may have been chosen with.
-     */
+    /* A vote is also a promise. Otherwise a delayed PHASE2A of a lower round, whose owner is not
+     * blocked by the partition's promise, could replace a vote that may already be part of a
+     * quorum. */
     v->promise = m->round;
     v->vround = m->round;
     v->digest = m->digest;
@@ -152,7 +153,7 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_paxos_msg *m,
     return ib_verdict(verdict, IB_R_acceptor_voted);
 }
 
-/* LEARN: repeat the vote for one instance to the asker. */
+/* LEARN: repeats the vote for one instance to the requester. */
 IB_INLINE struct ib_result ib_acceptor_learn(struct ib_paxos_msg *m,
                                              const struct ib_acceptor_regs *r,
                                              const struct ib_vote *v, struct ib_acceptor_io *io) {
@@ -179,12 +180,12 @@ IB_INLINE struct ib_result ib_acceptor_slot(struct ib_paxos_msg *m,
     if (IB_RARE(m->instance >= r->floor + ring_slots))
         return ib_verdict(IB_DROP, IB_R_acceptor_beyond_ring);
     if (IB_RARE(v->instance > m->instance)) {
-        /* Cannot be: a later instance in this slot implies a floor above this one. Never move a
-         * slot to a lower instance, whatever happened. */
+        /* Impossible: a later instance in this slot implies that the floor is above this one. Never
+         * move a slot to a lower instance, whatever happens. */
         return ib_verdict(IB_DROP, IB_R_acceptor_raced);
     }
     if (v->instance < m->instance) {
-        /* The slot's old instance lies below the floor: reuse clears its promise and its vote. */
+        /* The slot's old instance is below the floor: reuse clears its promise and its vote. */
         v->instance = m->instance;
         v->promise = 0;
         v->vround = 0;
@@ -199,7 +200,7 @@ IB_INLINE struct ib_result ib_acceptor_slot(struct ib_paxos_msg *m,
     return ib_acceptor_vote(m, r, v, promise, io);
 }
 
-/* TRIM. A floor only rises. */
+/* TRIM. A floor never decreases. */
 IB_INLINE struct ib_result ib_acceptor_trim(const struct ib_paxos_msg *m,
                                             const struct ib_acceptor_regs *r,
                                             struct ib_acceptor_io *io) {
@@ -211,7 +212,7 @@ IB_INLINE struct ib_result ib_acceptor_trim(const struct ib_paxos_msg *m,
     return ib_verdict(IB_DROP, IB_R_floor_raised);
 }
 
-/* POSITION: answered also while recovering, and says so; such an answer never counts for a read. */
+/* POSITION: also answered while recovering, with a flag. Such an answer never counts for a read. */
 IB_INLINE struct ib_result ib_acceptor_position(struct ib_paxos_msg *m,
                                                 const struct ib_acceptor_regs *r) {
     m->flags |= IB_PAXOS_F_ANSWER;
@@ -224,7 +225,7 @@ IB_INLINE struct ib_result ib_acceptor_position(struct ib_paxos_msg *m,
     return ib_verdict(IB_REPLY, IB_R_position_answered);
 }
 
-/* Does the message concern one slot? */
+/* Whether the message is about one slot. */
 IB_INLINE int ib_acceptor_needs_slot(const struct ib_paxos_msg *m) {
     return m->type == IB_PAXOS_PHASE2A ||
            (m->type == IB_PAXOS_LEARN && !(m->flags & IB_PAXOS_F_PEER)) ||

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * role_leader.h - the leader: gives each request the next instance (Paxos coordinator, phase 2).
+ * role_leader.h - the leader: assigns the next instance to each request (Paxos coordinator, phase
+ * 2).
  *
- * Pure. `r` is a copy of the registers; the shell stores what the role changed (`next` by compare
- * and swap, so that two requests never get one instance).
+ * Pure. `r` is a copy of the registers; the shell stores what the role has changed (`next` by
+ * compare-and-swap, so that two requests never get the same instance).
  */
 #ifndef INBAND_PAXOS_ROLE_LEADER_H
 #define INBAND_PAXOS_ROLE_LEADER_H
@@ -22,7 +23,8 @@ IB_INLINE struct ib_result ib_leader_request(struct ib_paxos_msg *m, struct ib_l
         return ib_verdict(IB_REPLY, IB_R_leader_not_active);
     }
     if (r->next < r->floor)
-        r->next = r->floor; /* others have filled and trimmed what this leader would stamp next */
+        r->next =
+            r->floor; /* others have filled and trimmed the instances that this leader would stamp next */
     if (r->next >= r->floor + ring_slots) {
         m->type = IB_PAXOS_BUSY;
         return ib_verdict(IB_REPLY, IB_R_leader_window_full);
@@ -36,8 +38,8 @@ IB_INLINE struct ib_result ib_leader_request(struct ib_paxos_msg *m, struct ib_l
 }
 
 /*
- * An acceptor refused. Only a promise of the whole partition deposes a leader: a promise of one
- * slot is a learner recovering it (schedules.md, 10).
+ * An acceptor refused. Only a promise for the whole partition deposes a leader: a promise for one
+ * slot comes from a learner that is recovering it (schedules.md, 10).
  */
 IB_INLINE struct ib_result ib_leader_nack(const struct ib_paxos_msg *m, struct ib_leader_regs *r) {
     int deposed = !(m->flags & (IB_PAXOS_F_SLOT | IB_PAXOS_F_BELOW_FLOOR | IB_PAXOS_F_LEADER)) &&
@@ -69,7 +71,7 @@ IB_INLINE struct ib_result ib_leader_position(struct ib_paxos_msg *m,
     return ib_verdict(IB_REPLY, IB_R_position_answered);
 }
 
-/* Every message that the leader handles. */
+/* Handles any message for the leader. */
 IB_INLINE struct ib_result ib_leader(struct ib_paxos_msg *m, struct ib_leader_regs *r,
                                      ib_u64 ring_slots) {
     if (m->type == IB_PAXOS_REQUEST)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * role_quorum.h - the quorum counter on a learner's host: of the many PHASE2B packets, exactly one
- * per decided instance goes up.
+ * role_quorum.h - the quorum counter on a learner's host: of the many PHASE2B packets, it delivers
+ * exactly one per decided instance.
  *
- * Pure. `c` is a copy of the slot's count. Verdict IB_DELIVER comes with c->done set; the shell
- * stores it only once the value is safely up (protocol.md, 2).
+ * Pure. `c` is a copy of the slot's count. The verdict IB_DELIVER comes with c->done set; the shell
+ * stores that only after the value has been delivered (protocol.md, 2).
  */
 #ifndef INBAND_PAXOS_ROLE_QUORUM_H
 #define INBAND_PAXOS_ROLE_QUORUM_H
@@ -12,7 +12,7 @@
 #include "msg.h"
 #include "registers.h"
 
-/* Kernighan's count; the verifier wants a bound, and members are at most IB_ACCEPTORS_MAX. */
+/* Kernighan's bit count. The verifier needs a bound; there are at most IB_ACCEPTORS_MAX members. */
 IB_INLINE ib_u64 ib_quorum_size(ib_u64 members) {
     ib_u64 size = 0;
     for (int i = 0; i < IB_ACCEPTORS_MAX && members; i++) {
@@ -22,14 +22,15 @@ IB_INLINE ib_u64 ib_quorum_size(ib_u64 members) {
     return size;
 }
 
-/* Is the message a vote to be counted here? Answers to LEARN and recovery: user space counts. */
+/* Whether the vote is counted here. User space counts answers to LEARN and recovery votes. */
 IB_INLINE int ib_quorum_counts(const struct ib_paxos_msg *m) {
     return m->type == IB_PAXOS_PHASE2B && !(m->flags & (IB_PAXOS_F_REPEAT | IB_PAXOS_F_RECOVERY));
 }
 
 /*
- * Is a member's vote too late to change the count? May be asked of a count that others change
- * meanwhile: what is done stays done, and a vote that is lost by a mixture of two counts is a loss.
+ * Whether a member's vote is too late to change the count. May be called on a count that is being
+ * modified: a completed count stays complete, and a vote that is dropped because of a torn read is
+ * just a lost packet.
  */
 IB_INLINE int ib_quorum_is_late(const struct ib_paxos_msg *m, const struct ib_quorum_config *config,
                                 const volatile struct ib_count *c) {
@@ -47,7 +48,8 @@ IB_INLINE struct ib_result ib_quorum(const struct ib_paxos_msg *m,
     if (m->instance < c->instance)
         return ib_verdict(IB_DROP, IB_R_quorum_old_instance);
     if (m->instance == c->instance && c->done)
-        return ib_verdict(IB_DROP, IB_R_quorum_late); /* a higher round decides the same value */
+        return ib_verdict(IB_DROP,
+                          IB_R_quorum_late); /* a higher round would decide the same value */
     if (m->instance > c->instance || m->epoch != c->epoch || m->round > c->round) {
         c->instance = m->instance;
         c->epoch = m->epoch;

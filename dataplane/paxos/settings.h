@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings.h - what the loader tells the programs of Paxos. Rust sees it through bindgen. */
+/* settings.h - settings of the Paxos programs, set by the loader. Rust sees it through bindgen. */
 #ifndef INBAND_PAXOS_SETTINGS_H
 #define INBAND_PAXOS_SETTINGS_H
 
 #include "../ground/xdp/settings.h"
 
-/* Which program handles a packet: its type, and a bit. */
+/* The key that selects the program for a packet: its type, and a bit. */
 enum ib_paxos_dispatch {
     IB_PAXOS_DISPATCH_LEADER = 16, /* IB_PAXOS_F_LEADER is set */
     IB_PAXOS_DISPATCH_KEYS = 32,

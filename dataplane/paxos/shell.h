@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * paxos/shell.h - the code around a role on every backend: take the slot, copy the registers, run
- * the role, store, release.
+ * paxos/shell.h - the code around a role on every backend: lock the slot, copy the registers, run
+ * the role, store, unlock.
  *
  * The rules (protocol.md, 1, 2 and 12) and why:
- *  - A slot is taken by compare-and-swap of its sequence to odd. Only THEN are promise, epoch and
+ *  - A slot is locked by a compare-and-swap of its sequence to odd. Only THEN are promise, epoch and
  *    floor read. If they were read earlier, a promise could be raised, and the slot reported as
  *    "no vote", between the read and the vote.
  *  - `highest` is raised before the vote is stored, and the registers are read again after it. So
  *    either the voter sees a raised promise and drops the packet, or the one that raised the
- *    promise sees `highest` and asks for the slot. Without the second read a vote could land above
- *    the range that the partition's PHASE1B has just stated.
+ *    promise sees `highest` and asks for the slot. Without the second read a vote could be stored
+ *    above the range that the partition's PHASE1B has just stated.
  *  - Sequence + 2 is published last, as a release: a reader that sees the same even sequence before
  *    and after its copy has a consistent copy.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
@@ -18,13 +18,13 @@
  *    anything is changed. A vote for other bytes under its digest would make the instance
  *    unreadable.
  *
- * Before including this file a backend defines struct ib_frame and four hooks. Each returns 0, or
- * not 0 having changed nothing:
+ * Before including this file a backend defines struct ib_frame and four hooks. Each returns 0 on
+ * success; on failure it returns another value and has changed nothing:
  *   int ib_value_save(struct ib_frame *, struct ib_slot *, ib_u32 len)  packet -> slot
  *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)  slot -> packet
  *   int ib_value_up(struct ib_frame *, const struct ib_paxos_msg *)     packet -> host's learner
- *   int ib_value_check(struct ib_frame *, const struct ib_paxos_msg *)  has the value the header's
- *                                                                       checksum?
+ *   int ib_value_check(struct ib_frame *, const struct ib_paxos_msg *)  compare the value with the
+ *                                                                       header's checksum
  */
 #ifndef INBAND_PAXOS_SHELL_H
 #define INBAND_PAXOS_SHELL_H
@@ -116,7 +116,8 @@ IB_INLINE struct ib_result ib_shell_acceptor_partition(struct ib_paxos_msg *m,
         if (!ib_atomic_max(&regs->promise, io.raise_promise))
             return ib_verdict(IB_DROP, IB_R_contended);
         ib_acceptor_snapshot(&r, regs);
-        if (r.promise != io.raise_promise) /* a higher round overtook us: its owner will tell */
+        if (r.promise !=
+            io.raise_promise) /* a higher round was faster; its owner will be answered */
             return ib_verdict(IB_DROP, IB_R_acceptor_raced);
         ib_acceptor_promised(m, &r);
     }
@@ -126,10 +127,10 @@ IB_INLINE struct ib_result ib_shell_acceptor_partition(struct ib_paxos_msg *m,
 }
 
 /*
- * The leader. The host writes round 0, then next, floor and epoch, then the new round. So if the
- * round is the same before and after the rest was read, all of it is of that round: rounds are used
- * once. Otherwise a CPU that was held up in between would stamp the old round in the new epoch, and
- * an acceptor that missed its phase 1 would vote (schedules.md, 20).
+ * The leader. The host writes round 0, then next, floor and epoch, then the new round. Rounds are
+ * never reused. So if the round is the same before and after the other registers were read, all of
+ * them belong to that round. Otherwise a CPU that was delayed in between would stamp the old round
+ * in the new epoch, and an acceptor that missed its phase 1 would vote (schedules.md, 20).
  */
 IB_INLINE struct ib_result ib_shell_leader(struct ib_paxos_msg *m, struct ib_leader_regs *regs,
                                            ib_u64 ring_slots, struct ib_frame *frame) {
@@ -165,9 +166,9 @@ IB_INLINE struct ib_result ib_shell_leader(struct ib_paxos_msg *m, struct ib_lea
 }
 
 /*
- * The quorum counter. The count is stored only if the value, when due, is safely up. The members of
- * an epoch are set while packets come, with the epoch's number at 0 meanwhile: if it is the same
- * before and after the role has read them, they were of that epoch.
+ * The quorum counter. The count is stored only after a due value has been delivered. The members of
+ * an epoch may be replaced while packets arrive; meanwhile the epoch's number is 0. If the number
+ * is the same before and after the role has read the members, they belong to that epoch.
  */
 IB_INLINE struct ib_result ib_shell_quorum(struct ib_paxos_msg *m,
                                            const struct ib_quorum_config *config,
@@ -175,8 +176,9 @@ IB_INLINE struct ib_result ib_shell_quorum(struct ib_paxos_msg *m,
     if (!ib_quorum_counts(m))
         return ib_verdict(IB_PASS, IB_R_passed_up);
     if (ib_quorum_is_late(m, config, &slot->count))
-        return ib_verdict(IB_DROP,
-                          IB_R_quorum_late); /* as the role would, but without taking the slot */
+        return ib_verdict(
+            IB_DROP,
+            IB_R_quorum_late); /* same result as the role's, but without locking the slot */
     ib_u64 odd = ib_seq_lock(&slot->sequence);
     if (IB_RARE(!odd))
         return ib_verdict(IB_DROP, IB_R_contended);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire.h - the packet format of Paxos, its only definition.
+ * wire.h - the only definition of Paxos's packet format.
  *
- * Ethernet / IPv4 / UDP / struct ib_paxos_header / value. Every message uses the one header,
+ * Ethernet / IPv4 / UDP / struct ib_paxos_header / value. All messages have the same header,
  * because a switch can rewrite fields but cannot craft packets (CAANS, section 4: the header is the
  * union of the fields of all messages). All fields are naturally aligned within the header and in
  * network byte order. Rust sees this file through bindgen.
@@ -19,15 +19,13 @@ enum ib_paxos_limits {
     IB_RING_SLOTS_MAX = 65536,
     IB_PAXOS_TYPE_MAX = 16, /* message types are below this */
 
-    /* No log gets so far in a hundred thousand years, nor do leaders change half as often as a
-     * round can count: whoever believed such a number could not go on. */
+    /* No log reaches such an instance in a hundred thousand years, and no sequence of leaders half
+     * of such a round. A host that accepted such a number could not continue. */
     IB_INSTANCE_BITS = 62,
     IB_ROUND_BITS = 63,
 };
 
-/*
- * Message types. In brackets: who sends it to whom.
- */
+/* Message types. In brackets: sender and receiver. */
 enum ib_paxos_type {
     IB_PAXOS_REQUEST = 1, /* [proposer -> leader] please choose this value */
     IB_PAXOS_PHASE1A = 2, /* [new leader or recovering learner -> acceptor] promise `round` */
@@ -35,7 +33,7 @@ enum ib_paxos_type {
     IB_PAXOS_PHASE2A = 4, /* [leader -> acceptors] vote for this value */
     IB_PAXOS_PHASE2B = 5, /* [acceptor -> learners] voted */
     IB_PAXOS_NACK = 6,    /* [leader or acceptor -> sender] refused; flags say why */
-    IB_PAXOS_BUSY = 7,    /* [leader -> proposer] window full, try again later */
+    IB_PAXOS_BUSY = 7,    /* [leader -> proposer] window full, retry later */
     IB_PAXOS_LEARN = 8, /* [learner -> acceptor or replica] repeat the vote, or the decided value */
     IB_PAXOS_POSITION =
         9, /* [anyone -> acceptor or leader] where are you; answers carry IB_PAXOS_F_ANSWER */
@@ -46,7 +44,7 @@ enum ib_paxos_type {
                       value both, 8 bytes each, of the partitions behind the header's */
 };
 
-/* Flags. The low byte travels with the value and is stored with the vote. */
+/* Flags. The low byte belongs to the value and is stored with the vote. */
 enum ib_paxos_flags {
     IB_PAXOS_F_NOOP = 0x0001,       /* the value fills a hole */
     IB_PAXOS_F_OPEN = 0x0002,       /* the value opens a session */
@@ -55,10 +53,10 @@ enum ib_paxos_flags {
     IB_PAXOS_F_VOTE = 0x0200,       /* PHASE1B: `vround` and the value are a vote */
     IB_PAXOS_F_REPEAT = 0x0400,     /* PHASE2B: answer to LEARN */
     IB_PAXOS_F_RECOVERY = 0x0800,   /* PHASE2A/2B of a recovering learner: answer the sender only */
-    IB_PAXOS_F_ANSWER = 0x1000,     /* POSITION: this is an answer */
-    IB_PAXOS_F_LEADER = 0x2000, /* POSITION, TRIM, NACK: meant for, or sent by, the leader role */
-    IB_PAXOS_F_PEER = 0x2000,   /* LEARN: asks a replica's log, not the acceptor on its host */
-    IB_PAXOS_F_RECOVERING = 0x4000,  /* POSITION answer: the acceptor does not vote */
+    IB_PAXOS_F_ANSWER = 0x1000,     /* POSITION: this is the answer */
+    IB_PAXOS_F_LEADER = 0x2000,     /* POSITION, TRIM, NACK: for the leader role, or sent by it */
+    IB_PAXOS_F_PEER = 0x2000,       /* LEARN: to a replica's log, not to the acceptor on its host */
+    IB_PAXOS_F_RECOVERING = 0x4000, /* POSITION answer: the acceptor does not vote */
     IB_PAXOS_F_BELOW_FLOOR = 0x8000, /* NACK: the instance is trimmed; `floor` says up to where */
 };
 
@@ -74,7 +72,7 @@ struct ib_paxos_header {
     ib_u16 flags;
     ib_u16 partition;
     ib_u16 node;            /* sender, 1..=254 */
-    ib_u16 value_len_bytes; /* bytes of value behind the header */
+    ib_u16 value_len_bytes; /* bytes of value after the header */
     ib_u16 key_id;          /* authentication key, 0: none */
     ib_u32 epoch;           /* configuration epoch */
     ib_u32 checksum;        /* of the value, for every hop that handles it (checksum.h) */
@@ -84,14 +82,14 @@ struct ib_paxos_header {
     ib_u64 vround;          /* round of the vote, 0: no vote */
     ib_u64 client_id;       /* session */
     ib_u64 client_seq;      /* sequence within the session, from 1 */
-    ib_u64 client_low;      /* every lower sequence is answered */
+    ib_u64 client_low;      /* all lower sequences have been answered */
     ib_u64 digest;          /* of the value, made by the proposer, checked by the learner */
-    ib_u64 tag;             /* of all before it; without a key, a checksum (auth.h) */
+    ib_u64 tag;             /* over everything before it; without a key, a checksum (auth.h) */
 };
 
 /*
  * A round is counter (32 bits) | incarnation of its owner (24 bits) | node of its owner (8 bits).
- * An incarnation is durable and never used again, so no two owners ever make the same round
+ * An incarnation is durable and never reused, so two owners never make the same round
  * (schedules.md, 2). A counter or incarnation that would overflow is refused, never wrapped.
  */
 enum ib_round_bits {

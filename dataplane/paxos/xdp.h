@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp.h - what every role program does around its shell: read the packet before, act on the
+ * xdp.h - the code around the shell in every role program: reads the packet before, and acts on the
  * verdict after.
  */
 #ifndef INBAND_PAXOS_XDP_H
@@ -27,13 +27,14 @@ struct ib_frame {
 };
 
 /*
- * Copy the part of a value that lies in the slot. By loads and stores of words: the processor does
- * not wait for one cache miss before it goes to the next, as it does in the helper's string
- * instruction. A value of n to 2n bytes is its first n and its last n bytes.
+ * Copies the part of a value that is stored in the slot, with loads and stores of words. Unlike
+ * with the helper's string instruction, the processor does not wait for each cache miss before the
+ * next load. A value of n to 2n bytes is copied as its first n and its last n bytes.
  */
 #define IB_WORDS_MIN_BYTES 8
 
-/* 1: copied, 0: shorter than `half` bytes, -1: the packet is shorter than it says. */
+/* Returns 1 if copied, 0 if shorter than `half` bytes, -1 if the packet is shorter than it
+ * claims. */
 IB_INLINE int ib_save_halves(const struct xdp_md *ctx, ib_u8 *to, ib_u32 len_bytes, ib_u32 half) {
     const ib_u8 *from = (const ib_u8 *)(long)ctx->data + IB_VALUE_AT_BYTES;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
@@ -54,8 +55,8 @@ IB_INLINE int ib_save_halves(const struct xdp_md *ctx, ib_u8 *to, ib_u32 len_byt
 }
 
 /*
- * Global: beside all that an acceptor alone on its host holds in registers, clang computed the
- * address of the last half anew behind its check, and Linux 6.1 refused that.
+ * A global function, because inlined into an acceptor alone on its host it runs out of registers:
+ * clang then recomputed the address of the last half after its check, which Linux 6.1 rejects.
  */
 __attribute__((noinline)) int ib_save_words(struct xdp_md *ctx, struct ib_slot *slot,
                                             ib_u32 len_bytes) {
@@ -72,14 +73,14 @@ __attribute__((noinline)) int ib_save_words(struct xdp_md *ctx, struct ib_slot *
     return saved == 1 ? 0 : -1;
 }
 
-/* The tail of the slot that the frame is about. */
+/* The tail of the frame's slot. */
 IB_INLINE struct ib_tail *ib_tail_of(const struct ib_frame *frame) {
     return frame->tails ? bpf_map_lookup_elem(frame->tails, &frame->at) : NULL;
 }
 
 /*
- * Is the value of a packet another than `checksum` is of? Global, so that the verifier walks the
- * loop over the value once, and apart from the paths of the role.
+ * Whether the value of a packet does not match `checksum`. A global function, so that the verifier
+ * processes the loop over the value once, separately from the paths of the role.
  */
 __attribute__((noinline)) int ib_value_damaged(struct xdp_md *ctx, ib_u32 len_bytes,
                                                ib_u32 checksum) {
@@ -93,7 +94,8 @@ IB_INLINE int ib_value_check(struct ib_frame *frame, const struct ib_paxos_msg *
     return ib_value_damaged(frame->ctx, m->value_len_bytes, m->checksum);
 }
 
-/* Hook of shell.h: packet -> slot. The tail first: then the packet is known to be long enough. */
+/* Hook of shell.h: packet -> slot. Copies the tail first, which proves that the packet is long
+ * enough. */
 IB_INLINE int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
     ib_u32 in_slot = len_bytes;
     if (len_bytes == 0)
@@ -114,7 +116,7 @@ IB_INLINE int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32
                                    IB_COPY_LEN(in_slot, IB_WORDS_MIN_BYTES - 1));
 }
 
-/* Hook of shell.h: slot -> packet, which first gets the length that it will have. */
+/* Hook of shell.h: slot -> packet. Sets the final length of the packet first. */
 IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
     ib_u32 in_slot = len_bytes;
     frame->new_value = 1;
@@ -137,10 +139,10 @@ IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32
 }
 
 /*
- * Read the packet. Returns IB_VALID, or what the program is to return. Behind dispatch the verifier
- * has forgotten what dispatch knew, so the bounds are checked again; the rest is not. A role that
- * is alone on its host (IB_ALONE) is the interface's own program: no tail call, and nothing is read
- * twice.
+ * Reads the packet. Returns IB_VALID, or the program's return value. After the tail call from
+ * dispatch the verifier no longer knows the bounds, so these are checked again, but nothing else. A
+ * role that is alone on its host (IB_ALONE) is the interface's own program: there is no tail call,
+ * and nothing is checked twice.
  */
 IB_INLINE int ib_paxos_read(struct xdp_md *ctx, struct ib_paxos_msg *m) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
@@ -156,7 +158,7 @@ IB_INLINE int ib_paxos_read(struct xdp_md *ctx, struct ib_paxos_msg *m) {
     return IB_VALID;
 }
 
-/* Count the reason and do what the verdict says. `acceptors` and `learners`: the role's devmaps. */
+/* Counts the reason and executes the verdict. `acceptors` and `learners` are the role's devmaps. */
 IB_INLINE int ib_paxos_send(const struct ib_frame *frame, struct ib_paxos_msg *m,
                             struct ib_result result, void *acceptors, void *learners) {
     struct xdp_md *ctx = frame->ctx;
