@@ -1,4 +1,4 @@
-//! Compiles the C that calls the C library.
+//! Compiles the C program that calls the C library.
 
 fn main() {
     for file in ["src/targets/c_api.c", "../bindings/c/inband.h"] {

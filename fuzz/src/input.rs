@@ -1,37 +1,33 @@
-//! An input read as numbers and pieces. It never ends: behind the last byte come zeroes.
+//! Reads an input as numbers and pieces. It never ends: zeroes follow the last byte.
 
-/// See the module.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Read from the start.
     pub fn new(bytes: &'a [u8]) -> Input<'a> {
         Input(bytes)
     }
 
-    /// Nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// At most so many bytes.
+    /// At most this many bytes.
     pub fn piece(&mut self, len_bytes: usize) -> &'a [u8] {
         let (piece, rest) = self.0.split_at(len_bytes.min(self.0.len()));
         self.0 = rest;
         piece
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// A byte.
     pub fn byte(&mut self) -> u8 {
         self.piece(1).first().copied().unwrap_or(0)
     }
 
-    /// A number below `bound`, which is at most 2^16.
+    /// A number below `bound`, which must be at most 2^16.
     pub fn below(&mut self, bound: usize) -> usize {
         let number = match bound {
             0..=256 => usize::from(self.byte()),
@@ -40,7 +36,7 @@ impl<'a> Input<'a> {
         number % bound
     }
 
-    /// A number, most often a small one, at times one close to the end of its range.
+    /// A number, usually small, sometimes close to the end of its range.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             byte @ 0..=199 => u64::from(byte),

@@ -1,15 +1,14 @@
-//! What the fuzzer runs: everything in Inband that reads what others wrote.
+//! The fuzzer's targets: everything in Inband that parses input from others.
 //!
-//! A *target* is a function of bytes that panics if a rule is broken. The same functions are run by the
-//! fuzzer (`make fuzz`, see `fuzz/README.md`) and, over the corpora in `fuzz/corpus`, by a test.
+//! A *target* is a function of bytes that panics if a rule is broken. The same functions are run by the fuzzer (`make
+//! fuzz`, see `fuzz/README.md`) and, over the corpora in `fuzz/corpus`, by a test.
 
 mod input;
 pub mod targets;
 
-/// A target's name, which is that of its corpus, and the function.
+/// A target's name, which is also that of its corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets.
 pub const TARGETS: [Target; 17] = [
     ("c_api", targets::c_api::run),
     ("checkpoint", targets::checkpoint::run),

@@ -1,4 +1,4 @@
-//! One program for all targets: `INBAND_FUZZ=<target>` says which, the arguments are libFuzzer's.
+//! One program for all targets: `INBAND_FUZZ=<target>` selects one, and the arguments are libFuzzer's.
 #![no_main]
 // libFuzzer's two entry points are C.
 #![allow(unsafe_code)]
@@ -9,7 +9,7 @@ use inband_fuzz::TARGETS;
 
 static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
 
-/// Which target `INBAND_FUZZ` names.
+/// The target that `INBAND_FUZZ` names.
 fn chosen() -> fn(&[u8]) {
     let name = std::env::var("INBAND_FUZZ").unwrap_or_default();
     match TARGETS.iter().find(|(target, _)| *target == name) {
@@ -22,7 +22,7 @@ fn chosen() -> fn(&[u8]) {
     }
 }
 
-/// Called by libFuzzer for every input. A panic ends the process, which libFuzzer calls a crash.
+/// Called by libFuzzer for every input. A panic ends the process, which libFuzzer reports as a crash.
 // The pointer is libFuzzer's.
 #[allow(clippy::not_unsafe_ptr_arg_deref)]
 #[no_mangle]

@@ -1,9 +1,8 @@
-//! Every entry of the corpora through its target: what the fuzzer has once found stays found, without
-//! the fuzzer.
+//! Runs every entry of the corpora through its target without the fuzzer, so that a fixed crash stays fixed.
 
 use inband_fuzz::TARGETS;
 
-/// Put the corpus through its target; a panic names the entry.
+/// Runs the corpus through its target; a panic names the entry.
 fn replay(target: &str) {
     let (_, run) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
     for (entry, bytes) in inband_testing::corpus(target) {

@@ -11,14 +11,14 @@
  *   crates/inband-paxos/src/recovery.rs    on_promise on_vote
  *   crates/inband-paxos/src/learner.rs     on_vote
  *
- * Two leaders and a learner that recovers an instance, each with a round of its own; whether the
- * recovery's round lies below or above the second leader's is open. Three acceptors with a ring of
+ * Two leaders and a learner that recovers an instance, each with its own round; the recovery's round may
+ * be lower or higher than the second leader's. Three acceptors with a ring of
  * ONE slot, so that instance 2 reuses the slot of instance 1 once 1 is trimmed.
  *
- * The network is a set: what was once sent may arrive at any time, any number of times, or never. So
- * loss, duplication and reordering need no steps of their own; arrivals that change nothing are left
- * out. An answer to phase 1 is lost or heard at once: a proposer adds answers up and does nothing before
- * it has a majority, so one that comes later makes no difference.
+ * The network is a set: a packet that was sent may arrive at any time, any number of times, or never. So
+ * loss, duplication and reordering need no separate steps; arrivals that change nothing are left out.
+ * An answer to phase 1 is lost or received at once: a proposer collects answers and does nothing before
+ * it has a majority, so a later arrival makes no difference.
  *
  * -DQUORUM: two instances, ring reuse and the quorum counter. -DRECOVERY: one instance and a recovery.
  */
@@ -26,7 +26,7 @@
 #define MAJORITY(mask) ((mask) == 3 || (mask) == 5 || (mask) == 6 || (mask) == 7)
 #define BIT(n) (1 << (n))
 
-/* Values. The first leader's carry their instance: a vote that outlives its slot can be told. */
+/* Values. The first leader's contain their instance, so that a vote that outlives its slot is noticed. */
 #define NO_VALUE 0
 #define OF_FIRST(instance) (instance) /* 1, 2 */
 #define OF_SECOND 3
@@ -48,7 +48,7 @@ byte phase2a[6];
 byte phase2b[24]; /* further * 4 + value - 1: set of acceptors that cast this vote */
 #define AT(round, instance) (((round) - 1) * 2 + (instance) - 1)
 #define CAST(round, instance, value) phase2b[AT(round, instance) * 4 + (value) - 1]
-bool is_trimmed; /* TRIM 2 is on its way */
+bool is_trimmed; /* TRIM 2 is in flight */
 
 /* First leader. */
 byte first_next = 1, first_floor = 1;
@@ -61,7 +61,7 @@ byte first_next = 1, first_floor = 1;
 
 /* Second leader. */
 byte phase, promised, leader_floor, leader_highest, next;
-byte scanning, scanned, best_vround, best_value; /* instance; who answered; the highest vote */
+byte scanning, scanned, best_vround, best_value; /* instance; acceptors that answered; the highest vote */
 
 /* Recovery of an instance by a learner. */
 byte recovered, recovery_phase, recovery_promised;
@@ -75,7 +75,7 @@ bool count_done;
 byte chosen[3]; /* by instance */
 bool is_held;   /* replicas hold instance 1 */
 
-/* A learner learns nothing but what was chosen. */
+/* A learner learns only what was chosen. */
 inline learn(instance, value) {
     assert(chosen[instance] == value);
     is_held = is_held || instance == 1
@@ -92,7 +92,7 @@ inline choose(round, instance, value) {
     fi
 }
 
-/* What comes before every message about a slot (ib_acceptor_slot). `ok`: it may go on. */
+/* Checks before every message about a slot (ib_acceptor_slot). `ok`: handle it. */
 inline enter_slot(a, instance, ok) {
     ok = instance >= floor[a] && instance < floor[a] + RING_SLOTS && instance >= slot_instance[a];
 #ifdef MUTANT_SLOT_MOVES_BACK
@@ -120,7 +120,7 @@ inline vote(round, instance, value) {
         if
         :: slot_vround[a] == round -> skip /* repeats the stored vote */
         :: else ->
-            assert(round > slot_vround[a]); /* a vote is a promise, too */
+            assert(round > slot_vround[a]); /* a vote is a promise too */
 #ifndef MUTANT_VOTE_IS_NO_PROMISE
             slot_promise[a] = round;
 #endif
@@ -135,7 +135,7 @@ inline vote(round, instance, value) {
     ok = false
 }
 
-/* Promise a slot: `says` is 0 (nothing), vround + 1, or BELOW_FLOOR. */
+/* Promise a slot: `says` is 0 (no answer), vround + 1, or BELOW_FLOOR. */
 #define BELOW_FLOOR 9
 inline promise_slot(round, instance) {
     says = 0;
@@ -160,7 +160,7 @@ inline send_2a(round, instance, value) {
     phase2a[AT(round, instance)] = phase2a[AT(round, instance)] | BIT(value)
 }
 
-/* Scan, or lead if there is nothing to scan. The ring being one slot, there is at most one instance. */
+/* Scan, or lead if there is nothing to scan: at most one instance, as the ring has one slot. */
 inline go_on() {
     if
     :: leader_floor > leader_highest ->
@@ -314,7 +314,7 @@ proctype second_leader() {
 proctype recovery() {
     do
     :: atomic { recovery_phase == WATCHING -> recovery_phase = PROMISING }
-    :: atomic { /* a majority's PHASE2B of its own round */
+    :: atomic { /* PHASE2B from a majority, of the recovery's round */
         recovery_phase == ACTIVE && !is_recovered &&
         MAJORITY(CAST(round_recovery, recovered, recovery_best_value)) ->
         is_recovered = true;
@@ -353,7 +353,7 @@ inline count(round, instance, value) {
 #else
 #define COUNTED(a) (count_members & BIT(a))
 #endif
-/* A count that is done ignores higher rounds too: they decide the same value. */
+/* A finished count ignores higher rounds too: they decide the same value. */
 #define COUNT_NEWS(r, i, a)                                                                        \
     (r != round_recovery &&                                                                        \
      (i > count_instance || (i == count_instance && !count_done &&                                 \
@@ -361,7 +361,7 @@ inline count(round, instance, value) {
 #define PHASE2B(r, i, v)                                                                           \
     atomic { (CAST(r, i, v) & BIT(a)) && COUNT_NEWS(r, i, a) -> count(r, i, v) }
 
-/* The quorum counter, hearing one acceptor. */
+/* The quorum counter, receiving from one acceptor. */
 proctype quorum(byte a) {
     do
     :: PHASE2B(1, 1, 1) :: PHASE2B(1, 1, 3) :: PHASE2B(1, 2, 2)
@@ -372,7 +372,7 @@ proctype quorum(byte a) {
     od
 }
 
-/* The floor: told once replicas hold what lies below. A counter hands it to them, or they ask. */
+/* The floor is announced once replicas hold everything below it, from a counter or by asking. */
 proctype replicas() {
 #ifdef RECOVERY
     atomic { chosen[1] != NO_VALUE -> is_trimmed = true }

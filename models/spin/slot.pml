@@ -10,28 +10,28 @@
  *                                              ib_shell_acceptor_partition
  *   crates/inband-paxos/src/dataplane/registers.rs   raise_promise slot
  *
- * Whoever has raised a promise reports, for each instance, the vote it found or that there is none.
- * No vote of a lower round may be stored afterwards that the report does not show. Memory is
- * sequentially consistent here: in the code every step that another must not overtake is a
+ * After raising a promise, user space or the packet reports for each instance the vote that it found, or
+ * that there is none. Afterwards no vote of a lower round may be stored that the report does not show.
+ * Memory is sequentially consistent here: in the code every step that another must not overtake is a
  * compare-and-swap, which is a full fence, or an acquire or release.
  *
  * One slot: instance 1, and instance 2 once the floor is 2.
  *
- * -DUSER_SPACE or -DPACKET: who raises the promise.
+ * -DUSER_SPACE or -DPACKET: what raises the promise.
  */
 byte promise = 1, floor = 1, highest;
 bool is_taken;
 byte changes; /* of the slot: the sequence word without its lowest bit */
 byte slot_instance, slot_vround, slot_value;
 
-/* What the one that raised the promise has reported of each instance. */
+/* What was reported for each instance after the promise was raised. */
 #define NOTHING 0 /* not reported yet, or below the floor */
 #define NO_VOTE 1
 #define VOTE(vround) ((vround) + 1)
 byte raised;
 byte reported[3]; /* by instance */
 
-/* Of a vote that is being stored: what must hold whatever the other CPUs do. */
+/* What must hold when a vote is stored, whatever the other CPUs do. */
 inline check(instance, round, value) {
     assert(instance >= slot_instance);
     assert(instance > slot_instance || round > slot_vround);
@@ -50,7 +50,7 @@ inline release() {
     atomic { changes++; is_taken = false }
 }
 
-/* With the floor read in time, no slot holds a later instance than is asked for. */
+/* If the floor is read in time, no slot holds a later instance than the requested one. */
 #ifdef MUTANT_FLOOR_BEFORE_SLOT
 #define NOT_BELOW(instance) true
 #else
@@ -127,7 +127,7 @@ proctype cpu_3() {
     vote(1, 1, 1)
 }
 
-/* Of a slot at one moment: is its value that of its round? */
+/* A consistent view of a slot: its value must be that of its round. */
 #define IS_WHOLE(vround, value) ((vround) == (value))
 
 inline report(instance, vround) {
@@ -143,7 +143,7 @@ inline raise() {
     atomic { promise = ROUND; raised = ROUND }
 }
 
-/* Raise, fence, read the slot, waiting while it is taken and reading again. */
+/* Raise, fence, read the slot; wait while it is locked, and retry if it changed. */
 proctype user_space() {
     byte my_floor, my_highest, before, instance, vround, value;
 #ifndef MUTANT_PROMISE_AFTER_READING
@@ -175,7 +175,7 @@ read:
     report(instance, vround)
 }
 
-/* PHASE1A of the partition, and then of the slot, which takes it. */
+/* PHASE1A of the partition, and then of the slot, which locks the slot. */
 proctype packet() {
     byte my_floor, my_highest;
     bool ok;
@@ -189,7 +189,7 @@ proctype packet() {
         :: take(ok);
             if
             :: ok -> break
-            :: else -> atomic { !is_taken } /* dropped; it is sent again */
+            :: else -> atomic { !is_taken } /* dropped, and retransmitted */
             fi
         od;
         assert(IS_WHOLE(slot_vround, slot_value));

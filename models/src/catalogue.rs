@@ -14,15 +14,12 @@ use crate::several_shards::{self, SeveralShards};
 use crate::spin::{self, SpinError};
 use crate::zab;
 
-/// One check.
 pub struct Check {
-    /// The model.
     pub model: &'static str,
-    /// How far it goes.
     pub bounds: String,
     /// The rule left out, if any.
     pub mutant: Option<String>,
-    /// Takes seconds: part of the short form.
+    /// Whether it takes only seconds and is part of the short form.
     pub is_short: bool,
     run: Box<Run>,
 }
@@ -30,7 +27,7 @@ pub struct Check {
 type Run = dyn Fn(&Path) -> Result<Outcome, SpinError>;
 
 impl Check {
-    /// Run it; `scratch` is a folder for its files.
+    /// Runs the check; `scratch` is a directory for its files.
     pub fn run(&self, scratch: &Path) -> Result<Outcome, SpinError> {
         (self.run)(scratch)
     }
@@ -247,7 +244,7 @@ fn netpaxoses(checks: &mut Vec<Check>) {
     checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
 }
 
-/// All checks, models first with nothing left out.
+/// All checks, starting with the models without mutants.
 pub fn all() -> Vec<Check> {
     let mut checks = Vec::new();
     packets(&mut checks);

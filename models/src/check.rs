@@ -1,4 +1,4 @@
-//! A model in Rust, checked exhaustively by stateright; each comes with variants that must be refuted.
+//! Exhaustive checks of models in Rust, by stateright. Each model has variants that must be refuted.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -6,29 +6,27 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, Model};
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Different states visited.
+    /// Number of distinct states visited.
     pub states: u64,
-    /// Steps of the longest shortest path.
+    /// Length of the longest shortest path.
     pub depth: u64,
-    /// Time it took.
     pub took: Duration,
-    /// The property violated, and how.
+    /// The violated property, if any.
     pub refuted: Option<Refutation>,
 }
 
-/// A property that does not hold, with the steps that lead there.
+/// A property that does not hold, with the steps that violate it.
 #[derive(Debug, Clone)]
 pub struct Refutation {
-    /// Its name.
     pub property: String,
-    /// One step a line.
+    /// One step per line.
     pub steps: Vec<String>,
 }
 
-/// Visit every state, or all up to the first that violates a property.
+/// Visits every state, or all up to the first that violates a property.
 pub fn explore<M>(model: M) -> Outcome
 where
     M: Model + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Falcon's queue: clients submit, executors pull and are parked, packets are lost, the scheduler starts again.
+//! Falcon's queue: clients submit, executors pull and are parked, packets are lost, the scheduler restarts.
 //!
 //! Speaks of:
 //! - `dataplane/falcon/shell.h`: `ib_falcon_serve` `ib_falcon_pull` `ib_falcon_push_all` `ib_falcon_submit`
@@ -6,9 +6,10 @@
 //! - `crates/inband-falcon/src/client.rs`: `on_reply` `is_of_scheduler` `lose`
 //! - `crates/inband-falcon/src/executor.rs`: `on_task` `pull_next`
 //!
-//! Packets are handled by two CPUs at once, step by step: between two steps of one, any of the other may come. To
-//! push and to pop are one step each, as the compare-and-swap makes them (`falcon_race` holds that). An executor runs
-//! a task in no time. Timeouts come when nothing else happens any more, and one of a lease at any time.
+//! Packets are handled by two CPUs at once, step by step: between two steps of one, any steps of the other may happen.
+//! A push and a pop are one step each, because they are a compare-and-swap (`falcon_race` checks that). An executor
+//! runs a task in no time. Timeouts fire only when nothing else can happen; the timeout of a lease may fire at any
+//! time.
 
 mod scheduler;
 mod sides;
@@ -22,20 +23,19 @@ pub use state::{Message, State};
 /// CPUs of the scheduler.
 const CPUS: usize = 2;
 
-/// How far a check goes.
+/// Bounds of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Tasks of the client.
     pub tasks: usize,
-    /// Places of the queue.
+    /// Slots of the queue.
     pub slots: usize,
-    /// Executors.
     pub executors: usize,
     /// Packets lost.
     pub losses: u8,
-    /// Packets that come twice.
+    /// Packets duplicated.
     pub repeats: u8,
-    /// The scheduler starts again.
+    /// Restarts of the scheduler.
     pub restarts: u8,
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for Bounds {
     }
 }
 
-/// Nothing goes wrong but the order.
+/// Only reordering.
 pub const CALM: Bounds = Bounds {
     tasks: 2,
     slots: 2,
@@ -65,22 +65,22 @@ pub const CALM: Bounds = Bounds {
     repeats: 0,
     restarts: 0,
 };
-/// The same with two executors: minutes.
+/// The same with two executors; takes minutes.
 pub const CALM_PAIR: Bounds = Bounds {
     executors: 2,
     ..CALM
 };
-/// One task for two.
+/// One task for two executors.
 pub const ONE_FOR_TWO: Bounds = Bounds {
     tasks: 1,
     executors: 2,
     ..CALM
 };
-/// The queue is full.
+/// The queue gets full.
 pub const FULL: Bounds = Bounds { slots: 1, ..CALM };
-/// A packet comes twice: minutes.
+/// A packet is duplicated; takes minutes.
 pub const REPEATED: Bounds = Bounds { repeats: 1, ..CALM };
-/// The same of one task.
+/// The same with one task.
 pub const REPEATED_ONE: Bounds = Bounds {
     tasks: 1,
     ..REPEATED
@@ -91,12 +91,12 @@ pub const LOST: Bounds = Bounds {
     losses: 1,
     ..CALM
 };
-/// The scheduler forgets everything: minutes.
+/// The scheduler loses its state; takes minutes.
 pub const RESTARTED: Bounds = Bounds {
     restarts: 1,
     ..CALM
 };
-/// The same of one task.
+/// The same with one task.
 pub const RESTARTED_ONE: Bounds = Bounds {
     tasks: 1,
     ..RESTARTED
@@ -116,7 +116,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them, and where each is refuted.
+    /// All mutants, and the bounds within which each is refuted.
     pub const ALL: [(Mutant, Bounds); 7] = [
         (Mutant::ParkedWithoutLook, CALM),
         (Mutant::LookedBeforeBit, CALM),
@@ -128,7 +128,6 @@ impl Mutant {
     ];
 }
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -147,10 +146,8 @@ pub enum Action {
     ResultAgain(u8),
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct FalconQueue {
-    /// How far to go.
     pub bounds: Bounds,
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
@@ -166,7 +163,7 @@ impl Model for FalconQueue {
     type State = State;
     type Action = Action;
 
-    /// All tasks were submitted, all executors have sent their first PULL.
+    /// All tasks have been submitted, and all executors have sent their first PULL.
     fn init_states(&self) -> Vec<State> {
         vec![State::new(self.bounds.tasks, self.bounds.executors)]
     }
@@ -175,7 +172,7 @@ impl Model for FalconQueue {
         for message in &state.messages {
             let cpus = if message.is_for_scheduler() { CPUS } else { 1 };
             let free = |cpu: &usize| !message.is_for_scheduler() || state.cpus[*cpu].is_none();
-            // CPUs are alike.
+            // The CPUs are interchangeable.
             if let Some(cpu) = (0..cpus).find(free) {
                 actions.push(Action::Deliver(*message, cpu));
                 if state.repeats < self.bounds.repeats {
@@ -232,7 +229,7 @@ impl Model for FalconQueue {
             let is_hurt = state.losses > 0 || state.restarts > 0;
             is_hurt || !state.is_quiet() || !state.does_anybody_sleep()
         }
-        // Nobody is missed who was only slow.
+        // No task is given up that was only slow.
         fn nobody_missed(_: &FalconQueue, state: &State) -> bool {
             let is_hurt = state.losses > 0 || state.restarts > 0;
             is_hurt || state.tasks.iter().all(|task| task.attempt == 1)
@@ -241,7 +238,7 @@ impl Model for FalconQueue {
             state.is_done()
         }
         if self.mutant.is_some() {
-            // The search ends with the first state that violates any.
+            // A single property, because the search ends with the first state that violates any.
             return vec![
                 Property::always("Safe", |model, state| {
                     is_safe(model, state)

@@ -8,8 +8,8 @@
 //! - `crates/inband-paxos/src/durable.rs`: `next_incarnation`
 //! - `dataplane/paxos/role_acceptor.h`: `ib_acceptor_promise` `ib_acceptor_slot` `ib_acceptor_trim`
 //!
-//! The network is a set: a PHASE2A may arrive at any time, again, or never. An answer to phase 1 is lost or
-//! heard at once: a proposer adds answers up, so one that comes later makes no difference.
+//! The network is a set: a PHASE2A may arrive at any time, repeatedly, or never. An answer to phase 1 is lost or
+//! received at once: a proposer only collects answers, so a later arrival makes no difference.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::majority;
 const LEADERS: usize = 2;
 const ACCEPTORS: usize = 3;
 const REPLICAS: usize = 3;
-/// The one instance; floors are this, or one more when it is trimmed.
+/// The only instance. A floor is this, or one more once it is trimmed.
 const INSTANCE: u8 = 1;
 
 /// A rule left out.
@@ -36,7 +36,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [(Mutant, With); 6] = [
         (Mutant::FloorNotInPhase1B, With::Trim),
         (Mutant::IncarnationReused, With::Restart),
@@ -51,7 +51,7 @@ impl Mutant {
 type Round = (u8, u8, u8);
 const NO_ROUND: Round = (0, 0, 0);
 
-/// A no-op, or what a leader's process stamps.
+/// A no-op, or a value that a leader process stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Value {
@@ -91,12 +91,11 @@ struct Leader {
     has_restarted: bool,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     acceptors: Vec<Acceptor>,
     leaders: Vec<Leader>,
-    /// Replicas that have applied the instance, in memory and synced; those that have not are behind.
+    /// The number of replicas that have applied the instance in memory, and that have synced it; the others are behind.
     applied: usize,
     synced: usize,
     phase2a: BTreeSet<(Round, Value)>,
@@ -118,7 +117,6 @@ impl State {
     }
 }
 
-/// A step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -158,19 +156,17 @@ pub enum Action {
     },
 }
 
-/// What happens besides a leader change: both together are too many states.
+/// What happens besides a leader change. Both together would give too many states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum With {
-    /// The first leader may restart and leads twice; nothing is trimmed.
+    /// The first leader may restart, and leads twice; nothing is trimmed.
     Restart,
     /// Each leads once; replicas apply, sync, crash, and trim.
     Trim,
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaderChange {
-    /// What else happens.
     pub with: With,
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
@@ -258,7 +254,7 @@ impl LeaderChange {
         Some(())
     }
 
-    /// Phase 2 of the instance scanned: the highest vote, or a no-op.
+    /// Phase 2 of the scanned instance: proposes the highest vote, or a no-op.
     fn propose(&self, state: &mut State, l: usize) {
         let leader = &mut state.leaders[l];
         if let Phase::Scanning { best, .. } = &leader.phase {
@@ -316,7 +312,7 @@ impl LeaderChange {
         leader.phase = Phase::Active { next: INSTANCE + 1 };
     }
 
-    /// May the floor be told?
+    /// May the floor be announced?
     fn is_held(&self, state: &State) -> bool {
         if self.lacks(Mutant::TrimmedBeforeSynced) {
             (state.applied + state.synced) * 2 > REPLICAS

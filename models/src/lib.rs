@@ -1,5 +1,5 @@
-//! Models of the protocol, checked exhaustively within small bounds, and variants of them with a rule
-//! left out, which must be refuted. See README.md.
+//! Models of the protocol, checked exhaustively within small bounds, and variants of them with a rule left out, which
+//! must be refuted. See README.md.
 
 pub mod catalogue;
 pub mod check;
@@ -14,7 +14,7 @@ pub mod several_shards;
 pub mod spin;
 pub mod zab;
 
-/// Are the members of this bitmap more than half?
+/// Is this bitmap more than half of the members?
 fn majority(members: u8, of: usize) -> bool {
     members.count_ones() as usize * 2 > of
 }

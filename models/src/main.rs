@@ -1,6 +1,6 @@
 //! Checks every model, and that every variant with a rule left out is refuted.
 //!
-//! `inband-models [--short] [NAME]`: `--short` leaves out what takes longer than seconds; NAME is a part of a
+//! `inband-models [--short] [NAME]`: `--short` leaves out checks that take longer than seconds; NAME is a part of a
 //! model's or a variant's name.
 
 use std::path::Path;

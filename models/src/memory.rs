@@ -1,5 +1,5 @@
-//! Replicated memory: one line, three servers, two switches. Packets come in any order, repeatedly or never; a switch is
-//! deposed without knowing it, or forgets everything but the epochs it has proposed; a server loses its memory and
+//! Replicated memory: one line, three servers, two switches. Packets arrive in any order, repeatedly or never; a switch
+//! is deposed without knowing it, or loses everything but the epochs it has proposed; a server loses its memory and
 //! copies that of a majority.
 //!
 //! Speaks of:
@@ -7,8 +7,8 @@
 //!   `ib_memory_ack`
 //! - `dataplane/memory/shell.h`: `ib_memory_number` `ib_shell_memory_server`
 //!
-//! Every write has a timestamp of its own, so linearizability is a matter of timestamps: a read returns one that is not
-//! lower, and a write takes one that is higher, than every one that was written or read before it began; and no write has two.
+//! Every write has a unique timestamp, so linearizability reduces to timestamps: a read returns one that is not lower,
+//! and a write gets one that is higher, than every timestamp written or read before it began; and no write gets two.
 
 mod state;
 
@@ -22,29 +22,28 @@ use state::{Phase, Server, Slot, Switch, Version, NONE};
 const SERVERS: usize = 3;
 const SWITCHES: usize = 2;
 
-/// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// It writes its own number.
+    /// Writes its own number.
     Write,
-    /// It reads.
     Read,
 }
 
-/// How far a check goes.
+/// Bounds of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// The operations. Each begins at any time.
+    /// The operations. Each may begin at any time.
     pub ops: &'static [Op],
-    /// One writer: operation 1 repeats 0, of which nothing was heard, on the other switch; then 2 overwrites it; then 3 reads.
+    /// One writer: operation 1 repeats operation 0, whose outcome is unknown, on the other switch; then 2 overwrites
+    /// it; then 3 reads.
     pub sole_writer: bool,
-    /// Epochs after the first that switches ask for.
+    /// Epochs after the first that switches request.
     pub activations: u8,
-    /// Switches that forget everything.
+    /// Switches that lose their state.
     pub switch_crashes: u8,
     /// Servers that lose their memory.
     pub server_crashes: u8,
-    /// Requests that are sent again.
+    /// Requests that are resent.
     pub resends: u8,
 }
 
@@ -69,7 +68,7 @@ impl std::fmt::Display for Bounds {
     }
 }
 
-/// Reads beside a write that is not finished.
+/// Reads concurrent with an unfinished write.
 pub const CALM: Bounds = Bounds {
     ops: &[Op::Write, Op::Read, Op::Read],
     sole_writer: false,
@@ -78,7 +77,7 @@ pub const CALM: Bounds = Bounds {
     server_crashes: 0,
     resends: 0,
 };
-/// Two writes, one of them sent again.
+/// Two writes, one of them resent.
 pub const RESENT: Bounds = Bounds {
     ops: &[Op::Write, Op::Write, Op::Read],
     resends: 1,
@@ -90,7 +89,7 @@ pub const TAKEOVER: Bounds = Bounds {
     activations: 1,
     ..CALM
 };
-/// A switch forgets, and begins again.
+/// A switch restarts without its state.
 pub const RESTART: Bounds = Bounds {
     ops: &[Op::Write, Op::Write, Op::Read],
     activations: 1,
@@ -103,20 +102,20 @@ pub const AMNESIA: Bounds = Bounds {
     server_crashes: 1,
     ..CALM
 };
-/// The same, and the switch goes on with the write that was under way.
+/// The same, and the switch continues the write that was in flight.
 pub const AMNESIA_RESENT: Bounds = Bounds {
     activations: 1,
     resends: 1,
     ..AMNESIA
 };
-/// A write whose outcome is unknown is repeated on the other switch by the only writer.
+/// The only writer repeats a write of unknown outcome on the other switch.
 pub const REPEATED: Bounds = Bounds {
     ops: &[Op::Write, Op::Write, Op::Write, Op::Read],
     sole_writer: true,
     activations: 1,
     ..CALM
 };
-/// The same, and the first switch serves once more.
+/// The same, and the first switch takes over again.
 pub const REPEATED_AND_BACK: Bounds = Bounds {
     activations: 2,
     ..REPEATED
@@ -140,7 +139,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them, and where each is refuted.
+    /// All mutants, and the bounds within which each is refuted.
     pub const ALL: [(Mutant, Bounds); 11] = [
         (Mutant::NoWriteBack, CALM),
         (Mutant::CountedByPackets, CALM),
@@ -156,7 +155,6 @@ impl Mutant {
     ];
 }
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -164,8 +162,8 @@ pub enum Action {
         op: usize,
         switch: usize,
     },
-    /// The server does what the packet says, and the switch counts its answer. (One that is counted later changes nothing: it is
-    /// of the same phase, or it is not counted.)
+    /// The server handles the packet and the switch counts its answer. (An answer counted later makes no difference: it
+    /// is of the same phase, or it is not counted.)
     Serve {
         server: usize,
         packet: Packet,
@@ -199,10 +197,8 @@ pub enum Action {
     },
 }
 
-/// The model.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// How far to go.
     pub bounds: Bounds,
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
@@ -213,7 +209,7 @@ impl Memory {
         self.mutant == Some(mutant)
     }
 
-    /// Timestamps that begin with the epoch exceed all of earlier epochs; the mutant's begin with the count.
+    /// Timestamps that begin with the epoch are higher than all of earlier epochs; the mutant's begin with the count.
     fn order(&self, version: Version) -> (u8, u8) {
         let Version { epoch, count, .. } = version;
         if self.lacks(Mutant::CountFirst) {
@@ -226,7 +222,7 @@ impl Memory {
     fn may_request(&self, state: &State, op: usize, switch: usize) -> bool {
         let begun = state.begun[op];
         let is_write = self.bounds.ops[op] == Op::Write;
-        let is_over = state.finished[op].is_some() && !is_write; // of a write, the reply may be lost
+        let is_over = state.finished[op].is_some() && !is_write; // a write's reply may be lost
         if !state.switches[switch].is_active() || is_over {
             return false;
         }
@@ -234,14 +230,14 @@ impl Memory {
             return false;
         }
         if is_write && begun.is_some_and(|(on, _)| on != switch) {
-            return false; // it is another operation there
+            return false; // on another switch it counts as a different operation
         }
         if !self.bounds.sole_writer {
             return true;
         }
         let first_is_over = state.finished[0].is_some() || state.finished[1].is_some();
         match op {
-            // The request may arrive at any time, if the session still exists.
+            // The request may arrive at any time, as long as the session exists.
             0 => {
                 switch == 0 && (state.switches[0].sessions == 0 || self.lacks(Mutant::SessionsKept))
             }

@@ -1,5 +1,5 @@
-//! NetPaxos: one instance, four storage servers that vote in the fast round, and rounds of recovery; one storage server may
-//! lose its memory.
+//! NetPaxos: one instance, four storage servers that vote in the fast round, and rounds of recovery. One storage server
+//! may lose its memory.
 //!
 //! Speaks of:
 //! - `crates/inband-netpaxos/src/storage.rs`: `on_numbered` `instance_of` `on_prepare` `on_accept` `on_fence` `on_fenced`
@@ -7,8 +7,8 @@
 //! - `crates/inband-netpaxos/src/learner/recovery.rs`: `on_promise` `on_accepted`
 //! - `crates/inband-netpaxos/src/quorum.rs`: `choose`
 //!
-//! Nothing that was sent goes away, and learners may count any of it: an instance has decided a value as soon as some learner
-//! could find that it has. Minions do not appear: a storage server votes for whatever request it likes.
+//! Sent messages never disappear, and learners may count any of them: an instance has decided a value as soon as some
+//! learner could conclude so. Minions do not appear: a storage server votes for an arbitrary request.
 
 use std::collections::BTreeSet;
 
@@ -16,21 +16,21 @@ use stateright::{Model, Property};
 
 const STORAGES: usize = 4;
 const QUORUM: usize = 3;
-/// Votes for what was chosen fast, of any classic quorum.
+/// Votes that any classic quorum contains for a value that was chosen fast.
 const OF_A_QUORUM: usize = 2;
 /// Answers that a storage server without memory needs.
 const FENCED: usize = 2;
-/// The one that may lose its memory.
+/// The storage server that may lose its memory.
 const FORGETFUL: usize = 0;
 const REQUESTS: [u8; 2] = [1, 2];
 const NO_OP: u8 = 0;
 
-/// How far a check goes.
+/// Bounds of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Of recovery.
+    /// Rounds of recovery.
     pub rounds: u8,
-    /// Does a storage server lose its memory?
+    /// Whether a storage server loses its memory.
     pub loses_memory: bool,
 }
 
@@ -71,7 +71,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [(Mutant, Bounds); 8] = [
         (Mutant::TwoOfFour, RECOVERIES),
         (Mutant::ForwardedCounted, RECOVERIES),
@@ -94,7 +94,8 @@ enum Said {
     Accepted(u8),
 }
 
-/// What a storage server has sent, in which generation of its own, and whether it knew of the forgetful one's second.
+/// A message of a storage server, the generation of the sender, and whether it knew of the forgetful server's second
+/// generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Message {
     said: Said,
@@ -106,11 +107,11 @@ struct Message {
 struct Storage {
     promised: u8,
     vote: Vote,
-    /// Of the forgetful one: it has lost its memory.
+    /// For the forgetful server: it has lost its memory.
     is_second: bool,
-    /// It has, and has not fenced the others yet, or it may have voted here.
+    /// It has lost its memory, and either has not yet fenced the others, or may have voted in this instance.
     is_silent: bool,
-    /// Asked by the forgetful one: had it voted or promised here?
+    /// The answer to the forgetful server's fence: had this one voted or promised here?
     fenced: Option<bool>,
     sent: BTreeSet<Message>,
 }
@@ -129,17 +130,15 @@ impl Storage {
     }
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Those that keep their memory are the same: they are in order.
+    /// Servers that keep their memory are interchangeable, so they are sorted.
     storages: [Storage; STORAGES],
-    /// By round from 1.
+    /// By round, from 1.
     proposed: Vec<Option<u8>>,
     has_served_again: bool,
 }
 
-/// What may happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -153,12 +152,10 @@ pub enum Action {
     Serve { is_silent: bool },
 }
 
-/// The model, whole or with a rule left out.
 #[derive(Debug, Clone, Copy)]
 pub struct NetPaxos {
-    /// How far.
     pub bounds: Bounds,
-    /// Without which rule.
+    /// The rule left out, if any.
     pub mutant: Option<Mutant>,
 }
 
@@ -175,7 +172,7 @@ impl NetPaxos {
             || !messages.iter().any(|(_, m)| m.knows)
     }
 
-    /// All sets of so many messages, each of another storage, that may be counted together.
+    /// All sets of this many messages, each from a different storage server, that may be counted together.
     fn quorums(
         &self,
         state: &State,
@@ -238,7 +235,7 @@ impl NetPaxos {
             .collect()
     }
 
-    /// Where the program takes the most frequent request, though any is right, this takes any.
+    /// Where any value is allowed, the program takes the most frequent request; the model takes all of them.
     fn choose(&self, votes: &[(u8, u8)]) -> Vec<u8> {
         let classic = votes.iter().filter(|(round, _)| *round > 0).max();
         if let Some((_, value)) = classic.filter(|_| !self.lacks(Mutant::ClassicVotePassedOver)) {
@@ -256,7 +253,7 @@ impl NetPaxos {
         any
     }
 
-    /// Ways in which the forgetful one may serve again: is it silent in this instance?
+    /// The ways in which the forgetful server may serve again: is it silent in this instance?
     fn served(&self, state: &State) -> BTreeSet<bool> {
         let needed = if self.lacks(Mutant::FencedByOne) {
             1

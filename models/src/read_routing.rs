@@ -1,6 +1,6 @@
-//! FLAIR's read routing across sessions: two switches, two leaders one after the other, one group of keys.
-//! Packets and control messages come in any order, or never; a switch forgets everything; a leader is deposed
-//! without knowing it, and a write of its may survive.
+//! FLAIR's read routing across sessions: two switches, two successive leaders, one key group. Packets and control
+//! messages arrive in any order, or never; a switch loses its state; a leader is deposed without knowing it, and one of
+//! its writes may survive.
 //!
 //! Speaks of:
 //! - `dataplane/flair/role.h`: `ib_flair_write` `ib_flair_write_reply` `ib_flair_read` `ib_flair_read_reply`
@@ -9,10 +9,10 @@
 //! - `crates/inband-flair/src/groups.rs`: `take` `on_read`
 //!
 //! Raft is trusted: there is one log of what is committed. Replica 0 leads until replica 1 is elected; a third one
-//! makes majorities and answers nothing. Time is in *eras*: one begins with each election and each session, and
-//! a lease that rests on a time told in an era ends, at any moment, with all those of that era and before.
-//! One client writes 1, 2, ... one after the other, and may send one of them again; so a read is right if it sees
-//! no less than what was acknowledged, or read, before it began.
+//! makes majorities and answers nothing. Time is divided into *eras*: one begins with each election and each session. A
+//! lease based on a time read in an era may expire at any moment, together with all those of that era and earlier ones.
+//! One client writes 1, 2, ... in sequence, and may resend one of them; so a read is correct if it returns no less than
+//! what was acknowledged, or read, before it began.
 
 mod choices;
 mod delivery;
@@ -30,7 +30,7 @@ const SWITCHES: usize = 2;
 /// The leader that is elected later.
 const NEXT: usize = 1;
 
-/// How far a check goes.
+/// Bounds of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Another leader is elected.
@@ -41,9 +41,9 @@ pub struct Bounds {
     pub sessions: u64,
     /// Writes of the client.
     pub writes: u64,
-    /// The client may send one write again.
+    /// Whether the client may resend one write.
     pub again: bool,
-    /// Reads.
+    /// Number of reads.
     pub reads: usize,
 }
 
@@ -81,7 +81,7 @@ pub const ELECTION_ONE_READ: Bounds = Bounds {
     reads: 1,
     ..ELECTION
 };
-/// The switch forgets, and the same leader begins again.
+/// The switch loses its state, and the same leader starts a new session.
 pub const RESTART: Bounds = Bounds {
     election: false,
     restart: true,
@@ -95,7 +95,7 @@ pub const RESTART_ONE_WRITE: Bounds = Bounds {
     writes: 1,
     ..RESTART
 };
-/// A write is lost and sent again.
+/// A write is lost and resent.
 pub const AGAIN: Bounds = Bounds {
     election: false,
     restart: false,
@@ -121,7 +121,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them, and where each is refuted.
+    /// All mutants, and the bounds within which each is refuted.
     pub const ALL: [(Mutant, Bounds); 9] = [
         (Mutant::ReplyNotChecked, ELECTION),
         (Mutant::SeqNotCompared, AGAIN),
@@ -135,7 +135,6 @@ impl Mutant {
     ];
 }
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -174,10 +173,8 @@ pub enum Action {
     Restart,
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadRouting {
-    /// How far to go.
     pub bounds: Bounds,
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
@@ -293,7 +290,7 @@ impl Model for ReadRouting {
             (0..SWITCHES).filter(|s| state.is_active(*s)).count() <= 1
         }
         if self.mutant.is_some() {
-            // One property: the search ends with the first state that violates either.
+            // A single property, because the search ends with the first state that violates either.
             return vec![Property::always("Safe", |model, state| {
                 is_linearizable(model, state) && one_serves(model, state)
             })];

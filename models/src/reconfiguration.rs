@@ -1,5 +1,5 @@
-//! Reconfiguration after amnesia: three acceptors lose their memory and take over, for a next epoch, the votes
-//! of exactly those that were sealed. One instance.
+//! Reconfiguration after amnesia: three acceptors lose their memory and take over, for the next epoch, the votes of
+//! exactly those that were sealed. One instance.
 //!
 //! Speaks of:
 //! - `crates/inband-control/src/state.rs`: `begin` `install` `open` `abandon`
@@ -8,10 +8,10 @@
 //! - `crates/inband-control/src/acceptor.rs`: `serves` `replaces` `add`
 //! - `dataplane/paxos/role_acceptor.h`: `ib_acceptor_may_vote` `ib_acceptor_learn`
 //!
-//! The control plane's own state is one value: Raft is trusted. A coordinator may be told at any time what is
-//! true of an acceptor then, and act on it later. Proposers have one round each and belong to an epoch that
-//! was open when they began. An answer to phase 1 is heard at once: one that is lost leaves a promise behind,
-//! which only forbids. So is a pull: what is sealed does not change before it is given up or lost.
+//! The control plane's own state is one value: Raft is trusted. A coordinator may learn the state of an acceptor at any
+//! time and act on it later. Proposers have one round each and belong to an epoch that was open when they began. An
+//! answer to phase 1 is received at once: one that is lost leaves a promise behind, which only restricts. The same goes
+//! for a pull: sealed state does not change before it is given up or lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [(Mutant, Bounds); 8] = [
         (Mutant::OpenedBeforeSealed, ONE_CRASH),
         (Mutant::ForgetfulCounted, ONE_CRASH),
@@ -49,30 +49,30 @@ impl Mutant {
     ];
 }
 
-/// How much happens.
+/// Bounds of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Epochs begun, opened or not; the first is open.
     pub epochs: u8,
-    /// Proposers, each with a round.
+    /// Proposers, each with one round.
     pub proposers: usize,
-    /// Times that acceptors lose their memory.
+    /// How often acceptors lose their memory.
     pub crashes: u8,
 }
 
-/// A change of the epoch, an acceptor without memory.
+/// A change of the epoch, and an acceptor that loses its memory.
 pub const ONE_CRASH: Bounds = Bounds {
     epochs: 2,
     proposers: 2,
     crashes: 1,
 };
-/// A reconfiguration given up, or one after the other.
+/// An abandoned reconfiguration, or two in sequence.
 pub const THREE_EPOCHS: Bounds = Bounds {
     epochs: 3,
     proposers: 2,
     crashes: 0,
 };
-/// Votes of two rounds in the epoch before.
+/// Votes of two rounds in the previous epoch.
 pub const THREE_PROPOSERS: Bounds = Bounds {
     epochs: 2,
     proposers: 3,
@@ -81,17 +81,17 @@ pub const THREE_PROPOSERS: Bounds = Bounds {
 
 type Epoch = u8;
 type Round = u8;
-/// Round, and who proposed the value first.
+/// Round, and the proposer of the value.
 type Vote = Option<(Round, u8)>;
 
-/// What a crash takes.
+/// What a crash loses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Memory {
     epoch: Epoch,
     voting: bool,
     promise: Round,
     vote: Vote,
-    /// For which epoch the vote is complete, and the epoch before.
+    /// The epoch for which the vote is complete, and the previous epoch.
     holds: Option<(Epoch, Epoch)>,
 }
 
@@ -130,7 +130,6 @@ enum Proposer {
     },
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     acceptors: Vec<Acceptor>,
@@ -138,7 +137,7 @@ pub struct State {
     pending: Option<(Epoch, Phase)>,
     highest_epoch: Epoch,
     proposers: Vec<Proposer>,
-    /// Votes shown to learners, by epoch, round and value: who has shown them.
+    /// Votes shown to learners, by epoch, round and value: a bitmap of the acceptors that have shown them.
     shown: BTreeMap<(Epoch, Round, u8), u8>,
     crashes: u8,
 }
@@ -156,7 +155,6 @@ impl State {
     }
 }
 
-/// A step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -174,10 +172,8 @@ pub enum Action {
     Learn { acceptor: usize },
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct Reconfiguration {
-    /// How much happens.
     pub bounds: Bounds,
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
@@ -188,7 +184,7 @@ impl Reconfiguration {
         self.mutant == Some(mutant)
     }
 
-    /// No vote below `target` from now on, in this life or a later one.
+    /// From now on the acceptor never votes below `target`, even after a crash.
     fn seal(&self, acceptor: &mut Acceptor, target: Epoch) {
         if acceptor.memory.epoch < target {
             if !self.lacks(Mutant::FenceNotNoted) {
@@ -199,7 +195,7 @@ impl Reconfiguration {
         }
     }
 
-    /// The host hears which epoch is in force: make the acceptor what that says.
+    /// The host learns which epoch is in force and changes its acceptor accordingly.
     fn enter(&self, acceptor: &mut Acceptor, epoch: Epoch) {
         let memory = &mut acceptor.memory;
         if memory.epoch > epoch || (memory.epoch == epoch && memory.voting) {
@@ -220,7 +216,7 @@ impl Reconfiguration {
         }
     }
 
-    /// May these, whose votes will be merged, end the sealing? Others abstain.
+    /// May these acceptors, whose votes will be merged, end the sealing? Others abstain.
     fn may_install(&self, state: &State, target: Epoch, sealed: u8) -> bool {
         let mut counted = 0;
         for (a, acceptor) in state.acceptors.iter().enumerate() {
@@ -241,7 +237,7 @@ impl Reconfiguration {
         sealed != 0 && (majority(counted, ACCEPTORS) || self.lacks(Mutant::OpenedBeforeSealed))
     }
 
-    /// From whom an acceptor may take over: all that were sealed, or one that already has.
+    /// The acceptors from which one may take over: all that were sealed, or one that already has.
     fn sources(&self, state: &State, target: Epoch, sealed: u8) -> Vec<u8> {
         let mask = |gives: &dyn Fn(&Acceptor) -> bool| {
             let is_sealed = |a: &Acceptor| a.memory.epoch == target && !a.memory.voting;
@@ -264,7 +260,7 @@ impl Reconfiguration {
         sources
     }
 
-    /// Take over the merged votes of these.
+    /// Takes over the merged votes of these.
     fn pull(&self, state: &mut State, a: usize, sources: u8) -> Option<()> {
         let (target, Phase::Installing { .. }) = state.pending.clone()? else {
             return None;
@@ -377,7 +373,7 @@ impl Model for Reconfiguration {
         let mut entered = Acceptor::default();
         self.enter(&mut entered, 1);
         vec![State {
-            // One has not heard of the first epoch yet.
+            // One has not yet heard of the first epoch.
             acceptors: vec![entered.clone(), entered, Acceptor::default()],
             opened: 1,
             pending: None,

@@ -1,7 +1,7 @@
-//! A read over several shards: two replicas have the logs of two partitions, and one entry of log M that
-//! reads both. A client of one replica waits for it. A client of the other writes in one partition, and once
-//! that is acknowledged in the other one. Replicas write what they have applied partition by partition, and
-//! one of them crashes.
+//! A read over several shards: two replicas have the logs of two partitions, and one entry of log M that reads both. A
+//! client of one replica waits for the read. A client of the other writes in one partition, and once that is
+//! acknowledged in the other one. Replicas write what they have applied partition by partition, and one of them
+//! crashes.
 //!
 //! Speaks of:
 //! - `crates/inband-kv/src/machine/entries.rs`: `execute_at` `next_entry_at` `execute` `pass_read` `forget` `load_queue`
@@ -12,25 +12,25 @@ use stateright::{Model, Property};
 
 const PARTITIONS: usize = 2;
 const REPLICAS: usize = 2;
-/// Waits for the read.
+/// The replica whose client waits for the read.
 const READER: usize = 0;
-/// Acknowledges the writes.
+/// The replica that acknowledges the writes.
 const WRITER: usize = 1;
 
 /// A rule left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Mutant {
-    /// Where nobody waits for the read its marker is passed at once.
+    /// If nobody waits for the read, its marker is passed at once.
     PassedWhereNobodyWaits,
-    /// After a crash a partition waits for one that has passed the marker already.
+    /// After a crash a partition waits for one that has already passed the marker.
     PassedNotCounted,
-    /// The entry is removed from the queue before what was done is written.
+    /// The entry is removed from the queue before its effects are written.
     RemovedBeforeWritten,
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [Mutant; 3] = [
         Mutant::PassedWhereNobodyWaits,
         Mutant::PassedNotCounted,
@@ -59,12 +59,11 @@ struct Replica {
     is_removed: bool,
     places: [Place; PARTITIONS],
     written: [Place; PARTITIONS],
-    /// It executed the read while somebody waited for it.
+    /// It executed the read while a client waited for it.
     has_answered: bool,
     has_crashed: bool,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     logs: [Vec<Value>; PARTITIONS],
@@ -74,7 +73,6 @@ pub struct State {
     replicas: [Replica; REPLICAS],
 }
 
-/// A step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -118,7 +116,6 @@ impl State {
     }
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct SeveralReads {
     /// The rule left out, if any.
@@ -136,7 +133,7 @@ impl SeveralReads {
         place.is_timed |= is_timed;
     }
 
-    /// What a replica may do at the markers where its partitions stand.
+    /// What a replica may do at the markers that its partitions have reached.
     fn at_markers(&self, state: &State, replica: usize, actions: &mut Vec<Action>) {
         let own = &state.replicas[replica];
         let stands = |partition: usize| state.next(replica, partition) == Some(Value::Marker);

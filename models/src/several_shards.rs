@@ -1,5 +1,5 @@
-//! Commands over several shards: one replica executes three entries of log M in three partitions, at markers
-//! that come in any order, twice, or ahead of M, and crashes between two writes.
+//! Commands over several shards: one replica executes three entries of log M in three partitions, at markers that
+//! arrive in any order, twice, or ahead of M, and crashes between two writes.
 //!
 //! Speaks of:
 //! - `crates/inband-kv/src/machine/entries.rs`: `execute_at` `next_entry_at` `execute` `write` `redo`
@@ -7,17 +7,17 @@
 //! - `crates/inband-kv/src/machine/queue.rs`: `may_pass` `next` `done`
 //! - `crates/inband-kv/src/replica/markers.rs`: `submit_markers`
 //!
-//! An effect is what its command saw: how much had been executed in each of its partitions. So two replicas
-//! are equal if every entry is executed at the first marker that covers it and saw the same everywhere.
+//! An effect records what its command saw: how much had been executed in each of its partitions. So two replicas are
+//! equal if every entry is executed at the first marker that covers it and saw the same everywhere.
 
 use std::collections::BTreeMap;
 
 use stateright::{Model, Property};
 
 const PARTITIONS: usize = 3;
-/// Partitions of each entry of M, ascending. In a circle, so that all may wait for each other.
+/// Partitions of each entry of M, ascending. They form a cycle, so that all may wait for each other.
 const ENTRIES: [&[usize]; 3] = [&[0, 1], &[1, 2], &[0, 2]];
-/// Markers in a partition before the last one that covers all.
+/// Markers in a partition before the last one, which covers all entries.
 const MARKERS_MAX: usize = 1;
 
 /// A rule left out.
@@ -32,7 +32,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [Mutant; 5] = [
         Mutant::StampedInEachPartition,
         Mutant::OthersNotAwaited,
@@ -48,12 +48,12 @@ type Saw = Vec<usize>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Effect {
     entry: usize,
-    /// The marker at which it was executed, by its place in the partition's log.
+    /// The marker at which it was executed, by its position in the partition's log.
     at: usize,
     saw: Saw,
 }
 
-/// All on stable storage but `writing`.
+/// Everything but `writing` is on stable storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Partition {
     markers: Vec<usize>,
@@ -68,10 +68,9 @@ struct Writing {
     left: Vec<usize>,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Entries of M that are delivered; the first is 1.
+    /// Number of delivered entries of M; the first is 1.
     delivered: usize,
     partitions: Vec<Partition>,
     redo: BTreeMap<usize, Saw>,
@@ -80,7 +79,6 @@ pub struct State {
     is_torn: bool,
 }
 
-/// A step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -102,7 +100,7 @@ impl Partition {
         self.effects.iter().any(|effect| effect.entry == entry)
     }
 
-    /// The marker where it stands.
+    /// The next marker.
     fn standing(&self) -> Option<usize> {
         self.markers.get(self.passed).copied()
     }
@@ -113,7 +111,6 @@ impl Partition {
     }
 }
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct SeveralShards {
     /// The rule left out, if any.
@@ -125,7 +122,7 @@ impl SeveralShards {
         self.mutant == Some(mutant)
     }
 
-    /// What a marker covers in a partition.
+    /// Does a marker cover an entry?
     fn covers(&self, marker: usize, entry: usize) -> bool {
         match self.lacks(Mutant::StampedInEachPartition) {
             true => entry == marker,
@@ -133,7 +130,7 @@ impl SeveralShards {
         }
     }
 
-    /// The entry that a partition is to execute next at the marker where it stands.
+    /// The entry that a partition has to execute next at its current marker.
     fn next_at(&self, state: &State, partition: usize) -> Option<usize> {
         let own = &state.partitions[partition];
         let marker = own.standing()?;
@@ -154,7 +151,7 @@ impl SeveralShards {
         marker.is_some_and(is_known) && self.next_at(state, partition).is_none()
     }
 
-    /// Steps of an entry that is next in a partition.
+    /// The step of an entry that is next in a partition.
     fn step(&self, state: &State, partition: usize, entry: usize) -> Option<Action> {
         let lowest = involved(entry)[0];
         if state.partitions[lowest].is_done(entry) {
@@ -165,7 +162,7 @@ impl SeveralShards {
         is_due.then_some(Action::Execute { entry })
     }
 
-    /// Markers that may come: any, and at last one that covers all that are missing.
+    /// Markers that may arrive: any, and finally one that covers all that are missing.
     fn markers(&self, state: &State, partition: usize) -> Vec<usize> {
         let markers = &state.partitions[partition].markers;
         let concerns = |marker: &usize| involved(*marker).contains(&partition);
@@ -216,7 +213,7 @@ impl SeveralShards {
         self.write(state);
     }
 
-    /// The next partition's batch; the lowest one's has the redo record in it.
+    /// Writes the next partition's batch; that of the lowest partition contains the redo record.
     fn write(&self, state: &mut State) {
         let Some(mut writing) = state.writing.take() else {
             return;
@@ -232,7 +229,7 @@ impl SeveralShards {
         }
     }
 
-    /// The place of an entry in a partition: the first marker that covers it.
+    /// The position of an entry in a partition: the first marker that covers it.
     fn place(&self, partition: &Partition, entry: usize) -> Option<usize> {
         let mut markers = partition.markers.iter();
         markers.position(|marker| self.covers(*marker, entry))

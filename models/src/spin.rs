@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use crate::check::{Outcome, Refutation};
 
-/// Steps of a path that SPIN looks along at most; longer ones are an error.
+/// Maximum search depth; a longer path is an error.
 const DEPTH_MAX: u32 = 1_000_000;
-/// Memory of a run.
+/// Memory limit of a run.
 const MEMORY_MIB_MAX: u32 = 4096;
 
 /// Why a model could not be checked.
@@ -18,15 +18,13 @@ pub enum SpinError {
     /// A program is missing or failed.
     #[error("{program} failed: {said}; `scripts/setup --test` installs what the models need")]
     Failed {
-        /// Which.
         program: String,
-        /// What it or the system said.
+        /// The output of the program, or the system's error.
         said: String,
     },
     /// The verifier did not visit every state.
     #[error("the verifier of {model} did not finish: {said}")]
     Incomplete {
-        /// Of which model.
         model: String,
         /// Its output.
         said: String,
@@ -69,7 +67,7 @@ pub fn mutants(model: &str) -> Vec<String> {
     mutants
 }
 
-/// The number before, or behind, some words of the verifier's report.
+/// The number between these words of the verifier's report.
 fn number(report: &str, before: &str, behind: &str) -> Option<u64> {
     let line = report
         .lines()
@@ -83,8 +81,8 @@ fn number(report: &str, before: &str, behind: &str) -> Option<u64> {
     line.get(from..to)?.split(',').next()?.trim().parse().ok()
 }
 
-/// Visit every state of a model with these definitions, or all up to the first violation. `scratch` is a
-/// folder of this check's own.
+/// Visits every state of a model with these definitions, or all up to the first violation. `scratch` is a directory
+/// used only by this check.
 pub fn explore(model: &str, definitions: &[String], scratch: &Path) -> Result<Outcome, SpinError> {
     let began = Instant::now();
     let failed = |error: std::io::Error| SpinError::Failed {

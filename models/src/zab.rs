@@ -5,8 +5,8 @@
 //! - `crates/inband-box/src/sync.rs`: `lead` `finish_joining` `on_joined` `on_target` `tick_following`
 //! - `dataplane/box/role.h`: `ib_box_takes` `ib_box_learn` `ib_box_advance` `ib_box_count`
 //!
-//! Nothing that was sent goes away: what a leader has proposed, and up to where a node has acknowledged, may arrive at any
-//! time and again. A zxid is a place in the log, from 1.
+//! Sent messages never disappear: a leader's proposals and a node's acknowledgements may arrive at any time and
+//! repeatedly. A zxid is a position in the log, from 1.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,11 @@ const NODES: usize = 3;
 const FIRST: u8 = 3;
 const FIRST_LEADER: usize = 0;
 
-/// How far a check goes.
+/// Bounds of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Records that leaders append, besides the first of each epoch.
     pub records: u8,
-    /// Elections.
     pub elections: u8,
     /// Nodes that lose their memory, one at a time.
     pub crashes: u8,
@@ -50,7 +49,7 @@ pub const ELECTIONS: Bounds = Bounds {
     elections: 2,
     crashes: 0,
 };
-/// The same, and more records.
+/// The same, with more records.
 pub const ELECTIONS_OF_MORE: Bounds = Bounds {
     records: 2,
     ..ELECTIONS
@@ -61,7 +60,7 @@ pub const CRASH: Bounds = Bounds {
     elections: 1,
     crashes: 1,
 };
-/// Two nodes, one after the other.
+/// Two nodes lose their memory, one after the other.
 pub const CRASHES: Bounds = Bounds {
     records: 1,
     elections: 1,
@@ -83,7 +82,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [(Mutant, Bounds); 9] = [
         (Mutant::OldEpochKept, ELECTIONS),
         (Mutant::PromiseNotKept, ELECTIONS),
@@ -97,16 +96,16 @@ impl Mutant {
     ];
 }
 
-/// A record: the epoch in which it was proposed, and its number there; 0 is the one that establishes the epoch.
+/// A record: the epoch in which it was proposed, and its number in the epoch; number 0 establishes the epoch.
 type Record = (u8, u8);
 
-/// How a log ends: the epoch of its last record, and its zxid.
+/// The end of a log: the epoch of its last record, and its zxid.
 type Ending = (u8, u8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Doing {
     Waiting,
-    /// How fresh the logs of those are that have promised, and up to where the log of whom is taken over.
+    /// The log ends of the nodes that have promised, and from which node the log is taken over, up to which zxid.
     Electing {
         endings: [Option<Ending>; NODES],
         pull: Option<(usize, u8)>,
@@ -121,10 +120,10 @@ enum Doing {
 struct Node {
     /// On disk.
     promise: u8,
-    /// Of this start.
+    /// Number of the current start.
     start: u8,
     log: Vec<Record>,
-    /// Up to here the log is its leader's, or what it takes over.
+    /// Up to here the log matches the leader's, or the one that it takes over.
     matched: u8,
     committed: u8,
     recovering: bool,
@@ -140,7 +139,7 @@ impl Node {
         self.doing == Doing::Leading
     }
 
-    /// The record follows what is matched.
+    /// Puts a record after the matched ones.
     fn put(&mut self, record: Record, model: &Zab) {
         let at = usize::from(self.matched);
         match self.log.get(at) {
@@ -155,25 +154,24 @@ impl Node {
     }
 }
 
-/// All that was sent in an epoch.
+/// Everything that was sent in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Sent {
     /// The leader's log.
     proposed: Vec<Record>,
     established_at: u8,
     committed: u8,
-    /// Up to where each node has acknowledged.
+    /// By node: up to where it has acknowledged.
     acks: [u8; NODES],
     /// Targets of recovering nodes: for which start, and the zxid.
     targets: [Option<(u8, u8)>; NODES],
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     nodes: Vec<Node>,
     sent: BTreeMap<u8, Sent>,
-    /// What was committed: the record, and the first epoch in which it was.
+    /// What was committed: each record, and the first epoch in which it was.
     committed: Vec<(Record, u8)>,
     differs: bool,
     records: u8,
@@ -181,7 +179,6 @@ pub struct State {
     crashes: u8,
 }
 
-/// What may happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -200,10 +197,8 @@ pub enum Action {
     Crash { node: usize },
 }
 
-/// The model.
 #[derive(Debug, Clone, Copy)]
 pub struct Zab {
-    /// How far to go.
     pub bounds: Bounds,
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
@@ -227,12 +222,12 @@ impl Zab {
         }
     }
 
-    /// May vote and be taken over.
+    /// Whether the node may vote, and its log be taken over.
     fn votes(&self, node: &Node) -> bool {
         !node.recovering || self.lacks(Mutant::RecoveringNodeVotes)
     }
 
-    /// The candidate's log is the freshest that a majority has, or becomes it.
+    /// The candidate's log is the freshest that a majority has, or the candidate takes that one over.
     fn choose(&self, state: &mut State, candidate: usize) {
         let Doing::Electing { endings, .. } = state.nodes[candidate].doing else {
             return;
@@ -273,7 +268,7 @@ impl Zab {
         }
     }
 
-    /// What is committed, up to here, at a node.
+    /// Notes what a node has committed.
     fn note(state: &mut State, node: usize, epoch: u8) {
         let at = &state.nodes[node];
         for zxid in 0..usize::from(at.committed) {
@@ -394,7 +389,7 @@ impl Model for Zab {
             if node.recovering {
                 actions.push(Action::Recovered { node: n });
             }
-            // A node that has lost its memory counts as lost until it has recovered, and may lose it once more.
+            // A node that has lost its memory counts as lost until it has recovered, and may lose it again.
             if state.crashes < self.bounds.crashes && (!is_anybody_recovering || node.recovering) {
                 actions.push(Action::Crash { node: n });
             }
@@ -549,9 +544,9 @@ impl Model for Zab {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            // All nodes commit the same records at the same places.
+            // All nodes commit the same records at the same positions.
             Property::always("Agreement", |_, state: &State| !state.differs),
-            // What was committed is in the log of every later leader, from its beginning.
+            // Every committed record is in the log of every later leader, from the epoch's beginning.
             Property::always("NothingLost", |_, state: &State| {
                 let mut committed = state.committed.iter().enumerate();
                 committed.all(|(at, (record, epoch))| {
@@ -559,7 +554,7 @@ impl Model for Zab {
                     later.all(|(_, sent)| sent.proposed.get(at) == Some(record))
                 })
             }),
-            // Epochs follow each other, and within one nothing that its leader proposed is left out.
+            // Epochs are in order, and within an epoch no proposal of its leader is skipped.
             Property::always("PrimaryOrder", |_, state: &State| {
                 let mut pairs = state.committed.windows(2);
                 let is_first = |record: &Record| record.1 == 0;

@@ -1,4 +1,4 @@
-//! What documents, models and mutants name exists: files, functions, rules, schedules.
+//! Checks that what documents, models and mutants refer to exists: files, functions, rules, schedules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A path to code, by its look: `crates/...` or `dataplane/...`.
+/// Whether a word looks like a path to code: `crates/...` or `dataplane/...`.
 fn is_code(word: &str) -> bool {
     (word.starts_with("crates/") || word.starts_with("dataplane/")) && word.contains('.')
 }
@@ -80,7 +80,7 @@ fn the_code_that_models_speak_of_exists() {
     }
 }
 
-/// README's table, row by row: the code in backquotes exists.
+/// The code in backquotes in each row of README's table exists.
 #[test]
 fn the_table_names_what_exists() {
     let readme = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
@@ -102,7 +102,7 @@ fn the_table_names_what_exists() {
     assert!(names > 20, "{names} names in the table");
 }
 
-/// Every fault in mutants/ can still be planted: its patch applies to this tree.
+/// Every patch in mutants/ applies to this tree.
 #[test]
 fn mutants_apply() {
     let patches = files("../mutants", "patch");
@@ -120,7 +120,7 @@ fn mutants_apply() {
     }
 }
 
-/// So can those of the programs that `make chaos` must find out.
+/// So does every patch of a broken program that `make chaos` must detect.
 #[test]
 fn broken_programs_apply() {
     let patches = files("../checker", "patch");
@@ -143,7 +143,7 @@ fn must_apply(patch: &Path) {
     );
 }
 
-/// What git prints for these arguments, as lines.
+/// The lines that git prints for these arguments.
 fn git(arguments: &[&str]) -> Vec<String> {
     let output = std::process::Command::new("git")
         .current_dir(root())
@@ -154,7 +154,7 @@ fn git(arguments: &[&str]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The numbers of a document's headings, `## 7. Trim`.
+/// The numbers of a document's headings, such as `## 7. Trim`.
 fn numbered(document: &str) -> Vec<u32> {
     let text = read(&root().join("docs").join(document));
     let heads = text.lines().filter_map(|line| line.strip_prefix("## "));
@@ -164,7 +164,7 @@ fn numbered(document: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Every citation of a rule or a schedule is of one that exists.
+/// Every cited rule and schedule exists.
 #[test]
 fn cited_rules_and_schedules_exist() {
     const NUMBERS: &str = "[0-9]+((, | and )[0-9]+)*";
@@ -193,7 +193,7 @@ fn cited_rules_and_schedules_exist() {
     }
 }
 
-/// The tests and mutants that cover a rule or a schedule, as its document says.
+/// The tests and mutants that a document lists for its rules or schedules exist.
 #[test]
 fn what_covers_rules_and_schedules_exists() {
     let tracked = git(&["ls-files"]);
@@ -228,7 +228,7 @@ fn what_covers_rules_and_schedules_exists() {
     }
 }
 
-/// The tests that docs/bugs.md names exist. A name may be cut short with `...`.
+/// The tests that docs/bugs.md names exist. A name may be shortened with `...`.
 #[test]
 fn tests_of_bugs_exist() {
     let tracked = git(&["ls-files"]);

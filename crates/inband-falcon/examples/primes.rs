@@ -1,12 +1,12 @@
 //! Counts primes: registers a Rust function with workers and maps it over a cluster.
 //!
-//! //! ```text
-//! //! cargo run --release -p inband-falcon --example primes                            # a cluster in this process
-//! //!
-//! //! inband up falcon --executors 0                                                   # or a separate one:
-//! //! cargo run --release -p inband-falcon --example primes -- worker 127.0.0.1:7480 .inband-falcon/keys.toml
-//! //! cargo run --release -p inband-falcon --example primes -- map 127.0.0.1:7480 .inband-falcon/keys.toml
-//! //! ```
+//! ```text
+//! cargo run --release -p inband-falcon --example primes                            # a cluster in this process
+//!
+//! inband up falcon --executors 0                                                   # or a separate one:
+//! cargo run --release -p inband-falcon --example primes -- worker 127.0.0.1:7480 .inband-falcon/keys.toml
+//! cargo run --release -p inband-falcon --example primes -- map 127.0.0.1:7480 .inband-falcon/keys.toml
+//! ```
 
 use std::error::Error;
 use std::net::SocketAddrV4;

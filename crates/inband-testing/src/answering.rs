@@ -29,7 +29,7 @@ use crate::random::{seed, Prng};
 use crate::role::{sign_at_random, two_keys, Answering, Pair};
 use crate::vector::{self, Step};
 
-/// What comes with each packet.
+/// The arrival of each packet.
 pub const ARRIVAL: Arrival = Arrival {
     from: THERE,
     now_ns: 0,
@@ -40,12 +40,12 @@ pub const ARRIVAL: Arrival = Arrival {
 pub trait Tested {
     type Role: Asked;
     const ROLE: Self::Role;
-    /// Its folder in `dataplane/`, with which the names of its reasons begin.
+    /// Its folder in `dataplane/`, which is also the prefix of its reasons.
     const FOLDER: &'static str;
 
-    /// The header of a request with these fields of its own.
+    /// The header of a request with these values in its own fields.
     fn request(own: &[u64]) -> Header<Self>;
-    /// The answer of [`Tested::ROLE`] on node [`NODE`] with these fields of its own.
+    /// The answer of [`Tested::ROLE`] on node [`NODE`], with these values in its own fields.
     fn answer(request: Header<Self>, own: &[u64]) -> Header<Self>;
     /// Every register that a packet may change.
     fn registers(of: &<Self::Role as Native>::Registers) -> Vec<&AtomicU64>;
@@ -118,7 +118,7 @@ impl<T: Tested> vector::Case for Case<T> {
         *T::Role::request_mut(&mut request) = at as u64 + 100;
         let mut packet = Vec::new();
         request.append(&[], &mut packet);
-        // Also a type that the system does not know.
+        // The type may be one that the system does not know.
         packet[std::mem::offset_of!(ib_header, type_)] = *kind as u8;
         let node_at = std::mem::offset_of!(ib_header, node);
         packet[node_at..node_at + 2].copy_from_slice(&(*node as u16).to_be_bytes());
@@ -161,7 +161,8 @@ impl<T: Tested> vector::Case for Case<T> {
     }
 }
 
-/// Every vector runs in this process; in the kernel, without and with a key; and every reason of the role has one.
+/// Runs every vector in this process, and in the kernel both without and with a key. Checks that every reason of the
+/// role has a vector.
 pub fn check_vectors<T: Tested>() {
     vector::run_natively::<Case<T>>(T::FOLDER);
     let prefix = format!("{}_", T::FOLDER);
@@ -170,7 +171,8 @@ pub fn check_vectors<T: Tested>() {
     vector::run_in_kernel::<Case<T>>(T::FOLDER, Some(1));
 }
 
-/// The kernel and this process do the same with so many random packets: verdicts, packets out, registers and counters.
+/// Checks that the kernel and this process treat this many random packets equally: verdicts, outgoing packets,
+/// registers and counters.
 pub fn check_equal<T: Tested>(packets: usize, mut packet: impl FnMut(&mut Prng) -> Header<T>) {
     if !may_load_bpf() {
         return;
@@ -191,7 +193,7 @@ pub fn check_equal<T: Tested>(packets: usize, mut packet: impl FnMut(&mut Prng) 
     pair.compare_counters("at the end");
 }
 
-/// What the role in this process answers to threads that all ask for the same at once, `each` times.
+/// The answers of the role in this process to threads that all send the same request at once, `each` times.
 pub fn answers_to_threads<T: Tested>(
     threads: usize,
     each: usize,

@@ -1,4 +1,4 @@
-//! Frames that go through programs by test runs, and what must be true of those that leave.
+//! Frames for test runs of programs, and checks of the frames that leave.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,23 +7,20 @@ use inband_ground::wire::HEADER_LEN_BYTES;
 
 /// The node id of the host under test.
 pub const NODE: u8 = 2;
-/// Its address.
+/// The address of the host under test.
 pub const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 2), 7707);
 /// A sender's address.
 pub const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 9), 1234);
 
-/// Bytes around a packet: Ethernet, IPv4, UDP.
+/// Length of the headers around a packet: Ethernet, IPv4, UDP.
 pub const FRAME_LEN_BYTES: usize = 42;
-/// What programs return.
+/// Return codes of XDP programs.
 pub const XDP_DROP: u32 = 1;
-/// As above.
 pub const XDP_PASS: u32 = 2;
-/// As above.
 pub const XDP_TX: u32 = 3;
-/// As above.
 pub const XDP_REDIRECT: u32 = 4;
 
-/// May this process load BPF programs? If not, the test is noted as not run.
+/// Whether this process may load BPF programs. If not, the test is reported as not run.
 pub fn may_load_bpf() -> bool {
     match inband_ground::xdp::probe("lo") {
         Ok(probe) if probe.privileged => return true,
@@ -33,19 +30,18 @@ pub fn may_load_bpf() -> bool {
     false
 }
 
-/// What a sender without a key does last to a packet. What is shorter than a header stays as it is.
+/// Signs a packet as a sender without a key does. A packet shorter than a header is left unchanged.
 pub fn tag(packet: &mut [u8]) {
     if packet.len() >= HEADER_LEN_BYTES {
         sign(None, packet);
     }
 }
 
-/// A half word of a frame.
 pub fn half(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// Lengths say exactly what is there; time to live is fresh; no UDP checksum.
+/// Checks the lengths, a fresh time to live, and that there is no UDP checksum.
 pub fn check_sizes(frame: &[u8]) {
     assert!(frame.len() >= FRAME_LEN_BYTES + HEADER_LEN_BYTES);
     assert_eq!(usize::from(half(frame, 16)), frame.len() - 14, "IP length");
@@ -53,7 +49,7 @@ pub fn check_sizes(frame: &[u8]) {
     assert_eq!((frame[22], half(frame, 40)), (64, 0), "TTL, UDP checksum");
 }
 
-/// Addresses are swapped and the IP checksum is right.
+/// Checks that addresses are swapped and the IP checksum is correct.
 pub fn check_turned(before: &[u8], after: &[u8]) {
     for (a, b, len) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
         assert_eq!(before[a..a + len], after[b..b + len]);
@@ -62,7 +58,7 @@ pub fn check_turned(before: &[u8], after: &[u8]) {
     check_ip(after);
 }
 
-/// The IP checksum is right.
+/// Checks the IP checksum.
 pub fn check_ip(after: &[u8]) {
     let words = (14..34).step_by(2);
     let mut sum: u32 = words.map(|at| u32::from(half(after, at))).sum();

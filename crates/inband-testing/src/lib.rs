@@ -1,9 +1,9 @@
-//! For tests only: how a test reports that it could not run, the corpora of the fuzzer, programs of other crates, and roles
-//! under test ([`role`], [`vector`]).
+//! Test support: reporting tests that could not run, the fuzzer's corpora, programs of other crates, and roles under
+//! test ([`role`], [`vector`]).
 //!
-//! Rust's test harness knows no "skipped": a test that returns has passed. A test that cannot run calls
-//! [`not_run`] and returns. `make test` lists all of these at its end, by name and with the reason. With
-//! `INBAND_REQUIRE_ALL=1` they fail instead.
+//! Rust's test harness has no "skipped": a test that returns has passed. A test that cannot run calls [`not_run`] and
+//! returns. `make test` lists all of these at its end, by name and with the reason. With `INBAND_REQUIRE_ALL=1` they
+//! fail instead.
 
 pub mod answering;
 pub mod frame;
@@ -19,12 +19,12 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Set to anything but "": what cannot run fails.
+/// If set and not empty, tests that cannot run fail.
 const REQUIRE_ALL: &str = "INBAND_REQUIRE_ALL";
-/// The file that `make test` lists at its end.
+/// Path of the file that `make test` lists at its end.
 const LIST: &str = "INBAND_NOT_RUN";
 
-/// The test of this thread cannot run, for this reason. Panics if everything is required to run.
+/// Reports that the current thread's test cannot run, for this reason. Panics if all tests are required to run.
 pub fn not_run(why: impl Display) {
     let thread = std::thread::current();
     if let Err(line) = note(thread.name().unwrap_or("a test"), why) {
@@ -32,8 +32,8 @@ pub fn not_run(why: impl Display) {
     }
 }
 
-/// The same for a test with this name, for harnesses that have an answer of their own to it: the line
-/// that says so, `Err` if everything is required to run.
+/// The same for a test with this name, for harnesses with their own reporting. Returns the line to print, as `Err` if
+/// all tests are required to run.
 pub fn note(test: &str, why: impl Display) -> Result<String, String> {
     let line = format!("NOT RUN: {test}: {why}");
     if std::env::var_os(REQUIRE_ALL).is_some_and(|value| !value.is_empty()) {
@@ -42,15 +42,15 @@ pub fn note(test: &str, why: impl Display) -> Result<String, String> {
     println!("{line}");
     if let Some(path) = std::env::var_os(LIST) {
         let file = OpenOptions::new().create(true).append(true).open(&path);
-        // One write a line: many processes append to this file.
+        // One write per line, because many processes append to this file.
         let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         written.unwrap_or_else(|error| panic!("{LIST}={}: {error}", path.to_string_lossy()));
     }
     Ok(line)
 }
 
-/// The entries of the fuzzer's corpus for this target (`fuzz/corpus/TARGET.tar.gz`), sorted by name: a name
-/// for messages, and the bytes. Panics if there are none.
+/// The entries of the fuzzer's corpus for this target (`fuzz/corpus/TARGET.tar.gz`), sorted by name: a name for
+/// messages, and the bytes. Panics if there are none.
 pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let archive = format!("fuzz/corpus/{target}.tar.gz");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -77,8 +77,8 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     entries
 }
 
-/// Build a program of another crate, as it is now, into the directory of this test's own programs: `cargo test -p CRATE`
-/// builds only those of CRATE. `make test` has built everything and says so by leaving `CARGO` unset.
+/// Builds a program of another crate from the current sources into the directory of this test's programs: `cargo test
+/// -p CRATE` builds only those of CRATE. `make test` has already built everything, and unsets `CARGO` to say so.
 pub fn build(program: &str) {
     let Some(cargo) = std::env::var_os("CARGO") else {
         return;

@@ -1,19 +1,19 @@
-//! Programs with one role that only answers (`inband_host::role_process`), as processes.
+//! Runs programs with one role that only answers (`inband_host::role_process`).
 
 use std::net::UdpSocket;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to start.
+/// Timeout for a process to start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Run a program to its end.
+/// Runs a program to its end.
 pub fn run(program: &str, args: &[&str]) -> Output {
     let output = Command::new(program).args(args).output();
     output.expect("it can be started")
 }
 
-/// What it wrote to both of its outputs.
+/// Its output on stdout and stderr.
 pub fn text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8(both).expect("UTF-8")
@@ -36,8 +36,8 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Returns once it answers to `status`. Checks what all such programs refuse: a second process in the same directory,
-    /// and to listen beyond loopback without a key.
+    /// Starts a process and returns once it answers `status`. Checks what all such programs refuse: a second process in
+    /// the same directory, and listening beyond loopback without a key.
     pub fn up(program: &'static str, options: &[&str]) -> Process {
         let data = tempfile::tempdir().expect("a directory");
         let free = UdpSocket::bind("127.0.0.1:0").expect("a port");

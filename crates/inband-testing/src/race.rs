@@ -1,9 +1,9 @@
-//! Races: rounds in which several threads do at once what must not go wrong.
+//! Race tests: rounds in which several threads do conflicting things at once.
 
 use std::time::{Duration, Instant};
 
-/// Rounds of `round`, which gets its number, until it fails, or until `time` is over and there were more than
-/// `rounds_min`: on a busy machine a watch takes longer, but shows no less. Returns how many there were.
+/// Calls `round` with its number until it fails, or until `time` is over and more than `rounds_min` rounds have run. On
+/// a busy machine this takes longer but tests no less. Returns the number of rounds.
 pub fn rounds<E>(
     time: Duration,
     rounds_min: u64,

@@ -1,5 +1,4 @@
-//! The role of a system that is one program, in this process and in the kernel: what becomes of a packet, and that both do
-//! the same with it.
+//! The role of a system with one program, in this process and in the kernel: compares what both do with a packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Display};
@@ -24,44 +23,44 @@ pub type Registers<T> = <<T as UnderTest>::System as Native>::Registers;
 
 /// A system under test.
 pub trait UnderTest {
-    /// The system.
     type System: Native;
     /// Its role in this process.
     type Role: Deref<Target = Soft<Self::System>>;
     /// Its program, without an interface.
     type Rig: Deref<Target = Program<Self::System, <Self::System as Native>::Registers>>;
-    /// What becomes of a packet.
+    /// What happens to a packet.
     type Verdict: Copy + PartialEq + Debug;
-    /// It is forgotten.
+    /// The packet is dropped.
     const DROP: Self::Verdict;
-    /// It is the process's, as it came.
+    /// The packet is passed unchanged to the process.
     const PASS: Self::Verdict;
-    /// It goes back to its sender.
+    /// The packet goes back to its sender.
     const BACK: Self::Verdict;
-    /// What the program counts, besides the reason, when it leaves sending to the host's process.
+    /// The counter that the program increments, besides the reason, when it leaves sending to the host's process.
     const BY_HOST: Option<&'static str> = None;
-    /// Is the program a build that is told time and chance (`IB_GIVEN_ARRIVAL`)?
+    /// Whether the program is a build that takes time and random numbers as input (`IB_GIVEN_ARRIVAL`).
     const GIVEN: bool = true;
 
-    /// Hand a packet to the role. Returns the verdict, the reason's number and the packet's new length.
+    /// Passes a packet to the role. Returns the verdict, the reason's number and the packet's new length.
     fn handle(
         role: &Self::Role,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
         len_bytes: usize,
         arrival: Arrival,
     ) -> (Self::Verdict, u32, usize);
-    /// The verdict on a packet that the program leaves to the host's process to send; `None`: it is not such a packet.
+    /// The verdict on a packet that the program leaves to the host's process to send; `None` if it is not such a
+    /// packet.
     fn by_host(_packet: &[u8], _registers: &Registers<Self>) -> Option<Self::Verdict> {
         None
     }
-    /// The verdict on a packet that left in this frame, with this action; `None`: it is not addressed to anybody of ours,
-    /// and so must go back to its sender.
+    /// The verdict on a packet that left in this frame, with this action. `None` if it is not addressed to one of the
+    /// test's hosts, and so must go back to its sender.
     fn sent_to(_packet: &[u8], _frame: &[u8], _action: u32) -> Option<Self::Verdict> {
         None
     }
 }
 
-/// A system whose role only answers. Its verdicts are those of the ground.
+/// A system whose role only answers, with the common verdicts.
 pub struct Answering<N>(PhantomData<N>);
 
 impl<N: Native<Answer = c::ib_result>> UnderTest for Answering<N> {
@@ -85,18 +84,17 @@ impl<N: Native<Answer = c::ib_result>> UnderTest for Answering<N> {
     }
 }
 
-/// What became of a packet.
+/// The result of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<V> {
-    /// Where it goes.
     pub verdict: V,
     /// The name of the reason; "" if nothing was counted.
     pub reason: &'static str,
-    /// The UDP payload that leaves; nothing for a dropped packet.
+    /// The UDP payload that leaves; empty for a dropped packet.
     pub packet: Vec<u8>,
 }
 
-/// The names of counters that have grown by one.
+/// The names of counters that have increased by one.
 fn counted<'a>(
     before: &BTreeMap<&'static str, u64>,
     after: &'a BTreeMap<&'static str, u64>,
@@ -107,7 +105,7 @@ fn counted<'a>(
     after.iter().filter(grown).map(|(name, _)| *name)
 }
 
-/// Why a gate does not admit a packet, if it does not.
+/// Why a gate refuses a packet; `None` if it admits it.
 pub fn refused_for(gate: &mut Gate, packet: &[u8]) -> Option<&'static str> {
     let before = gate.counters();
     if gate.admits(packet) {
@@ -118,7 +116,7 @@ pub fn refused_for(gate: &mut Gate, packet: &[u8]) -> Option<&'static str> {
     Some(reasons.next().expect("a reason"))
 }
 
-/// Put a packet through the role in this process, behind a gate as a host has one.
+/// Passes a packet through the role in this process, behind a gate as in a host.
 pub fn native<T: UnderTest>(
     gate: &mut Gate,
     role: &T::Role,
@@ -139,7 +137,7 @@ pub fn native<T: UnderTest>(
     if verdict != T::DROP {
         packet.extend_from_slice(&buffer[..len_bytes]);
     }
-    // What passes does so as it came.
+    // A packet that is passed is unchanged.
     if verdict != T::DROP && verdict != T::PASS {
         gate.sign(&mut packet);
     }
@@ -151,21 +149,19 @@ pub fn native<T: UnderTest>(
     }
 }
 
-/// The role in the kernel, fed by test runs.
+/// The role in the kernel, run by test runs.
 pub struct Kernel<T: UnderTest>(pub T::Rig);
 
 impl<T: UnderTest> Kernel<T> {
-    /// Its registers.
     pub fn registers(&self) -> &Registers<T> {
         self.0.registers()
     }
 
-    /// Its counters.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.0.counters().expect("they can be read")
     }
 
-    /// Put a frame through the program, which carries `packet` unless it is damaged.
+    /// Runs a frame through the program. It carries `packet`, unless it is damaged.
     pub fn handle(&self, frame: &[u8], packet: &[u8], arrival: Arrival) -> Outcome<T::Verdict> {
         let before = self.counters();
         let (verdict, packet, by_host) = self.sent(frame, packet, arrival);
@@ -182,13 +178,13 @@ impl<T: UnderTest> Kernel<T> {
         }
     }
 
-    /// Without looking at counters: verdict and packet.
+    /// Like [`Kernel::handle`], without counters: verdict and packet.
     pub fn run(&self, frame: &[u8], packet: &[u8], arrival: Arrival) -> (T::Verdict, Vec<u8>) {
         let (verdict, packet, _) = self.sent(frame, packet, arrival);
         (verdict, packet)
     }
 
-    /// ... and whether the host's process is to send it.
+    /// Also returns whether the host's process is to send the packet.
     fn sent(&self, frame: &[u8], packet: &[u8], arrival: Arrival) -> (T::Verdict, Vec<u8>, bool) {
         if T::GIVEN {
             let given = self.0.set_given(arrival.now_ns, arrival.random);
@@ -222,20 +218,20 @@ impl<T: UnderTest> Kernel<T> {
     }
 }
 
-/// Kernel and native build of one role, side by side.
+/// The kernel's and the native build of one role.
 pub struct Pair<T: UnderTest> {
     /// In this process.
     pub native: T::Role,
-    /// Before it, as in a host.
+    /// In front of the native role, as in a host.
     gate: Gate,
     /// In the kernel.
     pub kernel: Kernel<T>,
-    /// Reasons that packets have met.
+    /// Reasons that packets have had so far.
     pub met: BTreeSet<&'static str>,
 }
 
 impl<T: UnderTest> Pair<T> {
-    /// Both are new, and have the same keys.
+    /// Both are new and have the same keys.
     pub fn new(native: T::Role, rig: T::Rig, keys: Option<Keys>, partitions: usize) -> Pair<T> {
         Pair {
             native,
@@ -245,7 +241,7 @@ impl<T: UnderTest> Pair<T> {
         }
     }
 
-    /// Both do the same with a packet. Returns what leaves.
+    /// Checks that both do the same with a packet. Returns what leaves.
     pub fn step(&mut self, packet: &[u8], arrival: Arrival, at: &dyn Display) -> Vec<u8> {
         let expected = native::<T>(&mut self.gate, &self.native, packet, arrival);
         let frame = udp_frame(arrival.from, HERE, packet);
@@ -258,12 +254,12 @@ impl<T: UnderTest> Pair<T> {
         out
     }
 
-    /// Of the native build, then of the kernel's.
+    /// The registers of the native build, then the kernel's.
     pub fn registers(&self) -> [&Registers<T>; 2] {
         [self.native.registers(), self.kernel.registers()]
     }
 
-    /// Both have counted the same.
+    /// Checks that both have counted the same.
     pub fn compare_counters(&self, at: &str) -> BTreeMap<&'static str, u64> {
         let mut counters = self.native.counters();
         counters.extend(self.gate.counters());
@@ -274,39 +270,36 @@ impl<T: UnderTest> Pair<T> {
     }
 }
 
-/// Sequences of packets that depend on what was sent before.
+/// Sequences of packets that depend on the packets sent before.
 pub trait Sequence: Default {
-    /// To which system.
     type System: UnderTest;
 
-    /// The packet of a record and what comes with it. May do to both registers what the host's process does.
+    /// The packet of a record, and its arrival. May change both registers like the host's process does.
     fn packet(
         &mut self,
         record: &[u8; RECORD_LEN_BYTES],
         registers: [&Registers<Self::System>; 2],
     ) -> (Vec<u8>, Arrival);
-    /// This has left; nothing, if the packet was dropped.
+    /// This packet has left; empty if the packet was dropped.
     fn answered(&mut self, _packet: &[u8]) {}
-    /// Every word of the registers, by what they are.
+    /// Every word of the registers, by name.
     fn words(registers: &Registers<Self::System>) -> Vec<(String, Vec<u64>)>;
-    /// Zero them.
+    /// Zeroes the registers.
     fn clear(registers: &Registers<Self::System>);
 }
 
-/// Bytes of a record of a sequence.
+/// Length of a record of a sequence.
 pub const RECORD_LEN_BYTES: usize = 16;
 /// Steps between two comparisons of all registers.
 const COMPARE_EVERY: usize = 2_000;
 
-/// A pair that gets a sequence of packets.
+/// A pair of roles that is given a sequence of packets.
 pub struct Equal<Q: Sequence> {
-    /// The roles.
     pub pair: Pair<Q::System>,
     sequence: Q,
 }
 
 impl<Q: Sequence> Equal<Q> {
-    /// The sequence begins.
     pub fn new(pair: Pair<Q::System>) -> Equal<Q> {
         Equal {
             pair,
@@ -314,7 +307,7 @@ impl<Q: Sequence> Equal<Q> {
         }
     }
 
-    /// Both do the same with the packet of a record, which its sender signs.
+    /// Checks that both do the same with the packet of a record, signed by its sender.
     pub fn step(
         &mut self,
         record: &[u8; RECORD_LEN_BYTES],
@@ -327,7 +320,7 @@ impl<Q: Sequence> Equal<Q> {
         self.sequence.answered(&out);
     }
 
-    /// All registers are equal.
+    /// Checks that all registers are equal.
     pub fn compare(&self, at: &dyn Display) {
         let [native, kernel] = self.pair.registers().map(Q::words);
         assert_eq!(native.len(), kernel.len());
@@ -336,13 +329,13 @@ impl<Q: Sequence> Equal<Q> {
         }
     }
 
-    /// Both as after a start.
+    /// Resets both to the state after a start.
     pub fn restart(&mut self) {
         self.sequence = Q::default();
         self.pair.registers().into_iter().for_each(Q::clear);
     }
 
-    /// So many random packets; now and then one that has forgotten everything takes the place of the other.
+    /// Runs this many random packets, with occasional restarts in between.
     pub fn random(
         &mut self,
         random: &mut Prng,
@@ -364,7 +357,7 @@ impl<Q: Sequence> Equal<Q> {
         self.compare(what);
     }
 
-    /// So many random packets, signed at random for [`two_keys`]. All of these reasons are met.
+    /// Runs this many random packets, signed at random for [`two_keys`]. Checks that all of these reasons occur.
     pub fn random_with_keys(&mut self, steps: usize, reasons: &[&str]) {
         let seed = crate::random::seed();
         let what = format!("INBAND_SEED={seed}");
@@ -378,7 +371,7 @@ impl<Q: Sequence> Equal<Q> {
         }
     }
 
-    /// The records of an entry of the fuzzer's corpus.
+    /// Runs the records of an entry of the fuzzer's corpus.
     pub fn records(&mut self, records: &[u8], at: &dyn Display) {
         self.restart();
         for record in records.chunks_exact(RECORD_LEN_BYTES) {
@@ -389,8 +382,8 @@ impl<Q: Sequence> Equal<Q> {
     }
 }
 
-/// Reasons of the system that begin with `prefix`, are not in `elsewhere` and not in `met`. What `elsewhere` excuses must
-/// exist and not be met.
+/// The reasons of the system that begin with `prefix` and are neither in `elsewhere` nor in `met`. Checks that those in
+/// `elsewhere` exist and do not occur.
 pub fn missing<S: inband_ground::System>(
     prefix: &str,
     elsewhere: &[&str],
@@ -407,7 +400,7 @@ pub fn missing<S: inband_ground::System>(
     own.into_iter().filter(is_missing).collect()
 }
 
-/// Keys 1 and 2, of which 2 is active.
+/// Keys 1 and 2; 2 is active.
 pub fn two_keys() -> Keys {
     Keys::new(2, &[secret(1), secret(2)]).expect("they are keys")
 }
@@ -417,8 +410,8 @@ pub(crate) fn secret(id: u16) -> (u16, Secret) {
     (id, Secret([id as u8; 16]))
 }
 
-/// Sign packets for a cluster with [`two_keys`]: by a key that is not accepted now and then, and now and then a bit changes
-/// on the way.
+/// Signs packets for a cluster with [`two_keys`]. Some are signed with a key that is not accepted, and in some a bit is
+/// flipped.
 pub fn sign_at_random(random: &mut Prng, packet: &mut [u8]) {
     if packet.len() < HEADER_LEN_BYTES {
         return;

@@ -1,5 +1,5 @@
-//! Packet vectors (`dataplane/SYSTEM/vectors/*.toml`): packet in, packet out. A case runs natively and, as real frames, in
-//! the kernel.
+//! Packet vectors (`dataplane/SYSTEM/vectors/*.toml`): packet in, packet out. A case runs natively and, in real frames,
+//! in the kernel.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -16,20 +16,20 @@ use serde::Deserialize;
 use crate::frame::{may_load_bpf, HERE};
 use crate::role::{missing, native, secret, Kernel, Outcome, Registers, UnderTest};
 
-/// To a UDP payload, or to the whole frame around it.
+/// Damage to a UDP payload, or to the whole frame around it.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields, default)]
 pub struct Damage {
-    /// Keep so many bytes.
+    /// Keep this many bytes.
     cut: Option<usize>,
-    /// Append so many zero bytes.
+    /// Append this many zero bytes.
     pad: usize,
     /// (offset, value)
     bytes: Vec<(usize, u8)>,
 }
 
 impl Damage {
-    /// What is left of the bytes.
+    /// The damaged bytes.
     pub fn of(&self, mut packet: Vec<u8>) -> Vec<u8> {
         for (at, byte) in &self.bytes {
             packet[*at] = *byte;
@@ -42,7 +42,7 @@ impl Damage {
     }
 }
 
-/// The keys of these ids, the last of them active: a key is its id, 16 times.
+/// The keys with these ids; the last one is active. A key is its id, 16 times.
 pub fn keys_of(ids: &[u16]) -> Option<Keys> {
     let keys: Vec<_> = ids.iter().map(|id| secret(*id)).collect();
     let active = *ids.last()?;
@@ -57,7 +57,7 @@ pub fn value_of(text: &str) -> Vec<u8> {
     }
 }
 
-/// The flags of these names, among all that there are.
+/// The flags with these names, from the list of all flags.
 pub fn flags_of(all: &[(&str, u16)], names: &[String]) -> u16 {
     let flag = |name: &String| {
         let found = all.iter().find(|(known, _)| known == name);
@@ -66,7 +66,7 @@ pub fn flags_of(all: &[(&str, u16)], names: &[String]) -> u16 {
     names.iter().map(flag).fold(0, |flags, flag| flags | flag)
 }
 
-/// The message type of this name, among all that there are: `READ_REPLY` is `ReadReply`.
+/// The message type with this name, from the list of all types: `READ_REPLY` is `ReadReply`.
 pub fn type_of<K: Copy + Debug>(all: &[K], name: &str) -> K {
     let called = |kind: &&K| {
         let mut upper = String::new();
@@ -118,34 +118,30 @@ pub fn cases<C: DeserializeOwned>(system: &str) -> Vec<C> {
     files(system).into_iter().flat_map(cases).collect()
 }
 
-/// Run a case and name it if it fails.
+/// Runs a case; if it fails, the panic names it.
 pub fn named(name: &str, run: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(run)).is_err() {
         panic!("vector failed: {name}");
     }
 }
 
-/// A packet of a case, and what must become of it.
+/// A packet of a case, and its expected result.
 pub struct Step<V> {
-    /// The UDP payload that comes.
+    /// The incoming UDP payload.
     pub packet: Vec<u8>,
-    /// Damage to the frame around it: for the kernel only.
+    /// Damage to the frame around it; for the kernel only.
     pub frame: Option<Damage>,
-    /// What comes with it.
     pub arrival: Arrival,
-    /// Where it goes.
     pub verdict: V,
-    /// Why.
     pub reason: String,
-    /// What leaves.
+    /// The outgoing UDP payload.
     pub out: Vec<u8>,
 }
 
 /// A case of a system's vectors.
 pub trait Case: DeserializeOwned {
-    /// Of which system.
     type System: UnderTest;
-    /// What its registers must be.
+    /// The expected registers.
     type Expected;
 
     /// What it shows.
@@ -158,29 +154,29 @@ pub trait Case: DeserializeOwned {
     fn keys(&self) -> &[u16] {
         &[]
     }
-    /// How many packets come.
+    /// Number of packets.
     fn packets(&self) -> usize;
-    /// The reason to handle a packet as it is.
+    /// The expected reason of packet `at`.
     fn reason(&self, at: usize) -> &str;
-    /// Packet `at`, signed by a sender and expected from a role with these keys.
+    /// Packet `at`, signed by a sender, and the result expected of a role with these keys.
     fn step(&self, at: usize, keys: Option<&Keys>) -> Step<<Self::System as UnderTest>::Verdict>;
-    /// A role for it in this process, and its partitions.
+    /// A role for the case in this process, and its partitions.
     fn native(&self) -> (<Self::System as UnderTest>::Role, usize);
-    /// ... and in the kernel.
+    /// A role for the case in the kernel.
     fn rig(&self, keys: Option<Keys>) -> <Self::System as UnderTest>::Rig;
-    /// Can it run on what [`Case::rig`] made for another, which has the same keys and is empty again?
+    /// Whether the case can use the [`Case::rig`] of another case, which has the same keys and was cleared.
     fn shares_rig(&self, _other: &Self) -> bool {
         true
     }
-    /// Empty the registers, and set them as they are before the first packet. Returns what they must be.
+    /// Clears the registers and sets them for the first packet. Returns the expected registers.
     fn prepare(&self, registers: &Registers<Self::System>) -> Self::Expected;
     /// What happens before packet `at`, besides packets.
     fn before(&self, _at: usize, _registers: &Registers<Self::System>) {}
-    /// The registers are as they must be after packet `at`.
+    /// Checks the registers after packet `at`.
     fn check(&self, at: usize, registers: &Registers<Self::System>, expected: &mut Self::Expected);
 }
 
-/// In an implementation of [`Case`]: the functions for which a struct has the fields `name`, `why`, `keys` and `packet`, each of
+/// For implementations of [`Case`]: functions that only need the fields `name`, `why`, `keys` and `packet`, each of
 /// which has a `reason`.
 #[macro_export]
 macro_rules! case_fields {
@@ -235,7 +231,7 @@ fn run<C: Case>(
     }
 }
 
-/// Every vector runs natively.
+/// Runs every vector natively.
 pub fn run_natively<C: Case>(system: &str) {
     for case in cases::<C>(system) {
         named(case.name(), || {
@@ -249,7 +245,7 @@ pub fn run_natively<C: Case>(system: &str) {
     }
 }
 
-/// Every vector runs in the kernel. Those that name no keys have the key with this id.
+/// Runs every vector in the kernel. Vectors that name no keys get the key with this id.
 pub fn run_in_kernel<C: Case>(system: &str, key: Option<u16>) {
     if !may_load_bpf() {
         return;
@@ -284,7 +280,8 @@ pub fn run_in_kernel<C: Case>(system: &str, key: Option<u16>) {
     }
 }
 
-/// Every reason that begins with `prefix` has a vector, but for those that no single packet can show; another test does.
+/// Checks that every reason that begins with `prefix` has a vector, except those that no single packet can show, which
+/// other tests cover.
 pub fn every_reason_has_a_vector<C: Case>(system: &str, prefix: &str, elsewhere: &[&str]) {
     let cases = cases::<C>(system);
     let reasons = |case: &'_ C| -> Vec<String> {

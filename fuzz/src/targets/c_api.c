@@ -1,7 +1,7 @@
 /*
- * A program that calls everything in inband.h in any order, from inside callbacks too, with any
- * bytes for what inband_save() made. What the library hands over is read whole and what it fills
- * has no byte to spare, so that ASan sees a step too far.
+ * A program that calls every function of inband.h in any order, also from callbacks, with arbitrary
+ * bytes in place of inband_save()'s output. Memory from the library is read completely, and buffers
+ * for it have no spare byte, so that ASan notices every overrun.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "../../../bindings/c/inband.h"
 
-/* Far more than are submitted until the deadline of the oldest. */
+/* Far more than can be submitted before the oldest one's deadline. */
 #define TICKETS (1 << 20)
 #define CALLS_MAX 256
 #define RUNS_AT_THE_END 4
@@ -31,8 +31,8 @@ struct bench {
     int calls; /* in this input */
     int depth; /* 1: inside a callback */
     uint64_t last_instance;
-    uint64_t open[TICKETS]; /* submitted and without an end, each at its number modulo TICKETS */
-    uint8_t *saved;         /* what inband_save() made last */
+    uint64_t open[TICKETS]; /* submitted and not ended, each at its number modulo TICKETS */
+    uint8_t *saved;         /* the last output of inband_save() */
     size_t saved_len_bytes;
 };
 
@@ -49,7 +49,7 @@ static unsigned sum(const void *bytes, size_t len_bytes) {
     return total;
 }
 
-/* A ticket that has an end must have had none. */
+/* A ticket must end only once. */
 static void ended(struct bench *bench, uint64_t ticket) {
     if (ticket == 0)
         return;
@@ -105,7 +105,7 @@ static void save(struct bench *bench) {
     CHECK(inband_save(bench->ctx, bench->saved, bench->saved_len_bytes) == len_bytes);
 }
 
-/* Restore what was saved, or that with some bytes changed or cut off, or anything. */
+/* Restores what was saved, or that with bytes changed or cut off, or arbitrary bytes. */
 static void restore(struct bench *bench) {
     uint8_t how = byte(bench);
     size_t len_bytes = how % 4 == 3 ? byte(bench) : bench->saved_len_bytes;
@@ -180,7 +180,7 @@ static void wrong_arguments(struct bench *bench) {
     inband_stop(NULL);
 }
 
-/* One call; which one, the input says. */
+/* One call, chosen by the input. */
 static void call(struct bench *bench) {
     if (bench->calls++ >= CALLS_MAX)
         return;
@@ -220,7 +220,7 @@ static void call(struct bench *bench) {
     }
 }
 
-/* Run an input on a host of its own cluster, which is made at the first call. 0, or the error. */
+/* Runs an input on a single-host cluster, created at the first call. Returns 0 or the error. */
 int inband_fuzz_c_api(const char *config_path, const uint8_t *data, size_t len_bytes) {
     static struct bench bench;
     if (!bench.ctx) {

@@ -1,9 +1,9 @@
-//! The C library, called from C (`c_api.c`): a host that is a whole cluster.
+//! The C library, called from C (`c_api.c`), with a single host as the whole cluster.
 
 use std::ffi::{c_char, CString};
 use std::net::UdpSocket;
 
-// The library is called from C only.
+// The library is called only from C.
 use inband as _;
 
 extern "C" {
@@ -40,7 +40,7 @@ fn configure() -> Host {
     }
 }
 
-/// Calls, one after the other.
+/// A sequence of calls.
 pub fn run(bytes: &[u8]) {
     HOST.with(|host| {
         // SAFETY: a terminated string, and as many bytes as said; both outlive the call.

@@ -1,5 +1,5 @@
-//! A checkpoint from a peer that sends anything: it is refused or complete, and nothing is written
-//! outside the directories for it.
+//! A checkpoint from a peer that sends arbitrary data: it is refused or complete, and nothing is written outside its
+//! directories.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::input::Input;
 
 const LOGS: usize = 2;
-/// The client says hello with its magic, a count, and a position for each log.
+/// The client's hello: its magic, a count, and a position for each log.
 const HELLO_LEN_BYTES: usize = 8 + 8 + LOGS * 16;
 
 struct Peer {
@@ -28,7 +28,7 @@ thread_local! {
     static PEER: Peer = start();
 }
 
-/// A peer that answers each connection with what it is given.
+/// A peer that answers each connection with the bytes it is given.
 fn start() -> Peer {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
@@ -38,7 +38,7 @@ fn start() -> Peer {
             let Ok((mut stream, _)) = listener.accept() else {
                 return;
             };
-            // The client may hang up before it has heard everything.
+            // The client may close the connection before it has read everything.
             let _ = stream.read_exact(&mut [0; HELLO_LEN_BYTES]);
             let _ = stream.write_all(&answer);
         }
@@ -51,7 +51,7 @@ fn start() -> Peer {
     }
 }
 
-/// First byte even: what the peer sends. Odd: files that are given right hashes.
+/// First byte even: raw bytes from the peer. Odd: files with correct hashes.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (answer, is_whole) = match input.byte() % 2 {
@@ -86,7 +86,7 @@ fn fetch(peer: &Peer, answer: Vec<u8>) -> bool {
     is_whole
 }
 
-/// An answer whose hashes are right, and whether it is to be accepted.
+/// An answer with correct hashes, and whether it must be accepted.
 fn hashed(input: &mut Input<'_>) -> (Vec<u8>, Option<bool>) {
     let mut answer = [&MAGIC[..], &[0]].concat();
     let number = |answer: &mut Vec<u8>, n: u64| answer.extend_from_slice(&n.to_be_bytes());

@@ -1,9 +1,9 @@
-//! The configuration of a host: any text is refused or understood, and what is understood is written
-//! back as something that means the same.
+//! The configuration of a host: any text is refused or parsed, and what is parsed is written back with the same
+//! meaning.
 
 use inband_paxos::config::Config;
 
-/// A TOML file.
+/// The input is a TOML file.
 pub fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -1,5 +1,5 @@
-//! A client of a whole replica that sends anything: the replica goes on, answers in RESP and does not
-//! let the client wait forever. The same for a peer that asks for a checkpoint.
+//! A client that sends arbitrary data to a whole replica: the replica keeps running, answers in RESP, and does not make
+//! the client wait forever. The same for a peer that asks for a checkpoint.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,11 +15,11 @@ use redis_protocol::resp3::decode::complete::decode_bytes as decode_resp3;
 use crate::input::Input;
 
 const PARTITIONS: usize = 2;
-/// A client that has said everything is answered within this time.
+/// Timeout for the answer once a client has sent everything.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one turn may sleep.
 const TURN: Duration = Duration::from_millis(1);
-/// What a client asks for last: its answer ends with this.
+/// A client's last request: the replies must end with its answer.
 const LAST_WORDS: &[u8] = b"*2\r\n$4\r\nECHO\r\n$12\r\nthat was all\r\n";
 const LAST_ANSWER: &[u8] = b"$12\r\nthat was all\r\n";
 
@@ -27,12 +27,12 @@ struct Server {
     replica: Replica,
     clients: SocketAddr,
     checkpoints: SocketAddr,
-    /// Removed after the replica is gone.
+    /// Removed after the replica has ended.
     _dir: tempfile::TempDir,
 }
 
 thread_local! {
-    /// Made once, so that an input takes microseconds. Keys are left from input to input.
+    /// Created once, so that an input takes microseconds. Keys persist from input to input.
     static SERVER: std::cell::RefCell<Server> = std::cell::RefCell::new(start());
 }
 
@@ -65,7 +65,7 @@ fn start() -> Server {
     }
 }
 
-/// A byte that says how; then what the client sends.
+/// A byte that selects the mode, then the client's stream.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let how = input.byte();
@@ -91,7 +91,7 @@ impl Server {
             self.turn();
         }
         self.send(&mut stream, LAST_WORDS, &mut heard);
-        // The replica may have hung up.
+        // The replica may have closed the connection.
         let _ = stream.shutdown(Shutdown::Write);
         let begun = Instant::now();
         while hear(&mut stream, &mut heard) {
@@ -112,7 +112,7 @@ impl Server {
                     self.turn();
                     hear(stream, heard);
                 }
-                Err(_) => return, // hung up
+                Err(_) => return, // connection closed
             }
         }
     }
@@ -125,7 +125,7 @@ impl Server {
         let _ = stream.write_all(sent);
         let _ = stream.shutdown(Shutdown::Write);
         let mut heard = Vec::new();
-        // A reset is an answer, too.
+        // A reset is an answer too.
         if let Err(error) = stream.read_to_end(&mut heard) {
             let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             assert!(!is_late, "the peer waits for ever");
@@ -134,7 +134,7 @@ impl Server {
     }
 }
 
-/// Hear what there is; false at the end.
+/// Reads what is available; returns false at the end of the stream.
 fn hear(stream: &mut TcpStream, heard: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 16 * 1024];
     loop {
@@ -146,7 +146,7 @@ fn hear(stream: &mut TcpStream, heard: &mut Vec<u8>) -> bool {
     }
 }
 
-/// All that was heard is replies, or what was heard ends with an export.
+/// Checks that everything received is replies, or replies followed by an export.
 fn is_resp(heard: Vec<u8>) {
     let mut rest = Bytes::from(heard);
     while !rest.is_empty() {

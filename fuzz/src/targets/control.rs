@@ -1,5 +1,5 @@
-//! The control plane's messages: a host's member and a coordinator that hear anything, and a replicated
-//! state to which anything is applied.
+//! The control plane's messages: a member and a coordinator that receive arbitrary messages, and a replicated state to
+//! which arbitrary commands are applied.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -50,7 +50,7 @@ struct Bench {
     under_way: Vec<(NodeId, Message)>,
 }
 
-/// Steps.
+/// A sequence of steps.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut bench = Bench {
@@ -113,7 +113,7 @@ fn member(node: NodeId) -> MemberAgent<RegisterState<Rc<Registers>>, Paper> {
     MemberAgent::new(config, Some(acceptor), Paper::default())
 }
 
-/// Read something; what is understood is written back as something that reads the same.
+/// Decodes something; whatever decodes must encode to something that decodes to the same.
 fn read<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(
     input: &mut Input<'_>,
 ) -> Option<T> {

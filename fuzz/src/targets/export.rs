@@ -1,5 +1,5 @@
-//! Export files: any file is read or refused; no key is shown of a block whose hash is wrong, and what
-//! is read to its end is whole.
+//! Export files: any file is read or refused; no key of a block with a wrong hash is returned, and a file that is read
+//! to its end is complete.
 
 use inband_kv::export::{block_hash, BLOCK, END, MAGIC};
 use inband_kv::import::{read, ImportError};
@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::input::Input;
 
-/// First byte even: a file. Odd: blocks that are given right hashes.
+/// First byte even: a raw file. Odd: blocks with correct hashes.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.byte() % 2 {
@@ -27,7 +27,7 @@ fn read_all(file: &[u8]) -> Result<u64, ImportError> {
     Ok(keys)
 }
 
-/// Blocks, each of which says how many records it has; some number of keys at the end.
+/// Blocks that state their number of records, and a total number of keys at the end.
 fn hashed(input: &mut Input<'_>) {
     let mut file = MAGIC.to_vec();
     file.extend_from_slice(&[0; 16]);
@@ -54,7 +54,7 @@ fn hashed(input: &mut Input<'_>) {
     }
     let damaged = input.below(1 << 16) % file.len();
     file[damaged] ^= 1 << (input.byte() % 8);
-    // Where the data come from is not checked: nothing depends on it.
+    // The origin of the data is not checked: nothing depends on it.
     let is_where_from = (8..24).contains(&damaged);
     assert!(
         is_where_from || read_all(&file).is_err(),

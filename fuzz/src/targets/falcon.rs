@@ -1,8 +1,8 @@
-//! The Falcon scheduler through its shell, in the native build: sequences of packets, and after each the
-//! rules of docs/falcon.md that no packet may break.
+//! The Falcon scheduler through its shell, in the native build: sequences of packets, and after each the rules of
+//! docs/falcon.md that no packet may break.
 //!
-//! The first byte says which policy. `crates/inband-dataplane/tests/falcon_equal.rs` puts the same corpus
-//! through the kernel's program.
+//! The first byte selects the policy. `crates/inband-dataplane/tests/falcon_equal.rs` runs the same corpus through the
+//! kernel's program.
 
 #[path = "../../../crates/inband-dataplane/tests/common/falcon_sequence.rs"]
 mod falcon_sequence;
@@ -15,10 +15,10 @@ use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use falcon_sequence::{config, Sequence, Step, INCARNATION, NODE, RECORD_LEN_BYTES};
 
-/// Users that a scheduler tells apart.
+/// Number of user counters of a scheduler.
 const USERS: u32 = 1024;
 
-/// Whose a task is: no packet of a sequence has the same.
+/// Identifies a task: unique among the packets of a sequence.
 type Name = (u16, u32, u32);
 
 /// A sequence of packets.
@@ -47,7 +47,7 @@ fn handle(switch: &FalconSwitch, step: &Step) -> (Verdict, Vec<u8>) {
     (verdict, buffer[..len_bytes].to_vec())
 }
 
-/// What was taken and not given yet, and what was given last to whom.
+/// Tasks accepted and not yet given, and the last task given to each executor.
 #[derive(Default)]
 struct Ledger {
     queued: BTreeMap<Name, Task>,
@@ -87,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Each once, whole, and the same again to who asks again.
+    /// A task is given once, unchanged, and again only when its PULL is repeated.
     fn give(&mut self, answer: &Header, task: Task, verdict: Verdict) {
         let woken = matches!(verdict, Verdict::ToExecutor(_));
         assert_eq!(woken, answer.has(flag::ORIGIN));
@@ -108,14 +108,14 @@ impl Ledger {
         self.given.insert(to, task);
     }
 
-    /// The registers count what was taken and not given; nobody who may have it waits beside it.
+    /// The registers count the tasks accepted and not given, and no executor waits although there is a task for it.
     fn holds(&self, switch: &FalconSwitch) {
         let registers = switch.registers();
         for set in 0..registers.config().sets {
             let queued = self.queued.keys().filter(|name| usize::from(name.0) == set);
             let mut users = BTreeMap::new();
             for (_, user, _) in queued.clone() {
-                // Counted together.
+                // These users share a counter.
                 *users.entry(*user % USERS).or_insert(0u64) += 1;
             }
             assert_eq!(registers.tasks(set), queued.count() as u64, "set {set}");

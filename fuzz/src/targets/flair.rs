@@ -1,7 +1,7 @@
-//! The FLAIR switch through its shell, in the native build: sequences of packets, and after each the
-//! rules of docs/flair.md that no packet may break.
+//! The FLAIR switch through its shell, in the native build: sequences of packets, and after each the rules of
+//! docs/flair.md that no packet may break.
 //!
-//! `crates/inband-dataplane/tests/flair_equal.rs` puts the same corpus through the kernel's program.
+//! `crates/inband-dataplane/tests/flair_equal.rs` runs the same corpus through the kernel's program.
 
 #[path = "../../../crates/inband-dataplane/tests/common/flair_sequence.rs"]
 mod flair_sequence;
@@ -117,7 +117,7 @@ fn nothing_else_changed(before: &Moment, after: &Moment, set: usize, index: usiz
     }
 }
 
-/// Sessions and sequence numbers only grow; a deadline is 0, or a time that was told and the step-down.
+/// Sessions and sequence numbers only grow; a deadline is 0, or a time from a packet plus the step-down time.
 fn sessions_go_on(header: &Header, was: &SessionView, is: &SessionView, now_ns: u64) {
     assert!(is.session >= was.session && is.seq >= was.seq && is.replied >= was.replied);
     if is.session != was.session {
@@ -146,8 +146,8 @@ fn sessions_go_on(header: &Header, was: &SessionView, is: &SessionView, now_ns: 
     }
 }
 
-/// A group becomes stable by the reply of its last write and by nothing else, and unstable by a write,
-/// which gets the next number.
+/// A group becomes stable only by the reply to its last write, and unstable only by a write, which gets the next
+/// number.
 fn groups_go_on(
     header: &Header,
     was: &SessionView,
@@ -186,7 +186,7 @@ fn as_found(session: &SessionView, group: &GroupView) -> GroupView {
     }
 }
 
-/// What leaves parses again, is of this switch, and has nothing behind it.
+/// An outgoing packet parses again, is from this switch, and has nothing after it.
 fn sent(out: &[u8]) -> Header {
     let (header, key, data) = parse(out).expect("what leaves parses again");
     assert_eq!(out.len(), HEADER_LEN_BYTES + key.len() + data.len());
@@ -194,7 +194,8 @@ fn sent(out: &[u8]) -> Header {
     header
 }
 
-/// Writes, and reads of what is being written, go to the leader; other reads to who holds the last write.
+/// Writes, and reads of groups with writes in flight, go to the leader; other reads go to a replica that has the last
+/// write.
 fn is_routed(header: &Header, sent: &Header, session: &SessionView, group: &GroupView) {
     assert_eq!((sent.session, sent.term), (session.session, session.term));
     if sent.kind == Type::Write {

@@ -1,6 +1,6 @@
-//! FLAIR's host side: three replicas, two switches and a client, whose packets and messages are in a fuzzer's
-//! hands, which also makes up others. Nobody panics; and while every packet and message is a true one, at most one switch
-//! serves, replicas that have applied the same hold the same, and nothing is read that nobody has written.
+//! FLAIR's host side: three replicas, two switches and a client. The fuzzer controls their packets and messages, and
+//! forges others. Nothing panics; and without forgeries, at most one switch serves, replicas that have applied the same
+//! hold the same, and nothing is read that was never written.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,7 +19,7 @@ const REPLICAS: u8 = 3;
 const SWITCHES: u8 = 2;
 const GROUPS: usize = 2;
 const UNDER_WAY_MAX: usize = 128;
-/// Everything that is on its way may lead to more; a step does not go on forever.
+/// Maximum deliveries per step: packets in flight may lead to more, but a step must end.
 const DELIVERIES_MAX: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +210,7 @@ impl World {
             (_, Host::Client, Thing::Packet(bytes)) => {
                 self.at_client(|client, now, out| client.on_packet(now, &bytes, out));
             }
-            // Nobody sends such things.
+            // Not sent between these hosts.
             _ => {}
         }
     }
@@ -281,13 +281,13 @@ impl World {
             1 => Op::Put(key, self.values.to_be_bytes().to_vec()),
             _ => Op::Get(key),
         };
-        // Too many at a time are refused.
+        // Refused if there are too many at a time.
         self.at_client(|client, now, out| {
             let _ = client.submit(now, op, out);
         });
     }
 
-    /// A switch forgets everything; a replica too, if the others can spare it.
+    /// A switch loses its state; a replica does too if the others can do without it.
     fn restart(&mut self, input: &mut Input<'_>) {
         self.starts += 1;
         let which = input.byte();
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// Something that nobody has sent: a packet that was, changed; or any.
+    /// A forged packet: a changed real one, or an arbitrary one.
     fn lie(&mut self, input: &mut Input<'_>) {
         self.has_lies = true;
         let host = |byte: u8| match byte % 6 {

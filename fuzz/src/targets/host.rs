@@ -1,6 +1,5 @@
-//! Three whole hosts, their packets in a fuzzer's hands: it delivers, loses, repeats and damages them,
-//! makes up others, lets time pass and submits values. No host may panic; and while every packet is a
-//! true one, no two deliver different things.
+//! Three whole hosts. The fuzzer controls their packets: it delivers, loses, repeats and damages them, forges others,
+//! lets time pass and submits values. No host may panic; and without forgeries, no two deliver different values.
 
 use std::collections::HashMap;
 
@@ -21,7 +20,7 @@ const GEOMETRY: Geometry = Geometry {
     ring_slots: 64,
 };
 const LOG_VALUES_MAX: usize = 128;
-/// Packets under way; further ones are lost.
+/// Maximum packets in flight; further ones are lost.
 const UNDER_WAY_MAX: usize = 256;
 const EPOCH: u32 = 1;
 
@@ -136,7 +135,7 @@ impl Cluster {
         self.handle(at, None, act);
     }
 
-    /// Let a host do something, about a packet of `sender` if there is one, and take what it sends.
+    /// Runs `act` on a host, with the packet's `sender` if there is one, and takes the packets that it sends.
     fn handle(
         &mut self,
         at: usize,
@@ -222,10 +221,10 @@ impl Cluster {
         }
     }
 
-    /// A later epoch with the same members: acceptors are sealed and opened, then everybody enters.
+    /// A later epoch with the same members: acceptors are sealed and opened, then all hosts enter.
     fn reconfigure(&mut self, input: &mut Input<'_>) {
-        // A real reconfiguration installs merged votes; all seal here at one moment, so what a majority
-        // has voted stays voted without.
+        // A real reconfiguration installs merged votes. Here all acceptors are sealed at the same moment, so whatever a
+        // majority has voted for stays voted without that.
         self.epoch += 1;
         let mut leaders = NODES.to_vec();
         leaders.rotate_left(input.below(NODES.len()));
@@ -247,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// A packet that nobody has sent.
+    /// A forged packet.
     fn lie(&mut self, input: &mut Input<'_>, partition: usize) {
         self.has_lies = true;
         let kind = Type::ALL[input.below(Type::ALL.len())];

@@ -1,5 +1,5 @@
-//! A journal whose disk fails, loses power and is damaged: what was committed is there when it is opened
-//! again, or opening it says that it is damaged. What is there is what was appended, in order.
+//! A journal whose disk fails, loses power and is damaged: what was committed is there when the journal is opened
+//! again, or opening reports damage. Its content is what was appended, in order.
 
 use inband_storage::{Cut, Failure, Journal, JournalConfig, JournalError, SimulatedDisk, Storage};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -12,7 +12,7 @@ const CONFIG: JournalConfig = JournalConfig {
     snapshot_commit_bytes: 4 << 10,
 };
 const BLOCK_BYTES: u64 = 4096;
-/// What blocks are summed up with (block.rs).
+/// The seed of blocks' checksums (block.rs).
 const FORMAT_SEED: u64 = u64::from_le_bytes(*b"inbandJ1");
 
 struct Bench {
@@ -21,13 +21,13 @@ struct Bench {
     /// Since the last snapshot, in order.
     appended: Vec<Vec<u8>>,
     committed: usize,
-    /// A snapshot that failed: its records may be there or not.
+    /// A snapshot failed: its records may be there or not.
     unsure: bool,
-    /// Bytes changed behind the journal's back: how many times.
+    /// How often bytes were changed behind the journal's back.
     damages: u32,
 }
 
-/// Steps.
+/// A sequence of steps.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut bench = Bench {
@@ -46,7 +46,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 impl Bench {
-    /// False once the journal is known to be damaged.
+    /// Returns false once the journal is known to be damaged.
     fn step(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 16 {
             0..=4 => {
@@ -113,7 +113,7 @@ impl Bench {
     }
 
     fn damage(&mut self, input: &mut Input<'_>) {
-        // Whatever was to fail has failed; the power is on.
+        // Pending failures have happened, and the power is on.
         self.disk.power_cut(Cut::Unsynced, &mut |_| 0);
         let names = self.disk.list().expect("it lists");
         let name = &names[input.below(256) % names.len()];
@@ -133,9 +133,9 @@ impl Bench {
         }
     }
 
-    /// A block whose numbers are nonsense and whose checksum is right.
+    /// A block with arbitrary numbers and a correct checksum.
     fn forge(&mut self, name: &str, len_bytes: u64, input: &mut Input<'_>) {
-        self.damages += 1; // more than any disk does
+        self.damages += 1; // no real disk does that
         let at = (input.byte() as u64 * BLOCK_BYTES) % (len_bytes + 1) / BLOCK_BYTES * BLOCK_BYTES;
         let mut block = vec![0; 8];
         for _ in 0..5 {
@@ -147,7 +147,7 @@ impl Bench {
         self.disk.write_at(name, at, &block).expect("it writes");
     }
 
-    /// Open it; true if it can be used.
+    /// Opens the journal; returns true if it can be used.
     fn open(&mut self) -> bool {
         let mut found: Vec<Vec<u8>> = Vec::new();
         let opened = Journal::open(Box::new(self.disk.clone()), CONFIG, &mut |record| {
@@ -155,7 +155,7 @@ impl Bench {
         });
         match opened {
             Ok(journal) => {
-                // More than one damage may look like an older journal, or like none.
+                // Several damages together may look like an older journal, or like none.
                 if self.damages <= 1 && !self.unsure {
                     self.holds(&found);
                 }

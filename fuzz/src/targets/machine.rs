@@ -1,5 +1,5 @@
-//! What a replica applies: any values in any logs. No replica stops, and two that apply the same, in
-//! different bursts and with a restart, hold the same.
+//! What a replica applies: arbitrary values in any log. No replica stops, and two that apply the same, in different
+//! bursts and with a restart, hold the same.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -17,7 +17,7 @@ const PARTITIONS: usize = 2;
 const LOGS: usize = PARTITIONS + 1;
 const T0_MS: u64 = 1_700_000_000_000;
 
-/// A decided value and the log that it is in.
+/// A decided value, and its log.
 struct Value {
     log: usize,
     instance: u64,
@@ -25,11 +25,11 @@ struct Value {
     bytes: Vec<u8>,
 }
 
-/// Inputs after which the machines are opened again: what they hold grows.
+/// After this many inputs the machines are replaced, because their content grows.
 const INPUTS_PER_BENCH: usize = 128;
 
-/// Two replicas, kept from input to input, because opening one takes as long as a thousand inputs. So a
-/// crash may need the inputs before it, too; each begins with empty partitions.
+/// Two replicas, kept from input to input, because opening one takes as long as a thousand inputs. A crash may
+/// therefore depend on the inputs before it; each input begins with empty partitions.
 struct Bench {
     all_at_once: Machine,
     step_by_step: Machine,
@@ -47,7 +47,7 @@ thread_local! {
 /// First byte: how bursts are cut. Then values.
 pub fn run(bytes: &[u8]) {
     BENCH.with_borrow_mut(|bench| {
-        // Taken out: after a panic the next input finds new machines.
+        // Taken out, so that the next input after a panic gets new machines.
         let mut taken = bench.take().unwrap_or_else(Bench::new);
         taken.run(&mut Input::new(bytes));
         taken.inputs += 1;
@@ -103,7 +103,7 @@ impl Bench {
     fn push(&mut self, values: &mut Vec<Value>, log: usize, origin: Origin, bytes: Vec<u8>) {
         let unknown = matches!(ValueReader::new(&bytes), Err(ValueError::Version(_)));
         if unknown && origin.kind == ValueKind::Command {
-            return; // of a later version: it would stop the replica, as it must
+            return; // of a later version, which must stop the replica
         }
         values.push(Value {
             log,
@@ -122,7 +122,7 @@ impl Bench {
             client_low: 1,
             kind,
         };
-        // The session of each partition's commands to come is the instance it is opened in.
+        // The session of each partition's following commands is the instance in which it is opened.
         let sessions = self.next;
         for log in 0..LOGS {
             self.push(
@@ -165,7 +165,7 @@ impl Bench {
             let bytes = value(input, self.next[PARTITIONS]);
             self.push(&mut values, log, origin, bytes);
         }
-        // Whatever waits at a marker goes on: all entries are covered in the end.
+        // Whatever waits at a marker continues, because in the end all entries are covered.
         let last = marker(self.next[PARTITIONS] * 256).to_vec();
         for log in 0..PARTITIONS {
             self.push(

@@ -1,5 +1,5 @@
-//! The controllers' Raft: a group of three whose messages are in a fuzzer's hands, which also makes up
-//! others. Nobody panics; and while every message is a true one, all apply the same.
+//! The controllers' Raft: a group of three. The fuzzer controls their messages and forges others. Nothing panics; and
+//! without forgeries, all apply the same.
 
 use std::collections::BTreeMap;
 

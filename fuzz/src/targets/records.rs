@@ -1,4 +1,4 @@
-//! Records of an acceptor's journal: whatever they say, they are refused or fit the registers.
+//! Records of an acceptor's journal: whatever they contain, they are refused or fit the registers.
 
 use inband_paxos::dataplane::soft::{Geometry, Registers, Roles};
 use inband_paxos::journal::Restored;
@@ -10,7 +10,7 @@ const GEOMETRY: Geometry = Geometry {
     ring_slots: 64,
 };
 
-/// Records, each behind its length.
+/// Records, each preceded by its length.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut restored = Restored::default();

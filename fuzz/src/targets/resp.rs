@@ -1,5 +1,5 @@
-//! Requests of clients: the parser finds the same in a stream however it is cut, and a request that is
-//! for the log survives its encoding.
+//! Requests of clients: the parser finds the same requests in a stream however it is cut, and a request for the log
+//! survives its encoding.
 
 use bytes::BytesMut;
 use inband_kv::parse::{parse, Request};
@@ -8,7 +8,7 @@ use inband_resp::request::{Args, Found, RequestParser};
 use super::values;
 use crate::input::Input;
 
-/// What a parser says of a stream.
+/// The parser's results for a stream.
 #[derive(Debug, PartialEq)]
 enum Said {
     Request(Vec<Vec<u8>>),

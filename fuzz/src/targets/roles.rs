@@ -1,7 +1,7 @@
-//! The parser and every role through the shells, in the native build: sequences of packets and host
-//! steps, and after each packet the rules of Paxos that no packet may break.
+//! The parser and every role through the shells, in the native build: sequences of packets and host steps, and after
+//! each packet the rules of Paxos that no packet may break.
 //!
-//! `crates/inband-dataplane/tests/equal.rs` puts the same corpus through the kernel's programs.
+//! `crates/inband-dataplane/tests/equal.rs` runs the same corpus through the kernel's programs.
 
 #[path = "../../../crates/inband-dataplane/tests/common/sequence.rs"]
 mod sequence;
@@ -14,7 +14,7 @@ use inband_paxos::dataplane::wire::{parse, Header, Type, HEADER_LEN_BYTES, PACKE
 
 use sequence::{HostStep, Sequence, Step, GEOMETRY, MEMBERS, NODE, RECORD_LEN_BYTES};
 
-/// Everything that a packet can change of what it is about.
+/// Every register that a packet may change.
 #[derive(Debug, Clone, PartialEq)]
 struct Moment {
     leader: LeaderView,
@@ -33,7 +33,7 @@ struct Run<'a> {
 }
 
 thread_local! {
-    /// Made once: it is large.
+    /// Created once, because it is large.
     static SWITCH: SoftSwitch = SoftSwitch::new(NODE, ALL_ROLES, GEOMETRY);
 }
 
@@ -120,7 +120,7 @@ impl Run<'_> {
         }
     }
 
-    /// What leaves parses again, is of this node, and says what the registers say.
+    /// An outgoing packet parses again, is from this node, and agrees with the registers.
     fn is_sound(&mut self, verdict: Verdict, header: &Header, after: &Moment, out: &[u8]) {
         let (sent, value) = parse(out).expect("what leaves parses again");
         assert_eq!(
@@ -235,8 +235,7 @@ fn nothing_falls(before: &Moment, after: &Moment) {
     }
 }
 
-/// A vote changes only by a proposal of a round at least as high as every promise, and never within a
-/// round.
+/// A vote changes only by a proposal of a round at least as high as every promise, and never within a round.
 fn votes_are_kept(before: &Moment, after: &Moment, header: &Header, packet: &[u8]) {
     let (was, is) = (&before.slot, &after.slot);
     let vote = |slot: &SlotView| (slot.instance, slot.vround, slot.digest, slot.value.clone());

@@ -1,5 +1,5 @@
-//! Values of the log and the commands in them: what is understood is written back the same, and every
-//! question that a replica asks of a command has an answer.
+//! Values of the log and the commands in them: whatever decodes is encoded again as the same, and every property of a
+//! command can be queried.
 
 use bytes::BytesMut;
 use inband_kv::command::Command;
@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const PARTITIONS: usize = 3;
 
-/// A value.
+/// The input is a value.
 pub fn run(bytes: &[u8]) {
     let entry = marker_entry(bytes);
     let chunk = Chunk::of_value(bytes);
@@ -37,7 +37,7 @@ pub fn run(bytes: &[u8]) {
             command(encoded);
         }
         assert_eq!(count, reader.count);
-        // The first byte says which version is needed; a proposer may have been too careful.
+        // The first byte states the required version; a proposer may have stated a higher one than necessary.
         assert_eq!(writer.finish(reader.time_ms)[1..], bytes[1..]);
     }
     command(bytes);
@@ -45,7 +45,7 @@ pub fn run(bytes: &[u8]) {
     position(bytes);
 }
 
-/// A saved position whose checksum is right.
+/// A saved position with a correct checksum.
 fn position(body: &[u8]) {
     let saved = [body, &xxh3_64(body).to_be_bytes()].concat();
     if let Ok((applied, sessions)) = saved_position::decode(&saved) {

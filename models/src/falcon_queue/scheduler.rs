@@ -1,12 +1,12 @@
-//! The scheduler: what a CPU does with a packet, a step at a time.
+//! The scheduler: how a CPU handles a packet, step by step.
 
 use super::state::{Doing, Item, Message, Said, State};
 use super::{FalconQueue, Mutant};
 
-/// Rounds of a PULL, as `IB_FALCON_PARK_TRIES_MAX`; and executors that a SUBMIT tries.
+/// Attempts of a PULL, like `IB_FALCON_PARK_TRIES_MAX`; and executors that a SUBMIT tries.
 const TRIES: u8 = 2;
 
-/// Where a PULL's handling stands.
+/// The next step of a PULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OfPull {
     Take,
@@ -18,7 +18,7 @@ pub enum OfPull {
     TakeAgain,
 }
 
-/// Where a SUBMIT's handling stands.
+/// The next step of a SUBMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OfSubmit {
     Push,
@@ -42,13 +42,13 @@ pub enum Work {
         said: Said,
         at: OfSubmit,
         tries: u8,
-        /// An executor was found: to it, for this PULL.
+        /// The executor that was found, its PULL, and the task for it.
         woken: Option<(u8, u8, Item)>,
     },
 }
 
 impl State {
-    /// Is its next step possible, or has another CPU what it needs?
+    /// Can the next step be taken, or does another CPU hold what it needs?
     pub fn may_go_on(&self, work: &Work) -> bool {
         let needs = match *work {
             Work::Pull {
@@ -186,14 +186,14 @@ impl FalconQueue {
             },
             OfPull::Look => (!state.queue.is_empty()).then_some((pull, OfPull::ClearBit, round)),
             OfPull::ClearBit => {
-                // Whoever has cleared it wakes the executor.
+                // The CPU that has cleared the bit wakes the executor.
                 let was_set = std::mem::take(&mut state.records[number].bit);
                 was_set.then_some((pull, OfPull::TakeAgain, round))
             }
             OfPull::TakeAgain => {
                 let record = &mut state.records[number];
                 if record.doing != Doing::Waits {
-                    return None; // a later PULL came between, and was answered
+                    return None; // a later PULL was handled in between
                 }
                 record.is_locked = true;
                 Some((record.pull, OfPull::Pop, round + 1))

@@ -1,4 +1,4 @@
-//! Client and executors: what they make of packets, and of silence.
+//! Client and executors: how they handle packets and timeouts.
 
 use super::scheduler::{OfPull, OfSubmit};
 use super::state::{Doing, Fate, Message, Said, State};
@@ -83,7 +83,7 @@ impl FalconQueue {
 
     fn on_reply(&self, state: &mut State, said: Said) {
         if said.incarnation < state.known {
-            return; // late, of one that has ended
+            return; // late, from an ended scheduler
         }
         if said.incarnation > state.known && !self.lacks(Mutant::IncarnationNotNoticed) {
             for task in 0..state.tasks.len() as u8 {
@@ -108,7 +108,7 @@ impl FalconQueue {
         }
     }
 
-    /// What comes of silence. Timeouts that would change nothing are left out.
+    /// The timeouts that may fire. Those that would change nothing are left out.
     pub(super) fn timeouts(&self, state: &State, actions: &mut Vec<Action>) {
         for (task, of) in (0..).zip(&state.tasks) {
             let is_there = state.queue.iter().any(|item| item.task == task);
@@ -116,7 +116,7 @@ impl FalconQueue {
                 Fate::Submitted | Fate::Refused => actions.push(Action::SubmitAgain(task)),
                 Fate::Queued if state.known < state.incarnation => actions.push(Action::Ask),
                 Fate::Queued if !is_there && !self.lacks(Mutant::LeaseNotWatched) => {
-                    // Who asks hears of another scheduler before a lease ends.
+                    // A client that asks learns of a new scheduler before a lease ends.
                     if !self.lacks(Mutant::IncarnationNotNoticed) {
                         actions.push(Action::LeaseEnds(task));
                     }

@@ -1,4 +1,4 @@
-//! What there is: the scheduler's registers, executors, the client's tasks, packets on their way.
+//! The state: the scheduler's registers, executors, the client's tasks, packets in flight.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use super::{Work, CPUS};
 pub struct Item {
     pub task: u8,
     pub attempt: u8,
-    /// Number of the push that brought it.
+    /// Number of the push that added it.
     pub push: u8,
 }
 
-/// What became of a SUBMIT.
+/// The reply to a SUBMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Said {
     pub incarnation: u8,
@@ -22,7 +22,6 @@ pub struct Said {
     pub parked: bool,
 }
 
-/// A packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Message {
@@ -30,7 +29,7 @@ pub enum Message {
         task: u8,
         attempt: u8,
     },
-    /// A SUBMIT of no tasks.
+    /// A SUBMIT without tasks.
     Wake,
     Pull {
         executor: u8,
@@ -52,7 +51,7 @@ pub enum Message {
         executor: u8,
         incarnation: u8,
     },
-    /// Of an executor to the client: what was said of a SUBMIT, too.
+    /// From an executor to the client; may relay the reply to a SUBMIT.
     Result {
         task: u8,
         attempt: u8,
@@ -69,7 +68,7 @@ impl Message {
     }
 }
 
-/// What the scheduler knows of an executor to be doing.
+/// The scheduler's view of an executor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Doing {
     #[default]
@@ -78,28 +77,27 @@ pub enum Doing {
     Has(Item),
 }
 
-/// An executor's record with the scheduler.
+/// The scheduler's record of an executor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Record {
     pub pull: u8,
     pub doing: Doing,
     pub is_locked: bool,
-    /// Its bit of the parked ones.
+    /// Its bit in the bitmap of parked executors.
     pub bit: bool,
 }
 
-/// An executor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Executor {
-    /// Of its PULL.
+    /// The number of its PULL.
     pub pull: u8,
-    /// The scheduler that it knows.
+    /// The scheduler incarnation that it knows.
     pub incarnation: u8,
-    /// What it did last, until the client has it.
+    /// Its last task and attempt, until the client has the result.
     pub result: Option<(u8, u8)>,
 }
 
-/// What the client knows of a task to be.
+/// The client's view of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     Submitted,
@@ -115,7 +113,6 @@ pub struct Task {
     pub attempt: u8,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct State {
@@ -124,12 +121,12 @@ pub struct State {
     pub records: Vec<Record>,
     pub cpus: [Option<Work>; CPUS],
     pub executors: Vec<Executor>,
-    /// The scheduler that the client knows; it began with this one.
+    /// The scheduler incarnation that the client knows.
     pub known: u8,
     pub tasks: Vec<Task>,
     pub messages: BTreeSet<Message>,
     pub pushes: u8,
-    /// To which PULL of whom each push was given.
+    /// Every task given: push, executor, PULL.
     pub given: BTreeSet<(u8, u8, u8)>,
     pub is_given_twice: bool,
     pub losses: u8,
@@ -138,7 +135,7 @@ pub struct State {
 }
 
 impl State {
-    /// How it begins.
+    /// The initial state.
     pub fn new(tasks: usize, executors: usize) -> State {
         let task = Task {
             fate: Fate::Submitted,
@@ -168,7 +165,7 @@ impl State {
         state
     }
 
-    /// A SUBMIT of this task leaves.
+    /// Sends a SUBMIT for this task.
     pub fn submit(&mut self, task: u8) {
         let of = &mut self.tasks[usize::from(task)];
         of.fate = Fate::Submitted;
@@ -176,13 +173,13 @@ impl State {
         self.messages.insert(Message::Submit { task, attempt });
     }
 
-    /// Its executor is given up.
+    /// Gives up the task's executor and submits it again.
     pub fn submit_next_try(&mut self, task: u8) {
         self.tasks[usize::from(task)].attempt += 1;
         self.submit(task);
     }
 
-    /// An executor's PULL leaves.
+    /// Sends an executor's PULL.
     pub fn pull(&mut self, executor: u8) {
         let Executor {
             pull, incarnation, ..
@@ -194,14 +191,14 @@ impl State {
         });
     }
 
-    /// What an executor did last, to the client.
+    /// Sends an executor's last result to the client.
     pub fn tell_result(&mut self, executor: u8) {
         if let Some((task, attempt)) = self.executors[usize::from(executor)].result {
             self.messages.insert(Message::Result { task, attempt });
         }
     }
 
-    /// The scheduler has lost everything.
+    /// The scheduler loses its state.
     pub fn restart(&mut self) {
         self.restarts += 1;
         self.incarnation += 1;
@@ -211,12 +208,12 @@ impl State {
         self.given.clear();
     }
 
-    /// Nothing happens any more unless a timeout comes.
+    /// Nothing can happen except a timeout.
     pub fn is_quiet(&self) -> bool {
         self.messages.is_empty() && self.cpus.iter().all(Option::is_none)
     }
 
-    /// Has the client every result?
+    /// Does the client have every result?
     pub fn is_done(&self) -> bool {
         self.tasks.iter().all(|task| task.fate == Fate::Done)
     }
@@ -227,12 +224,12 @@ impl State {
         record.doing == Doing::Waits && record.pull == self.executors[executor].pull
     }
 
-    /// And can it be woken?
+    /// Does it wait, and can it be woken?
     pub fn is_parked(&self, executor: usize) -> bool {
         self.waits(executor) && self.records[executor].bit
     }
 
-    /// Does an executor wait beside a task?
+    /// Does an executor wait although there is a task?
     pub fn does_anybody_sleep(&self) -> bool {
         !self.queue.is_empty() && (0..self.records.len()).any(|executor| self.waits(executor))
     }

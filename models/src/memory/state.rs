@@ -7,11 +7,11 @@ use super::{Slots, SERVERS, SWITCHES};
 /// A timestamp, and the operation that wrote with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version {
-    /// Of the switch that numbered it.
+    /// The epoch of the switch that assigned it.
     pub epoch: u8,
-    /// Its number there.
+    /// Its number within the epoch.
     pub count: u8,
-    /// What wrote it.
+    /// The operation that wrote it.
     pub op: u8,
 }
 
@@ -58,7 +58,7 @@ pub struct Slot {
     pub epoch: u8,
     pub version: Version,
     pub answered: u8,
-    /// For the mutant that counts them.
+    /// For the mutant that counts packets.
     pub packets: u8,
     pub holders: u8,
 }
@@ -80,7 +80,6 @@ impl Slot {
     }
 }
 
-/// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs)]
 pub struct Server {
@@ -88,13 +87,12 @@ pub struct Server {
     pub switch_epoch: u8,
     pub version: Version,
     pub is_serving: bool,
-    /// While it recovers: its epoch, who was fenced, who was copied.
+    /// During recovery: the epoch, and the bitmaps of servers that were fenced and copied.
     pub fencing: u8,
     pub fenced: u8,
     pub copied: u8,
 }
 
-/// A switch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs)]
 pub struct Switch {
@@ -103,10 +101,10 @@ pub struct Switch {
     /// Survives a crash.
     pub proposed: u8,
     pub count: u8,
-    /// How often it has forgotten its clients' sessions.
+    /// How often it has lost its clients' sessions.
     pub sessions: u8,
     pub slots: Slots,
-    /// The epoch, who has granted it, and the highest that a switch had there before.
+    /// The epoch, the bitmap of servers that granted it, and the highest epoch that a switch had there before.
     pub asking: Option<(u8, u8, u8)>,
 }
 
@@ -116,20 +114,20 @@ impl Switch {
     }
 }
 
-/// Of everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct State {
     pub servers: [Server; SERVERS],
     pub switches: [Switch; SWITCHES],
     pub packets: BTreeSet<Packet>,
-    /// On which switch each operation began, and the highest version that was finished then.
+    /// By operation: the switch where it began, and the highest version that was finished then.
     pub begun: Vec<Option<(usize, Version)>>,
-    /// The operation whose version it wrote or read.
+    /// By operation: the operation whose version it wrote or read.
     pub finished: Vec<Option<u8>>,
     /// The version of each operation that was written or read.
     pub written: BTreeMap<u8, Version>,
-    /// The highest version that was finished.
+    /// The highest finished version.
     pub floor: Version,
     pub is_broken: bool,
     pub activations: u8,
@@ -139,7 +137,7 @@ pub struct State {
 }
 
 impl State {
-    /// Packets that change no server, and whose answers no switch counts.
+    /// Removes packets that change no server and whose answers no switch counts.
     pub(super) fn forget_what_does_nothing(&mut self) {
         let State {
             switches,

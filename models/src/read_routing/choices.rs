@@ -1,4 +1,4 @@
-//! What may happen next.
+//! The actions that are possible in a state.
 
 use super::state::{Message, Phase, Read, State};
 use super::{Action, Mutant, ReadRouting, NEXT, SWITCHES};
@@ -77,7 +77,7 @@ impl ReadRouting {
         }
     }
 
-    /// A majority has said, after a time of this era was told, that this leader leads.
+    /// A majority has confirmed this leader after a time was read in this era.
     fn is_confirmed(&self, state: &State, leader: usize, era: u8) -> bool {
         let until = state.elected.unwrap_or(u8::MAX);
         leader == NEXT || era < until || self.lacks(Mutant::NotConfirmed)

@@ -1,4 +1,4 @@
-//! What becomes of what arrives.
+//! Handling of delivered messages.
 
 use super::state::{Group, Message, Read, State, Switch};
 use super::{Mutant, ReadRouting, NEXT};
@@ -115,7 +115,7 @@ impl ReadRouting {
                 state.applied[by]
             };
             if has < log_index {
-                return; // it refuses; that the leader is asked then adds nothing here
+                return; // it refuses; then asking the leader would add nothing to the model
             }
             state.applied[by] = state.applied[by].max(log_index);
         }

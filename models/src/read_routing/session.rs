@@ -1,4 +1,4 @@
-//! Sessions begin, switches are told, heartbeats are sent.
+//! Sessions: how they begin, installs, and heartbeats.
 
 use super::state::{Leader, Message, Phase, State, Switch};
 use super::{Mutant, ReadRouting, SWITCHES};
@@ -62,7 +62,7 @@ impl ReadRouting {
             };
         }
         let (has, now) = (at.session, at.incarnation);
-        // Its answer: what it has.
+        // The switch's answer: what it has.
         let leader = &mut state.leaders[new.leader];
         if let Phase::Installing {
             installed, mute, ..

@@ -1,10 +1,10 @@
-//! What the model's hosts know, what is on its way, and what clients saw.
+//! The state: what hosts know, messages in flight, and what clients saw.
 
 use std::collections::BTreeSet;
 
 use super::{NEXT, SWITCHES};
 
-/// On its way to a switch or a replica.
+/// A message in flight to a switch or a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Message {
@@ -58,15 +58,15 @@ pub(super) struct Switch {
     pub(super) incarnation: u8,
     pub(super) session: u64,
     pub(super) leader: usize,
-    /// Where groups that nobody writes stand.
+    /// The log index for groups without writes in this session.
     pub(super) log_index: usize,
-    /// The era of the time that its lease rests on.
+    /// The era of the time on which its lease is based.
     pub(super) lease: Option<u8>,
     pub(super) seq: u64,
     pub(super) group: Option<Group>,
 }
 
-/// As written in a session; without it, as the session found it.
+/// A group as written in a session; without this, its state is that at the session's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Group {
     pub(super) session: u64,
@@ -95,30 +95,29 @@ pub(super) struct Leader {
     pub(super) switch: usize,
     pub(super) log_index: usize,
     pub(super) last_seq: u64,
-    /// Taken and not yet committed: session, seq, value, switch.
+    /// Accepted and not yet committed: session, seq, value, switch.
     pub(super) proposed: Option<(u64, u64, u64, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Read {
     NotBegun,
-    /// It must see no less than this.
+    /// It must return no less than this.
     UnderWay(u64),
     Ended,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Values written, 0 for the beginning of a session.
+    /// Values written; 0 marks the beginning of a session.
     pub(super) log: Vec<u64>,
     pub(super) applied: [usize; 2],
-    /// Up to where replica 1 has the log.
+    /// How much of the log replica 1 has.
     pub(super) held: usize,
     /// The era in which replica 1 was elected.
     pub(super) elected: Option<u8>,
     pub(super) era: u8,
-    /// Leases of eras before this one have ended.
+    /// Leases of eras before this one have expired.
     pub(super) expired: u8,
     pub(super) sessions: u64,
     pub(super) leaders: [Leader; 2],
@@ -169,7 +168,7 @@ impl State {
         self.acknowledged.max(self.seen)
     }
 
-    /// What its leader has proposed is committed, applied there, and answered.
+    /// Commits, applies and answers the leader's proposed write.
     pub(super) fn commit(&mut self, leader: usize) {
         let Some((session, seq, value, to)) = self.leaders[leader].proposed.take() else {
             return;
@@ -225,7 +224,7 @@ impl State {
 }
 
 impl State {
-    /// Messages that nothing can come of any more: without them there are fewer states.
+    /// Removes messages that can no longer have an effect, which reduces the number of states.
     pub(super) fn forget_what_does_nothing(&mut self) {
         let (expired, reads) = (self.expired, &self.reads);
         let has_ended = |read: usize| reads[read] == Read::Ended;
