@@ -312,7 +312,7 @@ impl LeaderChange {
         leader.phase = Phase::Active { next: INSTANCE + 1 };
     }
 
-    /// May the floor be announced?
+    /// Whether the floor may be announced.
     fn is_held(&self, state: &State) -> bool {
         if self.lacks(Mutant::TrimmedBeforeSynced) {
             (state.applied + state.synced) * 2 > REPLICAS

@@ -14,7 +14,7 @@ pub mod several_shards;
 pub mod spin;
 pub mod zab;
 
-/// Is this bitmap more than half of the members?
+/// Whether this bitmap has more than half of the members.
 fn majority(members: u8, of: usize) -> bool {
     members.count_ones() as usize * 2 > of
 }

@@ -111,7 +111,7 @@ struct Storage {
     is_second: bool,
     /// It has lost its memory, and either has not yet fenced the others, or may have voted in this instance.
     is_silent: bool,
-    /// The answer to the forgetful server's fence: had this one voted or promised here?
+    /// The answer to the forgetful server's fence: whether this one had voted or promised here.
     fenced: Option<bool>,
     sent: BTreeSet<Message>,
 }
@@ -164,7 +164,7 @@ impl NetPaxos {
         self.mutant == Some(mutant)
     }
 
-    /// May these be counted together? Not if one knows that another is superseded.
+    /// Whether these may be counted together. They may not if one knows that another is superseded.
     fn agree(&self, messages: &[(usize, Message)]) -> bool {
         let is_old = |(from, m): &(usize, Message)| *from == FORGETFUL && !m.is_second;
         self.lacks(Mutant::OldGenerationCounted)
@@ -253,7 +253,7 @@ impl NetPaxos {
         any
     }
 
-    /// The ways in which the forgetful server may serve again: is it silent in this instance?
+    /// The ways in which the forgetful server may serve again: silent in this instance or not.
     fn served(&self, state: &State) -> BTreeSet<bool> {
         let needed = if self.lacks(Mutant::FencedByOne) {
             1

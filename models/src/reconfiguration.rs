@@ -216,7 +216,7 @@ impl Reconfiguration {
         }
     }
 
-    /// May these acceptors, whose votes will be merged, end the sealing? Others abstain.
+    /// Whether these acceptors, whose votes will be merged, may end the sealing. Others abstain.
     fn may_install(&self, state: &State, target: Epoch, sealed: u8) -> bool {
         let mut counted = 0;
         for (a, acceptor) in state.acceptors.iter().enumerate() {

@@ -122,7 +122,7 @@ impl SeveralShards {
         self.mutant == Some(mutant)
     }
 
-    /// Does a marker cover an entry?
+    /// Whether a marker covers an entry.
     fn covers(&self, marker: usize, entry: usize) -> bool {
         match self.lacks(Mutant::StampedInEachPartition) {
             true => entry == marker,

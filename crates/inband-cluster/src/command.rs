@@ -218,7 +218,7 @@ pub enum ClusterCommand<S: SystemCommand> {
 pub trait RunCommand: Subcommand {
     type System: SystemCommand;
 
-    /// Does the command only print, so that it may end quietly when its reader closes the pipe?
+    /// Whether the command only prints, so that it may end quietly when its reader closes the pipe.
     fn only_prints(&self) -> bool;
 
     fn run(self) -> Result<()>;

@@ -69,12 +69,10 @@ impl RestartPolicy {
         self.delay = DELAY_MIN;
     }
 
-    /// Is a restart due?
     pub fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Is a restart scheduled?
     pub fn is_pending(&self) -> bool {
         self.due.is_some()
     }

@@ -109,7 +109,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         self.counters
     }
 
-    /// Does it wait for a task?
+    /// Whether it waits for a task.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle { .. })
     }

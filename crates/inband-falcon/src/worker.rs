@@ -254,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// Is there room for this among the results?
+    /// Whether there is room for this among the results.
     fn has_room(&mut self, now: Nanos, len_bytes: usize) -> bool {
         let has_room = self
             .results

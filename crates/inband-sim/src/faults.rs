@@ -92,7 +92,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Are faults being injected?
+    /// Whether faults are being injected.
     pub(crate) fn has_faults(&self) -> bool {
         self.faults.every > 0
     }

@@ -63,7 +63,7 @@ pub use system::{Packet, System};
 pub use violation::{Broken, Violation};
 pub use world::{Streams, World};
 
-/// The systems that `inband-sim` plays; it plays the first if it is told none.
+/// The systems that `inband-sim` plays. The first is the default.
 pub const SYSTEMS: &[command::Entry] = &[
     command::Entry::of::<paxos::Paxos>(),
     command::Entry::of::<flair::Flair>(),

@@ -100,7 +100,7 @@ pub(crate) fn check(mut events: Vec<Event>) -> Result<(), String> {
 }
 
 impl Event {
-    /// Is it a get of a missing key?
+    /// Whether this is a get of a missing key.
     fn saw_nothing(&self) -> bool {
         self.act == Act::Get && self.saw.is_none()
     }
@@ -132,7 +132,7 @@ impl Search {
         }
     }
 
-    /// Could a read have seen the effect of this write?
+    /// Whether a read may have seen the effect of this write.
     fn is_seen(&self, event: &Event) -> bool {
         match event.act {
             Act::Put(value) => self.last_seen.contains_key(&value),
@@ -140,7 +140,7 @@ impl Search {
         }
     }
 
-    /// Could this value be put now? All reads that saw it must come before any other event.
+    /// Whether this value may be put now: all reads that saw it must come before any other event.
     fn may_be_put(&self, point: Point, value: u64) -> bool {
         let last = self.last_seen.get(&value).copied().unwrap_or(0);
         let is_of_it = |event: &Event| match event.act {

@@ -48,7 +48,7 @@ pub enum Work {
 }
 
 impl State {
-    /// Can the next step be taken, or does another CPU hold what it needs?
+    /// Whether the next step can be taken; if not, another CPU holds what it needs.
     pub fn may_go_on(&self, work: &Work) -> bool {
         let needs = match *work {
             Work::Pull {

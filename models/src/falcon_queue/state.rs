@@ -59,7 +59,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Does the scheduler handle it?
+    /// Whether the scheduler handles it.
     pub fn is_for_scheduler(&self) -> bool {
         matches!(
             self,
@@ -213,23 +213,23 @@ impl State {
         self.messages.is_empty() && self.cpus.iter().all(Option::is_none)
     }
 
-    /// Does the client have every result?
+    /// Whether the client has every result.
     pub fn is_done(&self) -> bool {
         self.tasks.iter().all(|task| task.fate == Fate::Done)
     }
 
-    /// Does an executor wait, as both sides see it?
+    /// Whether an executor waits, as both sides see it.
     pub fn waits(&self, executor: usize) -> bool {
         let record = &self.records[executor];
         record.doing == Doing::Waits && record.pull == self.executors[executor].pull
     }
 
-    /// Does it wait, and can it be woken?
+    /// Whether it waits and can be woken.
     pub fn is_parked(&self, executor: usize) -> bool {
         self.waits(executor) && self.records[executor].bit
     }
 
-    /// Does an executor wait although there is a task?
+    /// Whether an executor waits although there is a task.
     pub fn does_anybody_sleep(&self) -> bool {
         !self.queue.is_empty() && (0..self.records.len()).any(|executor| self.waits(executor))
     }

@@ -29,7 +29,7 @@ fn one() -> usize {
     1
 }
 
-/// Does this directory hold a cluster of FLAIR, running or not?
+/// Whether this directory holds a cluster of FLAIR, running or not.
 pub fn is_in(data: &Path) -> bool {
     data.join(FILE).exists()
 }
@@ -53,7 +53,8 @@ impl Record {
         self.durability
     }
 
-    /// May the cluster be started with this specification? `Ok(true)`: it starts over, without losing anything.
+    /// Checks that the cluster may be started with this specification. Returns true if it starts over, without losing
+    /// anything.
     pub fn check(was: Option<Record>, spec: &FlairSpec) -> Result<bool> {
         let Some(was) = was.filter(|was| was.durability == Durability::Sync) else {
             return Ok(true);

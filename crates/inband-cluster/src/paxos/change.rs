@@ -58,7 +58,7 @@ impl From<CallError> for PlaneError {
 }
 
 impl PlaneError {
-    /// May a retry succeed a moment later?
+    /// Whether a retry may succeed a moment later.
     pub fn is_passing(&self) -> bool {
         let passing = |refusal: &Refusal| {
             matches!(
@@ -80,7 +80,7 @@ impl PlaneError {
     }
 }
 
-/// Access to the control plane, and to whoever waits for the change.
+/// Access to the control plane, and to the user who waits for the change.
 pub trait Plane {
     /// The control plane's answer; a refusal is an error.
     fn ask(&self, request: &Request) -> Result<Response, PlaneError>;

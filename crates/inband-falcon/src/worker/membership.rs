@@ -98,7 +98,7 @@ impl Membership {
         self.register_at = now;
     }
 
-    /// Has the scheduler been told for long enough, with time for tasks that it had given before to arrive?
+    /// Whether the scheduler has been told for long enough, with time for tasks that it had given before to arrive.
     pub fn has_left(&self, now: Nanos) -> bool {
         self.drains_since
             .is_some_and(|since| now >= since + DRAIN_MIN_NS)

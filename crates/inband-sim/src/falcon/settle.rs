@@ -9,12 +9,12 @@ use super::work::{Ends, Plan};
 use super::World;
 
 impl World {
-    /// Is no task queued or running, and every worker registered?
+    /// Whether no task is queued or running, and every worker is registered.
     fn is_at_rest(&self) -> bool {
         self.tasks_left() == 0 && self.queued() == 0 && self.busy() == 0 && self.all_registered()
     }
 
-    /// Does every executor wait at its scheduler?
+    /// Whether every executor waits at its scheduler.
     fn is_all_parked(&self) -> bool {
         let executors =
             u32::from(self.system.layout.workers) * u32::from(self.system.layout.executors);
@@ -42,7 +42,7 @@ impl World {
         if self.system.layout.is_calm {
             self.nobody_was_given_up();
         }
-        // Schedulers clear the bits of executors that are gone only gradually, and each one costs an answer until then.
+        // Schedulers clear the bits of lost executors only gradually, and until then each bit costs an answer.
         self.run_for(4 * self.system.layout.worker_lease_ns);
         for client in 0..self.system.layout.clients {
             self.must_be_prompt(client);

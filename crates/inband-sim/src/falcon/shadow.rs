@@ -324,7 +324,7 @@ impl Shadow {
     }
 }
 
-/// Is this its executor's latest PULL?
+/// Whether this is its executor's latest PULL.
 fn is_current(header: &Header, registers: &FalconRegisters) -> bool {
     let executors = registers.config().workers * EXECUTORS;
     if header.executor as usize >= executors {

@@ -69,7 +69,7 @@ impl World {
         self.system.numbers
     }
 
-    /// Has a test decide the fate of packets.
+    /// Lets a test decide the fate of packets.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.links.filter = filter;
     }

@@ -112,7 +112,7 @@ impl World {
         self.system.replicas[usize::from(number)].replica.as_ref()
     }
 
-    /// Is every replica up and a voter, and does one of them lead?
+    /// Whether every replica is up and a voter, and one of them leads.
     pub fn is_whole(&self) -> bool {
         let replicas = usize::from(self.system.layout.replicas);
         let is_voter = |host: &ReplicaHost| {
@@ -124,7 +124,7 @@ impl World {
         self.system.replicas.iter().all(is_voter) && self.leader().is_some()
     }
 
-    /// Has a test decide the fate of packets.
+    /// Lets a test decide the fate of packets.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.links.filter = filter;
     }

@@ -96,7 +96,7 @@ impl World<Memory> {
         }
     }
 
-    /// Does a majority keep its memory without this server?
+    /// Whether a majority keeps its memory without this server.
     fn may_lose(&self, node: u8) -> bool {
         let servers = self.system.server.iter();
         let keep = servers.filter(|(n, server)| {

@@ -1,4 +1,4 @@
-//! Proposers, and the outcomes they are told.
+//! Proposers, and the outcomes reported to them.
 
 use std::collections::BTreeSet;
 

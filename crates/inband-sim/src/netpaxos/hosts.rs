@@ -356,7 +356,7 @@ impl World<NetPaxos> {
         }
     }
 
-    /// Do all learners have every instance?
+    /// Whether all learners have every instance.
     pub(super) fn is_over(&self) -> bool {
         let system = &self.system;
         let position = system.ledger.len();

@@ -41,7 +41,7 @@ pub(crate) struct Attacker {
 }
 
 impl World {
-    /// Has an attacker replay a packet at this mean interval; 0 stops it.
+    /// Makes an attacker replay a packet at this mean interval; 0 stops it.
     pub fn attack_every(&mut self, every_us: Micros) {
         self.system.attacker.every_us = every_us;
         if every_us > 0 {

@@ -333,7 +333,7 @@ impl Ledger {
         submissions.count() + self.reads.range(reads_of(node)).count()
     }
 
-    /// Has every submission and read at this replica ended?
+    /// Whether every submission and read at this replica has ended.
     pub fn is_idle(&self, node: u8) -> bool {
         let mut submissions = self.outstanding.range(submissions_of(node));
         let mut reads = self.reads.range(reads_of(node));

@@ -85,17 +85,17 @@ impl SimHost {
         }
     }
 
-    /// Has its acceptor lost its memory, or may it have?
+    /// Whether its acceptor has, or may have, lost its memory.
     pub(crate) fn has_forgotten(&self) -> bool {
         self.memory_lost || self.power.is_damaged
     }
 
-    /// Are its process and its clock running?
+    /// Whether its process and its clock are running.
     fn has_timers(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && !self.clock.stands()
     }
 
-    /// Is it up, with its process running and its links not held?
+    /// Whether it is up, with its process running and its links not held.
     pub fn is_well(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && self.links_held == 0
     }
@@ -262,7 +262,8 @@ impl World {
         }
     }
 
-    /// An acceptor has a floor higher than any seen before: does a majority of replicas hold everything below it?
+    /// An acceptor has a floor higher than any seen before: checks that a majority of replicas holds everything below
+    /// it.
     fn floor_is_held(&mut self, node: u8, partition: usize, floor: u64) -> Result<(), Broken> {
         let holds =
             |replica: &&u8| self.host(**replica).apps[partition].durable.applied + 1 >= floor;

@@ -50,7 +50,7 @@ impl World<Zab> {
         self.system.node[node].is_some().then_some(*node)
     }
 
-    /// Does a majority keep its memory without this node?
+    /// Whether a majority keeps its memory without this node.
     fn may_lose(&self, node: u8) -> bool {
         let nodes = self.system.node.iter();
         let keep = nodes.filter(|(n, host)| {
@@ -59,7 +59,7 @@ impl World<Zab> {
         keep.count() >= self.system.majority() && self.system.node[&node].is_some()
     }
 
-    /// May a node stop, keeping what is on its disk?
+    /// Whether a node may stop, keeping what is on its disk.
     fn may_end(&self, node: u8) -> bool {
         match self.system.is_durable {
             true => self.system.node[&node].is_some(),
