@@ -44,7 +44,7 @@ impl Plan {
         work
     }
 
-    /// Decodes a work; `None` if it is not a plan.
+    /// Decodes a task's work; `None` if it is not a plan.
     pub fn of(work: &[u8]) -> Option<Plan> {
         let word = |at: usize| Some(u64::from_le_bytes(work.get(at..at + 8)?.try_into().ok()?));
         let length = u32::from_le_bytes(work.get(17..PLAN_LEN_BYTES)?.try_into().ok()?);
