@@ -23,8 +23,7 @@ IB_INLINE struct ib_result ib_leader_request(struct ib_paxos_msg *m, struct ib_l
         return ib_verdict(IB_REPLY, IB_R_leader_not_active);
     }
     if (r->next < r->floor)
-        r->next =
-            r->floor; /* others have filled and trimmed the instances that this leader would stamp next */
+        r->next = r->floor; /* others have filled and trimmed this leader's next instances */
     if (r->next >= r->floor + ring_slots) {
         m->type = IB_PAXOS_BUSY;
         return ib_verdict(IB_REPLY, IB_R_leader_window_full);

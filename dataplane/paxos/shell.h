@@ -4,9 +4,9 @@
  * the role, store, unlock.
  *
  * The rules (protocol.md, 1, 2 and 12) and why:
- *  - A slot is locked by a compare-and-swap of its sequence to odd. Only THEN are promise, epoch and
- *    floor read. If they were read earlier, a promise could be raised, and the slot reported as
- *    "no vote", between the read and the vote.
+ *  - A slot is locked by a compare-and-swap of its sequence to odd. Only THEN are promise, epoch
+ *    and floor read. If they were read earlier, a promise could be raised, and the slot reported
+ *    as "no vote", between the read and the vote.
  *  - `highest` is raised before the vote is stored, and the registers are read again after it. So
  *    either the voter sees a raised promise and drops the packet, or the one that raised the
  *    promise sees `highest` and asks for the slot. Without the second read a vote could be stored
@@ -116,8 +116,7 @@ IB_INLINE struct ib_result ib_shell_acceptor_partition(struct ib_paxos_msg *m,
         if (!ib_atomic_max(&regs->promise, io.raise_promise))
             return ib_verdict(IB_DROP, IB_R_contended);
         ib_acceptor_snapshot(&r, regs);
-        if (r.promise !=
-            io.raise_promise) /* a higher round was faster; its owner will be answered */
+        if (r.promise != io.raise_promise) /* overtaken by a higher round */
             return ib_verdict(IB_DROP, IB_R_acceptor_raced);
         ib_acceptor_promised(m, &r);
     }
@@ -176,9 +175,7 @@ IB_INLINE struct ib_result ib_shell_quorum(struct ib_paxos_msg *m,
     if (!ib_quorum_counts(m))
         return ib_verdict(IB_PASS, IB_R_passed_up);
     if (ib_quorum_is_late(m, config, &slot->count))
-        return ib_verdict(
-            IB_DROP,
-            IB_R_quorum_late); /* same result as the role's, but without locking the slot */
+        return ib_verdict(IB_DROP, IB_R_quorum_late); /* as the role, but without the lock */
     ib_u64 odd = ib_seq_lock(&slot->sequence);
     if (IB_RARE(!odd))
         return ib_verdict(IB_DROP, IB_R_contended);
