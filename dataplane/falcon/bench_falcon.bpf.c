@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_falcon - drives the scheduler (bench.h): every PULL is a new one. */
+/* bench_falcon - drives the scheduler (bench.h) with a new PULL every time. */
 #include "../ground/xdp/bench.h"
 #include "wire.h"
 

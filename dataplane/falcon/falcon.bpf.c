@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * falcon - the Falcon scheduler as the program of an interface, which no other role shares.
+ * falcon - the Falcon scheduler as a program on an interface, which it does not share with other
+ * roles.
  *
- * Everything leaves by the interface that the kernel's own tables name. A task for an executor whom
- * they do not know (yet) goes up, rewritten as it would leave but still addressed to this host: the
- * host's process sees from the node id, which is this scheduler's own, that it only has to send it
- * on, and the kernel learns the way.
+ * All packets leave according to the kernel's routing tables. A task for an executor that they
+ * cannot resolve (yet) is rewritten but left addressed to this host, and passed to the host's
+ * process. The process recognizes it by the node id, which is this scheduler's own, and only has to
+ * forward it; that also makes the kernel resolve the executor.
  */
 /* variant: falcon_given IB_GIVEN_ARRIVAL */
 #define IB_SYSTEM_CHECK ib_falcon_check
@@ -20,19 +21,19 @@ const volatile struct ib_falcon_config ib_falcon_settings SEC(".rodata.own");
 
 IB_REGISTERS(ib_falcon_sets_map, struct ib_falcon_set);
 
-/* (set * queues + queue) << slots_log2 | position mod slots */
+/* Indexed by (set * queues + queue) << slots_log2 | position mod slots. */
 IB_REGISTERS(ib_slots_map, struct ib_falcon_slot);
 
-/* set * groups + group */
+/* Indexed by set * groups + group. */
 IB_REGISTERS(ib_workers_map, struct ib_falcon_group);
 
-/* set * workers * IB_FALCON_EXECUTORS + executor */
+/* Indexed by set * workers * IB_FALCON_EXECUTORS + executor. */
 IB_REGISTERS(ib_executors_map, struct ib_falcon_executor);
 
-/* What a packet is handled on: the frame itself. */
+/* The context in which a packet is handled: the frame itself. */
 #define ib_falcon_here xdp_md
 
-/* The verifier walks a global function once, not once a call. */
+/* The verifier processes a global function once, not once per call. */
 #define IB_FALCON_PART __attribute__((noinline))
 
 IB_INLINE const volatile struct ib_falcon_config *ib_falcon_config_at(struct xdp_md *ctx) {
@@ -47,8 +48,8 @@ IB_INLINE const volatile struct ib_falcon_config *ib_falcon_config_at(struct xdp
         bpf_map_lookup_elem(&(map), &key);                                                         \
     })
 
-/* All larger functions begin with it. One that does not use its context is called without by clang,
- * and then refused by the verifier: so it is used. */
+/* All larger functions begin with this. clang omits an unused context argument from calls, and then
+ * the verifier rejects the function, so this uses the context. */
 IB_INLINE struct ib_falcon_set *ib_falcon_set_at(struct xdp_md *ctx, ib_u32 set) {
     __asm__ volatile("" : : "r"(ctx));
     return IB_LOOK_UP(ib_falcon_sets_map, set);
@@ -90,7 +91,7 @@ IB_INLINE struct ib_falcon_arrival ib_falcon_arrives(const ib_u8 *data) {
     return arrival;
 }
 
-/* Of a packet that was not dropped. A function of its own: the stack is short. */
+/* Sends a packet that was not dropped. A separate function, because the stack is small. */
 IB_FALCON_PART int ib_falcon_send(struct xdp_md *ctx, struct ib_falcon_msg *m, ib_u32 verdict,
                                   ib_u32 reason) {
     if (!m)
@@ -106,7 +107,7 @@ IB_FALCON_PART int ib_falcon_send(struct xdp_md *ctx, struct ib_falcon_msg *m, i
     return ib_route_back(ctx, data);
 }
 
-/* A function of its own: the stack is short. */
+/* A separate function, because the stack is small. */
 IB_FALCON_PART int ib_falcon_validate(struct xdp_md *ctx) {
     return ib_validate((const ib_u8 *)(long)ctx->data, (const ib_u8 *)(long)ctx->data_end);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * falcon/msg.h - struct ib_falcon_msg, Falcon's header in host order, and the way between it and
- * the wire.
+ * falcon/msg.h - struct ib_falcon_msg, Falcon's header in host order, and its conversion from and
+ * to the wire.
  */
 #ifndef INBAND_FALCON_MSG_H
 #define INBAND_FALCON_MSG_H
@@ -15,7 +15,7 @@
                         1ULL << IB_FALCON_SUBMIT | 1ULL << IB_FALCON_PULL |                        \
                             1ULL << IB_FALCON_HOST})
 
-/* The header in host order; whole words first, so that it has no holes. */
+/* The header in host order, with whole words first to avoid padding. */
 struct ib_falcon_msg {
     ib_u64 incarnation;
     ib_u64 pull_seq;
@@ -29,24 +29,24 @@ struct ib_falcon_msg {
     ib_u32 worker_incarnation;
     ib_u32 tail;
     ib_u32 head;
-    ib_u32 to_address; /* not on the wire: of the executor that the packet goes to */
+    ib_u32 to_address; /* not on the wire: address of the executor to send to */
     ib_u16 to_port;
     ib_u16 client_port;
     ib_u16 flags;
     ib_u16 set;
     ib_u16 node;
     ib_u16 value_len_bytes;
-    ib_u16 key_id; /* only written: of the key that tags the packet (auth.h), 0: none */
+    ib_u16 key_id; /* only written: id of the key that tags the packet (auth.h), 0: none */
     ib_u8 type;
     ib_u8 count;
     ib_u8 queue;
     ib_u8 reserved[7];
 };
 
-/* What comes with a packet besides its bytes. */
+/* The input that accompanies a packet. */
 struct ib_falcon_arrival {
-    ib_u64 now_ns;       /* by the scheduler's own clock; only LOCALITY asks */
-    ib_u32 from_address; /* of the sender, host order */
+    ib_u64 now_ns;       /* the scheduler's own clock; used only by LOCALITY */
+    ib_u32 from_address; /* the sender's address, host order */
     ib_u16 from_port;
 };
 
@@ -55,8 +55,8 @@ struct ib_falcon_arrival {
 #define IB_FALCON_PUT64(p, field, v) (*IB_AT(64, p, ib_falcon_header, field) = IB_NET64(v))
 
 /*
- * As words of 8 bytes, from the highest bits: user, job 32 each; client_address 32, client_port 16,
- * count 8, queue 8; executor, worker_incarnation 32 each; tail, head 32 each.
+ * Accessed as words of 8 bytes, from the highest bits: user, job 32 each; client_address 32,
+ * client_port 16, count 8, queue 8; executor, worker_incarnation 32 each; tail, head 32 each.
  */
 _Static_assert(__builtin_offsetof(struct ib_falcon_header, user) == 24 &&
                    __builtin_offsetof(struct ib_falcon_header, client_address) == 32 &&
@@ -65,7 +65,7 @@ _Static_assert(__builtin_offsetof(struct ib_falcon_header, user) == 24 &&
                    __builtin_offsetof(struct ib_falcon_header, tail) == 72,
                "the words above");
 
-/* A task as words of 8 bytes, in network order: slots and records keep it as it came. */
+/* A task as words of 8 bytes in network order, the format in which slots and records store it. */
 enum ib_falcon_task_words {
     IB_FALCON_WHOSE = 0, /* user, job 32 each */
     IB_FALCON_WHICH = 1, /* task, client_address 32 each */
@@ -86,7 +86,7 @@ _Static_assert(__builtin_offsetof(struct ib_falcon_task, task) == 8 &&
 /* Word `n` of the task at `p` in a packet, in host order. */
 #define IB_FALCON_TASK_WORD(p, n) IB_NET64(((const ib_wire64 *)(p))[n])
 
-/* As ib_frame_check: IB_R_none, or the reason to drop. */
+/* Like ib_frame_check: returns IB_R_none, or the reason to drop. */
 IB_INLINE unsigned int ib_falcon_check(const ib_u8 *data, const ib_u8 *end,
                                        ib_u32 payload_len_bytes, ib_u32 sets) {
     unsigned int reason = ib_frame_check(data, end, payload_len_bytes, sets, IB_FALCON_FAMILY);
@@ -97,14 +97,14 @@ IB_INLINE unsigned int ib_falcon_check(const ib_u8 *data, const ib_u8 *end,
     if (type != IB_FALCON_SUBMIT && type != IB_FALCON_PULL)
         return IB_R_none;
     if (type == IB_FALCON_PULL || count == 0)
-        count = 1; /* the room for the answer */
+        count = 1; /* room for the answer */
     ib_u32 value_len_bytes = (ib_u16)(IB_WORD_SIZES(data) >> 16);
     if (value_len_bytes != count * IB_FALCON_TASK_LEN_BYTES)
         return IB_R_bad_length;
     return IB_R_none;
 }
 
-/* Read the header at `data`, which ib_falcon_check has passed, into `m`. */
+/* Reads the header at `data` into `m`. ib_falcon_check must have accepted it. */
 IB_INLINE void ib_falcon_read_header(const ib_u8 *data, struct ib_falcon_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
     ib_u64 whose = IB_FALCON_GET64(data, user), client = IB_FALCON_GET64(data, client_address);
@@ -127,7 +127,7 @@ IB_INLINE void ib_falcon_read_header(const ib_u8 *data, struct ib_falcon_msg *m)
     m->digest = IB_FALCON_GET64(data, digest);
 }
 
-/* Write into the header at `data` what the scheduler may change: all but whose it is. */
+/* Writes the fields that the scheduler may change to the header at `data`: all but user and job. */
 IB_INLINE void ib_falcon_emit(ib_u8 *data, const struct ib_falcon_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
     IB_EMIT_SIZES(data, m, set);

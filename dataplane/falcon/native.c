@@ -8,7 +8,7 @@
 /* variant: bit_not_taken IB_RACE_DELAY IB_MUTANT_BIT_NOT_TAKEN */
 #include "native.h"
 
-#ifdef IB_VARIANT /* the handle of each has a name of its own */
+#ifdef IB_VARIANT /* each variant has its own name for the handle */
 #define IB_FALCON_HANDLE_2(variant) ib_falcon_handle_##variant
 #define IB_FALCON_HANDLE_1(variant) IB_FALCON_HANDLE_2(variant)
 #define ib_falcon_switch_handle IB_FALCON_HANDLE_1(IB_VARIANT)
@@ -18,7 +18,7 @@
 #include "../ground/native/race_wait.h"
 #endif
 
-/* What a packet is handled on. */
+/* The context in which a packet is handled. */
 struct ib_falcon_here {
     const struct ib_falcon_switch *sw;
     ib_u8 *packet;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native.h - the native build of the Falcon role: the soft switch, the simulator and the vectors
- * call it.
+ * native.h - the native build of the Falcon role, called by the soft switch, the simulator and the
+ * vectors.
  */
 #ifndef INBAND_FALCON_NATIVE_H
 #define INBAND_FALCON_NATIVE_H
@@ -10,8 +10,8 @@
 #include "registers.h"
 
 /*
- * A scheduler. The memory belongs to the caller and outlives every call; it may be shared by
- * threads: all access is by the atomic steps of falcon/shell.h.
+ * A scheduler. The memory belongs to the caller and must outlive every call. Threads may share it:
+ * all access is by the atomic operations of falcon/shell.h.
  */
 struct ib_falcon_switch {
     ib_u32 node; /* this host's node id */
@@ -24,7 +24,7 @@ struct ib_falcon_switch {
     ib_u64 *counters;                     /* [IB_REASONS_MAX] */
 };
 
-/* A verdict, why, and with IB_TO_EXECUTOR where to (host order). */
+/* A verdict, its reason and, with IB_TO_EXECUTOR, the destination (host order). */
 struct ib_falcon_result {
     ib_u32 verdict;
     ib_u32 reason;
@@ -33,9 +33,9 @@ struct ib_falcon_result {
 };
 
 /*
- * Handle one UDP payload of *len_bytes at `buffer`, which has room for a full one. With IB_REPLY
- * and IB_TO_EXECUTOR the packet to send is in the buffer and *len_bytes its length. Thread-safe.
- * Allocates nothing, never waits.
+ * Handles one UDP payload of *len_bytes at `buffer`, which has room for a packet of maximum size.
+ * With IB_REPLY and IB_TO_EXECUTOR, the buffer then contains the packet to send, and *len_bytes is
+ * its length. Thread-safe. Never allocates or blocks.
  */
 struct ib_falcon_result ib_falcon_switch_handle(const struct ib_falcon_switch *sw, ib_u8 *buffer,
                                                 ib_u32 *len_bytes,
@@ -43,7 +43,7 @@ struct ib_falcon_result ib_falcon_switch_handle(const struct ib_falcon_switch *s
 
 IB_NATIVE_CHECK(falcon);
 
-/* The queues of a set. */
+/* The number of queues per set. */
 ib_u32 ib_falcon_queues_of(ib_u32 policy);
 
 #endif

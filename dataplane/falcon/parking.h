@@ -2,21 +2,22 @@
 /*
  * parking.h - executors that wait at the scheduler, and how they are woken.
  *
- * Who parks sets the executor's bit and THEN looks at the queues; who submits fills slots and THEN
- * looks at the bits, with a full barrier between: one of the two sees the other. Whoever clears a
- * bit owns the waking, and sets it again if there was nothing to give.
+ * A PULL that parks sets the executor's bit and THEN checks the queues. A SUBMIT fills slots and
+ * THEN checks the bits. Both have a full barrier in between, so at least one of them sees the
+ * other. The one that clears a bit must wake the executor, and sets the bit again if there was no
+ * task for it.
  */
 #ifndef INBAND_FALCON_PARKING_H
 #define INBAND_FALCON_PARKING_H
 
 #include "queue.h"
 
-#define IB_FALCON_WAKE_TRIES_MAX 4 /* executors of a SUBMIT */
+#define IB_FALCON_WAKE_TRIES_MAX 4 /* executors per SUBMIT */
 
 /*
- * Of the workers of a group, from the one with the number `from`: an executor that is parked and
- * for which there is a task, plus 1; 0: there is none. A part of its own: the verifier walks each
- * iteration of a loop, and these 64 would be within those over the groups.
+ * Finds, among the workers of a group starting from the one numbered `from`, a parked executor for
+ * which there is a task. Returns its number plus 1, or 0. A separate function, because the verifier
+ * processes each iteration of a loop, and these 64 would be nested in those over the groups.
  */
 IB_FALCON_PART ib_u32 ib_falcon_find_in_group(struct ib_falcon_here *here, ib_u32 set, ib_u32 from,
                                               ib_u64 not_empty, ib_u64 waited) {
@@ -41,7 +42,7 @@ IB_FALCON_PART ib_u32 ib_falcon_find_in_group(struct ib_falcon_here *here, ib_u3
     }
 }
 
-/* An executor that is parked and for which there is a task, plus 1; 0: there is none. */
+/* Finds a parked executor for which there is a task. Returns its number plus 1, or 0. */
 IB_FALCON_PART ib_u32 ib_falcon_find(struct ib_falcon_here *here, ib_u32 set, ib_u64 now_ns) {
     const volatile struct ib_falcon_config *config = ib_falcon_config_at(here);
     const struct ib_falcon_set *regs = ib_falcon_set_at(here, set);
@@ -68,7 +69,7 @@ IB_FALCON_PART ib_u32 ib_falcon_find(struct ib_falcon_here *here, ib_u32 set, ib
     return 0;
 }
 
-/* May anybody be parked? */
+/* Whether any executor may be parked. */
 IB_INLINE int ib_falcon_anybody(struct ib_falcon_here *here, const struct ib_falcon_set *regs) {
     ib_u32 groups = ib_falcon_groups(ib_falcon_config_at(here));
     ib_u64 waiting = 0;
@@ -77,8 +78,7 @@ IB_INLINE int ib_falcon_anybody(struct ib_falcon_here *here, const struct ib_fal
     return waiting != 0;
 }
 
-/* Set the bit of an executor; a full barrier. `waiting` is never less than the bits that are set.
- */
+/* Sets the bit of an executor; a full barrier. `waiting` is never less than the number of bits. */
 IB_INLINE void ib_falcon_set_bit(struct ib_falcon_set *regs, struct ib_falcon_worker *worker,
                                  ib_u32 executor) {
     ib_u32 group = executor / IB_FALCON_EXECUTORS / IB_FALCON_GROUP_WORKERS;
@@ -90,7 +90,7 @@ IB_INLINE void ib_falcon_set_bit(struct ib_falcon_set *regs, struct ib_falcon_wo
         __sync_fetch_and_sub(waiting, 1);
 }
 
-/* Clear it. 0: somebody else has. */
+/* Clears the bit. Returns 0 if another CPU did that. */
 IB_INLINE int ib_falcon_clear_bit(struct ib_falcon_set *regs, struct ib_falcon_worker *worker,
                                   ib_u32 executor) {
     ib_u32 group = executor / IB_FALCON_EXECUTORS / IB_FALCON_GROUP_WORKERS;
@@ -111,12 +111,12 @@ IB_INLINE int ib_falcon_clear_bit(struct ib_falcon_set *regs, struct ib_falcon_w
     return 1;
 }
 
-/* Make the packet's first task that of the record; its digest. */
+/* Copies the record's task to the packet's first task. Returns the task's digest. */
 IB_INLINE ib_u64 ib_falcon_fill(struct ib_falcon_here *here,
                                 const struct ib_falcon_executor *record) {
     ib_wire64 *words = (ib_wire64 *)ib_falcon_task_at(here, 0);
     if (!words)
-        return 0; /* cannot be: there is room for one in every packet that is served */
+        return 0; /* impossible: every packet that is served has room for one */
     for (int w = 0; w < IB_FALCON_TASK_WORDS; w++)
         words[w] = record->task[w];
     return IB_NET64(record->task[IB_FALCON_DIGEST]);
@@ -127,8 +127,9 @@ IB_INLINE ib_u64 ib_falcon_address_word(ib_u32 address, ib_u16 port) {
 }
 
 /*
- * Park the executor of a PULL: its record is taken, and released here. 0: it waits, and the packet
- * ends. Else there is something for it, and its record is taken again: the odd sequence.
+ * Parks the executor of a PULL. Its record is locked, and unlocked here. Returns 0 if the executor
+ * waits, which ends the packet. Otherwise there is a task for it, its record is locked again, and
+ * the odd sequence is returned.
  */
 IB_INLINE ib_u64 ib_falcon_park(struct ib_falcon_here *here, struct ib_falcon_msg *m,
                                 struct ib_falcon_set *regs, struct ib_falcon_worker *worker,
@@ -145,23 +146,23 @@ IB_INLINE ib_u64 ib_falcon_park(struct ib_falcon_here *here, struct ib_falcon_ms
     if (!ib_falcon_there_is(here, m->set, m->executor / IB_FALCON_EXECUTORS, now_ns))
         return 0;
     if (!ib_falcon_clear_bit(regs, worker, m->executor))
-        return 0; /* whoever has cleared it wakes the executor */
+        return 0; /* the one that cleared it wakes the executor */
     odd = ib_falcon_take(here, m->set, m->executor);
     if (IB_RARE(!odd)) {
         ib_falcon_set_bit(regs, worker, m->executor);
         return 0;
     }
     if (IB_LOAD(&record->state) != waits) {
-        ib_seq_unlock(&record->sequence, odd); /* a later PULL came between, and was answered */
+        ib_seq_unlock(&record->sequence, odd); /* a later PULL has been answered meanwhile */
         return 0;
     }
-    m->pull_seq = record->pull_seq; /* perhaps of a later PULL, which waits by the same bit */
+    m->pull_seq = record->pull_seq; /* may be of a later PULL, which waits with the same bit */
     return odd;
 }
 
 /*
- * Wake an executor that is parked: a task into its record, and into the packet. 1: it is to go
- * there, and names it; else nobody was woken.
+ * Wakes a parked executor: moves a task into its record and into the packet. Returns 1 if the
+ * packet must be sent to the executor that it names, 0 if none was woken.
  */
 IB_INLINE int ib_falcon_wake(struct ib_falcon_here *here, struct ib_falcon_msg *m,
                              struct ib_falcon_set *regs, ib_u64 now_ns) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * queue.h - the queues of a scheduler: a task in, a task out, by any number of CPUs at once. What a
- * backend defines before is in shell.h.
+ * queue.h - a scheduler's queues, which any number of CPUs may use concurrently. shell.h lists what
+ * a backend must define before including this.
  *
- * A slot is looked at BEFORE it is taken, by compare-and-swap of the queue's word: a pusher never
- * meets a task, nor a popper a hole, and nothing has to be repaired (schedules.md, 16).
+ * A slot is checked BEFORE it is taken by a compare-and-swap of the queue's word. So a push never
+ * hits a task and a pop never hits an empty slot, and no repair is needed (schedules.md, 16).
  */
 #ifndef INBAND_FALCON_QUEUE_H
 #define INBAND_FALCON_QUEUE_H
@@ -12,8 +12,8 @@
 #include "../ground/seqlock.h"
 #include "role.h"
 
-#define IB_FALCON_CAS_TRIES_MAX 16  /* for a slot of a queue */
-#define IB_FALCON_QUEUE_TRIES_MAX 4 /* queues, before an executor is told that there is nothing */
+#define IB_FALCON_CAS_TRIES_MAX 16  /* attempts to take a slot of a queue */
+#define IB_FALCON_QUEUE_TRIES_MAX 4 /* queues to try before answering that there is no task */
 
 enum ib_falcon_outcome {
     IB_FALCON_TAKEN,
@@ -48,13 +48,13 @@ IB_INLINE struct ib_falcon_executor *ib_falcon_record_of(struct ib_falcon_here *
     return ib_falcon_executor_at(here, (ib_u64)set * executors + executor);
 }
 
-/* Take an executor's record: the odd sequence, or 0 if others kept it. */
+/* Locks an executor's record. Returns the odd sequence, or 0 if others held the lock. */
 IB_FALCON_PART ib_u64 ib_falcon_take(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor) {
     struct ib_falcon_executor *record = ib_falcon_record_of(here, set, executor);
     return record && ib_falcon_set_at(here, set) ? ib_seq_lock(&record->sequence) : 0;
 }
 
-/* Put task `n` of the packet at the end of `queue`; m->tail is then behind it. */
+/* Appends task `n` of the packet to `queue`, and sets m->tail to the position after it. */
 IB_FALCON_PART ib_u32 ib_falcon_push(struct ib_falcon_here *here, struct ib_falcon_msg *m, ib_u32 n,
                                      ib_u32 queue, ib_u64 now_ns) {
     ib_u32 log2 = ib_falcon_config_at(here)->slots_log2;
@@ -101,7 +101,8 @@ IB_FALCON_PART ib_u32 ib_falcon_push(struct ib_falcon_here *here, struct ib_falc
     return IB_FALCON_IS_CONTENDED;
 }
 
-/* Move the first task of `queue` into the record of `executor`, which is taken. 0: none. */
+/* Moves the first task of `queue` into the locked record of `executor`. Returns 0 if there is
+ * none. */
 IB_FALCON_PART ib_u32 ib_falcon_pop(struct ib_falcon_here *here, ib_u32 set, ib_u32 queue,
                                     ib_u32 executor) {
     ib_u32 log2 = ib_falcon_config_at(here)->slots_log2;
@@ -124,7 +125,7 @@ IB_FALCON_PART ib_u32 ib_falcon_pop(struct ib_falcon_here *here, ib_u32 set, ib_
         if (IB_LOAD(&slot->sequence) != ib_falcon_filled(retrieve, log2)) {
             IB_LOADS_IN_ORDER();
             if (IB_LOAD(places) == word)
-                return 0; /* whoever puts it in is not done */
+                return 0; /* its push has not finished */
             continue;
         }
 #endif
@@ -144,13 +145,14 @@ IB_FALCON_PART ib_u32 ib_falcon_pop(struct ib_falcon_here *here, ib_u32 set, ib_
     return 0;
 }
 
-/* The word of a queue, whose number clang may know and the kernel's verifier does not. */
+/* The word of a queue. Hides the queue's number, because clang may know its range but the verifier
+ * does not. */
 IB_INLINE ib_u64 ib_falcon_queue_word(const struct ib_falcon_set *regs, ib_u64 queue) {
     IB_HIDE(queue);
     return IB_LOAD(&regs->queue[queue % IB_FALCON_QUEUES_MAX]);
 }
 
-/* For how long the first task of a queue has been there; 0: none is. */
+/* How long the first task of a queue has waited; 0 if there is none. */
 IB_INLINE ib_u64 ib_falcon_first_waits_ns(struct ib_falcon_here *here, ib_u32 set, ib_u32 queue,
                                           ib_u64 word, ib_u64 now_ns) {
     ib_u32 log2 = ib_falcon_config_at(here)->slots_log2, retrieve = (ib_u32)word;
@@ -162,7 +164,7 @@ IB_INLINE ib_u64 ib_falcon_first_waits_ns(struct ib_falcon_here *here, ib_u32 se
     return came_ns < now_ns ? now_ns - came_ns : 0;
 }
 
-/* Which queues hold something, by their words. */
+/* Bitmap of the queues that are not empty, according to their words. */
 IB_INLINE ib_u64 ib_falcon_not_empty(const volatile struct ib_falcon_config *config,
                                      const struct ib_falcon_set *regs) {
     ib_u64 not_empty = 0;
@@ -174,7 +176,7 @@ IB_INLINE ib_u64 ib_falcon_not_empty(const volatile struct ib_falcon_config *con
     return not_empty;
 }
 
-/* LOCALITY: of the queues that hold something, those whose first task may go anywhere by now. */
+/* LOCALITY: the non-empty queues whose first task has waited long enough to go to any worker. */
 IB_INLINE ib_u64 ib_falcon_waited(struct ib_falcon_here *here, ib_u32 set,
                                   const struct ib_falcon_set *regs, ib_u64 not_empty,
                                   ib_u64 now_ns) {
@@ -191,7 +193,7 @@ IB_INLINE ib_u64 ib_falcon_waited(struct ib_falcon_here *here, ib_u32 set,
     return waited;
 }
 
-/* The queues that a worker may be given from now. */
+/* The queues from which a worker may be given a task now. */
 IB_FALCON_PART ib_u64 ib_falcon_there_is(struct ib_falcon_here *here, ib_u32 set, ib_u32 worker,
                                          ib_u64 now_ns) {
     const struct ib_falcon_set *regs = ib_falcon_set_at(here, set);
@@ -204,8 +206,8 @@ IB_FALCON_PART ib_u64 ib_falcon_there_is(struct ib_falcon_here *here, ib_u32 set
                                 IB_LOAD(&at->resources));
 }
 
-/* Give a task of one of the queues `candidates` to `executor`, whose record is taken: into that.
- * 0: there is none for it. */
+/* Moves a task from one of the queues `candidates` into the locked record of `executor`. Returns 0
+ * if there is none. */
 IB_FALCON_PART ib_u32 ib_falcon_take_from(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor,
                                           ib_u64 now_ns, ib_u64 candidates) {
     struct ib_falcon_view v = {0};
@@ -226,7 +228,7 @@ IB_FALCON_PART ib_u32 ib_falcon_take_from(struct ib_falcon_here *here, ib_u32 se
     for (int i = 0; i < IB_FALCON_QUEUE_TRIES_MAX && v.candidates; i++) {
         ib_u32 queue = ib_falcon_choose(policy, &v);
         if (ib_falcon_pop(here, set, queue, executor)) {
-            /* Hints: two at once may give one queue two turns. */
+            /* Only hints: two concurrent packets may give a queue two turns. */
             ib_u64 turn = (queue + 1) % IB_FALCON_QUEUES_MAX;
             if (v.in_turn && policy == IB_FALCON_RESOURCES)
                 at->turn = turn;
@@ -241,9 +243,9 @@ IB_FALCON_PART ib_u32 ib_falcon_take_from(struct ib_falcon_here *here, ib_u32 se
 }
 
 /*
- * Give a task to `executor`, whose record is taken: into that. 0: there is none for it. One part
- * after the other and not one in the other: stacks add up, and Linux 6.1 rounds each up to 32
- * bytes.
+ * Moves a task into the locked record of `executor`. Returns 0 if there is none. The parts are
+ * called one after another instead of nested, because stack sizes add up, and Linux 6.1 rounds each
+ * up to 32 bytes.
  */
 IB_INLINE ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor,
                                     ib_u64 now_ns) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - where else the role sends packets, and why it did what it did. */
+/* reasons.h - Falcon's own verdicts, and its reasons. */
 #ifndef INBAND_FALCON_REASONS_H
 #define INBAND_FALCON_REASONS_H
 
 #include "../ground/verdict.h"
 
 enum ib_falcon_verdict {
-    IB_TO_EXECUTOR = 8, /* rewritten, to the executor that the header names */
+    IB_TO_EXECUTOR = 8, /* rewritten: send to the executor in the header */
 };
 
 #define IB_FALCON_REASONS_FIRST 192

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * falcon.h - the Falcon scheduler: which queue a task goes to, which one an executor gets its task
- * from, and what becomes of the packet (docs/falcon.md).
+ * falcon.h - the Falcon scheduler: chooses the queue for a task, the queue that an executor gets
+ * its task from, and what to do with the packet (docs/falcon.md).
  *
- * Pure: decides on copies of registers and rewrites messages; the shell does all the taking,
+ * Pure: it decides on copies of registers and rewrites messages. The shell does all locking,
  * counting and waking. The time comes with the packet.
  */
 #ifndef INBAND_FALCON_ROLE_H
@@ -12,10 +12,10 @@
 #include "msg.h"
 #include "registers.h"
 
-/* With PRIORITY and LOCALITY every so many tasks the queues take turns, so that none starves. */
+/* With PRIORITY and LOCALITY, every 16th task is taken round robin, so that no queue starves. */
 #define IB_FALCON_TURN_EVERY 16
 
-/* What a choice of a queue is made on. */
+/* The input for choosing a queue. */
 struct ib_falcon_view {
     ib_u64 candidates; /* bitmap of queues */
     ib_u64 turn;
@@ -23,7 +23,7 @@ struct ib_falcon_view {
     ib_u64 own_waits_ns; /* LOCALITY: how long the first task of the worker's place has waited, */
     ib_u64 any_waits_ns; /* and that of queue 0 */
     ib_u32 place;        /* LOCALITY: the worker's queue */
-    ib_u32 in_turn;      /* said by the choice: the turn moves on */
+    ib_u32 in_turn;      /* output: advance the turn */
 };
 
 IB_INLINE ib_u64 ib_falcon_bit(ib_u32 n) {
@@ -31,8 +31,8 @@ IB_INLINE ib_u64 ib_falcon_bit(ib_u32 n) {
 }
 
 /*
- * 1, or 0 of 0, without a branch: where bits are gathered in a loop the kernel's verifier would
- * walk every way, and there are 2^64.
+ * Returns 1 if `word` is not 0, else 0, without a branch. In a loop that collects bits, the
+ * verifier would otherwise process all 2^64 combinations.
  */
 IB_INLINE ib_u64 ib_falcon_not_zero(ib_u64 word) {
     word = word >> 1 | (word & 1); /* below 2^63 */
@@ -40,14 +40,14 @@ IB_INLINE ib_u64 ib_falcon_not_zero(ib_u64 word) {
     return (0 - word) >> 63;
 }
 
-/* 1 if `a` is at least `b`, both below 2^63, without a branch. */
+/* Returns 1 if `a` is at least `b`, both below 2^63, without a branch. */
 IB_INLINE ib_u64 ib_falcon_reaches(ib_u64 a, ib_u64 b) {
     ib_u64 difference = a - b;
     IB_HIDE(difference);
     return (difference >> 63) ^ 1;
 }
 
-/* The number of the lowest bit of a word that is not 0. (BPF has no instruction for it.) */
+/* The index of the lowest set bit of a nonzero word. (BPF has no instruction for it.) */
 IB_INLINE ib_u32 ib_falcon_lowest(ib_u64 word) {
     ib_u64 n = 0;
     for (ib_u32 half = 32; half; half >>= 1) {
@@ -58,7 +58,7 @@ IB_INLINE ib_u32 ib_falcon_lowest(ib_u64 word) {
     return (ib_u32)n;
 }
 
-/* Round of a position, twice: the slot's sequence when the position may be filled. */
+/* Twice the round of a position: the slot's sequence when the position may be filled. */
 IB_INLINE ib_u64 ib_falcon_free(ib_u32 position, ib_u32 slots_log2) {
     return (ib_u64)(position >> slots_log2) << 1;
 }
@@ -73,12 +73,12 @@ IB_INLINE ib_u32 ib_falcon_queues(ib_u32 policy) {
     return policy == IB_FALCON_PRIORITY ? IB_FALCON_PRIORITIES : IB_FALCON_QUEUES_MAX;
 }
 
-/* LOCALITY: the queue of those tasks that prefer this worker. */
+/* LOCALITY: the queue of tasks that prefer this worker. */
 IB_INLINE ib_u32 ib_falcon_place_of(ib_u32 worker) {
     return worker % (IB_FALCON_QUEUES_MAX - 1) + 1;
 }
 
-/* The queue of a task; `where`: its word IB_FALCON_WHERE. */
+/* The queue of a task. `where` is its word IB_FALCON_WHERE. */
 IB_INLINE ib_u32 ib_falcon_queue_of(ib_u32 policy, ib_u64 where, ib_u32 user) {
     ib_u16 worker = (ib_u16)(where >> 16);
     if (policy == IB_FALCON_PRIORITY)
@@ -92,14 +92,14 @@ IB_INLINE ib_u32 ib_falcon_queue_of(ib_u32 policy, ib_u64 where, ib_u32 user) {
     return 0;
 }
 
-/* Has a task's word IB_FALCON_WHERE a priority, a resource or a length that there is not? */
+/* Whether a task's word IB_FALCON_WHERE has an invalid priority, resource or length. */
 IB_INLINE int ib_falcon_is_bad_task(ib_u64 where) {
     return (ib_u8)(where >> 40) >= IB_FALCON_PRIORITIES ||
            (ib_u8)(where >> 32) >= IB_FALCON_QUEUES_MAX || (ib_u8)where > IB_FALCON_DESC_LEN_BYTES;
 }
 
-/* Of the queues that are not empty, those that a worker may be given from. `waited`: LOCALITY,
- * those whose first task has waited long enough to go anywhere. */
+/* The non-empty queues from which a worker may be given a task. `waited`: LOCALITY, those whose
+ * first task has waited long enough to go to any worker. */
 IB_INLINE ib_u64 ib_falcon_candidates(ib_u32 policy, ib_u64 not_empty, ib_u64 waited, ib_u32 worker,
                                       ib_u64 resources) {
     if (policy == IB_FALCON_RESOURCES)
@@ -109,15 +109,15 @@ IB_INLINE ib_u64 ib_falcon_candidates(ib_u32 policy, ib_u64 not_empty, ib_u64 wa
     return not_empty;
 }
 
-/* The first candidate from the queue on whose turn it is. */
+/* The first candidate, starting from the queue whose turn it is. */
 IB_INLINE ib_u32 ib_falcon_in_turn(struct ib_falcon_view *v) {
     v->in_turn = 1;
     ib_u64 from_turn = v->candidates & ~(ib_falcon_bit((ib_u32)v->turn) - 1);
     return ib_falcon_lowest(from_turn ? from_turn : v->candidates);
 }
 
-/* LOCALITY: of the worker's place and queue 0 the one whose first task is older, if there is one.
- */
+/* LOCALITY: the worker's own queue or queue 0, whichever has the older first task, if there is
+ * one. */
 IB_INLINE ib_u32 ib_falcon_nearest(struct ib_falcon_view *v) {
     ib_u64 own = ib_falcon_bit(v->place), near = v->candidates & (own | 1);
     if (near == (own | 1))
@@ -125,7 +125,7 @@ IB_INLINE ib_u32 ib_falcon_nearest(struct ib_falcon_view *v) {
     return near ? ib_falcon_lowest(near) : ib_falcon_in_turn(v);
 }
 
-/* The queue to give from; there are candidates. */
+/* The queue to take a task from; there must be candidates. */
 IB_INLINE ib_u32 ib_falcon_choose(ib_u32 policy, struct ib_falcon_view *v) {
     v->in_turn = 0;
     if (policy == IB_FALCON_FIFO)
@@ -137,11 +137,11 @@ IB_INLINE ib_u32 ib_falcon_choose(ib_u32 policy, struct ib_falcon_view *v) {
     return ib_falcon_in_turn(v);
 }
 
-/* What a PULL is to its executor's record. */
+/* How a PULL relates to its executor's record. */
 enum ib_falcon_step {
     IB_FALCON_OLD,   /* overtaken by a later one */
-    IB_FALCON_AGAIN, /* repeated: its task was given */
-    IB_FALCON_NEXT,  /* to be served */
+    IB_FALCON_AGAIN, /* a retransmission: its task was assigned */
+    IB_FALCON_NEXT,  /* must be served */
 };
 
 IB_INLINE ib_u64 ib_falcon_state_word(ib_u32 worker_incarnation, ib_u32 state) {
@@ -151,7 +151,7 @@ IB_INLINE ib_u64 ib_falcon_state_word(ib_u32 worker_incarnation, ib_u32 state) {
 IB_INLINE enum ib_falcon_step ib_falcon_step_of(const struct ib_falcon_msg *m, ib_u64 state,
                                                 ib_u64 pull_seq) {
     if (state >> 32 != m->worker_incarnation)
-        return IB_FALCON_NEXT; /* the record of a worker that had this number before */
+        return IB_FALCON_NEXT; /* the record of an earlier worker with this number */
     if (m->pull_seq < pull_seq)
         return IB_FALCON_OLD;
     int given = (ib_u32)state == IB_FALCON_BUSY;
@@ -175,7 +175,7 @@ IB_INLINE struct ib_result ib_falcon_nack(struct ib_falcon_msg *m, ib_u64 incarn
     return ib_falcon_answer(m, IB_FALCON_NACK, 0, reason);
 }
 
-/* The packet, whose first task is the one given, becomes TASK. `digest`: the task's. */
+/* Turns the packet, whose first task is the one assigned, into a TASK. `digest` is the task's. */
 IB_INLINE struct ib_result ib_falcon_give(struct ib_falcon_msg *m, ib_u64 digest, ib_u16 flags,
                                           unsigned int verdict, unsigned int reason) {
     m->type = IB_FALCON_TASK;
@@ -186,7 +186,7 @@ IB_INLINE struct ib_result ib_falcon_give(struct ib_falcon_msg *m, ib_u64 digest
     return ib_verdict(verdict, reason);
 }
 
-/* Why a SUBMIT is answered as it is, when it wakes nobody. */
+/* The reason for the answer to a SUBMIT that wakes no executor. */
 IB_INLINE unsigned int ib_falcon_submitted(const struct ib_falcon_msg *m) {
     if (m->flags & IB_FALCON_F_USER_FULL)
         return IB_R_falcon_user_full;

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * falcon/shell.h - what surrounds the Falcon role on every backend: what becomes of a PULL
- * and of a SUBMIT.
+ * falcon/shell.h - the code around the Falcon role on every backend: handles PULL and SUBMIT.
  *
  * The rules and why:
- *  - A task is in its executor's record before the record is released, and the packet is made of
- *    the record: a PULL that is repeated gets the same task.
- *  - What still waits beside a task when a SUBMIT leaves, its answer tells (PARKED): the client
- *    wakes it with another one. A PULL that cannot get at a task which is there is not parked: it
- *    is told to ask again.
- *  - Every loop is bounded. Loss is always safe: executors and clients repeat what is not answered.
+ *  - A task is in its executor's record before the record is unlocked, and the packet is made from
+ *    the record: a retransmitted PULL gets the same task.
+ *  - If an executor still waits although there is a task for it when a SUBMIT leaves, its answer
+ *    says so (PARKED), and the client wakes that executor with another SUBMIT. A PULL that cannot
+ *    get at an existing task is not parked but told to retry.
+ *  - Every loop is bounded. Loss is always safe: executors and clients retransmit unanswered
+ *    packets.
  *
- * Before including this file a backend defines struct ib_falcon_here, IB_FALCON_PART (of the larger
- * functions), and where things are; a pointer may be NULL, then the packet is dropped:
+ * Before including this file a backend defines struct ib_falcon_here, IB_FALCON_PART (the attribute
+ * of larger functions), and the following accessors. If one returns NULL, the packet is dropped:
  *   const volatile struct ib_falcon_config *ib_falcon_config_at(here)
  *   struct ib_falcon_set *ib_falcon_set_at(here, set)
  *   struct ib_falcon_slot *ib_falcon_slot_at(here, index)
  *   struct ib_falcon_group *ib_falcon_group_at(here, index)
  *   struct ib_falcon_executor *ib_falcon_executor_at(here, index)
- *   ib_u8 *ib_falcon_task_at(here, n)                              of the packet, whole
+ *   ib_u8 *ib_falcon_task_at(here, n)                              a whole task of the packet
  */
 #ifndef INBAND_FALCON_SHELL_H
 #define INBAND_FALCON_SHELL_H
 
 #include "parking.h"
 
-#define IB_FALCON_PARK_TRIES_MAX 2 /* of a PULL */
+#define IB_FALCON_PARK_TRIES_MAX 2 /* per PULL */
 
-/* What was done before is seen by others before what is read after. */
+/* Makes earlier writes visible to others before later reads. */
 #if defined(__bpf__)
 #define IB_FULL_BARRIER()                                                                          \
     do {                                                                                           \
@@ -38,7 +38,7 @@
 #define IB_FULL_BARRIER() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #endif
 
-/* A PULL that is to be served: its executor's record is taken, and released here. */
+/* Serves a PULL. Its executor's record is locked, and unlocked here. */
 IB_INLINE struct ib_result ib_falcon_serve(struct ib_falcon_here *here, struct ib_falcon_msg *m,
                                            struct ib_falcon_set *regs,
                                            struct ib_falcon_worker *worker,
@@ -108,12 +108,12 @@ IB_INLINE struct ib_result ib_falcon_pull(struct ib_falcon_here *here, struct ib
     return ib_falcon_serve(here, m, regs, worker, record, odd, a->now_ns);
 }
 
-/* Put the packet's tasks into their queues, in order; one is left out if one before it was that
- * goes to the same queue. Notes in `m` which were taken, and why not. */
+/* Pushes the packet's tasks to their queues in order. Once a task is refused, later ones for the
+ * same queue are skipped. Sets in `m` which were accepted, and why others were not. */
 IB_INLINE void ib_falcon_push_all(struct ib_falcon_here *here, struct ib_falcon_msg *m,
                                   struct ib_falcon_set *regs, ib_u64 now_ns) {
     const volatile struct ib_falcon_config *config = ib_falcon_config_at(here);
-    ib_u64 refused = 0; /* queues that have not taken one of this packet's tasks */
+    ib_u64 refused = 0; /* queues that refused one of this packet's tasks */
     for (ib_u32 n = 0; n < IB_FALCON_TASKS_MAX && n < m->count; n++) {
         const ib_u8 *task = ib_falcon_task_at(here, n);
         if (!task)
@@ -142,7 +142,7 @@ IB_INLINE void ib_falcon_push_all(struct ib_falcon_here *here, struct ib_falcon_
     }
 }
 
-/* Are the packet's tasks what its sender put there, and possible? IB_R_none, or why not. */
+/* Checks that the packet's tasks are intact and valid. Returns IB_R_none, or the reason. */
 IB_INLINE unsigned int ib_falcon_tasks_check(struct ib_falcon_here *here,
                                              const struct ib_falcon_msg *m) {
     ib_u64 digest = 0;
@@ -187,7 +187,7 @@ IB_INLINE struct ib_result ib_falcon_submit(struct ib_falcon_here *here, struct 
     return ib_falcon_answer(m, IB_FALCON_SUBMIT_REPLY, m->flags, ib_falcon_submitted(m));
 }
 
-/* A result in one word, as larger functions return it. */
+/* A result as one word, the return type of larger functions. */
 IB_INLINE ib_u64 ib_falcon_word_of(struct ib_result result) {
     return (ib_u64)result.verdict << 32 | result.reason;
 }
@@ -202,7 +202,7 @@ IB_FALCON_PART ib_u64 ib_falcon_submit_part(struct ib_falcon_here *here, struct 
     return m && a ? ib_falcon_word_of(ib_falcon_submit(here, m, a)) : 0;
 }
 
-/* Every message. */
+/* Handles any message. */
 IB_INLINE struct ib_result ib_shell_falcon(struct ib_falcon_here *here, struct ib_falcon_msg *m,
                                            const struct ib_falcon_arrival *a) {
     ib_u64 word = (ib_u64)IB_DROP << 32 | IB_R_falcon_not_for_scheduler;

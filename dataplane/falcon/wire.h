@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * falcon/wire.h - the packet format of Falcon (docs/falcon.md), its only definition.
+ * falcon/wire.h - the only definition of Falcon's packet format (docs/falcon.md).
  *
- * Ethernet / IPv4 / UDP / struct ib_falcon_header / tasks. Its own types and fields in the frame
- * of all packets (frame.h).
+ * Ethernet / IPv4 / UDP / struct ib_falcon_header / tasks. Falcon's own types and fields in the
+ * frame of all packets (frame.h).
  */
 #ifndef INBAND_FALCON_WIRE_H
 #define INBAND_FALCON_WIRE_H
@@ -11,43 +11,43 @@
 #include "../ground/frame.h"
 
 enum ib_falcon_limits {
-    IB_FALCON_SETS_MAX = 16, /* schedulers of a switch */
+    IB_FALCON_SETS_MAX = 16, /* schedulers per switch */
     IB_FALCON_TASK_LEN_BYTES = 96,
     IB_FALCON_DESC_LEN_BYTES = 64,
-    IB_FALCON_TASKS_MAX = 14,  /* of a SUBMIT */
-    IB_FALCON_QUEUES_MAX = 64, /* of a set; also resources */
+    IB_FALCON_TASKS_MAX = 14,  /* per SUBMIT */
+    IB_FALCON_QUEUES_MAX = 64, /* per set; also the number of resources */
     IB_FALCON_PRIORITIES = 8,
-    IB_FALCON_SLOTS = 131072, /* of a set, unless told otherwise */
+    IB_FALCON_SLOTS = 131072, /* default number of slots per set */
     IB_FALCON_SLOTS_MAX = 4194304,
-    IB_FALCON_EXECUTORS = 64, /* of a worker: a bitmap of one word */
+    IB_FALCON_EXECUTORS = 64, /* per worker: a bitmap of one word */
     IB_FALCON_WORKERS_MAX = 1024,
     IB_FALCON_GROUP_WORKERS = 64,
     IB_FALCON_GROUPS_MAX = IB_FALCON_WORKERS_MAX / IB_FALCON_GROUP_WORKERS,
-    IB_FALCON_USERS = 1024,       /* that are told apart */
-    IB_FALCON_NO_WORKER = 0xffff, /* a task that prefers none */
+    IB_FALCON_USERS = 1024,       /* users that are distinguished */
+    IB_FALCON_NO_WORKER = 0xffff, /* for tasks without a preferred worker */
 };
 
-/* Message types. In brackets: who sends it to whom. */
+/* Message types. In brackets: sender and receiver. */
 enum ib_falcon_type {
-    IB_FALCON_SUBMIT = 48,       /* [client -> scheduler] tasks; none: only wakes and asks */
-    IB_FALCON_SUBMIT_REPLY = 49, /* [scheduler -> client] which were taken */
+    IB_FALCON_SUBMIT = 48,       /* [client -> scheduler] tasks; if none, only wakes and asks */
+    IB_FALCON_SUBMIT_REPLY = 49, /* [scheduler -> client] which ones were accepted */
     IB_FALCON_PULL = 50,         /* [executor -> scheduler] is free */
     IB_FALCON_TASK = 51,         /* [scheduler -> executor] */
     IB_FALCON_NO_TASK = 52,      /* [scheduler -> executor] */
-    IB_FALCON_NACK = 53, /* [scheduler -> executor] another incarnation, or not registered */
-    IB_FALCON_HOST = 54, /* [process -> process] what the role has no part in */
+    IB_FALCON_NACK = 53,         /* [scheduler -> executor] wrong incarnation, or not registered */
+    IB_FALCON_HOST = 54,         /* [process -> process] not handled by the role */
 };
 
 enum ib_falcon_flags {
-    IB_FALCON_F_PARK = 0x0001,      /* PULL: wait here if there is nothing */
-    IB_FALCON_F_REPEATED = 0x0002,  /* TASK: given before */
-    IB_FALCON_F_ORIGIN = 0x0004,    /* TASK: made of a SUBMIT, whose reply it carries, too */
-    IB_FALCON_F_FULL = 0x0008,      /* reply: not all were taken, a queue is full */
-    IB_FALCON_F_USER_FULL = 0x0010, /* reply: not all were taken, the user has too many there */
-    IB_FALCON_F_PARKED = 0x0020,    /* reply: an executor waits beside a task that it may run */
+    IB_FALCON_F_PARK = 0x0001,      /* PULL: wait here if there is no task */
+    IB_FALCON_F_REPEATED = 0x0002,  /* TASK: assigned before */
+    IB_FALCON_F_ORIGIN = 0x0004,    /* TASK: from a SUBMIT, and also carries its reply */
+    IB_FALCON_F_FULL = 0x0008,      /* reply: not all were accepted, because a queue is full */
+    IB_FALCON_F_USER_FULL = 0x0010, /* reply: not all were accepted, the user has too many */
+    IB_FALCON_F_PARKED = 0x0020,    /* reply: an executor waits although there is a task for it */
 };
 
-/* Which queue a task goes to, and in which order a PULL looks (docs/falcon.md, Policies). */
+/* How tasks are assigned to queues, and in which order a PULL looks (docs/falcon.md, Policies). */
 enum ib_falcon_policy {
     IB_FALCON_FIFO = 0,
     IB_FALCON_PRIORITY = 1,
@@ -71,25 +71,25 @@ struct ib_falcon_header {
     ib_u16 node;            /* sender, 1..=254; 0: a client or an executor */
     ib_u16 value_len_bytes; /* of the tasks, or of the room for one */
     ib_u16 key_id;          /* authentication key, 0: none */
-    ib_u64 incarnation;     /* of the scheduler, drawn at its start */
-    ib_u32 user;            /* SUBMIT: whose tasks, of which job */
+    ib_u64 incarnation;     /* of the scheduler, chosen at its start */
+    ib_u32 user;            /* SUBMIT: owner of the tasks, and their job */
     ib_u32 job;
-    ib_u32 client_address; /* IPv4, of who sent the SUBMIT, noted by the scheduler */
+    ib_u32 client_address; /* IPv4, of the sender of the SUBMIT, set by the scheduler */
     ib_u16 client_port;
-    ib_u8 count;     /* tasks behind the header */
-    ib_u8 queue;     /* that tail and head are of */
+    ib_u8 count;     /* tasks after the header */
+    ib_u8 queue;     /* the queue that tail and head belong to */
     ib_u32 executor; /* worker * IB_FALCON_EXECUTORS + its number there */
     ib_u32 worker_incarnation;
     ib_u64 pull_seq;   /* of the executor, from 1 */
-    ib_u64 taken;      /* bitmap of the SUBMIT's tasks that are in the queue */
+    ib_u64 taken;      /* bitmap of the SUBMIT's tasks that were accepted */
     ib_u64 submit_seq; /* of the client, for its own use */
-    ib_u32 tail;       /* behind the last task taken */
-    ib_u32 head;       /* the next one to be given */
+    ib_u32 tail;       /* position after the last task accepted */
+    ib_u32 head;       /* position of the next task to assign */
     ib_u64 digest;     /* the tasks' digests, XORed */
-    ib_u64 tag;        /* of all before it; without a key, a checksum (auth.h) */
+    ib_u64 tag;        /* over everything before it; without a key, a checksum (auth.h) */
 };
 
-/* Of a task, all but the client's address: that and user and job are overwritten on entry. */
+/* A task, without the client's address. That, user and job are overwritten on entry. */
 struct ib_falcon_task {
     ib_u32 user;
     ib_u32 job;
@@ -97,8 +97,8 @@ struct ib_falcon_task {
     ib_u32 client_address;
     ib_u16 client_port;
     ib_u8 priority; /* 0..IB_FALCON_PRIORITIES - 1, 0 first */
-    ib_u8 resource; /* that it needs, below IB_FALCON_QUEUES_MAX; 0: none */
-    ib_u16 worker;  /* that it prefers */
+    ib_u8 resource; /* the required one, below IB_FALCON_QUEUES_MAX; 0: none */
+    ib_u16 worker;  /* the preferred one */
     ib_u8 attempt;
     ib_u8 desc_len_bytes;
     ib_u64 digest; /* of the task with client_address and client_port 0 and without the digest */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_flair - drives the switch (bench.h). What is counted is a field that the switch overwrites. */
+/* bench_flair - drives the switch (bench.h). The counter is in a field that the switch
+ * overwrites. */
 #include "../ground/xdp/bench.h"
 #include "wire.h"
 

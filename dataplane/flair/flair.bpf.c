@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flair - the FLAIR switch as the program of an interface, which no other role shares.
+ * flair - the FLAIR switch as a program on an interface, which it does not share with other roles.
  *
- * Everything leaves by the interface that the kernel's own tables name. A reply to a client whom
- * they do not know (yet) goes up, rewritten as it would leave but still addressed to this host: the
- * host's process sees from the node id, which is this switch's own, that it only has to send it on,
- * and the kernel learns the way.
+ * All packets leave according to the kernel's routing tables. A reply to a client that they cannot
+ * resolve (yet) is rewritten but left addressed to this host, and passed to the host's process. The
+ * process recognizes it by the node id, which is this switch's own, and only has to forward it;
+ * that also makes the kernel resolve the client.
  */
 /* variant: flair_slow IB_RACE_DELAY */
 /* variant: flair_seq_outside_group IB_RACE_DELAY IB_MUTANT_SEQ_OUTSIDE_GROUP */
@@ -26,10 +26,10 @@ const volatile struct ib_flair_settings ib_flair_settings SEC(".rodata.own");
 
 IB_REGISTERS(ib_sessions_map, struct ib_flair_session);
 
-/* set * groups + group */
+/* Indexed by set * groups + group. */
 IB_REGISTERS(ib_flair_groups_map, struct ib_flair_group);
 
-/* set * IB_FLAIR_REPLICAS_MAX + replica */
+/* Indexed by set * IB_FLAIR_REPLICAS_MAX + replica. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, IB_FLAIR_REPLICAS_MAX); /* sets * replicas, set by the loader */

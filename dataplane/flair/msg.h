@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flair/msg.h - struct ib_flair_msg, FLAIR's header in host order, and the way between it and the
- * wire.
+ * flair/msg.h - struct ib_flair_msg, FLAIR's header in host order, and its conversion from and to
+ * the wire.
  */
 #ifndef INBAND_FLAIR_MSG_H
 #define INBAND_FLAIR_MSG_H
@@ -32,7 +32,7 @@ struct ib_flair_msg {
     ib_u16 value_len_bytes;
     ib_u16 key_len_bytes;
     ib_u16 window;
-    ib_u16 key_id; /* only written: of the key that tags the packet (auth.h), 0: none */
+    ib_u16 key_id; /* only written: id of the key that tags the packet (auth.h), 0: none */
     ib_u8 type;
     ib_u8 followers;
     ib_u8 replica;
@@ -42,8 +42,8 @@ struct ib_flair_msg {
 #define IB_FLAIR_PUT64(p, field, v) (*IB_AT(64, p, ib_flair_header, field) = IB_NET64(v))
 
 /*
- * As words of 8 bytes, from the highest bits: term, client_address 32 each; client_port 16,
- * followers 8, replica 8, key_len_bytes 16, window 16.
+ * Accessed as words of 8 bytes, from the highest bits: term, client_address 32 each; client_port
+ * 16, followers 8, replica 8, key_len_bytes 16, window 16.
  */
 _Static_assert(__builtin_offsetof(struct ib_flair_header, term) == 16 &&
                    __builtin_offsetof(struct ib_flair_header, client_address) == 20 &&
@@ -54,7 +54,7 @@ _Static_assert(__builtin_offsetof(struct ib_flair_header, term) == 16 &&
                    __builtin_offsetof(struct ib_flair_header, window) == 78,
                "the words above");
 
-/* As ib_frame_check: IB_R_none, or the reason to drop. */
+/* Like ib_frame_check: returns IB_R_none, or the reason to drop. */
 IB_INLINE unsigned int ib_flair_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                       ib_u32 sets) {
     unsigned int reason = ib_frame_check(data, end, payload_len_bytes, sets, IB_FLAIR_FAMILY);
@@ -62,13 +62,13 @@ IB_INLINE unsigned int ib_flair_check(const ib_u8 *data, const ib_u8 *end, ib_u3
         return reason;
     ib_u64 sizes = IB_WORD_SIZES(data), places = IB_FLAIR_GET64(data, client_port);
     if ((ib_u16)(places >> 16) > (ib_u16)(sizes >> 16))
-        return IB_R_bad_length; /* a key longer than key and data together */
+        return IB_R_bad_length; /* the key is longer than key and data together */
     if ((ib_u8)(places >> 32) >= IB_FLAIR_REPLICAS_MAX)
         return IB_R_flair_bad_replica;
     return IB_R_none;
 }
 
-/* Read the header at `data`, which ib_flair_check has passed, into `m`. */
+/* Reads the header at `data` into `m`. ib_flair_check must have accepted it. */
 IB_INLINE void ib_flair_read_header(const ib_u8 *data, struct ib_flair_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
     ib_u64 term = IB_FLAIR_GET64(data, term), places = IB_FLAIR_GET64(data, client_port);
@@ -89,7 +89,8 @@ IB_INLINE void ib_flair_read_header(const ib_u8 *data, struct ib_flair_msg *m) {
     m->digest = IB_FLAIR_GET64(data, digest);
 }
 
-/* Write into the header at `data` what the switch may change: all but key_hash and client_id. */
+/* Writes the fields that the switch may change to the header at `data`: all but key_hash,
+ * client_id. */
 IB_INLINE void ib_flair_emit(ib_u8 *data, const struct ib_flair_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
     IB_EMIT_SIZES(data, m, set);
@@ -105,7 +106,7 @@ IB_INLINE void ib_flair_emit(ib_u8 *data, const struct ib_flair_msg *m) {
     IB_FLAIR_PUT64(data, tag, (ib_u64)0);
 }
 
-/* Turn a reply into the read that it answers: the key stays, the data goes. */
+/* Turns a reply into the read that it answers: keeps the key and removes the data. */
 IB_INLINE void ib_flair_to_read(struct ib_flair_msg *m) {
     m->type = IB_FLAIR_READ;
     m->flags = 0;
@@ -114,7 +115,7 @@ IB_INLINE void ib_flair_to_read(struct ib_flair_msg *m) {
     m->followers = 0;
 }
 
-/* The group of a key, below `groups`: for a power of two, the highest bits of the hash. */
+/* The group of a key, below `groups`: if that is a power of two, the highest bits of the hash. */
 IB_INLINE ib_u32 ib_flair_group_of(ib_u64 key_hash, ib_u32 groups) {
     return (ib_u32)((key_hash >> 32) * groups >> 32);
 }

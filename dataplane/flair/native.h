@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native.h - the native build of the FLAIR role: the soft switch, the simulator and the vectors
- * call it.
+ * native.h - the native build of the FLAIR role, called by the soft switch, the simulator and the
+ * vectors.
  */
 #ifndef INBAND_FLAIR_NATIVE_H
 #define INBAND_FLAIR_NATIVE_H
@@ -11,13 +11,13 @@
 #include "registers.h"
 
 /*
- * A switch. The memory belongs to the caller and outlives every call; it may be shared by threads:
- * all access is by the atomic steps of flair/shell.h.
+ * A switch. The memory belongs to the caller and must outlive every call. Threads may share it: all
+ * access is by the atomic operations of flair/shell.h.
  */
 struct ib_flair_switch {
     ib_u32 node; /* this host's node id */
     ib_u32 sets;
-    ib_u32 groups; /* a set */
+    ib_u32 groups; /* per set */
     ib_u32 reserved;
     ib_u64 incarnation;
     struct ib_flair_session *sessions; /* [sets] */
@@ -25,7 +25,7 @@ struct ib_flair_switch {
     ib_u64 *counters;                  /* [IB_REASONS_MAX] */
 };
 
-/* The packet leaves with IB_REPLY, IB_TO_REPLICA and IB_TO_CLIENT. */
+/* A packet leaves with IB_REPLY, IB_TO_REPLICA and IB_TO_CLIENT. */
 IB_NATIVE_HANDLE(ib_flair_switch_handle, ib_flair_switch);
 IB_NATIVE_CHECK(flair);
 

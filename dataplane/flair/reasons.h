@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - where else the role sends packets, and why it did what it did. */
+/* reasons.h - FLAIR's own verdicts, and its reasons. */
 #ifndef INBAND_FLAIR_REASONS_H
 #define INBAND_FLAIR_REASONS_H
 
 #include "../ground/verdict.h"
 
 enum ib_flair_verdict {
-    IB_TO_REPLICA = 6, /* rewritten, to the replica of its set that the header names */
-    IB_TO_CLIENT = 7,  /* rewritten, to the client whose address is in the header */
+    IB_TO_REPLICA = 6, /* rewritten: send to the replica in the header, of the packet's set */
+    IB_TO_CLIENT = 7,  /* rewritten: send to the client whose address is in the header */
 };
 
 #define IB_FLAIR_REASONS_FIRST 128

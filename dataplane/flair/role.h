@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flair.h - the FLAIR switch: knows which keys are being written and who holds the others, and
- * sends reads there (docs/flair.md).
+ * flair.h - the FLAIR switch: knows which keys are being written and which replicas hold the
+ * others, and routes reads to these (docs/flair.md).
  *
- * Pure. `v` and `g` are copies of the registers of the packet's set and group, of one moment; the
- * shell stores of them what `io` says. Time and chance come with the packet.
+ * Pure. `v` and `g` are consistent copies of the registers of the packet's set and group; the shell
+ * stores the parts that `io` requests. Time and random numbers come with the packet.
  */
 #ifndef INBAND_FLAIR_ROLE_H
 #define INBAND_FLAIR_ROLE_H
@@ -19,7 +19,7 @@ struct ib_flair_view {
     ib_u64 weights;
     ib_u64 step_down_ns;
     ib_u64 deadline_ns;
-    ib_u64 seq;     /* the last one given; WRITE: the one that this write gets */
+    ib_u64 seq;     /* the last one assigned; WRITE: this write's */
     ib_u64 replied; /* with LEADER_AVOIDANCE */
     ib_u32 term;
     ib_u8 leader;
@@ -28,19 +28,19 @@ struct ib_flair_view {
     ib_u8 policy; /* IB_FLAIR_F_LEADER_AVOIDANCE */
 };
 
-/* What the shell is to store. */
+/* The stores that the role requests from the shell. */
 struct ib_flair_io {
     int store_group;
     int store_session;
-    ib_u64 raise_replied; /* 0: nothing */
+    ib_u64 raise_replied; /* 0: do not raise */
 };
 
-/* Nothing else says that a session is active: there is no flag to forget. */
+/* This alone determines whether a session is active: there is no flag that could be left set. */
 IB_INLINE int ib_flair_is_active(const struct ib_flair_view *v, ib_u64 now_ns) {
     return now_ns < v->deadline_ns;
 }
 
-/* A group that nobody has written in this session is as the session found it. */
+/* A group that has not been written in this session is as it was when the session began. */
 IB_INLINE void ib_flair_as_found(struct ib_flair_group *g, const struct ib_flair_view *v) {
     if (g->session == v->session)
         return;
@@ -51,7 +51,7 @@ IB_INLINE void ib_flair_as_found(struct ib_flair_group *g, const struct ib_flair
     g->followers = v->followers;
 }
 
-/* No session: whoever asked is to ask another switch. */
+/* No session: the client should ask another switch. */
 IB_INLINE struct ib_result ib_flair_nack(struct ib_flair_msg *m, const struct ib_flair_view *v) {
     m->type = IB_FLAIR_NACK;
     m->flags &= IB_FLAIR_F_WRITE_MASK;
@@ -60,7 +60,7 @@ IB_INLINE struct ib_result ib_flair_nack(struct ib_flair_msg *m, const struct ib
     return ib_verdict(IB_REPLY, IB_R_flair_no_session);
 }
 
-/* Why a reply is to be dropped, or IB_R_none. */
+/* Why to drop a reply, or IB_R_none. */
 IB_INLINE unsigned int ib_flair_reply_check(const struct ib_flair_msg *m,
                                             const struct ib_flair_view *v, ib_u64 now_ns) {
     if (m->session != v->session)
@@ -68,7 +68,7 @@ IB_INLINE unsigned int ib_flair_reply_check(const struct ib_flair_msg *m,
     return ib_flair_is_active(v, now_ns) ? IB_R_none : IB_R_flair_reply_no_session;
 }
 
-/* Fill in what replicas are to know of a request: by whom it was sent, and in which session. */
+/* Sets what replicas need to know about a request: its sender, and the session. */
 IB_INLINE void ib_flair_note(struct ib_flair_msg *m, const struct ib_flair_view *v,
                              const struct ib_arrival *a) {
     m->session = v->session;
@@ -78,7 +78,7 @@ IB_INLINE void ib_flair_note(struct ib_flair_msg *m, const struct ib_flair_view 
     m->followers = 0;
 }
 
-/* The group's slot is taken, and v->seq taken within it (schedules.md, 15). */
+/* The group's slot is locked, and v->seq was assigned under the lock (schedules.md, 15). */
 IB_INLINE struct ib_result ib_flair_write(struct ib_flair_msg *m, const struct ib_flair_view *v,
                                           struct ib_flair_group *g, struct ib_flair_io *io,
                                           const struct ib_arrival *a) {
@@ -96,7 +96,7 @@ IB_INLINE struct ib_result ib_flair_write(struct ib_flair_msg *m, const struct i
     return ib_verdict(IB_TO_REPLICA, IB_R_flair_write_sequenced);
 }
 
-/* The group's slot is taken. Only the reply of the group's last write makes it stable. */
+/* The group's slot is locked. Only the reply to the group's last write makes it stable. */
 IB_INLINE struct ib_result ib_flair_write_reply(struct ib_flair_msg *m,
                                                 const struct ib_flair_view *v,
                                                 struct ib_flair_group *g, struct ib_flair_io *io,
@@ -125,7 +125,7 @@ IB_INLINE ib_u32 ib_flair_weight(ib_u64 weights, ib_u32 replicas) {
     return sum;
 }
 
-/* One of the replicas in a bitmap that is not empty, by weight; if they have none, any. */
+/* Chooses a replica from a bitmap that is not empty, by weight; if all weights are 0, uniformly. */
 IB_INLINE ib_u8 ib_flair_choose(ib_u64 weights, ib_u32 replicas, ib_u32 random) {
     ib_u32 sum = ib_flair_weight(weights, replicas);
     if (IB_RARE(sum == 0)) {
@@ -146,7 +146,7 @@ IB_INLINE ib_u8 ib_flair_choose(ib_u64 weights, ib_u32 replicas, ib_u32 random) 
     return chosen;
 }
 
-/* Who may answer a read of a stable group: a bitmap. */
+/* The replicas that may answer a read of a stable group: a bitmap. */
 IB_INLINE ib_u32 ib_flair_readers(const struct ib_flair_view *v, const struct ib_flair_group *g) {
     ib_u32 readers = (ib_u32)g->followers & v->replicas;
     ib_u32 others = readers & ~(1U << (v->leader & (IB_FLAIR_REPLICAS_MAX - 1)));
@@ -176,7 +176,7 @@ IB_INLINE struct ib_result ib_flair_read(struct ib_flair_msg *m, const struct ib
     return ib_verdict(IB_TO_REPLICA, IB_R_flair_read_to_follower);
 }
 
-/* A suspect reply becomes the read again, for the leader. */
+/* Turns a suspect reply back into the read, for the leader. */
 IB_INLINE struct ib_result ib_flair_read_again(struct ib_flair_msg *m,
                                                const struct ib_flair_view *v,
                                                const struct ib_flair_group *g,
@@ -206,7 +206,7 @@ IB_INLINE struct ib_result ib_flair_read_reply(struct ib_flair_msg *m,
     return ib_verdict(IB_TO_CLIENT, IB_R_flair_read_of_follower);
 }
 
-/* Take the routing over that a HEARTBEAT or INSTALL brings. */
+/* Copies the routing from a HEARTBEAT or INSTALL. */
 IB_INLINE void ib_flair_route(const struct ib_flair_msg *m, struct ib_flair_view *v) {
     v->weights = m->key_hash;
     v->followers = m->followers;
@@ -214,7 +214,7 @@ IB_INLINE void ib_flair_route(const struct ib_flair_msg *m, struct ib_flair_view
     v->policy = (ib_u8)m->flags & IB_FLAIR_F_LEADER_AVOIDANCE;
 }
 
-/* Make the question the answer: the session that is here, of which switch, and its time. */
+/* Turns the request into its answer: the current session, the switch's incarnation and its time. */
 IB_INLINE struct ib_result ib_flair_answer(struct ib_flair_msg *m, const struct ib_flair_view *v,
                                            ib_u64 incarnation, ib_u64 now_ns, unsigned int reason) {
     m->flags |= IB_FLAIR_F_ANSWER;
@@ -226,9 +226,9 @@ IB_INLINE struct ib_result ib_flair_answer(struct ib_flair_msg *m, const struct 
 }
 
 /*
- * Only a time that this switch has told, and a majority has confirmed the leader since, lengthens
- * the session: so two switches are never active at once (schedules.md, 14). Time 0 is none: it only
- * asks.
+ * A session is extended only from a time that this switch has sent, after which a majority has
+ * confirmed the leader. So two switches are never active at once (schedules.md, 14). Time 0 means
+ * none: the heartbeat only asks for an answer.
  */
 IB_INLINE unsigned int ib_flair_renew(const struct ib_flair_msg *m, struct ib_flair_view *v,
                                       struct ib_flair_io *io, ib_u64 incarnation, ib_u64 now_ns) {
@@ -273,7 +273,7 @@ IB_INLINE struct ib_result ib_flair_install(struct ib_flair_msg *m, struct ib_fl
     v->leader = m->replica;
     ib_flair_route(m, v);
     io->store_session = 1;
-    io->raise_replied = v->seq; /* no write is under way when a session begins */
+    io->raise_replied = v->seq; /* no write is in flight when a session begins */
     return ib_flair_answer(m, v, incarnation, now_ns,
                            m->flags & IB_FLAIR_F_NEUTRALISE ? IB_R_flair_neutralised
                                                             : IB_R_flair_installed);

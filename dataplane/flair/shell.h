@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flair/shell.h - what surrounds the FLAIR role on every backend: take exclusivity, copy, role,
- * store, release.
+ * flair/shell.h - the code around the FLAIR role on every backend: lock, copy, run the role, store,
+ * unlock.
  *
  * The rules and why:
- *  - A write takes its group's slot, and only THEN are the session and the next seq taken. Taken
- *    earlier, a lower seq could be stored over a higher one, whose reply is still to come: the
- *    group would be stable with a write under way (schedules.md, 15).
- *  - Reads and their replies take nothing: the group is copied between two equal even sequences,
- *    and the session before it is the session after it. So they decide on registers of one moment.
- *  - HEARTBEAT and INSTALL take the session's sequence word: a heartbeat never lengthens the
- *    session that has come in place of its own.
+ *  - A write locks its group's slot, and only THEN are the session read and the next seq assigned.
+ *    If this were done earlier, a lower seq could be stored over a higher one whose reply is still
+ *    to come: the group would become stable with a write in flight (schedules.md, 15).
+ *  - Reads and their replies lock nothing: the group is copied between two equal even sequences,
+ *    and the session before it is the session after it. So they decide on consistent registers.
+ *  - HEARTBEAT and INSTALL lock the session's sequence word, so that a heartbeat never extends a
+ *    session that has replaced its own.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
  */
 #ifndef INBAND_FLAIR_SHELL_H
@@ -21,7 +21,7 @@
 
 #define IB_FLAIR_COPY_TRIES_MAX 16
 
-/* Of a wrong build: long enough for all that another CPU does with a packet. */
+/* For faulty builds: long enough for everything that another CPU does with a packet. */
 #define IB_LONG_RACE_WINDOW()                                                                      \
     for (int i = 0; i < 24; i++)                                                                   \
     IB_RACE_WINDOW()
@@ -70,7 +70,7 @@ IB_INLINE void ib_flair_store_group(struct ib_flair_group *g, const struct ib_fl
     g->followers = copy->followers;
 }
 
-/* Copy the session of one moment; 0: it was being changed all the time. */
+/* Makes a consistent copy of the session. Returns 0 if concurrent changes prevented it. */
 IB_INLINE int ib_flair_copy_session(struct ib_flair_view *v, const struct ib_flair_session *s) {
     for (int i = 0; i < IB_FLAIR_COPY_TRIES_MAX; i++) {
         ib_u64 before = IB_LOAD(&s->sequence);
@@ -83,7 +83,7 @@ IB_INLINE int ib_flair_copy_session(struct ib_flair_view *v, const struct ib_fla
     return 0;
 }
 
-/* Copy session and group of one moment; 0: they were being changed all the time. */
+/* Makes a consistent copy of session and group. Returns 0 if concurrent changes prevented it. */
 IB_INLINE int ib_flair_copy_both(struct ib_flair_view *v, const struct ib_flair_session *s,
                                  struct ib_flair_group *copy, const struct ib_flair_group *g) {
     for (int i = 0; i < IB_FLAIR_COPY_TRIES_MAX; i++) {
@@ -106,7 +106,7 @@ IB_INLINE int ib_flair_copy_both(struct ib_flair_view *v, const struct ib_flair_
     return 0;
 }
 
-/* Only a hint for LEADER_AVOIDANCE: whether it is raised in time, or at all, decides nothing. */
+/* Only a hint for LEADER_AVOIDANCE: correctness does not depend on it. */
 IB_INLINE void ib_flair_raise_replied(struct ib_flair_session *s, const struct ib_flair_io *io) {
     if (io->raise_replied)
         ib_atomic_max(&s->replied, io->raise_replied);
@@ -204,7 +204,7 @@ IB_INLINE struct ib_result ib_shell_flair_control(struct ib_flair_msg *m,
     return result;
 }
 
-/* Every message. `session` and `group`: of the packet's set and key. */
+/* Handles any message. `session` and `group` are those of the packet's set and key. */
 IB_INLINE struct ib_result ib_shell_flair(struct ib_flair_msg *m, struct ib_flair_session *session,
                                           struct ib_flair_group *group, ib_u64 incarnation,
                                           const struct ib_arrival *a) {

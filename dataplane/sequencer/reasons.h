@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - why the role did what it did. */
+/* reasons.h - the sequencer's reasons. */
 #ifndef INBAND_SEQUENCER_REASONS_H
 #define INBAND_SEQUENCER_REASONS_H
 

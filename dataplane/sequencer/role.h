@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* role.h - the sequencer, and its shell: on every backend one atomic addition takes the numbers. */
+/* role.h - the sequencer and its shell: on every backend one atomic addition takes the numbers. */
 #ifndef INBAND_SEQUENCER_ROLE_H
 #define INBAND_SEQUENCER_ROLE_H
 
@@ -7,7 +7,7 @@
 #include "reasons.h"
 #include "registers.h"
 
-/* IB_R_none: the packet gets m->count numbers, of which `given` are given already. */
+/* Returns IB_R_none if the packet gets m->count numbers; `given` have been handed out already. */
 IB_INLINE unsigned int ib_sequencer_refuses(const struct ib_sequencer_msg *m, ib_u64 given) {
     if (m->type != IB_SEQUENCER_NEXT)
         return IB_R_sequencer_not_for_sequencer;

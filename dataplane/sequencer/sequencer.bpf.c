@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sequencer - the sequencer as the program of an interface. */
+/* sequencer - the sequencer as a program on an interface. */
 #include "role.h"
 
 #define IB_SYSTEM_CHECK ib_sequencer_check
