@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_box - drives a node in a test run (ground/xdp/steps.h): each round is about the next
- * record, and a packet's `committed` is the record less the step's own number.
+ * bench_box - drives a node in a test run (ground/xdp/steps.h). Each round is about the next
+ * record, and a packet's `committed` is the record minus the step's own number.
  */
 #include "../ground/xdp/frame.h"
 #include "msg.h"

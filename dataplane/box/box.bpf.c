@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * box - a node as the program of an interface.
+ * box - a node as a program on an interface.
  *
- * The process sleeps on a ring buffer that no data comes through: whenever `committed` or a round
- * advances, an empty record wakes it. It then looks at the registers. Packets that are its own pass.
+ * The process sleeps on a ring buffer that carries no data: whenever `committed` or a round
+ * advances, an empty record wakes it, and it looks at the registers. Packets for the process pass.
  *
  * box_direct is the same for links between two nodes, with frames without IP and UDP (raw.h). It
- * shares all maps but its own.
+ * shares all maps except its own.
  */
 /* variant: box_direct IB_RAW_FRAMES */
 /* variant: box_slow IB_RACE_DELAY */
@@ -33,7 +33,7 @@ const volatile struct ib_box_settings ib_box_settings SEC(".rodata.own");
 IB_REGISTERS(ib_node_map, struct ib_box_node);
 IB_REGISTERS(ib_records_map, struct ib_box_record);
 #ifdef IB_RAW_FRAMES
-/* The links to the other nodes; and whether all of them are up. */
+/* The links to the other nodes, and whether all of them are up. */
 IB_DEVMAP(ib_links_map);
 IB_REGISTERS(ib_links_up_map, ib_u64);
 #else
@@ -71,7 +71,8 @@ IB_INLINE struct ib_box_record *ib_box_record_at(const struct ib_box_here *here,
                        IB_COPY_LEN((len_bytes), IB_BOX_RECORD_LEN_MAX_BYTES))
 #define ib_box_value_sum(here, len_bytes) ((ib_u32)ib_box_sum((here)->ctx, len_bytes))
 
-/* Global, so that the verifier walks the loop over the value once, and apart from the role. */
+/* A global function, so that the verifier processes the loop over the value once, separately from
+ * the role. */
 __attribute__((noinline)) int ib_box_sum(struct xdp_md *ctx, ib_u32 len_bytes) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
@@ -89,19 +90,19 @@ IB_INLINE ib_u64 ib_box_now_ns(void) {
 #endif
 }
 
-/* Wake the process, unless it polls: ib_ringbuf_submit says why it cannot be missed. */
+/* Wakes the process unless it polls. ib_ringbuf_submit explains why no wake-up is lost. */
 IB_INLINE void ib_box_wake(void) {
     ib_u32 zero = 0;
     ib_u64 *polling = bpf_map_lookup_elem(&ib_polling_map, &zero);
     if (polling && *(volatile ib_u64 *)polling)
         return;
     void *note = bpf_ringbuf_reserve(&ib_ringbuf_map, IB_WAKE_ROOM_BYTES, 0);
-    if (note) /* otherwise it is full of notes that the process will see */
+    if (note) /* otherwise the ring is full of records that will wake it */
         bpf_ringbuf_discard(note, 0);
 }
 
 #ifdef IB_RAW_FRAMES
-/* Out of the link that it came by, or of all; if one is down the process sends it otherwise. */
+/* Sends out of the ingress link, or of all links. If one is down, the process sends another way. */
 IB_INLINE int ib_box_leave(ib_u8 *data, unsigned int verdict) {
     ib_u32 zero = 0;
     ib_raw_across(data, ib_settings.node);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* msg.h - the header of a packet in host order, and the way between it and the wire. */
+/* msg.h - a packet's header in host order, and its conversion from and to the wire. */
 #ifndef INBAND_BOX_MSG_H
 #define INBAND_BOX_MSG_H
 
@@ -8,9 +8,9 @@
 
 #define IB_BOX_FAMILY ((struct ib_family){IB_BOX_SUBMIT, IB_BOX_CONTROL, 0, 0})
 
-/* Types whose value is a record's. */
+/* Types whose value is that of a record. */
 #define IB_BOX_WITH_RECORD (1ULL << IB_BOX_SUBMIT | 1ULL << IB_BOX_PROPOSE)
-/* Types that belong to an epoch, which is not 0. */
+/* Types that belong to an epoch, which must not be 0. */
 #define IB_BOX_WITH_EPOCH (1ULL << IB_BOX_PROPOSE | 1ULL << IB_BOX_ACK | 1ULL << IB_BOX_COMMIT)
 
 struct ib_box_msg {
@@ -35,13 +35,13 @@ struct ib_box_msg {
 #define IB_BOX_GET64(p, field) IB_NET64(*(const ib_wire64 *)IB_AT(64, p, ib_box_header, field))
 #define IB_BOX_PUT64(p, field, v) (*IB_AT(64, p, ib_box_header, field) = IB_NET64(v))
 
-/* As a word of 8 bytes, from the highest bits: digest 32, origin 16, leader 16. */
+/* Accessed as a word of 8 bytes, from the highest bits: digest 32, origin 16, leader 16. */
 _Static_assert(__builtin_offsetof(struct ib_box_header, digest) == 80 &&
                    __builtin_offsetof(struct ib_box_header, origin) == 84 &&
                    __builtin_offsetof(struct ib_box_header, leader) == 86,
                "the word above");
 
-/* As ib_frame_check: IB_R_none, or the reason to drop. */
+/* Like ib_frame_check: returns IB_R_none, or the reason to drop. */
 IB_INLINE unsigned int ib_box_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                     ib_u32 groups) {
     unsigned int reason = ib_frame_check(data, end, payload_len_bytes, groups, IB_BOX_FAMILY);
@@ -63,7 +63,7 @@ IB_INLINE unsigned int ib_box_check(const ib_u8 *data, const ib_u8 *end, ib_u32 
     return IB_R_none;
 }
 
-/* Read the header at `data`, which ib_box_check has passed. */
+/* Reads the header at `data`. ib_box_check must have accepted it. */
 IB_INLINE void ib_box_read_header(const ib_u8 *data, struct ib_box_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
     ib_u64 digest = IB_BOX_GET64(data, digest);
@@ -84,7 +84,7 @@ IB_INLINE void ib_box_read_header(const ib_u8 *data, struct ib_box_msg *m) {
     m->leader = (ib_u16)digest;
 }
 
-/* Write what the role changes: all but session and sequence number of the origin. */
+/* Writes the fields that the role changes: all but session and sequence number of the origin. */
 IB_INLINE void ib_box_emit(ib_u8 *data, const struct ib_box_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
     IB_PUT64(data, partition, (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 | m->key_id);

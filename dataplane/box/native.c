@@ -7,7 +7,7 @@
 
 #include "native.h"
 
-#ifdef IB_VARIANT /* the function of each has a name of its own */
+#ifdef IB_VARIANT /* each variant has its own name for the function */
 #define IB_BOX_NAME_2(name, variant) name##_##variant
 #define IB_BOX_NAME_1(name, variant) IB_BOX_NAME_2(name, variant)
 #define ib_box_handle IB_BOX_NAME_1(ib_box_handle, IB_VARIANT)
@@ -76,7 +76,7 @@ struct ib_result ib_box_handle(const struct ib_box_soft *soft, ib_u8 *buffer, ib
 }
 
 #ifndef IB_VARIANT
-/* Hold the node, however long it takes: nobody holds it long. */
+/* Locks the node. Retries until it succeeds; locks are held only briefly. */
 static ib_u64 hold(struct ib_box_node *node) {
     for (;;) {
         ib_u64 odd = ib_seq_lock(&node->sequence);
@@ -101,7 +101,7 @@ ib_u32 ib_box_put(const struct ib_box_soft *soft, const ib_u8 *packet, ib_u32 le
         reason = IB_R_box_not_following;
     else
         reason = m.epoch == n->epoch ? ib_box_take(&here, &m, n) : IB_R_box_old_epoch;
-    /* Its log is ours up to there. */
+    /* Up to there, the leader's log and ours are the same. */
     if (reason == IB_R_box_appended || reason == IB_R_box_kept)
         ib_box_learn(n, m.committed);
     ib_seq_unlock(&n->sequence, odd);

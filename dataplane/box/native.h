@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* native.h - the native build: the soft role, the node's process, the simulator and the vectors
- * call it. */
+/* native.h - the native build, called by the soft role, the node's process, the simulator and the
+ * vectors. */
 #ifndef INBAND_BOX_NATIVE_H
 #define INBAND_BOX_NATIVE_H
 
@@ -8,8 +8,8 @@
 #include "msg.h"
 #include "registers.h"
 
-/* The memory belongs to the caller and outlives every call: memory of the process, or the mapped
- * registers of the program in the kernel. Threads may share it. */
+/* The memory belongs to the caller and must outlive every call: memory of the process, or the
+ * mapped registers of the program in the kernel. Threads may share it. */
 struct ib_box_soft {
     ib_u32 node;
     ib_u32 reserved;
@@ -20,23 +20,24 @@ struct ib_box_soft {
 };
 
 /*
- * Handle one UDP payload of *len_bytes at `buffer`, which has room for a full one. Unless the
- * verdict is IB_DROP or IB_PASS, the packet to send is in the buffer and *len_bytes its length.
- * Thread-safe. Allocates nothing, never waits.
+ * Handles one UDP payload of *len_bytes at `buffer`, which has room for a packet of maximum size.
+ * Unless the verdict is IB_DROP or IB_PASS, the buffer then contains the packet to send, and
+ * *len_bytes is its length. Thread-safe. Never allocates or blocks.
  */
 struct ib_result ib_box_handle(const struct ib_box_soft *soft, ib_u8 *buffer, ib_u32 *len_bytes,
                                const struct ib_arrival *arrival);
 
 /*
- * The node is idle, in the epoch of the PROPOSE at `packet`: take its record as a follower does.
- * Returns the reason that says what became of it. Waits for the node.
+ * For an idle node in the epoch of the PROPOSE at `packet`: takes its record as a follower does.
+ * Returns the reason of the outcome. Waits for the node's lock.
  */
 ib_u32 ib_box_put(const struct ib_box_soft *soft, const ib_u8 *packet, ib_u32 len_bytes);
 
-/* We lead, and our own log is durable up to zxid. Not 0: `committed` has advanced. Waits. */
+/* For a leader whose own log is durable up to zxid. Returns nonzero if `committed` advanced. Waits
+ * for the lock. */
 ib_u32 ib_box_ack_own(const struct ib_box_soft *soft, ib_u64 zxid);
 
-/* The reason to drop a packet, or IB_R_none: is it whole, and its tag right? */
+/* Returns the reason to drop a packet (incomplete, or an invalid tag), or IB_R_none. */
 ib_u32 ib_box_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
                          ib_u32 groups);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - where else the role sends packets, and why it did what it did. */
+/* reasons.h - the box's own verdicts, and its reasons. */
 #ifndef INBAND_BOX_REASONS_H
 #define INBAND_BOX_REASONS_H
 
 #include "../ground/verdict.h"
 
 enum ib_box_verdict {
-    IB_BOX_TO_OTHERS = 6, /* rewritten, to all other nodes */
+    IB_BOX_TO_OTHERS = 6, /* rewritten: send to all other nodes */
 };
 
 #define IB_BOX_REASONS_FIRST 384

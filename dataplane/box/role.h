@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * role.h - a node's part of the broadcast. Pure, but for the registers that the shell holds.
+ * role.h - a node's part in the broadcast. Pure, except for the registers, which the shell locks.
  *
  * A record is committed once a quorum of the members has it and the leader's own epoch is
  * established: a record of an earlier epoch is never committed by counting its copies alone.
@@ -19,12 +19,12 @@ IB_INLINE ib_u64 ib_box_max(ib_u64 a, ib_u64 b) {
     return a > b ? a : b;
 }
 
-/* May the record take its slot? The one that lies there must be applied. */
+/* Whether the record may use its slot: the record there must have been applied. */
 IB_INLINE int ib_box_has_room(const struct ib_box_node *n, ib_u64 zxid, ib_u64 capacity) {
     return zxid <= capacity || zxid - capacity <= IB_LOAD(&n->applied);
 }
 
-/* The packet becomes one without a value. */
+/* Turns the packet into one without a value. */
 IB_INLINE struct ib_result ib_box_becomes(struct ib_box_msg *m, const struct ib_box_node *n,
                                           ib_u8 type, ib_u16 flags, unsigned int verdict,
                                           unsigned int reason) {
@@ -45,7 +45,7 @@ IB_INLINE struct ib_result ib_box_refuse(struct ib_box_msg *m, const struct ib_b
     return ib_box_becomes(m, n, IB_BOX_REFUSED, flags, IB_REPLY, reason);
 }
 
-/* What a follower answers: all up to `matched` is in its log. */
+/* A follower's answer: everything up to `matched` is in its log. */
 IB_INLINE struct ib_result ib_box_ack(struct ib_box_msg *m, const struct ib_box_node *n,
                                       ib_u16 flags, unsigned int reason) {
     if (n->acks_by_process)
@@ -64,14 +64,14 @@ IB_INLINE struct ib_result ib_box_commit(struct ib_box_msg *m, const struct ib_b
     return ib_box_becomes(m, n, IB_BOX_COMMIT, 0, verdict, reason);
 }
 
-/* SUBMIT at a node; `own`: its id. With IB_R_none the record is to be appended. */
+/* SUBMIT at node `own`. With IB_R_none the record must be appended. */
 IB_INLINE struct ib_result ib_box_submit(struct ib_box_msg *m, const struct ib_box_node *n,
                                          ib_u64 own, ib_u64 capacity) {
     if (m->origin != m->node && (m->origin != 0 || m->node != own))
         return ib_verdict(IB_DROP, IB_R_box_bad_origin);
     if (n->mode != IB_BOX_LEADING)
         return ib_box_refuse(m, n, IB_BOX_F_NOT_LEADER, IB_R_box_submit_elsewhere);
-    /* Our own no-op establishes the epoch, whatever is still to be committed. */
+    /* Our own no-op establishes the epoch, regardless of uncommitted records. */
     int waits =
         m->origin != 0 && (n->committed < n->established_at || n->last - n->committed >= n->window);
     if (waits || !ib_box_has_room(n, n->last + 1, capacity))
@@ -79,7 +79,7 @@ IB_INLINE struct ib_result ib_box_submit(struct ib_box_msg *m, const struct ib_b
     return ib_verdict(IB_DROP, IB_R_none);
 }
 
-/* The submitted record gets its place in the log. */
+/* Assigns the submitted record its place in the log. */
 IB_INLINE void ib_box_place(struct ib_box_msg *m, const struct ib_box_node *n) {
     m->type = IB_BOX_PROPOSE;
     m->flags = 0;
@@ -92,7 +92,8 @@ IB_INLINE void ib_box_place(struct ib_box_msg *m, const struct ib_box_node *n) {
     m->leader = (ib_u16)n->leader;
 }
 
-/* Is the packet one of our leader's? IB_R_none, or what becomes of it is in `result`. */
+/* Whether the packet is from our leader. Returns IB_R_none, or sets `result` and returns its
+ * reason. */
 IB_INLINE unsigned int ib_box_is_not_led(struct ib_box_msg *m, struct ib_box_node *n,
                                          struct ib_result *result) {
     if (m->epoch % IB_BOX_PROPOSERS != m->node)
@@ -110,7 +111,7 @@ IB_INLINE unsigned int ib_box_is_not_led(struct ib_box_msg *m, struct ib_box_nod
 
 enum ib_box_taken { IB_BOX_HAD, IB_BOX_KEPT, IB_BOX_WRITES, IB_BOX_GAP, IB_BOX_FULL };
 
-/* A record that follows what is matched: `there` is the one in its slot. */
+/* What to do with a record that follows the matched ones; `there` is the record in its slot. */
 IB_INLINE enum ib_box_taken ib_box_takes(const struct ib_box_msg *m, const struct ib_box_node *n,
                                          const struct ib_box_record *there, ib_u64 capacity) {
     if (m->zxid <= n->matched)
@@ -123,14 +124,14 @@ IB_INLINE enum ib_box_taken ib_box_takes(const struct ib_box_msg *m, const struc
     return ib_box_has_room(n, m->zxid, capacity) ? IB_BOX_WRITES : IB_BOX_FULL;
 }
 
-/* The record is in its slot. What followed it was never committed, and is gone. */
+/* The record is in its slot. Later records were never committed, and are gone. */
 IB_INLINE void ib_box_has_written(const struct ib_box_msg *m, struct ib_box_node *n) {
     n->last = m->zxid;
     n->last_epoch = m->record_epoch;
     n->last_time_ms = m->time_ms;
 }
 
-/* A follower learns what is committed. Not 0: it has advanced. */
+/* A follower learns what is committed. Returns nonzero if that advanced. */
 IB_INLINE int ib_box_learn(struct ib_box_node *n, ib_u64 committed) {
     ib_u64 known = ib_box_min(committed, n->matched);
     if (known <= n->committed)
@@ -139,7 +140,7 @@ IB_INLINE int ib_box_learn(struct ib_box_node *n, ib_u64 committed) {
     return 1;
 }
 
-/* COMMIT of our leader. */
+/* COMMIT from our leader. */
 IB_INLINE struct ib_result ib_box_hear(struct ib_box_msg *m, struct ib_box_node *n, ib_u64 now_ns,
                                        int *advances) {
     n->heard_ns = now_ns;
@@ -168,7 +169,7 @@ IB_INLINE ib_u64 ib_box_at_quorum(const struct ib_box_node *n) {
     return highest;
 }
 
-/* Not 0: `committed` has advanced. */
+/* Returns nonzero if `committed` advanced. */
 IB_INLINE int ib_box_advance(struct ib_box_node *n) {
     ib_u64 committed = ib_box_at_quorum(n);
     if (committed <= n->committed || committed < n->established_at)
@@ -177,7 +178,7 @@ IB_INLINE int ib_box_advance(struct ib_box_node *n) {
     return 1;
 }
 
-/* ACK of a member: `peer` is what we know of it. */
+/* ACK from a member; `peer` is our state of it. */
 IB_INLINE struct ib_result ib_box_count(struct ib_box_msg *m, struct ib_box_node *n,
                                         struct ib_box_peer *peer, ib_u64 now_ns, int *advances) {
     if (m->epoch > n->epoch)

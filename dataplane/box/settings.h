@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings.h - what the loader tells the program. Rust sees it through bindgen. */
+/* settings.h - settings of the program, set by the loader. Rust sees it through bindgen. */
 #ifndef INBAND_BOX_SETTINGS_H
 #define INBAND_BOX_SETTINGS_H
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_memory - drives a role in a test run (ground/xdp/steps.h): each round is the next request,
- * about another chunk. A step's own number is the kind of phase that its packet answers.
+ * bench_memory - drives a role in a test run (ground/xdp/steps.h). Each round is the next request,
+ * for a different chunk. A step's own number is the kind of phase that its packet answers.
  */
 #include "../ground/xdp/frame.h"
 #include "msg.h"
 #include "registers.h"
 
-/* Of the numbers of the steps. */
+/* Indices of the steps' own numbers. */
 enum ib_memory_bench {
-    IB_MEMORY_BENCH_TIMESTAMP = 0, /* before that of the first round */
+    IB_MEMORY_BENCH_TIMESTAMP = 0, /* the one before that of the first round */
     IB_MEMORY_BENCH_CHUNK_MASK = 1,
     IB_MEMORY_BENCH_WINDOW = 2, /* slots, a power of two */
 };

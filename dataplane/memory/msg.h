@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* msg.h - a memory packet's header in host order, and the way between it and the wire. */
+/* msg.h - a memory packet's header in host order, and its conversion from and to the wire. */
 #ifndef INBAND_MEMORY_MSG_H
 #define INBAND_MEMORY_MSG_H
 
@@ -13,7 +13,7 @@
                         1ULL << IB_MEMORY_HELLO | 1ULL << IB_MEMORY_READ_REQUEST |                 \
                             1ULL << IB_MEMORY_WRITE_REQUEST})
 
-/* Types whose packets are about lines, and of those the ones with lines and with timestamps. */
+/* Types whose packets are about lines, and the subsets with lines and with timestamps. */
 #define IB_MEMORY_WITH_LINES                                                                       \
     (1U << IB_MEMORY_WRITE_REQUEST | 1U << IB_MEMORY_WRITE | IB_MEMORY_WITH_TIMESTAMPS)
 #define IB_MEMORY_WITH_TIMESTAMPS                                                                  \
@@ -34,7 +34,7 @@ struct ib_memory_msg {
     ib_u16 flags;
     ib_u16 node;
     ib_u16 value_len_bytes;
-    ib_u16 room_len_bytes; /* behind the header; more than the value where that is padded */
+    ib_u16 room_len_bytes; /* after the header; more than the value if that is padded */
     ib_u16 key_id;         /* only written */
     ib_u8 type;
 };
@@ -43,7 +43,8 @@ struct ib_memory_msg {
     IB_NET64(*(const ib_wire64 *)IB_AT(64, p, ib_memory_header, field))
 #define IB_MEMORY_PUT64(p, field, v) (*IB_AT(64, p, ib_memory_header, field) = IB_NET64(v))
 
-/* As words of 8 bytes, the first field in the high half: lines, digest; slot, phase. */
+/* Accessed as words of 8 bytes, with the first field in the high half: lines, digest; slot,
+ * phase. */
 _Static_assert(__builtin_offsetof(struct ib_memory_header, lines) % 8 == 0 &&
                    __builtin_offsetof(struct ib_memory_header, digest) ==
                        __builtin_offsetof(struct ib_memory_header, lines) + 4 &&
@@ -56,7 +57,7 @@ IB_INLINE ib_u32 ib_memory_count_bits(ib_u32 bits) {
     return (ib_u32)__builtin_popcount(bits);
 }
 
-/* Bytes of the value of a packet of this type about so many lines. */
+/* Length of the value of a packet of this type with this many lines. */
 IB_INLINE ib_u32 ib_memory_value_len_bytes(ib_u8 type, ib_u32 lines) {
     if (!(IB_MEMORY_WITH_LINES >> type & 1))
         return 0;
@@ -66,7 +67,7 @@ IB_INLINE ib_u32 ib_memory_value_len_bytes(ib_u8 type, ib_u32 lines) {
     return lines * each;
 }
 
-/* As ib_frame_check: IB_R_none, or the reason to drop. */
+/* Like ib_frame_check: returns IB_R_none, or the reason to drop. */
 IB_INLINE unsigned int ib_memory_check(const ib_u8 *data, const ib_u8 *end,
                                        ib_u32 payload_len_bytes, ib_u32 spaces) {
     unsigned int reason = ib_frame_check(data, end, payload_len_bytes, spaces, IB_MEMORY_FAMILY);
@@ -87,7 +88,7 @@ IB_INLINE unsigned int ib_memory_check(const ib_u8 *data, const ib_u8 *end,
     return IB_R_none;
 }
 
-/* Read the header at `data`, which ib_memory_check has passed. */
+/* Reads the header at `data`. ib_memory_check must have accepted it. */
 IB_INLINE void ib_memory_read_header(const ib_u8 *data, ib_u32 payload_len_bytes,
                                      struct ib_memory_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
@@ -108,7 +109,7 @@ IB_INLINE void ib_memory_read_header(const ib_u8 *data, ib_u32 payload_len_bytes
     m->phase = (ib_u32)slot;
 }
 
-/* Write what roles change: all but session, request and chunk. */
+/* Writes the fields that roles change: all but session, request and chunk. */
 IB_INLINE void ib_memory_emit(ib_u8 *data, const struct ib_memory_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
     IB_PUT64(data, partition, (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 | m->key_id);

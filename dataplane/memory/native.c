@@ -9,7 +9,7 @@
 
 #include "native.h"
 
-#ifdef IB_VARIANT /* the functions of each have names of their own */
+#ifdef IB_VARIANT /* each variant has its own names for the functions */
 #define IB_MEMORY_NAME_2(name, variant) name##_##variant
 #define IB_MEMORY_NAME_1(name, variant) IB_MEMORY_NAME_2(name, variant)
 #define ib_memory_switch_handle IB_MEMORY_NAME_1(ib_memory_switch_handle, IB_VARIANT)
@@ -24,7 +24,7 @@
 #define IB_MEMORY_SERVER
 #define IB_MEMORY_SPACES 1
 
-/* What a packet is handled on: one of the two. */
+/* The context in which a packet is handled: one of the two roles. */
 struct ib_memory_here {
     const struct ib_memory_soft_switch *sw;
     const struct ib_memory_soft_server *server;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* native.h - the native build: the soft roles, the simulator and the vectors call it. */
+/* native.h - the native build, called by the soft roles, the simulator and the vectors. */
 #ifndef INBAND_MEMORY_NATIVE_H
 #define INBAND_MEMORY_NATIVE_H
 
@@ -7,8 +7,8 @@
 #include "msg.h"
 #include "registers.h"
 
-/* The memory of both belongs to the caller and outlives every call; threads may share it: all
- * access is by the atomic steps of shell.h. */
+/* The memory of both belongs to the caller and must outlive every call. Threads may share it: all
+ * access is by the atomic operations of shell.h. */
 struct ib_memory_soft_switch {
     ib_u32 node;
     ib_u32 servers; /* nodes 1 to this */
@@ -34,17 +34,17 @@ struct ib_memory_soft_server {
 };
 
 /*
- * Handle one UDP payload of *len_bytes at `buffer`, which has room for a full one. Unless the
- * verdict is IB_DROP or IB_PASS, the packet to send is in the buffer and *len_bytes its length.
- * Thread-safe. Allocates nothing, never waits. `client`: who sent it; with IB_MEMORY_TO_CLIENT,
- * where it goes.
+ * Handles one UDP payload of *len_bytes at `buffer`, which has room for a packet of maximum size.
+ * Unless the verdict is IB_DROP or IB_PASS, the buffer then contains the packet to send, and
+ * *len_bytes is its length. Thread-safe. Never allocates or blocks. `client` is the sender; with
+ * IB_MEMORY_TO_CLIENT, the destination.
  */
 struct ib_result ib_memory_switch_handle(const struct ib_memory_soft_switch *sw, ib_u8 *buffer,
                                          ib_u32 *len_bytes, struct ib_memory_client *client);
 struct ib_result ib_memory_server_handle(const struct ib_memory_soft_server *server, ib_u8 *buffer,
                                          ib_u32 *len_bytes);
 
-/* The reason to drop a packet, or IB_R_none: is it whole, and its tag right? */
+/* Returns the reason to drop a packet (incomplete, or an invalid tag), or IB_R_none. */
 ib_u32 ib_memory_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
                             ib_u32 spaces);
 

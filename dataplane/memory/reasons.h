@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - where else the roles send packets, and why they did what they did. */
+/* reasons.h - memory's own verdicts, and its reasons. */
 #ifndef INBAND_MEMORY_REASONS_H
 #define INBAND_MEMORY_REASONS_H
 
 #include "../ground/verdict.h"
 
 enum ib_memory_verdict {
-    IB_MEMORY_TO_SERVERS = 6, /* rewritten, to all servers */
-    IB_MEMORY_TO_CLIENT = 7,  /* rewritten, to the client of the slot */
+    IB_MEMORY_TO_SERVERS = 6, /* rewritten: send to all servers */
+    IB_MEMORY_TO_CLIENT = 7,  /* rewritten: send to the client of the slot */
 };
 
 #define IB_MEMORY_REASONS_FIRST 320

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* role_server.h - the memory server: lines, the newest of each. Pure; the shell holds the chunk. */
+/* role_server.h - the memory server: stores the newest version of each line. Pure; the shell locks
+ * the chunk. */
 #ifndef INBAND_MEMORY_ROLE_SERVER_H
 #define INBAND_MEMORY_ROLE_SERVER_H
 
 #include "msg.h"
 #include "registers.h"
 
-/* Is the packet for the server's process: an answer to its own question, or an epoch to grant? */
+/* Whether the packet is for the server's process: an answer to the process's request, or GRANT. */
 IB_INLINE int ib_memory_is_for_process(const struct ib_memory_msg *m, ib_u64 serving) {
     return m->type == IB_MEMORY_READ_ANSWER || m->type == IB_MEMORY_EPOCH ||
            (m->type == IB_MEMORY_GRANT && serving);
 }
 
-/* IB_R_none: a question that is to be answered. */
+/* Returns IB_R_none if the request must be answered. */
 IB_INLINE unsigned int ib_memory_is_not_answered(const struct ib_memory_msg *m, ib_u64 serving) {
     if (!serving)
         return IB_R_memory_recovering;
@@ -33,13 +34,13 @@ IB_INLINE struct ib_result ib_memory_answer(struct ib_memory_msg *m, ib_u8 type,
     return ib_verdict(IB_REPLY, reason);
 }
 
-/* The sender's epoch is over. */
+/* The sender's epoch has ended. */
 IB_INLINE struct ib_result ib_memory_refuse_epoch(struct ib_memory_msg *m, ib_u64 epoch) {
     m->epoch = epoch;
     return ib_memory_answer(m, IB_MEMORY_EPOCH, 0, IB_R_memory_old_epoch);
 }
 
-/* Line `n` of the chunk: does one with this timestamp (host order) replace it? */
+/* Whether a line with this timestamp (host order) replaces line `n` of the chunk. */
 IB_INLINE int ib_memory_replaces(const struct ib_memory_chunk *chunk, ib_u32 n, ib_u64 timestamp) {
     return timestamp > IB_NET64(chunk->timestamp[n]);
 }

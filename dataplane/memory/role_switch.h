@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * role_switch.h - the switch: the ABD protocol for one request at a time, in the request's slot.
- * Pure; the shell holds the slot, numbers writes, and moves timestamps and lines.
+ * Pure; the shell locks the slot, numbers writes, and moves timestamps and lines.
  *
- * A phase asks all servers and ends with a majority of answers. Bitmaps count them, so an answer
- * that comes twice counts once; an answer of another phase does not count.
+ * A phase asks all servers and ends with a majority of answers. Answers are counted in bitmaps, so
+ * a duplicate counts once. Answers of another phase do not count.
  */
 #ifndef INBAND_MEMORY_ROLE_SWITCH_H
 #define INBAND_MEMORY_ROLE_SWITCH_H
@@ -12,7 +12,7 @@
 #include "msg.h"
 #include "registers.h"
 
-/* The switch's registers of one moment. */
+/* A copy of the switch's registers. */
 struct ib_memory_view {
     ib_u64 epoch;
     ib_u64 deposed;
@@ -27,14 +27,15 @@ IB_INLINE ib_u32 ib_memory_kind(const struct ib_memory_slot *s) {
     return s->phase & ((1U << IB_MEMORY_PHASE_BITS) - 1);
 }
 
-/* The timestamp after `last`; 0: the epoch's are used up, or `last` is of a later epoch. */
+/* The timestamp after `last`; 0 if the epoch's timestamps are used up, or `last` is of a later
+ * epoch. */
 IB_INLINE ib_u64 ib_memory_next_timestamp(ib_u64 last, ib_u64 epoch) {
     ib_u64 before = epoch << IB_MEMORY_COUNT_BITS;
     ib_u64 next = (last > before ? last : before) + 1;
     return next >> IB_MEMORY_COUNT_BITS == epoch ? next : 0;
 }
 
-/* Has the block used seven eighths of its epoch's timestamps? */
+/* Whether the block has used seven eighths of its epoch's timestamps. */
 IB_INLINE int ib_memory_is_nearly_used_up(ib_u64 timestamp) {
     return (timestamp >> (IB_MEMORY_COUNT_BITS - 3) & 7) == 7;
 }
@@ -46,7 +47,7 @@ IB_INLINE void ib_memory_begin_phase(const struct ib_memory_view *v, struct ib_m
     s->answered = 0;
 }
 
-/* READ stays as long as the request was: the answer will need the room. */
+/* READ keeps the length of the request, because the answer will need the room. */
 IB_INLINE void ib_memory_set_type(struct ib_memory_msg *m, ib_u8 type) {
     m->type = type;
     m->flags = 0;
@@ -75,13 +76,13 @@ IB_INLINE struct ib_result ib_memory_refuse(struct ib_memory_msg *m, const struc
     return ib_verdict(IB_REPLY, reason);
 }
 
-/* Does the request take the slot, from an earlier one or another session's? */
+/* Whether the request replaces the one in the slot: an earlier one, or another session's. */
 IB_INLINE int ib_memory_takes_slot(const struct ib_memory_msg *m, const struct ib_memory_slot *s) {
     return s->session != m->session || s->request < m->request;
 }
 
-/* READ_REQUEST and WRITE_REQUEST at an active switch. `timestamp`: for a write that takes the
- * slot; 0: there is none left. */
+/* READ_REQUEST and WRITE_REQUEST at an active switch. `timestamp` is for a write that takes the
+ * slot; 0 if there is none left. */
 IB_INLINE struct ib_result ib_memory_request(struct ib_memory_msg *m,
                                              const struct ib_memory_view *v,
                                              struct ib_memory_slot *s, ib_u64 timestamp) {
@@ -103,8 +104,8 @@ IB_INLINE struct ib_result ib_memory_request(struct ib_memory_msg *m,
     }
     int continues = !takes && s->epoch == v->epoch;
     if (!writes) {
-        /* Sent again in the same phase: a new one each time would never end where answers take
-         * longer than the client waits. */
+        /* A retransmission stays in the same phase: with a new phase each time, the read would
+         * never complete if answers take longer than the client's timeout. */
         if (continues && ib_memory_kind(s) == IB_MEMORY_WRITING_BACK)
             return ib_memory_to_servers(m, s, IB_MEMORY_WRITE_BACK, IB_R_memory_write_back_again);
         if (!continues || ib_memory_kind(s) != IB_MEMORY_READING)
@@ -118,15 +119,15 @@ IB_INLINE struct ib_result ib_memory_request(struct ib_memory_msg *m,
         m->timestamp = s->timestamp;
         return ib_verdict(IB_REPLY, IB_R_memory_write_done_again);
     }
-    /* Sent again it keeps its timestamp: another could overwrite a write that has completed since.
-     */
+    /* A retransmission keeps its timestamp: with a new one it could overwrite a write that has
+     * completed in the meantime. */
     if (!continues)
         ib_memory_begin_phase(v, s, IB_MEMORY_WRITING);
     return ib_memory_to_servers(m, s, IB_MEMORY_WRITE,
                                 takes ? IB_R_memory_write_begun : IB_R_memory_write_again);
 }
 
-/* READ_ANSWER and ACK: IB_R_none, or why it does not count. */
+/* READ_ANSWER and ACK: returns IB_R_none, or the reason why the answer does not count. */
 IB_INLINE unsigned int ib_memory_does_not_count(const struct ib_memory_msg *m,
                                                 const struct ib_memory_view *v,
                                                 const struct ib_memory_slot *s) {
@@ -141,14 +142,14 @@ IB_INLINE unsigned int ib_memory_does_not_count(const struct ib_memory_msg *m,
     return s->answered >> (m->node - 1) & 1 ? IB_R_memory_answer_repeated : IB_R_none;
 }
 
-/* Note that the server has answered. Is it a majority now? */
+/* Notes the server's answer. Returns whether a majority has answered. */
 IB_INLINE int ib_memory_answered(const struct ib_memory_msg *m, const struct ib_memory_view *v,
                                  struct ib_memory_slot *s) {
     s->answered |= 1U << (m->node - 1);
     return ib_memory_count_bits(s->answered) >= v->majority;
 }
 
-/* An answer's n-th line: is it newer than those before it? */
+/* Merges the n-th line of an answer. Returns whether it is newer than those before. */
 IB_INLINE int ib_memory_merge_line(struct ib_memory_slot *s, ib_u32 n, ib_u16 node) {
     ib_u8 holder = (ib_u8)(1U << (node - 1));
     ib_u64 incoming = IB_NET64(s->incoming[n]), version = IB_NET64(s->version[n]);
@@ -162,7 +163,7 @@ IB_INLINE int ib_memory_merge_line(struct ib_memory_slot *s, ib_u32 n, ib_u16 no
     return 0;
 }
 
-/* The client of the slot gets its answer. */
+/* Turns the packet into the answer to the slot's client. */
 IB_INLINE struct ib_result ib_memory_to_client(struct ib_memory_msg *m, struct ib_memory_slot *s,
                                                ib_u8 type, ib_u32 kind, unsigned int reason) {
     s->phase = (s->phase >> IB_MEMORY_PHASE_BITS) << IB_MEMORY_PHASE_BITS | kind;
@@ -172,7 +173,7 @@ IB_INLINE struct ib_result ib_memory_to_client(struct ib_memory_msg *m, struct i
 }
 
 /* A majority has answered READ. `agrees`: each line's version is held by a majority. If not, no
- * read may return it before a majority does hold it. */
+ * read may return it until a majority holds it. */
 IB_INLINE struct ib_result ib_memory_have_read(struct ib_memory_msg *m,
                                                const struct ib_memory_view *v,
                                                struct ib_memory_slot *s, int agrees) {
@@ -183,7 +184,7 @@ IB_INLINE struct ib_result ib_memory_have_read(struct ib_memory_msg *m,
     return ib_memory_to_servers(m, s, IB_MEMORY_WRITE_BACK, IB_R_memory_read_write_back);
 }
 
-/* ACK that counts. */
+/* An ACK that counts. */
 IB_INLINE struct ib_result ib_memory_ack(struct ib_memory_msg *m, const struct ib_memory_view *v,
                                          struct ib_memory_slot *s) {
     if (!ib_memory_answered(m, v, s))

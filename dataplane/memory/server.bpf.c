@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* server - the memory server as the program of an interface. */
+/* server - the memory server as a program on an interface. */
 /* variant: server_slow IB_RACE_DELAY */
 /* variant: server_epoch_before_lock IB_RACE_DELAY IB_MUTANT_EPOCH_BEFORE_LOCK */
 #include "xdp.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings.h - what the loader tells the programs of memory. Rust sees it through bindgen. */
+/* settings.h - settings of the memory programs, set by the loader. Rust sees it through bindgen. */
 #ifndef INBAND_MEMORY_SETTINGS_H
 #define INBAND_MEMORY_SETTINGS_H
 

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory/shell.h - the code around the roles on every backend: take the slot or chunk, run the
- * role, move timestamps and lines, release.
+ * memory/shell.h - the code around the roles on every backend: lock the slot or chunk, run the
+ * role, move timestamps and lines, unlock.
  *
  * The rules and why:
- *  - A server raises its epoch before it takes the chunk, and checks the packet's epoch inside. A
- *    write of an old epoch, checked outside, could land after a read of a newer epoch has passed,
- *    and complete although nobody who reads from then on sees it.
- *  - A switch reads its epoch, and the session again, inside the slot's lock. The process closes a
+ *  - A server raises its epoch before it locks the chunk, and checks the packet's epoch under the
+ *    lock. If the check were outside, a write of an old epoch could be stored after a read of a
+ *    newer epoch, and complete although no later read sees it.
+ *  - A switch reads its epoch, and the session again, under the slot's lock. The process closes a
  *    session before it clears the session's slots, so none of its requests begins in them later.
- *  - A block's last timestamp and epoch are one word: no timestamp is given twice, nor is a lower
- *    one after a higher, whichever epoch a CPU still believes in.
+ *  - A block's last timestamp and epoch are one word: no timestamp is assigned twice, nor is a
+ *    lower one assigned after a higher one, whichever epoch a CPU still has.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
  *
- * Before including this file a backend defines struct ib_memory_here, how registers are found (NULL
- * or 0: there are none) and how values move. These return 0, or not 0 having changed nothing; `max`
- * is the most that `len` can be, and a constant:
+ * Before including this file a backend defines struct ib_memory_here, the accessors of registers
+ * (which return NULL or 0 if there are none), and functions that move values. These return 0 on
+ * success; on failure they return another value and have changed nothing. `max` is the constant
+ * upper bound of `len`:
  *   ib_memory_value_load(here, at, to, len, max)      value's bytes from `at` -> registers
  *   ib_memory_value_store(here, at, from, len, max)   registers -> value's bytes from `at`
- *   ib_memory_value_resize(here, len)                 the value gets this length
+ *   ib_memory_value_resize(here, len)                 sets the value's length
  *   ib_memory_value_sum(here, len)                    returns its ib_value_checksum
  */
 #ifndef INBAND_MEMORY_SHELL_H
@@ -44,7 +45,7 @@ IB_INLINE void ib_memory_look(struct ib_memory_view *v, const struct ib_memory_s
     v->majority = servers / 2 + 1;
 }
 
-/* The next timestamp of a block; a reason if there is none. */
+/* Sets the next timestamp of a block. Returns a reason if that failed. */
 IB_INLINE unsigned int ib_memory_number(struct ib_memory_switch *regs,
                                         struct ib_memory_block *block, ib_u64 epoch,
                                         ib_u64 *timestamp) {
@@ -66,7 +67,7 @@ IB_INLINE unsigned int ib_memory_number(struct ib_memory_switch *regs,
     return IB_R_contended;
 }
 
-/* Put the slot's timestamps and lines into the packet; not 0: there is no room. */
+/* Copies the slot's timestamps and lines into the packet. Returns nonzero if there is no room. */
 IB_INLINE int ib_memory_put_value(struct ib_memory_here *here, const struct ib_memory_msg *m,
                                   const struct ib_memory_slot *slot) {
     ib_u32 lines = ib_memory_count_bits(m->lines);
@@ -109,7 +110,7 @@ IB_INLINE struct ib_result ib_shell_memory_request(struct ib_memory_here *here,
 #ifndef IB_MUTANT_SESSION_BEFORE_LOCK
     ib_memory_look(&v, regs, ib_memory_servers(here));
     if (IB_RARE(!ib_memory_is_active(&v) || IB_LOAD(&session->session) != m->session))
-        goto release; /* it is refused when it is sent again */
+        goto release; /* it will be refused when it is retransmitted */
 #endif
     if (IB_LOAD(&session->requests) < m->request)
         *(volatile ib_u64 *)&session->requests = m->request;
@@ -119,7 +120,7 @@ IB_INLINE struct ib_result ib_shell_memory_request(struct ib_memory_here *here,
         IB_RARE(ib_memory_number(regs, block, v.epoch, &timestamp) != IB_R_none))
         goto release;
     result = ib_memory_request(m, &v, slot, timestamp);
-    if (takes && result.verdict != IB_DROP) /* a replayed request turns no answer away */
+    if (takes && result.verdict != IB_DROP) /* a replayed request must not divert an answer */
         slot->client = *client;
     new_value = m->type == IB_MEMORY_WRITE_BACK;
     if (new_value && IB_RARE(ib_memory_put_value(here, m, slot)))
@@ -131,7 +132,7 @@ release:
     return result;
 }
 
-/* Take what an answer has into the slot; not 0: the packet has less than it says. */
+/* Merges an answer into the slot. Returns nonzero if the packet is shorter than it claims. */
 IB_INLINE int ib_memory_merge(struct ib_memory_here *here, const struct ib_memory_msg *m,
                               struct ib_memory_slot *slot, ib_u32 lines) {
     ib_u32 lines_at = lines * IB_MEMORY_TIMESTAMP_LEN_BYTES;
@@ -157,7 +158,7 @@ IB_INLINE int ib_memory_merge(struct ib_memory_here *here, const struct ib_memor
     return 0;
 }
 
-/* Does a majority hold the version of each line? */
+/* Whether a majority holds the version of each line. */
 IB_INLINE int ib_memory_agrees(const struct ib_memory_slot *slot, ib_u32 lines, ib_u32 majority) {
     IB_LOOP
     for (ib_u32 n = 0; n < IB_MEMORY_CHUNK_LINES; n++) {
@@ -169,7 +170,7 @@ IB_INLINE int ib_memory_agrees(const struct ib_memory_slot *slot, ib_u32 lines, 
     return 1;
 }
 
-/* Has the answer that was just merged the version of each line? */
+/* Whether the answer that was just merged has the version of each line. */
 IB_INLINE int ib_memory_is_newest(const struct ib_memory_slot *slot, ib_u32 lines) {
     IB_LOOP
     for (ib_u32 n = 0; n < IB_MEMORY_CHUNK_LINES; n++) {
@@ -181,7 +182,7 @@ IB_INLINE int ib_memory_is_newest(const struct ib_memory_slot *slot, ib_u32 line
     return 1;
 }
 
-/* READ_ANSWER that counts. */
+/* A READ_ANSWER that counts. */
 IB_INLINE struct ib_result ib_memory_read_answer(struct ib_memory_here *here,
                                                  struct ib_memory_msg *m,
                                                  const struct ib_memory_view *v,
@@ -199,7 +200,7 @@ IB_INLINE struct ib_result ib_memory_read_answer(struct ib_memory_here *here,
     return ib_memory_have_read(m, v, slot, ib_memory_agrees(slot, lines, v->majority));
 }
 
-/* READ_ANSWER and ACK. With IB_MEMORY_TO_CLIENT, `client` is where the answer goes. */
+/* READ_ANSWER and ACK. With IB_MEMORY_TO_CLIENT, `client` is set to the destination. */
 IB_INLINE struct ib_result ib_shell_memory_answer(struct ib_memory_here *here,
                                                   struct ib_memory_msg *m,
                                                   struct ib_memory_client *client) {
@@ -213,7 +214,7 @@ IB_INLINE struct ib_result ib_shell_memory_answer(struct ib_memory_here *here,
         return ib_verdict(IB_DROP, IB_R_memory_not_for_role);
     ib_memory_look(&v, regs, ib_memory_servers(here));
     unsigned int reason = ib_memory_does_not_count(m, &v, slot);
-    if (reason != IB_R_none) /* without the slot, as most of a read's last answers */
+    if (reason != IB_R_none) /* without locking; most of a read's last answers end here */
         return ib_verdict(IB_DROP, reason);
     if (m->type == IB_MEMORY_READ_ANSWER &&
         IB_RARE(ib_memory_value_sum(here, m->value_len_bytes) != m->digest))
@@ -244,8 +245,8 @@ release:
     return result;
 }
 
-/* Every packet at a switch. `client`: the sender of a request; with IB_MEMORY_TO_CLIENT, where the
- * answer goes. */
+/* Handles any packet at a switch. `client` is the sender of a request; with IB_MEMORY_TO_CLIENT, it
+ * is set to the destination. */
 IB_INLINE struct ib_result ib_shell_memory_switch(struct ib_memory_here *here,
                                                   struct ib_memory_msg *m,
                                                   struct ib_memory_client *client) {
@@ -269,12 +270,12 @@ IB_INLINE struct ib_result ib_shell_memory_switch(struct ib_memory_here *here,
 
 #ifdef IB_MEMORY_SERVER
 
-/* Where the n-th line of the chunk is among those of the packet. */
+/* The index of the chunk's n-th line among the packet's lines. */
 IB_INLINE ib_u32 ib_memory_place(ib_u32 lines, ib_u32 n) {
     return ib_memory_count_bits(lines & ((1U << n) - 1));
 }
 
-/* Chunk -> packet; not 0: there is no room. */
+/* Chunk -> packet. Returns nonzero if there is no room. */
 IB_INLINE int ib_memory_read(struct ib_memory_here *here, const struct ib_memory_msg *m,
                              const struct ib_memory_chunk *chunk) {
     ib_u32 lines_at = ib_memory_count_bits(m->lines) * IB_MEMORY_TIMESTAMP_LEN_BYTES;
@@ -295,7 +296,8 @@ IB_INLINE int ib_memory_read(struct ib_memory_here *here, const struct ib_memory
     return 0;
 }
 
-/* Is this a write of all lines, and all of them older? Then they are copied in one piece. */
+/* Whether this is a write of all lines, all of which are older. Then they are copied in one
+ * piece. */
 IB_INLINE int ib_memory_replaces_all(const struct ib_memory_msg *m,
                                      const struct ib_memory_chunk *chunk) {
     if (m->type != IB_MEMORY_WRITE || m->lines != IB_MEMORY_LINES_ALL)
@@ -307,7 +309,7 @@ IB_INLINE int ib_memory_replaces_all(const struct ib_memory_msg *m,
     return 1;
 }
 
-/* Packet -> chunk, whatever is newer; not 0: the packet has less than it says. */
+/* Packet -> chunk, for newer lines. Returns nonzero if the packet is shorter than it claims. */
 IB_INLINE int ib_memory_write(struct ib_memory_here *here, const struct ib_memory_msg *m,
                               struct ib_memory_chunk *chunk) {
     ib_u32 lines_at = 0;
@@ -342,7 +344,7 @@ IB_INLINE int ib_memory_write(struct ib_memory_here *here, const struct ib_memor
     return 0;
 }
 
-/* Every packet at a server. */
+/* Handles any packet at a server. */
 IB_INLINE struct ib_result ib_shell_memory_server(struct ib_memory_here *here,
                                                   struct ib_memory_msg *m) {
     struct ib_memory_server *regs = ib_memory_server_at(here);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* switch - the switch as the program of an interface. */
+/* switch - the switch as a program on an interface. */
 /* variant: switch_slow IB_RACE_DELAY */
 /* variant: switch_no_exclusivity IB_RACE_DELAY IB_MUTANT_NO_EXCLUSIVITY */
 #include "../ground/xdp/multicast.h"
@@ -16,7 +16,7 @@ struct {
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* set by the loader, as those below */
+    __uint(max_entries, 1); /* set by the loader, like those below */
     __type(key, ib_u32);
     __type(value, struct ib_memory_block);
 } ib_blocks_map SEC(".maps");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp.h - what both programs do around their shell: how values move, the packet before and after.
- */
+/* xdp.h - the code around the shell in both programs: moves values, reads and writes the packet. */
 #ifndef INBAND_MEMORY_XDP_H
 #define INBAND_MEMORY_XDP_H
 
@@ -31,14 +30,15 @@ struct ib_memory_here {
 #define ib_memory_value_resize(here, len_bytes) ib_frame_resize((here)->ctx, len_bytes)
 #define ib_memory_value_sum(here, len_bytes) ((ib_u32)ib_memory_sum((here)->ctx, len_bytes))
 
-/* Global, so that the verifier walks the loop over the value once, and apart from the roles. */
+/* A global function, so that the verifier processes the loop over the value once, separately from
+ * the roles. */
 __attribute__((noinline)) int ib_memory_sum(struct xdp_md *ctx, ib_u32 len_bytes) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
     return (int)ib_value_checksum(data + IB_VALUE_AT_BYTES, end, len_bytes);
 }
 
-/* IB_VALID, or what the program is to return. */
+/* Returns IB_VALID, or the program's return value. */
 IB_INLINE int ib_memory_packet(struct xdp_md *ctx, struct ib_memory_msg *m) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
@@ -52,7 +52,7 @@ IB_INLINE int ib_memory_packet(struct xdp_md *ctx, struct ib_memory_msg *m) {
     return IB_VALID;
 }
 
-/* Write the packet that leaves; NULL: it does not. */
+/* Writes the packet that leaves. Returns NULL if it cannot. */
 IB_INLINE ib_u8 *ib_memory_rewrite(struct xdp_md *ctx, struct ib_memory_msg *m) {
     const struct ib_keys *keys = NULL;
     if (ib_settings.authenticated) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* minion - a minion as the program of an interface; with IB_NETPAXOS_SERIALIZES, a serializer. */
+/* minion - a minion as a program on an interface; with IB_NETPAXOS_SERIALIZES, a serializer. */
 /* variant: serializer IB_NETPAXOS_SERIALIZES */
 #include "msg.h"
 #include "settings.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* msg.h - a NetPaxos packet's header in host order, and the way between it and the wire. */
+/* msg.h - a NetPaxos packet's header in host order, and its conversion from and to the wire. */
 #ifndef INBAND_NETPAXOS_MSG_H
 #define INBAND_NETPAXOS_MSG_H
 
@@ -38,7 +38,7 @@ IB_INLINE void ib_netpaxos_read_header(const ib_u8 *data, struct ib_netpaxos_msg
     m->number = IB_NETPAXOS_GET64(data, number);
 }
 
-/* Write what the roles change: all but the proposer's own fields. */
+/* Writes the fields that the roles change: all but the proposer's own. */
 IB_INLINE void ib_netpaxos_emit(ib_u8 *data, const struct ib_netpaxos_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
     IB_PUT64(data, partition, (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 | m->key_id);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* native.h - the native build: the soft switch, the simulator and the vectors call it. */
+/* native.h - the native build, called by the soft switch, the simulator and the vectors. */
 #ifndef INBAND_NETPAXOS_NATIVE_H
 #define INBAND_NETPAXOS_NATIVE_H
 
@@ -7,7 +7,7 @@
 #include "msg.h"
 #include "registers.h"
 
-/* The memory belongs to the caller and outlives every call; it may be shared by threads. */
+/* The memory belongs to the caller and must outlive every call. Threads may share it. */
 struct ib_netpaxos_soft {
     ib_u32 node;
     ib_u32 serializes; /* 1: a serializer, 0: a minion */
@@ -17,13 +17,13 @@ struct ib_netpaxos_soft {
 };
 
 /*
- * Handle one UDP payload of *len_bytes at `buffer`. With IB_NETPAXOS_TO_GROUP the packet to send is
- * in the buffer, of the same length. Thread-safe. Allocates nothing, never waits.
+ * Handles one UDP payload of *len_bytes at `buffer`. With IB_NETPAXOS_TO_GROUP the buffer then
+ * contains the packet to send, of the same length. Thread-safe. Never allocates or blocks.
  */
 struct ib_result ib_netpaxos_handle(const struct ib_netpaxos_soft *sw, ib_u8 *buffer,
                                     ib_u32 *len_bytes, const struct ib_arrival *arrival);
 
-/* The reason to drop a packet, or IB_R_none: is it whole, and its tag right? */
+/* Returns the reason to drop a packet (incomplete, or an invalid tag), or IB_R_none. */
 ib_u32 ib_netpaxos_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
                               ib_u32 logs);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasons.h - where the roles send packets, and why they did what they did. */
+/* reasons.h - NetPaxos's own verdicts, and its reasons. */
 #ifndef INBAND_NETPAXOS_REASONS_H
 #define INBAND_NETPAXOS_REASONS_H
 
 #include "../ground/verdict.h"
 
 enum ib_netpaxos_verdict {
-    IB_NETPAXOS_TO_GROUP = 6, /* rewritten; of a serializer: to all minions, of a minion: to its
+    IB_NETPAXOS_TO_GROUP = 6, /* rewritten: a serializer sends to all minions, a minion to its
                                  storage and all learners */
 };
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registers.h - what a role remembers: a BPF map's value, and the soft switch's memory. */
+/* registers.h - the state of a role: a BPF map's value, and the soft switch's memory. */
 #ifndef INBAND_NETPAXOS_REGISTERS_H
 #define INBAND_NETPAXOS_REGISTERS_H
 
 #include "wire.h"
 
-/* One a role, in a cache line of its own. */
+/* One per role, in its own cache line. */
 struct ib_netpaxos_switch {
-    ib_u64 passed; /* requests; a minion's number is the count with it. Only grows */
+    ib_u64 passed; /* requests; including it, a minion's number for it. Only increases */
     ib_u64 reserved[7];
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * role_minion.h - the minion: accepts every request and numbers it, which is the reorder block of
+ * role_minion.h - the minion: accepts every request and numbers it, like the reorder block of
  * section 4.1.2. Pure; the shell takes the number.
  */
 #ifndef INBAND_NETPAXOS_ROLE_MINION_H
@@ -8,7 +8,7 @@
 
 #include "role_serializer.h"
 
-/* IB_R_none: the request gets a number, of which `passed` are given already. */
+/* Returns IB_R_none if the request gets a number; `passed` have been assigned already. */
 IB_INLINE unsigned int ib_netpaxos_minion_refuses(const struct ib_netpaxos_msg *m, ib_u64 passed) {
     unsigned int reason = ib_netpaxos_refuses(m);
     if (reason != IB_R_none)

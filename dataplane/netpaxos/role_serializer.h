@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * role_serializer.h - the serializer: copies a request to the minions, as it is. That all requests
- * come through one place is all that it does for their order, and safety needs none.
+ * role_serializer.h - the serializer: copies each request unchanged to the minions. It orders
+ * requests only in that all of them pass through one place. Safety does not depend on that.
  */
 #ifndef INBAND_NETPAXOS_ROLE_SERIALIZER_H
 #define INBAND_NETPAXOS_ROLE_SERIALIZER_H
 
 #include "msg.h"
 
-/* IB_R_none: the request goes on. */
+/* Returns IB_R_none if the request must be forwarded. */
 IB_INLINE unsigned int ib_netpaxos_refuses(const struct ib_netpaxos_msg *m) {
     if (m->type != IB_NETPAXOS_REQUEST)
         return IB_R_netpaxos_not_for_role;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shell.h - around the roles on every backend: numbers are taken by one atomic addition. */
+/* shell.h - the code around the roles on every backend: takes numbers with one atomic addition. */
 #ifndef INBAND_NETPAXOS_SHELL_H
 #define INBAND_NETPAXOS_SHELL_H
 
