@@ -229,8 +229,8 @@ impl Bench {
     fn may_sleep(&self) -> bool {
         match self.options.load {
             Load::Learn | Load::Idle => self.outstanding == 0,
-            Load::Latency | Load::Saturate | Load::Batched => self.sleeps,
-            Load::Paced => false,
+            Load::Saturate | Load::Batched => self.sleeps,
+            Load::Latency | Load::Paced => false,
         }
     }
 
