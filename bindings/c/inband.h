@@ -1,26 +1,26 @@
 /*
  * inband.h - consensus at packet speed: submit, deliver, recover.
  *
- * The C library of Inband. It gives the application interface of CAANS ("Consensus as a Network
- * Service", Figure 4) to programs that keep their own state: a program submits values, and every
- * program that is a replica of the same cluster is handed all submitted values, in the same order,
- * each once.
+ * The C library of Inband. It provides the application interface of CAANS ("Consensus as a Network
+ * Service", Figure 4) for programs that keep their own state: a program submits values, and all
+ * submitted values are delivered to every program that is a replica of the same cluster, in the
+ * same order, each exactly once.
  *
  * A context is one host of a cluster, described by a configuration file. Its packet roles run in
  * the kernel or, without any privilege, in this process.
  *
- * Threads. A context belongs to one thread: create it, call everything on it and free it there, or
- * hand it to another thread as you would any other memory. Only inband_stop() may be called from
- * any thread, and from a signal handler. Different contexts are independent. A call from a second
- * thread that meets the owner inside the library is refused with INBAND_ERR_BUSY.
+ * Threads. Only one thread may use a context at a time; it may be handed over to another thread
+ * like any other memory. Only inband_stop() may be called from any thread, and from a signal
+ * handler. Different contexts are independent. A call from a second thread while another one is
+ * inside the library with the same context fails with INBAND_ERR_BUSY.
  *
  * Callbacks are called only from inside inband_run() and inband_run_once(), on the thread that
- * called it. In a callback every function but inband_run(), inband_run_once() and inband_free() may
- * be called. What a callback points to is valid until it returns. A callback must return: no
- * longjmp, no C++ exception.
+ * called it. A callback may call every function except inband_run(), inband_run_once() and
+ * inband_free(). Pointers passed to a callback are valid until it returns. A callback must return:
+ * no longjmp, no C++ exception.
  *
  * Errors. Functions that return int return 0 or more on success and one of enum inband_error
- * otherwise; inband_last_error() then says in words what was wrong.
+ * otherwise; inband_last_error() then returns a message.
  *
  * Link with -linband.
  */
@@ -34,32 +34,32 @@
 extern "C" {
 #endif
 
-/** Version of this header; inband_version() tells that of the library. */
+/** Version of this header; inband_version() returns that of the library. */
 #define INBAND_VERSION "0.1.0"
 
-/** Longest value in bytes: what fits one packet of an MTU of 1500 bytes. */
+/** Maximum length of a value in bytes: what fits in one packet with an MTU of 1500 bytes. */
 #define INBAND_VALUE_LEN_MAX_BYTES 1376
 
-/** Most values of one context that are submitted and have no end yet. */
+/** Maximum number of values in flight per context: submitted, but not ended. */
 #define INBAND_WINDOW_VALUES 1024
 
-/** Most recoveries of one context that have no end yet. */
+/** Maximum number of recoveries in flight per context. */
 #define INBAND_RECOVERIES_OPEN_MAX 1024
 
 /** One host of a cluster. Opaque. */
 typedef struct inband_ctx inband_ctx;
 
-/** What functions return. After any error but INBAND_ERR_INTERNAL the context is as before. */
+/** Return values. After any error except INBAND_ERR_INTERNAL the context is unchanged. */
 enum inband_error {
     /** Done. */
     INBAND_OK = 0,
-    /** An argument is NULL or out of range, or a callback that is needed is not set. Correct the
-        call; the message names the argument. */
+    /** An argument is NULL or out of range, or a required callback is not set. Correct the call;
+        the message names the argument. */
     INBAND_ERR_ARGUMENT = -1,
     /** The configuration cannot be read or has a mistake. Correct it; the message names the file,
         the line, the value found and the values allowed. */
     INBAND_ERR_CONFIG = -2,
-    /** The UDP address of this host cannot be bound. End the process that has it, or correct the
+    /** The UDP address of this host cannot be bound. Stop the process that uses it, or correct the
         node's address. */
     INBAND_ERR_ADDRESS = -3,
     /** The state directory cannot be used. Correct its path, permissions or space as the message
@@ -70,72 +70,72 @@ enum inband_error {
     INBAND_ERR_DATAPLANE = -5,
     /** The value is longer than INBAND_VALUE_LEN_MAX_BYTES. Split it into several. */
     INBAND_ERR_TOO_LONG = -6,
-    /** INBAND_WINDOW_VALUES values, or INBAND_RECOVERIES_OPEN_MAX recoveries, have no end yet. Run
-        until some have, then try again. */
+    /** INBAND_WINDOW_VALUES values, or INBAND_RECOVERIES_OPEN_MAX recoveries, are in flight. Run
+        until some have ended, then retry. */
     INBAND_ERR_WINDOW_FULL = -7,
-    /** This host is no replica: it learns nothing and so cannot submit or recover. Do it at a host
+    /** This host is not a replica: it learns nothing and so cannot submit or recover. Use a host
         whose node has the role "replica". */
     INBAND_ERR_NOT_REPLICA = -8,
-    /** The instance was handed over long ago and is no longer held here. Use the application's own
+    /** The instance was delivered long ago and is no longer stored here. Use the application's own
         state. */
     INBAND_ERR_TRIMMED = -9,
-    /** The instance is further ahead than the acceptors' rings reach. Recover lower ones first; the
-        message names the limit. */
+    /** The instance is beyond the acceptors' rings. Recover lower ones first; the message names the
+        limit. */
     INBAND_ERR_TOO_FAR_AHEAD = -10,
-    /** The bytes were not made by inband_save(), or were damaged since. Take another copy. */
+    /** The bytes were not written by inband_save(), or were damaged since. Use another copy. */
     INBAND_ERR_SAVED_DAMAGED = -11,
-    /** The saved position is older than what was delivered already. Take a newer one, or go on
-        without. */
+    /** The saved position is older than what has already been delivered. Use a newer one, or
+        continue without. */
     INBAND_ERR_SAVED_TOO_OLD = -12,
-    /** The context is in use: by another thread, or by the run that this callback was called from.
-        Give the context one thread; from a callback, return first. */
+    /** The context is in use: by another thread, or by the run that called this callback. Use the
+        context in one thread; from a callback, return first. */
     INBAND_ERR_BUSY = -13,
-    /** inband_stop() was called. No error: leave the loop around inband_run_once(). */
+    /** inband_stop() was called. Not an error: leave the loop around inband_run_once(). */
     INBAND_ERR_STOPPED = -14,
-    /** This replica needs a peer's state to go on and no state-needed callback is set. Set one, or
-        restore; then run again. */
+    /** This replica needs a peer's state to continue, and no state-needed callback is set. Set one,
+        or restore; then run again. */
     INBAND_ERR_STATE_NEEDED = -15,
-    /** A fault of the library; the context can only be freed. Please report the message. */
+    /** A bug in the library; the context can only be freed. Please report the message. */
     INBAND_ERR_INTERNAL = -99
 };
 
 /** Where the packet roles of a host run. */
 enum inband_dataplane {
-    /** As host.dataplane in the configuration says. */
+    /** According to host.dataplane in the configuration. */
     INBAND_DATAPLANE_CONFIGURED = 0,
-    /** The best that works here. */
+    /** The best one that works here. */
     INBAND_DATAPLANE_AUTO = 1,
     /** In the kernel, in the interface's driver. */
     INBAND_DATAPLANE_XDP = 2,
-    /** In the kernel, behind the driver: any interface, slower. */
+    /** In the kernel, after the driver: works on any interface, but is slower. */
     INBAND_DATAPLANE_XDP_GENERIC = 3,
-    /** In this process, over a UDP socket: no privilege. */
+    /** In this process, over a UDP socket: needs no privilege. */
     INBAND_DATAPLANE_UDP = 4
 };
 
-/** What a delivery is. */
+/** Kinds of deliveries. */
 enum inband_kind {
-    /** A value that was not delivered before: apply it. These come in the order of their instances,
-        each submitted value once, the same on all replicas. Their instances are not consecutive:
+    /** A value that was not delivered before: apply it. These are in order of their instances, each
+        submitted value once, the same on all replicas. Their instances are not consecutive, because
         some hold nothing for the application. */
     INBAND_NEW = 0,
-    /** Answer to inband_recover(): what the instance holds. Do not apply it: it was delivered
-       before, or never takes effect. */
+    /** Answer to inband_recover(): the value of the instance. Do not apply it: it was delivered
+        before, or never takes effect. */
     INBAND_REPLAY = 1,
-    /** Answer to inband_recover(): the instance holds no value of any application, and never will;
-        the value is the no-op that was decided. Another replica may have decided its own, which is
-        empty if it came from the library itself. */
+    /** Answer to inband_recover(): the instance holds no application's value, and never will. The
+        value is the no-op that was decided. It may be another replica's, and is empty if the
+        library itself proposed it. */
     INBAND_NOOP = 2
 };
 
-/** A value for the application. */
+/** A value delivered to the application. */
 typedef struct inband_delivery {
     /** The instance it was decided in, from 1. */
     uint64_t instance;
-    /** The ticket that inband_submit() gave, if this context submitted it and the kind is
-        INBAND_NEW; else 0. Also 0 if the submission was reported as of unknown outcome before. */
+    /** The ticket from inband_submit(), if this context submitted it and the kind is INBAND_NEW;
+        otherwise 0. Also 0 if the submission was reported with an unknown outcome before. */
     uint64_t ticket;
-    /** The value; not terminated. Never NULL. */
+    /** The value; not NUL-terminated. Never NULL. */
     const char *value;
     /** Its length in bytes, 0 to INBAND_VALUE_LEN_MAX_BYTES. */
     size_t value_len_bytes;
@@ -143,16 +143,15 @@ typedef struct inband_delivery {
     int kind;
 } inband_delivery;
 
-/** How a submission or a recovery ended that has no delivery. */
+/** How a submission or a recovery ended without a delivery. */
 enum inband_outcome {
-    /** The value was certainly not applied and never will be. Submit it again if it is still
-        wanted. */
+    /** The value was not applied and never will be. Submit it again if it is still needed. */
     INBAND_NOT_APPLIED = 0,
     /** No decision within host.timing.submit_deadline_ms. The value may have been applied, may be
-        applied later (and is then delivered with ticket 0), or never. Look into the state before it
-        is submitted again. Of a recovery: recover again. */
+        applied later (and is then delivered with ticket 0), or may never be. Check the state before
+        you submit it again. For a recovery: recover again. */
     INBAND_OUTCOME_UNKNOWN = 1,
-    /** The value was applied, or the instance is, in the state that was restored. */
+    /** The restored state already includes the value or the instance. */
     INBAND_IN_RESTORED_STATE = 2
 };
 
@@ -164,11 +163,11 @@ typedef struct inband_failure {
     uint64_t instance;
     /** One of enum inband_outcome. */
     int outcome;
-    /** The same in words. */
+    /** The outcome as a message. */
     const char *message;
 } inband_failure;
 
-/** See inband_on_deliver(). `user` is what was given there. */
+/** See inband_on_deliver(). `user` is the pointer passed there. */
 typedef void (*inband_deliver_fn)(inband_ctx *ctx, const inband_delivery *delivery, void *user);
 
 /** See inband_on_failed(). */
@@ -178,14 +177,14 @@ typedef void (*inband_failed_fn)(inband_ctx *ctx, const inband_failure *failure,
 typedef void (*inband_state_needed_fn)(inband_ctx *ctx, void *user);
 
 /**
- * Start a host: read its configuration, bind its address, start its packet roles.
+ * Start a host: reads its configuration, binds its address, and starts its packet roles.
  *
  * @param config_path      The host's configuration file (TOML), the same as for `inband run`.
  * @param dataplane        One of enum inband_dataplane; overrides the file.
- * @param saved            What inband_save() made, if the application has state; else NULL. Without
- *                         it the application starts from nothing.
+ * @param saved            The output of inband_save(), if the application has state; otherwise
+ *                         NULL, and the application starts with an empty state.
  * @param saved_len_bytes  Its length in bytes; 0 if `saved` is NULL.
- * @param ctx              Where the context is put; set to NULL on failure.
+ * @param ctx              Set to the context; NULL on failure.
  * @return INBAND_OK, INBAND_ERR_ARGUMENT, INBAND_ERR_CONFIG, INBAND_ERR_ADDRESS,
  *         INBAND_ERR_STATE_DIR, INBAND_ERR_DATAPLANE or INBAND_ERR_SAVED_DAMAGED.
  */
@@ -193,47 +192,49 @@ int inband_create(const char *config_path, int dataplane, const void *saved, siz
                   inband_ctx **ctx);
 
 /**
- * End a host: close its socket, unload its packet programs, free all memory. What is submitted and
- * undecided has no end; it may still be decided. NULL is ignored. In a callback this does nothing.
+ * Stop a host: closes its socket, unloads its packet programs, and frees all memory. Submissions in
+ * flight get no outcome; they may still be decided. NULL is ignored. In a callback this does
+ * nothing.
  */
 void inband_free(inband_ctx *ctx);
 
 /**
- * Set the function that is handed decided values. A replica must have one before it runs.
+ * Set the callback for decided values. A replica must have one before it runs.
  *
- * @param deliver  NULL: none.
- * @param user     Given to `deliver`.
+ * @param deliver  The callback; NULL for none.
+ * @param user     Passed to `deliver`.
  * @return INBAND_OK, INBAND_ERR_ARGUMENT or INBAND_ERR_BUSY.
  */
 int inband_on_deliver(inband_ctx *ctx, inband_deliver_fn deliver, void *user);
 
 /**
- * Set the function that is told of submissions and recoveries that end without a delivery. Without
- * it they end silently.
+ * Set the callback for submissions and recoveries that end without a delivery. Without it they end
+ * silently.
  *
- * @return as inband_on_deliver().
+ * @return Like inband_on_deliver().
  */
 int inband_on_failed(inband_ctx *ctx, inband_failed_fn failed, void *user);
 
 /**
- * Set the function that is told, once a second, that this replica is further behind than its peers
- * remember. It must get a peer's state and what inband_save() made at that very state, and give the
- * latter to inband_restore(); not necessarily within the callback. Until then nothing is delivered.
+ * Set the callback that is called every second while this replica is too far behind for its peers'
+ * logs. The application must copy a peer's state and the output of inband_save() at exactly that
+ * state, and pass the latter to inband_restore(), in the callback or later. Until then nothing is
+ * delivered.
  *
- * @return as inband_on_deliver().
+ * @return Like inband_on_deliver().
  */
 int inband_on_state_needed(inband_ctx *ctx, inband_state_needed_fn state_needed, void *user);
 
 /**
- * Submit a value. It is copied and sent at once. It ends in exactly one of: a delivery of kind
- * INBAND_NEW with its ticket, or a failure with its ticket, at the latest after
- * host.timing.submit_deadline_ms of running. Values are not ordered by when they were submitted; to
- * order two, submit the second when the first is delivered.
+ * Submit a value. It is copied and sent immediately. It ends with exactly one of: a delivery of
+ * kind INBAND_NEW with its ticket, or a failure with its ticket, at the latest after
+ * host.timing.submit_deadline_ms of running. The order of values is not the order of their
+ * submission; to order two, submit the second one after the first was delivered.
  *
  * @param value            May be NULL if the length is 0.
  * @param value_len_bytes  0 to INBAND_VALUE_LEN_MAX_BYTES.
- * @param ticket           Where the ticket is put, from 1, never used again in this context. May be
- *                         NULL.
+ * @param ticket           Set to the ticket, which is at least 1 and never reused in this context.
+ *                         May be NULL.
  * @return INBAND_OK, INBAND_ERR_ARGUMENT, INBAND_ERR_TOO_LONG, INBAND_ERR_WINDOW_FULL,
  *         INBAND_ERR_NOT_REPLICA or INBAND_ERR_BUSY; on an error nothing was sent.
  */
@@ -245,12 +246,12 @@ int inband_room(inband_ctx *ctx);
 /**
  * Find out what was decided in an instance, or decide a no-op there. The answer is one delivery of
  * that instance, or a failure:
- * - an instance that was handed over before: INBAND_REPLAY or INBAND_NOOP, with the next run;
- * - a later one: in its order, as INBAND_NEW if the value in it is new, else as INBAND_REPLAY or
- *   INBAND_NOOP. All instances before it are closed as well, by asking for what they hold and then
- *   by deciding no-ops.
- * Other replicas deliver what is new, and nothing for a no-op. An instance that is asked for again
- * before its answer has one answer.
+ * - for an instance that was delivered before: INBAND_REPLAY or INBAND_NOOP, in the next run;
+ * - for a later one: in order, as INBAND_NEW if its value is new, otherwise as INBAND_REPLAY or
+ *   INBAND_NOOP. All instances before it are closed as well, by querying their values and then by
+ *   deciding no-ops.
+ * Other replicas deliver new values, and nothing for a no-op. If an instance is requested again
+ * before its answer, there is only one answer.
  *
  * @param instance        From 1 to the ring's size (cluster.ring_slots) above inband_applied().
  * @param noop            May be NULL if the length is 0.
@@ -269,39 +270,41 @@ int inband_recover(inband_ctx *ctx, uint64_t instance, const void *noop, size_t 
 int inband_run(inband_ctx *ctx);
 
 /**
- * Do what is ready and call the callbacks for it; if there is nothing, wait for it. A host takes
- * part in the cluster only while it runs: call this again without delay.
+ * Process everything that is ready and call the callbacks for it. If there is nothing, wait. A host
+ * participates in the cluster only while it runs: call this again without delay.
  *
- * @param timeout_ms  Longest wait in milliseconds; 0: none, -1: without limit.
- * @return How many callbacks were called, 0 if the time passed; or INBAND_ERR_STOPPED,
+ * @param timeout_ms  Maximum wait in milliseconds; 0: do not wait, -1: no limit.
+ * @return The number of callbacks called, 0 on timeout; or INBAND_ERR_STOPPED,
  *         INBAND_ERR_ARGUMENT, INBAND_ERR_BUSY, INBAND_ERR_STATE_NEEDED, INBAND_ERR_INTERNAL.
  */
 int inband_run_once(inband_ctx *ctx, int timeout_ms);
 
 /**
- * Make the current inband_run() return INBAND_OK, or the current inband_run_once()
- * INBAND_ERR_STOPPED, after the callback it may be in; without one, the next. What was decided and
- * not delivered yet is delivered by the run after that. From any thread, callback or signal
- * handler; keeps errno. The context must not be freed meanwhile. NULL is ignored.
+ * Make the current inband_run() return INBAND_OK, or the current inband_run_once() return
+ * INBAND_ERR_STOPPED, after any callback in progress. If none is running, this affects the next
+ * run. Values that are decided but not delivered yet are delivered by the run after that. May be
+ * called from any thread, callback or signal handler; preserves errno. The context must not be
+ * freed concurrently. NULL is ignored.
  */
 void inband_stop(inband_ctx *ctx);
 
 /**
- * Write down the position in the log, to be kept with the application's state: what is applied, and
- * what makes deliveries exactly-once. In a deliver callback of kind INBAND_NEW the position
- * includes that value: apply it first. Equal on all replicas at equal positions.
+ * Save the position in the log: what is applied, and the data that makes deliveries exactly-once.
+ * Store it together with the application's state. In a deliver callback of kind INBAND_NEW the
+ * position includes that value: apply it first. The bytes are equal on all replicas at equal
+ * positions.
  *
  * @param buffer          May be NULL if the capacity is 0.
- * @param capacity_bytes  Bytes that fit the buffer.
- * @return The length of the position in bytes, at least 16. If that is more than the capacity,
- *         nothing was written: call again with a larger buffer before anything else. Or an error:
+ * @param capacity_bytes  Size of the buffer.
+ * @return The length of the position in bytes, at least 16. If that exceeds the capacity, nothing
+ *         was written: call again with a larger buffer before anything else. Or an error:
  *         INBAND_ERR_ARGUMENT, INBAND_ERR_BUSY, INBAND_ERR_INTERNAL.
  */
 int64_t inband_save(inband_ctx *ctx, void *buffer, size_t capacity_bytes);
 
 /**
- * Continue behind a state copied from a peer. The application's state must be the one that was
- * saved with it. What was submitted here and decided in between ends as INBAND_IN_RESTORED_STATE.
+ * Continue from a state copied from a peer. The application's state must be the one that was saved
+ * with it. Submissions from here that were decided in between end as INBAND_IN_RESTORED_STATE.
  *
  * @return INBAND_OK, INBAND_ERR_ARGUMENT, INBAND_ERR_SAVED_DAMAGED, INBAND_ERR_SAVED_TOO_OLD or
  *         INBAND_ERR_BUSY.
@@ -309,24 +312,24 @@ int64_t inband_save(inband_ctx *ctx, void *buffer, size_t capacity_bytes);
 int inband_restore(inband_ctx *ctx, const void *saved, size_t saved_len_bytes);
 
 /**
- * Last instance handed over; 0: none, or `ctx` is NULL or in use. During a delivery of kind
- * INBAND_NEW it is that one's.
+ * The last instance delivered; 0 if there is none, or if `ctx` is NULL or in use. During a delivery
+ * of kind INBAND_NEW it is that delivery's instance.
  */
 uint64_t inband_applied(inband_ctx *ctx);
 
 /**
- * Where the packet roles of this host run and why, for people: "udp: no host.interface is
+ * Where the packet roles of this host run, and why, as text: "udp: no host.interface is
  * configured". Valid until the context is freed; "" if `ctx` is NULL.
  */
 const char *inband_dataplane_used(inband_ctx *ctx);
 
 /**
- * What was wrong with the last failed call on this thread, in words; "" if none failed. Valid until
- * the next call on this thread that fails.
+ * The message of the last failed call on this thread; "" if none failed. Valid until the next call
+ * on this thread that fails.
  */
 const char *inband_last_error(void);
 
-/** Version of the library, as INBAND_VERSION. */
+/** Version of the library, in the format of INBAND_VERSION. */
 const char *inband_version(void);
 
 #ifdef __cplusplus

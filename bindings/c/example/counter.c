@@ -3,11 +3,11 @@
  *
  *     counter CONFIG COUNT [TOTAL]
  *
- * Submits the numbers 1 to COUNT, each with the process id as its origin, and adds up the numbers
- * that are delivered, its own and those of the other replicas. Prints every delivery in order, one
- * line "INSTANCE ORIGIN NUMBER", and a summary once TOTAL were delivered (default: COUNT). Replicas
- * whose summaries show the same digest have seen the same values in the same order. Runs on for the
- * sake of slower replicas until SIGINT or SIGTERM.
+ * Submits the numbers 1 to COUNT, each with the process id as its origin, and adds up the delivered
+ * numbers, its own and those of the other replicas. Prints every delivery in order, as a line
+ * "INSTANCE ORIGIN NUMBER", and a summary after TOTAL deliveries (default: COUNT). Replicas whose
+ * summaries show the same digest have seen the same values in the same order. Keeps running for
+ * slower replicas until SIGINT or SIGTERM.
  *
  * Build, from the root of the repository after `cargo build --release -p inband-c`:
  *
@@ -24,7 +24,7 @@
 #include "inband.h"
 
 struct counter {
-    uint64_t count;     /* to be submitted */
+    uint64_t count;     /* to submit */
     uint64_t submitted; /* so far */
     uint64_t total;     /* deliveries expected */
     uint64_t delivered; /* so far */
@@ -49,7 +49,7 @@ static void submit(inband_ctx *ctx, struct counter *counter) {
             snprintf(value, sizeof value, "%ld %" PRIu64, (long)getpid(), counter->submitted + 1);
         int result = inband_submit(ctx, value, (size_t)len_bytes, NULL);
         if (result == INBAND_ERR_WINDOW_FULL)
-            return; /* goes on when something was delivered */
+            return; /* continues after the next delivery */
         if (result != INBAND_OK) {
             fprintf(stderr, "submit: %s\n", inband_last_error());
             exit(1);
@@ -65,7 +65,7 @@ static void deliver(inband_ctx *ctx, const inband_delivery *delivery, void *user
     uint64_t number;
 
     if (delivery->kind != INBAND_NEW)
-        return; /* answers to inband_recover(), which this program does not call */
+        return; /* an answer to inband_recover(), which this program does not call */
     snprintf(text, sizeof text, "%.*s", (int)delivery->value_len_bytes, delivery->value);
     if (sscanf(text, "%ld %" SCNu64, &origin, &number) != 2)
         return; /* not from this program */

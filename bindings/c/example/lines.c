@@ -5,7 +5,7 @@
  *     cc -Ibindings/c bindings/c/example/lines.c -o lines -Ltarget/release -linband
  *     ./lines .inband-memory 1000
  *
- * Writes all of sixteen lines so many times, and reads them back each time. Kill servers and switches meanwhile.
+ * Writes sixteen lines the given number of times, and reads them back each time. Kill servers and switches meanwhile.
  */
 #include <inband.h>
 #include <inband_memory.h>
@@ -41,7 +41,8 @@ int main(int argc, char **argv) {
             memset(values[i], 0, sizeof values[i]);
             snprintf(values[i], sizeof values[i], "round %lu of line %u", round, i);
         }
-        /* Nobody else writes these lines, so a write of unknown outcome is simply repeated. */
+        /* There is no other writer of these lines, so a write with an unknown outcome is simply
+         * repeated. */
         while ((result = inband_memory_write(memory, lines, LINES, values)) ==
                INBAND_MEMORY_ERR_OUTCOME_UNKNOWN)
             unknown++;

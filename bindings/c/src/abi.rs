@@ -1,5 +1,5 @@
-//! What `inband.h` declares, as Rust sees it: structures, callbacks and codes. A test holds the
-//! numbers equal to the header's.
+//! The declarations of `inband.h` in Rust: structures, callbacks and codes. A test compares the numbers with the
+//! header.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -71,14 +71,14 @@ pub type FailedFn = unsafe extern "C" fn(*mut Context, *const Failure, *mut c_vo
 /// `inband_state_needed_fn`.
 pub type StateNeededFn = unsafe extern "C" fn(*mut Context, *mut c_void);
 
-/// A function of the application and what it is given.
+/// A callback of the application and its argument.
 #[derive(Clone, Copy)]
 pub struct Callback<F: Copy> {
     pub function: F,
     pub user: *mut c_void,
 }
 
-/// The functions of one context.
+/// The callbacks of a context.
 #[derive(Clone, Copy, Default)]
 pub struct Callbacks {
     pub deliver: Option<Callback<DeliverFn>>,
@@ -92,7 +92,7 @@ mod tests {
 
     const HEADER: &str = include_str!("../inband.h");
 
-    /// The number that the header gives a name, by `#define` or in an enumeration.
+    /// The value of a name in the header, from a `#define` or an enumeration.
     fn in_header(name: &str) -> i64 {
         let after = |line: &'static str| {
             let line = line.trim().trim_start_matches("#define ");

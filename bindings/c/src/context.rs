@@ -1,8 +1,8 @@
-//! One context: a [`Library`] behind a lock that is never held while a callback runs, so that every
-//! call may be made from inside one.
+//! A context: a [`Library`] behind a lock that is never held while a callback runs, so that callbacks may call any
+//! function.
 //!
-//! The lock is not there to share a context among threads, it only makes breaking that rule an error
-//! instead of a race.
+//! The lock is not for sharing a context among threads. It only turns a violation of that rule into an error instead of
+//! a data race.
 
 use std::ffi::{CStr, CString};
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use inband_paxos::log::{ReplicatedLog, SubmitFailure};
 use crate::abi::{Callbacks, Code, Kind, Outcome};
 use crate::error::{c_text, Error};
 
-/// What the application is to be called with. The value is in the buffer beside it.
+/// A pending callback. Its value is in a separate buffer.
 #[derive(Debug)]
 pub enum Call {
     Deliver {
@@ -38,7 +38,7 @@ pub enum Call {
     StateNeeded,
 }
 
-/// Asks a run to end: a flag, and a socket that ends its wait.
+/// Stops a run: a flag, and a socket that interrupts its wait.
 struct Stop {
     asked: AtomicBool,
     wake: UnixStream,
@@ -59,16 +59,16 @@ impl Stop {
 
     fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
-        // Fails if the socket is full of wake-ups already, which is just as good.
+        // Fails if the socket is full of wake-ups, which is fine.
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Whether a stop was asked for, which is thereby answered.
+    /// Whether a stop was requested; clears the request.
     fn take(&self) -> bool {
         self.asked.swap(false, Ordering::SeqCst)
     }
 
-    /// Forget wake-ups. The flag is set before the wake-up is sent, so it is to be read afterwards.
+    /// Discards wake-ups. The flag is set before a wake-up is sent, so it must be read after this.
     fn drain(&self) {
         let mut bytes = [0; 64];
         while (&self.woken)
@@ -83,7 +83,6 @@ struct Inner {
     callbacks: Callbacks,
 }
 
-/// See the module.
 pub struct Context {
     stop: Stop,
     running: AtomicBool,
@@ -92,7 +91,7 @@ pub struct Context {
     inner: Mutex<Inner>,
 }
 
-/// Notes that a run has ended, however it did.
+/// Marks the run as ended, however it ends.
 struct Running<'a>(&'a AtomicBool);
 
 impl Drop for Running<'_> {
@@ -149,7 +148,7 @@ impl Context {
         }
     }
 
-    /// As `lock`, for the run: if another thread breaks the rule, it is refused and not the run.
+    /// Like `lock`, for the run: if another thread violates the rule, that thread gets the error, not the run.
     fn lock_in_run(&self) -> Result<MutexGuard<'_, Inner>, Error> {
         self.inner.lock().map_err(|_| broken())
     }
@@ -183,7 +182,7 @@ impl Context {
         Ok(self.lock()?.library.applied())
     }
 
-    /// May be called from a signal handler: it takes no lock and no memory.
+    /// May be called from a signal handler: it neither locks nor allocates.
     pub fn stop(&self) {
         self.stop.ask();
     }
@@ -200,7 +199,7 @@ impl Context {
         Ok(Running(&self.running))
     }
 
-    /// Run until stopped. `call` calls the application.
+    /// Runs until stopped. `call` calls the application.
     pub fn run(&self, call: &mut dyn FnMut(&Callbacks, &Call, &[u8])) -> Result<(), Error> {
         let _running = self.begin()?;
         loop {
@@ -212,7 +211,7 @@ impl Context {
         }
     }
 
-    /// Run once; how often the application was called. `None`: wait without limit.
+    /// Runs once. Returns the number of callbacks. A timeout of `None` means no limit.
     pub fn run_once(
         &self,
         timeout: Option<Duration>,
@@ -271,7 +270,7 @@ impl Context {
         Ok(())
     }
 
-    /// The next call, its value copied out so that the library is free while the application has it.
+    /// The next callback. The value is copied out, so that the library is unlocked while the application uses it.
     fn next(&self, buffer: &mut Vec<u8>) -> Result<Option<(Callbacks, Call)>, Error> {
         let inner = &mut *self.lock_in_run()?;
         let Some(event) = inner.library.next_event() else {

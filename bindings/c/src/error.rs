@@ -1,4 +1,4 @@
-//! Errors: a code for the program, a text for people.
+//! Errors: a code for programs, and a message for people.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, CString};
@@ -84,7 +84,7 @@ impl From<LibraryRecoverError> for Error {
     }
 }
 
-/// A text for C. What follows a zero byte would not be seen, so there is none in it.
+/// Converts a text for C. Zero bytes are replaced, because they would hide the rest.
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
@@ -93,17 +93,17 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Keep the text for `inband_last_error` on this thread.
+/// Stores the message for `inband_last_error` on this thread.
 pub fn remember(error: &Error) {
     remember_text(&error.message);
 }
 
-/// The same, of an error of another kind.
+/// Stores another message.
 pub fn remember_text(message: &str) {
     LAST.with(|last| *last.borrow_mut() = c_text(message));
 }
 
-/// The text kept last; valid until the next [`remember`] on this thread.
+/// The last stored message; valid until the next [`remember`] on this thread.
 pub fn last() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())
 }

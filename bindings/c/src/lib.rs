@@ -1,9 +1,8 @@
 //! The C library of Inband: `inband.h` over [`inband_paxos::library::Library`], and `inband_memory.h` in [`memory`].
 //!
-//! This file is the boundary: it checks what C hands over, keeps panics from crossing and turns
-//! errors into codes. What the functions do and promise is documented in `inband.h`, and nowhere
-//! else, so that the two cannot disagree.
-#![allow(unsafe_code)] // At the boundary, each use with its reason.
+//! This file is the boundary: it checks the arguments from C, catches panics, and converts errors to codes. The
+//! functions' behaviour is documented only in `inband.h`, so that there cannot be two different descriptions.
+#![allow(unsafe_code)] // The FFI boundary; each use has its reason.
 #![allow(missing_docs, clippy::missing_safety_doc)] // inband.h is the documentation.
 
 mod abi;
@@ -23,9 +22,9 @@ use abi::{Callback, Callbacks, Code, DeliverFn, Delivery, FailedFn, Failure, Sta
 use context::{Call, Context};
 use error::Error;
 
-/// Do `body`; a panic in it becomes an error.
+/// Calls `body` and converts a panic to an error.
 fn guarded<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Code> {
-    // What a panic left half done is behind a lock that it has poisoned.
+    // State that a panic left inconsistent is behind a lock, which the panic has poisoned.
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic_text(&*panic);
         Err(Error::new(
@@ -39,19 +38,19 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Code> {
     })
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("no message")
 }
 
-/// As [`guarded`], for functions that return `INBAND_OK` or a code.
+/// Like [`guarded`], for functions that return `INBAND_OK` or a code.
 fn status(body: impl FnOnce() -> Result<(), Error>) -> c_int {
     guarded(body).map_or_else(|code| code as c_int, |()| 0)
 }
 
-/// As [`guarded`], for functions that return a count or a code.
+/// Like [`guarded`], for functions that return a count or a code.
 fn count(body: impl FnOnce() -> Result<usize, Error>) -> c_int {
     guarded(body).map_or_else(
         |code| code as c_int,
@@ -63,10 +62,10 @@ fn argument<T>(message: &str) -> Result<T, Error> {
     Err(Error::new(Code::Argument, message))
 }
 
-/// The context that C holds.
+/// The context behind a pointer from C.
 ///
 /// # Safety
-/// NULL, or made by [`inband_create`] and not freed during `'a`.
+/// The pointer is NULL, or was returned by [`inband_create`] and is not freed during `'a`.
 unsafe fn context<'a>(ctx: *mut Context) -> Result<&'a Context, Error> {
     // SAFETY: the caller's promise. Only shared references are ever made, until it is freed.
     match unsafe { ctx.as_ref() } {
@@ -75,7 +74,7 @@ unsafe fn context<'a>(ctx: *mut Context) -> Result<&'a Context, Error> {
     }
 }
 
-/// Bytes that C hands over.
+/// Bytes passed by C.
 ///
 /// # Safety
 /// `start` is NULL, or `len_bytes` bytes there are readable and unchanged during `'a`.
@@ -112,7 +111,7 @@ fn dataplane_choice(number: c_int) -> Result<Option<Dataplane>, Error> {
     })
 }
 
-/// Call the application.
+/// Calls the application.
 fn call(ctx: *mut Context, callbacks: &Callbacks, call: &Call, value: &[u8]) {
     match call {
         Call::Deliver {
@@ -197,14 +196,14 @@ pub unsafe extern "C" fn inband_create(
 
 #[no_mangle]
 pub unsafe extern "C" fn inband_free(ctx: *mut Context) {
-    // A failure to free has nowhere to be reported but to the last error.
+    // A failure can be reported only through the last error.
     let _ = status(|| {
         // SAFETY: NULL or a context, says the header.
         let Ok(context) = (unsafe { context(ctx) }) else {
             return Ok(());
         };
         if context.is_running() {
-            // Freed now, the run would go on in freed memory; a leak is the lesser evil.
+            // Freeing it now would make the run use freed memory; a leak is the lesser evil.
             return Err(Error::new(Code::Busy, "a running context cannot be freed"));
         }
         // SAFETY: made by Box::into_raw in inband_create, and freed once, says the header.

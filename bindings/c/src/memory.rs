@@ -1,4 +1,4 @@
-//! `inband_memory.h` over [`inband_memory::line_client::LineClient`]. What the functions do and promise is documented there.
+//! `inband_memory.h` on [`inband_memory::line_client::LineClient`]. The functions are documented there.
 
 use std::ffi::{c_char, c_int, c_void, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use inband_memory::memory::{ConnectError, MemoryConfig};
 
 use crate::error::remember_text;
 
-/// The timeout that 0 stands for.
+/// The default timeout, selected by 0.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// `enum inband_memory_error`, without `INBAND_MEMORY_OK`.
@@ -78,7 +78,7 @@ pub struct Connection {
 
 struct Inner {
     client: Option<LineClient>,
-    /// What the last `inband_memory_wait` points to.
+    /// The memory that the last `inband_memory_wait` returned pointers to.
     values: Vec<Line>,
 }
 
@@ -86,7 +86,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().map(|inner| inner.client.take());
         if self.process != std::process::id() {
-            // The session is the parent's, which goes on with it.
+            // The session belongs to the parent, which continues to use it.
             if let Ok(Some(client)) = inner {
                 client.abandon();
             }
@@ -103,7 +103,7 @@ pub struct Done {
     count: usize,
 }
 
-/// Do `body`; a panic in it becomes an error, and its text is kept.
+/// Calls `body`, converts a panic to an error, and stores the message.
 fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Result<T, Code> {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = crate::panic_text(&*panic);
@@ -122,7 +122,7 @@ fn status(body: impl FnOnce() -> Result<()>) -> c_int {
     guarded(body).map_or_else(|code| code as c_int, |()| 0)
 }
 
-/// Use a connection.
+/// Calls `use_it` with a connection.
 ///
 /// # Safety
 /// `memory` is NULL, or was made by `inband_memory_connect` or `inband_memory_connect_to` and is not freed meanwhile.
@@ -183,7 +183,7 @@ fn check_array(name: &str, is_null: bool, count: usize, size_bytes: usize) -> Re
 /// Lines with their values.
 ///
 /// # Safety
-/// As [`numbers`]; and `values` is NULL, or so many lines there are readable.
+/// As for [`numbers`]; and `values` is NULL, or that many lines there are readable.
 unsafe fn to_write(
     lines: *const u64,
     count: usize,
@@ -200,10 +200,10 @@ unsafe fn to_write(
     Ok(lines.iter().copied().zip(values.iter().copied()).collect())
 }
 
-/// A text of C.
+/// A string from C.
 ///
 /// # Safety
-/// `text` is NULL or terminated, and unchanged during `'a`.
+/// `text` is NULL or NUL-terminated, and unchanged during `'a`.
 unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a CStr> {
     if text.is_null() {
         return argument(format!("{name} is NULL"));
@@ -216,7 +216,7 @@ fn path_of(text: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(text.to_bytes()))
 }
 
-/// Connect, and hand the connection over.
+/// Connects and returns the connection to C.
 ///
 /// # Safety
 /// `memory` is NULL, or a place to write a pointer to.
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn inband_memory_connect_to(
 
 #[no_mangle]
 pub unsafe extern "C" fn inband_memory_free(memory: *mut Connection) {
-    // A failure to free has nowhere to be reported but to the last error.
+    // A failure can be reported only through the last error.
     let _ = status(|| {
         if !memory.is_null() {
             // SAFETY: made by Box::into_raw in connect, and freed once, says the header.
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn inband_memory_write(
     })
 }
 
-/// Where the number of a request goes.
+/// Stores the number of a request.
 ///
 /// # Safety
 /// `to` is NULL, or a place to write a number to.

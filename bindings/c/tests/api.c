@@ -1,11 +1,11 @@
 /*
- * Checks the whole of inband.h against a real cluster; started by tests/cluster.rs.
+ * Tests all functions of inband.h on a real cluster; started by tests/cluster.rs.
  *
  *     api REPLICA_1 REPLICA_2 MALFORMED ALONE LEADER IMPATIENT
  *
  * The arguments are configuration files: two replicas of a cluster in a later epoch, whose first
- * instance is FIRST; one with a mistake; a replica and a leader whose peers do not run; replica 1
- * again, with a short deadline. Writes "stop the acceptors" and waits for a line when it wants that
+ * instance is FIRST; one with an error; a replica and a leader whose peers do not run; replica 1
+ * again, with a short deadline. Writes "stop the acceptors" and waits for a line when that must be
  * done.
  */
 #include <errno.h>
@@ -35,10 +35,10 @@
 
 #define VALUES_MAX 4096
 
-/* What one replica has seen. */
+/* The observations of a replica. */
 struct seen {
     inband_ctx *ctx;
-    inband_ctx *peer; /* whose state it takes when it needs one */
+    inband_ctx *peer; /* source of the state when this replica needs one */
     int delivered;
     int answers; /* to recover */
     int failures;
@@ -81,7 +81,7 @@ static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *u
         CHECK(inband_run(ctx) == INBAND_ERR_BUSY);
         CHECK(inband_run_once(ctx, 0) == INBAND_ERR_BUSY);
         CHECK_SAYS("return from the callback");
-        inband_free(ctx); /* is refused */
+        inband_free(ctx); /* must fail */
         CHECK(inband_on_deliver(ctx, on_deliver, user) == INBAND_OK);
         seen->saved_len_bytes = inband_save(ctx, seen->saved, sizeof seen->saved);
         CHECK(seen->saved_len_bytes >= 16);
@@ -149,7 +149,7 @@ static void *stop_soon(void *ctx) {
     struct timespec pause = {0, 50 * 1000 * 1000};
 
     nanosleep(&pause, NULL);
-    /* The owner is inside the library nearly all the time. */
+    /* The owner is inside the library almost all the time. */
     for (int i = 0; inband_room(ctx) != INBAND_ERR_BUSY; i++)
         CHECK(i < 1000);
     CHECK_SAYS("another thread");
@@ -201,7 +201,7 @@ static void check_arguments(const char *config, const char *malformed) {
 }
 
 /* The cluster is in a later epoch: one replica has the state of the earlier one, the other does
-   not. */
+ * not. */
 static void check_state_needed(struct seen *a, struct seen *b) {
     time_t begun = time(NULL);
     int result = 0;
@@ -250,7 +250,7 @@ static void check_submit(struct seen *a, struct seen *b) {
     CHECK(strcmp(b->last_value, "inside") == 0);
     CHECK(a->firsts[2] == 'o' && a->firsts[3] == 'i');
 
-    /* As much as the window takes, and no more. */
+    /* Fill the window exactly. */
     for (int i = 0; i < INBAND_WINDOW_VALUES; i++)
         CHECK(inband_submit(b->ctx, "many", 4, NULL) == INBAND_OK);
     CHECK(inband_room(b->ctx) == 0);
@@ -271,19 +271,19 @@ static void check_recover(struct seen *a, struct seen *b) {
     CHECK(inband_recover(a->ctx, UINT64_MAX, NULL, 0) == INBAND_ERR_TOO_FAR_AHEAD);
     CHECK_SAYS("too far ahead");
 
-    /* One that was delivered. */
+    /* An instance that was delivered. */
     CHECK(inband_recover(a->ctx, a->instances[1], "no", 2) == INBAND_OK);
     RUN_UNTIL(a->answers == answers + 1, a, b);
     CHECK(a->last.kind == INBAND_REPLAY && a->last.instance == a->instances[1]);
     CHECK(a->last.value_len_bytes == INBAND_VALUE_LEN_MAX_BYTES && a->last.ticket == 0);
 
-    /* One that opened a session. */
+    /* An instance that opened a session. */
     CHECK(inband_recover(a->ctx, FIRST, "no", 2) == INBAND_OK);
     RUN_UNTIL(a->answers == answers + 2, a, b);
     CHECK(a->last.kind == INBAND_NOOP && a->last.instance == FIRST);
 
-    /* One that is undecided; asked for twice, answered once. On a slow machine a value that was
-       repeated may be decided there for the second time: then the next one. */
+    /* An undecided instance, requested twice and answered once. On a slow machine a retransmitted
+     * value may be decided there a second time: then try the next one. */
     do {
         settle(a, b);
         answers = a->answers;
@@ -298,7 +298,7 @@ static void check_recover(struct seen *a, struct seen *b) {
     CHECK(a->last.kind == INBAND_NOOP);
     CHECK(strcmp(a->last_value, "nothing") == 0);
 
-    /* Again, now that it was decided: the same answer, from the log of either. */
+    /* Again, now that it is decided: the same answer, from either replica's log. */
     CHECK(inband_recover(a->ctx, next, "other", 5) == INBAND_OK);
     RUN_UNTIL(a->answers == answers + 2, a, b);
     CHECK(strcmp(a->last_value, "nothing") == 0);
@@ -307,7 +307,7 @@ static void check_recover(struct seen *a, struct seen *b) {
     RUN_UNTIL(b->answers == answers + 1, a, b);
     CHECK(strcmp(b->last_value, "nothing") == 0 && b->last.kind == INBAND_NOOP);
 
-    /* One with undecided ones before it, while a value is on its way. */
+    /* An instance preceded by undecided ones, while a value is in flight. */
     answers = a->answers;
     CHECK(inband_recover(a->ctx, next + 3, "far", 3) == INBAND_OK);
     CHECK(inband_submit(b->ctx, "meanwhile", 9, NULL) == INBAND_OK);
@@ -352,11 +352,11 @@ static void check_restart(struct seen *a, struct seen *b, const char *config_a) 
 
     RUN_UNTIL(inband_applied(a->ctx) == inband_applied(b->ctx), a, b);
     CHECK(inband_restore(a->ctx, a->saved, (size_t)a->saved_len_bytes) == INBAND_ERR_SAVED_TOO_OLD);
-    CHECK(inband_save(a->ctx, saved, 3) >= 16); /* nothing was written, there is no room */
+    CHECK(inband_save(a->ctx, saved, 3) >= 16); /* nothing was written, because there is no room */
     CHECK(inband_save(a->ctx, NULL, 3) == INBAND_ERR_ARGUMENT);
     len_bytes = inband_save(a->ctx, NULL, 0);
     CHECK(len_bytes >= 16 && len_bytes <= (int64_t)sizeof saved);
-    copy = malloc((size_t)len_bytes); /* exactly as long, for the memory checkers */
+    copy = malloc((size_t)len_bytes); /* exactly as long, for memory checkers */
     CHECK(copy != NULL && inband_save(a->ctx, copy, (size_t)len_bytes) == len_bytes);
     other_len_bytes = inband_save(b->ctx, saved, sizeof saved);
     CHECK(other_len_bytes == len_bytes && memcmp(copy, saved, (size_t)len_bytes) == 0);
@@ -385,7 +385,7 @@ static void check_restart(struct seen *a, struct seen *b, const char *config_a) 
     CHECK(strcmp(b->last_value, "back") == 0);
 }
 
-/* Values that are decided, but not delivered, when a later state is restored. */
+/* Values are decided but not delivered when a later state is restored. */
 static void check_restore_ends_submissions(struct seen *a, struct seen *b) {
     int delivered = b->delivered;
     int failures = a->failures;
@@ -405,8 +405,8 @@ static void check_restore_ends_submissions(struct seen *a, struct seen *b) {
     CHECK(inband_room(a->ctx) == INBAND_WINDOW_VALUES);
 }
 
-/* The same with a state that ends amid what this replica has learned already: the rest of that is
-   delivered. */
+/* The same with a state that ends in the middle of what this replica has learned: the rest of that
+ * is delivered. */
 static void check_restore_amid(struct seen *a, struct seen *b) {
     int delivered_a, delivered_b, failures;
     char saved[4096];
@@ -435,8 +435,8 @@ static void check_restore_amid(struct seen *a, struct seen *b) {
     CHECK(inband_room(a->ctx) == INBAND_WINDOW_VALUES);
 }
 
-/* Replica 1 once more, from its own saved position, now with a short deadline; then without a
-   majority of acceptors. */
+/* Replica 1 again, from its own saved position, now with a short deadline; then without a majority
+ * of acceptors. */
 static void check_unknown(struct seen *a, const char *impatient) {
     char saved[4096];
     char line[16];
@@ -448,7 +448,7 @@ static void check_unknown(struct seen *a, const char *impatient) {
     inband_free(a->ctx);
     CHECK(inband_create(impatient, 0, saved, (size_t)len_bytes, &a->ctx) == INBAND_OK);
     watch(a);
-    while (a->delivered == delivered) { /* on a slow machine the first may fail */
+    while (a->delivered == delivered) { /* on a slow machine the first one may fail */
         failures = a->failures;
         CHECK(inband_submit(a->ctx, "session", 7, NULL) == INBAND_OK);
         RUN_UNTIL(a->delivered > delivered || a->failures > failures, a, a);
@@ -491,7 +491,7 @@ static void check_alone(const char *alone, const char *twin, const char *leader)
 
 int main(int argc, char **argv) {
     static struct seen a, b;
-    /* Position FIRST - 1, no sessions, checksum: as saved_position.rs of inband-paxos tests it. */
+    /* Position FIRST - 1, no sessions, checksum: as in saved_position.rs of inband-paxos. */
     static const unsigned char saved[16] = {0,  0,   0,   0,   0,   0,   0,   FIRST - 1,
                                             36, 183, 113, 194, 131, 186, 119, 91};
 

@@ -1,5 +1,5 @@
-//! The C library on a real cluster on 127.0.0.1: the leader and the acceptors are threads of this
-//! test, the replicas are C programs, linked with the library as an application would be.
+//! Tests the C library on a real cluster on 127.0.0.1. The leader and the acceptors are threads of this test; the
+//! replicas are C programs, linked with the library like an application.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::library::Library;
 
-/// Longest that a program of this test may take; under a memory checker it takes some seconds.
+/// Time limit for a program of this test; under a memory checker it takes several seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPTORS: u8 = 3;
 const LEADER: u8 = 1;
 const FIRST_REPLICA: u8 = 11;
 
-/// What `cc` and `c++` are to be told; warnings are errors.
+/// Options for `cc` and `c++`; warnings are errors.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1"];
-/// What the static library needs besides: `cargo rustc -p inband-c -- --print=native-static-libs`.
+/// Libraries that the static library needs: `cargo rustc -p inband-c -- --print=native-static-libs`.
 const STATIC_NEEDS: [&str; 6] = ["-lelf", "-lz", "-lpthread", "-ldl", "-lm", "-lrt"];
 
 struct Cluster {
@@ -32,7 +32,7 @@ struct Cluster {
     leader: Running,
 }
 
-/// Hosts in threads, until dropped.
+/// Hosts in threads, stopped on drop.
 #[derive(Default)]
 struct Running {
     stop: Arc<AtomicBool>,
@@ -69,7 +69,7 @@ fn nodes(replicas: u8) -> String {
     let mut ids = vec![(LEADER, "leader")];
     ids.extend((0..ACCEPTORS).map(|i| (2 + i, "acceptor")));
     ids.extend((0..replicas).map(|i| (FIRST_REPLICA + i, "replica")));
-    // All are held until all are known, so that no port is given twice.
+    // Keep all sockets open until all ports are known, so that no port is assigned twice.
     let sockets: Vec<UdpSocket> = ids
         .iter()
         .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
@@ -84,7 +84,7 @@ fn nodes(replicas: u8) -> String {
     ids.iter().zip(&sockets).map(node).collect()
 }
 
-/// Write the configuration of one host and return its path.
+/// Writes the configuration of a host and returns its path.
 fn configure(dir: &Path, nodes: &str, node: u8, first_instance: u64, deadline_ms: u64) -> PathBuf {
     let state = dir.join(format!("state-{node}"));
     let text = format!(
@@ -133,7 +133,7 @@ impl Cluster {
     }
 }
 
-/// Where cargo has put the library that belongs to this test.
+/// The directory where cargo has put the library for this test.
 fn library_dir() -> PathBuf {
     let test = std::env::current_exe().expect("this test is a file");
     test.parent().expect("in a directory").to_owned()
@@ -151,7 +151,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {message}");
 }
 
-/// Build a C program with the shared or the static library.
+/// Builds a C program with the shared or the static library.
 fn build(dir: &Path, name: &str, from: &str, shared: bool) -> PathBuf {
     let program = dir.join(name);
     let libraries = library_dir();
@@ -170,7 +170,7 @@ fn build(dir: &Path, name: &str, from: &str, shared: bool) -> PathBuf {
     program
 }
 
-/// A program whose lines can be waited for; killed if the test fails.
+/// A program whose output lines can be awaited; killed if the test fails.
 struct Program {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -195,7 +195,7 @@ impl Program {
         Program { child, lines }
     }
 
-    /// All lines up to and with the one that begins like this.
+    /// All lines up to and including the one with this prefix.
     fn lines_until(&mut self, begin: &str) -> Vec<String> {
         let deadline = Instant::now() + TIMEOUT;
         let mut lines = Vec::new();
@@ -317,7 +317,7 @@ fn three_replicas_deliver_the_same_values_in_the_same_order() {
     cluster.end();
 }
 
-/// Run `tests/api.c`, by itself or as an argument of `checker`.
+/// Runs `tests/api.c`, directly or under `checker`.
 fn check_api(checker: &[&str]) {
     const FIRST_INSTANCE: u64 = 100; // FIRST in api.c
     let mut cluster = Cluster::start(2, FIRST_INSTANCE);
@@ -342,7 +342,7 @@ fn check_api(checker: &[&str]) {
         .collect();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
-    // No value is to fail on a slow machine, but the one that has to.
+    // No value may fail on a slow machine, except the one that must.
     let replica = |number| cluster.config(FIRST_REPLICA + number, 60_000);
     command.arg(replica(0)).arg(replica(1));
     command
@@ -359,7 +359,7 @@ fn check_api(checker: &[&str]) {
         first,
         1000,
     ));
-    // The address of the one that is alone, and a state directory of its own.
+    // The address of the lone replica, with a separate state directory.
     let twin = dir.join("twin");
     std::fs::create_dir(&twin).expect("a directory");
     command.arg(configure(&twin, &alone_nodes, FIRST_REPLICA, 1, 100));

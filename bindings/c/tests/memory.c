@@ -1,4 +1,4 @@
-/* Every function of inband_memory.h: memory.c DIRECTORY SWITCHES KEY_FILE. */
+/* Tests every function of inband_memory.h: memory.c DIRECTORY SWITCHES KEY_FILE. */
 #include <inband.h>
 #include <inband_memory.h>
 #include <pthread.h>
@@ -31,13 +31,13 @@ static void lines_are_registers(inband_memory *memory) {
 
     CHECK(count > 1000 && count % 16 == 0);
     for (unsigned i = 0; i < MANY; i++) {
-        lines[i] = i * 37 % count; /* over several chunks, in no order */
+        lines[i] = i * 37 % count; /* in several chunks, in mixed order */
         snprintf(values[i], LINE, "value %u", i);
     }
     CHECK(inband_memory_write(memory, lines, MANY, values) == INBAND_MEMORY_OK);
     CHECK(inband_memory_read(memory, lines, MANY, read) == INBAND_MEMORY_OK);
     CHECK(memcmp(values, read, sizeof values) == 0);
-    /* One may be read twice, and in another order; lines beside are zeros. */
+    /* A line may be read twice, and in any order; neighbouring lines are zero. */
     uint64_t some[4] = {lines[5], lines[3], lines[5], 38};
     CHECK(inband_memory_read(memory, some, 4, read) == INBAND_MEMORY_OK);
     CHECK(!strcmp(read[0], "value 5") && !strcmp(read[1], "value 3") &&
@@ -61,7 +61,7 @@ static void several_are_under_way(inband_memory *memory) {
         none = requests[i];
     }
     CHECK(inband_memory_begin_read(memory, &beyond, 1, &none) == INBAND_MEMORY_ERR_OUT_OF_RANGE);
-    /* A blocking call meanwhile takes none of their ends. */
+    /* A blocking call does not consume the results of other requests. */
     CHECK(inband_memory_read(memory, &line, 1, value) == INBAND_MEMORY_OK);
     for (unsigned i = 0; i < MANY; i++) {
         unsigned at = 0;
@@ -116,7 +116,7 @@ static void connections_that_cannot_be(const char *directory, const char *switch
     CHECK(says("give ADDRESS:PORT"));
     CHECK(inband_memory_connect_to(switches, exposed, 0, &memory) == INBAND_MEMORY_ERR_CONFIG);
     CHECK(says(exposed));
-    /* Without the key nobody answers; the timeout is in milliseconds. */
+    /* Without the key there is no answer. The timeout is in milliseconds. */
     CHECK(inband_memory_connect_to(switches, NULL, 200, &memory) == INBAND_MEMORY_ERR_NO_ANSWER);
     CHECK(says("within 200 ms"));
     CHECK(inband_memory_connect_to(switches, key_file, 5000, &memory) == INBAND_MEMORY_OK);
@@ -163,7 +163,7 @@ static void a_forked_child_is_refused(inband_memory *memory) {
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    /* The session is the parent's, still. */
+    /* The session still belongs to the parent. */
     CHECK(inband_memory_read(memory, &line, 1, value) == INBAND_MEMORY_OK);
     CHECK(!strcmp(value, "seven"));
 }

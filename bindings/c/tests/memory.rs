@@ -1,4 +1,4 @@
-//! The C library's lines of replicated memory, on a real cluster on 127.0.0.1.
+//! Tests the C library's replicated memory on a real cluster on 127.0.0.1.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +23,7 @@ const STRICT: [&str; 7] = [
 ];
 const SERVING_LIMIT: Duration = Duration::from_secs(20);
 
-/// The program from a file of this crate, linked with the library that belongs to this test.
+/// Builds a C file of this crate, linked with the library for this test.
 fn program(dir: &Path, source: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this test is a file");
     let library = test.parent().expect("in a directory");

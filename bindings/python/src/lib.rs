@@ -21,10 +21,10 @@ use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// How long a scheduler may take to answer.
+/// Time limit for a scheduler to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// What `Client.wait` tells of a task; `executor.py` has the same numbers.
+/// The kinds of events from `Client.wait`; must match `executor.py`.
 #[derive(Clone, Copy)]
 enum Kind {
     Started = 0,
@@ -47,7 +47,8 @@ fn runtime_error(error: impl ToString) -> PyErr {
 const FORKED: &str =
     "this process was forked from the one that has made this executor; make another one here";
 
-/// What only the process that has made it can use. A forked one has none of its threads, and would wait for them.
+/// An object that only the process that created it may use. A forked process has none of its threads, and would wait
+/// for them forever.
 struct OfThisProcess<T> {
     process: u32,
     what: Mutex<Option<T>>,
@@ -65,7 +66,7 @@ impl<T> OfThisProcess<T> {
         self.process == std::process::id()
     }
 
-    /// Use it; it must not be closed.
+    /// Calls `use_it`. Fails if the object is closed.
     fn with<R>(&self, use_it: impl FnOnce(&T) -> R) -> PyResult<R> {
         if !self.is_here() {
             return Err(runtime_error(FORKED));
@@ -75,7 +76,7 @@ impl<T> OfThisProcess<T> {
         Ok(use_it(what))
     }
 
-    /// The same, to change it.
+    /// The same with mutable access.
     fn with_mut<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> PyResult<R> {
         if !self.is_here() {
             return Err(runtime_error(FORKED));
@@ -85,7 +86,7 @@ impl<T> OfThisProcess<T> {
         Ok(use_it(what))
     }
 
-    /// To close it; `None`: that is done, or not this process's to do.
+    /// Takes the object to close it; `None` if it is closed or belongs to another process.
     fn take(&self) -> Option<T> {
         let lock = || self.what.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_here().then(lock)?.take()
@@ -129,14 +130,15 @@ impl Client {
             .map_err(runtime_error)
     }
 
-    /// How many executors there are.
+    /// The number of executors.
     fn executors(&self, py: Python<'_>) -> PyResult<u32> {
         let node = self.node()?;
         let asked = py.detach(|| node.executors(ANSWER_LIMIT));
         asked.map_err(|error| PyConnectionError::new_err(error.to_string()))
     }
 
-    /// Submit a pickled call as a job of its own, to run after those jobs. Others go on meanwhile: it may be long.
+    /// Submits a pickled call as a separate job, to run after those jobs. Releases the GIL, because the call may be
+    /// large.
     fn submit(
         &self,
         py: Python<'_>,
@@ -161,21 +163,21 @@ impl Client {
         Ok((job, 0))
     }
 
-    /// Give up a task that no executor has begun.
+    /// Cancels a task unless an executor has begun it.
     fn cancel(&self, py: Python<'_>, job: u32, task: u32) -> PyResult<bool> {
         let node = self.node()?;
         let user = node.user();
         Ok(py.detach(|| node.cancel(TaskId { user, job, task })))
     }
 
-    /// Give up a task.
+    /// Cancels a task even if it is running.
     fn kill(&self, py: Python<'_>, job: u32, task: u32) -> PyResult<bool> {
         let node = self.node()?;
         let user = node.user();
         Ok(py.detach(|| node.kill(TaskId { user, job, task })))
     }
 
-    /// What has happened: job, task, kind, and bytes.
+    /// Waits for events: job, task, kind, and bytes.
     fn wait<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Vec<Told<'py>>> {
         let node = self.node()?;
         let events = py.detach(|| node.wait(Duration::from_millis(timeout_ms)));
@@ -186,7 +188,7 @@ impl Client {
         Ok(told.collect())
     }
 
-    /// End.
+    /// Closes the client.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let node = self.0.take();
         py.detach(|| drop(node));
@@ -238,7 +240,7 @@ struct LocalCluster(OfThisProcess<local::LocalCluster>);
 
 #[pymethods]
 impl LocalCluster {
-    /// The key file is made, for its tasks.
+    /// Creates the key file, which its tasks need.
     #[new]
     fn new(
         py: Python<'_>,
@@ -266,13 +268,13 @@ impl LocalCluster {
         Ok(LocalCluster(OfThisProcess::new(started)))
     }
 
-    /// A client of it; others need the key file.
+    /// A client of it; other processes need the key file.
     fn client(&self) -> PyResult<Client> {
         let client = self.0.with(local::LocalCluster::client)?;
         client.map(Client::of).map_err(runtime_error)
     }
 
-    /// End everything, and stop what runs.
+    /// Stops everything, including running tasks.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let cluster = self.0.take();
         py.detach(|| drop(cluster));
@@ -280,14 +282,14 @@ impl LocalCluster {
     }
 }
 
-/// A worker: executors of a cluster in this process.
+/// A worker: executors of a cluster, in this process.
 #[pyclass(frozen)]
 struct Worker(OfThisProcess<WorkerNode>);
 
 #[pymethods]
 impl Worker {
-    /// `key_file`: of the cluster; without one, anyone who can send packets to this process can run commands here, so that is refused
-    /// beyond loopback unless `no_key`.
+    /// `key_file` is the cluster's. Without one, anyone who can send packets to this process can run commands here, so
+    /// that is refused beyond loopback unless `no_key` is set.
     #[new]
     fn new(
         scheduler: &str,
@@ -344,7 +346,7 @@ impl Worker {
         Ok(Worker(OfThisProcess::new(node)))
     }
 
-    /// Work so long. Returns whether the scheduler knows it.
+    /// Works for this long. Returns whether the scheduler knows this worker.
     fn run(&self, py: Python<'_>, for_ms: u64) -> PyResult<bool> {
         py.detach(|| {
             self.0.with_mut(|node| {
@@ -357,7 +359,7 @@ impl Worker {
         })?
     }
 
-    /// Take no more tasks. Returns whether none runs any more.
+    /// Accepts no more tasks. Returns whether all have ended.
     fn drain(&self) -> PyResult<bool> {
         self.0.with_mut(|node| {
             node.drain();
@@ -365,7 +367,7 @@ impl Worker {
         })
     }
 
-    /// Stop what runs, and tell the scheduler.
+    /// Stops running tasks, and notifies the scheduler.
     fn close(&self, py: Python<'_>) {
         let node = self.0.take();
         py.detach(|| {
@@ -376,13 +378,12 @@ impl Worker {
     }
 }
 
-/// Have the system end this process with the one that has started it.
+/// Makes the kernel kill this process when its parent exits.
 #[pyfunction]
 fn end_with_parent() -> PyResult<()> {
     Ok(inband_ground::child::end_with_parent()?)
 }
 
-/// The module.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Client>()?;

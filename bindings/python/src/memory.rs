@@ -1,4 +1,4 @@
-//! Lines of replicated memory. What the calls promise is documented in `python/inband/memory.py`.
+//! Lines of replicated memory. The calls are documented in `python/inband/memory.py`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -12,14 +12,14 @@ use pyo3::exceptions::{PyConnectionError, PyIndexError, PyOSError, PyRuntimeErro
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// How a request ended: its number, what was read, and if it failed, whether its outcome is unknown, which lines, and the text.
+/// The result of a request: its number, the lines read, and, if it failed, whether its outcome is unknown, its lines,
+/// and the message.
 type Ended<'py> = (
     u64,
     Vec<Bound<'py, PyBytes>>,
     Option<(bool, Vec<u64>, String)>,
 );
 
-/// A connection.
 #[pyclass(frozen)]
 pub struct Lines {
     process: u32,
@@ -33,7 +33,7 @@ fn failed(error: LineError) -> PyErr {
             PyValueError::new_err(error.to_string())
         }
         LineError::Socket(_) => PyOSError::new_err(error.to_string()),
-        // These end a request; nothing that begins one returns them.
+        // Only results of requests; beginning a request never returns these.
         LineError::OutcomeUnknown(_) | LineError::TimedOut(_) => {
             PyRuntimeError::new_err(error.to_string())
         }
@@ -41,7 +41,7 @@ fn failed(error: LineError) -> PyErr {
 }
 
 impl Lines {
-    /// Use it; other threads of Python go on meanwhile, and wait for each other here.
+    /// Calls `use_it` without the GIL. Other threads that use this object wait.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -69,7 +69,7 @@ impl Drop for Lines {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         if self.process != std::process::id() {
-            // The session is the parent's.
+            // The session belongs to the parent.
             if let Some(client) = client.take() {
                 client.abandon();
             }
@@ -79,7 +79,7 @@ impl Drop for Lines {
 
 #[pymethods]
 impl Lines {
-    /// Of the cluster in a directory, or with these switches.
+    /// Connects to the cluster in a directory, or to these switches.
     #[new]
     fn new(
         py: Python<'_>,
@@ -113,17 +113,17 @@ impl Lines {
         })
     }
 
-    /// How many there are.
+    /// The number of lines.
     fn count(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |client| Ok(client.lines()))
     }
 
-    /// Send a read.
+    /// Sends a read.
     fn begin_read(&self, py: Python<'_>, lines: Vec<u64>) -> PyResult<u64> {
         self.with(py, |client| client.begin_read(&lines))
     }
 
-    /// Send a write.
+    /// Sends a write.
     fn begin_write(&self, py: Python<'_>, values: Vec<(u64, Vec<u8>)>) -> PyResult<u64> {
         let padded = |(line, bytes): (u64, Vec<u8>)| -> PyResult<(u64, Line)> {
             let mut value = [0; LINE_LEN_BYTES];
@@ -145,7 +145,7 @@ impl Lines {
         self.with(py, |client| client.begin_write(&values))
     }
 
-    /// The next request that ends within the time.
+    /// The next request that ends within this time.
     fn wait<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Ended<'py>>> {
         let timeout = Duration::from_millis(timeout_ms);
         let done = self.with(py, |client| client.wait(Some(timeout)))?;
@@ -166,7 +166,7 @@ impl Lines {
         }))
     }
 
-    /// End the session.
+    /// Closes the session.
     fn close(&self, py: Python<'_>) {
         if self.process == std::process::id() {
             py.detach(|| {
