@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The bench (cocotb): replays a script, one JSON object a line, on a block. crates/inband-dataplane/tests/rtl.rs writes it.
+The bench (cocotb): replays a script, one JSON object per line, on a block. crates/inband-dataplane/tests/rtl.rs writes
+the script.
 
-Frames follow each other without waiting for what becomes of them, with random gaps in both streams; before the host
-reads or writes registers, everything has left.
+Frames are sent without waiting for the results of earlier ones, with random gaps in both streams. Before the host reads
+or writes registers, all frames have left.
 """
 
 import json
@@ -20,10 +21,10 @@ GAPS = [
     (0.3, 0.3),
     (0.1, 0.7),
     (0.7, 0.1),
-]  # (before a word comes, before one may leave)
+]  # (probability of a gap before an input word, before an output word)
 GAPS_CHANGE_EVERY = 64  # frames
 IDLE_CYCLES_MAX = 20_000
-MEASURED = 16  # frames that follow each other
+MEASURED = 16  # back-to-back frames
 
 
 class Bench:
@@ -35,8 +36,8 @@ class Bench:
         self.gaps = GAPS[0]
         self.cycles = 0
         self.coming = []  # words: (data, keep, last)
-        self.leaving = b""  # of the frame that is leaving
-        self.expected = []  # [note, reason or None, dest, bytes]: of events and of frames, in their order
+        self.leaving = b""  # bytes of the frame that is leaving
+        self.expected = []  # [note, reason or None, dest, bytes]: expected events and frames, in order
         self.events = []
         self.frames_out = 0
         self.offered = None
@@ -44,7 +45,7 @@ class Bench:
         self.measured_in = self.measured_out = False
         self.counted = []  # while measuring: reasons
         self.measures = os.environ["RTL_MEASURES"]
-        self.stalled = None  # what was offered to us and not taken: it must stay
+        self.stalled = None  # an output word that was not accepted: it must stay unchanged
 
     async def cycle(self):
         d, r = self.dut, self.random
@@ -113,7 +114,7 @@ class Bench:
     def feed(self, frame):
         for at in range(0, len(frame), self.words):
             piece = frame[at : at + self.words]
-            # What TKEEP leaves out is not zero.
+            # Bytes without TKEEP are not zero.
             padded = piece + bytes(self.random.randrange(256) for _ in range(self.words - len(piece)))
             word = int.from_bytes(padded, "little"), (1 << len(piece)) - 1, int(at + self.words >= len(frame))
             self.coming.append(word)
@@ -127,7 +128,7 @@ class Bench:
             assert idle < IDLE_CYCLES_MAX, f"nothing happens any more: {self.where()}"
 
     async def measure(self, frame):
-        """Cycles of a frame: to the first word that leaves, to the last, and from one to the next of several."""
+        """Cycles of a frame: until the first word leaves, until the last one, and between back-to-back frames."""
         self.gaps = GAPS[0]
         self.measured_in = self.measured_out = False
         self.counted.clear()
@@ -168,7 +169,7 @@ class Bench:
         raise AssertionError("the host's port does not answer")
 
     async def value(self, index, bytes_, write):
-        """Read or write a value, which lies in its slot as in a frame."""
+        """Reads or writes a value, which has the same alignment in its slot as in a frame."""
         offset = (42 + 96) % self.words
         lanes = -(-(offset + len(bytes_)) // 8)
         image = (bytes(offset) + bytes_).ljust(8 * lanes, b"\0")
@@ -233,7 +234,7 @@ async def replay(dut):
                 else:
                     raise AssertionError(f"the bench knows no {what}")
     await bench.drain()
-    # Nothing more comes.
+    # Nothing more may come.
     for _ in range(200):
         await bench.cycle()
     assert frames, "the script has no frame"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A role between parser and deparser: Ethernet frames in, Ethernet frames out. The MAC is outside."""
+"""A role between parser and deparser: Ethernet frames in, Ethernet frames out. The MAC is external."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring

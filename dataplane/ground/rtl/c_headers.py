@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The RTL's constants, fields and reasons, read from the C headers: those are their only definition."""
+"""Constants, fields and reasons for the RTL, read from the C headers, their only definition."""
 
 import pathlib
 import re
@@ -13,7 +13,7 @@ def _text(path):
 
 
 def constants(*paths):
-    """Enumerators with a value, and numbers that are defined."""
+    """Enumerators with explicit values, and numeric #defines."""
     known = {}
     for path in paths:
         text = _text(path)
@@ -27,7 +27,7 @@ def constants(*paths):
 
 
 def fields(path, struct):
-    """Name to (offset, length), in bytes, of a struct whose fields are naturally aligned."""
+    """Maps names to (offset, length) in bytes, for a struct whose fields are naturally aligned."""
     body = re.search(rf"struct {struct} \{{(.*?)\}};", _text(path), re.DOTALL)[1]
     at, found = 0, {}
     for bits, name in re.findall(r"ib_u(\d+) (\w+);", body):
@@ -39,5 +39,5 @@ def fields(path, struct):
 
 
 def reasons(path, first=0):
-    """Name to number of the reasons that a header lists."""
+    """Maps the names of the reasons in a header to their numbers."""
     return {name: first + i for i, name in enumerate(re.findall(r"\bX\((\w+)\)", _text(path)))}

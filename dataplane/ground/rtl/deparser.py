@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sends frames: a header from a register, the value from the frame's buffer or from a slot of the value store, which
-belongs to it. So a value is read and written in the order of frames.
+Sends frames: the header from a register, and the value from the frame's buffer or from a slot of the value store. The
+deparser owns that store, so values are read and written in the order of frames.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -15,7 +15,7 @@ from .sums import HeaderSum
 
 
 def ip_sum(m, header):
-    """IPv4's checksum of the header in a frame, whose own field for it is not counted."""
+    """The IPv4 checksum of the header in a frame, computed without its checksum field."""
     halves = [get(header, at, 2) for at in range(IP, IP + 20, 2) if at != IP_SUM]
     total, folded = Signal(20), Signal(17)
     m.d.comb += [total.eq(sum(halves)), folded.eq(total[:16] + total[16:])]
@@ -23,7 +23,7 @@ def ip_sum(m, header):
 
 
 class Deparser(wiring.Component):
-    """`slots`: of the value store, 0 for none. `host_*`: access to it while `idle`."""
+    """`slots`: size of the value store, 0 for none. `host_*`: the host's access to it while `idle`."""
 
     def __init__(self, width, slots=0):
         self.width = width
@@ -31,7 +31,7 @@ class Deparser(wiring.Component):
         self.buffer_words = FRAME_LEN_MAX_BYTES * 8 // width
         first_at = VALUE_AT * 8 // width
         self.slot_words = -(-(VALUE_AT + C["IB_VALUE_LEN_MAX_BYTES"]) * 8 // width) - first_at
-        # A power of two, so that an address is slot and word.
+        # A power of two, so that an address is the concatenation of slot and word.
         self.slot_words = 1 << (self.slot_words - 1).bit_length()
         super().__init__(
             {
@@ -60,13 +60,13 @@ class Deparser(wiring.Component):
         job, o = self.job.payload, self.output
 
         words = Signal(range(self.buffer_words + 1))
-        kept = Signal(width_bytes)  # bytes of the last word
-        header = Signal(8 * VALUE_AT)  # moves down by a word at a time
+        kept = Signal(width_bytes)  # bytes in the last word
+        header = Signal(8 * VALUE_AT)  # shifted down by one word at a time
         tag, tag_ready = Signal(64), Signal()
         buffer, slot = Signal(BUFFERS.bit_length() - 1), Signal(range(max(self.slots, 2)))
         load, save, dest = Signal(), Signal(), Signal(2)
 
-        # The words: `n` is the next to fetch, `at` the one that leaves.
+        # Word indices: `n` is the next one to fetch, `at` the one being sent.
         n, at = Signal(range(self.buffer_words + 1)), Signal(range(self.buffer_words + 1))
         piece, valid = Signal(self.width), Signal()
         sends, moves, fetches, from_store = Signal(), Signal(), Signal(), Signal(self.width)
@@ -115,7 +115,7 @@ class Deparser(wiring.Component):
                     m.d.comb += last_bytes.eq(job_len)
                     m.d.sync += [
                         header.eq(job.header),
-                        # What is passed on as it came keeps its tag.
+                        # A frame that is passed on unchanged keeps its tag.
                         tag.eq(get(job.header, TAG_AT, 8)),
                         tag_ready.eq(~job.rewritten),
                         Cat(buffer, slot, load, save, dest).eq(Cat(job.buffer, job.slot, job.load, job.save, job.dest)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frame around an Inband packet, as bytes: Ethernet, IPv4, UDP, header. Byte 0 is in the lowest bits."""
+"""The bytes of a frame around an Inband packet: Ethernet, IPv4, UDP, header. Byte 0 is in the lowest bits."""
 
 from amaranth.hdl import Cat, Const
 
@@ -16,11 +16,11 @@ HEADER_AT = 42
 VALUE_AT = HEADER_AT + C["IB_HEADER_LEN_BYTES"]
 TAG_AT = VALUE_AT - 8
 
-FRAME_LEN_MAX_BYTES = 2048  # of a buffer; what is longer is dropped
+FRAME_LEN_MAX_BYTES = 2048  # size of a buffer; longer frames are dropped
 BUFFERS = 4
 REASON_BITS = 10
 
-# Where a frame that leaves goes (TDEST).
+# The destination of a frame that is sent (TDEST).
 TO_HOST, TO_SENDER, TO_GROUP = range(3)
 
 FRAME_FIELDS = {
@@ -36,7 +36,7 @@ def get(flat, at, length=1):
 
 
 class Bytes:
-    """The bytes of a frame that is being made from another."""
+    """The bytes of a frame that is derived from another."""
 
     def __init__(self, flat):
         self.bytes = [flat[i : i + 8] for i in range(0, len(flat), 8)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receives frames: into a buffer each, their first bytes into a register, and their packets into the checksums."""
+"""Receives frames: each into a buffer, its first bytes into a register, and its packet into the checksums."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -11,7 +11,7 @@ from .sums import PacketSums
 
 
 class Parser(wiring.Component):
-    """`release`: the oldest buffer is free again."""
+    """`release`: frees the oldest buffer."""
 
     def __init__(self, width):
         self.width = width
@@ -36,7 +36,7 @@ class Parser(wiring.Component):
         first_at, offset = divmod(HEADER_AT, width_bytes)
 
         buffer, held = Signal(range(BUFFERS)), Signal(range(BUFFERS + 1))
-        n = Signal(range(self.buffer_words + 1))  # words of the frame so far
+        n = Signal(range(self.buffer_words + 1))  # words of the frame received so far
         pending, flush = Signal(), Signal()
         previous = Signal(self.width)
         header = Signal(-(-8 * VALUE_AT // self.width) * self.width)
@@ -45,7 +45,7 @@ class Parser(wiring.Component):
         i = self.input
         may_accept, needs_sums, accepts = Signal(), Signal(), Signal()
         m.d.comb += [
-            # A piece for the checksums needs the word behind it too.
+            # A piece for the checksums also needs the word after it.
             needs_sums.eq(n > first_at),
             may_accept.eq((held != BUFFERS) & (~pending | self.frame.ready) & (~flush | sums.ready)),
             i.tready.eq(may_accept & (~needs_sums | sums.ready)),

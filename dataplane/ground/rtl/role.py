@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The core around a role: takes frames in their order, checks them as ground/frame.h and ground/xdp/validate.h do, lets the
-role decide, and says what is to become of each. Between two frames, the host reads and writes registers.
+The core around a role: takes frames in order, checks them like ground/frame.h and ground/xdp/validate.h, lets the role
+decide, and outputs what to do with each. Between two frames, the host may read and write registers.
 
 A frame takes four cycles: its registers are read, then compared with it, then the role decides and stores at once. So
-nothing comes between the reading and the storing of a register.
+nothing can happen between reading and storing a register.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -30,13 +30,13 @@ def is_ours(header, len_bytes, settings):
 
 class Role(wiring.Component):
     """
-    A system's role gives `TYPES` (first, last), `PADDED` (types), `FIELDS` (what it may set: name to offset in the frame
-    and length), `REASONS`, `slots` (of the value store), and
+    A system's role defines `TYPES` (first, last), `PADDED` (types), `FIELDS` (fields that it may set: name to offset in
+    the frame and length), `REASONS`, `slots` (of the value store), and
 
-    - `checks(header)`: what else must not be, as (condition, reason);
-    - `memories(m)`: makes the memories of its registers;
+    - `checks(header)`: further invalid conditions, as (condition, reason);
+    - `memories(m)`: creates the memories of its registers;
     - `read(m, header)`: starts reading registers;
-    - `compare(m, header)`: what it will decide by, into registers of its own;
+    - `compare(m, header)`: computes the conditions for the decision, into its own registers;
     - `decide(m, header, out)`: sets `out` and, with `out.commit`, stores;
     - `host_access(m, host)`: the read data of spaces 0 and 1.
     """
@@ -83,7 +83,7 @@ class Role(wiring.Component):
         return {**REASONS, **self.REASONS}[reason]
 
     def entry_reason(self, header, len_bytes, sums, too_long):
-        """In the order of the C code; the last entry counts first."""
+        """In the order of the C code. The first condition that is true counts."""
         field = {name: get(header, *where) for name, where in FRAME_FIELDS.items()}
         ip_len, udp_len = get(header, f.IP_LEN, 2), get(header, f.UDP_LEN, 2)
         payload = (udp_len - 8)[:16]
@@ -123,7 +123,7 @@ class Role(wiring.Component):
                 m.d.sync += [received.eq(self.frame.payload), sums.eq(self.sums.payload)]
                 with m.If(takes):
                     m.next = "READ"
-                # A value may still be on its way into its slot.
+                # A value may still be in flight to its slot.
                 with m.If(self.host.valid & self.deparser_idle):
                     m.next = "HOST"
             with m.State("READ"):
@@ -167,7 +167,7 @@ class Role(wiring.Component):
 
 
 class Decision:
-    """What the role says; unless it says otherwise, the packet goes to the host as it came."""
+    """The role's decision. By default, the packet goes to the host unchanged."""
 
     def __init__(self, role, header):
         self.drop, self.rewritten, self.load, self.save, self.commit = (
@@ -176,7 +176,7 @@ class Decision:
         self.dest = Signal(2)
         self.reason = Signal(f.REASON_BITS)
         self.slot = Signal(range(max(role.slots, 2)))
-        # The header that leaves, by field; as it came unless the role sets it.
+        # The output header by field; a field is unchanged unless the role sets it.
         self.fields = {name: Signal(8 * length, name=f"out_{name}") for name, (_, length) in role.FIELDS.items()}
         self.places = role.FIELDS
 
@@ -184,14 +184,14 @@ class Decision:
         return [signal.eq(get(header, *self.places[name])) for name, signal in self.fields.items()]
 
     def into(self, job, header, received, settings):
-        """The job, with a header for where it goes."""
+        """The job, with a header for its destination."""
         new = Bytes(header)
         to_group = self.dest == f.TO_GROUP
         for name, signal in self.fields.items():
             new.put(*self.places[name], signal)
         new.put(FRAME_FIELDS["node"][0], 2, settings.node)
         len_bytes = (self.fields["value_len_bytes"] + f.VALUE_AT)[:12]
-        # From the address that it came to.
+        # Sent from the address that the packet arrived at.
         new.put(f.TO_MAC, 6, Mux(to_group, settings.group_mac, get(header, f.FROM_MAC, 6)))
         new.put(f.FROM_MAC, 6, get(header, f.TO_MAC, 6))
         new.put(f.IP_FROM, 4, get(header, f.IP_TO, 4))
@@ -201,7 +201,7 @@ class Decision:
         new.put(f.IP_TTL, 1, C["IB_XDP_TTL"])
         new.put(f.IP_LEN, 2, (len_bytes - f.IP + Const(0, 16))[:16])
         new.put(f.UDP_LEN, 2, (len_bytes - f.UDP + Const(0, 16))[:16])
-        # UDP over IPv4 may have no checksum.
+        # UDP over IPv4 may omit the checksum.
         new.put(f.UDP_SUM, 2, 0)
         return [
             job.drop.eq(self.drop),

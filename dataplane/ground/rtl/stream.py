@@ -18,26 +18,26 @@ class Axis(wiring.Signature):
         super().__init__(members)
 
 
-# A frame that has been received: its first bytes, its length, and the buffer that holds it.
+# A received frame: its first bytes, its length, and the buffer that contains it.
 Received = stream.Signature(
     data.StructLayout({"header": 8 * VALUE_AT, "len_bytes": 12, "too_long": 1, "buffer": range(BUFFERS)})
 )
-# The checksums of the header and of the value it claims to have, in the order of frames.
+# The checksums of the header, and of a value of the length in the header, in the order of frames.
 Sums = stream.Signature(data.StructLayout({"header": 64, "value": 32}))
 
 
 def job(slots):
-    """What is to become of a frame. `slots`: of the value store, 1 if there is none."""
+    """What to do with a frame. `slots`: size of the value store, 1 if there is none."""
     return stream.Signature(
         data.StructLayout(
             {
                 "drop": 1,
-                "rewritten": 1,  # with a new header: tag and IP checksum are still to be made
+                "rewritten": 1,  # with a new header: its tag and IP checksum must be computed
                 "header": 8 * VALUE_AT,
                 "len_bytes": 12,
                 "buffer": range(BUFFERS),
-                "load": 1,  # the value is the slot's
-                "save": 1,  # the value goes into the slot too
+                "load": 1,  # take the value from the slot
+                "save": 1,  # also store the value in the slot
                 "slot": range(max(slots, 2)),
                 "dest": 2,
             }
@@ -47,8 +47,8 @@ def job(slots):
 
 class Host(wiring.Signature):
     """
-    The host's access to registers, a word of 64 bits at a time. Held until `ack`, which comes between two packets.
-    A value lies in its slot as in a frame: from byte VALUE_AT modulo the stream's width in bytes.
+    The host's access to registers, one 64-bit word at a time. Held until `ack`, which comes between two packets.
+    A value has the same alignment in its slot as in a frame: it starts at byte VALUE_AT modulo the stream's width.
     """
 
     def __init__(self):
@@ -71,16 +71,16 @@ REGISTERS, VOTES, VALUES = range(3)  # spaces
 Settings = wiring.Signature(
     {
         "node": Out(16),
-        "partitions": Out(16),  # at most as many as the role has memory for
+        "partitions": Out(16),  # at most the number that the role has memory for
         "address": Out(32),  # of this host
         "port": Out(16),
-        "group_mac": Out(48),  # of the group that a role sends to, network order
+        "group_mac": Out(48),  # of the group that the role sends to, network order
         "group_address": Out(32),
         "group_port": Out(16),
     }
 )
 
-# One for each packet of ours.
+# One event for each of our packets.
 Event = wiring.Signature({"valid": Out(1), "reason": Out(unsigned(10))})
 
 __all__ = ["Axis", "Event", "Host", "In", "Out", "Received", "Settings", "Sums", "job"]

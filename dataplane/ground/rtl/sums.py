@@ -9,8 +9,8 @@ from .stream import Sums
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 START = [MULTIPLIER * (2 * lane + 1) % 2**64 for lane in range(4)]
-HEADER_WORDS = 11  # and the tag
-VALUE_WORD = 12  # of the packet, the first of its value
+HEADER_WORDS = 11  # plus the tag
+VALUE_WORD = 12  # index of the first word of a packet's value
 Lanes = data.ArrayLayout(64, 4)
 
 
@@ -21,7 +21,7 @@ def step(m, name, lane, word):
 
 
 def lanes_at_once(width):
-    """Words of a packet that are summed in a cycle."""
+    """Words of a packet that are summed per cycle."""
     return min(4, width // 64)
 
 
@@ -43,7 +43,7 @@ class Finisher(wiring.Component):
         with m.If(self.start):
             m.d.sync += [Cat(a, b, c, d).eq(self.lanes), stage.eq(1)]
         with m.Elif(self.busy):
-            # (a, b), then (c, d), then what these have left.
+            # (a, b), then (c, d), then their results.
             m.d.sync += [stage.eq(stage + 1), d.eq(stepped)]
             with m.Switch(stage):
                 with m.Case(1):
@@ -54,7 +54,7 @@ class Finisher(wiring.Component):
 
 
 class HeaderSum(wiring.Component):
-    """The sum of a header that leaves."""
+    """The sum of an outgoing header."""
 
     def __init__(self, width):
         self.at_once = lanes_at_once(width)
@@ -88,7 +88,7 @@ class HeaderSum(wiring.Component):
 
 
 def rest_of(word, rest):
-    """The bytes behind a value's last whole word as a number: four, then two, then one."""
+    """The bytes after a value's last whole word as a number: four, then two, then one."""
     byte = [word[8 * i : 8 * i + 8] for i in range(8)]
     four = byte[0:4]
     orders = [
@@ -106,8 +106,8 @@ def rest_of(word, rest):
 
 class PacketSums(wiring.Component):
     """
-    Sums a packet that comes in pieces as wide as the stream, the first of them from the header's first byte. The value's
-    length is the header's word for it.
+    Sums a packet that arrives in pieces of the stream's width, starting at the header's first byte. The value's length
+    is taken from the header.
     """
 
     def __init__(self, width):
@@ -122,8 +122,8 @@ class PacketSums(wiring.Component):
 
         piece, is_end, busy = Signal(self.width), Signal(), Signal()
         group = Signal(range(max(groups, 2)))
-        at = Signal(9)  # word of the packet that the group begins with
-        tail_at = Signal(2)  # word within the group: a value's last words come one by one
+        at = Signal(9)  # index of the group's first word in the packet
+        tail_at = Signal(2)  # index of a word in the group: a value's last words are processed one by one
         value_len_bytes = Signal(16)
         value_done = Signal()
         lanes, after = Signal(Lanes), Signal(Lanes)
@@ -141,7 +141,7 @@ class PacketSums(wiring.Component):
         is_rest = Signal()
         m.d.comb += is_rest.eq(tail_word == whole_words)
 
-        # What the group does: steps, each of a lane; perhaps a sum to finish; perhaps it is done.
+        # The group's actions: steps, one per lane; possibly a sum to finish; possibly the end.
         group_done, finish, stalled = Signal(), Signal(), Signal()
         one_by_one = Signal()
         m.d.comb += [stalled.eq(finish & finisher.busy), after.eq(lanes), finisher.lanes.eq(after)]

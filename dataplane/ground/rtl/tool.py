@@ -39,7 +39,7 @@ def sources(system):
 
 
 def verilog(system, role, width):
-    """The block in Verilog; made again only if its sources have changed."""
+    """The block in Verilog; rebuilt only if its sources have changed."""
     os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
     from amaranth.back import verilog as back
 
@@ -57,14 +57,14 @@ def verilog(system, role, width):
 
 
 def zeroed_by_loops(text):
-    """Memories of zeroes, without an assignment for each word: a compiler takes minutes over those."""
+    """Replaces memories of zeros by ones without an assignment per word, which take compilers minutes."""
     zeroes = re.compile(r"  initial begin\n(?:    (\w+)\[(\d+)\] = \d+'h0+;\n)+  end\n")
     loop = r"  integer \1_at;\n  initial for (\1_at = 0; \1_at <= \2; \1_at = \1_at + 1) \1[\1_at] = 0;\n"
     return zeroes.sub(loop, text)
 
 
 def simulator(system, role, width):
-    """The block and cocotb's VPI as a program."""
+    """Builds a program from the block and cocotb's VPI."""
     import cocotb.config
 
     source = verilog(system, role, width)
@@ -72,7 +72,7 @@ def simulator(system, role, width):
     program = folder / "obj/block"
     if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
         return program
-    # Only the ports are visible from outside: it is much faster.
+    # Only the ports are visible from outside, which makes it much faster.
     (folder / "ports.vlt").write_text('`verilator_config\npublic_flat_rw -module "block" -var "*"\n')
     libraries = cocotb.config.libs_dir
     main = pathlib.Path(cocotb.config.share_dir) / "lib/verilator/verilator.cpp"
@@ -160,12 +160,12 @@ def measure(system, role, width, script):
     replay(system, role, width, script, str(BUILT / f"{system}-{role}-{width}/cycles.json"))
 
 
-# Of the blocks whose area is reported.
+# Parameters of the blocks whose area is reported.
 PARTITIONS, RING_SLOTS, SEEDS = 1, 64, range(1, 6)
 
 
 def report(system, *widths):
-    """Area and clock: ECP5 by yosys and nextpnr, out of context, for each seed; area of Xilinx' 7 series by yosys."""
+    """Area and clock on ECP5 (yosys and nextpnr, out of context, per seed), and area on Xilinx 7 series (yosys)."""
     from amaranth.back import rtlil
 
     results = {}

@@ -9,7 +9,7 @@ from ground.rtl.frame import TO_GROUP, TO_SENDER
 from .role import VALUE_MASK, PaxosRole
 from .wire import flag, read, type_of
 
-# struct ib_acceptor_regs without what is reserved, and struct ib_vote.
+# struct ib_acceptor_regs without the reserved fields, and struct ib_vote.
 Registers = data.StructLayout({"promise": 64, "floor": 64, "highest": 64, "epoch": 64, "voting": 64})
 Vote = data.StructLayout(
     {
@@ -25,19 +25,19 @@ Vote = data.StructLayout(
         "checksum": 32,
     }
 )
-# What the role decides by.
+# The conditions for the role's decision.
 BITS = (
     *("voting", "ahead", "behind", "below", "beyond", "later", "fresh", "under_partition", "under_slot", "slot_higher"),
     *("same_round", "no_vote", "floor_known", "damaged"),
 )
-# Of a vote: what a packet brings, or shows.
+# Fields of a vote that a packet contains.
 SHOWN = ("digest", "checksum", "client_id", "client_seq", "client_low", "value_len_bytes")
 
 
 class Acceptor(PaxosRole):
     """
-    Registers are zero after configuration: it does not vote until the host opens it. A reset keeps them. `initial`: of
-    the first partition, for proofs.
+    Registers are zero after configuration: the acceptor does not vote until the host enables it. A reset keeps them.
+    `initial`: state of the first partition, for proofs.
     """
 
     def __init__(self, partitions=4, ring_slots=64, initial=None):
@@ -51,7 +51,7 @@ class Acceptor(PaxosRole):
         self.v = self.memory(m, "votes", Vote, self.slots)
 
     def read(self, m, header):
-        """The partition's registers, and the slot that the instance has."""
+        """Reads the partition's registers, and the slot of the instance."""
         partition = read(header, "partition")[: (self.partitions - 1).bit_length()]
         self.slot = Cat(read(header, "instance")[: (self.ring_slots - 1).bit_length()], partition)
         self.row(m, 0, partition)
@@ -69,7 +69,7 @@ class Acceptor(PaxosRole):
             bits["below"].eq((instance < r.floor) | (instance == 0)),
             bits["beyond"].eq(instance >= r.floor + self.ring_slots),
             bits["later"].eq(v.instance > instance),
-            # The slot's old instance lies below the floor: neither its promise nor its vote counts any more.
+            # The slot's old instance is below the floor: its promise and its vote no longer count.
             bits["fresh"].eq(fresh),
             bits["under_partition"].eq(round_ < r.promise),
             bits["under_slot"].eq(~fresh & (round_ < v.promise)),
@@ -83,7 +83,7 @@ class Acceptor(PaxosRole):
     def decide(self, m, header, out):
         r, v, bits = self.r, self.v, self.bits
         kind, flags = read(header, "type"), read(header, "flags")
-        # What is to be stored.
+        # The values to store.
         self.new_r, self.new_v = Signal(Registers), Signal(Vote)
         self.stores_r, self.stores_v = Signal(), Signal()
         m.d.comb += [self.new_r.eq(r), self.new_v.eq(v), out.slot.eq(self.slot), *out.keep(header)]
@@ -119,7 +119,7 @@ class Acceptor(PaxosRole):
 
         self.store(m, out, [(self.new_r, self.stores_r), (self.new_v, self.stores_v)])
 
-    # What the functions of role_acceptor.h do.
+    # The equivalents of the functions of role_acceptor.h.
 
     def refuse(self, m, header, out, reason, promise, scope):
         flags = (read(header, "flags") & (flag("RECOVERY") | VALUE_MASK)) | scope
@@ -162,7 +162,7 @@ class Acceptor(PaxosRole):
         self.if_it_votes(m, header, out, within_ring)
 
     def show_vote(self, m, out, flags):
-        """The stored vote, with these flags besides its own."""
+        """Copies the stored vote into the packet, with these flags in addition to its own."""
         fresh = self.bits["fresh"]
         m.d.comb += [out.fields[name].eq(getattr(self.v, name)) for name in SHOWN]
         m.d.comb += [

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bounded proofs about the acceptor: any PACKETS packets with small numbers, sent to an acceptor that votes and whose host does
+Bounded proofs about the acceptor: any PACKETS packets with small numbers, sent to a voting acceptor whose host does
 nothing.
 
-- It never votes below its promise: not below a round that it has promised for the partition, nor below one that it has
-  promised or voted in for the instance.
-- No slot is used again before its instance is below the floor.
+- It never votes below its promise: neither below a round that it has promised for the partition, nor below one that it
+  has promised or voted in for the instance.
+- No slot is reused before its instance is below the floor.
 
-What it has said is remembered beside it, by the packets that left, and not taken from its registers.
+The proofs record its promises and votes from the packets that it sent, and do not read them from its registers.
 """
 
 from amaranth.hdl import Assert, Assume, Elaboratable, Module, Signal
@@ -23,7 +23,7 @@ CYCLES = 4 * PACKETS + 1
 
 
 class ForgetsSlotPromise(Acceptor):
-    """A mutant: what was promised for one instance binds nobody."""
+    """A mutant: promises for a single instance are ignored."""
 
     def compare(self, m, header):
         super().compare(m, header)
@@ -31,7 +31,7 @@ class ForgetsSlotPromise(Acceptor):
 
 
 class ForgetsPartitionPromise(Acceptor):
-    """A mutant: a promise for the partition is answered and not kept."""
+    """A mutant: a promise for the partition is answered but not stored."""
 
     def promise(self, m, header, out):
         super().promise(m, header, out)
@@ -57,7 +57,7 @@ class Property(Elaboratable):
         header = role.received.header
         instance, round_ = read(header, "instance"), read(header, "round")
 
-        # One instance, whichever.
+        # An arbitrary instance.
         chosen, first = Signal(64), Signal(init=1)
         m.d.sync += [first.eq(0), chosen.eq(chosen)]
         with m.If(first):
@@ -96,7 +96,7 @@ class Property(Elaboratable):
         ]
 
 
-# What must hold, and what must not: the checks see the fault.
+# What must be proved, and what must be refuted, to show that the checks detect faults.
 PROOFS = {"acceptor": (Acceptor, True)}
 PROOFS |= {
     mutant.__name__: (mutant, False) for mutant in (ForgetsSlotPromise, ForgetsPartitionPromise, ReusesBeforeFloor)

@@ -9,9 +9,9 @@ from ground.rtl.frame import TO_GROUP
 from .role import VALUE_MASK, PaxosRole
 from .wire import flag, read, type_of
 
-# struct ib_leader_regs without what is reserved.
+# struct ib_leader_regs without the reserved fields.
 Registers = data.StructLayout({"round": 64, "next": 64, "floor": 64, "epoch": 64})
-# What the role decides by.
+# The conditions for the role's decision.
 BITS = ("active", "ahead", "behind", "behind_floor", "full", "higher_round", "floor_known", "damaged")
 
 
@@ -82,7 +82,7 @@ class Leader(PaxosRole):
         with m.Elif(bits["full"]):
             self.answer(m, out, "leader_window_full", "BUSY", flags, **stamp)
         with m.Else():
-            # Others may have filled and trimmed what this leader would stamp next.
+            # Others may have filled and trimmed this leader's next instances.
             instance = Mux(bits["behind_floor"], r.floor, r.next)
             kept = flags & VALUE_MASK
             self.answer(m, out, "leader_stamped", "PHASE2A", kept, TO_GROUP, instance=instance, vround=0, **stamp)

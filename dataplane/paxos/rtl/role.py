@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the roles of Paxos have in common: their memories, and the answers."""
+"""Shared by the roles of Paxos: their memories, and the answers."""
 
 from amaranth.hdl import Const, Mux
 from amaranth.lib.memory import Memory
@@ -24,7 +24,7 @@ class PaxosRole(Role):
         return wire.checks(header)
 
     def memory(self, m, name, layout, depth, first_row=()):
-        """A memory of words of 64 bits; a row of it is a `layout`."""
+        """A memory of 64-bit words; each row is a `layout`."""
         init = [layout.const(first_row).as_value().value] if first_row else []
         m.submodules[name] = memory = Memory(shape=layout.size, depth=depth, init=init)
         reads, writes = memory.read_port(), memory.write_port(granularity=64)
@@ -33,13 +33,13 @@ class PaxosRole(Role):
         return layout(reads.data)
 
     def row(self, m, space, address):
-        """Read a row now; what is stored goes there too."""
+        """Starts reading a row, which is also the row to store to."""
         reads, _ = self.ports[space]
         m.d.comb += [reads.en.eq(1), reads.addr.eq(address)]
         self.addresses.append(address)
 
     def store(self, m, out, stored):
-        """For each memory what is to be stored, and whether."""
+        """For each memory, the row to store and whether to store it."""
         for (_, writes), address, (new, stores) in zip(self.ports, self.addresses, stored, strict=True):
             m.d.comb += [
                 writes.addr.eq(address),

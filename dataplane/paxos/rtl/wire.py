@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paxos' header, types, flags and reasons for the RTL, from wire.h and reasons.h."""
+"""Paxos's header, types, flags and reasons for the RTL, from wire.h and reasons.h."""
 
 from ground.rtl.c_headers import constants, fields, reasons
 from ground.rtl.frame import HEADER_AT, get
@@ -10,7 +10,7 @@ TYPES = (C["IB_PAXOS_REQUEST"], C["IB_PAXOS_ALIVE"])
 PADDED = (C["IB_PAXOS_PHASE1A"], C["IB_PAXOS_LEARN"])
 
 _HEADER = {name: (HEADER_AT + at, length) for name, (at, length) in fields("paxos/wire.h", "ib_paxos_header").items()}
-# What a role may set.
+# The fields that a role may set.
 FIELDS = {
     name: where
     for name, where in _HEADER.items()
@@ -23,7 +23,7 @@ def read(header, name):
 
 
 def checks(header):
-    """As ib_paxos_check."""
+    """Like ib_paxos_check."""
     return [
         ((read(header, "instance") | read(header, "floor"))[C["IB_INSTANCE_BITS"] :] != 0, "bad_instance"),
         ((read(header, "round") | read(header, "vround"))[C["IB_ROUND_BITS"] :] != 0, "bad_round"),
