@@ -1,4 +1,4 @@
-"""A graph of Dask whose tasks run on Falcon: pip install dask."""
+"""A Dask graph whose tasks run on Falcon: pip install dask."""
 
 import dask
 

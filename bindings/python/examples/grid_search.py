@@ -1,4 +1,4 @@
-"""scikit-learn looks for the best parameters, each fit on an executor of Falcon: pip install scikit-learn."""
+"""scikit-learn searches for the best parameters; each fit runs on an executor of Falcon: pip install scikit-learn."""
 
 import joblib
 from sklearn.datasets import load_iris

@@ -1,4 +1,4 @@
-"""Powers of two, each on an executor of Falcon. Needs nothing but inband."""
+"""Powers of two, each computed on an executor of Falcon. Needs only inband."""
 
 from inband import Executor
 

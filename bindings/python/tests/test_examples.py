@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""Runs the examples."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""`inband.Executor` does what CPython says of executors, and what is its own."""
+"""Checks that `inband.Executor` behaves like CPython's executors, and its own features."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ kept = Executor(max_workers=1)
 
 
 def test_starting_interpreters_runs_nothing_that_libraries_do_at_forks():
-    """OpenBLAS ends its threads at every fork, and of two forks at a time one waits forever."""
+    """OpenBLAS stops its threads at every fork, and of two concurrent forks one waits forever."""
     script = """
 import ctypes, inband
 forks = []
@@ -301,7 +301,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             os.kill(interpreter, 0)
         except ProcessLookupError:
             return True
-        # Nobody has waited for it yet.
+        # It has not been reaped yet.
         return "State:\tZ" in pathlib.Path(f"/proc/{interpreter}/status").read_text()
 
     wait_until(is_gone)
@@ -346,7 +346,7 @@ def test_dask_computes_on_it(executor):
 
 
 def test_other_threads_go_on_while_a_long_call_is_submitted(executor):
-    """100 MB took 9.4 s, and no other thread ran."""
+    """A regression: 100 MB took 9.4 s, and blocked all other threads."""
     longest_s = 0.0
     is_over = threading.Event()
 
@@ -426,7 +426,7 @@ def test_many_futures_cost_little():
         assert all(future.cancel() for future in futures[-5000:])
         cancelled_s = time.monotonic() - began
         print(f"20,000 submitted in {submitted_s:.1f} s, 2 s of waiting cost {idle_cpu_s:.2f} s, 5,000 cancelled in {cancelled_s:.2f} s")
-        # 40,000 that wait took a quarter of a core; to cancel 5,000 of them, 5.8 s.
+        # A regression: 40,000 waiting tasks used a quarter of a core, and cancelling 5,000 of them took 5.8 s.
         assert idle_cpu_s < 0.2 and cancelled_s < 2.5
         running.kill()
         for future in futures:
@@ -584,7 +584,7 @@ def test_what_a_task_prints_comes_with_its_result(executor):
 
 
 def run_script(script):
-    """Its standard output. A script that hangs is ended, and the test with it."""
+    """Runs a script and returns its standard output. A script that hangs is killed, and the test fails."""
     ended = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
     return ended.stdout.split()
 
@@ -605,7 +605,7 @@ with inband.Executor(1) as executor:
 
 
 def test_a_callback_runs_while_the_interpreter_ends():
-    """Python 3.12 starts no threads then (3.11 and 3.13 do), so the script refuses to start any."""
+    """Python 3.12 starts no threads during shutdown (3.11 and 3.13 do), so the script refuses to start any."""
     script = """
 import atexit, threading, time, inband
 

@@ -1,4 +1,4 @@
-"""joblib's backend: calls run on executors, in order, and what fails ends the others."""
+"""Tests joblib's backend: calls run on executors, in order, and a failure cancels the others."""
 
 import os
 import time

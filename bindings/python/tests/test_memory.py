@@ -1,4 +1,4 @@
-"""`inband.memory` on a real cluster of three servers and two switches on 127.0.0.1."""
+"""Tests `inband.memory` on a real cluster of three servers and two switches on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_wrong_calls_are_refused(cluster, tmp_path):
     exposed.chmod(0o644)
     with pytest.raises(ValueError, match="exposed.toml"):
         Memory(switches=cluster.switches, key_file=exposed)
-    # Without the key nobody answers.
+    # Without the key there is no answer.
     began = time.monotonic()
     with pytest.raises(ConnectionError, match="within 200 ms"):
         Memory(switches=cluster.switches, timeout_s=0.2)
@@ -183,7 +183,7 @@ def test_without_a_majority_calls_end(cluster):
 
 
 def status(cluster, server):
-    """What a server says of itself; nothing while it starts."""
+    """A server's status; None while it starts."""
     with socket.socket(socket.AF_UNIX) as control:
         try:
             control.connect(str(cluster.dir / f"server-{server}" / "control.sock"))

@@ -1,12 +1,12 @@
-"""Run Python functions on the executors of Falcon, Inband's task scheduler in the network.
+"""Run Python functions on the executors of Falcon, Inband's in-network task scheduler.
 
     from inband import Executor
 
     with Executor() as executor:
         print(list(executor.map(pow, [2, 3], [10, 10])))
 
-Without an address, `Executor` starts a scheduler and executors on this machine and ends them with it. With one, it
-uses those of that scheduler.
+Without an address, `Executor` starts a scheduler and executors on this machine, and stops them when it ends. With an
+address, it uses the executors of that scheduler.
 """
 
 from .errors import DependencyFailed, ExecutorsLost, InitializerFailed, InterpreterEnded

@@ -1,4 +1,4 @@
-"""The client of Falcon, a cluster in this process, and lines of replicated memory, in Rust. For this package alone."""
+"""Implemented in Rust, for use by this package only: Falcon's client, a local cluster, and lines of replicated memory."""
 
 from typing import Optional
 

@@ -1,4 +1,5 @@
-"""The thread that runs callbacks of futures: one that waits for another future must not keep results from arriving."""
+"""The thread that runs callbacks of futures, so that a callback that waits for another future does not block
+results."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ import os
 import threading
 from typing import Callable
 
-# `concurrent.futures` logs there what the callbacks that it calls itself raise.
+# `concurrent.futures` logs exceptions of callbacks to this logger.
 _logger = logging.getLogger("concurrent.futures")
 
 
 class Callbacks:
-    """Runs callbacks one after another, in the order in which they were added, in a thread of its own, until it is closed."""
+    """Runs callbacks in the order in which they were added, in a separate thread, until closed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,7 +22,7 @@ class Callbacks:
         self._is_running = False
         self._is_closed = False
         self._process = os.getpid()
-        # Started now: Python 3.12 starts no threads while the interpreter shuts down, and results still arrive then.
+        # Started now: Python 3.12 starts no threads during interpreter shutdown, when results still arrive.
         self._thread = threading.Thread(target=self._run, name="inband-callbacks", daemon=True)
         self._thread.start()
 
@@ -31,15 +32,15 @@ class Callbacks:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Until all have returned. A callback that calls this does not wait for itself."""
-        # A forked process does not have the thread, and the lock may have been held when it was forked.
+        """Wait until all have returned. A callback that calls this does not wait for itself."""
+        # A forked process does not have the thread, and the lock may have been held during the fork.
         if self._process != os.getpid() or self._thread is threading.current_thread():
             return
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._is_running)
 
     def close(self) -> None:
-        """Nothing more will be added: the thread ends once it has run what was."""
+        """No more callbacks will be added: the thread ends after the pending ones."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -56,6 +57,6 @@ class Callbacks:
                 callback = self._waiting.popleft()
             try:
                 callback()
-            except BaseException:  # SystemExit, too: this thread is not the callback's to end
+            except BaseException:  # including SystemExit: a callback must not end this thread
                 _logger.exception("exception calling callback %r", callback)
             del callback

@@ -1,4 +1,4 @@
-"""How calls and what comes of them travel between `Executor` and the interpreters that run them."""
+"""Encoding of calls and their results between `Executor` and the interpreters that run them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .output import KeptOutput, Printed
 
 #: First byte of an answer.
 RESULT, EXCEPTION, TEXT = 0, 1, 2
-#: Added to it: the interpreter ends after this answer.
+# Added to the first byte if the interpreter ends after this answer.
 LAST = 128
 
-#: Output is not sent with results that are longer: together they could be too long.
+# Longer results are sent without output, because together they could be too long.
 _WITH_OUTPUT_LEN_MAX = 128 << 20
 
-#: Executors that an interpreter remembers. It runs the initializer of one that it has forgotten once more.
+# Executors that an interpreter remembers. For a forgotten executor it runs the initializer again.
 _EXECUTORS_MAX = 256
-#: Tasks that this interpreter has run of executors that want it prepared, by the executor's key.
+# For executors with a `Preparation`, the number of tasks that this interpreter has run, by the executor's key.
 _tasks: "OrderedDict[bytes, int]" = OrderedDict()
 
 
 class RemoteTraceback(Exception):
-    """The cause of an exception that a task raised: what its traceback was where it ran."""
+    """The cause of an exception that a task raised: its traceback in the process that ran the task."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ def _raised(exception: BaseException, text: str) -> BaseException:
 
 
 class _Raised:
-    """An exception on its way, with its traceback as text: tracebacks cannot be pickled."""
+    """A pickled exception, with its traceback as text, because tracebacks cannot be pickled."""
 
     def __init__(self, exception: BaseException, text: str) -> None:
         self.exception, self.text = exception, text
@@ -52,20 +52,20 @@ class _Raised:
 
 
 class Preparation:
-    """How an executor wants the interpreters that run its calls: an initializer is called first in each, and each ends
-    after `tasks_max` of them."""
+    """An executor's requirements for the interpreters that run its calls: an initializer to call first in each, and the
+    number of calls after which each ends."""
 
     def __init__(self, key: bytes, initializer: Optional[Callable[..., Any]], initargs: Sequence[Any], tasks_max: Optional[int]) -> None:
         pickled = None if initializer is None else cloudpickle.dumps((initializer, tuple(initargs)))
         self._wishes = (key, pickled, tasks_max)
 
     def around(self, call: bytes) -> bytes:
-        """The call with what has to happen before it is even unpickled."""
+        """The call, preceded by what must be done before it is even unpickled."""
         return pickle.dumps((*self._wishes, call), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def dump_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """A call, for `answer`."""
+    """A pickled call, the input of `answer`."""
     return cloudpickle.dumps((function, tuple(args), dict(kwargs)))
 
 
@@ -81,7 +81,7 @@ def _initialize(pickled: bytes) -> None:
 
 
 def _prepare(key: bytes, pickled: Optional[bytes], tasks_max: Optional[int]) -> bool:
-    """Returns whether the interpreter is to end after this call."""
+    """Returns whether the interpreter must end after this call."""
     tasks = _tasks.pop(key, 0)
     if pickled is not None and tasks == 0:
         _initialize(pickled)
@@ -92,9 +92,9 @@ def _prepare(key: bytes, pickled: Optional[bytes], tasks_max: Optional[int]) -> 
 
 
 def answer(call: bytes, output: KeptOutput) -> bytes:
-    """Make the call. Whatever it raises becomes the answer, as with the executors of `concurrent.futures`. What it prints is
-    sent with the answer."""
-    output.take()  # of threads that an earlier task has left
+    """Make the call and return its answer, including the output. Exceptions are part of the answer, as with the
+    executors of `concurrent.futures`."""
+    output.take()  # of threads left by an earlier task
     first, pickled = _result(call)
     text = output.take()
     if text and len(pickled) < _WITH_OUTPUT_LEN_MAX:
@@ -103,7 +103,7 @@ def answer(call: bytes, output: KeptOutput) -> bytes:
 
 
 def load_answer(pickled: bytes) -> tuple[Any, str]:
-    """The result or exception of an answer, and what the task printed."""
+    """The result or exception of an answer, and the task's output."""
     answered = pickle.loads(pickled)
     if type(answered) is Printed:
         return pickle.loads(answered.pickled), answered.text
@@ -116,13 +116,13 @@ def _result(call: bytes) -> tuple[int, bytes]:
         parts = pickle.loads(call)
         if len(parts) == 4:
             *wishes, call = parts
-            # What an initializer has left undone is not built upon.
+            # If the initializer fails, its partial effects must not be used.
             last = LAST
             last = LAST if _prepare(*wishes) else 0
             parts = pickle.loads(call)
         function, args, kwargs = parts
         return RESULT | last, cloudpickle.dumps(function(*args, **kwargs))
-    except BaseException as exception:  # SystemExit, too: the interpreter is not the task's to end
+    except BaseException as exception:  # including SystemExit: a task must not end the interpreter
         return EXCEPTION | last, _dump_exception(exception)
 
 
@@ -131,7 +131,7 @@ def _dump_exception(exception: BaseException) -> bytes:
     exception.__traceback__ = None
     try:
         pickled = cloudpickle.dumps(_Raised(exception, text))
-        pickle.loads(pickled)  # some exceptions can be pickled and not be unpickled
+        pickle.loads(pickled)  # some exceptions can be pickled but not unpickled
         return pickled
     except Exception:
         return cloudpickle.dumps(_Raised(RuntimeError(f"an exception that cannot be pickled: {exception!r}"), text))

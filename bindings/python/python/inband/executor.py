@@ -1,4 +1,4 @@
-"""`Executor`: `concurrent.futures` over Falcon."""
+"""`Executor`: the interface of `concurrent.futures` for Falcon."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from .errors import DependencyFailed, ExecutorsLost, InterpreterEnded
 
 T = TypeVar("T")
 
-# What `_native.Client.wait` tells of a task.
+# Kinds of events from `_native.Client.wait`.
 _STARTED, _OUTPUT, _ERROR, _LATE, _CANCELLED, _LOST, _BEFORE = range(7)
 
-#: How long the thread that waits for events does so at a time: then it looks whether its executor is gone.
+# Timeout of one wait for events; after each, the thread checks whether its executor still exists.
 _WAIT_MS = 200
 
 _executors: "weakref.WeakSet[Executor]" = weakref.WeakSet()
-#: Executors with tasks: they do them even if everybody else has forgotten them.
+# Executors with tasks. This keeps them alive until their tasks are done, even if there are no other references.
 _busy: "set[Executor]" = set()
 _threads: "set[threading.Thread]" = set()
 _all_callbacks: "weakref.WeakSet[Callbacks]" = weakref.WeakSet()
 _is_ending = threading.Event()
 
 
-#: Priority, resource, worker, and timeout in ms, as `_native.Client.submit` has them.
+# Priority, resource, worker, and timeout in ms, in the form of `_native.Client.submit`.
 _Wishes = tuple[Any, ...]
 
 
@@ -49,14 +49,14 @@ def _wishes(
 
 
 class Future(concurrent.futures.Future):
-    """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs.
+    """The future of a task. In addition to `concurrent.futures.Future`, it has `kill`, which also ends a running task.
 
-    Callbacks of an executor's futures run one after another in a thread of their own, so they may wait for other futures, but not
-    for what later callbacks do.
+    Callbacks of an executor's futures run one after another in a separate thread, so they may wait for other futures, but
+    not for later callbacks.
     """
 
     _task: tuple[int, int]
-    #: Until it is done: an executor is not forgotten while somebody waits.
+    # Until the task is done: keeps the executor alive while there are futures to wait for.
     _executor: "Optional[Executor]"
     _client: _native.Client
     _callbacks: Callbacks
@@ -64,26 +64,27 @@ class Future(concurrent.futures.Future):
 
     @property
     def output(self) -> str:
-        """What the task has printed to `sys.stdout`, its last 65,536 characters, once it is done. Empty if it was cancelled, or
-        its interpreter ended, or its result is of 128 MiB or more."""
+        """The task's output to `sys.stdout`, at most the last 65,536 characters, once it is done. Empty if it was
+        cancelled, its interpreter exited, or its result is 128 MiB or longer."""
         return self._output
 
     def cancel(self) -> bool:
-        """Cancel the task if no executor has begun it; then it is never run. False: one has, or it is done."""
+        """Cancel the task if no executor has started it; then it will never run. Returns False if it has been started
+        or is done."""
         executor = self._executor
-        with self._condition:  # so that nobody hears of it in between
+        with self._condition:  # atomically: no event of the task may come in between
             if self.cancelled():
                 return True
             if executor is None or not executor._client.cancel(*self._task):
                 return False
             self._state = CANCELLED
             self._condition.notify_all()
-        # Without the lock: they may take their time.
+        # Without the lock: callbacks may take long.
         super()._invoke_callbacks()
         return True
 
     def kill(self) -> bool:
-        """End the task even if it runs: then it is cancelled. False: it is done."""
+        """Cancel the task even if it is running. Returns False if it is done."""
         executor = self._executor
         with self._condition:
             if executor is None or self.cancelled() or not executor._client.kill(*self._task):
@@ -94,14 +95,14 @@ class Future(concurrent.futures.Future):
         return True
 
     def result(self, timeout: Optional[float] = None) -> Any:
-        """As `concurrent.futures.Future.result`, which takes an exception that is false for none."""
+        """Like `concurrent.futures.Future.result`, but that ignores exceptions whose truth value is false."""
         try:
             exception = self.exception(timeout)
             if exception is not None:
                 raise exception
             return self._result
         finally:
-            # The exception's traceback refers to this frame.
+            # Break the reference cycle: the exception's traceback refers to this frame.
             exception = None
             self = None
 
@@ -117,7 +118,7 @@ class Future(concurrent.futures.Future):
 
 
 class _Maps:
-    """`map` over a `submit`."""
+    """`map` based on `submit`."""
 
     def map(
         self,
@@ -127,8 +128,8 @@ class _Maps:
         chunksize: int = 1,
         buffersize: Optional[int] = None,
     ) -> Iterator[T]:
-        """As `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls. With `buffersize`, so many tasks at most
-        have been submitted whose results were not taken; the iterables are read as far as that, and no further."""
+        """Like `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls. `buffersize` limits the
+        number of submitted tasks whose results have not been consumed; the iterables are read no further than that."""
         if chunksize < 1:
             raise ValueError(f"chunksize is {chunksize}; at least 1 is needed")
         if buffersize is not None and not isinstance(buffersize, int):
@@ -151,29 +152,32 @@ class Options(_Maps):
         self._executor, self._wishes, self._after = executor, wishes, after
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future":
-        """As `Executor.submit`."""
+        """Like `Executor.submit`."""
         return self._executor._submit(self._wishes, self._after, fn, args, kwargs)
 
 
 class Executor(_Maps, concurrent.futures.Executor):
     """Runs calls on the executors of Falcon.
 
-    max_workers: executors to start here, by default one a CPU. Not together with an address. A text is an address.
-    address: of a scheduler, `host:port`; by default `$INBAND_FALCON`. Without both, a scheduler and executors are started
+    max_workers: number of executors to start here, by default one per CPU. Must not be combined with an address. A string
+        is taken as the address.
+    address: a scheduler's `host:port`; by default `$INBAND_FALCON`. Without either, a scheduler and executors are started
         on this machine and end with this object.
-    key_file: of the cluster at that address, as `inband up falcon` prints it; by default `$INBAND_FALCON_KEY_FILE`.
-    initializer, initargs: called once in every interpreter before the first of this executor's calls there; if it raises, the
-        call fails with `InitializerFailed`. On a cluster, interpreters are shared by all clients.
-    max_tasks_per_child: an interpreter ends after so many of this executor's calls.
+    key_file: the key file of the cluster at that address, as printed by `inband up falcon`; by default
+        `$INBAND_FALCON_KEY_FILE`.
+    initializer, initargs: called once in every interpreter before the first of this executor's calls there; if it raises,
+        the call fails with `InitializerFailed`. On a cluster, interpreters are shared by all clients.
+    max_tasks_per_child: an interpreter exits after this many of this executor's calls.
     priority: 0 (first) to 7, for schedulers with priorities.
-    resource: 1 to 63, what tasks need, for schedulers with resources; 0: nothing.
-    worker: the number of the worker that should run the tasks, for schedulers with locality.
-    timeout: seconds after which a task that is not done has failed with `TimeoutError`.
+    resource: 1 to 63, the resource that tasks need, for schedulers with resources; 0: none.
+    worker: the number of the preferred worker, for schedulers with locality.
+    timeout: seconds after which a task that is not done fails with `TimeoutError`.
 
     Calls, arguments and results are pickled with cloudpickle, so functions of `__main__`, lambdas and closures can be
-    submitted. What they print, to stdout or stderr, goes to the stderr of the process that runs them: here that of this process, on a
-    cluster that of the worker. The end of what they print to `sys.stdout` comes with the result, as `Future.output`. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
-    may be used by several threads, but not by a forked process, which makes its own.
+    submitted. A call's output to stdout or stderr goes to the stderr of the process that runs it: this process for local
+    executors, the worker on a cluster. The end of its output to `sys.stdout` is also returned, as `Future.output`. A task
+    may run more than once if its executor is lost; only one result is used. Threads may share objects of this class, but
+    a forked process must create its own.
     """
 
     def __init__(
@@ -217,7 +221,7 @@ class Executor(_Maps, concurrent.futures.Executor):
             key_file = key_file or os.environ.get("INBAND_FALCON_KEY_FILE")
             self._client = _native.Client(address, os.fspath(key_file) if key_file else None)
         else:
-            # What can be imported here can be there.
+            # Modules that can be imported here must be importable there.
             path = os.pathsep.join(sys.path)
             self._key_dir = tempfile.mkdtemp(prefix="inband-")
             key_file = os.path.join(self._key_dir, "key")
@@ -232,7 +236,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         self._lock = threading.Lock()
         self._futures: dict[tuple[int, int], Future] = {}
         self._is_shut_down = False
-        # Dask asks for this.
+        # Dask reads this attribute.
         self._max_workers = self._client.executors()
         self._ended = threading.Event()
         self._callbacks = Callbacks()
@@ -248,7 +252,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         _executors.add(self)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future":
-        """As `concurrent.futures.Executor.submit`."""
+        """Like `concurrent.futures.Executor.submit`."""
         return self._submit(self._wishes, (), fn, args, kwargs)
 
     def options(
@@ -262,9 +266,9 @@ class Executor(_Maps, concurrent.futures.Executor):
     ) -> Options:
         """This executor with other options for some tasks: `executor.options(priority=0).submit(abs, -1)`.
 
-        priority, resource, worker, timeout: as of the executor, which has those that are not given.
-        after: futures of this executor. A task begins once they are done; if one of them fails, it fails with `DependencyFailed`. It
-            does not get their results.
+        priority, resource, worker, timeout: as for the executor, which provides the defaults.
+        after: futures of this executor. A task starts once they are done; if one of them fails, it fails with
+            `DependencyFailed`. It does not get their results.
         """
         wishes = _wishes(priority, resource, worker, timeout)
         wishes = tuple(own if wish is None else wish for wish, own in zip(wishes, self._wishes))
@@ -289,7 +293,7 @@ class Executor(_Maps, concurrent.futures.Executor):
             call = self._preparation.around(call)
         future = Future()
         future._executor, future._client, future._callbacks = self, self._client, self._callbacks
-        # What is heard of the task waits until the future can be found.
+        # Events of the task wait until the future is registered.
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -299,7 +303,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `concurrent.futures.Executor.shutdown`. In a forked process it does nothing."""
+        """Like `concurrent.futures.Executor.shutdown`. Does nothing in a forked process."""
         if not self._is_of_this_process():
             return
         with self._lock:
@@ -327,18 +331,18 @@ class Executor(_Maps, concurrent.futures.Executor):
         try:
             _tell(future, kind, said)
         finally:
-            # Not before: `shutdown` waits for those that are left.
+            # Only now, because `shutdown` waits for the remaining futures.
             with self._lock:
                 del self._futures[job, task]
                 if not self._futures:
                     _busy.discard(self)
 
     def _is_of_this_process(self) -> bool:
-        # A forked one has no thread that hears of tasks, and another may have held the lock.
+        # A forked process has no thread that receives events, and the lock may have been held during the fork.
         return self._process == os.getpid()
 
     def _end(self) -> bool:
-        """Close everything if nothing is left to be done."""
+        """Close everything if there is nothing left to do."""
         with self._lock:
             if not self._is_shut_down or self._futures:
                 return False
@@ -355,11 +359,11 @@ _current: Optional[Executor] = None
 
 
 def current() -> Executor:
-    """The executor of the cluster that runs this task, for tasks that submit others. It is the same object for all tasks of an
-    interpreter; do not shut it down.
+    """The executor of the cluster that runs this task, for tasks that submit others. All tasks of an interpreter share the
+    same object; do not shut it down.
 
-    A task that waits for others keeps its executor meanwhile: with as many such tasks as executors, none of them ends. Give the
-    wait a `timeout`, or return the futures' inputs and let the caller submit.
+    A task that waits for others occupies its executor: if there are as many such tasks as executors, none of them can
+    finish. Pass a `timeout` to the wait, or return the futures' inputs and let the caller submit.
     """
     global _current
     address = os.environ.get("INBAND_CURRENT_SCHEDULER")
@@ -375,7 +379,7 @@ def current() -> Executor:
 def _hear(
     executor: "weakref.ref[Executor]", client: _native.Client, callbacks: Callbacks, ended: threading.Event
 ) -> None:
-    """Hear of tasks until the executor is shut down or, without tasks, forgotten."""
+    """Receive events until the executor is shut down or, if it has no tasks, garbage-collected."""
     try:
         while not ended.is_set() and not _is_ending.is_set():
             events = client.wait(_WAIT_MS)
@@ -388,7 +392,7 @@ def _hear(
             hearer._end()
             del hearer
     finally:
-        # After an error as well: `shutdown` waits for this.
+        # Also after an error, because `shutdown` waits for this.
         ended.set()
         callbacks.close()
         _threads.discard(threading.current_thread())
@@ -396,7 +400,7 @@ def _hear(
 
 def _tell(future: Future, kind: int, said: bytes) -> None:
     if kind == _CANCELLED:
-        # By who has cancelled it.
+        # The caller of `cancel` has set the state.
         future.set_running_or_notify_cancel()
         return
     try:
@@ -407,7 +411,7 @@ def _tell(future: Future, kind: int, said: bytes) -> None:
             exception, future._output = load_answer(said[1:])
         else:
             exception = _failure(kind, said)
-    except BaseException as broken:  # of unpickling: what this process lacks
+    except BaseException as broken:  # from unpickling: something is missing in this process
         exception, result = broken, None
     if exception is not None:
         future.set_exception(exception)
@@ -433,7 +437,7 @@ def _results(
     buffersize: Optional[int],
     end_s: Optional[float],
 ) -> Iterator[T]:
-    """Submit these calls, as many as are to be under way, now; their results, in order, as they are asked for."""
+    """Submit these calls now, up to `buffersize`. Returns their results in order, as they are requested."""
     first = calls if buffersize is None else itertools.islice(calls, buffersize)
     futures = collections.deque(executor.submit(fn, *args) for args in first)
 
@@ -442,7 +446,7 @@ def _results(
             while futures:
                 if buffersize is not None:
                     futures.extend(executor.submit(fn, *args) for args in itertools.islice(calls, 1))
-                # It is not held here while its result is in use.
+                # Do not hold a reference to the result while the caller uses it.
                 yield _result_or_cancel(futures.popleft(), end_s)
         finally:
             for future in futures:
@@ -475,7 +479,7 @@ def _call_each(fn: Callable[..., T], chunk: "list[tuple[Any, ...]]") -> "list[T]
 def _shut_all_down() -> None:
     for executor in list(_executors):
         executor.shutdown()
-    # A thread that is in native code when the interpreter is gone ends the process.
+    # A thread in native code during interpreter finalization would abort the process.
     _is_ending.set()
     for thread in list(_threads):
         thread.join()

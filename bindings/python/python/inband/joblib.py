@@ -1,4 +1,4 @@
-"""joblib's parallel calls, scikit-learn's among them, on the executors of Falcon.
+"""Runs joblib's parallel calls, including those of scikit-learn, on the executors of Falcon.
 
     import joblib
     import inband.joblib
@@ -7,8 +7,8 @@
     with joblib.parallel_config(backend="inband"):
         search.fit(x, y)
 
-What `parallel_config` is given beside `backend` and `n_jobs` goes to `inband.Executor`: `address="host:port"` for the
-executors of a scheduler, `max_workers=8` for that many on this machine.
+Other arguments of `parallel_config` than `backend` and `n_jobs` are passed to `inband.Executor`: `address="host:port"`
+for the executors of a scheduler, `max_workers=8` for that many on this machine.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["InbandBackend", "register"]
 
 
 class InbandBackend(AutoBatchingMixin, ParallelBackendBase):
-    """A joblib backend. Its executor is started when it is needed first, and serves all calls of one `parallel_config`."""
+    """A joblib backend. Its executor is started on first use, and serves all calls of one `parallel_config`."""
 
     supports_retrieve_callback = True
-    #: All executors, if nobody says how many.
+    # All executors by default.
     default_n_jobs = -1
-    #: A task costs a fraction of a millisecond, so batches may be shorter than joblib makes them for processes.
+    # A task costs a fraction of a millisecond, so batches may be shorter than joblib's default for processes.
     MIN_IDEAL_BATCH_DURATION = 0.02
     MAX_IDEAL_BATCH_DURATION = 0.2
 
@@ -44,7 +44,7 @@ class InbandBackend(AutoBatchingMixin, ParallelBackendBase):
         self._futures: "set[Future]" = set()
 
     def effective_n_jobs(self, n_jobs: Optional[int]) -> int:
-        """How many tasks are under way at a time: as asked for, -1 for as many as there are executors."""
+        """The number of concurrent tasks: as requested, or -1 for the number of executors."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None:
@@ -61,7 +61,7 @@ class InbandBackend(AutoBatchingMixin, ParallelBackendBase):
         require: Optional[str] = None,
         **for_processes: Any,
     ) -> int:
-        """A call of Parallel begins. What joblib says beside is for processes on one machine, as where to map arrays."""
+        """A call of Parallel begins. The other arguments are for local processes, such as where to map arrays."""
         self.parallel = parallel
         return self.effective_n_jobs(n_jobs)
 
@@ -75,17 +75,17 @@ class InbandBackend(AutoBatchingMixin, ParallelBackendBase):
         return future
 
     def retrieve_result_callback(self, future: Future) -> Any:
-        """What a batch has come to."""
+        """The result of a batch."""
         return future.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """A call has failed: the others need not go on."""
+        """A call has failed: cancel the others."""
         for future in list(self._futures):
             if not future.cancel():
                 future.kill()
 
     def terminate(self) -> None:
-        """A call of Parallel has ended. The executor stays for the next one, and ends with this object."""
+        """A call of Parallel has ended. The executor is kept for the next one, and ends with this object."""
         self.reset_batch_stats()
 
     def _started(self) -> Executor:
@@ -95,5 +95,5 @@ class InbandBackend(AutoBatchingMixin, ParallelBackendBase):
 
 
 def register(make_default: bool = False) -> None:
-    """Have `joblib.parallel_config(backend="inband")` mean Falcon; with `make_default` also where no backend is named."""
+    """Register the backend "inband" for `joblib.parallel_config`; with `make_default` also as the default backend."""
     register_parallel_backend("inband", InbandBackend, make_default=make_default)

@@ -6,18 +6,19 @@
         memory.write(7, b"hello")
         print(memory.read(7).rstrip(b"\0"))
 
-**Guarantees.** Each line is linearizable: its reads and writes, by all clients, take effect one at a time, each between its call and
-its return. Calls with several lines are as many registers: they are not atomic. Nothing is cached.
+**Guarantees.** Each line is linearizable: its reads and writes, by all clients, take effect one at a time, each between
+its call and its return. A call with several lines accesses independent registers: it is not atomic. Nothing is cached.
 
-**Unknown outcomes.** A write that was sent and not acknowledged raises `OutcomeUnknown`: the lines that it names may have been
-written, or may still be, at most once; the others are. Every other exception but `OSError` says that nothing was written.
+**Unknown outcomes.** A write that was sent and not acknowledged raises `OutcomeUnknown`: the lines that it lists may have
+been written, or may still be, at most once; the others are written. Every other exception except `OSError` means that
+nothing was written.
 
-**Threads and processes.** A `Memory` may be used by several threads; they wait for each other. For parallel requests connect several,
-or use `read_many` and `write_many`. A forked process cannot use its parent's (`RuntimeError`).
+**Threads and processes.** Threads may share a `Memory`; their calls are serialized. For concurrent requests, open several
+connections, or use `read_many` and `write_many`. A forked process cannot use its parent's connection (`RuntimeError`).
 
-Exceptions: `IndexError` (no such line), `ValueError` (more than 64 bytes, a line twice, a directory, address or key file that cannot be
-used, such as a key file that others may read), `ConnectionError` (no switch became active in time), `TimeoutError` (not read in time),
-`OutcomeUnknown`.
+Exceptions: `IndexError` (no such line), `ValueError` (more than 64 bytes, a duplicate line, or an unusable directory,
+address or key file, such as a key file that others may read), `ConnectionError` (no switch became active in time),
+`TimeoutError` (a read was not answered in time), `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ._native import Lines as _Lines
 __all__ = ["LINE_LEN_BYTES", "Memory", "OutcomeUnknown"]
 
 LINE_LEN_BYTES = 64
-# Between these Python looks for signals.
+# Python handles signals between waits of this length.
 _WAIT_MS = 100
 
 
@@ -45,8 +46,8 @@ class OutcomeUnknown(Exception):
 
 
 class Memory:
-    """A connection to the cluster in a directory of `inband up memory`, or to one with these switches ("address:port"), in the same
-    order at every client. `timeout_s`: of connecting, and of each request."""
+    """A connection to the cluster in a directory of `inband up memory`, or to a cluster with these switches
+    ("address:port"), in the same order at every client. `timeout_s` applies to connecting and to each request."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Memory:
         self._one = threading.Lock()
 
     def __len__(self) -> int:
-        """How many lines the memory has."""
+        """The number of lines of the memory."""
         return self._lines.count()
 
     def read(self, line: int) -> bytes:
@@ -77,17 +78,17 @@ class Memory:
         return self.read_many([line])[0]
 
     def write(self, line: int, value: bytes) -> None:
-        """Write a line, of at most 64 bytes; zeros follow."""
+        """Write a line, of at most 64 bytes; it is padded with zeros."""
         self.write_many({line: value})
 
     def read_many(self, lines: Iterable[int]) -> list[bytes]:
-        """Lines, in the order asked for, all requests under way at once."""
+        """The lines, in the requested order. All requests are sent at once."""
         lines = [self._number(line) for line in lines]
         with self._one:
             return self._end(self._lines.begin_read(lines))
 
     def write_many(self, values: Mapping[int, bytes]) -> None:
-        """Write lines, all requests under way at once."""
+        """Write lines. All requests are sent at once."""
         pairs = [(self._number(line), bytes(value)) for line, value in values.items()]
         with self._one:
             self._end(self._lines.begin_write(pairs))
@@ -110,7 +111,7 @@ class Memory:
 
     def _end(self, request: int) -> list[bytes]:
         ended: Optional[tuple] = None
-        # An interrupt may have left the end of an earlier request.
+        # After an interrupt, the result of an earlier request may still be pending.
         while ended is None or ended[0] != request:
             ended = self._lines.wait(_WAIT_MS)
         _, read, failed = ended

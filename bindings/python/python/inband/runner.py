@@ -1,6 +1,7 @@
 """The interpreter of an executor: runs calls from its stdin, one after another, and answers on its stdout.
 
-Started by a worker's runner, whose process it is told to end with. Frames in both directions: length as u32, little endian, and so many bytes.
+Started by a worker's runner; it exits when the process given as its argument exits. Frames in both directions: length as
+little-endian u32, then that many bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .output import KeptOutput
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO, KeptOutput]:
-    """What tasks print goes where the worker's errors go, and is kept. There is nothing for them to read."""
+    """Redirects the output of tasks to stderr, the worker's log, and keeps it. Their stdin is empty."""
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -39,7 +40,7 @@ def _exists(process: int) -> bool:
 
 def main() -> None:
     end_with_parent()
-    # It has ended before that. Not compared with our parent: that may be a launcher.
+    # The worker exited before that. Do not compare with our parent, which may be a launcher.
     if not _exists(int(sys.argv[1])):
         return
     calls, answers, output = _private_pipes()

@@ -1,4 +1,4 @@
-"""A worker: executors for a cluster of `inband up falcon`, on a machine that has this package and nothing else of Inband.
+"""A worker: executors for a cluster of `inband up falcon`, on a machine that has only this Python package of Inband.
 
     inband-worker HOST:PORT --key-file keys.toml
 """
@@ -14,9 +14,9 @@ import time
 
 from . import _native
 
-#: How long it works between two looks at signals.
+# How long it works between checks for signals.
 _TURN_MS = 100
-#: How long a scheduler may be silent before that is said.
+# How long a scheduler may be silent before a message is printed.
 _SILENCE_S = 3
 _NAME_LEN_MAX = 64
 
