@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registers.h - what a node remembers: values of BPF maps, and the soft role's memory. */
+/* registers.h - a node's state: values of BPF maps, or memory of the soft role. */
 #ifndef INBAND_BOX_REGISTERS_H
 #define INBAND_BOX_REGISTERS_H
 
 #include "wire.h"
 
 enum ib_box_mode {
-    IB_BOX_IDLE = 0, /* electing, or recovering: takes part in no broadcast */
+    IB_BOX_IDLE = 0, /* electing or recovering: takes no part in the broadcast */
     IB_BOX_FOLLOWING = 1,
     IB_BOX_LEADING = 2,
 };
 
-/* What a leader knows of a member; by node id. */
+/* What a leader knows about a member; indexed by node id. */
 struct ib_box_peer {
-    ib_u64
-        matched; /* what it has acknowledged, but for acks with F_RECOVERING; our own: likewise */
-    ib_u64 recovered; /* what it has acknowledged with F_RECOVERING: does not count */
-    ib_u64 committed; /* as its ACKs said */
-    ib_u64 round;     /* the last it has answered */
+    ib_u64 matched;   /* last zxid acknowledged without F_RECOVERING; for our own node the same */
+    ib_u64 recovered; /* last zxid acknowledged with F_RECOVERING: does not count */
+    ib_u64 committed; /* as reported in its ACKs */
+    ib_u64 round;     /* the last one that it has answered */
     ib_u64 heard_ns;
     ib_u64 reserved[3];
 };
 
-/* One. All of it changes under the lock `sequence`, but `higher_epoch`, `applied`, `time_ms`, `advances`. */
+/* All fields change only under the lock `sequence`, except `higher_epoch`, `applied`, `time_ms`,
+ * `advances`. */
 struct ib_box_node {
     ib_u64 sequence; /* seqlock.h */
     ib_u64 epoch;    /* only grows; packets of an earlier one are refused */
@@ -32,15 +32,15 @@ struct ib_box_node {
     ib_u64 last;         /* the newest; first - 1: the ring is empty */
     ib_u64 last_epoch;   /* of the newest record, also if the ring is empty; 0: there is none */
     ib_u64 last_time_ms; /* likewise */
-    ib_u64 matched;      /* FOLLOWING: the leader's log and ours are equal up to here */
+    ib_u64 matched;      /* FOLLOWING: up to here, our log equals the leader's */
     ib_u64 committed;
     ib_u64
         established_at; /* LEADING: the first zxid of our epoch; nothing is committed before it */
     ib_u64 members;     /* bitmap: bit n is node n */
     ib_u64 quorum;      /* how many members must have a record */
     ib_u64 window;      /* LEADING: this many records may be uncommitted */
-    ib_u64 recovering;  /* FOLLOWING: our acks do not count */
-    ib_u64 acks_by_process; /* what must be acknowledged is passed up: the process answers */
+    ib_u64 recovering;  /* FOLLOWING: our ACKs do not count */
+    ib_u64 acks_by_process; /* the role passes up what must be acknowledged */
     ib_u64 heard_ns;        /* FOLLOWING: when the leader was last heard, by the role's clock */
     ib_u64 higher_epoch;    /* the highest epoch of another that a packet had */
     ib_u64 applied;         /* by the process: slots up to here may be reused */
@@ -54,7 +54,7 @@ struct ib_box_node {
 struct ib_box_record {
     ib_u64 sequence; /* seqlock.h: the process reads without the node's lock */
     ib_u64 zxid;     /* 0: never written */
-    ib_u64 epoch;    /* in which it was proposed first */
+    ib_u64 epoch;    /* in which it was first proposed */
     ib_u64 time_ms;
     ib_u64 origin_session;
     ib_u64 origin_seq;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * box/shell.h - the code around the role on every backend: hold the node, run the role, move
+ * box/shell.h - the code around the role on every backend: lock the node, run the role, copy
  * records.
  *
  * The rules and why:
- *  - Every decision is under the node's lock, which the process takes too. So once it has raised the
- *    epoch, no packet of an earlier one is acknowledged; what it then reads is what it may promise.
+ *  - Every decision is made under the node's lock, which the process takes too. So once the process
+ *    has raised the epoch, no packet of an earlier one is acknowledged, and it may promise what it
+ *    then reads.
  *  - A record is in the log before it is acknowledged or proposed.
- *  - A slot has a sequence of its own, so that the process reads records without the node's lock.
+ *  - A slot has its own sequence lock, so that the process reads records without the node's lock.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
  *
  * Before including this file a backend defines struct ib_box_here and
  *   ib_box_own(here), ib_box_capacity(here)    this node's id; slots of the ring, a power of two
  *   ib_box_node_at(here)                       the node's registers, or NULL
  *   ib_box_record_at(here, slot)               the slot, or NULL
- *   ib_box_value_load(here, to, len)           packet's value -> record; not 0: it is not there
+ *   ib_box_value_load(here, to, len)           copies the value into a record; nonzero: it failed
  *   ib_box_value_sum(here, len)                its ib_value_checksum
  */
 #ifndef INBAND_BOX_SHELL_H
@@ -23,7 +24,7 @@
 #include "../ground/seqlock.h"
 #include "role.h"
 
-/* Put the record of `m` into its slot; not 0: the packet has less than it says. */
+/* Writes the record of `m` into its slot. Nonzero: the packet is shorter than it claims. */
 IB_INLINE int ib_box_write(struct ib_box_here *here, struct ib_box_node *n,
                            struct ib_box_record *record, const struct ib_box_msg *m) {
     ib_u64 capacity = ib_box_capacity(here);
@@ -66,7 +67,7 @@ IB_INLINE struct ib_result ib_shell_box_submit(struct ib_box_here *here, struct 
     return ib_verdict(IB_BOX_TO_OTHERS, IB_R_box_submitted);
 }
 
-/* Take a record that follows what is matched, if it does. Returns the reason that says so. */
+/* Accepts a record if it follows the matched ones. Returns the reason. */
 IB_INLINE unsigned int ib_box_take(struct ib_box_here *here, struct ib_box_msg *m,
                                    struct ib_box_node *n) {
     struct ib_box_record *record = ib_box_record_at(here, m->zxid);
@@ -110,7 +111,7 @@ IB_INLINE struct ib_result ib_shell_box_propose(struct ib_box_here *here, struct
     return ib_box_ack(m, n, reason == IB_R_box_gap ? IB_BOX_F_GAP : 0, reason);
 }
 
-/* What needs the node's lock. */
+/* The part that needs the node's lock. */
 IB_INLINE struct ib_result ib_shell_box_locked(struct ib_box_here *here, struct ib_box_msg *m,
                                                struct ib_box_node *n, ib_u64 now_ns,
                                                int *advances) {
@@ -129,7 +130,7 @@ IB_INLINE struct ib_result ib_shell_box_locked(struct ib_box_here *here, struct 
     return ib_box_count(m, n, &n->peer[m->node & IB_BOX_NODES_MAX], now_ns, advances);
 }
 
-/* Every packet at a node. `advances`: not 0 if the process is to be woken. */
+/* Handles a packet at a node. Sets `advances` to nonzero if the process must be woken. */
 IB_INLINE struct ib_result ib_shell_box(struct ib_box_here *here, struct ib_box_msg *m,
                                         ib_u64 now_ns, int *advances) {
     *advances = 0;
@@ -137,7 +138,7 @@ IB_INLINE struct ib_result ib_shell_box(struct ib_box_here *here, struct ib_box_
     if (!n)
         return ib_verdict(IB_DROP, IB_R_contended);
     ib_u64 epoch = m->epoch;
-    /* The process checks those of CONTROL. */
+    /* The process checks the epoch of CONTROL packets. */
     if (IB_RARE(m->type != IB_BOX_CONTROL && epoch > IB_LOAD(&n->epoch) + IB_BOX_EPOCH_AHEAD_MAX))
         return ib_verdict(IB_DROP, IB_R_box_epoch_ahead);
     struct ib_result result = {IB_PASS, IB_R_passed_up};
@@ -156,7 +157,7 @@ IB_INLINE struct ib_result ib_shell_box(struct ib_box_here *here, struct ib_box_
                 (m->type == IB_BOX_REFUSED && m->flags & IB_BOX_F_EPOCH &&
                  epoch > IB_LOAD(&n->epoch) && result.verdict == IB_PASS)))
         ib_atomic_max(&n->higher_epoch, epoch);
-    /* A full barrier: whoever sleeps has looked at the registers before, or sees that it is to wake. */
+    /* A full barrier: a process about to sleep sees this count, or we see that we must wake it. */
     if (*advances)
         __sync_fetch_and_add(&n->advances, 1);
     return result;
