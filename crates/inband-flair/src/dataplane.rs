@@ -153,7 +153,7 @@ impl FlairSwitch {
         (verdict, result.reason, len_bytes)
     }
 
-    /// The random number drawn at start.
+    /// A random number, chosen at start.
     pub fn incarnation(&self) -> u64 {
         self.0.switch().incarnation
     }
