@@ -1,5 +1,5 @@
-//! What lines cost in the kernel: reading and writing them at the switch and at a server, against the same packets
-//! forwarded unread. By test runs, so without links and copies.
+//! Measures what lines cost in the kernel: reads and writes at the switch and at a server, compared with forwarding the
+//! same packets unread. It uses BPF test runs, so links and copies are not included.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -18,40 +18,40 @@ use crate::{c, objects, xdp};
 const SERVERS: usize = 3;
 const EPOCH: u64 = 48;
 const SESSION: u64 = 1 << 16;
-/// Chunks that are asked for in no order: 64 MiB of lines, and so few that a processor's cache has them.
+/// Sizes of the memory in chunks, which are accessed in random order: 64 MiB of lines, and few enough to stay in a
+/// processor's cache.
 const CHUNKS: [u64; 2] = [1 << 16, 1 << 4];
-/// Requests outstanding.
 const SLOTS: usize = 256;
 
-/// What one request for lines of a chunk takes.
+/// The cost of one request for lines of a chunk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryCost {
     /// "switch" or "server".
     pub role: &'static str,
     /// "read" or "write".
     pub operation: &'static str,
-    /// Lines of the request.
+    /// Lines per request.
     pub lines: u32,
-    /// Chunks of the memory; requests are for one after the other, in no order.
+    /// Chunks of the memory, accessed in random order.
     pub chunks: u64,
-    /// Packets tagged with a key.
+    /// Whether packets are tagged with a key.
     pub authenticated: bool,
-    /// Packets that the role gets for it.
+    /// Packets that the role receives per request.
     pub packets: usize,
-    /// All of them together, in ns, without the test's own work.
+    /// Nanoseconds for all of them together, without the test's own overhead.
     pub ns: f64,
-    /// The same packets forwarded unread to one neighbour, in ns, in the same run.
+    /// Nanoseconds for forwarding the same packets unread to one neighbour, in the same run.
     pub forward_ns: f64,
 }
 
-/// The costs of one line and of a chunk, without and with a key.
+/// Measures the cost of one line and of a whole chunk, with and without a key.
 pub fn memory_costs() -> Result<Vec<MemoryCost>, XdpError> {
     let mut costs = Vec::new();
     for role in ["switch", "server"] {
         for operation in ["read", "write"] {
             for lines in [1, CHUNK_LINES as u32] {
                 for authenticated in [false, true] {
-                    // The switch has no lines.
+                    // A switch holds no lines, so the number of chunks does not matter.
                     for chunks in CHUNKS
                         .into_iter()
                         .filter(|n| role == "server" || *n > 1 << 4)
@@ -65,7 +65,6 @@ pub fn memory_costs() -> Result<Vec<MemoryCost>, XdpError> {
     Ok(costs)
 }
 
-/// A role to be measured.
 enum Role {
     Switch(Box<xdp::switch::Program>),
     Server(Box<xdp::server::Program>),
@@ -107,7 +106,7 @@ impl Role {
         Ok(Role::Switch(Box::new(program)))
     }
 
-    /// Load another program, which shares maps of the same name with it.
+    /// Loads another program, which shares maps of the same name with this one.
     fn load_beside(&self, name: &'static str, object: &[u8]) -> Result<Loaded, XdpError> {
         match self {
             Role::Switch(program) => program.load_beside(name, object),
@@ -129,7 +128,7 @@ impl Role {
         }
     }
 
-    /// The packets of a request, and what they are counted as.
+    /// Returns the packets of a request, and the counters that they increment.
     fn steps(&self, operation: &str, lines: u32) -> (Vec<Step>, &'static [&'static str]) {
         let reads = operation == "read";
         let header = |kind, node| Header {
@@ -205,7 +204,7 @@ fn cost(
     let round = Steps {
         driver: ("bench_memory", objects::BENCH_MEMORY),
         steps: &steps,
-        // As dataplane/memory/bench_memory.bpf.c has them.
+        // Same layout as in dataplane/memory/bench_memory.bpf.c.
         own: [EPOCH << COUNT_BITS, chunks - 1, SLOTS as u64, 0],
     };
     let load_beside = |name, object: &[u8]| loaded.load_beside(name, object);
@@ -228,10 +227,10 @@ fn cost(
 mod tests {
     use super::*;
 
-    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    /// Prints the figures and asserts only that they are plausible numbers, since machines are noisy.
     #[test]
     fn costs_are_measured() {
-        // Not all, of which some take time to load.
+        // A subset: some of the programs take long to load.
         let [_, few] = CHUNKS;
         let some = [
             ("switch", "read", 16, true),

@@ -1,4 +1,4 @@
-//! Where a cluster is: what clients must know, as a file and as options of the command line.
+//! What clients must know to reach a cluster, as a file and as command-line options.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,25 +12,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{Memory, MemoryConfig};
 
-/// The file in the directory of `inband up memory`.
+/// The cluster's file in the directory of `inband up memory`.
 pub const FILE: &str = "cluster.json";
 /// The default directory of `inband up memory`.
 pub const DATA: &str = ".inband-memory";
 
-/// The file in a node's directory with what the node has promised.
+/// The file in a node's directory that holds the node's promise.
 pub const PROMISED: &str = "promised";
 
-/// The file in a node's directory with the bytes of a memory that has grown.
+/// The file in a node's directory that records the size in bytes of a memory that has grown.
 pub const SPACE: &str = "space";
-/// The file in a server's directory that says that it takes the place of one that is lost.
+/// The file in a server's directory that marks it as the replacement of a lost server.
 pub const REPLACES: &str = "replaces";
 
-/// Was there a node in this directory?
+/// Returns whether a node has run in this directory before.
 pub fn has_promised(dir: &Path) -> bool {
     dir.join(PROMISED).exists()
 }
 
-/// A cluster.
+/// A cluster, as its file describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     /// Switches: nodes 16, 17 and so on.
@@ -39,18 +39,18 @@ pub struct Cluster {
     pub servers: Vec<SocketAddrV4>,
     /// Chunks of the memory.
     pub chunks: u64,
-    /// Lines that share a counter of writes.
+    /// Lines that share a write counter.
     pub block_lines: u64,
-    /// The cluster's key.
+    /// The file with the cluster's key.
     pub key_file: Option<PathBuf>,
-    /// The network namespace of its clients, if it has a network of its own.
+    /// The network namespace of its clients, if the cluster has its own network.
     pub namespace: Option<PathBuf>,
-    /// Control sockets of its nodes, by name.
+    /// The nodes' control sockets, by node name.
     pub sockets: BTreeMap<String, PathBuf>,
 }
 
 impl Cluster {
-    /// Read the file of a directory.
+    /// Reads the cluster's file from a directory.
     pub fn load(dir: &Path) -> Result<Cluster> {
         let path = dir.join(FILE);
         let text = match std::fs::read_to_string(&path) {
@@ -63,14 +63,14 @@ impl Cluster {
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
     }
 
-    /// How its clients reach it.
+    /// Returns the configuration for its clients.
     pub fn config(&self) -> Result<MemoryConfig> {
         let mut config = config_of(&self.switches, self.key_file.as_deref())?;
         config.namespace = self.namespace.clone();
         Ok(config)
     }
 
-    /// Write the file of a directory.
+    /// Writes the cluster's file to a directory.
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec_pretty(self)?;
@@ -80,7 +80,7 @@ impl Cluster {
     }
 }
 
-/// How to reach the cluster with these switches and this key.
+/// Returns the configuration for a cluster with these switches and this key.
 pub fn config_of(switches: &[SocketAddrV4], key_file: Option<&Path>) -> Result<MemoryConfig> {
     ensure!(!switches.is_empty(), "the cluster has no switches");
     let mut config = MemoryConfig::new(switches.to_vec());
@@ -95,16 +95,16 @@ pub struct ClusterArgs {
     /// Directory of `inband up memory`
     #[arg(long, default_value = DATA, value_name = "DIR")]
     pub data: PathBuf,
-    /// The switches, of a cluster elsewhere
+    /// The switches, of a cluster that runs elsewhere
     #[arg(long, value_name = "ADDR:PORT,...", value_delimiter = ',')]
     pub switches: Vec<SocketAddrV4>,
-    /// Its key
+    /// File with the cluster's key
     #[arg(long, value_name = "FILE", requires = "switches")]
     pub key_file: Option<PathBuf>,
 }
 
 impl ClusterArgs {
-    /// How to reach it.
+    /// Returns the configuration for the cluster's clients.
     pub fn config(&self) -> Result<MemoryConfig> {
         match self.switches.is_empty() {
             true => Cluster::load(&self.data)?.config(),
@@ -112,7 +112,7 @@ impl ClusterArgs {
         }
     }
 
-    /// Connect to it.
+    /// Connects to the cluster.
     pub fn connect(&self) -> Result<Memory> {
         Ok(Memory::connect(self.config()?)?)
     }

@@ -1,35 +1,36 @@
-//! How many requests may be under way: additive increase, multiplicative decrease. A loss halves the window; before there is one, round
-//! trips that are longer than the shortest one shrink it, since what they wait in is a queue.
+//! How many requests may be in flight: additive increase, multiplicative decrease. A loss halves the window. Before the
+//! first loss, round trips longer than the shortest one shrink it, because the extra time was spent in a queue.
 
 use crate::epoch::{Nanos, MS};
 
-/// What may be under way from the start on.
+/// Initial window.
 pub const WINDOW_FIRST: u32 = 64;
-/// Losses leave at least this.
+/// Losses do not shrink the window below this.
 pub const WINDOW_MIN: u32 = 16;
-/// Longer round trips leave at least this: where processes wait for a CPU, a smaller window does not make them shorter.
+/// Long round trips do not shrink the window below this: where processes wait for a CPU, a smaller window does not make
+/// round trips shorter.
 const WINDOW_MIN_OF_DELAY: f64 = 64.0;
-/// The shortest round trip is that of the last one to two of these intervals, since the path may become longer.
+/// The shortest round trip is taken over the last one to two of these intervals, since the path may become longer.
 const RTT_MIN_COUNTS_NS: Nanos = 10_000 * MS;
-/// A round trip longer than the shortest one by this has waited in a queue.
+/// A round trip that exceeds the shortest one by more than this has waited in a queue.
 pub const DELAY_MAX_NS: Nanos = 10 * MS;
 
-/// See the module.
+/// A congestion window. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     size: f64,
-    /// Below this it grows by one with each answer, from there on with each window.
+    /// Below this the window grows by one with each answer, above it by one with each window of answers.
     threshold: f64,
     max: f64,
-    /// The shortest round trip of this interval, and of the one before.
+    /// The shortest round trip of the current interval, and of the one before.
     rtt_min_ns: [Nanos; 2],
     interval_ends: Nanos,
-    /// It shrinks once a round trip.
+    /// The window shrinks at most once per round trip; this is when it may shrink again.
     shrinks_at: Nanos,
 }
 
 impl Window {
-    /// A window that grows up to this.
+    /// Creates a window that grows up to `max`.
     pub fn new(max: u32) -> Window {
         let max = f64::from(max.max(1));
         Window {
@@ -42,15 +43,15 @@ impl Window {
         }
     }
 
-    /// How many requests may be under way.
+    /// Returns how many requests may be in flight.
     pub fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// One of so many under way was answered.
+    /// Records an answer; `under_way` requests were in flight when it arrived.
     pub fn answered(&mut self, under_way: usize) {
         if under_way + 1 < self.size() {
-            return; // it was not the window that held others back
+            return; // the window was not the limit
         }
         self.size += match self.size < self.threshold {
             true => 1.0,
@@ -59,7 +60,7 @@ impl Window {
         self.size = self.size.min(self.max);
     }
 
-    /// A request that was sent once took so long; `srtt_ns`: as all do lately.
+    /// Records the round trip of a request that was sent once; `srtt_ns` is the smoothed round trip.
     pub fn measured(&mut self, now: Nanos, rtt_ns: Nanos, srtt_ns: Nanos) {
         if now >= self.interval_ends {
             self.rtt_min_ns = [Nanos::MAX, self.rtt_min_ns[0]];
@@ -73,7 +74,7 @@ impl Window {
         }
     }
 
-    /// A request or its answer was lost.
+    /// Records the loss of a request or of its answer.
     pub fn lost(&mut self, now: Nanos, srtt_ns: Nanos) {
         self.shrink(now, srtt_ns, self.size / 2.0, WINDOW_MIN.into());
     }

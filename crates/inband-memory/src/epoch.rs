@@ -1,45 +1,45 @@
-//! Epochs: who may propose which, and what a host sends.
+//! Epochs: which node may propose which, and the packets and promises of a host's state machine.
 
 use crate::c;
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
-/// A millisecond.
 pub const MS: Nanos = 1_000_000;
 
 const PROPOSERS: u64 = c::IB_MEMORY_PROPOSERS as u64;
-/// The node ids of servers are 1 to this.
+/// The highest node id of a server; the lowest is 1.
 pub const SERVERS_MAX: u8 = c::IB_MEMORY_SERVERS_MAX as u8;
 /// The first node id of a switch.
 pub const SWITCH_FIRST: u8 = c::IB_MEMORY_SWITCH_FIRST as u8;
 /// The last node id of a switch.
 pub const SWITCH_LAST: u8 = c::IB_MEMORY_SWITCH_LAST as u8;
 
-/// How many epochs there are.
+/// Number of epochs.
 pub const EPOCHS: u64 = 1 << c::IB_MEMORY_EPOCH_BITS;
-/// How many numbers a replaced server skips: it has lost its promise, and whatever it promised is not above this.
+/// How many epochs a replaced server skips: its promise is lost, and nothing it may have promised is above this.
 pub const REPLACE_SKIPS: u64 = 1024 * PROPOSERS;
 
-/// The node that proposed an epoch.
+/// Returns the node that owns an epoch, and alone may propose it.
 pub fn owner(epoch: u64) -> u8 {
     (epoch % PROPOSERS) as u8
 }
 
-/// Was it proposed by a switch?
+/// Returns whether an epoch belongs to a switch.
 pub fn is_switch(epoch: u64) -> bool {
     owner(epoch) >= SWITCH_FIRST
 }
 
-/// The lowest epoch of a node above another epoch. `None`: there are no more.
+/// Returns the lowest epoch of a node above another epoch, or `None` if none is left.
 pub fn next(above: u64, node: u8) -> Option<u64> {
     let epoch = (above / PROPOSERS + 1) * PROPOSERS + u64::from(node);
     (epoch < EPOCHS).then_some(epoch)
 }
 
-/// A promise is stored so far ahead that most epochs need no wait for a disk.
+/// A promise is stored this far ahead, so that most epochs need not wait for a disk.
 pub const AHEAD: u64 = 8 * PROPOSERS;
 
-/// The epochs that a node has proposed or granted: none above what is stored, and after a start only higher ones.
+/// The epochs that a node has proposed or granted. They never exceed the stored promise, and after a restart only
+/// higher ones are used.
 #[derive(Debug, Clone, Copy)]
 pub struct Promise {
     used: u64,
@@ -47,7 +47,7 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// After a start. `stored`: what was stored last, 0 if nothing.
+    /// Creates the promise at start-up. `stored`: the last stored value, 0 if there is none.
     pub fn new(stored: u64) -> Promise {
         Promise {
             used: stored,
@@ -55,12 +55,12 @@ impl Promise {
         }
     }
 
-    /// The highest epoch that it may have proposed or granted.
+    /// Returns the highest epoch that may have been proposed or granted.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// It proposes or grants this epoch.
+    /// Records that the node proposes or grants this epoch.
     pub fn raise<To>(&mut self, epoch: u64, out: &mut Outbox<To>) {
         self.used = self.used.max(epoch);
         if epoch > self.stored {
@@ -68,7 +68,7 @@ impl Promise {
         }
     }
 
-    /// While nothing waits: store ahead.
+    /// Stores a promise ahead, while nothing is waiting for it.
     pub fn prepare<To>(&mut self, out: &mut Outbox<To>) {
         if out.is_empty() && self.stored - self.used < AHEAD / 2 {
             self.store(out);
@@ -81,7 +81,7 @@ impl Promise {
     }
 }
 
-/// How many servers of so many are a majority.
+/// Returns how many of a number of servers are a majority.
 pub fn majority(servers: u8) -> u32 {
     u32::from(servers) / 2 + 1
 }
@@ -91,34 +91,34 @@ pub fn majority(servers: u8) -> u32 {
 pub struct Nodes(u8);
 
 impl Nodes {
-    /// Add one. Ids that no server has are left out.
+    /// Adds a node. Ids that no server can have are ignored.
     pub fn add(&mut self, node: u16) {
         if (1..=u16::from(SERVERS_MAX)).contains(&node) {
             self.0 |= 1 << (node - 1);
         }
     }
 
-    /// Is it in the set?
+    /// Returns whether a node is in the set.
     pub fn has(self, node: u8) -> bool {
         self.0 >> (node - 1) & 1 == 1
     }
 
-    /// How many there are.
+    /// Returns the number of nodes in the set.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
 }
 
-/// What a state machine wants to be sent. A packet is not signed yet.
+/// Packets that a state machine wants sent. They are not signed yet.
 #[derive(Debug)]
 pub struct Outbox<To> {
     packets: Vec<(To, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
-    /// To be stored durably before any of the packets leaves.
+    /// Must be stored durably before any of the packets leaves.
     pub promise: Option<u64>,
 }
 
-/// Buffers kept for the next packets.
+/// Maximum number of buffers kept for reuse.
 const SPARE_MAX: usize = 1024;
 
 impl<To> Default for Outbox<To> {
@@ -132,7 +132,7 @@ impl<To> Default for Outbox<To> {
 }
 
 impl<To> Outbox<To> {
-    /// A packet to somebody: an empty buffer to be filled.
+    /// Adds a packet to `to` and returns its empty buffer for the caller to fill.
     pub fn packet(&mut self, to: To) -> &mut Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
@@ -140,7 +140,7 @@ impl<To> Outbox<To> {
         &mut self.packets.last_mut().expect("just pushed").1
     }
 
-    /// Take every packet, in order.
+    /// Takes all packets, in order.
     pub fn drain(&mut self, mut send: impl FnMut(&To, &mut [u8])) {
         for (to, mut packet) in self.packets.drain(..) {
             send(&to, &mut packet);
@@ -150,7 +150,7 @@ impl<To> Outbox<To> {
         }
     }
 
-    /// Is there nothing to send?
+    /// Returns whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }

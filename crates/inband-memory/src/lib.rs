@@ -1,7 +1,7 @@
 //! Replicated memory: lines of 64 bytes, each a linearizable register that outlives a minority of its servers
 //! (`dataplane/memory/wire.h`; section 2.3 and chapter 7 of the dissertation).
 
-// Calls into the native roles.
+// For calls into the native roles.
 #![allow(unsafe_code)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -36,10 +36,10 @@ inband_ground::system!(
     c::ib_memory_reason_name
 );
 
-/// How many servers there may be; they are nodes 1 to this.
+/// How many servers a cluster may have; their node ids start at 1.
 pub const SERVERS: RangeInclusive<usize> = 1..=c::IB_MEMORY_SERVERS_MAX as usize;
 /// Node ids of switches.
 pub const SWITCH_NODES: RangeInclusive<u8> =
     c::IB_MEMORY_SWITCH_FIRST as u8..=c::IB_MEMORY_SWITCH_LAST as u8;
-/// Packets of other spaces are refused: there is one.
+/// Number of spaces. Packets of other spaces are refused.
 pub const SPACES: usize = 1;

@@ -1,8 +1,8 @@
-//! Lines of replicated memory as registers: read them, write them, alone or several at once, and keep requests under way.
+//! Lines of replicated memory as registers: reads and writes of one or several lines, with requests kept in flight.
 //!
-//! **Guarantees.** Each line is linearizable: its reads and writes, by all clients, take effect one at a time, each between its
-//! call and its return. A request of several lines is as many registers: it is not atomic, and its lines take effect in any order.
-//! Nothing is cached.
+//! **Guarantees.** Each line is linearizable: its reads and writes, by all clients, take effect one at a time, each
+//! between its call and its return. A request for several lines is not atomic: each line is a register of its own, and
+//! they take effect in any order. Nothing is cached.
 //!
 //! **Errors.** A request that fails with [`LineError::OutcomeUnknown`] may have written the lines that the error names, or may
 //! still write them, at most once; lines that it does not name are written. With [`LineError::OutOfRange`] lines that exist may have
@@ -39,34 +39,35 @@ use crate::lines::{Chunk, Lines, CHUNK_LINES, LINE_LEN_BYTES};
 use crate::memory::{ConnectError, Memory, MemoryConfig};
 use crate::wire::lines_of;
 
-/// The content of a line.
 pub type Line = [u8; LINE_LEN_BYTES];
 
-/// Lines of all requests under way, at most: 4 MiB.
+/// Maximum number of lines in flight, over all requests: 4 MiB.
 pub const LINES_UNDER_WAY_MAX: usize = 65_536;
 
 /// Why a request failed.
 #[derive(Debug)]
 pub enum LineError {
-    /// The memory has no such line. Nothing of this line was sent; of a request of several, the lines that exist were done.
+    /// The memory has no such line. Nothing was sent for this line; a request for several lines was carried out for
+    /// those that exist.
     OutOfRange {
         /// The line.
         line: u64,
-        /// How many there are, from 0.
+        /// The number of lines of the memory.
         lines: u64,
     },
-    /// A line is to be written twice by one request. Nothing was sent.
+    /// A request would write this line twice. Nothing was sent.
     Duplicate(u64),
-    /// There would be more lines under way than [`LINES_UNDER_WAY_MAX`]. Nothing was sent; wait until some requests have ended.
+    /// More than [`LINES_UNDER_WAY_MAX`] lines would be in flight. Nothing was sent; wait until some requests have
+    /// completed.
     TooMany {
-        /// Lines under way, with those of this request.
+        /// Lines in flight, including those of this request.
         lines: usize,
     },
-    /// These lines may have been written, or may still be, at most once. The others are written.
+    /// These lines may have been written, or may still be, at most once. The request's other lines have been written.
     OutcomeUnknown(Vec<u64>),
     /// These lines were not read by the deadline.
     TimedOut(Vec<u64>),
-    /// The socket. What becomes of the requests under way is unknown.
+    /// The socket failed. The outcome of the requests in flight is unknown.
     Socket(io::Error),
 }
 
@@ -101,7 +102,7 @@ impl std::fmt::Display for LineError {
 
 impl std::error::Error for LineError {}
 
-/// A few lines by number, many by the first and how many.
+/// Formats a few lines by number, many by the first one and their count.
 fn named(lines: &[u64]) -> String {
     match lines {
         [line] => format!("line {line}"),
@@ -110,22 +111,22 @@ fn named(lines: &[u64]) -> String {
     }
 }
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Debug)]
 pub struct Done {
-    /// What `begin_read` or `begin_write` returned.
+    /// The number that `begin_read` or `begin_write` returned.
     pub request: u64,
-    /// Of a read, the lines in the order in which they were asked for; of a write, none.
+    /// For a read, the lines in the order they were asked for; for a write, empty.
     pub result: Result<Vec<Line>, LineError>,
 }
 
 struct Request {
     lines: Vec<u64>,
-    /// `None`: a write.
+    /// `None` for a write.
     read: Option<BTreeMap<u64, Line>>,
     chunks_left: usize,
     failed: Vec<u64>,
-    /// Lines that do not exist, and how many do.
+    /// Lines that do not exist, and the number of lines that do.
     out_of_range: Option<(Vec<u64>, u64)>,
 }
 
@@ -141,7 +142,8 @@ impl Request {
                 self.lines.iter().map(|line| read[line]).collect()
             }));
         }
-        // That a line may still be written matters more. Lines that an error of unknown outcome does not name are written.
+        // That a line may still be written matters more. Lines that an error of unknown outcome does not name have been
+        // written.
         self.failed.extend(missing);
         self.failed.sort_unstable();
         Err(match self.read {
@@ -151,11 +153,11 @@ impl Request {
     }
 }
 
-/// See the module.
+/// A client of replicated memory. See the [module](self).
 pub struct LineClient {
     memory: Memory,
     requests: BTreeMap<u64, Request>,
-    /// Of each ticket: the request, the chunk, and its lines.
+    /// By ticket: the request, the chunk, and its lines.
     tickets: HashMap<Ticket, (u64, u64, u16)>,
     done: VecDeque<Done>,
     next: u64,
@@ -168,7 +170,7 @@ fn place(line: u64) -> (u64, usize) {
 }
 
 impl LineClient {
-    /// Find the active switch and open a session. Dropping the client closes it.
+    /// Finds the active switch and opens a session. Dropping the client closes it.
     pub fn connect(config: MemoryConfig) -> Result<LineClient, ConnectError> {
         Ok(LineClient {
             memory: Memory::connect(config)?,
@@ -180,35 +182,35 @@ impl LineClient {
         })
     }
 
-    /// How many lines the memory has.
+    /// Returns the number of lines of the memory.
     pub fn lines(&self) -> u64 {
         self.memory.chunks() * CHUNK_LINES as u64
     }
 
-    /// Read a line.
+    /// Reads a line.
     pub fn read(&mut self, line: u64) -> Result<Line, LineError> {
         let lines = self.read_lines(&[line])?;
         Ok(lines[0])
     }
 
-    /// Write a line.
+    /// Writes a line.
     pub fn write(&mut self, line: u64, value: &Line) -> Result<(), LineError> {
         self.write_lines(&[(line, *value)])
     }
 
-    /// Read lines, in any order and number. They are not read at one moment: each line is a register of its own.
+    /// Reads lines, in any order and number. The read is not atomic: each line is a register of its own.
     pub fn read_lines(&mut self, lines: &[u64]) -> Result<Vec<Line>, LineError> {
         let request = self.begin_read(lines)?;
         self.finish(request)
     }
 
-    /// Write lines, each at most once. They are not written at one moment.
+    /// Writes lines, each of which may occur only once. The write is not atomic.
     pub fn write_lines(&mut self, values: &[(u64, Line)]) -> Result<(), LineError> {
         let request = self.begin_write(values)?;
         self.finish(request).map(drop)
     }
 
-    /// Send a read and return at once. [`LineClient::wait`] says how it ended.
+    /// Sends a read and returns its number at once. [`LineClient::wait`] returns its result.
     pub fn begin_read(&mut self, lines: &[u64]) -> Result<u64, LineError> {
         self.check(lines)?;
         let mut chunks = BTreeMap::<u64, u16>::new();
@@ -221,7 +223,7 @@ impl LineClient {
         Ok(self.begin(lines.to_vec(), Some(BTreeMap::new()), ops.collect()))
     }
 
-    /// Send a write and return at once. Requests that are under way at the same time take effect in any order.
+    /// Sends a write and returns its number at once. Requests in flight at the same time take effect in any order.
     pub fn begin_write(&mut self, values: &[(u64, Line)]) -> Result<u64, LineError> {
         let lines: Vec<u64> = values.iter().map(|(line, _)| *line).collect();
         self.check(&lines)?;
@@ -246,8 +248,8 @@ impl LineClient {
         Ok(self.begin(lines, None, chunks.into_iter().map(op).collect()))
     }
 
-    /// The next request that ends, in any order. `None`: no request is under way, or the time has passed; without a timeout
-    /// the request's deadline is the limit.
+    /// Waits for the next request to complete, in any order. Returns `None` if no request is in flight, or if the
+    /// timeout has expired; without a timeout each request still ends by its deadline.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Done>, LineError> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -260,7 +262,7 @@ impl LineClient {
         }
     }
 
-    /// Requests that have not ended, or that [`LineClient::wait`] has not returned.
+    /// Returns the number of requests that have not completed, or that [`LineClient::wait`] has not returned yet.
     pub fn under_way(&self) -> usize {
         self.requests.len() + self.done.len()
     }
@@ -311,7 +313,7 @@ impl LineClient {
         number
     }
 
-    /// Wait until something of a request has ended. False: nothing has until then, or nothing is under way.
+    /// Waits until part of a request has completed. Returns false if nothing has by then, or if nothing is in flight.
     fn turn(&mut self, until: Option<Instant>) -> Result<bool, LineError> {
         let done = self.memory.wait_done_until(until);
         let Some((ticket, outcome)) = done.map_err(LineError::Socket)? else {
@@ -352,7 +354,7 @@ impl LineClient {
         });
     }
 
-    /// Until this request has ended; others that end meanwhile are kept for [`LineClient::wait`].
+    /// Waits until this request has completed; others that complete meanwhile are kept for [`LineClient::wait`].
     fn finish(&mut self, number: u64) -> Result<Vec<Line>, LineError> {
         loop {
             let ended = self.done.iter().position(|done| done.request == number);

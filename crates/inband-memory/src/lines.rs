@@ -1,4 +1,4 @@
-//! Lines, the registers of 64 bytes: what a client may do with them, wherever they are.
+//! Lines, the registers of 64 bytes: what a client can do with them, wherever they are stored.
 
 use std::fmt;
 
@@ -12,26 +12,26 @@ const CHUNK_LEN_BYTES: usize = CHUNK_LINES * LINE_LEN_BYTES;
 /// The lines of a chunk.
 pub type Chunk = [[u8; LINE_LEN_BYTES]; CHUNK_LINES];
 
-/// One packet's worth of reading or writing. `lines` is a bitmap: bit n is line n of the chunk.
+/// A read or write of one packet. `lines` is a bitmap: bit n is line n of the chunk.
 pub enum Transfer<'a> {
-    /// Read lines; those that are not asked for are left as they are.
+    /// Reads lines; the other lines of `into` are left unchanged.
     Read {
-        /// Which chunk.
+        /// The chunk.
         chunk: u64,
-        /// Which of its lines.
+        /// Bitmap of the chunk's lines.
         lines: u16,
-        /// Where they go.
+        /// Where to store them.
         into: &'a mut Chunk,
     },
-    /// Write lines.
+    /// Writes lines.
     Write {
-        /// Which chunk.
+        /// The chunk.
         chunk: u64,
-        /// Which of its lines.
+        /// Bitmap of the chunk's lines.
         lines: u16,
-        /// Where they are.
+        /// The new content, each line at its own index.
         from: &'a Chunk,
-        /// Nobody else writes these lines meanwhile: a write whose outcome is not known may be repeated.
+        /// No other client writes these lines meanwhile, so a write whose outcome is unknown may be repeated.
         sole_writer: bool,
     },
 }
@@ -39,16 +39,16 @@ pub enum Transfer<'a> {
 /// Why a transfer failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryError {
-    /// The memory ends before this chunk.
+    /// The chunk does not exist.
     OutOfRange {
         /// The chunk.
         chunk: u64,
-        /// How many there are.
+        /// The number of chunks of the memory.
         chunks: u64,
     },
-    /// A write was sent, and the switch that took it is gone: it may have happened, or may still happen.
+    /// A write was sent, and the switch that took it is gone: the write may have been applied, or may still be.
     OutcomeUnknown,
-    /// No majority of servers, or no switch, answered in time. Writes may have happened.
+    /// No majority of servers, or no switch, answered in time. Writes may have been applied.
     TimedOut,
 }
 
@@ -76,22 +76,24 @@ impl fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// Lines that can be read and written. Each line is a linearizable register; transfers of one call happen in any order.
+/// Lines that can be read and written. Each line is a linearizable register; the transfers of one call happen in any
+/// order.
 pub trait Lines {
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     fn chunks(&self) -> u64;
 
-    /// Do all transfers. After an error, any of them may have happened.
+    /// Performs all transfers. After an error, any of them may have happened.
     fn transfer(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), MemoryError>;
 }
 
-/// Lines in this process: for tests, and the baseline of measurements.
+/// Lines in this process: for tests, and as the baseline of measurements.
 pub struct LocalLines(Vec<u8>);
 
 impl LocalLines {
-    /// So many chunks of zeros.
+    /// Creates a memory of `chunks` chunks of zeros.
     pub fn new(chunks: usize) -> LocalLines {
-        // Bytes, because zeros of bytes take no memory before they are written; a vector of chunks would be written here.
+        // Bytes, because a vector of zero bytes takes no memory until it is written; a vector of chunks would be
+        // written here.
         LocalLines(vec![0; chunks * CHUNK_LEN_BYTES])
     }
 

@@ -1,6 +1,6 @@
-//! `inband memory`: replicated memory: its switches and servers, and what uses it.
+//! `inband memory`: the switches and servers of replicated memory, and the tools that use it.
 
-// Its `println!` and the like outlive their reader.
+// Its `println!` and the like tolerate a reader that has gone.
 #[macro_use]
 extern crate inband_host;
 

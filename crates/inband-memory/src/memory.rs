@@ -1,4 +1,4 @@
-//! Replicated memory over UDP, blocking: the client's state machine, a socket, and waiting.
+//! Replicated memory over UDP, blocking: drives the client's state machine from a socket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,31 +18,31 @@ use crate::lines::{Lines, MemoryError, Transfer};
 use crate::wire::{lines_of, parse};
 use crate::SPACES;
 
-/// How to reach replicated memory.
+/// Configuration of a connection to replicated memory.
 #[derive(Debug, Clone)]
 pub struct MemoryConfig {
     /// The switches, in the same order at every client.
     pub switches: Vec<SocketAddrV4>,
     /// The cluster's keys.
     pub keys: Option<Keys>,
-    /// Where to send from; port 0: any.
+    /// Local address to send from; port 0: any.
     pub bind: SocketAddrV4,
-    /// Requests under way, at most.
+    /// Maximum number of requests in flight.
     pub window: u32,
-    /// Without an answer for so long it looks for another switch.
+    /// Without an answer for this long, the client looks for another switch.
     pub suspect_after: Duration,
-    /// Where answers take long, it bears up to so much before another switch is made active.
+    /// Where answers are slow, the client waits up to this long before it has another switch activated.
     pub suspect_after_max: Duration,
-    /// A request that is not done by then fails.
+    /// A request that has not completed within this time fails.
     pub deadline: Duration,
     /// How long to poll before sleeping.
     pub spin: Duration,
-    /// The network namespace in which to send.
+    /// The network namespace to send from.
     pub namespace: Option<PathBuf>,
 }
 
 impl MemoryConfig {
-    /// The defaults.
+    /// Returns the defaults for these switches.
     pub fn new(switches: Vec<SocketAddrV4>) -> MemoryConfig {
         MemoryConfig {
             switches,
@@ -58,12 +58,12 @@ impl MemoryConfig {
     }
 }
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug)]
 pub enum ConnectError {
     /// No switch was given.
     NoSwitches,
-    /// The socket.
+    /// The socket failed.
     Io(io::Error),
     /// No switch is active, or none answers.
     NoAnswer(Vec<SocketAddrV4>, Duration),
@@ -101,7 +101,7 @@ impl From<io::Error> for ConnectError {
     }
 }
 
-/// A socket in the cluster's network, whichever the calling thread is in.
+/// Binds a socket in the cluster's network namespace, whichever one the calling thread is in.
 fn bind(config: &MemoryConfig) -> io::Result<HostSocket> {
     let Some(namespace) = &config.namespace else {
         return HostSocket::bind(config.bind);
@@ -116,7 +116,7 @@ fn bind(config: &MemoryConfig) -> io::Result<HostSocket> {
     })
 }
 
-/// A connection: lines of replicated memory. One a thread.
+/// A connection to replicated memory. Threads do not share one: each opens its own.
 pub struct Memory {
     socket: HostSocket,
     gate: Gate,
@@ -124,18 +124,18 @@ pub struct Memory {
     out: Out,
     config: MemoryConfig,
     started: Instant,
-    /// Until then it has taken the packets that arrived, or waited for them.
+    /// Until when the connection has taken all packets that arrived, or waited for them.
     listened: Nanos,
-    /// Outcomes of [`Memory::submit`] that came during a transfer.
+    /// Outcomes of [`Memory::submit`] that arrived during a transfer.
     aside: VecDeque<(u64, Outcome)>,
-    /// Tickets of transfers that failed, which nobody waits for.
+    /// Tickets of failed transfers, whose outcomes nobody waits for.
     forgotten: Vec<Range<u64>>,
     is_abandoned: bool,
     buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
 }
 
 impl Memory {
-    /// Find the active switch and open a session.
+    /// Finds the active switch and opens a session.
     pub fn connect(config: MemoryConfig) -> Result<Memory, ConnectError> {
         if config.switches.is_empty() {
             return Err(ConnectError::NoSwitches);
@@ -178,52 +178,52 @@ impl Memory {
         Ok(memory)
     }
 
-    /// What the client counted.
+    /// Returns the client's counters.
     pub fn counts(&self) -> Counts {
         self.client.counts()
     }
 
-    /// The switch that it uses, and the epoch in which that is active.
+    /// Returns the switch in use, and the epoch in which it is active.
     pub fn switch(&self) -> Option<(SocketAddrV4, u64)> {
         let (switch, epoch) = self.client.switch()?;
         Some((self.config.switches[switch], epoch))
     }
 
-    /// End without a word to the switches, as a process that is killed does: its sessions stay open there until they are
-    /// idle for too long. For tests of what that leaves behind.
+    /// Ends without notifying the switches, as a killed process does: its sessions stay open there until they have been
+    /// idle for too long. For tests of that situation.
     #[doc(hidden)]
     pub fn abandon(mut self) {
         self.is_abandoned = true;
     }
 
-    /// Begin a request, for a caller who keeps several under way; [`Memory::take_done`] says how it ended.
+    /// Starts a request, for a caller that keeps several in flight; [`Memory::take_done`] returns its outcome.
     pub fn submit(&mut self, op: Op) -> u64 {
         let ticket = self.begin(op);
         self.send();
         ticket
     }
 
-    /// As [`Memory::submit`], but what is to be sent waits for [`Memory::send`].
+    /// Like [`Memory::submit`], but leaves the packets queued for [`Memory::send`].
     fn begin(&mut self, op: Op) -> u64 {
         let now = self.now();
         self.client.submit(now, op, &mut self.out)
     }
 
-    /// How a request ended, if one has; packets that have arrived are handled first.
+    /// Takes the outcome of a completed request, if there is one, after handling the packets that have arrived.
     pub fn take_done(&mut self) -> io::Result<Option<(u64, Outcome)>> {
         self.receive()?;
         self.tick();
         Ok(self.aside.pop_front().or_else(|| self.next_done()))
     }
 
-    /// Of those that have ended, the next one that somebody waits for.
+    /// Returns the next completed request that somebody waits for.
     fn next_done(&mut self) -> Option<(u64, Outcome)> {
         let forgotten = &self.forgotten;
         std::iter::from_fn(|| self.client.take_done())
             .find(|(ticket, _)| !forgotten.iter().any(|tickets| tickets.contains(ticket)))
     }
 
-    /// The next request that ends. `None`: none is under way.
+    /// Waits for the next request to complete. Returns `None` if none is in flight.
     pub fn wait_done(&mut self) -> io::Result<Option<(u64, Outcome)>> {
         match self.aside.pop_front() {
             Some(done) => Ok(Some(done)),
@@ -231,7 +231,7 @@ impl Memory {
         }
     }
 
-    /// As [`Memory::wait_done`]; `None` also if none has ended by then.
+    /// Like [`Memory::wait_done`]; also returns `None` if no request completes by `until`.
     pub fn wait_done_until(
         &mut self,
         until: Option<Instant>,
@@ -267,7 +267,7 @@ impl Memory {
         self.started.elapsed().as_nanos() as Nanos + 1
     }
 
-    /// Send what there is.
+    /// Sends the queued packets.
     fn send(&mut self) {
         let (socket, gate, switches) = (&self.socket, &self.gate, &self.config.switches);
         self.out.drain(|switch, packet| {
@@ -277,7 +277,7 @@ impl Memory {
         socket.flush();
     }
 
-    /// Handle the packets that are there. True: there were some.
+    /// Handles the packets that have arrived. Returns whether there were any.
     fn receive(&mut self) -> io::Result<bool> {
         let mut any = false;
         self.client.was_away(self.listened..self.now());
@@ -313,12 +313,12 @@ impl Memory {
         }
     }
 
-    /// Wait until something has arrived or is due, and handle it.
+    /// Waits until a packet has arrived or a deadline is due, and handles it.
     fn turn(&mut self) -> io::Result<()> {
         self.turn_within(Duration::from_secs(1))
     }
 
-    /// The same, but no longer than this.
+    /// Like `turn`, but waits at most `limit`.
     fn turn_within(&mut self, limit: Duration) -> io::Result<()> {
         let spin_until = self.now() + self.config.spin.min(limit).as_nanos() as Nanos;
         loop {
@@ -381,13 +381,13 @@ impl Lines for Memory {
                 },
             };
             if matches!(op, Op::Read { lines: 0, .. } | Op::Write { lines: 0, .. }) {
-                continue; // nothing of it
+                continue; // not of this transfer
             }
             let ticket = self.begin(op);
             first.get_or_insert(ticket);
         }
         self.send();
-        // Tickets are consecutive; those of transfers of no lines are left out.
+        // Tickets are consecutive; transfers of no lines have none.
         let Some(first) = first else {
             return Ok(());
         };
@@ -435,14 +435,14 @@ impl Lines for Memory {
 }
 
 impl Transfer<'_> {
-    /// Which chunk.
+    /// Returns the chunk.
     pub fn chunk(&self) -> u64 {
         match self {
             Transfer::Read { chunk, .. } | Transfer::Write { chunk, .. } => *chunk,
         }
     }
 
-    /// Which of its lines.
+    /// Returns the bitmap of its lines.
     pub fn lines(&self) -> u16 {
         match self {
             Transfer::Read { lines, .. } | Transfer::Write { lines, .. } => *lines,

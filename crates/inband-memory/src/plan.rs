@@ -1,4 +1,4 @@
-//! What a memory needs: equations 7.1 to 7.3 of the dissertation, and what this implementation keeps.
+//! What a memory needs: equations 7.1 to 7.3 of the dissertation, and the sizes of this implementation.
 
 use std::fmt;
 
@@ -9,53 +9,53 @@ use crate::c;
 use crate::epoch::SERVERS_MAX;
 use crate::lines::{CHUNK_LINES, LINE_LEN_BYTES};
 
-/// The largest BPF array and the largest space: chunks are numbered by 32 bits there.
+/// The largest BPF array and the largest space: chunk numbers have 32 bits there.
 const CHUNKS_MAX: u64 = u32::MAX as u64;
-/// Bytes of a BPF map of a server, at most: what the kernel allocates for one array.
+/// Maximum size of a server's BPF map in bytes: what the kernel allocates for one array.
 const SPACE_MAX_BYTES: u64 = 1 << 40;
 
 /// The paper's switch: a pipeline of stages with registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pipeline {
-    /// Bytes of a register's cell.
+    /// Bytes of a register cell.
     pub cell_bytes: u64,
-    /// Bytes of register memory in a stage.
+    /// Bytes of register memory per stage.
     pub stage_bytes: u64,
-    /// Stages.
+    /// Number of stages.
     pub stages: u64,
 }
 
-/// What to plan.
+/// Input of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// Bytes of memory.
     pub space_bytes: u64,
     /// Bytes of a line.
     pub line_bytes: u64,
-    /// Lines of a block: writes to it share a counter.
+    /// Lines of a block, which share a write counter.
     pub block_lines: u64,
     /// Servers.
     pub servers: u64,
-    /// Requests under way at a switch.
+    /// Requests in flight at a switch.
     pub slots: u64,
     /// Sessions of a switch.
     pub sessions: u64,
-    /// A switch as the paper's, if it is to be asked whether the memory would fit it.
+    /// A switch like the paper's, to check whether the memory would fit in it.
     pub pipeline: Option<Pipeline>,
 }
 
-/// What it needs.
+/// The resources that a memory needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Equation 7.1.
+    /// Lines (equation 7.1).
     pub lines: u64,
-    /// Chunks, a packet's unit.
+    /// Chunks; a packet carries lines of one chunk.
     pub chunks: u64,
-    /// Counters of writes.
+    /// Write counters, one per block.
     pub blocks: u64,
-    /// Equation 7.2, and the left and right side of 7.3, with a pipeline.
+    /// With a pipeline: the result of equation 7.2, and the left and right side of 7.3.
     pub pipeline: Option<(u64, u64, u64)>,
-    /// Bytes in a switch.
+    /// Bytes at each switch.
     pub switch_bytes: u64,
     /// Bytes at each server.
     pub server_bytes: u64,
@@ -64,7 +64,7 @@ pub struct Plan {
 }
 
 impl Ask {
-    /// The defaults, for so many bytes.
+    /// Returns the defaults for a memory of this size.
     pub fn of(space_bytes: u64) -> Ask {
         Ask {
             space_bytes,
@@ -77,7 +77,7 @@ impl Ask {
         }
     }
 
-    /// What it needs, or what does not fit.
+    /// Returns what the memory needs, or an error that says what does not fit.
     pub fn plan(&self) -> Result<Plan> {
         let (line, chunk) = (LINE_LEN_BYTES as u64, CHUNK_LINES as u64);
         ensure!(
@@ -142,7 +142,7 @@ impl Ask {
         })
     }
 
-    /// Equations 7.2 and 7.3: would a pipeline keep the lines and timestamps in its registers?
+    /// Evaluates equations 7.2 and 7.3: whether a pipeline could hold the lines and timestamps in its registers.
     fn fits(&self, lines: u64, blocks: u64, pipeline: Pipeline) -> Result<(u64, u64, u64)> {
         let Pipeline {
             cell_bytes,
@@ -202,7 +202,7 @@ mod tests {
             (plan.lines, plan.chunks, plan.blocks),
             (1 << 26, 1 << 22, 1 << 22)
         );
-        // 72 bytes a line, and 64 for the lock of a chunk.
+        // 72 bytes per line, and 64 for a chunk's lock.
         assert_eq!(plan.server_bytes, 64 + (1 << 22) * (64 + 16 * 72));
         assert_eq!(plan.failures, 1);
     }

@@ -1,5 +1,6 @@
-//! Registers as the processes of a switch and a server use them, while packets are handled: memory of this process, or the
-//! mapped maps of XDP programs. Words are atomic; whatever is longer is taken by its sequence, as the shells take it.
+//! Registers as the processes of a switch and a server access them while packets are handled: memory of this process,
+//! or the mapped maps of XDP programs. Words are atomic; anything longer is protected by its sequence number, which
+//! serves as a lock, as in the shells.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -8,19 +9,19 @@ use inband_ground::registers::{field, registers, Shared};
 use crate::c;
 use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
 
-/// Bits of a timestamp that count the writes of an epoch; above them is the epoch.
+/// Number of a timestamp's low bits that count the writes of an epoch; the epoch is above them.
 pub const COUNT_BITS: u32 = c::IB_MEMORY_COUNT_BITS;
-/// Most writes that a block of lines can number in one epoch.
+/// Maximum number of writes to a block of lines in one epoch.
 pub const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 /// The highest epoch.
 pub const EPOCH_MAX: u64 = c::IB_MEMORY_EPOCH_MAX as u64;
-/// The bits of a session that are its number at the switch.
+/// The bits of a session that are its index at the switch.
 pub const SESSION_MASK: u64 = c::IB_MEMORY_SESSION_MASK as u64;
 
-/// After so many looks at what is taken, let its holder have the CPU.
+/// Attempts to take a lock before yielding the CPU to its holder.
 const LOCK_SPINS: u32 = 1_000;
 
-/// Take what a packet program or another thread may hold; nobody holds it long. Returns the odd sequence.
+/// Takes a lock that a packet program or another thread may hold, never for long. Returns the odd sequence number.
 fn lock(sequence: &AtomicU64) -> u64 {
     for tries in 1.. {
         let even = sequence.load(SeqCst);
@@ -41,7 +42,7 @@ fn lock(sequence: &AtomicU64) -> u64 {
 }
 
 registers!(
-    /// The one struct of a switch.
+    /// A switch's only struct.
     SwitchWords of c::ib_memory_switch
 );
 registers!(
@@ -57,21 +58,21 @@ registers!(
     Slots of c::ib_memory_slot
 );
 
-/// How much a switch has of what.
+/// The sizes of a switch's registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchSizes {
     /// Chunks of the memory.
     pub chunks: u64,
-    /// Lines that share a counter of writes: a power of two, at least a chunk's.
+    /// Lines that share a write counter: a power of two, at least the lines of a chunk.
     pub block_lines: u64,
-    /// Most sessions at once.
+    /// Maximum number of concurrent sessions.
     pub sessions: usize,
-    /// Most outstanding requests, of all sessions.
+    /// Maximum number of requests in flight, over all sessions.
     pub slots: usize,
 }
 
 impl SwitchSizes {
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     ///
     /// # Panics
     /// If `block_lines` is not a power of two of at least a chunk's lines.
@@ -79,7 +80,7 @@ impl SwitchSizes {
         (self.chunks.div_ceil(1 << self.block_shift())) as usize
     }
 
-    /// A block has two to the power of this chunks.
+    /// Returns the binary logarithm of the number of chunks in a block.
     pub(crate) fn block_shift(&self) -> u32 {
         let chunk_lines = CHUNK_LINES as u64;
         assert!(
@@ -94,13 +95,13 @@ impl SwitchSizes {
 /// A client's session at a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Session {
-    /// Its number; 0: free.
+    /// Its id; 0: free.
     pub session: u64,
     /// Its first slot.
     pub slot_first: u64,
-    /// How many it has, a power of two.
+    /// Its number of slots, a power of two.
     pub window: u64,
-    /// Its highest request so far.
+    /// Its highest request number so far.
     pub requests: u64,
 }
 
@@ -113,7 +114,7 @@ pub struct SwitchRegisters {
 }
 
 impl SwitchRegisters {
-    /// Those of a switch that has just started, in memory of this process.
+    /// Creates the registers of a switch that has just started, in memory of this process.
     pub fn zeroed(sizes: &SwitchSizes) -> SwitchRegisters {
         SwitchRegisters {
             switch: Shared::zeroed(1).into(),
@@ -123,38 +124,38 @@ impl SwitchRegisters {
         }
     }
 
-    /// The epoch that was granted to it; 0: none.
+    /// Returns the epoch that the switch was granted; 0: none.
     pub fn epoch(&self) -> u64 {
         field!(self.switch, 0, c::ib_memory_switch, epoch).load(SeqCst)
     }
 
-    /// A majority has granted it this epoch.
+    /// Sets the epoch that a majority has granted.
     pub fn set_epoch(&self, epoch: u64) {
         assert!(epoch <= EPOCH_MAX, "epoch {epoch} is at most {EPOCH_MAX}");
         field!(self.switch, 0, c::ib_memory_switch, epoch).store(epoch, SeqCst);
     }
 
-    /// The highest epoch that a server has refused it with.
+    /// Returns the highest epoch with which a server has refused the switch.
     pub fn deposed(&self) -> u64 {
         field!(self.switch, 0, c::ib_memory_switch, deposed).load(SeqCst)
     }
 
-    /// There is this epoch: below it the switch is not active.
+    /// Records that this epoch exists: below it the switch is not active.
     pub fn raise_deposed(&self, epoch: u64) {
         field!(self.switch, 0, c::ib_memory_switch, deposed).fetch_max(epoch, SeqCst);
     }
 
-    /// How many sessions it may have.
+    /// Returns how many sessions there may be.
     pub fn sessions(&self) -> usize {
         self.sessions.count()
     }
 
-    /// How many slots it has.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
 
-    /// The session of this number.
+    /// Returns the session with this index.
     pub fn session(&self, index: usize) -> Session {
         let word = |at: usize| self.sessions.word(index, at).load(SeqCst);
         Session {
@@ -165,10 +166,10 @@ impl SwitchRegisters {
         }
     }
 
-    /// Open a session in a place that is free. Its slots are clear.
+    /// Opens a session at a free index. Its slots are clear.
     ///
     /// # Panics
-    /// If it is not free, the number's low bits are not the index, or it has no such slots.
+    /// If the index is not free, the session's low bits are not the index, or the slots do not exist.
     pub fn open_session(&self, index: usize, session: u64, slot_first: u64, window: u64) {
         assert_eq!(session & SESSION_MASK, index as u64, "of its index");
         assert!(
@@ -183,19 +184,19 @@ impl SwitchRegisters {
         field!(self.sessions, index, c::ib_memory_session, session).store(session, SeqCst);
     }
 
-    /// Free the session of this number and clear its slots.
+    /// Frees the session with this index and clears its slots.
     pub fn close_session(&self, index: usize) {
         let Session {
             slot_first, window, ..
         } = self.session(index);
-        // Before its slots are cleared: packets look for it with the slot taken.
+        // Before its slots are cleared: packets look up the session while they hold the slot.
         field!(self.sessions, index, c::ib_memory_session, session).store(0, SeqCst);
         for slot in slot_first..slot_first + window {
             self.clear_slot(slot as usize);
         }
     }
 
-    /// Free all sessions and clear all slots.
+    /// Frees all sessions and clears all slots.
     pub fn clear(&self) {
         for index in 0..self.sessions() {
             field!(self.sessions, index, c::ib_memory_session, session).store(0, SeqCst);
@@ -205,11 +206,11 @@ impl SwitchRegisters {
         }
     }
 
-    /// Forget whose slot it is, and what for. Timestamps and lines stay: a request overwrites them before it reads them.
+    /// Clears the slot's owner and request. Timestamps and lines stay: a request overwrites them before it reads them.
     fn clear_slot(&self, index: usize) {
         let sequence = field!(self.slots, index, c::ib_memory_slot, sequence);
-        // Free, and nobody holds it: who takes it from now on finds its session closed. The sequence is read first, since a
-        // request that holds a slot names its session in it only once it has its timestamp.
+        // Free and not held: a packet that takes it from now on finds its session closed. The sequence is read first,
+        // because a request that holds a slot stores its session there only once it has its timestamp.
         let is_taken = sequence.load(SeqCst) % 2 == 1;
         if !is_taken && field!(self.slots, index, c::ib_memory_slot, session).load(SeqCst) == 0 {
             return;
@@ -222,13 +223,13 @@ impl SwitchRegisters {
         sequence.store(odd + 1, SeqCst);
     }
 
-    /// The words of a slot, for tests.
+    /// Returns the words of a slot, for tests.
     pub fn slot_words(&self, index: usize) -> Vec<u64> {
         self.slots.words(index)
     }
 
-    /// Of the writes of any block, about the highest number in the present epoch; 0 until it is seven eighths of
-    /// [`COUNT_MAX`], where they end.
+    /// Returns roughly the highest write count of any block in the current epoch; 0 while it is below seven eighths of
+    /// [`COUNT_MAX`], the limit.
     pub fn counts_max(&self) -> u64 {
         let last = field!(self.switch, 0, c::ib_memory_switch, nearly_used_up).load(SeqCst);
         match last >> COUNT_BITS == self.epoch() {
@@ -237,17 +238,17 @@ impl SwitchRegisters {
         }
     }
 
-    /// The last timestamp that a write of this block was given.
+    /// Returns the last timestamp given to a write of this block.
     pub fn block(&self, block: usize) -> u64 {
         field!(self.blocks, block, c::ib_memory_block, timestamp).load(SeqCst)
     }
 
-    /// Set a block's last timestamp: for tests, of a block that is not written meanwhile.
+    /// Sets a block's last timestamp. For tests; the block must not be written meanwhile.
     pub fn restore_block(&self, block: usize, timestamp: u64) {
         field!(self.blocks, block, c::ib_memory_block, timestamp).store(timestamp, SeqCst);
     }
 
-    /// Bytes of memory.
+    /// Returns the registers' size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.switch.memory_bytes()
             + self.blocks.memory_bytes()
@@ -257,11 +258,10 @@ impl SwitchRegisters {
 }
 
 registers!(
-    /// The one struct of a server.
+    /// A server's only struct.
     ServerWords of c::ib_memory_server
 );
 registers!(
-    /// A server's memory.
     Chunks of c::ib_memory_chunk
 );
 
@@ -272,7 +272,7 @@ pub struct ServerRegisters {
 }
 
 impl ServerRegisters {
-    /// Those of a server that has just started, in memory of this process.
+    /// Creates the registers of a server that has just started, in memory of this process.
     pub fn zeroed(chunks: usize) -> ServerRegisters {
         ServerRegisters {
             server: Shared::zeroed(1).into(),
@@ -280,38 +280,38 @@ impl ServerRegisters {
         }
     }
 
-    /// It refuses packets of earlier epochs.
+    /// Returns the epoch below which the server refuses packets.
     pub fn epoch(&self) -> u64 {
         field!(self.server, 0, c::ib_memory_server, epoch).load(SeqCst)
     }
 
-    /// Refuse packets of epochs below this one. Writes of theirs that have begun are finished when their chunk has been
-    /// taken once after this.
+    /// Makes the server refuse packets of epochs below this one. Writes of such epochs that have already begun are
+    /// finished once their chunk's lock has been taken once after this call.
     pub fn raise_epoch(&self, epoch: u64) {
         field!(self.server, 0, c::ib_memory_server, epoch).fetch_max(epoch, SeqCst);
     }
 
-    /// The highest epoch that a switch was granted.
+    /// Returns the highest epoch granted to a switch.
     pub fn switch_epoch(&self) -> u64 {
         field!(self.server, 0, c::ib_memory_server, switch_epoch).load(SeqCst)
     }
 
-    /// A switch was granted this epoch.
+    /// Records that a switch was granted this epoch.
     pub fn raise_switch_epoch(&self, epoch: u64) {
         field!(self.server, 0, c::ib_memory_server, switch_epoch).fetch_max(epoch, SeqCst);
     }
 
-    /// Does it answer?
+    /// Returns whether the server answers.
     pub fn serving(&self) -> bool {
         field!(self.server, 0, c::ib_memory_server, serving).load(SeqCst) != 0
     }
 
-    /// From now on it answers, or answers nobody.
+    /// Makes the server answer, or stop answering.
     pub fn set_serving(&self, serving: bool) {
         field!(self.server, 0, c::ib_memory_server, serving).store(u64::from(serving), SeqCst);
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks.count()
     }
@@ -328,7 +328,7 @@ impl ServerRegisters {
             .map(move |at| self.chunks.word(chunk, at))
     }
 
-    /// Do something with a chunk that nobody else touches meanwhile.
+    /// Runs `act` while holding the chunk's lock.
     fn with_chunk<R>(&self, chunk: usize, act: impl FnOnce() -> R) -> R {
         let sequence = field!(self.chunks, chunk, c::ib_memory_chunk, sequence);
         let odd = lock(sequence);
@@ -337,7 +337,7 @@ impl ServerRegisters {
         result
     }
 
-    /// A chunk's timestamps and lines, of one moment.
+    /// Returns a consistent copy of a chunk's timestamps and lines.
     pub fn chunk(&self, chunk: usize) -> ([u64; CHUNK_LINES], Chunk) {
         let mut timestamps = [0; CHUNK_LINES];
         let mut lines = [[0; LINE_LEN_BYTES]; CHUNK_LINES];
@@ -352,7 +352,7 @@ impl ServerRegisters {
         (timestamps, lines)
     }
 
-    /// Set a chunk's timestamps and lines, whatever they were: of a server that answers nobody.
+    /// Overwrites a chunk's timestamps and lines unconditionally, at a server that answers nobody.
     pub fn store_chunk(&self, chunk: usize, timestamps: &[u64; CHUNK_LINES], lines: &Chunk) {
         self.with_chunk(chunk, || {
             for n in 0..CHUNK_LINES {
@@ -366,7 +366,7 @@ impl ServerRegisters {
         });
     }
 
-    /// Bytes of memory.
+    /// Returns the registers' size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.server.memory_bytes() + self.chunks.memory_bytes()
     }

@@ -1,41 +1,41 @@
-//! How long answers take: when a request is sent again (RFC 6298), and how long a silence is borne.
+//! Round-trip times: when a request is retransmitted (RFC 6298), and how long a silence is tolerated.
 
 use crate::epoch::{Nanos, MS};
 
-/// A request is sent again after the round trip's time-out, which is within these.
+/// Bounds of the retransmission timeout.
 const RESEND_MIN_NS: Nanos = MS;
 const RESEND_MAX_NS: Nanos = 200 * MS;
-/// The time-out before the first round trip.
+/// The timeout before the first round trip has been measured.
 const RESEND_FIRST_NS: Nanos = 5 * MS;
-/// The time-out is doubled at most so often.
+/// How often the timeout can double.
 const DOUBLED_MAX: u32 = 10;
-/// The longest silence that ended with an answer counts half after so long.
+/// The longest silence that ended with an answer is halved after each such interval.
 const SILENCE_HALVES_NS: Nanos = 5_000 * MS;
-/// A switch is suspected after so many times the longest silence.
+/// A switch is suspected after this many times the longest silence.
 const SILENCES: Nanos = 3;
 
-/// See the module.
+/// Round-trip estimator. See the [module](self).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RoundTrip {
     srtt_ns: Nanos,
     rttvar_ns: Nanos,
-    /// They are of another way, and count until there is a sample of this one.
+    /// The estimates are of another path, and are used until this one has a sample.
     is_of_other_way: bool,
-    /// Time-outs since the last sample: each doubles the next one, for all requests.
+    /// Timeouts since the last sample: each doubles the next one, for all requests.
     doubled: u32,
-    /// Requests that time out before then were sent by the time-out that was doubled last.
+    /// A request that times out before then was sent before the last doubling, and does not double the timeout again.
     doubled_until: Nanos,
     silence_ns: Nanos,
     silence_at: Nanos,
 }
 
 impl RoundTrip {
-    /// The smoothed round trip; 0: there was none.
+    /// Returns the smoothed round-trip time; 0 before the first sample.
     pub fn srtt_ns(&self) -> Nanos {
         self.srtt_ns
     }
 
-    /// A request that was sent once was answered after so long.
+    /// Records the round trip of a request that was sent once.
     pub fn measured(&mut self, rtt_ns: Nanos) {
         self.doubled = 0;
         let is_first = std::mem::take(&mut self.is_of_other_way) || self.srtt_ns == 0;
@@ -48,7 +48,7 @@ impl RoundTrip {
         }
     }
 
-    /// A request was not answered in time.
+    /// Records that a request was not answered in time.
     pub fn timed_out(&mut self, now: Nanos) {
         if now >= self.doubled_until {
             self.doubled = (self.doubled + 1).min(DOUBLED_MAX);
@@ -56,17 +56,17 @@ impl RoundTrip {
         }
     }
 
-    /// The way to the switch is another.
+    /// Starts over for a new path to the switch.
     pub fn other_way(&mut self) {
         (self.doubled, self.doubled_until) = (0, 0);
         self.is_of_other_way = true;
     }
 
-    /// A request that is sent for the n-th time is sent again after so long.
+    /// Returns the retransmission timeout of a request that has been sent `sends` times.
     pub fn resend_after(&self, sends: u32) -> Nanos {
         let once = match self.srtt_ns {
             0 => RESEND_FIRST_NS,
-            // Round trips that are all the same deviate by nothing, and yet the next one may be longer.
+            // Equal round trips have no deviation, and yet the next one may be longer.
             srtt => (srtt + (4 * self.rttvar_ns).max(srtt)).clamp(RESEND_MIN_NS, RESEND_MAX_NS),
         };
         let doubled = self.doubled.max(sends.saturating_sub(1)).min(DOUBLED_MAX);
@@ -78,14 +78,14 @@ impl RoundTrip {
         self.silence_ns >> halved.min(63)
     }
 
-    /// A switch that works was silent for so long: it, this client or a server waited for a CPU.
+    /// Records a silence of a working switch: it, this client or a server was waiting for a CPU.
     pub fn was_silent(&mut self, now: Nanos, silence_ns: Nanos) {
         if silence_ns >= self.silence(now) {
             (self.silence_ns, self.silence_at) = (silence_ns, now);
         }
     }
 
-    /// How much silence says that a switch has failed.
+    /// Returns after how much silence a switch is suspected to have failed.
     pub fn suspect_after(&self, now: Nanos, min_ns: Nanos, max_ns: Nanos) -> Nanos {
         (SILENCES * self.silence(now)).clamp(min_ns, max_ns.max(min_ns))
     }
@@ -102,7 +102,7 @@ mod tests {
         trip.measured(4 * MS);
         assert_eq!(trip.resend_after(1), 12 * MS);
         for _ in 0..5 {
-            trip.timed_out(20 * MS); // of requests that were sent together
+            trip.timed_out(20 * MS); // of requests sent together
         }
         assert_eq!(trip.resend_after(1), 24 * MS);
         trip.timed_out(43 * MS);

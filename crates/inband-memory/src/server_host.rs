@@ -1,4 +1,4 @@
-//! The process of a memory server, sans-I/O: it grants epochs, and brings back the memory of a server that has lost it.
+//! A memory server's process, sans-I/O: it grants epochs, and recovers the memory of a server that has lost it.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +13,26 @@ use crate::registers::ServerRegisters;
 use crate::round_trip::RoundTrip;
 use crate::wire::{emit, take_read, Header, EPOCH, F_TO_GRANT, GRANT, READ, READ_ANSWER};
 
-/// GRANT is sent again after so long.
+/// Retransmission interval of GRANT.
 const GRANT_AGAIN_NS: Nanos = 2 * MS;
-/// A refused proposal is made again after up to so long.
+/// Upper limit of the random delay before a refused proposal is made again.
 const PROPOSE_AGAIN_NS: Nanos = 3 * MS;
-/// Chunks that are read at a time, at most; fewer where answers are lost or take long.
+/// Maximum number of chunks being read at a time; fewer where answers are lost or slow.
 const READS_MAX: u32 = 128;
-/// A server that copies its memory back reads so many chunks a millisecond at most: clients have the rest of the network and
-/// of the other servers' CPUs.
+/// Rate limit of a recovering server, in chunks per millisecond: the rest of the network, and of the other servers'
+/// CPUs, is left to clients.
 const COPY_CHUNKS_PER_MS: u64 = 32;
-/// The same in bytes a second, of each of the servers that it copies from.
+/// The same limit in bytes per second, from each of the servers that it copies from.
 pub const COPY_BYTES_PER_S: u64 =
     COPY_CHUNKS_PER_MS * 1_000 * (CHUNK_LINES * LINE_LEN_BYTES) as u64;
 const LINES_ALL: u16 = c::IB_MEMORY_LINES_ALL as u16;
 
-/// What a server is.
+/// Configuration of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerConfig {
     /// Its node id, from 1.
     pub node: u8,
-    /// How many servers there are.
+    /// Number of servers in the cluster.
     pub servers: u8,
 }
 
@@ -41,23 +41,23 @@ pub struct ServerConfig {
 pub enum Start {
     /// The memory is new, and so are all its servers.
     New,
-    /// It has lost its memory, and copies it from a majority.
+    /// The server has lost its memory, and copies it from a majority.
     Recover,
 }
 
-/// To whom a server's process sends.
+/// Recipient of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToWhom<From> {
     /// A server, by its node id.
     Server(u8),
-    /// Back to who asked.
+    /// The sender of the packet being answered.
     Asker(From),
 }
 
-/// What a server's process sends.
+/// Packets to send.
 pub type Out<From> = Outbox<ToWhom<From>>;
 
-/// The chunk that is being read.
+/// A chunk that is being read.
 struct Reading {
     answered: Nodes,
     timestamps: [u64; CHUNK_LINES],
@@ -67,11 +67,11 @@ struct Reading {
     send_at: Nanos,
 }
 
-/// How fast a server copies.
+/// Pacing of the copy.
 struct Pace {
     window: Window,
     round_trip: RoundTrip,
-    /// Chunks that may be read now, and since when that is so.
+    /// Chunks that may be read now, as of `at`.
     budget: u64,
     at: Nanos,
 }
@@ -86,7 +86,7 @@ impl Pace {
         }
     }
 
-    /// Time has gone on. What was not used in a millisecond is gone.
+    /// Adds the budget for the time that has passed. Budget not used within a millisecond expires.
     fn refill(&mut self, now: Nanos) {
         let elapsed_ns = now.saturating_sub(self.at);
         let more = elapsed_ns * COPY_CHUNKS_PER_MS / MS;
@@ -99,16 +99,16 @@ impl Pace {
 
 enum State {
     Serving,
-    /// It asks for grants of `epoch`.
+    /// Asking the other servers to grant `epoch`.
     Fencing {
         epoch: u64,
         granted: Nodes,
         send_at: Nanos,
     },
-    /// Others refuse whatever is older than `fence`; chunks below `next` have been asked for.
+    /// The others refuse anything older than `fence`; chunks below `next` have been requested.
     Copying {
         fence: u64,
-        /// Who granted the fence.
+        /// The servers that granted the fence.
         granted: Nodes,
         reads: BTreeMap<u64, Reading>,
         next: u64,
@@ -117,33 +117,34 @@ enum State {
     },
 }
 
-/// See the module.
+/// The state machine of a server's process. See the [module](self).
 pub struct ServerHost {
     config: ServerConfig,
-    /// What it has proposed or granted: durable.
+    /// What it has proposed or granted; stored durably.
     promised: Promise,
-    /// The last grant, which switch was granted one before it, and which start of the node asked.
+    /// The last grant, the switch epoch granted before it, and the start (incarnation) of the node that asked.
     last_grant: (u64, u64, u64),
     /// The highest epoch heard of.
     heard: u64,
-    /// How far above it the next proposal is.
+    /// How far above `heard` the next proposal must be.
     skips: u64,
-    /// A replaced server does not know yet where the cluster is: the others' answers to its proposal say so, and are no grants.
+    /// A replacement does not know the cluster's epochs yet: it learns them from the answers to its first proposal,
+    /// which do not count as grants.
     asks: bool,
-    /// The highest epoch of a switch that a grant to this server told.
+    /// The highest switch epoch reported in a grant to this server.
     switch_epoch: u64,
     state: State,
     propose_at: Nanos,
-    /// By server: how many chunks it had when it granted the fence.
+    /// By server: its number of chunks when it granted the fence.
     chunks_of: [u64; SERVERS_MAX as usize + 1],
-    /// Tells answers to this start's questions from others.
+    /// Distinguishes answers to this start's packets from answers to earlier ones.
     nonce: u64,
     random: u64,
 }
 
 impl ServerHost {
-    /// A process that has just started, with an empty role. `promised`: what it stored last, 0 if nothing; `random`: drawn
-    /// at its start.
+    /// Creates the state of a process that has just started, with an empty role. `promised`: the last stored value, 0
+    /// if there is none; `random` must be drawn afresh at each start.
     pub fn new(
         config: ServerConfig,
         start: Start,
@@ -153,7 +154,7 @@ impl ServerHost {
     ) -> ServerHost {
         let state = match start {
             Start::New => {
-                // Packets of a memory that was here before are refused.
+                // Refuse packets of an earlier memory at this node.
                 registers.raise_epoch(promised);
                 registers.set_serving(true);
                 State::Serving
@@ -180,18 +181,18 @@ impl ServerHost {
         }
     }
 
-    /// It takes the place of a server whose promise is lost: it proposes so far above all that a majority of the others knows of
-    /// that nothing which the lost server may have promised is higher.
+    /// Makes this server the replacement of one whose promise is lost: it proposes an epoch so far above everything
+    /// known to a majority of the others that the lost server cannot have promised a higher one.
     pub fn replaces(&mut self) {
         self.asks = true;
     }
 
-    /// Does it serve?
+    /// Returns whether the server serves.
     pub fn is_serving(&self) -> bool {
         matches!(self.state, State::Serving)
     }
 
-    /// Chunks that it has copied, while it recovers.
+    /// Returns the number of chunks copied so far, or `None` if the server serves.
     pub fn copied(&self) -> Option<u64> {
         match &self.state {
             State::Serving => None,
@@ -200,12 +201,12 @@ impl ServerHost {
         }
     }
 
-    /// The highest epoch that it has proposed or granted.
+    /// Returns the highest epoch that the server has proposed or granted.
     pub fn promised(&self) -> u64 {
         self.promised.used()
     }
 
-    /// A packet that the role hands on. `from`: how to answer it.
+    /// Handles a packet that the role passes on. `from`: where to send the answer.
     pub fn on_packet<From>(
         &mut self,
         now: Nanos,
@@ -226,7 +227,7 @@ impl ServerHost {
         self.tick(now, registers, out);
     }
 
-    /// Somebody wants an epoch.
+    /// Handles a request for an epoch.
     fn on_grant<From>(
         &mut self,
         from: From,
@@ -260,8 +261,8 @@ impl ServerHost {
             } else {
                 answer.epoch = registers.epoch().max(self.promised.used());
                 if u16::from(owner(answer.epoch)) == header.node {
-                    // Another start of this node may have it, and this one propose it later: a refusal is never to be taken
-                    // for a grant.
+                    // Another start of this node may have been granted it, and this one may propose it later: a refusal
+                    // must never look like a grant.
                     answer.epoch = next(answer.epoch, self.config.node).unwrap_or(EPOCHS);
                 }
             }
@@ -273,7 +274,7 @@ impl ServerHost {
         let is_other = header.node != u16::from(self.config.node)
             && (1..=u16::from(self.config.servers)).contains(&header.node);
         if header.session != self.nonce || !is_other {
-            return; // it answers an earlier start
+            return; // answers an earlier start
         }
         self.heard = self.heard.max(header.epoch);
         let State::Fencing { epoch, granted, .. } = &mut self.state else {
@@ -294,7 +295,7 @@ impl ServerHost {
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         } else if header.epoch == *epoch && *epoch != 0 {
             granted.add(header.node);
-            // Earlier versions do not say it.
+            // Earlier versions do not report the number of chunks.
             self.chunks_of[usize::from(header.node)] = match header.chunk {
                 0 => u64::MAX,
                 chunks => chunks,
@@ -364,7 +365,7 @@ impl ServerHost {
         }
     }
 
-    /// Time goes on. Call it again at [`ServerHost::due`] at the latest.
+    /// Advances time. Must be called again at [`ServerHost::due`] at the latest.
     pub fn tick<From>(&mut self, now: Nanos, registers: &ServerRegisters, out: &mut Out<From>) {
         match &mut self.state {
             State::Serving => self.promised.prepare(out),
@@ -443,14 +444,15 @@ impl ServerHost {
             && pace.budget > 0
             && *next < registers.chunks() as u64
         {
-            // A server that was smaller when it granted the fence has nothing of this chunk, and acknowledged no write of it.
+            // A server that was smaller when it granted the fence has nothing of this chunk, and has acknowledged no
+            // write to it.
             let mut answered = Nodes::default();
             let smaller =
                 |server: &u8| granted.has(*server) && chunks_of[usize::from(*server)] <= *next;
             let smaller = (1..=config.servers).filter(smaller);
             smaller.for_each(|server| answered.add(server.into()));
             if answered.count() >= majority(config.servers) {
-                *copied += 1; // zeros, as it is
+                *copied += 1; // stays zero
             } else {
                 let reading = Reading {
                     answered,
@@ -491,7 +493,7 @@ impl ServerHost {
         }
     }
 
-    /// When [`ServerHost::tick`] is due.
+    /// Returns when [`ServerHost::tick`] is due.
     pub fn due(&self, now: Nanos) -> Nanos {
         match &self.state {
             State::Serving => Nanos::MAX,

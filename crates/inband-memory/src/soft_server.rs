@@ -1,4 +1,4 @@
-//! The memory server in this process.
+//! The memory server, run in this process.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,7 +15,7 @@ use crate::{c, Memory, SERVERS};
 pub type ServerBuild =
     unsafe extern "C" fn(*const c::ib_memory_soft_server, *mut u8, *mut u32) -> c::ib_result;
 
-/// A server in this process, which any number of threads may hand packets to.
+/// A server in this process. Any number of threads may pass packets to it concurrently.
 pub struct SoftServer {
     registers: Arc<ServerRegisters>,
     counters: Counters,
@@ -24,25 +24,25 @@ pub struct SoftServer {
 }
 
 // SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared memory by design:
-// ib_memory_server_handle touches them by the atomic steps of shell.h only.
+// ib_memory_server_handle accesses them only with the atomic operations of shell.h.
 unsafe impl Send for SoftServer {}
 // SAFETY: as above; `raw` itself is only read.
 unsafe impl Sync for SoftServer {}
 
 impl SoftServer {
-    /// A server with empty memory, which answers nobody yet.
+    /// Creates a server with empty memory, which answers nobody yet.
     ///
     /// # Panics
-    /// If node is not one of [`SERVERS`].
+    /// If `node` is not in [`SERVERS`].
     pub fn new(node: u8, chunks: usize) -> SoftServer {
-        // SAFETY: it is this build that the crate links.
+        // SAFETY: this is the build that the crate links.
         unsafe { SoftServer::with_build(node, chunks, c::ib_memory_server_handle) }
     }
 
-    /// A server of another build, for tests.
+    /// Creates a server with another build of the role, for tests.
     ///
     /// # Safety
-    /// The function does what `ib_memory_server_handle` is documented to do with memory.
+    /// The function must do with memory only what `ib_memory_server_handle` is documented to do.
     pub unsafe fn with_build(node: u8, chunks: usize, build: ServerBuild) -> SoftServer {
         assert!(SERVERS.contains(&usize::from(node)), "node {node}");
         let registers = Arc::new(ServerRegisters::zeroed(chunks));
@@ -63,27 +63,27 @@ impl SoftServer {
         }
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]`, which has passed the gate.
+    /// Handles the UDP payload `buffer[..len_bytes]`, which has passed the gate.
     ///
     /// # Panics
     /// If it is longer than the buffer.
     pub fn handle(&self, buffer: &mut [u8; PACKET_LEN_MAX_BYTES], len_bytes: usize) -> Handled {
         assert!(len_bytes <= buffer.len(), "a packet fits the buffer");
         let mut len_bytes = len_bytes as u32;
-        // SAFETY: the payload is within the buffer, which has room for any packet; the registers that `raw` points to live
-        // as long as self, and there are as many as it says.
+        // SAFETY: the payload is within the buffer, which has room for any packet; the registers that `raw` points to
+        // live as long as self, and their sizes are those in `raw`.
         let result =
             unsafe { (self.build)(&raw const self.raw, buffer.as_mut_ptr(), &raw mut len_bytes) };
         let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
         Handled::new(result, len_bytes, nobody)
     }
 
-    /// Its registers.
+    /// Returns the registers.
     pub fn registers(&self) -> &Arc<ServerRegisters> {
         &self.registers
     }
 
-    /// Counters by name, those that are not zero.
+    /// Returns the counters that are not zero, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.counters.by_name::<Memory>()
     }

@@ -1,4 +1,4 @@
-//! The switch in this process.
+//! The switch, run in this process.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -10,29 +10,29 @@ use inband_ground::Counters;
 use crate::registers::{SwitchRegisters, SwitchSizes};
 use crate::{c, Memory, SERVERS, SWITCH_NODES};
 
-/// What becomes of a packet.
+/// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Forget it.
+    /// Drop it.
     Drop,
-    /// It is for the host's process, unchanged.
+    /// Pass it unchanged to the host's process.
     Pass,
-    /// Rewritten, to whoever sent it.
+    /// Rewritten: send it back to its sender.
     Reply,
-    /// Rewritten, to all servers.
+    /// Rewritten: send it to all servers.
     ToServers,
-    /// Rewritten, to this client.
+    /// Rewritten: send it to this client.
     ToClient(SocketAddrV4),
 }
 
-/// What a role has done with a packet.
+/// The result of handling a packet in a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handled {
-    /// What becomes of it.
+    /// What to do with the packet.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason, as the index of a counter.
     pub reason: u32,
-    /// Its length now. If it leaves, it is to be signed.
+    /// The packet's new length. If it leaves, it must be signed first.
     pub len_bytes: usize,
 }
 
@@ -52,25 +52,25 @@ impl Handled {
     }
 }
 
-/// What a switch is to be.
+/// Configuration of a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchSpec {
     /// Its node id, of [`SWITCH_NODES`].
     pub node: u8,
-    /// How many servers there are: nodes 1 to this.
+    /// Number of servers; their node ids start at 1.
     pub servers: usize,
     /// Chunks of the memory.
     pub chunks: u64,
-    /// Lines that share a counter of writes: a power of two, at least a chunk's.
+    /// Lines that share a write counter: a power of two, at least the lines of a chunk.
     pub block_lines: u64,
-    /// Most sessions at once.
+    /// Maximum number of concurrent sessions.
     pub sessions: usize,
-    /// Most outstanding requests, of all sessions.
+    /// Maximum number of requests in flight, over all sessions.
     pub slots: usize,
 }
 
 impl SwitchSpec {
-    /// The sizes of its registers.
+    /// Returns the sizes of its registers.
     pub fn sizes(&self) -> SwitchSizes {
         SwitchSizes {
             chunks: self.chunks,
@@ -89,7 +89,7 @@ pub type SwitchBuild = unsafe extern "C" fn(
     *mut c::ib_memory_client,
 ) -> c::ib_result;
 
-/// A switch in this process, which any number of threads may hand packets to.
+/// A switch in this process. Any number of threads may pass packets to it concurrently.
 pub struct SoftSwitch {
     registers: Arc<SwitchRegisters>,
     counters: Counters,
@@ -98,25 +98,25 @@ pub struct SoftSwitch {
 }
 
 // SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared memory by design:
-// ib_memory_switch_handle touches them by the atomic steps of shell.h only.
+// ib_memory_switch_handle accesses them only with the atomic operations of shell.h.
 unsafe impl Send for SoftSwitch {}
 // SAFETY: as above; `raw` itself is only read.
 unsafe impl Sync for SoftSwitch {}
 
 impl SoftSwitch {
-    /// A switch that has just started: not active, and without sessions.
+    /// Creates a switch that has just started: not active, and without sessions.
     ///
     /// # Panics
-    /// If node, servers or the block's lines are not what they may be.
+    /// If the node id, the number of servers or the block size is out of range.
     pub fn new(spec: &SwitchSpec) -> SoftSwitch {
-        // SAFETY: it is this build that the crate links.
+        // SAFETY: this is the build that the crate links.
         unsafe { SoftSwitch::with_build(spec, c::ib_memory_switch_handle) }
     }
 
-    /// A switch of another build, for tests.
+    /// Creates a switch with another build of the role, for tests.
     ///
     /// # Safety
-    /// The function does what `ib_memory_switch_handle` is documented to do with memory.
+    /// The function must do with memory only what `ib_memory_switch_handle` is documented to do.
     pub unsafe fn with_build(spec: &SwitchSpec, build: SwitchBuild) -> SoftSwitch {
         let registers = Arc::new(SwitchRegisters::zeroed(&spec.sizes()));
         let SwitchSpec { node, servers, .. } = *spec;
@@ -145,7 +145,7 @@ impl SoftSwitch {
         }
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]`, which has passed the gate.
+    /// Handles the UDP payload `buffer[..len_bytes]`, which has passed the gate.
     ///
     /// # Panics
     /// If it is longer than the buffer.
@@ -165,8 +165,8 @@ impl SoftSwitch {
             reserved: 0,
             ifindex: 0,
         };
-        // SAFETY: the payload is within the buffer, which has room for any packet; the registers that `raw` points to live
-        // as long as self, and there are as many as it says.
+        // SAFETY: the payload is within the buffer, which has room for any packet; the registers that `raw` points to
+        // live as long as self, and their sizes are those in `raw`.
         let result = unsafe {
             (self.build)(
                 &raw const self.raw,
@@ -179,12 +179,12 @@ impl SoftSwitch {
         Handled::new(result, len_bytes, to)
     }
 
-    /// Its registers.
+    /// Returns the registers.
     pub fn registers(&self) -> &Arc<SwitchRegisters> {
         &self.registers
     }
 
-    /// Counters by name, those that are not zero.
+    /// Returns the counters that are not zero, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.counters.by_name::<Memory>()
     }

@@ -1,4 +1,4 @@
-//! What switches and servers say of themselves.
+//! The status that switches and servers report.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -10,40 +10,40 @@ use inband_host::config::Dataplane;
 use inband_host::line_json::call;
 use serde::{Deserialize, Serialize};
 
-/// How long a node may take to say how it is.
+/// How long a node may take to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How a node is.
+/// A node's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Which one: server/1.
+    /// The node's name, such as server/1.
     pub name: String,
-    /// Where it listens.
+    /// The address it listens at.
     pub listen: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,
-    /// Why there.
+    /// Why its role runs there.
     pub why: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Its epoch: that in which a switch is active, or below which a server refuses.
+    /// The epoch in which a switch is active, or below which a server refuses packets.
     pub epoch: u64,
     /// active, passive, serving or recovering.
     pub state: String,
-    /// Bytes of its registers.
+    /// Size of its registers in bytes.
     pub memory_bytes: u64,
-    /// What else is to be known.
+    /// Other remarks for the user.
     pub notes: Vec<String>,
-    /// What its role counted.
+    /// Its role's counters.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The control socket of a node.
+/// Returns the path of a node's control socket.
 pub fn socket_of(data: &Path) -> PathBuf {
     data.join("control.sock")
 }
 
-/// Ask a node how it is.
+/// Asks a node for its status.
 pub fn status_at(socket: &Path) -> Result<Status> {
     let answer: Result<Status, String> = call(socket, &(), STATUS_TIMEOUT)?;
     answer.map_err(anyhow::Error::msg)

@@ -1,5 +1,5 @@
-//! The process of a switch, sans-I/O: it gives out sessions, and makes its role active with an epoch that a majority of
-//! servers has granted.
+//! A switch's process, sans-I/O: it opens sessions, and makes its role active in an epoch that a majority of servers
+//! has granted.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -14,45 +14,47 @@ use crate::wire::{
 
 /// How often the process looks at its role's registers.
 pub const POLL_NS: Nanos = MS;
-/// GRANT is sent again after so long.
+/// Retransmission interval of GRANT.
 const GRANT_AGAIN_NS: Nanos = 2 * MS;
-/// Shortest time between two activations. It doubles, up to the second, while switches depose each other within the third: clients
-/// that reach different switches only must not use up the epochs. Where a server's epoch is the reason, no switch is its rival.
+/// Minimum time between two activations. It doubles up to the maximum while switches depose each other within the quiet
+/// time, so that clients that each reach only one of the switches do not use up the epochs. It does not double when a
+/// server's epoch is the reason, since then no other switch competes.
 const ACTIVATION_GAP_NS: Nanos = 20 * MS;
 const ACTIVATION_GAP_MAX_NS: Nanos = 2_000 * MS;
 const ACTIVATION_QUIET_NS: Nanos = 10_000 * MS;
-/// The process asks for grants as long as a client wished it within this time.
+/// The process asks for grants for this long after a client has asked it to become active.
 const WISH_LASTS_NS: Nanos = 200 * MS;
-/// A refused proposal is made again after up to so long, so that two proposers do not refuse each other forever.
+/// Upper limit of the random delay before a refused proposal is made again, so that two proposers do not refuse each
+/// other forever.
 const PROPOSE_AGAIN_NS: Nanos = 3 * MS;
-/// A session that no request uses for so long is closed.
+/// A session that has been idle for this long is closed.
 const SESSION_IDLE_NS: Nanos = 60_000 * MS;
-/// If there is no room for another, one that was not used for so long is closed.
+/// If there is no room for a new session, one that has been idle for at least this long is closed.
 pub const SESSION_IDLE_MIN_NS: Nanos = 2_000 * MS;
-/// So many slots are kept for each session that there may be beside, if half of all slots suffice for that.
+/// Slots reserved for each session that may still be opened, provided that half of all slots suffice for that.
 const WINDOW_MIN: u64 = 16;
-/// Of the slots that are not kept for others a session gets this part at most, so that later ones get some, too.
+/// A session gets at most this fraction (1/n) of the unreserved slots, so that later ones get some, too.
 const WINDOW_PART: u64 = 8;
-/// How often sessions and counts are looked at.
+/// How often idle sessions and write counts are checked.
 const SURVEY_NS: Nanos = 1_000 * MS;
-/// A block's count from which on a new epoch is needed.
+/// A new epoch is needed once a block's write count reaches this.
 const COUNT_HIGH: u64 = COUNT_MAX / 8 * 7;
 const SESSION_BITS: u32 = SESSION_MASK.count_ones();
-/// Slots of a session, if its client asks for more.
+/// Maximum number of slots of a session.
 pub const WINDOW_MAX: u32 = 16_384;
 
-/// What a switch is.
+/// Configuration of a switch.
 #[derive(Debug, Clone, Copy)]
 pub struct SwitchConfig {
     /// Its node id, 16 to 31.
     pub node: u8,
-    /// How many servers there are.
+    /// Number of servers.
     pub servers: u8,
-    /// Chunks of the memory, which clients are told.
+    /// Chunks of the memory, as reported to clients.
     pub chunks: u64,
 }
 
-/// To whom a switch's process sends.
+/// Recipient of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToWhom {
     /// A server, by its node id.
@@ -61,12 +63,12 @@ pub enum ToWhom {
     Client(SocketAddrV4),
 }
 
-/// What a switch's process sends.
+/// Packets to send.
 pub type Out = Outbox<ToWhom>;
 
 struct Session {
     session: u64,
-    /// The HELLO that it was given to.
+    /// The nonce of the HELLO that asked for it.
     asked: u64,
     slot_first: u64,
     window: u64,
@@ -77,24 +79,25 @@ struct Session {
 struct Proposal {
     epoch: u64,
     granted: Nodes,
-    /// No other switch has been granted an epoch since this one was active.
+    /// Whether no other switch was granted an epoch since this one was last active.
     nobody_between: bool,
     send_at: Nanos,
 }
 
-/// See the module.
+/// The state machine of a switch's process. See the [module](self).
 pub struct SwitchHost {
     config: SwitchConfig,
-    /// Of this start: an epoch is granted to it, and to no other start of the node.
+    /// Identifies this start: an epoch is granted to it, and to no other start of the node.
     incarnation: u64,
-    /// What it has proposed: durable.
+    /// What it has proposed; stored durably.
     promised: Promise,
-    /// The highest epoch heard of, of anybody and of another switch.
+    /// The highest epoch heard of, from any node and from other switches.
     heard: u64,
     heard_of_switch: u64,
-    /// In which it was active last, with the sessions that it has; 0: none.
+    /// The epoch in which it was last active, and to which its sessions belong; 0: none.
     own: u64,
-    /// By server: an epoch of an own proposal that was given up, before which it had granted no other switch one since `own`.
+    /// By server: the epoch of an abandoned proposal that the server granted, having granted no other switch an epoch
+    /// since `own`.
     given_up: [u64; SERVERS_MAX as usize + 1],
     proposal: Option<Proposal>,
     wished_at: Option<Nanos>,
@@ -104,14 +107,14 @@ pub struct SwitchHost {
     random: u64,
     survey_at: Nanos,
     activations: u64,
-    /// When it was activated last after another switch, or for the first time.
+    /// When it last became active after another switch, or for the first time.
     took_over_at: Option<Nanos>,
     gap_ns: Nanos,
 }
 
 impl SwitchHost {
-    /// A process that has just started, with a role that knows nothing. `promised`: what it stored last, 0 if nothing;
-    /// `random`: drawn at its start.
+    /// Creates the state of a process that has just started, with an empty role. `promised`: the last stored value, 0
+    /// if there is none; `random` must be drawn afresh at each start.
     pub fn new(config: SwitchConfig, promised: u64, random: u64) -> SwitchHost {
         SwitchHost {
             config,
@@ -134,22 +137,22 @@ impl SwitchHost {
         }
     }
 
-    /// Sessions that are open.
+    /// Returns the number of open sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How often it became active.
+    /// Returns how often the switch became active.
     pub fn activations(&self) -> u64 {
         self.activations
     }
 
-    /// The epoch that it asks servers for.
+    /// Returns the epoch that the switch is asking servers for.
     pub fn proposes(&self) -> Option<u64> {
         self.proposal.as_ref().map(|proposal| proposal.epoch)
     }
 
-    /// Does it serve clients? Its role may not have noticed yet that another switch is active.
+    /// Returns whether the switch serves clients. Its role may not have noticed yet that another switch is active.
     pub fn is_active(&self, registers: &SwitchRegisters) -> bool {
         let epoch = registers.epoch();
         epoch != 0 && epoch >= registers.deposed().max(self.heard_of_switch)
@@ -162,7 +165,7 @@ impl SwitchHost {
         }
     }
 
-    /// A packet that the role hands on.
+    /// Handles a packet that the role passes on.
     pub fn on_packet(
         &mut self,
         now: Nanos,
@@ -202,7 +205,7 @@ impl SwitchHost {
             chunk: self.config.chunks,
             ..Header::default()
         };
-        // Without a window it wants none in its stead.
+        // Without a window the client wants no session in its stead.
         if header.session != 0 {
             self.close(header.session, registers);
         }
@@ -217,7 +220,8 @@ impl SwitchHost {
         emit(&answer, &[], out.packet(ToWhom::Client(from)));
     }
 
-    /// The session of a HELLO, and its window; the same if it comes again. `None`: there is no room.
+    /// Returns the session for a HELLO and its window; the same ones if the HELLO is repeated. Returns `None` if there
+    /// is no room.
     fn open(
         &mut self,
         now: Nanos,
@@ -254,7 +258,8 @@ impl SwitchHost {
         Some((session, window as u32))
     }
 
-    /// A free place, and free slots: as many as it wants, as long as enough is left for as many sessions as there may be.
+    /// Finds a free index and free slots: as many as wanted, as long as enough are left for all sessions that may still
+    /// be opened.
     fn room(&self, wanted: u64, registers: &SwitchRegisters) -> Option<(u64, u64, u64)> {
         let (places, slots) = (registers.sessions() as u64, registers.slots() as u64);
         let at = (0..places).find(|at| !self.sessions.contains_key(at))?;
@@ -268,7 +273,7 @@ impl SwitchHost {
         Some((at, first, window))
     }
 
-    /// 48 random bits that are not all 0 (splitmix64).
+    /// Draws 48 random bits that are not all 0 (splitmix64).
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -276,7 +281,7 @@ impl SwitchHost {
         (z ^ z >> 31) >> 16 | 1
     }
 
-    /// A free range of slots: of the size wanted, or the largest power of two below it that is free.
+    /// Finds a free range of slots: of the size wanted, or else of the largest power of two that is free.
     fn free_slots(&self, wanted: u64, slots: u64) -> Option<(u64, u64)> {
         let mut taken: Vec<(u64, u64)> = self
             .sessions
@@ -312,7 +317,7 @@ impl SwitchHost {
         }
     }
 
-    /// A server has granted an epoch, or says that it has promised a higher one.
+    /// Handles a server's answer: it has granted an epoch, or has promised a higher one.
     fn on_grant(&mut self, now: Nanos, header: &Header, registers: &SwitchRegisters) {
         let (epoch, before) = (header.epoch, header.timestamp);
         let Some(given_up) = self.given_up.get_mut(usize::from(header.node)) else {
@@ -342,7 +347,7 @@ impl SwitchHost {
             self.proposal = None;
             self.propose_at = now + self.draw() % PROPOSE_AGAIN_NS;
             if is_switch(epoch) && owner(epoch) != self.config.node {
-                self.wished_at = None; // another switch is at it
+                self.wished_at = None; // another switch is taking over
             }
         }
     }
@@ -357,7 +362,7 @@ impl SwitchHost {
             registers.clear();
             self.sessions.clear();
         }
-        self.counts_used_up = false; // they begin anew with the epoch
+        self.counts_used_up = false; // they start over in each epoch
         registers.set_epoch(proposal.epoch);
         self.own = proposal.epoch;
         self.wished_at = None;
@@ -373,7 +378,7 @@ impl SwitchHost {
         self.activations += 1;
     }
 
-    /// Time goes on. Call it again at [`SwitchHost::due`] at the latest.
+    /// Advances time. Must be called again at [`SwitchHost::due`] at the latest.
     pub fn tick(&mut self, now: Nanos, registers: &SwitchRegisters, out: &mut Out) {
         let epoch = registers.epoch();
         let deposed = registers.deposed();
@@ -452,7 +457,7 @@ impl SwitchHost {
         }
     }
 
-    /// When [`SwitchHost::tick`] is due.
+    /// Returns when [`SwitchHost::tick`] is due.
     pub fn due(&self, now: Nanos) -> Nanos {
         now + POLL_NS
     }

@@ -1,4 +1,4 @@
-//! Packets: the header of `wire.h` in host order.
+//! Packets: the header of `wire.h` in host byte order.
 
 use std::mem::offset_of;
 
@@ -13,7 +13,7 @@ macro_rules! types {
     ($($(#[$doc:meta])* $name:ident = $c:ident,)+) => {
         $($(#[$doc])* pub const $name: u8 = c::$c as u8;)+
 
-        /// A type's name, for traces.
+        /// Returns a type's name, for traces.
         pub fn type_name(kind: u8) -> &'static str {
             match kind {
                 $($name => stringify!($name),)+
@@ -26,35 +26,35 @@ macro_rules! types {
 types! {
     /// A client asks for a session; with `slot` 0, whether the switch is active.
     HELLO = IB_MEMORY_HELLO,
-    /// The answer.
+    /// The answer to HELLO.
     WELCOME = IB_MEMORY_WELCOME,
-    /// A client reads.
+    /// A client reads lines.
     READ_REQUEST = IB_MEMORY_READ_REQUEST,
-    /// A client writes.
+    /// A client writes lines.
     WRITE_REQUEST = IB_MEMORY_WRITE_REQUEST,
-    /// What it has read.
+    /// The answer to READ_REQUEST, with the lines.
     READ_REPLY = IB_MEMORY_READ_REPLY,
-    /// It is written.
+    /// The answer to WRITE_REQUEST: the lines are written.
     WRITE_REPLY = IB_MEMORY_WRITE_REPLY,
-    /// No such session, or the switch is not active.
+    /// There is no such session, or the switch is not active.
     REFUSED = IB_MEMORY_REFUSED,
-    /// A server is asked for lines.
+    /// Asks a server for lines.
     READ = IB_MEMORY_READ,
-    /// The answer.
+    /// The answer to READ.
     READ_ANSWER = IB_MEMORY_READ_ANSWER,
-    /// A server is to take lines, all with one timestamp.
+    /// Tells a server to store lines, all with one timestamp.
     WRITE = IB_MEMORY_WRITE,
-    /// A server is to take lines, each with its timestamp.
+    /// Tells a server to store lines, each with its own timestamp.
     WRITE_BACK = IB_MEMORY_WRITE_BACK,
-    /// A server has taken lines, or newer ones.
+    /// A server has stored the lines, or has newer ones.
     ACK = IB_MEMORY_ACK,
-    /// A server is asked to promise an epoch.
+    /// Asks a server to promise an epoch.
     GRANT = IB_MEMORY_GRANT,
-    /// The answer, and what refuses packets of an earlier one.
+    /// The answer to GRANT; also refuses packets of an earlier epoch.
     EPOCH = IB_MEMORY_EPOCH,
 }
 
-/// EPOCH: it answers GRANT.
+/// EPOCH: this is the answer to GRANT.
 pub const F_TO_GRANT: u16 = c::IB_MEMORY_F_TO_GRANT as u16;
 /// HELLO: become active.
 pub const F_ACTIVATE: u16 = c::IB_MEMORY_F_ACTIVATE as u16;
@@ -63,7 +63,7 @@ pub const F_NOT_ACTIVE: u16 = c::IB_MEMORY_F_NOT_ACTIVE as u16;
 
 const TIMESTAMP_LEN_BYTES: usize = c::IB_MEMORY_TIMESTAMP_LEN_BYTES as usize;
 
-/// The header in host order.
+/// The header in host byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Header {
@@ -87,7 +87,7 @@ macro_rules! offset {
     };
 }
 
-/// Read a UDP payload: the header and the value. The value's digest is not checked.
+/// Parses a UDP payload into the header and the value. Does not check the value's digest.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (kind, value) = checked(packet)?;
     if ![READ_REQUEST, READ, ACK].contains(&kind) {
@@ -113,8 +113,8 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     Ok((header, value))
 }
 
-/// Append the packet, to be signed; its digest is made here. What asks for lines is as long as its answer: not every frame
-/// can grow on its way.
+/// Appends the packet, with its digest but unsigned. A request for lines is as long as its answer, because not every
+/// frame can grow on its way.
 pub fn emit(header: &Header, value: &[u8], packet: &mut Vec<u8>) {
     let start = packet.len();
     packet.resize(start + HEADER_LEN_BYTES, 0);
@@ -125,13 +125,13 @@ pub fn emit(header: &Header, value: &[u8], packet: &mut Vec<u8>) {
     }
 }
 
-/// Bytes of the timestamps and lines that answer a request to read.
+/// Returns the number of bytes of timestamps and lines that answer a read.
 pub fn answer_len_bytes(header: &Header) -> usize {
     let lines = (header.lines as u16).count_ones() as usize;
     lines * (TIMESTAMP_LEN_BYTES + LINE_LEN_BYTES)
 }
 
-/// Write the header before the value that is in its place.
+/// Writes the header in front of a value that is already in place.
 fn fill(header: &Header, packet: &mut [u8]) {
     let (head, value) = packet.split_at_mut(HEADER_LEN_BYTES);
     let common = Common {
@@ -162,12 +162,12 @@ fn fill(header: &Header, packet: &mut [u8]) {
     }
 }
 
-/// The lines of a bitmap, ascending.
+/// Returns the lines of a bitmap in ascending order.
 pub fn lines_of(bitmap: u16) -> impl Iterator<Item = usize> {
     (0..CHUNK_LINES).filter(move |n| bitmap >> n & 1 == 1)
 }
 
-/// Append a packet whose value is these lines of a chunk.
+/// Appends a packet whose value is these lines of a chunk.
 pub fn emit_lines(header: &Header, from: &Chunk, packet: &mut Vec<u8>) {
     let start = packet.len();
     packet.resize(start + HEADER_LEN_BYTES, 0);
@@ -177,8 +177,8 @@ pub fn emit_lines(header: &Header, from: &Chunk, packet: &mut Vec<u8>) {
     fill(header, &mut packet[start..]);
 }
 
-/// The timestamps and lines of a READ_REPLY or READ_ANSWER, which go to their places. False: the value is damaged, or not of
-/// the length that its lines need; then nothing is changed.
+/// Stores the timestamps and lines of a READ_REPLY or READ_ANSWER at their indices. Returns false, and changes nothing,
+/// if the value is damaged or does not have the length that its lines need.
 pub fn take_read(
     header: &Header,
     value: &[u8],

@@ -1,11 +1,11 @@
-//! Switch and server as XDP programs.
+//! The switch and the server as XDP programs.
 
 pub mod server;
 pub mod switch;
 
 use inband_ground::xdp::XdpError;
 
-/// How many elements a map can have.
+/// Checks a map's number of elements.
 fn check_count(what: &str, count: usize) -> Result<(), XdpError> {
     match u32::try_from(count) {
         Ok(1..) => Ok(()),

@@ -1,5 +1,5 @@
-//! A client, sans-I/O: it finds the active switch, keeps requests under way, sends them again, and looks for another switch
-//! when this one falls silent.
+//! A memory client, sans-I/O: it finds the active switch, keeps requests in flight, retransmits them, and looks for
+//! another switch when this one stops answering.
 
 mod search;
 mod session;
@@ -22,35 +22,34 @@ use crate::wire::{
 use search::{Joining, Left, Looking, USELESS_MIN_NS};
 use session::{Joined, Pending};
 
-/// So many later requests that are answered before it say that a request is lost.
+/// A request is considered lost once this many later requests have been answered.
 const OVERTAKEN: u32 = 3;
-/// Silence of a switch that has never answered is borne for longer each time, up to this.
+/// The suspicion timeout doubles for each switch that never answered, up to this.
 const SUSPECT_MAX_NS: Nanos = 1_000 * MS;
-/// Shorter absences of the caller are ignored.
 const AWAY_MIN_NS: Nanos = MS;
-/// A session that was not used for so long is not used again: a switch that is short of room may have closed it, or does so
-/// before the next request arrives.
+/// A session that has been idle for this long is not used again: a switch that is short of room may have closed it, or
+/// may close it before the next request arrives.
 const SESSION_STALE_NS: Nanos = SESSION_IDLE_MIN_NS / 4 * 3;
 
-/// How a client behaves.
+/// Configuration of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientConfig {
-    /// How many switches it knows.
+    /// Number of switches.
     pub switches: usize,
-    /// Requests under way, at most: rounded down to a power of two.
+    /// Maximum number of requests in flight, rounded down to a power of two.
     pub window: u32,
-    /// Without an answer for so long it looks for another switch.
+    /// Without an answer for this long, the client looks for another switch.
     pub suspect_after_ns: Nanos,
-    /// Where answers take long, it bears up to so much before another switch is made active.
+    /// Where answers are slow, the client waits up to this long before it has another switch activated.
     pub suspect_after_max_ns: Nanos,
-    /// A request that is not done by then fails.
+    /// A request that has not completed within this time fails.
     pub deadline_ns: Nanos,
-    /// Only from this switch on it may make one active; all are asked in the end.
+    /// The switch that this client asks first to become active; it goes on to the others if that one does not.
     pub first_switch: usize,
 }
 
 impl ClientConfig {
-    /// The defaults, for so many switches.
+    /// Returns the defaults for a given number of switches.
     pub fn new(switches: usize) -> ClientConfig {
         ClientConfig {
             switches,
@@ -63,91 +62,92 @@ impl ClientConfig {
     }
 }
 
-/// What a client is to do. `lines` is a bitmap and not 0.
+/// An operation of a client. `lines` is a bitmap and must not be 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Read lines of a chunk.
+    /// Reads lines of a chunk.
     Read {
-        /// Which chunk.
+        /// The chunk.
         chunk: u64,
-        /// Which of its lines.
+        /// Bitmap of the chunk's lines.
         lines: u16,
     },
-    /// Write lines of a chunk.
+    /// Writes lines of a chunk.
     Write {
-        /// Which chunk.
+        /// The chunk.
         chunk: u64,
-        /// Which of its lines.
+        /// Bitmap of the chunk's lines.
         lines: u16,
-        /// Their content, in their places.
+        /// The new content, each line at its own index.
         from: Box<Chunk>,
-        /// Nobody else writes these lines: a write whose outcome is not known is repeated.
+        /// No other client writes these lines, so a write whose outcome is unknown may be repeated.
         sole_writer: bool,
     },
 }
 
-/// Names a request of [`Client::submit`].
+/// Identifies a request made with [`Client::submit`].
 pub type Ticket = u64;
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was read; lines that were not asked for are zeros.
+    /// The lines read, with their timestamps; lines that were not asked for are zero.
     Read(Box<Chunk>, Box<[u64; CHUNK_LINES]>),
-    /// It is written.
+    /// The lines have been written.
     Written,
-    /// It was sent, and the session is gone: it may have happened, or may still happen.
+    /// The write was sent, but its session is gone: it may have been applied, or may still be.
     Unknown,
-    /// Not answered by the deadline. A write may have happened, or may still happen.
+    /// Not answered by the deadline. A write may have been applied, or may still be.
     TimedOut,
-    /// The memory ends before this chunk, and has so many.
+    /// The chunk does not exist; the memory has this many chunks.
     OutOfRange(u64),
 }
 
-/// What a client sends, by the number of the switch.
+/// Packets to send, addressed by the index of the switch.
 pub type Out = Outbox<usize>;
 
-/// In numbers.
+/// A client's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that were sent for the first time in a session.
+    /// Requests sent for the first time in a session.
     pub sent: u64,
-    /// Requests that were sent again.
+    /// Retransmissions.
     pub resent: u64,
-    /// Sessions that were begun.
+    /// Sessions opened.
     pub sessions: u64,
     /// Writes whose outcome is unknown.
     pub unknown: u64,
-    /// Requests that were done.
+    /// Requests completed.
     pub done: u64,
 }
 
-/// See the module.
+/// A client of replicated memory. See the [module](self).
 pub struct Client {
     config: ClientConfig,
     joined: Option<Joined>,
     looking: Option<Looking>,
-    /// Since when it has looked for a switch without getting a session.
+    /// Since when the client has been looking for a switch without getting a session.
     looks_since: Option<Nanos>,
-    /// A switch that has not answered HELLO since then.
+    /// A switch that left all HELLOs since then unanswered.
     gave_no_session: Option<usize>,
-    /// A switch that is active, and had no room for a session.
+    /// An active switch that had no room for a session.
     full: Option<usize>,
     joining: Option<Joining>,
-    /// Requests that have not been sent in this session, or at all.
+    /// Requests not yet sent in this session, or not sent at all.
     waiting: VecDeque<Pending>,
-    /// The last session at each switch, which is closed before there is another.
+    /// The last session at each switch; it is closed before a new one is opened there.
     last_session: Vec<u64>,
-    /// By switch: the nonce of HELLOs to which no session was taken yet. It stays, so that the answer to each is the same session.
+    /// By switch: the nonce of HELLOs that have not yet led to a session. It does not change, so every answer names the
+    /// same session.
     unanswered: Vec<Option<u64>>,
-    /// The highest epoch of a switch that was heard of.
+    /// The highest epoch of a switch heard of so far.
     epoch: u64,
     chunks: Option<u64>,
     round_trip: RoundTrip,
     congestion: Window,
-    /// The last interval in which the caller took no packets.
+    /// The last interval in which the caller received no packets.
     away: Range<Nanos>,
-    /// The switch that another was made active for.
+    /// The switch that was left when another was asked to become active.
     left: Option<Left>,
     useless_after_ns: Nanos,
     suspect_after_ns: Nanos,
@@ -159,7 +159,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that knows no switch yet. `random`: drawn at its start.
+    /// Creates a client that has not found a switch yet. `random` must be drawn afresh at each start.
     pub fn new(config: ClientConfig, now: Nanos, random: u64, out: &mut Out) -> Client {
         let mut client = Client {
             config,
@@ -191,44 +191,44 @@ impl Client {
         client
     }
 
-    /// How many chunks the memory has, once a switch has said so.
+    /// Returns the number of chunks of the memory, once a switch has reported it.
     pub fn chunks(&self) -> Option<u64> {
         self.chunks
     }
 
-    /// The switch that it uses, and its epoch.
+    /// Returns the switch in use and its epoch.
     pub fn switch(&self) -> Option<(usize, u64)> {
         self.joined
             .as_ref()
             .map(|joined| (joined.switch, joined.epoch))
     }
 
-    /// In numbers.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The smoothed round trip.
+    /// Returns the smoothed round-trip time.
     pub fn srtt_ns(&self) -> Nanos {
         self.round_trip.srtt_ns()
     }
 
-    /// The active switch, if it has no room for a session of this client.
+    /// Returns the active switch if it has no room for a session of this client.
     pub fn full_switch(&self) -> Option<usize> {
         self.full
     }
 
-    /// Requests that have not ended.
+    /// Returns the number of requests that have not completed.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// The next request that has ended.
+    /// Takes the outcome of the next completed request.
     pub fn take_done(&mut self) -> Option<(Ticket, Outcome)> {
         self.done.pop_front()
     }
 
-    /// Begin a request.
+    /// Starts a request.
     pub fn submit(&mut self, now: Nanos, op: Op, out: &mut Out) -> Ticket {
         self.tickets += 1;
         self.outstanding += 1;
@@ -256,7 +256,7 @@ impl Client {
         self.done.push_back((pending.ticket, outcome));
     }
 
-    /// Send what waits, as far as the window allows.
+    /// Sends queued requests, as far as the window allows.
     fn flush(&mut self, now: Nanos, out: &mut Out) {
         let resend_after = self.round_trip.resend_after(1);
         let Some(joined) = &mut self.joined else {
@@ -300,7 +300,7 @@ impl Client {
         }
     }
 
-    /// No more requests: close the sessions, whose slots others need.
+    /// Closes all sessions, so that their slots become available to other clients. No requests may follow.
     pub fn goodbye(&mut self, out: &mut Out) {
         self.abandon();
         (self.looking, self.joining) = (None, None);
@@ -317,7 +317,7 @@ impl Client {
         }
     }
 
-    /// The session is over. Reads are asked again in the next one, and writes that may be.
+    /// Ends the session. Reads, and writes that may be repeated, are queued for the next one.
     fn abandon(&mut self) {
         let Some(joined) = self.joined.take() else {
             return;
@@ -337,13 +337,14 @@ impl Client {
         }
     }
 
-    /// The caller has taken no packets for so long, though some may have arrived: it did something else, or was stopped. Answers
-    /// that waited for it say nothing about the switch. To be called before those packets are handed over.
+    /// Tells the client that the caller received no packets in this interval, though some may have arrived, because it
+    /// was busy or was stopped. Answers that had to wait for the caller say nothing about the switch. Call this before
+    /// passing on those packets.
     pub fn was_away(&mut self, away: Range<Nanos>) {
         if away.end.saturating_sub(away.start) < AWAY_MIN_NS {
             return;
         }
-        // A session that is idle becomes stale while the caller is away.
+        // An idle session goes stale even while the caller is away.
         if let Some(joined) = self.joined.as_mut().filter(|joined| !joined.is_idle()) {
             let heard_until = away.start.max(joined.answered_at);
             joined.answered_at += away.end.saturating_sub(heard_until);
@@ -351,12 +352,12 @@ impl Client {
         self.away = away;
     }
 
-    /// Has the answer of a request that was sent then waited for the caller?
+    /// Returns whether the answer to a request sent at `sent` had to wait for the caller.
     fn has_waited_here(&self, sent: Nanos) -> bool {
         self.away.end.saturating_sub(self.away.start.max(sent)) >= AWAY_MIN_NS
     }
 
-    /// A packet of a switch that is whole, and whose tag is right.
+    /// Handles a packet from a switch. The caller has checked its digest and tag.
     pub fn on_packet(
         &mut self,
         now: Nanos,
@@ -375,12 +376,12 @@ impl Client {
         }
     }
 
-    /// A switch has given a session.
+    /// Enters the session that a switch has opened.
     fn joins(&mut self, now: Nanos, switch: usize, header: &Header, out: &mut Out) {
         self.abandon();
         self.last_session[switch] = header.session;
         self.unanswered[switch] = None;
-        // A switch that has not heard that the memory has grown says less.
+        // A switch that does not know yet that the memory has grown reports fewer.
         self.chunks = self.chunks.max(Some(header.chunk));
         (self.looking, self.joining) = (None, None);
         (self.looks_since, self.gave_no_session, self.full) = (None, None, None);
@@ -480,7 +481,7 @@ impl Client {
             joined.session == header.session && joined.is_under_way(header.request)
         };
         let Some(switch) = self.joined.as_ref().filter(of_it).map(|j| j.switch) else {
-            return; // what was refused once may be over
+            return; // a stale refusal of a request that has completed
         };
         self.hear(header.epoch);
         if header.flags & F_NOT_ACTIVE != 0 {
@@ -513,7 +514,7 @@ impl Client {
         self.counts.resent += 1;
     }
 
-    /// Time goes on. Call it again at [`Client::due`] at the latest.
+    /// Advances time. Must be called again at [`Client::due`] at the latest.
     pub fn tick(&mut self, now: Nanos, out: &mut Out) {
         self.time_out(now);
         self.resend_due(now, out);
@@ -524,7 +525,7 @@ impl Client {
             .is_none_or(|joined| !joined.is_idle() && now > joined.answered_at + suspect_after_ns);
         if is_silent && self.joining.is_none() && self.looking.is_none() {
             if self.joined.as_ref().is_some_and(|j| !j.has_answered) {
-                // To leave the switch before was of no use.
+                // Leaving the previous switch did not help.
                 let longer = (2 * suspect_after_ns).min(SUSPECT_MAX_NS);
                 self.suspect_after_ns = longer.max(self.config.suspect_after_ns);
             }
@@ -535,7 +536,7 @@ impl Client {
     }
 
     fn time_out(&mut self, now: Nanos) {
-        // Those that came first end first, but for those that are asked again in another session.
+        // Requests complete in the order they were submitted, except for those that are repeated in another session.
         while self
             .waiting
             .front()
@@ -552,7 +553,7 @@ impl Client {
             .as_ref()
             .is_some_and(|pending| now >= pending.deadline)
         {
-            // The switch may do it at any time, as long as the session lives.
+            // The switch may still carry it out at any time while the session lives.
             let pending = joined.pending[at].take().expect("there is one");
             joined.under_way -= 1;
             self.end(pending, Outcome::TimedOut);
@@ -581,7 +582,7 @@ impl Client {
         }
     }
 
-    /// When [`Client::tick`] is due.
+    /// Returns when [`Client::tick`] is due.
     pub fn due(&self) -> Nanos {
         let mut due = Nanos::MAX;
         if let Some(joined) = self.joined.as_ref().filter(|joined| !joined.is_idle()) {

@@ -1,36 +1,37 @@
-//! How a client finds the switch that is active, and leaves one that is silent.
+//! How a client finds the active switch, and leaves one that does not answer.
 
 use super::{Client, Out};
 use crate::epoch::{is_switch, Nanos, MS};
 use crate::switch_host::WINDOW_MAX;
 use crate::wire::{emit, Header, F_ACTIVATE, F_NOT_ACTIVE, HELLO, READ_REQUEST};
 
-/// Probes and HELLO are sent again after so long.
+/// Retransmission interval of probes and HELLOs.
 const HELLO_AGAIN_NS: Nanos = 2 * MS;
-/// HELLO to one switch is given up after so many.
+/// Attempts to open a session at one switch before giving up.
 const HELLOS_MAX: u32 = 10;
-/// A switch that has no room is asked again after so long.
+/// How long to wait before asking a switch without room again.
 const FULL_AGAIN_NS: Nanos = 50 * MS;
-/// A switch may take so long to become active before the next one is asked.
+/// How long a switch may take to become active before the next one is asked.
 const ACTIVATE_AGAIN_NS: Nanos = 30 * MS;
-/// A switch that is active, but answers no request, is asked for so long before another is made active; doubled each time.
+/// How long to keep trying an active switch that gives no session or answers no request before having another one
+/// activated. Doubles each time.
 pub(super) const USELESS_MIN_NS: Nanos = 50 * MS;
 const USELESS_MAX_NS: Nanos = 1_000 * MS;
 
-/// It looks for a switch that is active.
+/// Looking for an active switch.
 pub(super) struct Looking {
-    /// Answers to questions of an earlier time count no more.
+    /// Answers with another nonce are stale.
     pub nonce: u64,
     pub since: Nanos,
     pub probe_at: Nanos,
-    /// What each switch said last since then: whether it is active, and its epoch.
+    /// The last answer of each switch in this search: whether it is active, and its epoch.
     pub heard: Vec<Option<(bool, u64)>>,
     pub activate_at: Nanos,
-    /// How many were asked to become active.
+    /// How many switches have been asked to become active.
     pub asked: usize,
 }
 
-/// It asks a switch for a session.
+/// Asking a switch for a session.
 pub(super) struct Joining {
     pub switch: usize,
     pub nonce: u64,
@@ -38,14 +39,14 @@ pub(super) struct Joining {
     pub sends: u32,
 }
 
-/// A switch that was silent for too long.
+/// A switch that was left because it was silent for too long.
 pub(super) struct Left {
     switch: usize,
     silent_since: Nanos,
 }
 
 impl Client {
-    /// Look for an active switch, beside going on with the one that there is.
+    /// Starts looking for an active switch, while the current session stays in use.
     pub(super) fn look(&mut self, now: Nanos) {
         if self.looking.is_none() {
             let min_ns = self.config.suspect_after_ns;
@@ -63,7 +64,7 @@ impl Client {
         }
     }
 
-    /// How long it bears silence.
+    /// Returns how long a silence is tolerated before the switch is suspected.
     pub(super) fn bears(&self, now: Nanos) -> Nanos {
         let (min_ns, max_ns) = (
             self.config.suspect_after_ns,
@@ -72,7 +73,8 @@ impl Client {
         self.round_trip.suspect_after(now, min_ns, max_ns)
     }
 
-    /// A switch that another was made active for is heard: it did not fail, so such a silence is to be borne.
+    /// Handles a packet from a switch that was left as silent: it had not failed, so a silence of that length is to be
+    /// tolerated from now on.
     pub(super) fn hear_of_left(&mut self, now: Nanos, switch: usize) {
         let Some(left) = self.left.take_if(|left| left.switch == switch) else {
             return;
@@ -101,14 +103,15 @@ impl Client {
         self.nonce
     }
 
-    /// Servers' epochs, with which they fence a switch off, say nothing about which switch is the latest.
+    /// Records the epoch of a switch. Epochs that servers propose to fence off a switch do not tell which switch is the
+    /// latest.
     pub(super) fn hear(&mut self, epoch: u64) {
         if is_switch(epoch) {
             self.epoch = self.epoch.max(epoch);
         }
     }
 
-    /// HELLO for a session.
+    /// Sends HELLO to ask for a session.
     pub(super) fn ask(&mut self, now: Nanos, out: &mut Out) {
         let Some(joining) = self
             .joining
@@ -154,7 +157,7 @@ impl Client {
                 (self.joining, self.full) = (None, None);
                 self.look(now);
                 self.tick(now, out);
-            } // else it is asked again
+            } // otherwise retransmission asks again
             return;
         }
         let Some(looking) = &mut self.looking else {
@@ -171,15 +174,16 @@ impl Client {
         if !answers_hello || !self.is_elsewhere(switch, header.epoch) {
             self.found(now, switch, header.epoch, out);
         } else if is_session {
-            // It took longer than HELLOs are sent.
+            // The answer took longer than the HELLO's retransmission interval.
             self.joins(now, switch, header, out);
         }
     }
 
-    /// A switch has no room. Its process works, so no other is made active in its stead: that would end the sessions of all.
+    /// Handles a switch without room for another session. Its process is alive, so no other switch is activated
+    /// instead: that would end everyone's sessions.
     fn heard_full(&mut self, now: Nanos, switch: usize) {
         (self.gave_no_session, self.full) = (None, Some(switch));
-        // The pause is no silence of the switch.
+        // The pause does not count as silence of the switch.
         let again_at = now + FULL_AGAIN_NS;
         self.looks_since = Some(again_at);
         if let Some(looking) = &mut self.looking {
@@ -191,13 +195,14 @@ impl Client {
         }
     }
 
-    /// Is this not the switch that it uses, and a later one?
+    /// Returns whether this is another switch than the one in use, and in a later epoch.
     fn is_elsewhere(&self, switch: usize, epoch: u64) -> bool {
         let joined = self.joined.as_ref();
         joined.is_none_or(|joined| joined.switch != switch && epoch > joined.epoch)
     }
 
-    /// The role of a switch answers a probe itself: the process beside it may wait for a CPU.
+    /// Handles a probe's answer. It comes from the switch's role itself, since the process beside it may be waiting for
+    /// a CPU.
     pub(super) fn on_probed(&mut self, now: Nanos, switch: usize, header: &Header, out: &mut Out) {
         self.hear(header.epoch);
         let is_active = header.flags & F_NOT_ACTIVE == 0;
@@ -213,17 +218,17 @@ impl Client {
         }
     }
 
-    /// A switch says that it is active, in the latest epoch.
+    /// Handles a switch that claims to be active in the latest epoch.
     fn found(&mut self, now: Nanos, switch: usize, epoch: u64, out: &mut Out) {
         match &self.joined {
             Some(joined) if joined.switch == switch && joined.is_idle() => {
                 (self.looking, self.looks_since) = (None, None);
             }
-            // Its role answers, but the process beside it does not: another switch is made active, and gets the time to answer.
+            // Its role answers but its process does not: have another switch activated, and give it time to answer.
             _ if self.gave_no_session == Some(switch)
                 && self.is_useless(now)
                 && (self.is_another_heard(switch) || self.waits_for_others(now)) => {}
-            // Its answers may come again. If they do not, another switch is made active.
+            // The switch in use may answer again. If it does not, another switch is activated.
             _ if !self.is_elsewhere(switch, epoch) => {}
             _ => self.join(now, switch, out),
         }
@@ -233,13 +238,13 @@ impl Client {
         self.useless_after_ns.max(self.bears(now))
     }
 
-    /// Has it looked for so long that an active switch is not good enough?
+    /// Returns whether the search has lasted so long that even an active switch should be replaced.
     fn is_useless(&self, now: Nanos) -> bool {
         let since = self.looks_since;
         since.is_some_and(|since| now > since + self.useless_after(now))
     }
 
-    /// Is it too early to have a switch made active?
+    /// Returns whether it is too early to have a switch activated.
     fn waits_for_others(&self, now: Nanos) -> bool {
         let looking = self.looking.as_ref();
         looking.is_some_and(|looking| now < looking.activate_at)
@@ -251,7 +256,7 @@ impl Client {
         heard.any(|(other, heard)| other != switch && heard.is_some())
     }
 
-    /// Ask all switches whether they are active, and one to become so if none is.
+    /// Asks all switches whether they are active, and asks one of them to become active if none is.
     pub(super) fn probe(&mut self, now: Nanos, out: &mut Out) {
         let useless_after_ns = self.useless_after(now);
         let used = self.joined.as_ref().map(|joined| joined.switch);
@@ -266,7 +271,7 @@ impl Client {
         };
         if now >= looking.probe_at {
             looking.probe_at = now + HELLO_AGAIN_NS;
-            // Of no session: the role refuses it, and says whether it is active.
+            // It names no session: the role refuses it, and the refusal says whether it is active.
             let read = Header {
                 kind: READ_REQUEST,
                 lines: 1,
@@ -289,7 +294,7 @@ impl Client {
         if !is_useless && (0..heard.len()).any(is_active) {
             return;
         }
-        // First the one that it has a session at, then the others in turn.
+        // Start with the switch in use, then try the others in turn.
         let first = used.unwrap_or(self.config.first_switch);
         let order = (0..heard.len()).map(|n| (first + n) % heard.len());
         let candidates: Vec<usize> = order
@@ -318,7 +323,7 @@ impl Client {
             self.looks_since = Some(now);
             self.useless_after_ns = (2 * useless_after_ns).min(USELESS_MAX_NS);
         }
-        // What they said before counts no more.
+        // Earlier answers are out of date now.
         looking.heard.fill(None);
     }
 }

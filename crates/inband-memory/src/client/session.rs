@@ -1,4 +1,4 @@
-//! A client's session at a switch, and the requests that are under way in it.
+//! A client's session at a switch, and the requests in flight in it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,29 +13,28 @@ pub(super) struct Pending {
     pub deadline: Nanos,
     pub first_sent: Nanos,
     pub sends: u32,
-    /// When it is sent again.
+    /// When to retransmit it.
     pub due: Nanos,
     pub overtaken: u32,
 }
 
-/// A session at a switch.
 pub(super) struct Joined {
     pub switch: usize,
     pub session: u64,
     pub epoch: u64,
     pub window: u64,
-    /// Request r is at r % window.
+    /// Request r is at index r % window.
     pub pending: Vec<Option<Pending>>,
     pub next_request: u64,
-    /// No request below is under way.
+    /// No request below this one is in flight.
     pub oldest: u64,
-    /// By when which request may have to be sent again; those that are over are skipped.
+    /// Retransmission times by request; entries of completed requests are skipped.
     pub timers: BinaryHeap<Reverse<(Nanos, u64)>>,
-    /// How many have not ended.
+    /// Number of requests in flight.
     pub under_way: usize,
-    /// When the switch last answered a request, or had nothing to answer.
+    /// When the switch last answered a request, or last had nothing to answer.
     pub answered_at: Nanos,
-    /// It has answered a request in this session.
+    /// Whether the switch has answered a request in this session.
     pub has_answered: bool,
 }
 

@@ -47,12 +47,12 @@ impl Desk {
         self.sent()
     }
 
-    /// Of what it asks while it looks.
+    /// Returns the nonce of the current search.
     fn nonce(&self) -> u64 {
         self.client.looking.as_ref().expect("it looks").nonce
     }
 
-    /// Join a switch; the HELLO that asked for a session.
+    /// Joins a switch and returns the HELLO that asked for the session.
     fn join(&mut self, now: Nanos, switch: usize, epoch: u64, session: u64) -> Header {
         self.sent();
         let active = Header {
@@ -123,7 +123,7 @@ fn the_window_bounds_what_is_under_way_and_a_lost_request_is_sent_again() {
     let sent: Vec<Header> = desk.sent().into_iter().map(|(_, h)| h).collect();
     let numbers: Vec<u64> = sent.iter().map(|h| h.request).collect();
     assert_eq!(numbers, [1, 2, 3, 4]);
-    // Three later ones are answered: the first is lost.
+    // Three later requests are answered: the first one is lost.
     assert!(desk.gets(2 * MS, 0, written(&sent[1]), &[]).is_empty());
     assert!(desk.gets(2 * MS, 0, written(&sent[2]), &[]).is_empty());
     let again = desk.gets(2 * MS, 0, written(&sent[3]), &[]);
@@ -177,7 +177,7 @@ fn a_lost_session_repeats_what_may_be_repeated_and_closes_the_old_one() {
         .map(|(_, h)| (h.kind, h.session, h.request))
         .collect();
     assert_eq!(kinds, [(WRITE_REQUEST, 200, 1), (READ_REQUEST, 200, 2)]);
-    // An answer of the old session is none.
+    // An answer for the old session is ignored.
     desk.gets(
         3 * MS,
         0,
@@ -222,7 +222,7 @@ fn a_silent_switch_is_replaced_by_one_that_a_client_activates() {
     let again = desk.tick(24 * MS);
     assert_eq!(desk.client.switch(), Some((1, 81)));
     drop(again);
-    // Back at the first one, it closes the session that it had there.
+    // On its return to the first switch it closes its earlier session there.
     desk.gets(25 * MS, 1, refused(300, 1, 112), &[]);
     let hello = desk.join(26 * MS, 0, 112, 400);
     assert_eq!(hello.session, 100);
@@ -254,7 +254,7 @@ fn what_was_refused_and_is_over_deposes_no_switch() {
     let late = refused(100, request.request, 48);
     assert!(desk.gets(3 * MS, 0, late, &[]).is_empty());
     assert!(desk.client.looking.is_none());
-    // It looks because of one that is not over, which is then answered in time.
+    // It looks for a switch because one request is overdue, which is then answered in time.
     desk.write(3 * MS, false);
     let request = desk.sent()[0].1;
     desk.gets(4 * MS, 0, refused(100, request.request, 48), &[]);
@@ -286,7 +286,7 @@ fn an_epoch_of_a_server_says_nothing_about_switches() {
     let fence = 64 + 3;
     desk.gets(2 * MS, 0, refused(100, 1, fence), &[]);
     assert_eq!(desk.client.epoch, 48);
-    // The switch has lost its sessions, and its epoch is below that of the server.
+    // The switch has lost its sessions, and its epoch is below the server's.
     desk.client.abandon();
     desk.join(3 * MS, 0, 48, 200);
     assert_eq!(desk.client.switch(), Some((0, 48)));
@@ -314,7 +314,7 @@ fn a_slow_switch_gives_one_session() {
     for ms in 60..90 {
         desk.tick(ms * MS);
     }
-    // The answer to the first HELLO, while it looks again.
+    // The answer to the first HELLO arrives while the client is looking again.
     let welcome = Header {
         request: first.request,
         session: 100,
@@ -389,7 +389,7 @@ fn goodbye_closes_the_session() {
     assert_eq!(sent, [(1, HELLO, 100, 0)]);
 }
 
-/// What the role of a switch answers to a probe.
+/// Returns what a switch's role answers to a probe.
 fn probed(nonce: u64, flags: u16, epoch: u64) -> Header {
     Header {
         flags,
@@ -412,7 +412,7 @@ fn a_switch_whose_role_answers_is_left_only_when_it_is_of_no_use() {
     let asked: Vec<_> = asked.map(|(to, h)| (*to, h.session, h.request)).collect();
     let nonce = desk.nonce();
     assert_eq!(asked, [(0, 0, nonce), (1, 0, nonce)]);
-    // The process of the first waits for a CPU. Servers' answers are missing, or late.
+    // The first switch's process waits for a CPU. Answers that need servers are missing or late.
     for ms in 13..60 {
         assert!(!activates(&desk.tick(ms * MS)), "after {ms} ms");
         desk.gets(ms * MS, 0, probed(nonce, 0, 48), &[]);
@@ -430,17 +430,17 @@ fn a_role_that_says_it_is_not_active_may_be_replaced() {
     let nonce = desk.nonce();
     desk.gets(13 * MS, 1, probed(nonce, F_NOT_ACTIVE, 48), &[]);
     assert!(activates(&desk.tick(23 * MS)));
-    // Of another time.
+    // The answer belongs to an earlier search.
     desk.gets(24 * MS, 1, probed(nonce + 7, 0, 81), &[]);
     assert!(desk.client.joining.is_none());
-    // Active without a process that gives sessions out: it is asked for one.
+    // Active, but its process gives out no session: the client asks it for one.
     desk.gets(25 * MS, 1, probed(nonce, 0, 81), &[]);
     let joining = desk.client.joining.as_ref().unwrap();
     assert_eq!(joining.switch, 1);
 }
 
-/// The first switch's process hangs, and its role answers before the second switch does. When the client has the second one made
-/// active; how often it asks the first for a session afterwards, if there is no second one.
+/// The first switch's process hangs, and its role answers before the second switch does. Returns when the client has
+/// the second one activated and, if there is no second one, how often it asks the first for a session afterwards.
 fn looks_beside_a_hanging_process(is_second_there: bool) -> (Option<Nanos>, usize) {
     let mut desk = desk(2);
     let mut sent: VecDeque<_> = desk.sent().into();
@@ -484,7 +484,7 @@ fn where_answers_take_long_a_switch_is_suspected_later() {
     desk.gets(28 * MS, 1, passive, &[]);
     assert!(!activates(&desk.tick(60 * MS)), "three times 15 ms");
     assert!(activates(&desk.tick(61 * MS)));
-    // It had not failed. Long ago it is forgotten.
+    // The switch had not failed. One that was left long ago is forgotten.
     desk.gets(70 * MS, 0, refused(100, 9, 48), &[]);
     let bears = |desk: &Desk, ms: u64| desk.client.bears(ms * MS) / MS;
     assert_eq!((bears(&desk, 70), bears(&desk, 60_000)), (100, 10));
@@ -517,10 +517,10 @@ fn as_much_is_under_way_as_the_network_takes() {
     }
     let mut sent = desk.sent();
     assert_eq!(sent.len(), crate::congestion::WINDOW_FIRST as usize);
-    // Each answer lets one more through, and another one while there are no losses.
+    // Each answer lets one more request through, and a second one while there are no losses.
     let first = written(&sent[0].1);
     assert_eq!(desk.gets(2 * MS, 0, first, &[]).len(), 2);
-    // Nothing is answered any more.
+    // From now on nothing is answered.
     sent = desk.tick(9 * MS);
     assert!(!sent.is_empty());
     assert_eq!(desk.client.congestion.size(), 32);
@@ -537,7 +537,7 @@ fn a_pause_of_the_caller_is_neither_a_round_trip_nor_silence() {
     desk.gets(2 * MS, 0, written(&request), &[]);
     assert_eq!(desk.client.srtt_ns(), MS);
     let bears = desk.client.bears(2 * MS);
-    // Something is under way, and the caller does not take the answer for a long time.
+    // A request is in flight, and the caller is slow to take its answer.
     desk.write(2 * MS, true);
     let request = desk.sent()[0].1;
     desk.client.was_away(2 * MS..900 * MS);
@@ -546,7 +546,7 @@ fn a_pause_of_the_caller_is_neither_a_round_trip_nor_silence() {
     desk.gets(900 * MS, 0, written(&request), &[]);
     assert_eq!(desk.client.srtt_ns(), MS);
     assert_eq!(desk.client.bears(900 * MS), bears);
-    // What is sent later is measured again, and a switch that is silent then is left.
+    // Requests sent later are measured again, and a switch that is silent then is left.
     desk.write(900 * MS, true);
     let request = desk.sent()[0].1;
     desk.gets(909 * MS, 0, written(&request), &[]);
@@ -590,8 +590,8 @@ fn a_session_that_a_switch_short_of_room_may_have_closed_is_not_used() {
     assert_eq!(kinds, [u16::from(HELLO)], "another session first");
 }
 
-/// Two switches, of which the first is active and has no room: it says so after `late`. How many HELLOs ask it for a session within
-/// 2 s, after which it gives one.
+/// Of two switches, the first is active but has no room, and says so after `late`. Returns how many HELLOs ask it for a
+/// session within 2 s, after which it grants one.
 fn asks_a_full_switch(late: Nanos) -> usize {
     let mut desk = desk(2);
     let mut under_way: VecDeque<(Nanos, usize, Header)> = VecDeque::new();
@@ -636,6 +636,6 @@ fn asks_a_full_switch(late: Nanos) -> usize {
 fn a_full_switch_is_asked_now_and_then_and_is_not_deposed() {
     let asked = asks_a_full_switch(0);
     assert!((10..100).contains(&asked), "{asked}");
-    // Its answers take longer than HELLOs are sent.
+    // The switch's answers take longer than the HELLO's retransmission interval.
     asks_a_full_switch(30 * MS);
 }

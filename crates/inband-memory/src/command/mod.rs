@@ -16,17 +16,17 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "inband memory", version)]
 pub enum Command {
-    /// What the nodes of a cluster say, or one node
+    /// Show the state of a cluster's nodes, or of one node
     Status(status::StatusArgs),
-    /// What the cluster does, again and again: rates and latency
+    /// Show rates and latency of a cluster continuously
     Top(top::TopArgs),
     /// Read lines
     Read(values::ReadArgs),
     /// Write a line
     Write(values::WriteArgs),
-    /// Run a program whose heap is in this memory
+    /// Run a program whose heap is in replicated memory
     Run(run::RunCommand),
-    /// What a memory needs, in switches and servers
+    /// Calculate what a memory needs from switches and servers
     Plan(plan::PlanArgs),
     /// Run a switch until Ctrl-C
     Switch(switch::SwitchArgs),
@@ -35,7 +35,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Do it.
+    /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self {
             Command::Status(args) => args.run(),

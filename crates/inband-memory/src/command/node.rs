@@ -1,4 +1,4 @@
-//! What the processes of switches and servers have in common.
+//! What the switch's and the server's process have in common.
 
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use inband_memory::cluster::{PROMISED, SPACE};
 use inband_memory::epoch::{Nanos, Outbox};
 use inband_memory::plan::Ask;
 
-/// How soon the process notices that it is to stop.
+/// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
-/// So many packets are handled before the clock is looked at again.
+/// Packets handled before the clock is read again.
 const PACKETS_OF_A_TURN: usize = 64;
 
-/// Options of a switch and of a server.
+/// Options of switches and servers.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// Where it listens
+    /// Address to listen at
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: SocketAddrV4,
     /// All servers, in order: the first is node 1
@@ -37,11 +37,11 @@ pub struct NodeArgs {
         required = true
     )]
     pub servers: Vec<SocketAddrV4>,
-    /// Bytes of the memory, the same at every node. To enlarge it while clients use it, restart one server after the other with more,
-    /// each when all serve, and then the switches
+    /// Bytes of the memory, the same at every node. To enlarge it while clients use it, restart the servers with the
+    /// new size one at a time, each once all are serving, and then the switches
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub space: u64,
-    /// Directory of its promise and its control socket; it must survive a restart
+    /// Directory for the node's promise and its control socket; it must survive a restart
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// How many chunks there are.
+    /// Returns the number of chunks of the memory.
     pub fn chunks(&self) -> Result<u64> {
         let servers = self.servers.len() as u64;
         let ask = Ask {
@@ -59,29 +59,29 @@ impl NodeArgs {
         Ok(ask.plan()?.chunks)
     }
 
-    /// Bytes of the memory: it may have grown since its start.
+    /// Returns the size of the memory in bytes, which may have grown since the node was first started.
     pub fn space(&self) -> Result<u64> {
         Ok(self.space.max(read_number(&self.data.join(SPACE))?))
     }
 
-    /// Remember how many bytes there are: a node that starts again with a smaller `--space` still has all of them. Otherwise
-    /// others would take the lines that it lacks for lines that were never written.
+    /// Stores the size of the memory: a node that restarts with a smaller `--space` still has all of it. Otherwise
+    /// others would take the missing lines for lines that were never written.
     pub fn keep_space(&self) -> Result<()> {
         Ok(write_number(&self.data, SPACE, self.space()?)?)
     }
 
-    /// Bind the socket.
+    /// Binds the socket.
     pub fn bind(&self) -> Result<HostSocket> {
         HostSocket::bind(self.listen)
             .with_context(|| format!("--listen: cannot listen at {}", self.listen))
     }
 
-    /// What it has promised before.
+    /// Returns what the node has promised in earlier runs.
     pub fn promised(&self) -> Result<u64> {
         Ok(read_number(&self.data.join(PROMISED))?)
     }
 
-    /// Is an address of a server given twice, or its own?
+    /// Fails if a server's address is given twice, or is this node's own.
     pub fn check(&self) -> Result<()> {
         let servers = self.servers.len();
         ensure!(
@@ -99,7 +99,7 @@ impl NodeArgs {
     }
 }
 
-/// A node's socket, clock and promise.
+/// A node's socket, clock and stored promise.
 pub struct Port {
     socket: HostSocket,
     gate: Gate,
@@ -109,7 +109,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Of a socket.
+    /// Creates the port of a socket.
     pub fn new(socket: HostSocket, gate: Gate, data: &Path) -> Port {
         Port {
             socket,
@@ -120,18 +120,18 @@ impl Port {
         }
     }
 
-    /// The time.
+    /// Returns the current time.
     pub fn now(&self) -> Nanos {
         self.started.elapsed().as_nanos() as Nanos + 1
     }
 
-    /// Sign a packet and send it.
+    /// Signs a packet and sends it.
     pub fn send(&self, packet: &mut [u8], to: SocketAddrV4) {
         self.gate.sign(packet);
         self.socket.send(packet, to);
     }
 
-    /// Send what a process wants to send; what it promises is stored before.
+    /// Sends what the state machine has queued. Its promise is stored before any packet leaves.
     pub fn flush<To>(
         &self,
         out: &mut Outbox<To>,
@@ -144,8 +144,8 @@ impl Port {
         Ok(())
     }
 
-    /// Until a signal comes: `handle` gets each whole packet, and `tick` is called after each batch and at the time that it
-    /// returned last.
+    /// Runs until a signal arrives. `handle` gets each whole packet; `tick` is called after each batch and at the time
+    /// that it returned last.
     pub fn serve(
         &mut self,
         signals: &StopSignals,
@@ -182,10 +182,10 @@ impl Port {
     }
 }
 
-/// What a node's loop is to do.
+/// What a node's loop has to handle.
 pub enum Turn<'a> {
     /// The next deadline has passed.
     Tick,
-    /// A packet of so many bytes has arrived.
+    /// A packet of this many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize, SocketAddrV4),
 }

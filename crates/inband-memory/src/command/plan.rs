@@ -14,25 +14,25 @@ pub struct PlanArgs {
     /// Bytes of a line
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
     line: u64,
-    /// Lines that share a counter of writes
+    /// Lines that share a write counter
     #[arg(long, value_name = "LINES", default_value_t = 16)]
     block: u64,
     /// Servers
     #[arg(long, default_value_t = 3)]
     servers: u64,
-    /// Requests under way at a switch
+    /// Requests in flight at a switch
     #[arg(long, default_value_t = 16_384)]
     slots: u64,
-    /// Clients at the same time
+    /// Concurrent client sessions
     #[arg(long, default_value_t = 1_024)]
     sessions: u64,
-    /// Would a programmable switch keep the lines themselves? Bytes of a register's cell
+    /// Also check whether a programmable switch could hold the lines in its registers: bytes per register cell
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires_all = ["stage_memory", "stages"])]
     cell: Option<u64>,
-    /// Bytes of register memory in one of its stages
+    /// Bytes of register memory per pipeline stage
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "cell")]
     stage_memory: Option<u64>,
-    /// Its stages
+    /// Pipeline stages
     #[arg(long, requires = "cell")]
     stages: Option<u64>,
 }

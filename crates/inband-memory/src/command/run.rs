@@ -36,7 +36,7 @@ impl RunCommand {
                 }
             }
         };
-        // A cluster elsewhere has no directory here.
+        // A cluster that runs elsewhere has no directory here.
         let is_here = self.cluster.switches.is_empty();
         let dir = is_here.then_some(self.cluster.data.as_path());
         run(&self.run, &connect, dir)

@@ -28,7 +28,7 @@ use super::node::{NodeArgs, Port, Turn};
 /// Options of a server.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Its node id: its place among --servers, from 1
+    /// Node id: the server's position in --servers, from 1
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=7))]
     node: u8,
     #[command(flatten)]
@@ -36,15 +36,15 @@ pub struct ServerArgs {
     /// The memory is new: serve zeros at once. Only if all servers start for the first time
     #[arg(long, conflicts_with = "replace")]
     new: bool,
-    /// With --new: begin with zeros, though there was a memory before. At all servers
+    /// With --new: start with zeros although there was a memory before. Must be given at all servers
     #[arg(long, requires = "new")]
     accept_loss: bool,
-    /// It takes the place of a server whose --data directory is lost, and that has been off for a second at least
+    /// Replace a server whose --data directory is lost, and which has been off for at least a second
     #[arg(long)]
     replace: bool,
 }
 
-/// The role, in this process or in the kernel.
+/// The role, run in this process or in the kernel.
 enum Role {
     Soft(Box<SoftServer>),
     Kernel(Box<Attached>),
@@ -102,7 +102,7 @@ impl ServerArgs {
         );
         common.keep_space()?;
         if replace {
-            // It stays until the server serves: one that ends before has to skip what it hears of again.
+            // The file stays until the server serves: a replacement that stops earlier has to skip epochs again.
             state_dir::write_number(&common.data, REPLACES, 1)?;
         }
         state_dir::write_number(&common.data, PROMISED, promised)?;
@@ -144,7 +144,7 @@ impl ServerArgs {
             choice.why,
             if self.new { "new" } else { "recovering" }
         );
-        // Chunks copied; MAX: it serves.
+        // Chunks copied; MAX once the server serves.
         let copied = Arc::new(AtomicU64::new(0));
         let control = {
             let (role, registers, copied) = (role.clone(), registers.clone(), copied.clone());

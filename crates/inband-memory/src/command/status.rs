@@ -1,4 +1,4 @@
-//! `inband-memory status`: what the nodes say of themselves.
+//! `inband memory status`: the state that nodes report.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct StatusArgs {
     /// Directory of a cluster, or of one node
     #[arg(long, default_value = DATA, value_name = "DIR")]
     data: PathBuf,
-    /// Counters of every node
+    /// Show every node's counters
     #[arg(long)]
     counters: bool,
 }

@@ -30,23 +30,23 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Options of a switch.
 #[derive(Debug, Args)]
 pub struct SwitchArgs {
-    /// Its node id, 16 to 31; no other switch has it
+    /// Node id, 16 to 31, unique among the switches
     #[arg(long, value_parser = clap::value_parser!(u8).range(16..=31))]
     node: u8,
     #[command(flatten)]
     common: NodeArgs,
-    /// Lines that share a counter of writes
+    /// Lines that share a write counter
     #[arg(long, default_value_t = 16, value_name = "LINES")]
     block: u64,
-    /// Requests under way, of all clients
+    /// Requests in flight, of all clients together
     #[arg(long, default_value_t = 16_384)]
     slots: u64,
-    /// Clients at the same time
+    /// Concurrent client sessions
     #[arg(long, default_value_t = 1_024)]
     sessions: u64,
 }
 
-/// The role, in this process or in the kernel.
+/// The role, run in this process or in the kernel.
 enum Role {
     Soft(Box<SoftSwitch>),
     Kernel(Box<Mutex<Attached>>),
@@ -78,7 +78,7 @@ fn lock(program: &Mutex<Attached>) -> std::sync::MutexGuard<'_, Attached> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What the process says of itself.
+/// What the process reports in its status.
 #[derive(Default)]
 struct Said {
     is_active: AtomicBool,
@@ -233,7 +233,7 @@ impl SwitchArgs {
     }
 }
 
-/// The soft role handles a packet. True: it is for the process.
+/// Handles a packet in the soft role. Returns true if the packet is for the process.
 fn soft_turn(
     port: &Port,
     soft: &SoftSwitch,

@@ -14,15 +14,16 @@ use inband_memory::status::{status_at, Status};
 pub struct TopArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Time between two lines
+    /// Milliseconds between two lines
     #[arg(long, default_value_t = 1_000, value_name = "MS")]
     every_ms: u64,
-    /// So many lines; 0: until Ctrl-C
+    /// Number of lines to print; 0: until Ctrl-C
     #[arg(long, default_value_t = 0)]
     count: u64,
 }
 
-/// How all nodes are that answer. Those of a cluster elsewhere are not asked: their control sockets are.
+/// Returns the status of all nodes that answer. A cluster that runs elsewhere has no control sockets here, so its nodes
+/// are not asked.
 fn ask(cluster: &ClusterArgs) -> Result<Vec<Status>> {
     if !cluster.switches.is_empty() {
         return Ok(Vec::new());
@@ -32,7 +33,7 @@ fn ask(cluster: &ClusterArgs) -> Result<Vec<Status>> {
     Ok(nodes.filter_map(|socket| status_at(socket).ok()).collect())
 }
 
-/// What is counted at the switches.
+/// Sums of the switches' counters.
 #[derive(Default, Clone, Copy)]
 struct Sums {
     reads: u64,

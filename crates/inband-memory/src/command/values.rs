@@ -6,7 +6,7 @@ use inband_memory::cluster::ClusterArgs;
 use inband_memory::line_client::LineClient;
 use inband_memory::lines::LINE_LEN_BYTES;
 
-/// Lines that are read at a time.
+/// Lines per request of a read.
 const LINES_OF_A_READ: usize = 1_024;
 
 /// Options of read.
@@ -17,7 +17,7 @@ pub struct ReadArgs {
     /// How many lines
     #[arg(long, default_value_t = 1)]
     count: u64,
-    /// As hexadecimal digits
+    /// Print hexadecimal digits
     #[arg(long)]
     hex: bool,
     #[command(flatten)]
@@ -29,9 +29,9 @@ pub struct ReadArgs {
 pub struct WriteArgs {
     /// The line, from 0
     line: u64,
-    /// What it is to hold, at most 64 bytes; zeros follow
+    /// The line's new content, at most 64 bytes; the rest is filled with zeros
     text: String,
-    /// The text is hexadecimal digits
+    /// The text is given as hexadecimal digits
     #[arg(long)]
     hex: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ fn bytes_of(text: &str, hex: bool) -> Result<Vec<u8>> {
     pairs.collect()
 }
 
-/// For one request after another.
+/// Connects for one request at a time.
 fn connect(cluster: &ClusterArgs) -> Result<LineClient> {
     let mut config = cluster.config()?;
     config.window = 4;

@@ -1,5 +1,5 @@
-//! Which pages are in the local buffer, and in which state. No I/O: threads of the pager ask it what to do, do it without its lock, and
-//! say when it is done.
+//! Tracks which pages are in the local buffer, and in which state. It does no I/O: the pager's threads ask it what to
+//! do, do it without holding its lock, and report back when done.
 //!
 //! ```text
 //!             fault                    copied              oldest, room needed
@@ -10,9 +10,10 @@
 //!      +-------------------------------------------+----------------------------- Unmapped
 //! ```
 //!
-//! Replacement is by second chance. The accessed bits of a program's page table cannot be read from outside, so the
-//! second chance is a fault: the oldest mapped page is taken from the program, but its content stays here in a second
-//! queue, a quarter of the buffer; a page that is used again comes back from there without a round trip, and only one that is not is evicted.
+//! Replacement is by second chance. The accessed bits of a program's page table cannot be read from outside, so a fault
+//! takes their place: the oldest mapped page is unmapped from the program, but its content stays here in a second
+//! queue, a quarter of the buffer. A page that is used again comes back from there without a round trip; only one that
+//! is not is evicted.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -20,25 +21,25 @@ use std::sync::Arc;
 
 use super::{Page, ZERO_PAGE};
 
-/// Sequences of pages that are recognised at the same time.
+/// Sequential streams that are tracked at the same time.
 const STREAMS: usize = 8;
-/// The most pages that are read ahead of a sequence.
+/// Maximum number of pages to read ahead in a stream.
 const READ_AHEAD_MAX: u64 = 16;
 
 /// What to do about a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OnFault {
-    /// Nothing: whoever works on this page will wake the program.
+    /// Nothing: the thread that is working on this page will wake the program.
     Nothing,
-    /// Wake the program: the page is there.
+    /// Wake the program: the page is mapped.
     Wake,
-    /// Wait until a page is evicted, and ask again.
+    /// Wait until a page is evicted, then ask again.
     Full,
-    /// Show this content, then [`Buffer::mapped`].
+    /// Map this content, then call [`Buffer::mapped`].
     Map(Arc<Page>),
-    /// Read the page, show it, then [`Buffer::mapped`] with the twin.
+    /// Read the page, map it, then call [`Buffer::mapped`] with the twin.
     Fetch,
-    /// Nobody has written it: show zeros, then [`Buffer::mapped`].
+    /// The page has not been written yet: map zeros, then call [`Buffer::mapped`].
     Zero,
 }
 
@@ -54,45 +55,45 @@ enum State {
 #[derive(Debug)]
 struct Frame {
     state: State,
-    /// What the memory holds, unless that is not known.
+    /// What the memory holds, if known.
     twin: Option<Arc<Page>>,
-    /// Of a page that is not mapped.
+    /// The content, if the page is not mapped.
     content: Option<Arc<Page>>,
-    /// A thread writes it back, and relies on its staying mapped or keeping its content.
+    /// A thread is writing the page back. Until it is done, the page must stay mapped or keep its content.
     is_cleaning: bool,
-    /// It is to leave the buffer: once unmapped, it does not come back with this content.
+    /// The page must leave the buffer: once unmapped, it is not mapped again with this content.
     is_leaving: bool,
-    /// The program waits until it has been unmapped or has left.
+    /// The program is waiting until the page has been unmapped or has left.
     is_wanted: bool,
-    /// Entries of the queues with another number are stale.
+    /// Queue entries with another number are stale.
     turn: u64,
 }
 
-/// What became of a page that was written back.
+/// Result of [`Buffer::cleaned`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum OnCleaned {
-    /// It stays in the buffer.
+    /// The page stays in the buffer.
     Stays,
-    /// It has left.
+    /// The page has left the buffer.
     Left,
-    /// It has left: wake the program, which waits for it.
+    /// The page has left the buffer, and the program is waiting for it: wake it.
     LeftWanted,
 }
 
-/// A page that is to be written back.
+/// A page that is being written back.
 #[derive(Debug)]
 pub struct Cleaning {
-    /// Which.
+    /// The page.
     pub page: u64,
-    /// What it contains; `None`: it is mapped, take a copy.
+    /// Its content; `None` if it is mapped and the caller must copy it.
     pub content: Option<Arc<Page>>,
-    /// What the memory holds.
+    /// What the memory holds, if known.
     pub twin: Option<Arc<Page>>,
     turn: u64,
 }
 
 impl Cleaning {
-    /// Is there nothing to write? A page of zeros that nobody has written reads as zeros again.
+    /// Returns whether there is nothing to write. A page of zeros that was not written before reads as zeros anyway.
     pub fn is_untouched(&self) -> bool {
         self.twin.is_none() && self.content.as_deref() == Some(&ZERO_PAGE)
     }
@@ -107,7 +108,8 @@ struct Stream {
 /// The local buffer's pages.
 pub struct Buffer {
     capacity: usize,
-    /// With less room than this the evictor makes room, until there is twice as much: one wake-up is for many pages.
+    /// The evictor starts when fewer pages than this are free, and stops when twice as many are, so one wake-up frees
+    /// many pages.
     reserve: usize,
     second_chances: usize,
     pages: u64,
@@ -116,7 +118,8 @@ pub struct Buffer {
     mapped_len: usize,
     unmapped: VecDeque<(u64, u64)>,
     unmapped_len: usize,
-    /// A bit for each page: the memory may hold something else than what was there before this program.
+    /// A bit per page: whether to fetch it. All other pages read as zeros, whatever earlier programs have left in the
+    /// memory.
     is_in_memory: Vec<u64>,
     turn: u64,
     streams: [Stream; STREAMS],
@@ -124,7 +127,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer of `capacity` pages for a memory of `pages`, the first `shared` of which others may have written.
+    /// Creates a buffer of `capacity` pages for a memory of `pages` pages, the first `shared` of which other programs
+    /// may have written.
     pub fn new(capacity: usize, pages: u64, shared: u64) -> Buffer {
         let mut is_in_memory = vec![0; pages.div_ceil(64) as usize];
         for page in 0..shared {
@@ -147,22 +151,22 @@ impl Buffer {
         }
     }
 
-    /// Pages for which there is room.
+    /// Returns how many more pages fit.
     pub fn free(&self) -> usize {
         self.capacity - self.frames.len()
     }
 
-    /// Should the evictor make room?
+    /// Returns whether the evictor should free pages.
     pub fn is_short(&self) -> bool {
         self.free() < self.reserve
     }
 
-    /// Pages that are to be evicted, once there is too little room.
+    /// Returns how many pages the evictor should free.
     pub fn wanted(&self) -> usize {
         (2 * self.reserve).saturating_sub(self.free())
     }
 
-    /// Pages that are in the buffer, in this range.
+    /// Returns the pages of this range that are in the buffer, in ascending order.
     pub fn resident(&self, from: u64, to: u64) -> Vec<u64> {
         let mut pages: Vec<u64> = match to - from < self.frames.len() as u64 {
             true => (from..to)
@@ -177,7 +181,7 @@ impl Buffer {
         pages
     }
 
-    /// The program waits for this page.
+    /// Handles a page fault of the program.
     pub fn fault(&mut self, page: u64) -> OnFault {
         let Some(frame) = self.frames.get_mut(&page) else {
             return self.begin(page);
@@ -227,7 +231,8 @@ impl Buffer {
         self.is_in_memory[(page / 64) as usize] >> (page % 64) & 1 == 1
     }
 
-    /// A page had to be fetched. If that continues a sequence: the pages after it that are to be got ready as well, with what to do.
+    /// Records that a page had to be fetched. If it continues a sequential stream, returns the pages to read ahead,
+    /// with what to do for each.
     pub fn read_ahead(&mut self, page: u64) -> Vec<(u64, OnFault)> {
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.next == page) else {
             self.streams[self.oldest_stream] = Stream {
@@ -242,7 +247,7 @@ impl Buffer {
         stream.next = to;
         let mut ahead = Vec::new();
         for page in page + 1..to {
-            // The reserve is for pages that the program waits for.
+            // The reserve is for pages that the program is waiting for.
             if self.free() <= self.reserve / 2 {
                 break;
             }
@@ -253,7 +258,7 @@ impl Buffer {
         ahead
     }
 
-    /// The program sees the page. `twin`: what was fetched, if it was.
+    /// Records that the page is mapped in the program. `twin`: its content, if it was fetched.
     pub fn mapped(&mut self, page: u64, twin: Option<Arc<Page>>) {
         self.turn += 1;
         let turn = self.turn;
@@ -269,7 +274,8 @@ impl Buffer {
         self.tidy();
     }
 
-    /// The page could not be shown, because the program is gone: it is here, with this content. `twin` as for [`Buffer::mapped`].
+    /// Records that the page could not be mapped because the program is gone; it stays here with this content. `twin`
+    /// as for [`Buffer::mapped`].
     pub fn not_shown(&mut self, page: u64, content: Arc<Page>, twin: Option<Arc<Page>>) {
         let frame = self.frame(page);
         debug_assert_eq!(frame.state, State::Fetching);
@@ -280,7 +286,7 @@ impl Buffer {
         self.unmapped(page, content);
     }
 
-    /// The page could not be taken from the program. True if the program is to be woken.
+    /// Records that the page could not be unmapped from the program. Returns whether the program must be woken.
     pub fn still_mapped(&mut self, page: u64) -> bool {
         let frame = self.frame(page);
         let is_wanted = mem::take(&mut frame.is_wanted);
@@ -291,7 +297,7 @@ impl Buffer {
         is_wanted
     }
 
-    /// Entries of pages that have moved on are dropped when there are more of them than pages.
+    /// Drops stale queue entries once a queue is longer than twice the buffer.
     fn tidy(&mut self) {
         let limit = 2 * self.capacity;
         let frames = &self.frames;
@@ -314,7 +320,8 @@ impl Buffer {
         frame.expect("who works on a page keeps it in the buffer")
     }
 
-    /// Up to so many pages, oldest first, that are to be taken from the program. As many as there are second chances to give.
+    /// Returns the oldest mapped pages to unmap from the program, at most `limit`: as many as are needed to keep the
+    /// queue of second chances full.
     pub fn take_to_unmap(&mut self, limit: usize) -> Vec<u64> {
         let short_by = self.wanted() + self.second_chances;
         let wanted = short_by.saturating_sub(self.unmapped_len).min(limit);
@@ -342,7 +349,7 @@ impl Buffer {
         pages
     }
 
-    /// This page is to be taken from the program, if it is mapped and nobody works on it.
+    /// Starts unmapping a page, if it is mapped and no thread is working on it. Returns whether it was started.
     pub fn begin_unmapping(&mut self, page: u64) -> bool {
         let Some(frame) = self.frames.get_mut(&page) else {
             return false;
@@ -355,13 +362,14 @@ impl Buffer {
         true
     }
 
-    /// The program no longer has this page; it contained this. True if the program is to be woken.
+    /// Records that the page has been unmapped from the program, with this content. Returns whether the program must be
+    /// woken.
     pub fn unmapped(&mut self, page: u64, content: Arc<Page>) -> bool {
         self.turn += 1;
         let turn = self.turn;
         let frame = self.frame(page);
         let is_wanted = mem::take(&mut frame.is_wanted);
-        // A clean page needs one copy only.
+        // A clean page shares one copy with its twin.
         let twin = frame.twin.as_ref().filter(|twin| ***twin == *content);
         frame.content = Some(twin.cloned().unwrap_or(content));
         frame.state = State::Unmapped;
@@ -372,7 +380,7 @@ impl Buffer {
         is_wanted
     }
 
-    /// Up to so many pages, oldest first, that are to be written back and then evicted.
+    /// Returns the oldest unmapped pages to write back and then evict, at most `limit`.
     pub fn take_to_evict(&mut self, limit: usize) -> Vec<Cleaning> {
         let wanted = self.wanted().min(limit);
         let mut pages = Vec::new();
@@ -398,20 +406,20 @@ impl Buffer {
         pages
     }
 
-    /// This page is to leave, if it is here: until it has left, whoever needs it once it is unmapped waits. The caller
-    /// unmaps and cleans it until then.
+    /// Marks a page, if present, as leaving the buffer: once unmapped, it is not mapped again until it has left, and
+    /// the program's faults on it wait. The caller must unmap and clean it.
     pub fn begin_leaving(&mut self, page: u64) {
         if let Some(frame) = self.frames.get_mut(&page) {
             frame.is_leaving = true;
         }
     }
 
-    /// Has this page still to leave? One that was fetched since is another.
+    /// Returns whether this page has yet to leave. A page fetched again since then counts as another one.
     pub fn is_leaving(&self, page: u64) -> bool {
         self.frames.get(&page).is_some_and(|frame| frame.is_leaving)
     }
 
-    /// This page is to be written back, if nobody works on it.
+    /// Starts writing back a page, if it is present and no thread is working on it.
     pub fn begin_cleaning(&mut self, page: u64) -> Option<Cleaning> {
         let frame = self.frames.get_mut(&page)?;
         let is_at_rest = matches!(frame.state, State::Mapped | State::Unmapped);
@@ -427,8 +435,8 @@ impl Buffer {
         })
     }
 
-    /// The memory now holds `content` of this page, unless it is untouched. With `evict` the page leaves the
-    /// buffer, if the program has not come back to it.
+    /// Records that the memory now holds the page's content, unless the page is untouched. With `evict` the page leaves
+    /// the buffer, unless the program has used it again meanwhile.
     pub fn cleaned(&mut self, cleaning: Cleaning, evict: bool) -> OnCleaned {
         let Cleaning { page, turn, .. } = cleaning;
         if !cleaning.is_untouched() {
@@ -453,12 +461,12 @@ impl Buffer {
         }
     }
 
-    /// Is this page in the buffer?
+    /// Returns whether a page is in the buffer.
     pub fn contains(&self, page: u64) -> bool {
         self.frames.contains_key(&page)
     }
 
-    /// Pages that the program has.
+    /// Returns the number of pages mapped in the program.
     pub fn mapped_len(&self) -> usize {
         self.mapped_len
     }
@@ -474,7 +482,7 @@ mod tests {
         Arc::new(page)
     }
 
-    /// A page that the program has, with this twin.
+    /// Maps a page in the program, with this twin.
     fn map(buffer: &mut Buffer, at: u64, twin: u8) {
         assert_eq!(buffer.fault(at), OnFault::Fetch);
         buffer.mapped(at, Some(page(twin)));
@@ -494,7 +502,7 @@ mod tests {
         assert_eq!(buffer.fault(1), OnFault::Map(page(2)));
         assert_eq!(buffer.fault(1), OnFault::Nothing);
         buffer.mapped(1, None);
-        // The twin is still what was fetched.
+        // The twin is still the fetched content.
         let cleaning = buffer.begin_cleaning(1).unwrap();
         assert_eq!(cleaning.twin, Some(page(1)));
         assert_eq!(cleaning.content, None);
@@ -516,7 +524,7 @@ mod tests {
         unmap(&mut buffer, 1, 2);
         let cleaning = buffer.begin_cleaning(1).unwrap();
         assert!(buffer.begin_cleaning(1).is_none());
-        // It comes back while it is written, and is not taken away again until that is done.
+        // The page is used again while it is being written back, and is not unmapped again until that is done.
         assert_eq!(buffer.fault(1), OnFault::Map(page(2)));
         buffer.mapped(1, None);
         assert!(!buffer.begin_unmapping(1));
@@ -543,7 +551,7 @@ mod tests {
         let mut buffer = Buffer::new(16, 64, 64);
         map(&mut buffer, 1, 1);
         buffer.begin_leaving(1);
-        // Until it is unmapped, it is used.
+        // It can be used until it is unmapped.
         assert_eq!(buffer.fault(1), OnFault::Wake);
         unmap(&mut buffer, 1, 2);
         assert_eq!(buffer.fault(1), OnFault::Nothing);
@@ -552,7 +560,7 @@ mod tests {
         assert_eq!(buffer.fault(1), OnFault::Nothing);
         assert!(buffer.is_leaving(1));
         assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::LeftWanted);
-        // What is fetched now is another page.
+        // A page fetched from now on is a new one.
         map(&mut buffer, 1, 3);
         assert!(!buffer.is_leaving(1));
         unmap(&mut buffer, 1, 3);
@@ -568,7 +576,7 @@ mod tests {
         let cleaning = buffer.begin_cleaning(5).unwrap();
         assert!(cleaning.is_untouched());
         assert_eq!(buffer.cleaned(cleaning, true), OnCleaned::Left);
-        // Written once, it is fetched from then on.
+        // Once written back, it is fetched from then on.
         assert_eq!(buffer.fault(5), OnFault::Zero);
         buffer.mapped(5, None);
         unmap(&mut buffer, 5, 3);
@@ -654,7 +662,7 @@ mod tests {
         assert_eq!(buffer.fault(12), OnFault::Nothing);
         assert_eq!(buffer.fault(14), OnFault::Fetch);
         assert_eq!(buffer.read_ahead(14).len(), 4);
-        // Not beyond the end.
+        // Not past the end of the memory.
         assert_eq!(buffer.fault(998), OnFault::Fetch);
         assert!(buffer.read_ahead(998).is_empty());
         assert_eq!(buffer.fault(999), OnFault::Fetch);

@@ -1,4 +1,4 @@
-//! `inband memory run`: starts a program whose heap is in replicated memory, and the pager that serves it.
+//! `inband memory run`: starts a program whose heap is in replicated memory, and the pager that serves its faults.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,32 +36,32 @@ use super::{FileSpace, LocalSpace, PAGE_CHUNKS, PAGE_LEN_BYTES};
 use crate::lines::{Lines, CHUNK_LINES, LINE_LEN_BYTES};
 use inband_host::size::parse_size;
 
-/// The library that the program is started with, beside this program.
+/// The library to preload, which lies beside this executable or in ../lib.
 const LIBRARY: &str = "libinband_memory_heap.so";
-/// How `heap.c` learns of its region, and of the LD_PRELOAD that the user had set.
+/// Environment variables that tell `heap.c` about its region, and about the user's own LD_PRELOAD.
 const ENVIRONMENT: &str = "INBAND_MEMORY_HEAP";
 const FORMER_PRELOAD: &str = "INBAND_MEMORY_FORMER_LD_PRELOAD";
-/// What does not work without the privilege.
+/// What does not work without the privilege to handle page faults in the kernel.
 const USER_FAULTS_ONLY: &str =
     "a system call on memory that is not in the buffer fails (EFAULT), such as read(2) into it or write(2) of it, and stdio loses what it cannot write: only the buffers of standard input and output are in local memory";
-/// The library's exit status when it cannot start; it has said why.
+/// The library's exit status when it cannot start; it has printed the reason itself.
 const EXIT_CANNOT_START: i32 = 127;
-/// How long a program may take to load the library. One that is linked statically never does.
+/// How long a program may take to load the library. A statically linked one never loads it.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// A program that ends closes its socket first.
+/// How long to wait after the library's socket has closed: an exiting program closes it before its process ends.
 const EXIT_GRACE: Duration = Duration::from_millis(100);
 const CHUNK_LEN_BYTES: u64 = (CHUNK_LINES * LINE_LEN_BYTES) as u64;
-/// So many programs may divide the memory.
+/// Maximum number of parts of the memory.
 const PARTS_MAX: u64 = 1024;
-/// The file in a cluster's directory on whose bytes programs lock those of their heaps.
+/// The file in a cluster's directory in which each program locks the byte range of its heap.
 const LOCK: &str = "heaps.lock";
-/// How soon the end of the last writes is noticed.
+/// How often to check whether the last writes are done.
 const END_POLL: Duration = Duration::from_millis(1);
-/// Fewer pages than threads and batches need at the same time make no progress.
+/// With fewer pages than threads and batches need at the same time, the pager could not make progress.
 const BUFFER_MIN: Size = Size(64 * PAGE_LEN_BYTES as u64);
-/// Sent by the kernel, so by the terminal: the program has it as well.
+/// `si_code` of signals from the kernel, hence from the terminal: the program has received those as well.
 const SI_KERNEL: i32 = 0x80;
-/// What is passed on to the program.
+/// Signals that are passed on to the program.
 const SIGNALS: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -71,7 +71,7 @@ const SIGNALS: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// A number of bytes, as people write it.
+/// A number of bytes, written with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub struct Size(pub u64);
 
@@ -94,12 +94,12 @@ impl std::fmt::Display for Size {
     }
 }
 
-/// One of several equal parts.
+/// One of several equal parts of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Which, from 1.
+    /// The part's number, from 1.
     pub number: u64,
-    /// How many there are.
+    /// The number of parts.
     pub of: u64,
 }
 
@@ -130,37 +130,39 @@ impl std::fmt::Display for Part {
 /// Options of `inband memory run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Memory of this machine for pages of the heap; as much again is used to know what was written
+    /// Local memory for pages of the heap; as much again is used to track which lines were written
     #[arg(long, default_value_t = Size(64 << 20), value_name = "SIZE")]
     pub buffer: Size,
-    /// No cluster: keep the pages in this process, to try it or to compare
+    /// Use no cluster: keep the pages in this process, to try it out or for comparison
     #[arg(long)]
     pub local: bool,
-    /// How much memory there is with --local
+    /// Size of the memory with --local
     #[arg(long, default_value_t = Size(1 << 30), value_name = "SIZE", requires = "local")]
     pub local_size: Size,
     /// With --local: keep the pages in this file, for several programs
     #[arg(long, value_name = "FILE", requires = "local", hide = true)]
     pub local_file: Option<PathBuf>,
-    /// So much at the beginning of the memory is shared with other programs (inband_memory_shared), not part of the heap
+    /// Size of the memory's first part, which is shared with other programs (inband_memory_shared) and not used for the
+    /// heap
     #[arg(long, default_value_t = Size(0), value_name = "SIZE")]
     pub shared: Size,
-    /// The heap is this part of the rest: 1/2 for one program and 2/2 for another that runs at the same time
+    /// The part of the remaining memory for this heap: 1/2 for one program and 2/2 for another that runs at the same
+    /// time
     #[arg(long, default_value_t = Part { number: 1, of: 1 }, value_name = "N/OF")]
     pub part: Part,
-    /// Threads that answer page faults; one answers many at a time
+    /// Threads that handle page faults; one thread handles many faults at a time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
     pub threads: u16,
-    /// End the program when the memory has not answered for so long
+    /// End the program when the memory has not answered for this long
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub give_up_after_s: u64,
-    /// Start the program although it may not have page faults in the kernel (EFAULT)
+    /// Start the program even if page faults in the kernel cannot be handled for it (EFAULT)
     #[arg(long)]
     pub user_faults_only: bool,
-    /// Print at the end what the pager did
+    /// Print the pager's statistics at the end
     #[arg(long)]
     pub stats: bool,
-    /// The library to preload, if it is not beside this program
+    /// The library to preload, if it is not beside this executable
     #[arg(long, value_name = "FILE", hide = true)]
     pub library: Option<PathBuf>,
     /// The program and its arguments
@@ -173,7 +175,7 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// Run a program with memory of this process.
+/// Runs a program with memory on this machine.
 pub fn run_local(args: &RunArgs) -> Result<()> {
     if let Some(path) = &args.local_file {
         let space = FileSpace::open(path).with_context(|| format!("opening {}", path.display()))?;
@@ -186,8 +188,9 @@ pub fn run_local(args: &RunArgs) -> Result<()> {
     run(args, &move || Ok(Box::new(space.clone())), None)
 }
 
-/// Run a program with the memory that `connect` opens, once for each thread; this process ends as the program did.
-/// Call it before any thread and any connection exists. `dir`: the cluster's directory, where the pager tells what it has counted.
+/// Runs a program with the memory that `connect` opens, once for each thread, and ends this process the way the program
+/// ended. Must be called before any thread or connection exists. `dir`: the cluster's directory, where the pager
+/// publishes its counters.
 pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> {
     ensure!(
         args.buffer >= BUFFER_MIN,
@@ -199,7 +202,7 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
         None => find_library()?,
     };
     check_program(&args.program[0])?;
-    // Reported by the thread that ends the program: a message in the middle could wait for a page of the program's.
+    // The thread that ends the program reports the panic: printing it here could block on a page of the program.
     std::panic::set_hook(Box::new(|_| {}));
     let mut guard = Guard::start().context("starting the guard")?;
     let (signals, former_mask) = take_signals()?;
@@ -208,7 +211,7 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
     let bytes = Size(pages * PAGE_LEN_BYTES as u64);
     let page = PAGE_LEN_BYTES as u64;
     let (heap_from, heap_to) = args.heap(bytes.0)?;
-    // Until the program has ended.
+    // Held until the program has ended.
     let _lock = match dir {
         Some(dir) => Some(lock(&dir.join(LOCK), heap_from, heap_to)?),
         None => None,
@@ -248,7 +251,7 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
             status.code() == Some(EXIT_CANNOT_START),
             "{name} has ended ({status}) without loading {LIBRARY}: its memory was local"
         );
-        // It has said why.
+        // The library has printed the reason.
         return end(status);
     };
     if user_mode_only && !args.user_faults_only {
@@ -266,7 +269,7 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
         move |why: String| {
             let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
             failure.get_or_insert(why);
-            // It may have ended already.
+            // The program may have ended already.
             let _ = kill(pid, Signal::SIGKILL);
         }
     };
@@ -296,14 +299,14 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
         std::thread::spawn(move || {
             serve_calls(&here, &pager, pages, &mut *lines);
             wait_for_end(pid, &name, &has_ended);
-            // What it has written to shared memory and not released.
+            // Write back what the program has written to shared memory and not released.
             pager.release(0, shared_pages, &mut *lines);
         })
     };
     std::thread::spawn(move || pass_on(&signals, pid));
     let status = child.wait().context("waiting for the program")?;
     has_ended.store(true, Ordering::Release);
-    // A child that it has made may still have the other end.
+    // A child of the program may still hold the other end.
     let _ = shutdown(here.as_raw_fd(), Shutdown::Both);
     let has_failed = || {
         failure
@@ -317,7 +320,7 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
     drop(guard);
     drop(published);
     if args.stats {
-        // Nobody may read it.
+        // Nobody may be reading it.
         let _ = writeln!(io::stderr(), "{}", pager.stats.figures());
     }
     let failure = failure
@@ -331,7 +334,7 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
 }
 
 impl RunArgs {
-    /// Which bytes of a memory of so many are this program's heap.
+    /// Returns the byte range of this program's heap in a memory of this size.
     fn heap(&self, bytes: u64) -> Result<(u64, u64)> {
         let page = PAGE_LEN_BYTES as u64;
         ensure!(
@@ -352,8 +355,9 @@ impl RunArgs {
     }
 }
 
-/// Two programs of this machine cannot have the same bytes of a memory as their heap: each locks its own until it ends. (Programs
-/// on different machines have different directories; there the user divides the memory.)
+/// Locks the byte range of a heap until this process ends, so that no two programs on this machine use the same part of
+/// a memory as their heap. (Programs on different machines have different directories; there the user must divide the
+/// memory.)
 fn lock(path: &Path, from: u64, to: u64) -> Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
@@ -389,7 +393,7 @@ fn find_library() -> Result<PathBuf> {
     }
 }
 
-/// The signals to pass on, and what was blocked before, which the program inherits.
+/// Blocks the signals that are passed on. Returns them, and the previous mask, which the program inherits.
 fn take_signals() -> Result<(SignalFd, SigSet)> {
     let signals = SigSet::from_iter(SIGNALS);
     let former = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
@@ -426,7 +430,7 @@ fn start(
     let fds: Vec<_> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
     let before_exec = move || {
         for &fd in &fds {
-            // SAFETY: the caller's files are open until the program has started.
+            // SAFETY: the caller's files stay open until the program has started.
             let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
@@ -434,7 +438,7 @@ fn start(
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         match std::os::unix::process::parent_id() == pager {
             true => Ok(()),
-            // It died before.
+            // The parent died before prctl.
             false => Err(Errno::ESRCH.into()),
         }
     };
@@ -443,8 +447,8 @@ fn start(
     command.spawn()
 }
 
-/// What the program's library says first: its faults, and whether those in the kernel are not among them. `None`: the program has
-/// ended.
+/// Waits for the library's first message: the program's userfaultfd, and whether faults in the kernel are not delivered
+/// to it. Returns `None` if the program has ended.
 fn hello(socket: &OwnedFd, child: &mut Child, name: &str) -> Result<Option<(Uffd, bool)>> {
     let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(START_TIMEOUT).expect("it is short");
@@ -455,7 +459,7 @@ fn hello(socket: &OwnedFd, child: &mut Child, name: &str) -> Result<Option<(Uffd
         }
     };
     if ready == 0 {
-        // A program that runs in local memory while its user believes otherwise is worse than none.
+        // Running in local memory while the user believes otherwise is worse than not running at all.
         child.kill()?;
         child.wait()?;
         bail!("{name} has not loaded {LIBRARY} and was ended: is it linked statically, or setuid?");
@@ -473,7 +477,8 @@ fn hello(socket: &OwnedFd, child: &mut Child, name: &str) -> Result<Option<(Uffd
     }
 }
 
-/// The library listens no more: the program has ended, or will, or has executed another one, which the user hears.
+/// Waits for the program's end after its library has closed the socket. If the program has executed another one
+/// instead, tells the user.
 fn wait_for_end(pid: Pid, name: &str, has_ended: &AtomicBool) {
     let since = Instant::now();
     let mut is_said = false;
@@ -487,7 +492,7 @@ fn wait_for_end(pid: Pid, name: &str, has_ended: &AtomicBool) {
         let has_heap = maps
             .windows(REGION_NAME.len())
             .any(|at| at == REGION_NAME.as_bytes());
-        // A process that has ended has no program.
+        // A process that has ended has no executable.
         let program = std::fs::read_link(format!("/proc/{pid}/exe"));
         if let (false, Ok(program)) = (has_heap, program) {
             note(format_args!(
@@ -499,17 +504,17 @@ fn wait_for_end(pid: Pid, name: &str, has_ended: &AtomicBool) {
 }
 
 fn note(what: std::fmt::Arguments<'_>) {
-    // Nobody may read it.
+    // Nobody may be reading it.
     let _ = writeln!(io::stderr(), "inband memory: {what}");
 }
 
-/// Do what the program calls for, until it ends.
+/// Serves the library's requests until the program ends.
 fn serve_calls(socket: &OwnedFd, pager: &Pager, pages: u64, lines: &mut dyn Lines) {
     let range = |from: u64, len: u64| {
         let to = from.saturating_add(len).div_ceil(PAGE_LEN_BYTES as u64);
         (from / PAGE_LEN_BYTES as u64, to.min(pages))
     };
-    // An error: the library is gone, or none of ours.
+    // On an error the library is gone, or the peer is not our library.
     while let Ok(Some(message)) = receive(socket) {
         let error = match message {
             Message::Hello { .. } => libc::EINVAL,
@@ -534,7 +539,7 @@ fn serve_calls(socket: &OwnedFd, pager: &Pager, pages: u64, lines: &mut dyn Line
     }
 }
 
-/// Pass signals on to the program.
+/// Passes signals on to the program.
 fn pass_on(signals: &SignalFd, program: Pid) {
     while let Ok(signal) = signals.read_signal() {
         let Some(info) = signal else {
@@ -542,16 +547,16 @@ fn pass_on(signals: &SignalFd, program: Pid) {
         };
         let is_from_terminal = info.ssi_code == SI_KERNEL;
         if let (false, Ok(signal)) = (is_from_terminal, Signal::try_from(info.ssi_signo as i32)) {
-            // It may have ended.
+            // It may have ended already.
             let _ = kill(program, signal);
         }
     }
 }
 
-/// End as the program did.
+/// Ends this process the way the program ended.
 fn end(status: ExitStatus) -> Result<()> {
     if let Some(signal) = status.signal() {
-        // Its core is the one that is of interest.
+        // The program's core dump is the useful one.
         setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
         let signal = Signal::try_from(signal)?;
         if signal != Signal::SIGKILL {

@@ -2,7 +2,7 @@
 
 use super::{Page, PAGE_CHUNKS};
 
-/// For each chunk, a bitmap of the lines that differ from the twin. Of a page whose twin is not known, all.
+/// Returns, for each chunk, a bitmap of the lines that differ from the twin; all lines if the twin is not known.
 pub fn changed_lines(page: &Page, twin: Option<&Page>) -> [u16; PAGE_CHUNKS] {
     let Some(twin) = twin else {
         return [u16::MAX; PAGE_CHUNKS];

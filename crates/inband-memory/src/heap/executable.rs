@@ -1,5 +1,5 @@
-//! Will a program load the library? Those that are linked statically or gain privileges do not, and would run in local memory
-//! without a word.
+//! Checks whether a program will load the library. Programs that are linked statically or gain privileges do not, and
+//! would silently run in local memory.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -10,20 +10,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 
-/// Scripts whose interpreter is a script, and so on.
+/// Maximum depth of scripts whose interpreter is itself a script.
 const INTERPRETERS_MAX: usize = 4;
 const PT_INTERP: u32 = 3;
-/// Of an ELF file of 64 bits: the header, and an entry of its table of segments.
+/// Bytes of the header, and of a program header, in a 64-bit ELF file.
 const HEADER_LEN_BYTES: usize = 64;
 const SEGMENT_LEN_BYTES: usize = 56;
 
-/// An error if this program, as the user has named it, would not load the library. What cannot be found out is left to the start.
+/// Returns an error if the program, named as on the command line, would not load the library. What cannot be determined
+/// here is left to the start itself.
 pub fn check_program(name: &OsStr) -> Result<()> {
     let Some(mut path) = find(name) else {
         return Ok(());
     };
     for _ in 0..INTERPRETERS_MAX {
-        // The kernel may execute what this user cannot read.
+        // The kernel may be able to execute a file that this user cannot read.
         let Ok(file) = File::open(&path) else {
             return Ok(());
         };
@@ -50,7 +51,7 @@ fn find(name: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// Of a script, what executes it.
+/// Returns the interpreter of a script.
 fn interpreter(file: &File) -> io::Result<Option<PathBuf>> {
     let mut start = Vec::new();
     file.take(256).read_to_end(&mut start)?;
@@ -77,7 +78,7 @@ fn check(path: &Path, file: &File) -> Result<()> {
     );
     match is_dynamic(file) {
         Ok(false) => bail!("{name} is linked statically, so it loads no library: its heap cannot be in this memory"),
-        // An error: the start says what is wrong with it.
+        // On an error, starting the program reports what is wrong.
         _ => Ok(()),
     }
 }
@@ -87,11 +88,11 @@ fn has_capabilities(path: &Path) -> bool {
         return false;
     };
     let name = c"security.capability";
-    // SAFETY: two strings with an end, and no room to write to.
+    // SAFETY: both strings are NUL-terminated, and a length of 0 writes nothing.
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// Is there a dynamic linker?
+/// Returns whether an executable has a dynamic linker.
 fn is_dynamic(file: &File) -> io::Result<bool> {
     let mut header = [0; HEADER_LEN_BYTES];
     file.read_exact_at(&mut header, 0)?;

@@ -1,4 +1,5 @@
-//! The socket between the pager and the library in the program (`crates/inband-memory-heap/src/heap.c` has the other end).
+//! The socket between the pager and the library in the program (`crates/inband-memory-heap/src/heap.c` is the other
+//! end).
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,27 +12,27 @@ const OP_FLUSH: u32 = 2;
 const OP_ACQUIRE: u32 = 3;
 const OP_RELEASE: u32 = 4;
 
-/// What the library says.
+/// A message from the library.
 #[derive(Debug)]
 pub enum Message {
     /// The region is mapped and registered.
     Hello {
-        /// Faults in the kernel are errors there (`EFAULT`).
+        /// Faults in the kernel fail there with `EFAULT`.
         user_mode_only: bool,
-        /// Where it is mapped.
+        /// The region's address in the program.
         base: u64,
-        /// Its faults.
+        /// The userfaultfd that delivers the region's faults.
         uffd: OwnedFd,
     },
     /// Write everything back.
     Flush,
-    /// Forget these bytes.
+    /// Discard the local copy of these bytes.
     Acquire { from: u64, len: u64 },
     /// Write these bytes back.
     Release { from: u64, len: u64 },
 }
 
-/// The next message; `None` when the library is gone.
+/// Returns the next message, or `None` when the library is gone.
 pub fn receive(socket: &OwnedFd) -> io::Result<Option<Message>> {
     let mut bytes = [0; MESSAGE_LEN_BYTES];
     let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -47,7 +48,7 @@ pub fn receive(socket: &OwnedFd) -> io::Result<Option<Message>> {
     for message in got.cmsgs()? {
         if let ControlMessageOwned::ScmRights(fds) = message {
             for fd in fds {
-                // SAFETY: the kernel has just made it for this process.
+                // SAFETY: the kernel has just created it for this process.
                 uffd = Some(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -73,7 +74,7 @@ pub fn receive(socket: &OwnedFd) -> io::Result<Option<Message>> {
     }
 }
 
-/// Answer the last message: 0, or what `errno` is to be.
+/// Answers the last message: 0, or the value for `errno`.
 pub fn answer(socket: &OwnedFd, error: i32) -> io::Result<()> {
     send(
         socket.as_raw_fd(),

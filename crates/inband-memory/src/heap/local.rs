@@ -1,4 +1,4 @@
-//! Memory on this machine: in this process for `--local`, in a file for tests with several programs.
+//! Memory on this machine: in this process for `--local`, or in a file for tests with several programs.
 
 use std::fs::File;
 use std::io;
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::lines::{Lines, LocalLines, MemoryError, Transfer, CHUNK_LINES, LINE_LEN_BYTES};
 
-/// Lines in this process; clones are the same lines.
+/// Lines in this process; clones share the same lines.
 #[derive(Clone)]
 pub struct LocalSpace(Arc<Mutex<LocalLines>>);
 
 impl LocalSpace {
-    /// So many chunks of zeros.
+    /// Creates a memory of `chunks` chunks of zeros.
     pub fn new(chunks: usize) -> LocalSpace {
         LocalSpace(Arc::new(Mutex::new(LocalLines::new(chunks))))
     }
@@ -39,7 +39,7 @@ pub struct FileSpace {
 }
 
 impl FileSpace {
-    /// The chunks of this file.
+    /// Opens a file as memory.
     pub fn open(path: &Path) -> io::Result<FileSpace> {
         let file = File::options().read(true).write(true).open(path)?;
         let chunks = file.metadata()?.len() / (CHUNK_LINES * LINE_LEN_BYTES) as u64;
@@ -50,7 +50,7 @@ impl FileSpace {
     }
 }
 
-/// Where the lines of a chunk are that are asked for: index, and position in the file.
+/// Returns the index and the file position of each selected line of a chunk.
 fn positions(chunk: u64, lines: u16) -> impl Iterator<Item = (usize, u64)> {
     let asked = (0..CHUNK_LINES).filter(move |n| lines >> n & 1 == 1);
     let first = chunk * CHUNK_LINES as u64;

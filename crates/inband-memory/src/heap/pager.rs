@@ -17,44 +17,43 @@ use super::uffd::Uffd;
 use super::{Page, PAGE_CHUNKS, ZERO_PAGE};
 use crate::lines::{Lines, MemoryError, Transfer};
 
-/// Faults that one thread answers together.
+/// Faults that one thread handles together.
 const FAULTS_AT_ONCE: usize = 8;
 /// Pages that are evicted, flushed or acquired together.
 const BATCH_PAGES: usize = 64;
-/// How long a thread looks for the next fault before it sleeps. A page fault of a busy program follows the last one within this time, and
-/// waking a thread takes as long as answering the fault.
+/// How long a thread polls for the next fault before it sleeps. A busy program faults again within this time, and
+/// waking a thread takes as long as handling the fault.
 const SPIN: Duration = Duration::from_micros(50);
-/// Who waits for another thread's work looks again at least this often.
+/// A thread that waits for another thread's work checks at least this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Between two attempts to reach the memory.
+/// Pause between two attempts to reach the memory.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// How often the user hears that the memory does not answer.
+/// How often the user is told that the memory does not answer.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// Opens the memory, once for each thread.
 pub type Connect = dyn Fn() -> Result<Box<dyn Lines + Send>, MemoryError> + Send + Sync;
-/// Ends the program, for this reason.
+/// Ends the program for the given reason.
 pub type OnFailure = dyn Fn(String) + Send + Sync;
 
-/// What the threads of a pager share.
+/// The state shared by a pager's threads.
 pub struct Pager {
     uffd: Uffd,
     region: Region,
     buffer: Mutex<Buffer>,
-    /// The buffer is short of room.
+    /// Signalled when the buffer is short of room.
     short: Condvar,
-    /// A page has left the buffer, or was written back.
+    /// Signalled when a page has left the buffer or has been written back.
     progress: Condvar,
-    /// Counters.
     pub stats: Stats,
     give_up_after: Duration,
     on_failure: Box<OnFailure>,
-    /// Why a thread waits for the memory.
+    /// Why a thread is waiting for the memory.
     outage: Mutex<Option<MemoryError>>,
 }
 
 impl Pager {
-    /// A pager without threads.
+    /// Creates a pager without threads.
     pub fn new(
         uffd: Uffd,
         region: Region,
@@ -75,7 +74,7 @@ impl Pager {
         }
     }
 
-    /// Start threads: so many that answer faults, and the evictor. They run until the process ends.
+    /// Starts `threads` threads that handle faults, and the evictor. They run until the process ends.
     pub fn start(self: &Arc<Self>, threads: usize, connect: &Connect) -> Result<(), MemoryError> {
         for n in 0..threads {
             let lines = connect()?;
@@ -117,7 +116,7 @@ impl Pager {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// There is no way to go on: the program ends. This thread has nothing to do any more.
+    /// Ends the program, for an error that the pager cannot recover from. The calling thread sleeps from then on.
     fn fail(&self, why: String) -> ! {
         (self.on_failure)(why);
         loop {
@@ -131,8 +130,8 @@ impl Pager {
         }
     }
 
-    /// Until the memory has done it. A program that waits for its heap cannot be told of an error; it waits, and is
-    /// ended when nobody answers for too long.
+    /// Performs the transfers, and retries until they succeed. A program that waits for its heap cannot be told of an
+    /// error; it waits, and is ended when the memory has not answered for too long.
     fn transfer(&self, lines: &mut dyn Lines, transfers: &mut [Transfer<'_>]) {
         if transfers.is_empty() {
             return;
@@ -163,13 +162,14 @@ impl Pager {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tell the user about outages. A thread of its own: who reads standard error may wait for a page of the program's.
+    /// Tells the user about outages. It runs in a thread of its own, because the reader of standard error may itself
+    /// wait for a page of the program.
     fn report(&self) {
         loop {
             std::thread::sleep(REPORT_EVERY);
             let outage = self.outage().clone();
             if let Some(error) = outage {
-                // Nobody may read it.
+                // Nobody may be reading it.
                 let _ = writeln!(
                     io::stderr(),
                     "inband memory: waiting for the memory: {error}"
@@ -255,7 +255,7 @@ impl Pager {
         }
     }
 
-    /// Do what the buffer said.
+    /// Carries out what the buffer decided.
     fn perform(
         &self,
         todo: Vec<(u64, OnFault)>,
@@ -312,7 +312,7 @@ impl Pager {
         for (page, content, twin, is_shown) in shown {
             match is_shown {
                 true => buffer.mapped(page, twin),
-                // The region has no such page: what it would contain is not to be read there.
+                // The page is missing from the region, and reading it there would allocate it.
                 false => {
                     let content = content.unwrap_or_else(|| Arc::new(ZERO_PAGE));
                     buffer.not_shown(page, content, twin);
@@ -336,7 +336,7 @@ impl Pager {
             self.unmap(&pages)?;
             let cleanings = self.lock().take_to_evict(BATCH_PAGES);
             if pages.is_empty() && cleanings.is_empty() {
-                // All pages are worked on.
+                // Other threads are working on all of the pages.
                 drop(Pager::wait(&self.progress, self.lock()));
             }
             let evicted = self.clean(cleanings, true, lines);
@@ -344,14 +344,14 @@ impl Pager {
         }
     }
 
-    /// Take these pages, whose unmapping the buffer has begun, from the program.
+    /// Unmaps these pages from the program. Their unmapping has begun in the buffer.
     fn unmap(&self, pages: &[u64]) -> io::Result<()> {
         let mut todo = runs(pages);
         while let Some((from, len)) = todo.pop() {
             if !self.uffd.write_protect(from, len)? {
                 match len {
                     1 => {
-                        // Whoever still can write to it keeps it.
+                        // The program could still write to the page, so it stays mapped.
                         if self.lock().still_mapped(from) {
                             self.uffd.wake(from)?;
                         }
@@ -360,7 +360,7 @@ impl Pager {
                 }
                 continue;
             }
-            // Nobody can write to them any more.
+            // From here on the program cannot write to them.
             let contents: Vec<_> = (from..from + len)
                 .map(|page| self.region.page(page))
                 .collect();
@@ -380,7 +380,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Write these pages back, and evict them if that is asked for; how many were.
+    /// Writes these pages back and, with `evict`, evicts them. Returns how many left the buffer.
     fn clean(&self, mut cleanings: Vec<Cleaning>, evict: bool, lines: &mut dyn Lines) -> u64 {
         for cleaning in &mut cleanings {
             let content = cleaning.content.take();
@@ -430,7 +430,7 @@ impl Pager {
         evicted
     }
 
-    /// Write back all that the program has written in these pages.
+    /// Writes back everything that the program has written in these pages.
     pub fn release(&self, from: u64, to: u64, lines: &mut dyn Lines) {
         let mut left = self.lock().resident(from, to);
         while !left.is_empty() {
@@ -454,8 +454,9 @@ impl Pager {
         }
     }
 
-    /// Write these pages back and forget them: the next access fetches them. A thread that needs one of them meanwhile waits
-    /// until it has left: otherwise it would come back with its old content, as often as that thread uses it.
+    /// Writes these pages back and discards them: the next access fetches them again. A thread that needs one of them
+    /// meanwhile waits until it has left; otherwise the page would be mapped again with its old content, as often as
+    /// that thread uses it.
     pub fn acquire(&self, from: u64, to: u64, lines: &mut dyn Lines) {
         let pages = self.lock().resident(from, to);
         for batch in pages.chunks(BATCH_PAGES) {
@@ -468,7 +469,7 @@ impl Pager {
         }
     }
 
-    /// Until these pages have left that are to leave.
+    /// Waits until all of these pages that are marked as leaving have left.
     fn let_leave(&self, pages: &[u64], lines: &mut dyn Lines) {
         let mut left = pages.to_vec();
         loop {
@@ -488,7 +489,7 @@ impl Pager {
             let cleanings: Vec<Cleaning> = begun.collect();
             drop(buffer);
             if self.clean(cleanings, true, lines) == 0 {
-                // Others work on them.
+                // Other threads are working on them.
                 drop(Pager::wait(&self.progress, self.lock()));
             }
         }
@@ -509,7 +510,7 @@ fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Sorted pages as runs of neighbours: the first, and how many.
+/// Groups sorted pages into runs of neighbours, as pairs of first page and length.
 fn runs(pages: &[u64]) -> Vec<(u64, u64)> {
     let neighbours = pages.chunk_by(|a, b| a + 1 == *b);
     neighbours.map(|run| (run[0], run.len() as u64)).collect()

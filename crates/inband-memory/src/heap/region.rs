@@ -1,4 +1,4 @@
-//! The region, as this process sees it: a memfd that it shares with the program.
+//! The region as this process sees it: a memfd shared with the program.
 
 use std::fs::File;
 use std::io;
@@ -10,23 +10,23 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 
 use super::{Page, PAGE_LEN_BYTES, ZERO_PAGE};
 
-/// What /proc/PID/maps calls it.
+/// The region's name in /proc/PID/maps.
 pub const REGION_NAME: &str = "inband-memory";
 
-/// A memfd, mapped for reading.
+/// A memfd, mapped read-only.
 pub struct Region {
     fd: OwnedFd,
     base: NonNull<Page>,
     pages: u64,
 }
 
-// SAFETY: the mapping is only read, by copying (`page`); who may read which page is the buffer's to say.
+// SAFETY: the mapping is only read, by copying (`page`); the buffer decides which thread may read which page.
 unsafe impl Send for Region {}
 // SAFETY: the same.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region of so many pages, none of which takes memory yet.
+    /// Creates a region of `pages` pages, none of which takes memory yet.
     pub fn new(pages: u64) -> io::Result<Region> {
         let fd = memfd_create(c"inband-memory", MFdFlags::MFD_CLOEXEC)?;
         let len = usize::try_from(pages)
@@ -55,28 +55,28 @@ impl Region {
         Ok(Region { fd, base, pages })
     }
 
-    /// For the program.
+    /// Returns the file descriptor to pass to the program.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The program finds out by this that it was given the right file.
+    /// Returns the inode, by which the program checks that it was given the right file.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(nix::sys::stat::fstat(&self.fd)?.st_ino)
     }
 
-    /// What the program has in this page now. Only for pages that are mapped: reading another one would give it a frame.
+    /// Returns the current content of a page. Only for mapped pages: reading another one would allocate a frame for it.
     pub fn page(&self, page: u64) -> Arc<Page> {
         assert!(page < self.pages);
         let mut copy = Arc::new(ZERO_PAGE);
         let to: *mut Page = Arc::get_mut(&mut copy).expect("it is new");
-        // SAFETY: the page lies in the mapping. The program may write to it meanwhile, as another process may write to any
-        // shared mapping; any bytes are a page. Where it matters the page is write-protected.
+        // SAFETY: the page lies in the mapping. The program may write to it concurrently, as another process may write
+        // to any shared mapping, and any bytes are a valid page. Where it matters the page is write-protected.
         unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(page as usize), to, 1) };
         copy
     }
 
-    /// Give the frames of these pages back: the program's next access is a fault.
+    /// Frees the frames of these pages: the program's next access faults.
     pub fn punch(&self, page: u64, pages: u64) -> io::Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (at, len) = (page * PAGE_LEN_BYTES as u64, pages * PAGE_LEN_BYTES as u64);
@@ -92,7 +92,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let len = self.pages as usize * PAGE_LEN_BYTES;
-        // SAFETY: mapped in `new`, with this length; nothing refers to it.
+        // SAFETY: mapped in `new` with this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), len) };
     }
 }

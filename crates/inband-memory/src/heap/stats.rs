@@ -1,4 +1,4 @@
-//! What the pager counts, and how others see it.
+//! The pager's counters, and the socket that publishes them.
 
 use std::fmt;
 use std::io;
@@ -15,9 +15,9 @@ use super::pager::Pager;
 use super::PAGE_LEN_BYTES;
 use crate::lines::LINE_LEN_BYTES;
 
-/// The longest latency that is told apart.
+/// The longest latency that the histogram distinguishes.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// The folder of a cluster's directory with a socket for each program.
+/// The subdirectory of a cluster's directory with a socket for each program.
 const FOLDER: &str = "programs";
 /// How long a program's pager may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,11 +26,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Stats {
     /// Faults whose page had to be fetched.
     pub fetched: AtomicU64,
-    /// Faults on pages that nobody had written.
+    /// Faults on pages that had not been written yet.
     pub zeros: AtomicU64,
-    /// Faults that found their page in the buffer.
+    /// Faults whose page was found in the buffer.
     pub hits: AtomicU64,
-    /// Pages got ready before they were asked for.
+    /// Pages read ahead, before the program asked for them.
     pub read_ahead: AtomicU64,
     /// Pages evicted.
     pub evicted: AtomicU64,
@@ -40,7 +40,7 @@ pub struct Stats {
     pub lines_written: AtomicU64,
     /// Pages read.
     pub pages_read: AtomicU64,
-    /// Transfers that had to be tried again.
+    /// Transfers that had to be retried.
     pub retries: AtomicU64,
     latency: Mutex<Histogram<u64>>,
 }
@@ -64,13 +64,13 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// A fault was resolved.
+    /// Records the latency of a resolved fault.
     pub fn resolved(&self, after: Duration) {
         let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
         latency.saturating_record(after.as_nanos() as u64);
     }
 
-    /// What has been counted so far.
+    /// Returns the counts so far.
     pub fn figures(&self) -> Figures {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,12 +92,12 @@ impl Stats {
     }
 }
 
-/// One more, or so many.
+/// Adds `n` to a counter.
 pub fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// What a pager has counted. See [`Stats`].
+/// A snapshot of [`Stats`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Figures {
@@ -110,7 +110,7 @@ pub struct Figures {
     pub bytes_written: u64,
     pub bytes_read: u64,
     pub retries: u64,
-    /// From when the pager reads a fault until the page is shown.
+    /// Time from when the pager reads a fault until the page is mapped.
     pub p50_us: f64,
     pub p99_us: f64,
     pub longest_us: f64,
@@ -121,7 +121,7 @@ fn mib(bytes: u64) -> f64 {
 }
 
 impl Figures {
-    /// All faults.
+    /// Returns the number of all faults.
     pub fn faults(&self) -> u64 {
         self.fetched + self.zeros + self.hits
     }
@@ -165,18 +165,18 @@ impl fmt::Display for Figures {
 /// A program that runs under `inband memory run`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Program {
-    /// As it was started.
+    /// Its name as given on the command line.
     pub name: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Its pager's buffer.
+    /// Size of its pager's buffer in bytes.
     pub buffer_bytes: u64,
-    /// What its pager has counted.
+    /// Its pager's counters.
     pub figures: Figures,
 }
 
 impl Program {
-    /// A line of `top`: rates since `before`, so long ago.
+    /// Formats a line of `top`: rates since `before`, taken `every` earlier.
     pub fn line(&self, before: &Figures, every: Duration) -> String {
         let now = &self.figures;
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / every.as_secs_f64();
@@ -200,7 +200,7 @@ fn mib_in_bytes() -> f64 {
     f64::from(1 << 20)
 }
 
-/// Tell those who ask at a socket in the cluster's directory.
+/// Publishes the pager's counters at a socket in the cluster's directory.
 pub(super) fn publish(
     dir: &Path,
     name: String,
@@ -221,7 +221,8 @@ pub(super) fn publish(
     Server::start::<(), Result<Program, String>>(&folder.join(format!("{pid}.socket")), answer, Err)
 }
 
-/// The programs that use a cluster from this machine, by process. What does not answer has ended.
+/// Returns the programs on this machine that use a cluster, ordered by process id. A program that does not answer has
+/// ended.
 pub fn programs(dir: &Path) -> Vec<Program> {
     let Ok(entries) = std::fs::read_dir(dir.join(FOLDER)) else {
         return Vec::new();

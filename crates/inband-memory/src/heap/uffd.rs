@@ -1,5 +1,5 @@
-//! userfaultfd(2): reading faults, and answering them. (The crate `userfaultfd` brings a second `nix` and a `bindgen` run of its own, for
-//! four calls.)
+//! userfaultfd(2): reading and resolving faults. (The crate `userfaultfd` would add a second `nix` and its own
+//! `bindgen` run, for four calls.)
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -50,25 +50,25 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// The faults of a program's region.
+/// The page faults of a program's region.
 pub struct Uffd {
     fd: OwnedFd,
-    /// Where the program has mapped the region.
+    /// The region's address in the program.
     base: u64,
 }
 
 impl Uffd {
-    /// What the program has opened (non-blocking) and registered.
+    /// Wraps the userfaultfd that the program has opened (non-blocking) and registered.
     pub fn new(fd: OwnedFd, base: u64) -> Uffd {
         Uffd { fd, base }
     }
 
-    /// To wait for faults.
+    /// Returns the file descriptor, to poll for faults.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Pages that a thread of the program waits for, as many as there are and fit.
+    /// Appends the pages that threads of the program are waiting for, at most `limit`, without blocking.
     pub fn read(&self, pages: &mut Vec<u64>, limit: usize) -> io::Result<()> {
         let mut messages = [0; MESSAGE_LEN_BYTES * 16];
         let room = messages.len().min(limit * MESSAGE_LEN_BYTES);
@@ -114,21 +114,22 @@ impl Uffd {
         }
     }
 
-    /// True if the program has the page now.
+    /// Evaluates the result of mapping a page. Returns whether the program now has the page.
     fn shown(&self, page: u64, done: io::Result<()>) -> io::Result<bool> {
         match done {
             Ok(()) => Ok(true),
             Err(error) => match error.raw_os_error() {
-                // It had it already, and is not woken by that.
+                // It was mapped already, which does not wake the program.
                 Some(libc::EEXIST) => self.wake(page).map(|()| true),
-                // It has ended, executes another program or has unmapped it.
+                // The program has ended, executed another program or unmapped the region.
                 Some(libc::ESRCH | libc::ENOENT) => Ok(false),
                 _ => Err(error),
             },
         }
     }
 
-    /// Show this page to the program, writable, and wake who waits for it. False if the program is gone.
+    /// Maps this page in the program, writable, and wakes the threads that wait for it. Returns false if the program is
+    /// gone.
     pub fn copy(&self, page: u64, from: &Page) -> io::Result<bool> {
         let mut copy = Copy {
             to: self.range(page, 1).start,
@@ -141,7 +142,7 @@ impl Uffd {
         self.shown(page, done)
     }
 
-    /// The same with a page of zeros.
+    /// Like [`Uffd::copy`], with a page of zeros.
     pub fn zero(&self, page: u64) -> io::Result<bool> {
         let mut zero = ZeroPage {
             range: self.range(page, 1),
@@ -152,14 +153,15 @@ impl Uffd {
         self.shown(page, done)
     }
 
-    /// Whoever waits for this page is to try again.
+    /// Wakes the threads that wait for this page, so that they access it again.
     pub fn wake(&self, page: u64) -> io::Result<()> {
         let mut range = self.range(page, 1);
         self.ioctl(WAKE, &mut range)
     }
 
-    /// From now on, whoever writes to these pages waits. False: this could not be had for all of them, because they are in several
-    /// mappings (mprotect and mlock split one), which Linux before 6.3 does not do in one call.
+    /// Write-protects these pages: from now on a thread that writes to them waits. Returns false if not all of them
+    /// could be protected because they lie in several mappings (mprotect and mlock split one), which Linux before 6.3
+    /// cannot do in one call.
     pub fn write_protect(&self, page: u64, pages: u64) -> io::Result<bool> {
         let mut protect = WriteProtect {
             range: self.range(page, pages),

@@ -136,8 +136,8 @@ fn read_answer(node: u16, request: &Header, epoch: u64, timestamp: u64) -> (Head
     (header, value)
 }
 
-/// Servers 2 and 3, which have been granted epochs up to this, and server 1 in the place of a lost one: the epoch under which it
-/// copies.
+/// Lets server 1 replace a lost server, while servers 2 and 3 have the epochs they were granted. Returns the epoch in
+/// which it copies.
 fn fence_of_a_replaced_one(others: &mut [Server; 2]) -> u64 {
     let mut server = server(Start::Recover, 0);
     server.host.replaces();
@@ -178,7 +178,7 @@ fn others_at(epochs: [u64; 2]) -> [Server; 2] {
     })
 }
 
-/// The servers know of different proposals, each just below or above what a replaced one proposes first.
+/// The servers know of different proposals, each just below or above the replacement's first one.
 #[test]
 fn a_replaced_server_copies_far_above_what_any_other_knew() {
     let at = |proposal: u64| 32 * proposal + 17;
@@ -196,7 +196,7 @@ fn a_replaced_server_copies_far_above_what_any_other_knew() {
     }
 }
 
-/// Each server that is lost has granted an epoch that no other has heard of.
+/// Each lost server had granted an epoch that no other server has heard of.
 #[test]
 fn a_server_that_is_replaced_again_and_again_copies_above_all_that_was_granted() {
     let mut others = others_at([32 * 40 + 17; 2]);
@@ -252,7 +252,7 @@ fn an_empty_server_copies_from_a_majority_behind_a_fence() {
     assert!(reads
         .iter()
         .all(|(_, h)| h.kind == READ && h.epoch == fence));
-    // Another switch became active meanwhile: it goes on in that epoch.
+    // Another switch has become active meanwhile: the server goes on in that epoch.
     let refused = Header {
         kind: EPOCH,
         node: 2,
@@ -286,7 +286,7 @@ fn an_empty_server_copies_from_a_majority_behind_a_fence() {
     assert_eq!(server.registers.switch_epoch(), 32 * 4 + 16);
 }
 
-/// The fence is granted by the two others, which have so many chunks; what it then asks for.
+/// Lets the two other servers, with these numbers of chunks, grant the fence. Returns the packets sent after that.
 fn copying(server: &mut Server, now: Nanos, chunks: [u64; 2]) -> Sent {
     let fence = server.tick(now)[0].1.epoch;
     let mut sent = Vec::new();
@@ -339,7 +339,7 @@ fn copying_is_limited_in_its_rate_and_slows_down_where_answers_are_lost() {
     }
     let copied = server.host.copied().unwrap();
     assert!(copied >= 30 * COPY_CHUNKS_PER_MS, "{copied} in 38 ms");
-    // Nobody answers any more.
+    // From now on nobody answers.
     let (mut first, mut last) = (0, 0);
     for ms in 100..2_000 {
         let sent = server.tick(ms * MS).len();
@@ -391,7 +391,7 @@ fn a_refusal_that_comes_late_is_no_grant_of_what_a_former_start_owns() {
         epoch,
         ..Header::default()
     };
-    // Another switch has `higher`, and a former start of this one, whose promise is lost, the epoch after it.
+    // Another switch has `higher`, and an earlier start of this one, whose promise is lost, the epoch after it.
     let (higher, owned) = (64 + 17, 96 + 16);
     let first = proposes(&mut switch, MS, wish(0)).unwrap();
     assert_eq!(first.epoch, 32 + 16);
@@ -411,7 +411,7 @@ fn a_refusal_that_comes_late_is_no_grant_of_what_a_former_start_owns() {
     assert!(proposes(&mut switch, 2 * MS, refused).is_none());
     let second = proposes(&mut switch, 10 * MS, wish(higher)).unwrap();
     assert_eq!(second.epoch, owned);
-    // They answer its first proposal, and come now.
+    // The answers to its first proposal arrive only now.
     for refusal in refusals {
         proposes(&mut switch, 11 * MS, refusal);
     }

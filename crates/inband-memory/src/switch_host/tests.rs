@@ -68,7 +68,7 @@ impl Switch {
             .1
     }
 
-    /// A client wishes it to be active; what it proposes.
+    /// Lets a client ask the switch to become active. Returns the epoch that it proposes.
     fn wish(&mut self, now: Nanos, epoch: u64) -> u64 {
         let activate = Header {
             kind: HELLO,
@@ -151,7 +151,8 @@ fn what_was_granted_to_an_earlier_start_does_not_count() {
     assert_eq!(switch.registers.epoch(), 0);
 }
 
-/// How long it takes to become active again, six times: it is deposed, and `before` was granted meanwhile.
+/// Deposes the switch six times, each time after `before` was granted to another one, and returns how long it takes to
+/// become active again.
 fn gaps(before: impl Fn(u64) -> u64) -> [Nanos; 6] {
     let mut switch = switch(0);
     let mut now = MS;
@@ -185,7 +186,7 @@ fn a_server_that_starts_again_and_again_delays_no_switch_for_longer_each_time() 
     assert_eq!(gaps, [1, 20, 20, 20, 20, 20].map(|ms| ms * MS));
 }
 
-/// Active in `first` with an open session, then deposed by a server's epoch and active again.
+/// Activates the switch in an epoch with an open session, then deposes it by a server's epoch and activates it again.
 fn again(before: u64) -> (Switch, u64) {
     let mut switch = switch(0);
     let first = switch.wish(MS, 0);

@@ -9,15 +9,15 @@ use inband_ground::xdp::{XdpError, XdpMode};
 use crate::registers::ServerRegisters;
 use crate::{c, objects, Memory, SERVERS, SPACES};
 
-/// The program, loaded. It answers nobody until its registers say that it serves.
+/// The loaded program. It answers nobody until its registers say that it serves.
 pub type Program = alone::Program<Memory, ServerRegisters>;
-/// The program on its interface.
+/// The program, attached to an interface.
 pub type Attached = alone::Attached<Memory, ServerRegisters>;
 
-/// What to load.
+/// Configuration of the program.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// This host's node id, of [`SERVERS`].
+    /// This host's node id, one of [`SERVERS`].
     pub node: u8,
     /// Chunks of the memory.
     pub chunks: usize,
@@ -25,7 +25,7 @@ pub struct Spec {
     pub address: SocketAddrV4,
     /// Native or generic.
     pub mode: XdpMode,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and outgoing packets are tagged.
     pub keys: Option<Keys>,
 }
 
@@ -40,12 +40,12 @@ impl Spec {
         super::check_count("chunks", self.chunks)
     }
 
-    /// Load the program.
+    /// Loads the program.
     pub fn load(&self) -> Result<Program, XdpError> {
         self.load_object(objects::SERVER)
     }
 
-    /// Load another build of it, for tests.
+    /// Loads another build of the program, for tests.
     pub fn load_object(&self, object: &[u8]) -> Result<Program, XdpError> {
         self.check()?;
         let host = HostSpec {
@@ -69,7 +69,7 @@ impl Spec {
         })
     }
 
-    /// Load the program and attach it to the interface that has its address.
+    /// Loads the program and attaches it to the interface that has its address.
     pub fn attach(&self, interface: &str) -> Result<Attached, XdpError> {
         self.load()?.attach(interface)
     }

@@ -14,19 +14,19 @@ use crate::registers::SwitchRegisters;
 use crate::soft_switch::SwitchSpec;
 use crate::{c, objects, Memory, SERVERS, SPACES, SWITCH_NODES};
 
-/// The program, loaded. It is not active until its registers have an epoch.
+/// The loaded program. It is not active until its registers have an epoch.
 pub type Program = alone::Program<Memory, SwitchRegisters>;
 
-/// What to load.
+/// Configuration of the program.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The switch.
+    /// The switch's configuration.
     pub switch: SwitchSpec,
     /// This host's address as clients and servers know it.
     pub address: SocketAddrV4,
     /// Native or generic.
     pub mode: XdpMode,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and outgoing packets are tagged.
     pub keys: Option<Keys>,
 }
 
@@ -49,12 +49,12 @@ impl Spec {
         super::check_count("slots", slots)
     }
 
-    /// Load the program.
+    /// Loads the program.
     pub fn load(&self) -> Result<Program, XdpError> {
         self.load_object(objects::SWITCH)
     }
 
-    /// Load another build of it, for tests.
+    /// Loads another build of the program, for tests.
     pub fn load_object(&self, object: &[u8]) -> Result<Program, XdpError> {
         self.check()?;
         let switch = &self.switch;
@@ -85,8 +85,8 @@ impl Spec {
         })
     }
 
-    /// Load the program, and that which addresses copies, and attach it to the interface that has its address. `servers`:
-    /// where they are.
+    /// Loads the program and the one that addresses its copies, and attaches it to the interface that has its address.
+    /// `servers`: the servers' addresses.
     pub fn attach(&self, interface: &str, servers: &[Peer]) -> Result<Attached, XdpError> {
         check_peers("servers", servers, self.switch.servers)?;
         let program = self.load()?;
@@ -111,25 +111,26 @@ impl Spec {
     }
 }
 
-/// The program on its interface, and where its copies go.
+/// The attached program, and the destinations of its copies.
 pub struct Attached {
     attached: alone::Attached<Memory, SwitchRegisters>,
     multicast: Multicast,
 }
 
 impl Attached {
-    /// Look the servers' hardware addresses up, and have the kernel resolve or confirm them: until it returns nothing, and
-    /// every second or so from then on. Returns the servers that are not resolved, which get no packets.
+    /// Looks up the servers' hardware addresses, and has the kernel resolve or confirm them. Call it until it returns
+    /// an empty list, and about every second from then on. Returns the servers that are not resolved, which get no
+    /// packets.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
     }
 
-    /// The registers, shared with the program.
+    /// Returns the registers, which are shared with the program.
     pub fn registers(&self) -> &Arc<SwitchRegisters> {
         self.attached.registers()
     }
 
-    /// Counters by name, and what was sent and did not leave; those that are not zero.
+    /// Returns the counters that are not zero, by name, including packets that were sent but did not leave.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         self.attached.counters()
     }
