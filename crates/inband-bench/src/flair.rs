@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
         Ok(Contest { testbeds })
     }
 
-    /// The conditions of a row: what was run, and what hosts counted meanwhile.
+    /// The conditions of a row: what was run, and what hosts counted during it.
     fn conditions(&self, workload: &Workload, spec: &TestbedSpec, series: &Samples) -> String {
         let quota = match spec.quota_percent {
             Some(percent) => format!(

@@ -43,7 +43,7 @@ use memory::pages::{memory_pages, MemoryPagesArgs};
 use memory::programs::{memory_join, MemoryJoinArgs};
 use row::Output;
 
-/// Measure, each figure beside a baseline of the same run.
+/// Run benchmarks, each compared with a baseline from the same run.
 #[derive(Debug, Parser)]
 #[command(name = "inband bench", version)]
 struct Cli {

@@ -11,7 +11,7 @@ use inband_host::program;
 const COMPANIONS: [(&str, &str); 3] = [
     (
         "bench",
-        "Measure, each figure beside a baseline of the same run",
+        "Run benchmarks, each compared with a baseline from the same run",
     ),
     (
         "chaos",
@@ -19,7 +19,7 @@ const COMPANIONS: [(&str, &str); 3] = [
     ),
     (
         "sim",
-        "Play seeded schedules of faults over the real roles and host code",
+        "Simulate the real roles and host code under seeded fault schedules",
     ),
 ];
 /// Former names, accepted for one more version.
@@ -27,7 +27,7 @@ const RENAMED: [(&str, &str); 1] = [("torment", "chaos")];
 
 /// Text for the end of `inband --help`.
 pub fn help() -> String {
-    let mut text = String::from("Programs beside this one (`make build` builds them):\n");
+    let mut text = String::from("Companion programs (`make build` builds them):\n");
     for (name, about) in COMPANIONS {
         text += &format!("  {name:<12} {about}\n");
     }

@@ -18,7 +18,7 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 /// The warm-up takes this fraction of a measurement's time.
 const WARM_UP_SHARE: u64 = 4;
 
-/// The load generator, built beside this program.
+/// The load generator, built next to this program.
 fn load_program() -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("etcd-load");
     ensure!(
