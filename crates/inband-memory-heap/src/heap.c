@@ -1,11 +1,11 @@
 /*
- * The library that `inband memory run` preloads: malloc and its kin from a region of memory whose page faults another
- * process, the pager, resolves.
+ * The library that `inband memory run` preloads: malloc and its relatives, with memory from a region whose page faults
+ * are handled by another process, the pager.
  *
- * jemalloc manages the region. Its own data stay in local memory: arenas 0.. with its default hooks hold what jemalloc
- * and the dynamic linker allocate before the program starts, and arenas made here, with `metadata_use_hooks` false, hold
- * what the program's threads allocate. Extents are taken from the region from left to right and never given back: jemalloc
- * retains what is freed, merged with its neighbours, and splits it for the next allocation of any size.
+ * jemalloc manages the region. Its metadata stays in local memory: arenas 0.. with the default hooks hold what jemalloc
+ * and the dynamic linker allocate before the program starts; arenas created here, with `metadata_use_hooks` false, hold
+ * what the program's threads allocate. Extents are taken from the region from left to right and never given back:
+ * jemalloc retains what is freed, merged with its neighbours, and splits it for later allocations of any size.
  *
  * Nothing here may allocate, and nothing here may touch the region.
  */
@@ -45,23 +45,24 @@
 #define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
 #endif
 
-/* What the pager passes: "SOCKET MEMFD INODE BYTES SHARED HEAP_FROM HEAP_TO", and the entry LD_PRELOAD=... that was
- * there before, behind a prefix. */
+/* Set by the pager: "SOCKET MEMFD INODE BYTES SHARED HEAP_FROM HEAP_TO", and the user's own LD_PRELOAD=... entry, if
+ * any, with a prefix. */
 #define ENVIRONMENT "INBAND_MEMORY_HEAP="
 #define FORMER_PREFIX "INBAND_MEMORY_FORMER_"
 #define PRELOAD "LD_PRELOAD="
 #define PAGE_BYTES 4096
-/* More arenas than threads that allocate at the same time are of no use, and each spreads over pages of its own. */
+/* More arenas than there are threads allocating at the same time bring nothing, and each spreads over its own pages. */
 #define ARENAS 4
-/* An arena takes small extents from a chunk of its own: only neighbours of the same arena merge. A chunk is at most this
- * long and at most one such part of the heap, and an extent of a larger part of a chunk has its own place. */
+/* An arena takes small extents from its own chunk, because only neighbours of the same arena merge. A chunk is at
+ * most this long, and at most 1/CHUNKS_PER_HEAP of the heap; an extent larger than 1/EXTENTS_PER_CHUNK of a chunk
+ * gets its own place. */
 #define CHUNK_BYTES_MAX ((size_t)1 << 20)
 #define CHUNKS_PER_HEAP 64
 #define EXTENTS_PER_CHUNK 8
-/* Above what programs close or count on: their files keep the numbers that they are used to. */
+/* Above the descriptors that programs close or rely on, so that their own files keep the numbers they expect. */
 #define FD_FROM 900
 #define EXIT_CANNOT_START 127
-/* Of the buffers of standard input and output; stdio writes longer blocks from where they are. */
+/* Size of the buffers of standard input and output; stdio writes longer blocks directly from their place. */
 #define STDIO_BYTES (64 << 10)
 
 extern void *_rjem_malloc(size_t);
@@ -81,16 +82,16 @@ extern int _rjem_mallctl(const char *, void *, size_t *, void *, size_t);
 #define MALLOCX_ALIGN(alignment) __builtin_ctzl(alignment)
 #define MALLOCX_ARENA(arena) ((int)(((arena) + 1) << 20))
 
-/* No thread of its own, and no arena for large allocations, which would be a local one. What is freed is retained at once
- * (the decay times): dirty extents would be merged late and a long one not split for a small allocation, so that memory
- * freed in blocks of one size would not serve another. The hooks purge nothing, so pages stay as they are. Without
- * `retain`, which lets an arena grow by ever longer extents that do not merge with each other; what the hooks do not
- * take back is retained in any case. */
+/* No background thread, and no arena for large allocations, which would be a local one. What is freed is retained at
+ * once (decay times of 0): dirty extents would be merged late, and a long one would not be split for a small
+ * allocation, so that memory freed in blocks of one size would not serve another. The hooks purge nothing, so pages
+ * keep their content. `retain` is off, because it lets an arena grow by ever longer extents that do not merge with
+ * each other; what the hooks do not take back is retained in any case. */
 const char *_rjem_malloc_conf =
     "background_thread:false,dirty_decay_ms:0,muzzy_decay_ms:0,retain:false,"
     "oversize_threshold:0,percpu_arena:disabled,narenas:1,thp:never";
 
-/* As in jemalloc's headers, which name them with another prefix for each build. */
+/* As in jemalloc's headers, whose names have a different prefix in each build. */
 typedef struct extent_hooks_s extent_hooks_t;
 struct extent_hooks_s {
     void *(*alloc)(extent_hooks_t *, void *, size_t, size_t, bool *, bool *, unsigned);
@@ -108,7 +109,7 @@ struct arena_config {
     bool metadata_use_hooks;
 };
 
-/* Messages on the socket; crates/inband-memory/src/heap/link.rs has the other end. */
+/* Messages on the socket; crates/inband-memory/src/heap/link.rs is the other end. */
 enum { OP_HELLO = 1, OP_FLUSH, OP_ACQUIRE, OP_RELEASE };
 struct message {
     uint32_t op;
@@ -120,12 +121,12 @@ struct message {
 static struct {
     char *base;
     size_t len;
-    /* The first bytes, which other programs use as well. */
+    /* Bytes at the start that are shared with other programs. */
     size_t shared;
-    /* What the allocator may use. */
+    /* The allocator's range. */
     size_t heap_from;
     size_t heap_to;
-    /* For what is next. */
+    /* Protects `used` and `chunks`. */
     pthread_mutex_t extents;
     size_t used;
     struct chunk {
@@ -149,10 +150,10 @@ static struct {
     .extents = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* This thread allocates from the region. */
+/* Whether this thread allocates from the region. */
 static __thread bool is_bound __attribute__((tls_model("initial-exec")));
 
-/* Text that need not be formatted, to standard error. */
+/* Writes to standard error without formatting, which may allocate. */
 static void say(const char *text) {
     ssize_t written = write(2, text, strlen(text));
     (void)written;
@@ -175,7 +176,7 @@ __attribute__((noreturn)) static void cannot(const char *what, int error) {
     say(": error ");
     say_number((uint64_t)error);
     say(" (");
-    /* Without translations: those allocate. */
+    /* Not strerror: translations allocate. */
     const char *name = strerrordesc_np(error);
     say(name != NULL ? name : "unknown");
     say(")\n");
@@ -184,9 +185,9 @@ __attribute__((noreturn)) static void cannot(const char *what, int error) {
 
 #define NO_ROOM SIZE_MAX
 
-/* An extent from the beginning of a chunk. */
+/* Takes an extent from the beginning of a chunk. */
 static size_t take(struct chunk *chunk, size_t size, size_t alignment) {
-    /* The address is aligned, wherever the region is. */
+    /* The address must be aligned, not the offset in the region. */
     uintptr_t at = (uintptr_t)heap.base + chunk->from;
     size_t from = chunk->from + (-at & (alignment - 1));
     if (from < chunk->from || from > chunk->to || size > chunk->to - from) {
@@ -241,13 +242,13 @@ static void *hook_alloc(extent_hooks_t *hooks, void *wanted, size_t size, size_t
         atomic_store(&heap.is_exhausted, true);
         return NULL;
     }
-    /* What nobody has written the pager shows as zeros. */
+    /* The pager maps pages that were not written yet as zeros. */
     *zero = true;
     *commit = true;
     return heap.base + from;
 }
 
-/* "Not deallocated": jemalloc keeps the extent. */
+/* Returns "not deallocated": jemalloc keeps the extent. */
 static bool hook_dalloc(extent_hooks_t *hooks, void *at, size_t size, bool committed,
                         unsigned arena) {
     (void)hooks;
@@ -290,7 +291,7 @@ static extent_hooks_t hooks = {
 };
 
 static void bind_thread(void) {
-    /* First: mallctl may allocate. */
+    /* Set first, because mallctl may allocate. */
     is_bound = true;
     unsigned n = atomic_fetch_add(&heap.next_arena, 1);
     unsigned arena = heap.arenas[n % ARENAS];
@@ -304,7 +305,7 @@ static inline void enter(void) {
     }
 }
 
-/* An allocation has failed: say so, once. */
+/* Reports a failed allocation, once. */
 static void say_exhausted(size_t size) {
     if (atomic_exchange(&heap.said_exhausted, true)) {
         return;
@@ -317,8 +318,8 @@ static void say_exhausted(size_t size) {
         "--local-size\n");
 }
 
-/* The thread's arena has no room for an allocation: the others may have, and what this thread keeps for itself. `at` is
- * what to resize, or NULL. */
+/* Handles an allocation for which the thread's arena has no room: flushes the thread's cache and tries all arenas.
+ * `at` is the block to resize, or NULL. */
 static __attribute__((noinline)) void *try_others(void *at, size_t size, int flags) {
     if (!atomic_load(&heap.is_exhausted)) {
         return NULL;
@@ -358,7 +359,7 @@ void *inband_heap_calloc(size_t count, size_t size) {
 
 void *inband_heap_realloc(void *at, size_t size) {
     enter();
-    /* As glibc does, and ISO C before C23 allows: programs rely on it. */
+    /* As glibc does and ISO C before C23 allows; programs rely on it. */
     if (size == 0 && at != NULL) {
         _rjem_free(at);
         return NULL;
@@ -389,7 +390,7 @@ void *inband_heap_aligned_alloc(size_t alignment, size_t size) {
     return try_others(NULL, size, MALLOCX_ALIGN(alignment));
 }
 
-/* glibc rounds an alignment that is no power of two up. */
+/* glibc rounds an alignment that is not a power of two up. */
 void *inband_heap_memalign(size_t alignment, size_t size) {
     size_t power = sizeof(void *);
     while (power < alignment && power <= SIZE_MAX / 2) {
@@ -400,7 +401,7 @@ void *inband_heap_memalign(size_t alignment, size_t size) {
 
 int inband_heap_posix_memalign(void **to, size_t alignment, size_t size) {
     enter();
-    /* It leaves errno and, if it fails, *to alone. */
+    /* posix_memalign must not change errno nor, if it fails, *to. */
     int before = errno;
     int error = _rjem_posix_memalign(to, alignment, size);
     if (error == ENOMEM) {
@@ -431,9 +432,9 @@ size_t inband_heap_malloc_usable_size(void *at) {
     return _rjem_malloc_usable_size(at);
 }
 
-/* fork: the child would write to the parent's heap. The region is not mapped in a child that gets around this
- * (MADV_DONTFORK), so it ends by SIGSEGV instead. vfork, posix_spawn, system and popen are as ever: their child shares the
- * parent's memory until it executes a program, which runs in local memory. */
+/* fork is refused, because the child would write to the parent's heap. In a child that gets around this the region
+ * is not mapped (MADV_DONTFORK), so it ends with SIGSEGV instead. vfork, posix_spawn, system and popen work as
+ * usual: their child shares the parent's memory until it executes a program, which runs in local memory. */
 
 static bool refuse_fork(const char *name) {
     if (!atomic_load(&heap.is_ready)) {
@@ -448,7 +449,7 @@ static bool refuse_fork(const char *name) {
     return true;
 }
 
-/* glibc's, which this library's names hide. */
+/* glibc's own function, which this library's names hide. */
 extern pid_t __fork(void);
 
 pid_t inband_heap_fork(void) {
@@ -480,15 +481,15 @@ pid_t inband_heap_forkpty(int *terminal, char *name, const struct termios *setti
     return -1;
 }
 
-/* Is any of these bytes in the region? */
+/* Returns whether any of these bytes is in the region. */
 static bool is_in_region(const void *at, size_t len) {
     uintptr_t from = (uintptr_t)at, base = (uintptr_t)heap.base;
     return atomic_load(&heap.is_ready) && from < base + heap.len &&
            (len > base || from > base - len);
 }
 
-/* The kernel ends a thread by writing to its stack's block, and a page that is not there is an error at that point: its
- * pthread_join would wait forever. */
+/* When a thread ends, the kernel writes to a block on its stack, and fails if that page is missing: pthread_join
+ * would then wait forever. So stacks in the region are refused. */
 int inband_heap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                void *(*run)(void *), void *argument) {
     void *stack = NULL;
@@ -506,7 +507,7 @@ int inband_heap_pthread_create(pthread_t *thread, const pthread_attr_t *attribut
     return heap.pthread_create(thread, attributes, run, argument);
 }
 
-/* What madvise does to anonymous memory, which programs take theirs for. */
+/* Does what madvise does to anonymous memory, which is what programs take their heap for. */
 int inband_heap_madvise(void *at, size_t len, int advice) {
     if (is_in_region(at, len)) {
         switch (advice) {
@@ -525,10 +526,10 @@ int inband_heap_madvise(void *at, size_t len, int advice) {
     return (int)syscall(SYS_madvise, at, len, advice);
 }
 
-/* Pages that are moved, or that others are moved over, are not where the pager looks for them: they would read as zeros. The
- * kernel looks at `to` only where the flags say that it is there. */
+/* Refuses to move pages of the region, or to move others over them: the pager would not find them where it looks,
+ * and they would read as zeros. The kernel reads `to` only if the flags say that it is given. */
 void *inband_heap_mremap(void *at, size_t len, size_t new_len, int flags, void *to) {
-    /* A length of 0 maps what is there a second time. */
+    /* A length of 0 maps the same pages a second time. */
     if (is_in_region(at, len > 0 ? len : 1) ||
         (flags & MREMAP_FIXED && is_in_region(to, new_len))) {
         say("inband memory: mremap() refused (EINVAL): the pages are in the heap; allocate what is "
@@ -539,7 +540,7 @@ void *inband_heap_mremap(void *at, size_t len, size_t new_len, int flags, void *
     return (void *)syscall(SYS_mremap, at, len, new_len, flags, to);
 }
 
-/* Programs that close what they have not opened keep the two files of this library. */
+/* Protects this library's two files from programs that close what they have not opened. */
 
 static bool is_ours(int fd) {
     return fd >= 0 && (fd == heap.socket || fd == heap.uffd);
@@ -560,7 +561,7 @@ int inband_heap_close_range(unsigned first, unsigned last, int flags) {
         return -1;
     }
     unsigned a = (unsigned)heap.socket, b = (unsigned)heap.uffd;
-    /* -1 is above all. */
+    /* As an unsigned number, -1 sorts last. */
     unsigned spared[2] = {a < b ? a : b, a < b ? b : a};
     for (int n = 0; n < 2; ++n) {
         if (spared[n] < first || spared[n] > last) {
@@ -581,8 +582,9 @@ void inband_heap_closefrom(int from) {
     inband_heap_close_range(from < 0 ? 0 : (unsigned)from, ~0U, 0);
 }
 
-/* A device that writes to a page of the heap while that is evicted writes to a frame that is given back: direct I/O,
- * io_uring and aio are refused, as on systems without them. Programs then read and write as usual. Children inherit this. */
+/* A device that writes to a page of the heap while the page is evicted would write to a freed frame, so direct I/O,
+ * io_uring and aio are refused, as on systems without them. Programs then fall back to ordinary reads and writes.
+ * Children inherit the filter. */
 static void refuse_direct_io(void) {
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define IF(what, then, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, what, then, otherwise)
@@ -613,17 +615,17 @@ static void refuse_direct_io(void) {
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0) {
         return;
     }
-    /* Without privilege only for programs that gain none. */
+    /* Unprivileged processes may install a filter only with NO_NEW_PRIVS. */
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) != 0) {
         cannot("refusing direct I/O (seccomp)", errno);
     }
 }
 
-/* Ask the pager. One call at a time. */
+/* Sends a request to the pager and waits for the answer. One call at a time. */
 static int call(uint32_t op, uint64_t from, uint64_t len) {
     struct stat now;
-    /* A program may close what it did not open; another file may have the number now. */
+    /* The program may have closed the socket (by a direct system call), and another file may have its number now. */
     if (!atomic_load(&heap.is_ready) || fstat(heap.socket, &now) != 0 ||
         now.st_ino != heap.socket_inode) {
         errno = ENOSYS;
@@ -633,7 +635,7 @@ static int call(uint32_t op, uint64_t from, uint64_t len) {
     int32_t error = EIO;
     ssize_t done;
     pthread_testcancel();
-    /* A thread that ended in here, or a handler that calls this again, would leave the lock taken. */
+    /* A thread cancelled in here, or a signal handler that calls this again, would leave the lock taken. */
     sigset_t all, before;
     int cancelled;
     sigfillset(&all);
@@ -701,7 +703,7 @@ static uint64_t next_number(const char **text) {
     return number;
 }
 
-/* A userfaultfd, for faults in the kernel as well if that is allowed. */
+/* Opens a userfaultfd, which also handles faults in the kernel if that is allowed. */
 static int open_uffd(uint32_t *user_mode_only) {
     int flags = O_CLOEXEC | O_NONBLOCK;
     *user_mode_only = 0;
@@ -760,7 +762,7 @@ static void send_hello(int socket, int uffd, uint32_t user_mode_only) {
 static int move_up(int fd) {
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, FD_FROM);
     if (moved < 0) {
-        /* A low limit on open files. */
+        /* The limit on open files may be low. */
         moved = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     }
     if (moved < 0) {
@@ -770,8 +772,8 @@ static int move_up(int fd) {
     return moved;
 }
 
-/* What the pager passes, or NULL. It is taken out of the environment: programs that this one starts have local memory.
- * Without getenv and its like: shells have functions of these names. */
+/* Returns what the pager has passed, or NULL. It is removed from the environment, so programs started by this one
+ * use local memory. getenv and the like are avoided, because shells define functions of these names. */
 static const char *take_environment(void) {
     extern char **environ;
     const char *found = NULL;
@@ -803,7 +805,8 @@ static const char *take_environment(void) {
     return found;
 }
 
-/* Without faults in the kernel: write(2) of a buffer in the heap may fail when the program ends, which nobody checks. */
+/* For programs without fault handling in the kernel: write(2) of a buffer in the heap may fail when the program
+ * ends, and nobody would check that. */
 static void keep_stdio_local(void) {
     static char in[STDIO_BYTES], out[STDIO_BYTES];
     setvbuf(stdin, in, _IOFBF, sizeof(in));
@@ -865,7 +868,7 @@ __attribute__((constructor)) static void start(void) {
     if (user_mode_only) {
         keep_stdio_local();
     }
-    /* This end stays open: if the pager were the only one that has it and died, pages would read as zeros. */
+    /* Keep this end open: if the pager held the only one and died, pages would read as zeros. */
     heap.uffd = move_up(uffd);
     heap.socket = move_up(socket);
     if (fstat(heap.socket, &now) != 0) {

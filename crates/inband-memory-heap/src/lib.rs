@@ -1,14 +1,15 @@
-//! `libinband_memory_heap.so`, which `inband memory run` preloads into a program. All of it is `heap.c`, which needs
-//! thread-local storage that is never allocated lazily (the model initial-exec), and that Rust cannot name; here its
-//! functions get the names that the dynamic linker looks for: a Rust library exports only what Rust defines.
+//! `libinband_memory_heap.so`, which `inband memory run` preloads into a program. All of it is implemented in `heap.c`,
+//! because it needs thread-local storage that is never allocated lazily (the initial-exec model), which Rust cannot
+//! express. A Rust library exports only what Rust defines, so this file gives the C functions the names that the
+//! dynamic linker looks for.
 
 use libc::{
     c_char, c_int, c_uint, c_void, pid_t, pthread_attr_t, pthread_t, size_t, termios, winsize,
 };
-// For its static library.
+// Links jemalloc's static library.
 use tikv_jemalloc_sys as _;
 
-/// Functions under the names that programs call, each handed on as it is.
+/// Defines functions under the names that programs call; each forwards to a function of `heap.c`.
 macro_rules! export {
     ($($name:ident = $in_c:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         extern "C" {
@@ -18,7 +19,7 @@ macro_rules! export {
             /// See `heap.c`.
             ///
             /// # Safety
-            /// As C's function of this name.
+            /// As for C's function of this name.
             #[no_mangle]
             pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? {
                 // SAFETY: the caller keeps to the contract of the function of this name.
@@ -49,7 +50,7 @@ export! {
         thread: *mut pthread_t, attributes: *const pthread_attr_t, run: Option<extern "C" fn(*mut c_void) -> *mut c_void>,
         argument: *mut c_void) -> c_int;
     madvise = inband_heap_madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int;
-    // C's has variable arguments; here it is called as if all were given, which are in registers in any case.
+    // Variadic in C; here all arguments are always declared, since they are passed in registers in any case.
     mremap = inband_heap_mremap(
         at: *mut c_void, len: size_t, new_len: size_t, flags: c_int, to: *mut c_void) -> *mut c_void;
     close = inband_heap_close(fd: c_int) -> c_int;

@@ -12,7 +12,7 @@ use common::{end, inband, library, memory, output};
 use inband_memory::heap::stats::programs;
 use tempfile::TempDir;
 
-/// Longest that a cluster may take to start, and a program to come to a certain point.
+/// How long a cluster may take to start, or a program to reach a certain point.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Cluster {
@@ -21,7 +21,7 @@ struct Cluster {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One cluster at a time: they share processors.
+/// Runs one cluster at a time, since they share processors.
 fn alone() -> MutexGuard<'static, ()> {
     static CLUSTER: Mutex<()> = Mutex::new(());
     CLUSTER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,13 +86,13 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let pid = self.up.id().to_string();
-        // It ends its processes.
+        // `inband` ends its processes.
         let _ = Command::new("kill").arg(&pid).status();
         let _ = self.up.wait();
     }
 }
 
-/// Until the pager of the program that runs has fetched so many pages more.
+/// Waits until the running program's pager has fetched this many more pages.
 fn fetches(dir: &Path, more: u64) {
     let fetched = || programs(dir).first().map(|program| program.figures.fetched);
     let since = Instant::now();
@@ -109,7 +109,7 @@ fn fetches(dir: &Path, more: u64) {
     }
 }
 
-/// The result is the same although a server is killed in the middle, and then the switch.
+/// Checks that the result is the same although a server is killed half way, and then the switch.
 fn survives(workload: Option<Workload>, buffer: &str) {
     let Some(workload) = workload else {
         return;
@@ -123,7 +123,7 @@ fn survives(workload: Option<Workload>, buffer: &str) {
         cluster.kill("server/2");
         fetches(cluster.dir.path(), 200);
         cluster.kill(&cluster.active_switch());
-        // The other has taken over.
+        // The other switch has taken over.
         fetches(cluster.dir.path(), 200);
         running.join().expect("it runs")
     });

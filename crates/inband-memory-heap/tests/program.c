@@ -1,6 +1,6 @@
 /*
- * What programs.rs runs under `inband memory run`: program TEST [NUMBER [NUMBER]]. Prints "ok" at its end, or ends with 1 and a line on
- * standard error.
+ * The program that programs.rs runs under `inband memory run`: program TEST [NUMBER [NUMBER]]. Prints "ok" at its end,
+ * or exits with 1 and a line on standard error.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -40,7 +40,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 33;
 }
 
-/* Random writes over so many MiB, then all is read again. */
+/* Writes at random over this many MiB, then reads everything back. */
 static void random_writes(long mib, uint64_t seed) {
     size_t words = (size_t)mib << 17;
     uint64_t *at = malloc(words * 8);
@@ -80,7 +80,8 @@ static void threads(long mib) {
     }
 }
 
-/* All threads count in the same pages, in random order: no increment is lost when a page goes and comes. */
+/* All threads count in the same pages, in random order: no increment may be lost when a page is evicted and fetched
+ * again. */
 static uint64_t *counters;
 static size_t counters_len;
 #define COUNTING_THREADS 4
@@ -112,7 +113,7 @@ static void same_pages(long pages) {
     CHECK(counted == (uint64_t)COUNTING_THREADS * ROUNDS);
 }
 
-/* Blocks of all sizes, allocated, resized and freed at random. */
+/* Allocates, resizes and frees blocks of all sizes at random. */
 enum { SLOTS = 4000 };
 static struct slot {
     unsigned char *at;
@@ -212,7 +213,7 @@ static void used_up(void) {
     printf("%zu MiB\n", blocks);
 }
 
-/* As many blocks of a size as there are, up to a number of MB; all written. */
+/* Allocates as many blocks of a size as possible, up to a number of MB, and writes them all. */
 static size_t fill(unsigned char **blocks, size_t blocks_max, size_t len, size_t mb) {
     size_t count = 0;
     while (count < blocks_max && count * len < mb * 1000000 &&
@@ -222,7 +223,7 @@ static size_t fill(unsigned char **blocks, size_t blocks_max, size_t len, size_t
     return count;
 }
 
-/* What was allocated in blocks of one size and freed serves for any other size; the heap has 64 MiB. */
+/* Memory allocated in blocks of one size and freed must serve for any other size. The heap has 64 MiB. */
 static void reuse(long first, long second) {
     static unsigned char *blocks[100000];
     size_t lens[] = {(size_t)first, (size_t)second, (size_t)first};
@@ -230,7 +231,7 @@ static void reuse(long first, long second) {
         size_t len = lens[phase];
         size_t count = fill(blocks, 100000, len, phase == 0 ? 60 : 1000);
         fprintf(stderr, "%zu blocks of %zu\n", count, len);
-        /* Room for all but one that is nearly as large as 20 MB. */
+        /* Blocks of up to 20 MB may leave the room of nearly one block unused. */
         CHECK(count * len >= (len > 10000000 ? 40000000 : 56000000));
         for (size_t n = 0; n < count; ++n) {
             free(blocks[n]);
@@ -244,7 +245,7 @@ static void reuse(long first, long second) {
     free(zeros);
 }
 
-/* A vector that grows by half each time uses what it leaves behind. */
+/* A vector that grows by half each time must reuse the memory it leaves behind. */
 static void grow(void) {
     size_t len = PAGE, held = 0;
     unsigned char *at = NULL;
@@ -263,7 +264,7 @@ static void grow(void) {
     CHECK(held >= 16000000);
 }
 
-/* What one thread has freed serves others. */
+/* Memory that one thread has freed must serve others. */
 static void *reuse_thread(void *expected_mb) {
     static unsigned char *blocks[1000];
     size_t count = fill(blocks, 1000, 1000000, 1000);
@@ -283,7 +284,7 @@ static void reuse_threads(void) {
     }
 }
 
-/* A handler that interrupts faults, and itself waits for pages. */
+/* A signal handler that interrupts faults, and faults itself. */
 static unsigned char *handled;
 #define HANDLED_LEN ((size_t)32 << 20)
 static volatile uint64_t handler_calls;
@@ -315,7 +316,7 @@ static void signals(void) {
     CHECK(counted == handler_calls && counted > 10);
 }
 
-/* System calls whose buffers are not here. */
+/* System calls whose buffers are not in local memory. */
 static void system_calls(void) {
     size_t len = (size_t)24 << 20;
     char path[] = "/tmp/inband-memory-XXXXXX";
@@ -338,7 +339,7 @@ static void system_calls(void) {
     CHECK(memcmp(from, to, len) == 0);
 }
 
-/* What is printed stays in a buffer until the end; by then the heap's pages that were used before are not here. */
+/* Output stays in a buffer until the end; by then the heap's earlier pages have been evicted. */
 static void printed_at_exit(void) {
     printf("kept until the end\n");
     random_writes(16, 5);
@@ -354,7 +355,7 @@ static void children(void) {
     char line[200] = "";
     CHECK(pipe != NULL && fgets(line, sizeof(line), pipe) != NULL && pclose(pipe) == 0);
     CHECK(strcmp(line, "nothing nothing\n") == 0);
-    /* What the child is given lies in the heap. */
+    /* The child's arguments lie in the heap. */
     char *arguments[] = {strdup("sh"), strdup("-c"), strdup("exit 7"), NULL};
     pid_t child;
     int status;
@@ -376,7 +377,7 @@ static void children(void) {
     CHECK(daemon(0, 0) == -1 && errno == ENOSYS);
 }
 
-/* Writes line `which` (1 or 2) of 16 pages, while another program writes the other: see programs.rs. */
+/* Writes line `which` (1 or 2) of 16 pages while another program writes the other one: see programs.rs. */
 static void shared(long which) {
     size_t len;
     unsigned char *at = inband_memory_shared(&len);
@@ -385,7 +386,7 @@ static void shared(long which) {
     for (size_t page = 0; page < 16; ++page) {
         memset(at + page * PAGE + (size_t)which * 64, (int)which, 64);
     }
-    /* Until the other has written as well, then until it has released. */
+    /* Wait until the other program has written, too, then until it has released. */
     printf("written\n");
     fflush(stdout);
     CHECK(getchar() == '\n');
@@ -401,19 +402,19 @@ static void shared(long which) {
     }
 }
 
-/* Ends while pages of the shared memory are on their way. */
+/* Exits while pages of the shared memory are being fetched. */
 static void shared_exit(long page) {
     size_t len;
     volatile unsigned char *at = inband_memory_shared(&len);
     CHECK(at != NULL);
-    /* A sequence, which is read ahead. */
+    /* Sequential, so pages are read ahead. */
     for (long n = page - 3; n <= page; ++n) {
         CHECK(at[n * PAGE] == 0xAA);
     }
     _exit(0);
 }
 
-/* Closes what it did not open, then writes to shared memory. */
+/* Closes files that it did not open, then writes to shared memory. */
 static void close_all(void) {
     size_t len;
     unsigned char *at = inband_memory_shared(&len);
@@ -465,7 +466,7 @@ static void stacks(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* A region that is several mappings. */
+/* Splits the region into several mappings. */
 static void split(long pages) {
     counters_len = (size_t)pages;
     counters = aligned_alloc(PAGE, counters_len * PAGE);
@@ -493,7 +494,7 @@ static void advice(void) {
     CHECK(madvise(at, PAGE, MADV_WILLNEED) == 0 && at[0] == 7);
 }
 
-/* Pages of the heap stay where they are; others may be moved. */
+/* Pages of the heap must not be moved; others may be. */
 static void moves(void) {
     size_t len = 16 * PAGE;
     unsigned char *at = aligned_alloc(PAGE, len);
@@ -503,7 +504,7 @@ static void moves(void) {
     unsigned char *local = mmap(NULL, len, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(local != MAP_FAILED);
     local[0] = 8;
-    /* Evicted. */
+    /* Evicts those pages. */
     random_writes(16, 3);
     int fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
     void *froms[] = {at, at, at + PAGE, local};
@@ -530,7 +531,7 @@ static void *flush_on(void *unused) {
     return unused;
 }
 
-/* A thread that is cancelled in the middle of a call leaves nothing behind. */
+/* A thread that is cancelled in the middle of a call must leave nothing behind. */
 static void cancelled(void) {
     char *at = malloc(8 << 20);
     memset(at, 1, 8 << 20);
@@ -567,7 +568,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Time of an access to a page that is not in the buffer, in random order. */
+/* Measures the time to access a page that is not in the buffer, in random order. */
 static void latency(long pages) {
     unsigned char *at = aligned_alloc(PAGE, (size_t)pages * PAGE);
     static uint64_t took[1 << 20];
@@ -602,7 +603,7 @@ static void latency(long pages) {
     }
 }
 
-/* Uses its heap until it is ended. */
+/* Uses its heap until it is killed. */
 static void go_on(long mib) {
     size_t len = (size_t)mib << 20;
     unsigned char *at = malloc(len);

@@ -1,5 +1,4 @@
-//! Programs whose heap is in a memory of pages, by page faults. The memory is local here: what is tested is the pager and the
-//! allocator.
+//! Programs whose heap is paged from a memory. The memory is local: these tests are about the pager and the allocator.
 
 mod common;
 
@@ -10,7 +9,7 @@ use std::sync::OnceLock;
 
 use common::{beside, end, library, output, read, run};
 
-/// program.c, built.
+/// Builds program.c and returns its path.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -34,7 +33,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// A part of program.c succeeds.
+/// Checks that a test of program.c succeeds.
 fn passes(options: &[&str], test: &[&str]) {
     let mut command = run(options);
     command.arg(program()).args(test);
@@ -130,7 +129,7 @@ fn a_full_memory_is_enomem_and_said_once() {
         .split(' ')
         .next()
         .and_then(|word| word.parse::<u32>().ok());
-    // jemalloc spends some.
+    // jemalloc uses some of it.
     assert!((16..=32).contains(&mib.unwrap()), "{printed}");
 }
 
@@ -173,7 +172,7 @@ fn a_program_that_cannot_be_started_is_named() {
     assert!(message.contains("/no/such/program"), "{message}");
 }
 
-/// A program that talks with the test.
+/// A program that exchanges lines with the test.
 struct Talking {
     child: Child,
     input: ChildStdin,
@@ -211,7 +210,7 @@ impl Talking {
     }
 }
 
-/// The rule of the twin: of a page, the lines that a program has written are written back, and no others.
+/// The rule of the twin: of a page, exactly the lines that a program has written are written back.
 #[test]
 fn programs_that_write_different_lines_of_a_page_do_not_disturb_each_other() {
     let memory = tempfile::NamedTempFile::new().unwrap();
@@ -236,12 +235,12 @@ fn programs_that_write_different_lines_of_a_page_do_not_disturb_each_other() {
         let command = part(number, line);
         Talking::start(command)
     });
-    // Both have fetched and written all pages; then both write them back; then both read what there is.
+    // Both have fetched and written all pages; then both write them back; then both read the result.
     for stage in ["written", "released"] {
         for program in &mut programs {
             program.says(stage);
         }
-        // Nobody else gets a part of what they have.
+        // No other program gets a part that overlaps with theirs.
         for taken in ["1/2", "2/2", "1/1", "2/3"] {
             let refused = end(part(taken, "1"), Stdio::null());
             let message = String::from_utf8_lossy(&refused.stderr);
@@ -269,7 +268,7 @@ fn signals_to_the_pager_are_for_the_program() {
     let status = Command::new("kill").args(["-TERM", &pid]).status();
     assert!(status.expect("kill is on the PATH").success());
     assert_eq!(running.child.wait().unwrap().signal(), Some(15));
-    // The guard has ended as well, without a word.
+    // The guard has ended as well, without printing anything.
     let message = read(running.child.stderr.as_mut().unwrap());
     assert_eq!(String::from_utf8_lossy(&message), "");
 }
@@ -280,7 +279,7 @@ fn without_the_privilege_it_says_what_does_not_work() {
     if allowed.is_ok_and(|value| value.trim() != "0") {
         return inband_testing::not_run("vm.unprivileged_userfaultfd is not 0 here");
     }
-    // Whoever has the right file descriptor may read and execute what another user may not even see.
+    // A process with the right file descriptor may read and execute a file that another user cannot even see.
     let dir = tempfile::Builder::new()
         .prefix("inband-heap")
         .tempdir_in("/tmp")
@@ -328,7 +327,7 @@ fn without_the_privilege_it_says_what_does_not_work() {
         String::from_utf8_lossy(&prints.stdout),
         "kept until the end\n"
     );
-    // And it is true that this does not work.
+    // And system calls on the heap do fail, as announced.
     let fails = unprivileged(&nevertheless, &["system-calls"]);
     let message = String::from_utf8_lossy(&fails.stderr);
     assert!(
@@ -350,7 +349,7 @@ fn a_program_that_executes_another_is_told_about() {
     );
 }
 
-/// A memory in a file, of so many MiB of this byte.
+/// Creates a memory of this many MiB in a file, filled with a byte.
 fn memory_file(mib: usize, byte: u8) -> tempfile::NamedTempFile {
     let mut memory = tempfile::NamedTempFile::new().unwrap();
     memory.write_all(&vec![byte; mib << 20]).unwrap();
@@ -445,7 +444,7 @@ fn shells_have_functions_of_their_own_for_the_environment() {
 
 #[test]
 fn a_library_that_was_preloaded_before_stays() {
-    // Any will do.
+    // Any library will do.
     let former = library();
     let mut command = run(&SMALL);
     command
@@ -483,7 +482,7 @@ fn a_killed_pager_ends_the_program_with_an_error() {
     running.says("ready");
     running.child.kill().unwrap();
     running.child.wait().unwrap();
-    // The program has ended, and so has the guard: both hold this pipe.
+    // The program has ended, and so has the guard: both held this pipe.
     let message = read(running.child.stderr.as_mut().unwrap());
     let message = String::from_utf8_lossy(&message);
     assert!(message.contains("the pager was killed"), "{message}");

@@ -1,5 +1,5 @@
-//! Ordinary programs whose heap is larger than the buffer give the same result as without. The memory is local; `cluster.rs` has
-//! the same with servers and switches that fail.
+//! Ordinary programs whose heap is larger than the buffer give the same result as without. The memory is local;
+//! `cluster.rs` does the same with servers and switches that fail.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::workloads::{python, sort, sqlite, Redis, Workload};
 
 const BUFFER: [&str; 2] = ["--buffer", "8MiB"];
 
-/// What it prints with and without a heap of pages, which is the same.
+/// Returns the output with and without a paged heap, after checking that it is the same.
 fn same(workload: &Workload) -> String {
     let result = workload.result(None);
     assert!(

@@ -1,5 +1,5 @@
-//! The kernel's programs and the native build, held equal over random packets: same verdicts, same packets out, same
-//! registers, same counters. `INBAND_SEED=N` repeats a run.
+//! Runs the kernel's programs and the native build on the same random packets, and compares verdicts, outgoing packets,
+//! registers and counters. `INBAND_SEED=N` repeats a run.
 #![allow(missing_docs)]
 
 mod common;
@@ -21,13 +21,13 @@ use inband_memory::soft_switch::SoftSwitch;
 use inband_memory::wire::{self, Header};
 use inband_memory::{xdp, Memory, SPACES};
 
-/// Packets of each role, without a key and with one.
+/// Packets per role, without a key and with one.
 const STEPS: usize = 10_000;
 /// Packets between two comparisons of registers and counters.
 const COMPARE_EVERY: usize = 500;
-/// Few, so that requests meet.
+/// Few, so that requests collide.
 const CHUNKS: u64 = 4;
-/// Packets to servers that later ones may answer.
+/// Packets to servers that are kept, so that later ones may answer them.
 const KEPT: usize = 16;
 
 fn seed() -> u64 {
@@ -68,7 +68,7 @@ fn lines(random: u64) -> u32 {
     }
 }
 
-/// The value of a packet about these lines, with low timestamps if it has any.
+/// Returns a packet's value for these lines, with low timestamps if it carries any.
 fn value(header: &Header, prng: &mut Prng) -> Vec<u8> {
     let count = header.lines.count_ones() as usize;
     let mut value = Vec::new();
@@ -79,7 +79,7 @@ fn value(header: &Header, prng: &mut Prng) -> Vec<u8> {
                 _ => vec![prng.below(3); count],
             };
             value.extend(timestamps.iter().flat_map(|at| at.to_be_bytes()));
-            // Lines with the same timestamp are the same.
+            // Lines with the same timestamp must be equal.
             for (n, at) in timestamps.iter().enumerate() {
                 value.extend([(*at as u8) << 4 | n as u8; 64]);
             }
@@ -93,7 +93,7 @@ fn value(header: &Header, prng: &mut Prng) -> Vec<u8> {
     value
 }
 
-/// Now and then a field is another, or a byte is damaged.
+/// Emits a packet; occasionally with another value in a field, or with a damaged byte.
 fn finish(mut header: Header, gate: &Gate, prng: &mut Prng) -> Vec<u8> {
     if prng.one_in(30) {
         let other = prng.below(3);
@@ -125,11 +125,11 @@ fn finish(mut header: Header, gate: &Gate, prng: &mut Prng) -> Vec<u8> {
     packet
 }
 
-/// What the two builds of a role have met, and must agree on.
+/// What both builds of a role have counted, and must agree on.
 struct Counted(BTreeMap<&'static str, u64>);
 
 impl Counted {
-    /// Damage is kept out by the gate before the native build, and counted by the program.
+    /// Compares the two builds. The gate keeps damaged packets from the native build; the program counts them itself.
     fn compare(
         &mut self,
         native: BTreeMap<&'static str, u64>,
@@ -155,7 +155,7 @@ impl Counted {
 }
 
 struct SwitchPackets {
-    /// Of each session: its number, and its next request.
+    /// By session: its number, and its next request.
     sessions: Vec<(u64, u64)>,
     kept: Vec<Vec<u8>>,
     epoch: u64,
@@ -193,7 +193,7 @@ impl SwitchPackets {
         let (session, next) = &mut self.sessions[at];
         *next += u64::from(prng.one_in(2));
         let request = next.saturating_sub(prng.below(3)).max(1);
-        // What a request asks for follows from its number.
+        // What a request asks for is derived from its number.
         let mut what = Prng(*session * 1000 + request);
         let random = what.next();
         let writes = what.one_in(2);
@@ -212,7 +212,7 @@ impl SwitchPackets {
     }
 }
 
-/// The words of a slot but those of hardware addresses and interfaces, which only the kernel has.
+/// Returns a slot's words without the hardware addresses and interfaces, which only the kernel has.
 fn slot_words(registers: &SwitchRegisters, slot: usize) -> Vec<u64> {
     let mut words = registers.slot_words(slot);
     let client = std::mem::offset_of!(c::ib_memory_slot, client) / 8;

@@ -1,4 +1,4 @@
-//! A switch and three servers as programs on interfaces, and a client that is a socket, between network namespaces.
+//! A switch and three servers as programs on interfaces, and a client that uses a socket, across network namespaces.
 #![allow(missing_docs)]
 
 mod common;
@@ -34,7 +34,7 @@ struct Bed {
     client: UdpSocket,
     gate: Gate,
     request: u64,
-    /// Without the processes' sockets their hosts would answer that nobody listens.
+    /// Keeps the hosts from answering that nobody listens at the processes' ports.
     _processes: Vec<UdpSocket>,
     net: Net,
 }
@@ -105,7 +105,7 @@ impl Bed {
         }
     }
 
-    /// The answer to the next request.
+    /// Sends the next request and returns the answer.
     fn ask(&mut self, kind: u8, chunk: u64, lines: u32, value: &[u8]) -> (Header, Vec<u8>) {
         self.request += 1;
         let header = Header {
@@ -158,7 +158,7 @@ impl Bed {
         assert_eq!((lines[0], lines[1]), ([7; 64], [0; 64]));
         let all = self.write(2, 0xffff, 9);
         assert_eq!(self.read(2, 0xffff), ([all; 16], [[9; 64]; 16]));
-        // One server is ahead: what it has is written back before it is read.
+        // One server is ahead: its lines are written back before they are read.
         let ahead = EPOCH << 39 | 1000;
         for chunk in [3, 4] {
             let mut timestamps = [0; 16];
@@ -168,7 +168,7 @@ impl Bed {
                 .store_chunk(chunk, &timestamps, &[[5; 64]; 16]);
         }
         for (chunk, lines) in [(3, 1 << 5), (4, 0xffff)] {
-            // Which two servers answer first is chance; in the end both others agree, or have what is ahead.
+            // Which two servers answer first is chance; in the end both others agree, or have the newer lines.
             let (timestamps, lines) = self.read(chunk, lines);
             let found = (timestamps[5], lines[5]);
             assert!(
@@ -197,7 +197,7 @@ fn lines_are_read_and_written_over_a_network() {
         for keys in with_and_without_keys() {
             let mut bed = Bed::new(mode, keys);
             bed.works();
-            // Two servers are a majority, one is none.
+            // Two servers are a majority, one is not.
             bed.net.cable(SERVERS[0], "down");
             let last = bed.write(5, 0xffff, 3);
             assert_eq!(bed.read(5, 0xffff), ([last; 16], [[3; 64]; 16]));

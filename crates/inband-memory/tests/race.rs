@@ -1,5 +1,6 @@
-//! What holds while several threads hand packets to the same role: natively, with delays where another CPU's step might
-//! hurt, and in the kernel. The same tests run on deliberately wrong builds must fail.
+//! Properties that must hold while several threads pass packets to the same role: in the native build, with delays at
+//! points where a step of another CPU might do harm, and in the kernel. The same tests must fail on deliberately wrong
+//! builds.
 #![allow(missing_docs, unsafe_code)]
 
 mod common;
@@ -24,14 +25,14 @@ use inband_memory::wire::{self, Header};
 use inband_memory::{c, objects, xdp, Memory, SPACES};
 use inband_testing::race::rounds;
 
-/// A right build is watched for so long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one must be
-/// caught within `CATCH_WITHIN`.
+/// A correct build is watched for this long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one
+/// must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
 const CATCH_WITHIN: Duration = Duration::from_secs(60);
 const ROUNDS_MIN: u64 = 100;
 
 type Failure = String;
-/// Put a packet through a role.
+/// Puts a packet through a role.
 type Handle<'a> = dyn Fn(&[u8]) -> (To, Vec<u8>) + Sync + 'a;
 
 fn gate() -> Gate {
@@ -56,7 +57,7 @@ macro_rules! builds {
     };
 }
 
-// native.c with delays, and but for the first with a fault.
+// native.c with delays; all but the first have a fault.
 builds! {
     switch:
         ib_memory_switch_handle_slow,
@@ -79,7 +80,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Failure> {
 
 // --- the server: a fence ---
 
-/// Writers of a round, and writes of each.
+/// Writers per round, and writes of each.
 const WRITERS: u64 = 2;
 const WRITES: u64 = 40;
 
@@ -102,7 +103,7 @@ fn to_server(handle: &Handle<'_>, header: Header, byte: u8) -> Option<(Header, V
     })
 }
 
-/// A chunk as one READ of this epoch finds it. Each line is full of the low byte of its timestamp.
+/// Reads a chunk by one READ of this epoch. Each line is filled with the low byte of its timestamp.
 fn read_all(handle: &Handle<'_>, epoch: u64) -> Result<([u64; CHUNK_LINES], Chunk), Failure> {
     loop {
         let read = Header {
@@ -129,8 +130,8 @@ fn read_all(handle: &Handle<'_>, epoch: u64) -> Result<([u64; CHUNK_LINES], Chun
     }
 }
 
-/// What a READ of a new epoch has seen is all that there will ever be of older ones, and all that was acknowledged is in
-/// what it has seen.
+/// Once a READ of a new epoch has been answered, nothing of an older epoch may change the chunk, and the answer must
+/// contain every acknowledged write.
 fn fence(handle: &Handle<'_>, registers: &ServerRegisters, time: Duration) -> Result<u64, Failure> {
     registers.set_serving(true);
     let [begin, end] = [(); 2].map(|()| Barrier::new(WRITERS as usize + 1));
@@ -171,10 +172,10 @@ fn fence(handle: &Handle<'_>, registers: &ServerRegisters, time: Duration) -> Re
             let now = 2 * round + 1;
             epoch.store(now, SeqCst);
             begin.wait();
-            // So that the fence comes at another moment each time.
+            // Moves the fence to a different moment each time.
             for _ in 0..round % 8 {
                 if let Err(what) = read_all(handle, now) {
-                    // A fence of ours cannot have come in between.
+                    // None of our fences can have come in between.
                     end.wait();
                     return Err(what);
                 }
@@ -257,10 +258,10 @@ fn nothing_of_an_old_epoch_lands_behind_a_fence() {
 const SERVERS: usize = 3;
 const SESSION: u64 = 7 << 16 | 1;
 const EPOCH: u64 = 48;
-/// Lines of a request.
+/// Lines per request.
 const LINES: u32 = 0b11;
 
-/// What a switch sends in answer to a request; asked again if others kept the slot.
+/// Returns what a switch sends for a request, which is repeated while other threads hold the slot.
 fn ask(handle: &Handle<'_>, header: Header, value: &[u8]) -> Option<(To, Header)> {
     for _ in 0..10_000 {
         let (to, out) = handle(&common::packet(&header, value, &gate()));
@@ -272,14 +273,14 @@ fn ask(handle: &Handle<'_>, header: Header, value: &[u8]) -> Option<(To, Header)
     None
 }
 
-/// What left when the servers answered: where to, timestamps and lines.
+/// What left when the servers answered: destination, timestamps and lines.
 type Left = Vec<(To, Header, [u64; 2], Vec<u8>)>;
 
 fn timestamps_of(value: &[u8]) -> [u64; 2] {
     [0, 8].map(|at| u64::from_be_bytes(value[at..at + 8].try_into().unwrap()))
 }
 
-/// Whatever the order of answers, a phase ends once, and with what a majority has said.
+/// Whatever the order of the answers, a phase must end exactly once, with what a majority has said.
 fn quorum(
     handle: &Handle<'_>,
     registers: &SwitchRegisters,
@@ -326,7 +327,7 @@ fn quorum(
         }
         end.wait();
     };
-    // All servers answer what was asked; what has left.
+    // Lets all servers answer, and returns what has left.
     let answered = |question: Header, timestamps: [[u64; 2]; SERVERS]| {
         *asked.lock().unwrap() = (question, timestamps);
         begin.wait();
@@ -345,7 +346,7 @@ fn quorum(
             scope.spawn(move || server(number));
         }
         let result = rounds(time, ROUNDS_MIN, |round| {
-            // Some agree, some do not.
+            // Some servers agree, some do not.
             let mut random = (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut next = || {
                 random = random.rotate_left(7).wrapping_mul(0x2545_f491_4f6c_dd1d);
@@ -366,7 +367,7 @@ fn quorum(
             };
             let value = if writes { vec![3; 128] } else { Vec::new() };
             let mut question = None;
-            // Until it is done: an answer that found the slot taken is lost.
+            // Repeated, because an answer that finds the slot taken is lost.
             for _ in 0..100 {
                 if question.is_none() {
                     let (to, asks) = ask(handle, header, &value).ok_or("never sent")?;
@@ -484,10 +485,10 @@ fn a_phase_ends_once_whoever_answers_when() {
 
 // --- the switch: timestamps ---
 
-/// Writes of a thread in a round.
+/// Writes per thread and round.
 const NUMBERED: u64 = 50;
 
-/// No timestamp is given twice, and each thread's grow.
+/// No timestamp may be given twice, and each thread's must grow.
 fn numbers(
     handle: &Handle<'_>,
     registers: &SwitchRegisters,
@@ -552,7 +553,7 @@ fn no_timestamp_is_given_twice() {
 
 // --- the switch: sessions that close ---
 
-/// A session that is closed leaves its slots alone: the next one's write keeps its timestamp.
+/// A closed session must leave its slots alone: the next session's write keeps its timestamp.
 fn closing(
     handle: &Handle<'_>,
     registers: &SwitchRegisters,
@@ -562,7 +563,7 @@ fn closing(
     let [begin, end] = [(); 2].map(|()| Barrier::new(2));
     let over = AtomicBool::new(false);
     let former = AtomicU64::new(0);
-    // The last timestamp that it was given.
+    // The last timestamp that the earlier session was given.
     let former_last = AtomicU64::new(0);
     let write = |session: u64, request: u64| Header {
         kind: wire::WRITE_REQUEST,

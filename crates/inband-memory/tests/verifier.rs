@@ -1,5 +1,5 @@
-//! What this machine's kernel walks to verify the programs, in every mode: at most a third of its limit, because every
-//! kernel counts otherwise (protocol.md, 15).
+//! How many instructions this machine's kernel walks to verify the programs, in every mode: at most a third of its
+//! limit, since every kernel version counts differently (protocol.md, 15).
 #![allow(missing_docs)]
 
 mod common;

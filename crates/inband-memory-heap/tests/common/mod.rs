@@ -1,6 +1,6 @@
 //! Programs under `inband memory run`.
 
-// Each test program uses its part.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 pub mod workloads;
@@ -11,22 +11,22 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Longest that a program may take; on a busy machine the slowest takes some seconds.
+/// How long a program may take; on a busy machine the slowest takes several seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A file beside the project's programs.
+/// Returns the path of a file in the directory of the project's executables.
 pub fn beside(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("this test is a file");
     // target/release/deps/TEST
     this.ancestors().nth(2).expect("two parents").join(name)
 }
 
-/// The library as it was built for this test; the one beside the programs may be older.
+/// Returns the library as built for this test; the one beside the executables may be older.
 pub fn library() -> PathBuf {
     beside("deps/libinband_memory_heap.so")
 }
 
-/// A program of the project, as it is now.
+/// Returns a command that runs one of the project's programs, freshly built.
 fn program(name: &'static str, built: &OnceLock<()>, words: &[&str]) -> Command {
     built.get_or_init(|| inband_testing::build(name));
     let mut command = Command::new(beside(name));
@@ -34,34 +34,35 @@ fn program(name: &'static str, built: &OnceLock<()>, words: &[&str]) -> Command 
     command
 }
 
-/// `inband memory` with these words.
+/// Returns the command `inband memory` with these arguments.
 pub fn memory(words: &[&str]) -> Command {
     static BUILT: OnceLock<()> = OnceLock::new();
     program("inband-memory", &BUILT, words)
 }
 
-/// `inband` with these words. `inband up memory` starts `inband-memory` from beside it.
+/// Returns the command `inband` with these arguments. `inband up memory` starts the `inband-memory` in the same
+/// directory.
 pub fn inband(words: &[&str]) -> Command {
     static BUILT: OnceLock<()> = OnceLock::new();
     drop(memory(&[]));
     program("inband", &BUILT, words)
 }
 
-/// `inband memory run` with local memory and these options, and what follows.
+/// Returns the command `inband memory run` with local memory and these options; the caller adds the program.
 pub fn run(options: &[&str]) -> Command {
     let mut command = memory(&["run", "--local", "--library"]);
     command.arg(library()).args(options).arg("--");
     command
 }
 
-/// Run it to its end.
+/// Runs a command to its end.
 pub fn end(mut command: Command, input: Stdio) -> Output {
     command
         .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
-    // Both pipes are read, so that it does not wait for the reader.
+    // Both pipes are read concurrently, so that the program does not block on either.
     let mut pipes = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let stdout = std::thread::spawn(move || read(&mut pipes.0));
     let stderr = std::thread::spawn(move || read(&mut pipes.1));
@@ -83,14 +84,14 @@ pub fn end(mut command: Command, input: Stdio) -> Output {
     }
 }
 
-/// Until its writers have closed it.
+/// Reads until all writers have closed the pipe.
 pub fn read(pipe: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     pipe.read_to_end(&mut bytes).expect("a pipe can be read");
     bytes
 }
 
-/// It succeeds; what it prints.
+/// Runs a command that must succeed, and returns its output.
 pub fn output(command: Command, input: Stdio) -> String {
     let words = format!("{command:?}");
     let output = end(command, input);

@@ -1,4 +1,4 @@
-//! Ordinary programs, whose result does not depend on where their heap is.
+//! Ordinary programs whose result does not depend on where their heap is.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::output;
 
-/// Is this program here? If not, this test says so.
+/// Returns whether a program is installed, and says so if it is not.
 fn is_here(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -28,12 +28,12 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     pub fn words(&self) -> &[String] {
         &self.words
     }
 
-    /// What it prints, run by this command or by itself.
+    /// Returns the output of the program, run by this command or by itself.
     pub fn result(&self, runner: Option<Command>) -> String {
         let command = match runner {
             Some(mut command) => {
@@ -54,7 +54,7 @@ impl Workload {
     }
 }
 
-/// SQLite's shell with a database in memory; `None`: it is not here.
+/// SQLite's shell with a database in memory; `None` if it is not installed.
 pub fn sqlite(rows: u64) -> Option<Workload> {
     if !is_here("sqlite3") {
         return None;
@@ -72,7 +72,7 @@ pub fn sqlite(rows: u64) -> Option<Workload> {
         PRAGMA integrity_check;
     "
     );
-    // Its own commands begin where the line begins.
+    // Dot commands must begin in the first column.
     let script: String = script
         .lines()
         .map(|line| line.trim_start().to_owned() + "\n")
@@ -87,7 +87,7 @@ pub fn sqlite(rows: u64) -> Option<Workload> {
     })
 }
 
-/// Sorting so many lines, in this process's memory.
+/// Sorts this many lines in memory.
 pub fn sort(lines: u64) -> Option<Workload> {
     if !is_here("sort") {
         return None;
@@ -109,9 +109,9 @@ pub fn sort(lines: u64) -> Option<Workload> {
     })
 }
 
-/// Python building a dictionary.
+/// Lets Python build a dictionary.
 pub fn python(keys: u64) -> Option<Workload> {
-    // Not a shim that executes it: the heap is that of the program that is started.
+    // Not a shim that executes another program: only the started program's heap is in the memory.
     let python = "/usr/bin/python3";
     if !Path::new(python).is_file() {
         inband_testing::not_run(format!("there is no {python}"));
@@ -132,14 +132,14 @@ print(len(d), sum(len(v) for v in d.values()), d[1])
     })
 }
 
-/// A Redis server on a socket in a directory of its own.
+/// A Redis server at a socket in its own directory.
 pub struct Redis {
     server: Child,
     dir: TempDir,
 }
 
 impl Redis {
-    /// Start it by this command, or by itself; `None`: it is not here.
+    /// Starts the server by this command, or by itself; `None` if it is not installed.
     pub fn start(runner: Option<Command>) -> Option<Redis> {
         if !["redis-server", "redis-cli", "redis-benchmark"]
             .into_iter()
@@ -185,7 +185,7 @@ impl Redis {
         output(command, input)
     }
 
-    /// Fill it; a digest of what it has then.
+    /// Fills the server and returns a digest of its content.
     pub fn fill(&self, keys: u64) -> String {
         let mut commands = String::new();
         for n in 0..keys {
@@ -206,7 +206,7 @@ impl Redis {
         digest
     }
 
-    /// Put load on it, so many requests of each kind.
+    /// Loads the server with this many requests of each kind.
     pub fn benchmark(&self, requests: u64) {
         let requests = requests.to_string();
         let load = [
@@ -223,7 +223,7 @@ impl Redis {
         self.call("redis-benchmark", &load, Stdio::null());
     }
 
-    /// End it; it ends without an error.
+    /// Stops the server, which must exit without an error.
     pub fn end(mut self) {
         self.call("redis-cli", &["SHUTDOWN", "NOSAVE"], Stdio::null());
         let status = self.server.wait().unwrap();

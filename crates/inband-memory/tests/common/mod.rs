@@ -1,4 +1,4 @@
-//! Vectors of both roles: packets in, packets out.
+//! Packet vectors of both roles: packets in, packets out.
 #![allow(missing_docs, dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,7 +109,7 @@ impl Packet {
         named.next().unwrap_or_else(|| panic!("{}", self.r#type))
     }
 
-    /// The header `other` with what this names.
+    /// Returns `other` with the fields that this vector names.
     fn header(&self, other: Header) -> Header {
         Header {
             kind: self.kind(),
@@ -167,10 +167,10 @@ pub fn reasons_shown() -> BTreeSet<String> {
     switch.chain(server).map(|step| step.reason).collect()
 }
 
-/// Takes a signed packet and says where which packet goes.
+/// Handles a signed packet and returns where which packet goes.
 type Handle<'a> = &'a mut dyn FnMut(&[u8]) -> (To, Vec<u8>);
 
-/// A role on some backend.
+/// A role in one of its builds.
 pub struct Role<'a> {
     pub handle: Handle<'a>,
     pub counters: &'a dyn Fn() -> BTreeMap<&'static str, u64>,
@@ -276,7 +276,7 @@ impl Role<'_> {
     }
 }
 
-/// Says that a test could not run if programs cannot be loaded here.
+/// Returns whether programs can be loaded into this kernel; if not, says that a test could not run.
 pub fn kernel_is_there() -> bool {
     match probe("lo") {
         Ok(probe) if probe.privileged => true,
@@ -320,7 +320,7 @@ const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
-/// Put a packet through a program as a frame. Requests come from [`THERE`], what servers and switches send from elsewhere.
+/// Runs a program on a packet as a frame. Requests come from [`THERE`], packets of servers and switches from elsewhere.
 pub fn in_the_kernel(packet: &[u8], run: impl Fn(&[u8]) -> TestRun) -> (To, Vec<u8>) {
     let from = match wire::parse(packet) {
         Ok((header, _)) if !FROM_CLIENTS.contains(&header.kind) => {
@@ -337,7 +337,7 @@ pub fn in_the_kernel(packet: &[u8], run: impl Fn(&[u8]) -> TestRun) -> (To, Vec<
         XDP_TX => {
             let sent_to = |to| {
                 let whole = udp_frame(HERE, to, &left);
-                // All but hardware addresses and the checksum, which is absent.
+                // Everything but the hardware addresses and the checksum, which is absent.
                 run.frame[12..40] == whole[12..40]
             };
             if sent_to(from) {
