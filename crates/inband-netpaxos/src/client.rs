@@ -1,4 +1,4 @@
-//! A proposer over a socket.
+//! A proposer that runs over a socket.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::proposer::{Out, Outcome, Proposer};
 use crate::wire::packed;
 
-/// A client of a cluster, with a session of its own.
+/// A client of a cluster, with its own session.
 pub struct Client {
     socket: HostSocket,
     gate: Gate,
@@ -64,7 +64,7 @@ impl Client {
         self.socket.flush();
     }
 
-    /// Until then, or until it is done.
+    /// Runs until this time, or until `done` holds.
     fn run(&mut self, until: u64, done: impl Fn(&Proposer) -> bool) -> Result<()> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         while !done(&self.proposer) && self.now() < until {
@@ -87,17 +87,18 @@ impl Client {
         Ok(())
     }
 
-    /// The serializer that requests go to, from 0.
+    /// Returns the serializer that requests go to, from 0.
     pub fn serializer(&self) -> usize {
         self.proposer.serializer()
     }
 
-    /// May it submit? Otherwise too much is under way.
+    /// Returns whether a value may be submitted. If not, too many requests are in flight.
     pub fn is_ready(&self) -> bool {
         self.proposer.is_ready()
     }
 
-    /// Submit a value and do not wait. Returns its number, with which [`Client::poll`] tells its outcome, within the time-out.
+    /// Submits a value without waiting. Returns its number, for which [`Client::poll`] reports the outcome within the
+    /// timeout.
     ///
     /// # Panics
     /// If it is not [`Client::is_ready`].
@@ -110,14 +111,14 @@ impl Client {
         number
     }
 
-    /// Requests that have ended; waits at most so long for the first.
+    /// Returns completed requests; waits at most this long for the first one.
     pub fn poll(&mut self, limit: Duration) -> Result<Vec<(u64, Outcome)>> {
         let until = self.now() + limit.as_nanos() as u64;
         self.run(until, Proposer::has_done)?;
         Ok(self.proposer.take_done())
     }
 
-    /// Submit values, as many at a time as may be under way; their outcomes in order.
+    /// Submits values, with as many in flight as the window allows, and returns their outcomes in order.
     pub fn submit_all<'a>(
         &mut self,
         values: impl IntoIterator<Item = &'a [u8]>,
@@ -142,7 +143,7 @@ impl Client {
     }
 }
 
-/// The address of this machine that packets to another carry.
+/// Returns the address of this machine that packets to another one carry.
 fn route_to(address: SocketAddrV4) -> Result<Ipv4Addr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket

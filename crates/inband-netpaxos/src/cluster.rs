@@ -1,4 +1,4 @@
-//! Where a cluster is: what its processes and its clients must know, as a file.
+//! What a cluster's processes and clients must know to reach it, as a file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,28 +14,28 @@ use crate::quorum::{Sizes, FAILURES};
 use crate::wire::node;
 use crate::{c, NetPaxos, LOGS};
 
-/// The file in the directory of `inband up netpaxos`.
+/// The cluster's file in the directory of `inband up netpaxos`.
 pub const FILE: &str = "cluster.json";
 /// The default directory of `inband up netpaxos`.
 pub const DATA: &str = ".inband-netpaxos";
 
-/// How many learners there may be.
+/// Maximum number of learners.
 pub const LEARNERS_MAX: u8 = c::IB_NETPAXOS_LEARNERS_MAX as u8;
-/// How many serializers there may be.
+/// Maximum number of serializers.
 pub const SERIALIZERS_MAX: u8 = 8;
 
-/// A cluster. Of each kind the first is number 1.
+/// A cluster, as its file describes it. The first of each kind has number 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Where requests go.
+    /// Where clients send requests.
     pub serializers: Vec<SocketAddrV4>,
-    /// Where serializers send them.
+    /// Where serializers send requests.
     pub minions: Vec<SocketAddrV4>,
-    /// A storage server a minion.
+    /// One storage server per minion.
     pub storages: Vec<SocketAddrV4>,
-    /// Who delivers.
+    /// The learners, which deliver the log.
     pub learners: Vec<SocketAddrV4>,
-    /// The cluster's key.
+    /// The file with the cluster's key.
     pub key_file: Option<PathBuf>,
     /// The address of clients, and the network namespace that has it, if the cluster has a network of its own.
     pub client: Option<(Ipv4Addr, PathBuf)>,
@@ -44,7 +44,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Read the file of a directory.
+    /// Reads the cluster's file from a directory.
     pub fn load(dir: &Path) -> Result<Cluster> {
         let path = dir.join(FILE);
         let text = match std::fs::read_to_string(&path) {
@@ -70,7 +70,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Write the file of a directory.
+    /// Writes the cluster's file to a directory.
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec_pretty(self)?;
@@ -79,7 +79,7 @@ impl Cluster {
         replace().with_context(|| format!("{}", path.display()))
     }
 
-    /// How many of its minions may fail.
+    /// Returns the sizes, which follow from the number of minions.
     pub fn sizes(&self) -> Result<Sizes> {
         let minions = self.minions.len();
         let mut sizes = FAILURES.map(|failures| Sizes { failures });
@@ -93,13 +93,13 @@ impl Cluster {
         Ok(sizes)
     }
 
-    /// What packets must pass.
+    /// Returns the gate that packets must pass.
     pub fn gate(&self) -> Result<Gate> {
         let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
         Ok(Gate::of::<NetPaxos>(file.map(|file| file.keys()), LOGS))
     }
 
-    /// The address of a storage server or a learner, by its node id.
+    /// Returns the address of a storage server or a learner by its node id.
     pub fn address_of(&self, id: u8) -> Option<SocketAddrV4> {
         let storage = node::as_storage(id, self.storages.len() as u8);
         let learner = node::as_learner(id, self.learners.len() as u8);

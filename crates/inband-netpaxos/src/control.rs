@@ -1,4 +1,4 @@
-//! What processes tell each other: the value of a CONTROL packet.
+//! Messages between processes: the value of a CONTROL packet.
 
 use std::sync::Arc;
 
@@ -8,94 +8,94 @@ use crate::quorum::{Generations, Vote};
 use crate::request::{Identity, Request, Value};
 use crate::wire::{emit, intact, Header, Type};
 
-/// A message between processes. Who sent it is the header's `node`.
+/// A message between processes. The header's `node` is its sender.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
-    /// [storage -> learners] These numbers of its minion are stored: bit b is number `first + b`, a vote in instance
-    /// `base + first + b` (modulo 2^64).
+    /// [storage -> learners] These numbers of its minion are stored: bit b is number `first + b`, which is a vote in
+    /// instance `base + first + b` (modulo 2^64).
     Stored {
-        /// The minion's.
+        /// Incarnation of the minion.
         incarnation: u64,
-        /// Of the instances.
+        /// What to add to a number to get its instance.
         base: u64,
         /// Number of the lowest bit.
         first: u64,
-        /// Which are stored.
+        /// Bitmap of the stored numbers.
         mask: u64,
-        /// What the storage knows.
+        /// The generations that the storage knows.
         generations: Generations,
     },
-    /// [learner -> storage] What is the request with this number?
+    /// [learner -> storage] Asks for the request with this number.
     Fetch {
-        /// The minion's.
+        /// Incarnation of the minion.
         incarnation: u64,
-        /// The minion's.
+        /// The minion's number.
         number: u64,
     },
-    /// [storage -> learner] This is.
+    /// [storage -> learner] Answers Fetch.
     Number {
-        /// The minion's.
+        /// Incarnation of the minion.
         incarnation: u64,
-        /// The minion's.
+        /// The minion's number.
         number: u64,
-        /// What it gave the number.
+        /// The request with that number.
         request: Arc<Request>,
     },
-    /// [learner -> storages] Promise to vote in no round below this one.
+    /// [learner -> storages] Asks them to vote in no round below this one.
     Prepare {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// Of this learner.
+        /// A round of this learner.
         round: u64,
     },
-    /// [storage -> learner] Promised.
+    /// [storage -> learner] Answers Prepare: promised.
     Promise {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// As asked.
+        /// The round of the Prepare.
         round: u64,
-        /// What it has voted for.
+        /// The storage's vote so far.
         vote: Vote,
-        /// What the storage knows.
+        /// The generations that the storage knows.
         generations: Generations,
     },
-    /// [storage -> learner] It has promised a higher round.
+    /// [storage -> learner] Answers Prepare or Accept: it has promised a higher round.
     Refused {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// The round that is too low.
+        /// The refused round.
         round: u64,
-        /// The higher one.
+        /// The higher round.
         promised: u64,
     },
-    /// [learner -> storages] Vote for this.
+    /// [learner -> storages] Asks them to vote for a value.
     Accept {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// Of this learner.
+        /// A round of this learner.
         round: u64,
-        /// For what.
+        /// The value.
         value: Value,
     },
-    /// [storage -> learner] Voted.
+    /// [storage -> learner] Answers Accept: voted.
     Accepted {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// As asked.
+        /// The round of the Accept.
         round: u64,
-        /// What the storage knows.
+        /// The generations that the storage knows.
         generations: Generations,
     },
-    /// [learner -> learners, storages; whoever knows -> its asker] This is decided.
+    /// [learner -> learners and storages; any process that knows it -> the process that asked] This is decided.
     Decided {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// What.
+        /// The value.
         value: Value,
     },
-    /// [learner, storage -> learners] What is decided there?
+    /// [learner, storage -> learners] Asks what is decided in an instance.
     Learn {
-        /// Where.
+        /// The instance.
         instance: u64,
     },
     /// [learner -> storages] How far are you?
@@ -107,43 +107,44 @@ pub enum Control {
         /// What the storage knows.
         generations: Generations,
     },
-    /// [learner -> storage] A request that its minion has numbered, too, was decided in this instance.
+    /// [learner -> storage] A request that its minion has numbered as well was decided in this instance.
     Align {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// Which.
+        /// The request.
         request: Identity,
     },
-    /// [learner -> storages] It has, durably if it stores durably, all instances up to `position`.
+    /// [learner -> storages] The learner has all instances up to `position`, durably if it stores its log.
     Delivered {
-        /// Of this start of the learner.
+        /// Incarnation of the learner.
         incarnation: u64,
         /// The last instance.
         position: u64,
     },
-    /// [storage without memory -> storages] Count nothing of generations before this one; 0: only asks.
+    /// [storage without memory -> storages] Tells them to count nothing of generations before this one; 0: only asks
+    /// for generations.
     Fence {
-        /// Of this start.
+        /// Identifies the sender's start.
         nonce: u64,
-        /// The asker's new generation.
+        /// The sender's new generation.
         generation: u16,
     },
-    /// [storage -> storage without memory] So it is.
+    /// [storage -> storage without memory] Answers Fence.
     Fenced {
-        /// As asked.
+        /// The nonce of the Fence.
         nonce: u64,
-        /// As asked.
+        /// The generation of the Fence.
         generation: u16,
         /// The highest instance in which it may have voted or promised.
         highest: u64,
-        /// It has forgotten all instances up to this one, which are decided.
+        /// All instances up to this one are decided, and forgotten here.
         floor: u64,
-        /// What it knows.
+        /// The generations that the storage knows.
         generations: Generations,
     },
 }
 
-/// To whom a packet of a storage server or a learner goes.
+/// Recipient of a packet of a storage server or a learner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     /// All other storage servers.
@@ -157,7 +158,7 @@ pub enum To {
 }
 
 impl Control {
-    /// The packet of node `from`, to be signed.
+    /// Returns the message as a packet of node `from`, still unsigned.
     pub fn packet(&self, from: u8) -> Vec<u8> {
         let value = postcard::to_stdvec(self).expect("it has no maps");
         let header = Header {
@@ -167,7 +168,7 @@ impl Control {
         emit(&header, &value)
     }
 
-    /// The message of a packet, and the node that sent it.
+    /// Returns the sender and the message of a packet.
     pub fn of(packet: &[u8]) -> Option<(u8, Control)> {
         let (header, value) = intact(packet)?;
         if header.kind != Type::Control {

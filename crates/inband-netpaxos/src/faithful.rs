@@ -1,14 +1,15 @@
-//! The chapter's learner, by order and equality alone: what would become of requests if nothing were numbered. For measuring
-//! its two assumptions (`inband bench netpaxos ordering`); no log is built on it.
+//! The chapter's learner, which goes by order and equality alone: what would happen to requests if nothing were
+//! numbered. It serves to measure the chapter's two assumptions (`inband bench netpaxos ordering`); no log is built on
+//! it.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::quorum::Sizes;
 
-/// How far behind the head of a queue a decided message is looked for.
+/// How far behind the head of a queue a decided message is searched for.
 const BEHIND_MAX: usize = 256;
 
-/// What two learners made of the same messages.
+/// How two learners compare on the same messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Iterations: messages that at least one learner has at the head of a queue.
@@ -19,11 +20,11 @@ pub struct Outcome {
     pub indecisions: u64,
 }
 
-/// The queues of a learner, one a minion, in the order of arrival.
+/// A learner's queues, one per minion, in the order of arrival.
 #[derive(Debug, Clone)]
 struct Queues {
     queues: Vec<VecDeque<u32>>,
-    /// By queue: messages that are decided and have not come to its head yet.
+    /// By queue: decided messages that have not reached its head yet.
     over: Vec<HashSet<u32>>,
 }
 
@@ -38,7 +39,7 @@ impl Queues {
         }
     }
 
-    /// The message that most heads are, and how many; the lowest of several.
+    /// Returns the message at most heads and their number; of several such messages, the lowest.
     fn most(&self) -> Option<(u32, usize)> {
         let heads: Vec<u32> = self
             .queues
@@ -52,7 +53,7 @@ impl Queues {
         Some((*most, count(most)))
     }
 
-    /// The message is decided: in no queue is it looked at again.
+    /// Removes a decided message from all queues.
     fn remove(&mut self, message: u32) {
         for (queue, over) in self.queues.iter_mut().zip(&mut self.over) {
             match queue.iter().take(BEHIND_MAX).position(|m| *m == message) {
@@ -70,8 +71,9 @@ impl Queues {
     }
 }
 
-/// Compare what arrived at two learners, by minion. What one decides in an iteration, or else what most heads are, is what
-/// recovery would have decided, and leaves all queues. So a message that is lost on the way does not shift a queue for good.
+/// Compares what arrived at two learners, by minion. In each iteration the message that a learner decides, or else the
+/// one at most heads, is what recovery would have decided, and leaves all queues. So a message that is lost on the way
+/// does not shift a queue permanently.
 pub fn compare(sizes: Sizes, learners: [&[Vec<u32>]; 2]) -> Outcome {
     let mut queues = learners.map(Queues::of);
     let mut outcome = Outcome::default();
@@ -110,12 +112,12 @@ mod tests {
     fn three_of_four_equal_heads_decide() {
         let same: &[u32] = &[1, 2, 3];
         assert_eq!(outcome([same; 4], [same; 4]), (3, 0, 0));
-        // One minion in another order is outvoted.
+        // One minion with a different order is outvoted.
         assert_eq!(
             outcome([same, same, same, &[2, 1, 3]], [same; 4]),
             (3, 0, 0)
         );
-        // Two are not.
+        // Two of them are not.
         let swapped: &[u32] = &[2, 1, 3];
         assert_eq!(
             outcome([same, same, swapped, swapped], [same; 4]),
@@ -129,7 +131,7 @@ mod tests {
         let lost: &[u32] = &[1, 3, 4];
         assert_eq!(outcome([all, all, all, lost], [all; 4]), (4, 0, 0));
         assert_eq!(outcome([all, all, lost, lost], [all; 4]), (4, 0, 1));
-        // A message that comes long after it was decided is no message again.
+        // A message that arrives long after it was decided does not count again.
         let late: &[u32] = &[1, 3, 4, 2];
         assert_eq!(outcome([all, all, late, late], [all; 4]), (4, 0, 1));
     }

@@ -19,49 +19,51 @@ use queue::{Queue, Said};
 use recovery::Recovery;
 
 const MS: u64 = 1_000_000;
-/// How long an instance may stay undecided before others are asked, in nanoseconds; the same time later it is recovered.
+/// How long an instance may stay undecided before other processes are asked about it, in nanoseconds; after the same
+/// time again it is recovered.
 pub const RECOVER_AFTER_NS: u64 = 3 * MS;
-/// How often storages are asked how far they are.
+/// How often storages are asked for their position.
 pub const ASK_EVERY_NS: u64 = 50 * MS;
-/// How often a learner says how far it is.
+/// How often a learner reports its position.
 pub const REPORT_EVERY_NS: u64 = 20 * MS;
-/// Instances above the delivered ones that are counted.
+/// Votes are counted in this many instances above the delivered ones.
 pub const WINDOW: u64 = 1 << 16;
-/// Instances that are asked for or recovered at a time.
+/// Maximum number of instances that are asked about or recovered at a time.
 const AT_ONCE: usize = 64;
-/// Requests that are remembered with the instance that decided them.
+/// Number of requests remembered with the instance that decided them.
 const RECENT_MAX: usize = 4096;
-/// So many votes in a row that are as far from where they should be: the minion's numbers are, not its order.
+/// After this many votes in a row with the same offset from the right instance, the minion's numbers are off rather
+/// than its order.
 const ALIGN_FROM: u32 = 3;
-/// Between two corrections of one minion's numbers.
+/// Minimum time between two corrections of one minion's numbers.
 const ALIGN_EVERY_NS: u64 = MS;
 
-/// Which learner.
+/// Configuration of a learner.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Its number, from 1.
     pub number: u8,
-    /// Of the cluster.
+    /// Sizes of the cluster.
     pub sizes: Sizes,
-    /// Higher at every start: rounds of recovery must not be used twice.
+    /// Higher at every start, because no round of recovery may be used twice.
     pub incarnation: u32,
 }
 
-/// What became of an instance.
+/// A delivered instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
-    /// Which.
+    /// The instance.
     pub instance: u64,
-    /// What it decided.
+    /// The value it decided.
     pub value: Value,
     /// Is it to be applied? Otherwise it fills a hole, opens a session or repeats what was applied.
     pub applies: bool,
 }
 
-/// What it wants.
+/// Output of a learner.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// Instances in order, each once. To be made durable before what follows leaves, if it is to be durable.
+    /// Instances in order, each once. If the log is durable, they must be stored before the packets leave.
     pub delivered: Vec<Delivered>,
     /// To be signed and sent.
     pub packets: Vec<(To, Vec<u8>)>,
@@ -69,30 +71,30 @@ pub struct Out {
     pub fast: Vec<(u64, Arc<Request>)>,
 }
 
-/// Its counters.
+/// A learner's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Instances decided by a fast quorum.
     pub fast: u64,
-    /// Instances that it recovered.
+    /// Instances recovered by this learner.
     pub recovered: u64,
-    /// Instances that others told it of.
+    /// Instances learned from other processes.
     pub told: u64,
-    /// Instances whose votes differ so that no fast quorum is possible.
+    /// Instances whose votes differ so much that no fast quorum is possible.
     pub conflicts: u64,
-    /// Rounds of recovery that it began.
+    /// Rounds of recovery begun.
     pub rounds: u64,
-    /// Holes that were filled.
+    /// Holes filled.
     pub noops: u64,
-    /// Requests that were decided before.
+    /// Requests that had been decided before.
     pub duplicates: u64,
-    /// Corrections that it sent to storages.
+    /// Corrections sent to storages.
     pub aligned: u64,
 }
 
 #[derive(Debug, Default)]
 struct Instance {
-    /// By minion: generation of the storage, and for what it voted.
+    /// By minion: the storage's generation, and the request it voted for.
     fast: BTreeMap<u8, (u16, Arc<Request>)>,
     decided: Option<Value>,
     since: u64,
@@ -101,7 +103,7 @@ struct Instance {
     recovery: Option<Recovery>,
 }
 
-/// See the module.
+/// A learner of the log. See the [module](self).
 pub struct Learner {
     config: Config,
     known: Generations,
@@ -112,13 +114,13 @@ pub struct Learner {
     sessions: SessionTable,
     /// The highest instance that may be in use.
     highest: u64,
-    /// Of its rounds.
+    /// Counter of its rounds.
     counter: u64,
     recent: BTreeMap<Identity, u64>,
     recent_order: VecDeque<Identity>,
-    /// Votes for requests that were not decided there: minion and instance.
+    /// Votes for requests that have not been decided where the storage voted: minion and instance.
     elsewhere: BTreeMap<Identity, Vec<(u8, u64)>>,
-    /// By minion: how far its last votes were from where they should have been, and how many in a row.
+    /// By minion: the offset of its last votes from the right instances, and how many in a row had it.
     misplaced: BTreeMap<u8, (u64, u32)>,
     aligned_at: BTreeMap<u8, u64>,
     ask_at: u64,
@@ -128,7 +130,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// A learner that has delivered nothing.
+    /// Creates a learner that has delivered nothing.
     pub fn new(config: Config) -> Learner {
         let minions = 1..=config.sizes.minions();
         Learner {
@@ -152,10 +154,10 @@ impl Learner {
         }
     }
 
-    /// A learner that has delivered these, from instance 1.
+    /// Creates a learner that has delivered these values, from instance 1.
     pub fn restored(config: Config, log: Vec<Value>) -> Learner {
         let mut learner = Learner::new(config);
-        // Proposers were answered, or ask again.
+        // Proposers have been answered, or will ask again.
         let mut nobody = Out::default();
         for value in log {
             let instance = learner.position() + 1;
@@ -170,12 +172,12 @@ impl Learner {
         learner
     }
 
-    /// Instances that it has delivered.
+    /// Returns the number of instances delivered.
     pub fn position(&self) -> u64 {
         self.log.len() as u64
     }
 
-    /// The highest instance that may be in use.
+    /// Returns the highest instance that may be in use.
     pub fn highest(&self) -> u64 {
         self.highest
     }
@@ -186,12 +188,12 @@ impl Learner {
             .get(usize::try_from(instance.checked_sub(1)?).ok()?)
     }
 
-    /// Its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Open sessions.
+    /// Returns the number of open sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
@@ -201,7 +203,7 @@ impl Learner {
         out.packets.push((to, control.packet(own)));
     }
 
-    /// Is it one to count votes in?
+    /// Returns whether votes are counted in this instance.
     fn counts_in(&self, instance: u64) -> bool {
         instance > self.position() && instance <= self.position() + WINDOW
     }
@@ -218,7 +220,7 @@ impl Learner {
         self.highest = self.highest.max(instance);
     }
 
-    /// A minion has numbered a request.
+    /// Handles a request that a minion has numbered.
     pub fn on_numbered(
         &mut self,
         now: u64,
@@ -250,7 +252,7 @@ impl Learner {
         }
     }
 
-    /// A storage confirms numbers: only now are they votes.
+    /// Handles a storage's confirmation of numbers, which makes them votes.
     fn on_stored(
         &mut self,
         now: u64,
@@ -296,7 +298,7 @@ impl Learner {
         if !self.known.merge(generations) {
             return;
         }
-        // What a storage did in an earlier generation it may do otherwise now.
+        // What a storage has done in an earlier generation it may do differently now.
         let known = self.known;
         for instance in self.instances.values_mut() {
             instance
@@ -343,7 +345,7 @@ impl Learner {
         }
     }
 
-    /// An instance is decided. Whatever is found out later is the same, or quorums do not meet.
+    /// Decides an instance. Any later result for it must be the same, or quorums do not intersect.
     fn decide(&mut self, now: u64, instance: u64, value: Value, out: &mut Out) {
         if !self.counts_in(instance) {
             return;
@@ -380,8 +382,8 @@ impl Learner {
         }
     }
 
-    /// A minion's storage voted in an instance that is decided. If it voted for something else, its numbers are not where
-    /// the others' are.
+    /// Compares a storage's vote with the decision in the same instance. If they differ, the minion's numbers do not
+    /// line up with the others'.
     fn compare(
         &mut self,
         now: u64,
@@ -409,8 +411,9 @@ impl Learner {
         }
     }
 
-    /// A minion's storage voted for a request in another instance than the one that decided it. A minion that got two requests in
-    /// another order than the others does so, too, and votes right again; one that lost a request, or got one twice, goes on.
+    /// Records that a minion's storage voted for a request in another instance than the one that decided it. This also
+    /// happens to a minion that received two requests in another order than the others, but its next votes are right
+    /// again; a minion that lost a request, or received one twice, stays off.
     fn misplace(
         &mut self,
         now: u64,
@@ -586,7 +589,7 @@ impl Learner {
                     let decided = Control::Decided { instance, value };
                     self.send(To::Node(from), &decided, out);
                 } else if minion.is_some() {
-                    // A storage that has lost its memory: it must be decided.
+                    // The storage has lost its memory, so the instance must be decided.
                     self.see(instance);
                 }
             }
@@ -594,7 +597,7 @@ impl Learner {
         }
     }
 
-    /// When [`Learner::tick`] is due.
+    /// Returns when [`Learner::tick`] is due.
     pub fn due(&self) -> u64 {
         let mut due = self.ask_at;
         if self.reported != self.position() {
@@ -611,7 +614,7 @@ impl Learner {
         due
     }
 
-    /// Undecided instances up to the highest, lowest first; `None`: nothing is known of it.
+    /// Returns the undecided instances up to the highest, lowest first; `None` for one of which nothing is known.
     fn undecided(&self) -> impl Iterator<Item = Option<&Instance>> {
         let last = self.highest.min(self.position() + WINDOW);
         let all = self.position() + 1..=last;
@@ -645,14 +648,14 @@ impl Learner {
         }
     }
 
-    /// When an instance is to be recovered. Learners begin one after the other, so that their rounds do not meet.
+    /// Returns when to recover an instance. Learners start one after the other, so that their rounds do not collide.
     fn recover_at(&self, at: &Instance) -> u64 {
         let others = u64::from(self.config.number - 1);
         let first = if at.in_conflict { 0 } else { 2 };
         at.since + RECOVER_AFTER_NS * (first + others)
     }
 
-    /// Ask others for an instance that stays undecided, then recover it.
+    /// Asks other processes about an instance that stays undecided, then recovers it.
     fn press(&mut self, now: u64, instance: u64, out: &mut Out) {
         let at = self.at(now, instance);
         let is_late = now >= at.since + RECOVER_AFTER_NS;
@@ -675,7 +678,7 @@ impl Learner {
         }
     }
 
-    /// Numbers that are confirmed for an instance, and whose request has not come.
+    /// Returns the numbers that are confirmed for an instance, but whose request has not arrived.
     fn unknown_numbers(&self, instance: u64) -> Vec<(u8, u64, u64)> {
         let unknown = self.queues.iter().filter_map(|(minion, queue)| {
             let number = queue.unknown_of(instance)?;

@@ -1,7 +1,8 @@
-//! NetPaxos: Paxos with switches that decide nothing (docs/netpaxos.md; chapter 4 of the dissertation). A serializer copies
-//! requests to minions, each minion numbers what passes it, its storage server votes, learners count the votes.
+//! NetPaxos: Paxos with switches that decide nothing (docs/netpaxos.md; chapter 4 of the dissertation). A serializer
+//! copies requests to minions, each minion numbers the requests that pass it, its storage server votes, and learners
+//! count the votes.
 
-// The registers of the native roles.
+// For the registers of the native roles.
 #![allow(unsafe_code)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -22,13 +23,13 @@ pub mod wire;
 pub mod xdp;
 
 inband_ground::system!(
-    /// It has one log.
+    /// There is one log.
     NetPaxos,
     c::ib_netpaxos_keys_check,
     c::ib_netpaxos_reason_name
 );
 
-/// Packets of other logs are refused: there is one.
+/// Number of logs. Packets of other logs are refused.
 pub const LOGS: usize = c::IB_NETPAXOS_LOGS as usize;
-/// Longest value of a request in bytes.
+/// Maximum length of a request's value in bytes.
 pub const VALUE_LEN_MAX_BYTES: usize = c::IB_NETPAXOS_VALUE_LEN_MAX_BYTES as usize;

@@ -1,6 +1,6 @@
 //! `inband netpaxos`: the processes of a cluster, and its clients.
 
-// Its `println!` and the like outlive their reader.
+// Its `println!` and the like tolerate a reader that has gone.
 #[macro_use]
 extern crate inband_host;
 

@@ -1,4 +1,5 @@
-//! A proposer, sans-I/O: it opens a session, and sends each request until a learner answers or its deadline has passed.
+//! A proposer, sans-I/O: it opens a session, and retransmits each request until a learner answers or its deadline has
+//! passed.
 
 mod time_out;
 mod window;
@@ -14,18 +15,19 @@ use time_out::TimeOut;
 pub use time_out::{FIRST_NS, MAX_NS, MIN_NS};
 use window::Window;
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in the log, once; it was decided in this instance, or if it was decided twice, in one of the two.
+    /// The request is in the log, once. This is the instance that decided it, or one of the two if it was decided
+    /// twice.
     Delivered(u64),
-    /// The deadline has passed, or the session has expired meanwhile: it may be in the log, now or later.
+    /// The deadline has passed, or the session has expired: the request may be in the log, now or later.
     Unknown,
 }
 
 struct Sent {
     packet: Vec<u8>,
-    /// The last one that it was sent to, when, and how often it was sent again.
+    /// The serializer it was last sent to.
     serializer: usize,
     sent_at: u64,
     repeats: u32,
@@ -33,20 +35,20 @@ struct Sent {
     deadline: u64,
 }
 
-/// What it wants: packets to be signed, and to which serializer they go, from 0.
+/// Packets to sign and send, each with the number of its serializer, from 0.
 pub type Out = Vec<(usize, Vec<u8>)>;
 
-/// See the module.
+/// A proposer of requests. See the [module](self).
 pub struct Proposer {
     serializers: usize,
-    /// The one that new requests go to.
+    /// The serializer that new requests go to.
     current: usize,
-    /// When a request that went to it was answered last.
+    /// When it last answered a request.
     answered_at: u64,
     time_out: TimeOut,
     window: Window,
     reply_to: u64,
-    /// Of its opening, drawn at its start.
+    /// Identifies the session's opening; drawn at random.
     nonce: u64,
     session: Option<u64>,
     next: u64,
@@ -54,16 +56,17 @@ pub struct Proposer {
     done: Vec<(u64, Outcome)>,
 }
 
-/// Most requests under way at a time.
+/// Maximum number of requests in flight.
 pub const OUTSTANDING_MAX: usize = 1024;
-/// From the oldest request under way to the next: fewer than a session remembers.
+/// Maximum distance from the oldest request in flight to the next one: fewer than a session remembers.
 const SPAN_MAX: u64 = SEQUENCES_ABOVE_LOW_MAX as u64 / 2;
 
 /// The number of the request that opens the session.
 const OPENING: u64 = 0;
 
 impl Proposer {
-    /// `serializers`: how many there are. `nonce`: drawn at its start. Its session is opened by [`Proposer::tick`].
+    /// Creates a proposer for this many serializers. `nonce` must be drawn afresh at each start. The session is opened
+    /// by [`Proposer::tick`].
     pub fn new(serializers: usize, reply_to: u64, nonce: u64) -> Proposer {
         Proposer {
             serializers,
@@ -80,8 +83,8 @@ impl Proposer {
         }
     }
 
-    /// May it submit? Its session is open, not too much is under way, and the oldest request is not too far behind: learners
-    /// remember what was applied above it.
+    /// Returns whether a value may be submitted: the session is open, the window has room, and the oldest request is
+    /// not too far behind, since learners remember only so many applied requests above it.
     pub fn is_ready(&self) -> bool {
         let oldest = self.sent.keys().next().copied().unwrap_or(self.next);
         self.session.is_some()
@@ -89,22 +92,22 @@ impl Proposer {
             && self.next - oldest < SPAN_MAX
     }
 
-    /// Its session's id.
+    /// Returns the session's id.
     pub fn session(&self) -> Option<u64> {
         self.session
     }
 
-    /// The serializer that new requests go to, from 0.
+    /// Returns the serializer that new requests go to, from 0.
     pub fn serializer(&self) -> usize {
         self.current
     }
 
-    /// Has a request ended since the last [`Proposer::take_done`]?
+    /// Returns whether a request has completed since the last [`Proposer::take_done`].
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Requests under way.
+    /// Returns the number of requests in flight.
     pub fn outstanding(&self) -> usize {
         self.sent
             .keys()
@@ -112,7 +115,7 @@ impl Proposer {
             .count()
     }
 
-    /// Submit a value. Returns its number, with which [`Proposer::take_done`] tells its outcome.
+    /// Submits a value. Returns its number, for which [`Proposer::take_done`] reports the outcome.
     ///
     /// # Panics
     /// If it is not [`Proposer::is_ready`].
@@ -147,7 +150,7 @@ impl Proposer {
         self.sent.insert(request.number, sent);
     }
 
-    /// A packet has arrived.
+    /// Handles a packet.
     pub fn on_packet(&mut self, now: u64, packet: &[u8]) {
         let Some((header, _)) = intact(packet) else {
             return;
@@ -185,14 +188,14 @@ impl Proposer {
         if sent.serializer == self.current {
             self.answered_at = now;
         }
-        // The answer to a request that was sent again may be to either.
+        // After a retransmission the answer may be to either packet, so it gives no sample (Karn).
         if sent.repeats == 0 {
             self.time_out.measured(now.saturating_sub(sent.sent_at));
             self.window.answered();
         }
     }
 
-    /// Requests that have ended since the last call.
+    /// Returns the requests that have completed since the last call.
     pub fn take_done(&mut self) -> Vec<(u64, Outcome)> {
         std::mem::take(&mut self.done)
     }
@@ -209,7 +212,7 @@ impl Proposer {
         due.min().unwrap_or(u64::MAX)
     }
 
-    /// Time has passed.
+    /// Advances time.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
         if self.session.is_none() && self.sent.is_empty() {
             let opening = Request {
@@ -233,8 +236,8 @@ impl Proposer {
             self.done.push((number, Outcome::Unknown));
         }
         for sent in self.sent.values_mut().filter(|sent| now >= sent.again_at) {
-            // Nothing has been answered since it was sent: the serializer does not work. Otherwise the packet was lost, and
-            // one serializer for all requests keeps them in one order.
+            // If nothing has been answered since the request was sent, the serializer does not work. Otherwise only the
+            // packet was lost, and new requests stay with the same serializer, which keeps them in one order.
             if sent.serializer == self.current && self.answered_at <= sent.sent_at {
                 self.current = (self.current + 1) % self.serializers;
                 self.answered_at = now;
@@ -266,7 +269,7 @@ mod tests {
         emit(&header, &[])
     }
 
-    /// One whose session is open, at this time.
+    /// Returns a proposer whose session is open, at this time.
     fn ready(now: u64) -> Proposer {
         let mut proposer = Proposer::new(3, 1, 7);
         proposer.tick(now, &mut Out::new());
@@ -291,7 +294,7 @@ mod tests {
         proposer.tick(due, &mut out);
         let again: Vec<usize> = out.iter().map(|(serializer, _)| *serializer).collect();
         assert_eq!(again, [1]);
-        // A new request does not wait for the same time-out.
+        // A new request does not wait for the same timeout.
         assert_eq!(goes_to(&mut proposer, due), 1);
     }
 
@@ -314,7 +317,7 @@ mod tests {
         while proposer.is_ready() && submitted <= SEQUENCES_ABOVE_LOW_MAX as u64 {
             goes_to(&mut proposer, 3 * MS);
             submitted += 1;
-            // All but the first are answered.
+            // All but the first one are answered.
             if submitted > 1 {
                 proposer.on_packet(4 * MS, &reply(1, submitted, submitted));
             }

@@ -1,4 +1,4 @@
-//! What is decided.
+//! Requests, and what instances decide.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{emit, flag, Header, Type};
 
-/// A request. Two requests are the same if everything in them is: a proposer that sends one again changes nothing, and two
-/// with equal bytes have different numbers.
+/// A request. Two requests are the same if all their fields are equal: a retransmitted request is still the same one,
+/// and two requests with equal bytes have different numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Request {
-    /// The session, or if it opens one, a number drawn at random.
+    /// The session, or a random number if the request opens one.
     pub client: u64,
     /// Its number within the session, from 1.
     pub number: u64,
-    /// All requests of the session below this number are answered.
+    /// All requests of the session below this number have been answered.
     pub low: u64,
-    /// It opens a session.
+    /// Whether the request opens a session.
     pub opens: bool,
-    /// Where the proposer is.
+    /// The address of the proposer, packed.
     pub reply_to: u64,
     /// The bytes.
     #[serde(with = "serde_bytes")]
@@ -28,11 +28,11 @@ pub struct Request {
 /// What an instance decides; `None` fills a hole.
 pub type Value = Option<Arc<Request>>;
 
-/// Who sent a request, and its number.
+/// A request's client and number.
 pub type Identity = (u64, u64);
 
 impl Request {
-    /// The request in a packet.
+    /// Returns the request in a packet.
     pub fn of(header: &Header, value: &[u8]) -> Request {
         Request {
             client: header.client,
@@ -44,12 +44,12 @@ impl Request {
         }
     }
 
-    /// Who sent it, and its number.
+    /// Returns the request's client and number.
     pub fn identity(&self) -> Identity {
         (self.client, self.number)
     }
 
-    /// The packet that asks for it, to be signed.
+    /// Returns the request as a packet, still unsigned.
     pub fn packet(&self) -> Vec<u8> {
         let header = Header {
             flags: if self.opens { flag::OPENS } else { 0 },

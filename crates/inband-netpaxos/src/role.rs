@@ -1,4 +1,4 @@
-//! Serializer and minion in this process.
+//! Serializer and minion, run in this process.
 
 use std::sync::atomic::Ordering;
 
@@ -17,30 +17,30 @@ inband_ground::native!(
 );
 
 registers!(
-    /// The register of a role.
+    /// A role's only register.
     Registers of c::ib_netpaxos_switch
 );
 
 impl Registers {
-    /// Requests that have passed; of a minion: the last number it has given.
+    /// Returns how many requests have passed, or the last number that a minion has assigned.
     pub fn passed(&self) -> u64 {
         field!(self, 0, c::ib_netpaxos_switch, passed).load(Ordering::SeqCst)
     }
 
-    /// Set the register: for tests, of a role that gets no packets meanwhile.
+    /// Sets the register. For tests; the role must not get packets meanwhile.
     pub fn restore(&self, passed: u64) {
         field!(self, 0, c::ib_netpaxos_switch, passed).store(passed, Ordering::SeqCst);
     }
 }
 
-/// Which of the two.
+/// The kind of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Copies requests to the minions.
     Serializer,
     /// Numbers requests.
     Minion {
-        /// Higher than at every start of this minion before.
+        /// Higher than at any earlier start of this minion.
         incarnation: u64,
     },
 }
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// A role in this process that nothing has passed.
+/// Creates a role in this process that no packet has passed yet.
 pub fn soft(node: u8, kind: Kind) -> Soft<NetPaxos> {
     let switch = |registers: &Registers, counters| c::ib_netpaxos_soft {
         node: u32::from(node),
@@ -67,9 +67,9 @@ pub fn soft(node: u8, kind: Kind) -> Soft<NetPaxos> {
     unsafe { Soft::new(Shared::zeroed(1).into(), switch) }
 }
 
-/// The incarnation of a minion that starts. `last`: the highest that is recorded durably of an earlier start, 0 if there is
-/// none, as in a machine that takes the place of another; what is returned must be recorded before a packet is numbered.
-/// `now_ms`: a wall clock, which only the second case needs.
+/// Returns the incarnation of a minion that starts. `last`: the highest durably recorded incarnation of an earlier
+/// start; 0 if there is none, as on a machine that replaces another. The result must be recorded before a packet is
+/// numbered. `now_ms`: wall-clock time, which is needed only in the second case.
 pub fn next_incarnation(last: u64, now_ms: u64) -> u64 {
     now_ms.max(last + 1)
 }

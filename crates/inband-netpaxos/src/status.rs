@@ -1,4 +1,4 @@
-//! What processes say of themselves, and learners of the log.
+//! The status that processes report, and the log that learners report.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -11,59 +11,59 @@ use inband_host::line_json::call;
 use serde::{Deserialize, Serialize};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Instances of one [`Reply::Log`].
+/// Maximum number of instances in one [`Reply::Log`].
 pub const LOG_MAX: usize = 500;
 
-/// An instance that was applied, and its value.
+/// An applied instance and its value.
 pub type Applied = (u64, Vec<u8>);
 
-/// What a process is asked on its control socket.
+/// A request on a process's control socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Ask {
-    /// How it is.
+    /// Asks for the process's status.
     Status,
-    /// What it has delivered from this instance on, at most [`LOG_MAX`]: of a learner.
+    /// Asks a learner for what it has applied from this instance on, at most [`LOG_MAX`] instances.
     Log(u64),
 }
 
-/// The answer.
+/// The answer to [`Ask`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
-    /// To [`Ask::Status`].
+    /// Answers [`Ask::Status`].
     Status(Box<Status>),
-    /// To [`Ask::Log`]: instances that were applied, and the next one to ask for.
+    /// Answers [`Ask::Log`]: applied instances, and the next instance to ask for.
     Log(Vec<Applied>, u64),
-    /// It cannot be.
+    /// The request failed.
     Error(String),
 }
 
-/// How a process is.
+/// A process's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Which one: minion/1.
+    /// The process's name, such as minion/1.
     pub name: String,
-    /// Where it listens.
+    /// The address it listens at.
     pub listen: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,
-    /// Why there.
+    /// Why its role runs there.
     pub why: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// passing, serving, incomplete, recovering, delivering.
     pub state: String,
-    /// Of a role: requests that have passed; of a storage: its highest instance; of a learner: instances delivered.
+    /// For a role: requests that have passed; for a storage: its highest instance; for a learner: instances delivered.
     pub position: u64,
-    /// What it counted.
+    /// Its counters.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The control socket of a process.
+/// Returns the path of a process's control socket.
 pub fn socket_of(data: &Path) -> PathBuf {
     data.join("control.sock")
 }
 
-/// Ask a process how it is.
+/// Asks a process for its status.
 pub fn status_at(socket: &Path) -> Result<Status> {
     match call(socket, &Ask::Status, TIMEOUT)? {
         Reply::Status(status) => Ok(*status),
@@ -72,7 +72,7 @@ pub fn status_at(socket: &Path) -> Result<Status> {
     }
 }
 
-/// What a learner has applied from this instance on, and the next one to ask for.
+/// Returns what a learner has applied from this instance on, and the next instance to ask for.
 pub fn log_at(socket: &Path, from: u64) -> Result<(Vec<Applied>, u64)> {
     let reply = call(socket, &Ask::Log(from), TIMEOUT);
     match reply.with_context(|| format!("no learner answers at {}", socket.display()))? {

@@ -1,5 +1,5 @@
-//! A minion's storage server, sans-I/O: an acceptor of Fast Paxos whose votes in the fast round follow its minion's numbers
-//! (docs/netpaxos.md). What it puts into [`Out::records`] must be durable before [`Out::packets`] leave.
+//! A minion's storage server, sans-I/O: an acceptor of Fast Paxos whose votes in the fast round follow its minion's
+//! numbers (docs/netpaxos.md). Its [`Out::records`] must be durable before its [`Out::packets`] leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,114 +11,114 @@ use crate::quorum::{Generations, Sizes, Vote};
 use crate::request::{Identity, Request, Value};
 use crate::wire::node;
 
-/// Instances above the floor that it votes in.
+/// It votes in this many instances above the floor.
 pub const WINDOW: u64 = 1 << 16;
-/// Numbers below the highest one that may still come.
+/// Maximum number of missing numbers, below the highest one, that may still arrive.
 pub const GAPS_MAX: usize = 1024;
-/// How long it waits for answers before it asks again, in nanoseconds.
+/// Retransmission interval, in nanoseconds.
 pub const RETRY_NS: u64 = 10_000_000;
-/// Instances that a storage without memory asks for at a time.
+/// Maximum number of instances that a storage without memory asks about at a time.
 const LEARNED_AT_ONCE: usize = 64;
-/// Numbers of one [`Control::Stored`].
+/// Numbers covered by one [`Control::Stored`].
 const MASK_BITS: u64 = 64;
 
-/// Which storage server.
+/// Configuration of a storage server.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// Its minion, from 1.
+    /// The number of its minion, from 1.
     pub minion: u8,
-    /// Of the cluster.
+    /// Sizes of the cluster.
     pub sizes: Sizes,
-    /// Learners of the cluster.
+    /// Number of learners in the cluster.
     pub learners: u8,
 }
 
-/// What must survive, in order.
+/// What must survive a restart, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
     /// A vote in the fast round.
     Fast {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// The minion's.
+        /// Incarnation of the minion.
         incarnation: u64,
-        /// The minion's; 0 in a snapshot: no longer of use.
+        /// The minion's number; 0 in a snapshot if it is no longer needed.
         number: u64,
-        /// For what.
+        /// The request voted for.
         request: Arc<Request>,
     },
     /// A promise to vote in no lower round.
     Promised {
-        /// Where.
+        /// The instance.
         instance: u64,
         /// The round.
         round: u64,
     },
-    /// A vote in a round of recovery, which is promised with it.
+    /// A vote in a round of recovery, which implies a promise for the same round.
     Classic {
-        /// Where.
+        /// The instance.
         instance: u64,
         /// The round.
         round: u64,
-        /// For what.
+        /// The value voted for.
         value: Value,
     },
-    /// A decision that it was told, in an instance in which it must be silent.
+    /// A decision that it was told, in an instance in which it must stay silent.
     Decided {
-        /// Where.
+        /// The instance.
         instance: u64,
-        /// What.
+        /// The value.
         value: Value,
     },
-    /// It has begun without memory, and has not fenced the others yet.
+    /// It has started without memory, and has not fenced the others yet.
     Lost,
-    /// It has, and has no memory of instances up to `silent`.
+    /// It has fenced the others, and has no memory of instances up to `silent`.
     Serves {
         /// The last such instance; 0: there is none.
         silent: u64,
-        /// All up to here is decided and forgotten.
+        /// All instances up to this one are decided, and forgotten here.
         floor: u64,
     },
-    /// What it knows, its own among them.
+    /// The generations that it knows, including its own.
     Generations(Generations),
-    /// How its minion's numbers lie, in a [`Storage::snapshot`].
+    /// How its minion's numbers map to instances, in a [`Storage::snapshot`].
     Numbers {
-        /// The minion's.
+        /// Incarnation of the minion.
         incarnation: u64,
-        /// The highest number that came.
+        /// The highest number that has arrived.
         top: u64,
-        /// Of the instances.
+        /// What to add to a number to get its instance.
         base: u64,
-        /// The highest instance of a fast vote.
+        /// The highest instance with a fast vote.
         voted: u64,
     },
-    /// All up to here is decided and forgotten.
+    /// All instances up to this one are decided, and forgotten here.
     Floor(u64),
 }
 
-/// What it wants.
+/// Output of a storage server.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// To be made durable first.
+    /// Records to make durable before the packets leave.
     pub records: Vec<Record>,
-    /// To be signed and sent then.
+    /// Packets to sign and send once the records are durable.
     pub packets: Vec<(To, Vec<u8>)>,
 }
 
-/// Its counters.
+/// A storage server's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Votes in the fast round.
     pub fast: u64,
-    /// Numbers that came too late, or for an instance that is closed.
+    /// Numbers that arrived too late, or for an instance that is closed.
     pub refused: u64,
-    /// Numbers that were missing when a higher one came.
+    /// Numbers that were missing when a higher one arrived.
     pub gaps: u64,
     /// Votes in rounds of recovery.
     pub classic: u64,
-    /// Times that it has moved its numbers to where the others vote.
+    /// How often it moved its numbers to where the others vote.
     pub aligned: u64,
-    /// Requests that found no instance in the window.
+    /// Requests for which the window had no instance.
     pub window_full: u64,
 }
 
@@ -134,11 +134,11 @@ impl Slot {
     }
 }
 
-/// A storage server that has lost its memory fences the others before it serves.
+/// State of a storage server that has lost its memory, and must fence the others before it serves.
 #[derive(Debug)]
 struct Fencing {
     nonce: u64,
-    /// 0: it asks for generations.
+    /// 0 while it asks for generations.
     generation: u16,
     answered: BTreeSet<u8>,
     highest: u64,
@@ -159,24 +159,24 @@ impl Fencing {
     }
 }
 
-/// See the module.
+/// A storage server. See the [module](self).
 #[derive(Debug)]
 pub struct Storage {
     config: Config,
     generations: Generations,
     slots: BTreeMap<u64, Slot>,
-    /// Where numbers of the present incarnation are stored.
+    /// Instances of the stored numbers of the current incarnation.
     numbers: BTreeMap<u64, u64>,
-    /// Numbers that have not come, and their instances.
+    /// Missing numbers, and their instances.
     gaps: BTreeMap<u64, u64>,
     by_request: BTreeMap<Identity, u64>,
-    /// Numbers that are stored, which learners have not been told.
+    /// Stored numbers that have not been reported to learners yet.
     unsaid: BTreeSet<u64>,
     incarnation: u64,
-    /// The highest number that came.
+    /// The highest number that has arrived.
     top: u64,
     base: u64,
-    /// The highest instance of a fast vote: lower ones get none any more, but for gaps.
+    /// The highest instance with a fast vote: lower ones get no more fast votes, except for gaps.
     voted: u64,
     /// It may have voted or promised up to here.
     highest: u64,
@@ -191,7 +191,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// One of a new cluster.
+    /// Creates the storage server of a new cluster.
     pub fn new(config: Config) -> Storage {
         Storage {
             config,
@@ -216,7 +216,7 @@ impl Storage {
         }
     }
 
-    /// One that continues with all that it has recorded. `nonce`: drawn at this start.
+    /// Creates a storage server that continues from its records. `nonce` must be drawn afresh at each start.
     pub fn restored(
         config: Config,
         records: impl IntoIterator<Item = Record>,
@@ -236,7 +236,8 @@ impl Storage {
         storage
     }
 
-    /// One that has lost what it has stored, or is in the place of one that is gone for good. `nonce`: drawn at this start.
+    /// Creates a storage server that has lost its records, or that replaces one that is gone for good. `nonce` must be
+    /// drawn afresh at each start.
     pub fn without_memory(config: Config, nonce: u64) -> Storage {
         let mut storage = Storage::new(config);
         storage.fencing = Some(Fencing::new(nonce));
@@ -295,7 +296,7 @@ impl Storage {
         }
     }
 
-    /// All that counts, to begin another journal with: [`Storage::restored`] makes the same of it.
+    /// Returns records to start a new journal with, from which [`Storage::restored`] recreates the same state.
     pub fn snapshot(&self) -> Vec<Record> {
         let mut records = vec![Record::Generations(self.generations)];
         if self.fencing.is_some() {
@@ -346,37 +347,37 @@ impl Storage {
         records
     }
 
-    /// Does it vote? Otherwise it has lost its memory and not fenced the others yet.
+    /// Returns whether it votes. If not, it has lost its memory and has not fenced the others yet.
     pub fn is_serving(&self) -> bool {
         self.fencing.is_none()
     }
 
-    /// Does it lack nothing, so that another may fail?
+    /// Returns whether it has all of its memory, so that another storage may fail.
     pub fn is_complete(&self) -> bool {
         self.is_serving() && self.silent == 0
     }
 
-    /// How often it has begun without memory.
+    /// Returns how often it has started without memory.
     pub fn generation(&self) -> u16 {
         self.generations.of(self.config.minion)
     }
 
-    /// All up to here is decided, and forgotten here.
+    /// Returns the floor: all instances up to it are decided, and forgotten here.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// The highest instance in which it may have voted or promised.
+    /// Returns the highest instance in which it may have voted or promised.
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// Its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// When [`Storage::tick`] is due.
+    /// Returns when [`Storage::tick`] is due.
     pub fn due(&self) -> u64 {
         if !self.unsaid.is_empty() {
             return 0;
@@ -399,7 +400,7 @@ impl Storage {
             && self.slots.get(&instance).is_none_or(Slot::is_open)
     }
 
-    /// Is the instance out of what it may speak about?
+    /// Returns whether the instance is outside the range that it may answer for.
     fn is_beyond(&self, instance: u64) -> bool {
         instance <= self.floor || instance > self.floor + WINDOW
     }
@@ -425,7 +426,7 @@ impl Storage {
         self.slot(instance).vote = Vote::Fast(request);
     }
 
-    /// The minion has numbered a request. It is a vote if its instance is open.
+    /// Handles a request that the minion has numbered. It is a vote if its instance is open.
     pub fn on_numbered(&mut self, incarnation: u64, number: u64, request: Request, out: &mut Out) {
         if self.fencing.is_some() || incarnation < self.incarnation || number == 0 {
             return;
@@ -450,7 +451,7 @@ impl Storage {
         self.unsaid.insert(number);
     }
 
-    /// Tell learners what has been stored lately, 64 numbers in a packet.
+    /// Reports newly stored numbers to the learners, 64 per packet.
     fn say(&mut self, out: &mut Out) {
         while let Some(number) = self.unsaid.pop_last() {
             let Some(base) = self.base_of(number) else {
@@ -464,12 +465,13 @@ impl Storage {
         }
     }
 
-    /// How far the instance of a stored number is from it.
+    /// Returns the offset from a stored number to its instance.
     fn base_of(&self, number: u64) -> Option<u64> {
         Some(self.numbers.get(&number)?.wrapping_sub(number))
     }
 
-    /// The instance in which a number that has just come is a vote; `None`: it is no vote, and will be none.
+    /// Returns the instance in which a number that has just arrived is a vote, or `None` if it is not and never will
+    /// be.
     fn instance_of(&mut self, number: u64) -> Option<u64> {
         if number <= self.top {
             let instance = self.gaps.remove(&number)?;
@@ -481,7 +483,7 @@ impl Storage {
         }
         let mut instance = self.base.wrapping_add(number);
         if instance.wrapping_sub(self.voted) as i64 <= 0 {
-            // Its numbers were ahead of the others'; they wait.
+            // Its numbers were ahead of the others', so they are skipped until the others catch up.
             self.top = number;
             self.counts.refused += 1;
             return None;
@@ -507,7 +509,7 @@ impl Storage {
         Some(instance)
     }
 
-    /// Which of the numbers up to this one are stored, those whose instances are as far from them.
+    /// Reports which numbers up to this one are stored, as far as they have the same offset to their instances.
     fn say_stored(&self, number: u64, to: To, out: &mut Out) {
         let Some(base) = self.base_of(number) else {
             return;
@@ -537,7 +539,7 @@ impl Storage {
         out.packets.push((to, control.packet(own)));
     }
 
-    /// A message of another process has come.
+    /// Handles a message of another process.
     pub fn on_control(&mut self, now: u64, from: u8, control: Control, out: &mut Out) {
         if self.fencing.is_some() {
             if let Control::Fenced {
@@ -591,7 +593,7 @@ impl Storage {
         }
     }
 
-    /// May it speak about this instance? It answers with the decision if it knows that.
+    /// Returns whether it may answer for this instance. If it knows the decision, it sends that instead.
     fn speaks(&self, from: u8, instance: u64, out: &mut Out) -> bool {
         if self.is_beyond(instance) {
             return false;
@@ -688,7 +690,7 @@ impl Storage {
         }
     }
 
-    /// Instances of which it has no memory, nor knows what is decided.
+    /// Returns the instances of which it has no memory, and does not know the decision.
     fn missing(&self) -> impl Iterator<Item = u64> + '_ {
         (self.floor + 1..=self.silent).filter(|instance| {
             let slot = self.slots.get(instance);
@@ -722,8 +724,8 @@ impl Storage {
         }
     }
 
-    /// The others voted for this request elsewhere: from now on it votes as far from its minion's numbers as would have been
-    /// right for this one. Whatever it does here, it votes once in an instance.
+    /// Handles the report that the others voted for this request elsewhere: from now on it votes with the offset that
+    /// would have been right for this request. This is safe in any case, as it still votes only once per instance.
     fn on_align(&mut self, instance: u64, request: Identity) {
         self.in_use = self.in_use.max(instance);
         let Some((number, voted)) = self
@@ -859,7 +861,7 @@ impl Storage {
         self.send(To::Storages, &fence, out);
     }
 
-    /// Time has passed, or the packets that came together are handled.
+    /// Advances time, and completes a batch of packets.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
         self.say(out);
         if now < self.due() {

@@ -1,4 +1,4 @@
-//! Packets: the header of `wire.h` in host order.
+//! Packets: the header of `wire.h` in host byte order.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -22,7 +22,7 @@ inband_ground::flag_bits!(flag {
 });
 
 inband_ground::header!(
-    /// The header in host order.
+    /// The header in host byte order.
     Header of c::ib_netpaxos_header, Type, log {
         client: u64,
         request: u64,
@@ -35,20 +35,20 @@ inband_ground::header!(
     }
 );
 
-/// Read a UDP payload.
+/// Parses a UDP payload.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (kind, value) = checked(packet)?;
     unpadded(packet, value)?;
     Ok((Header::read(Type::from_wire(kind)?, packet), value))
 }
 
-/// The same for those who vote and count: a value that was damaged on the way is no value.
+/// Like [`parse`], for processes that vote and count: returns `None` if the value was damaged on the way.
 pub fn intact(packet: &[u8]) -> Option<(Header, &[u8])> {
     let (header, value) = parse(packet).ok()?;
     (header.digest == digest(value)).then_some((header, value))
 }
 
-/// The packet, to be signed. The digest is made here.
+/// Returns the packet, with its digest but unsigned.
 pub fn emit(header: &Header, value: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; HEADER_LEN_BYTES + value.len()];
     let header = Header {
@@ -60,39 +60,39 @@ pub fn emit(header: &Header, value: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An address, as `reply_to` holds it.
+/// Packs an address as in `reply_to`.
 pub fn packed(address: SocketAddrV4) -> u64 {
     u64::from(address.ip().to_bits()) << 32 | u64::from(address.port()) << 16
 }
 
-/// The address in `reply_to`.
+/// Unpacks the address in `reply_to`.
 pub fn unpacked(reply_to: u64) -> SocketAddrV4 {
     let address = Ipv4Addr::from_bits((reply_to >> 32) as u32);
     SocketAddrV4::new(address, (reply_to >> 16) as u16)
 }
 
-/// Node ids: minions are 1 to 7, their storage servers, learners and serializers follow.
+/// Node ids: minions are 1 to 7, followed by their storage servers, learners and serializers.
 pub mod node {
     const STORAGE: u8 = 10;
     const LEARNER: u8 = 20;
     const SERIALIZER: u8 = 30;
 
-    /// Of a minion, from 1.
+    /// Returns the node id of a minion, from 1.
     pub fn minion(number: u8) -> u8 {
         number
     }
 
-    /// Of a minion's storage.
+    /// Returns the node id of a minion's storage.
     pub fn storage(minion: u8) -> u8 {
         STORAGE + minion
     }
 
-    /// Of a learner, from 1.
+    /// Returns the node id of a learner, from 1.
     pub fn learner(number: u8) -> u8 {
         LEARNER + number
     }
 
-    /// Of a serializer, from 1.
+    /// Returns the node id of a serializer, from 1.
     pub fn serializer(number: u8) -> u8 {
         SERIALIZER + number
     }
@@ -102,17 +102,17 @@ pub mod node {
         (1..=count).contains(&number).then_some(number)
     }
 
-    /// The minion with this node id, of so many.
+    /// Returns the minion with this node id, if there are that many.
     pub fn as_minion(node: u16, count: u8) -> Option<u8> {
         number(u8::try_from(node).ok()?, 0, count)
     }
 
-    /// The minion whose storage has this node id, of so many.
+    /// Returns the minion whose storage has this node id, if there are that many.
     pub fn as_storage(node: u8, count: u8) -> Option<u8> {
         number(node, STORAGE, count)
     }
 
-    /// The learner with this node id, of so many.
+    /// Returns the learner with this node id, if there are that many.
     pub fn as_learner(node: u8, count: u8) -> Option<u8> {
         number(node, LEARNER, count)
     }

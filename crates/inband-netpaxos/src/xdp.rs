@@ -13,10 +13,10 @@ use inband_ground::xdp::XdpError;
 use crate::role::{Kind, Registers};
 use crate::{c, objects, NetPaxos, LOGS};
 
-/// A program, loaded.
+/// A loaded program.
 pub type Program = alone::Program<NetPaxos, Registers>;
 
-/// Load the program of a role.
+/// Loads the program of a role.
 pub fn load(host: &HostSpec, kind: Kind) -> Result<Program, XdpError> {
     let (name, object) = match kind {
         Kind::Serializer => ("serializer", objects::SERIALIZER),
@@ -31,15 +31,15 @@ pub fn load(host: &HostSpec, kind: Kind) -> Result<Program, XdpError> {
     })
 }
 
-/// The maps that say where the copies of a program go.
+/// Returns the maps that hold the destinations of a program's copies.
 pub fn group_of(program: &Program) -> Result<GroupMaps, XdpError> {
     let copies = program.load_beside("copies", objects::COPIES)?;
     let group = c::IB_NETPAXOS_GROUP;
     GroupMaps::new(&copies, &[(group, program.loaded(), "ib_devices_map")])
 }
 
-/// Load the program of a role, and that which addresses copies, and attach it to the interface that has its address.
-/// `group`: a serializer's minions; a minion's storage and learners.
+/// Loads the program of a role and the one that addresses its copies, and attaches it to the interface that has its
+/// address. `group`: a serializer's minions, or a minion's storage and learners.
 pub fn attach(
     host: &HostSpec,
     kind: Kind,
@@ -66,26 +66,27 @@ pub fn attach(
     })
 }
 
-/// A program on its interface, and where its copies go.
+/// An attached program, and the destinations of its copies.
 pub struct Attached {
-    // Before what it sends by.
+    // Dropped before the maps that it sends by.
     attached: alone::Attached<NetPaxos, Registers>,
     multicast: Multicast,
 }
 
 impl Attached {
-    /// Look the receivers' hardware addresses up, and have the kernel resolve or confirm them: until it returns nothing, and
-    /// every second or so from then on. Returns those that are not resolved, which get no packets.
+    /// Looks up the receivers' hardware addresses, and has the kernel resolve or confirm them. Call it until it returns
+    /// an empty list, and about every second from then on. Returns the receivers that are not resolved, which get no
+    /// packets.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
     }
 
-    /// The registers, shared with the program.
+    /// Returns the registers, which are shared with the program.
     pub fn registers(&self) -> &Arc<Registers> {
         self.attached.registers()
     }
 
-    /// Counters by name, and what was sent and did not leave; those that are not zero.
+    /// Returns the counters that are not zero, by name, including packets that were sent but did not leave.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         self.attached.counters()
     }

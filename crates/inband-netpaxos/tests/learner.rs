@@ -1,4 +1,4 @@
-//! A learner's recovery.
+//! Tests of a learner's recovery.
 #![allow(missing_docs)]
 
 use inband_netpaxos::control::Control;
@@ -7,7 +7,7 @@ use inband_netpaxos::quorum::{Generations, Sizes};
 use inband_netpaxos::request::Request;
 use inband_netpaxos::wire::node;
 
-/// The rounds that a learner begins for an instance of which it only knows that it is in use.
+/// Returns the rounds that a learner begins for an instance of which it only knows that it is in use.
 fn rounds(incarnation: u32, number: u8) -> Vec<u64> {
     let sizes = Sizes { failures: 1 };
     let mut learner = Learner::new(Config {
@@ -35,7 +35,7 @@ fn rounds(incarnation: u32, number: u8) -> Vec<u64> {
     rounds.collect()
 }
 
-/// Two values could be proposed in one round otherwise, and acknowledgements of one be counted for the other.
+/// Otherwise two values could be proposed in one round, and acknowledgements of one be counted for the other.
 #[test]
 fn no_round_is_used_by_two_learners_or_two_starts_of_one() {
     let first = rounds(1, 1);
@@ -49,7 +49,7 @@ fn no_round_is_used_by_two_learners_or_two_starts_of_one() {
     }
 }
 
-/// A minion has given a request its first number, and its storage confirms a vote for it in instance 1.
+/// Lets a minion give a request its first number, and its storage confirm a vote for it in instance 1.
 fn vote(learner: &mut Learner, minion: u8, generations: Generations) -> Out {
     let request = Request {
         client: 7,
@@ -81,7 +81,7 @@ fn a_vote_of_a_superseded_generation_does_not_count() {
     });
     let before = Generations::default();
     let mut after = before;
-    // The first storage server has lost its memory since, as the third knows.
+    // The first storage server has lost its memory since then, as the third one knows.
     after.raise(1, 1);
     for (minion, generations) in [(1, before), (2, before), (3, after)] {
         assert_eq!(vote(&mut learner, minion, generations).fast, [], "{minion}");
@@ -91,8 +91,8 @@ fn a_vote_of_a_superseded_generation_does_not_count() {
     assert_eq!(learner.position(), 1);
 }
 
-/// Minions 1 to 3 give requests 1 to 8 these numbers, and their storage servers vote for them there; the fourth has given its
-/// numbers to the requests in this order. Returns how often its storage is told to move its numbers.
+/// Minions 1 to 3 give requests 1 to 8 these numbers, and their storage servers vote accordingly; the fourth one
+/// numbers the requests in the given order. Returns how often its storage is told to move its numbers.
 fn corrections(order: &[u64]) -> u64 {
     let mut learner = Learner::new(Config {
         number: 1,

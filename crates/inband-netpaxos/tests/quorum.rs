@@ -1,5 +1,5 @@
-//! All that storage servers can have voted in the fast round, and every classic quorum of them: what may have been chosen is
-//! what recovery proposes.
+//! Checks all possible votes of the storage servers in the fast round, and every classic quorum of them: recovery must
+//! propose what may have been chosen.
 #![allow(missing_docs)]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn request(number: usize) -> Arc<Request> {
     })
 }
 
-/// Every way in which so many servers voted for one of `values` requests, or not at all.
+/// Returns every way in which this many servers can vote for one of `values` requests, or not at all.
 fn all_votes(servers: usize, values: usize) -> impl Iterator<Item = Vec<usize>> {
     let ways = (values + 1).pow(servers as u32);
     (0..ways).map(move |way| {
@@ -52,7 +52,7 @@ fn check(failures: u8, values: usize) {
             if let Some(value) = decided {
                 assert_eq!(proposed, Some(request(value)), "{votes:?} {mask:b}");
             }
-            // What is proposed was voted for; a hole is filled only if nobody of the quorum voted.
+            // What is proposed was voted for; a hole is filled only if nobody in the quorum voted.
             let is_voted = |r: &Arc<Request>| answers.contains(&&Vote::Fast(Arc::clone(r)));
             match &proposed {
                 Some(request) => assert!(is_voted(request)),

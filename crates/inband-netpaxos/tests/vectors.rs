@@ -1,5 +1,5 @@
-//! The packet vectors of serializer and minion, through the native roles and, as real frames, through the kernel's programs;
-//! random packets, which both handle alike; and threads.
+//! The packet vectors of serializer and minion, through the native roles and, as real frames, through the kernel's
+//! programs; random packets, which both builds must handle alike; and threads.
 #![allow(missing_docs)]
 
 mod common;
@@ -204,7 +204,7 @@ fn random_packets_leave_kernel_and_native_equal() {
     }
 }
 
-/// No number is given twice, however many threads handle packets.
+/// No number may be given twice, however many threads handle packets.
 #[test]
 fn threads_get_different_numbers() {
     const EACH: usize = 20_000;

@@ -13,13 +13,13 @@ use inband_netpaxos::proposer::Outcome;
 use inband_netpaxos::status::log_at;
 use inband_netpaxos::VALUE_LEN_MAX_BYTES;
 
-/// Between two looks at a log that is followed.
+/// How often a followed log is polled.
 const FOLLOW_EVERY: Duration = Duration::from_millis(50);
 
 /// Options of `submit`.
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
-    /// What to append; each is a request of its own
+    /// Values to append, each in a request of its own
     #[arg(required = true, value_name = "VALUE")]
     values: Vec<String>,
     /// Directory of the cluster
@@ -31,7 +31,7 @@ pub struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    /// Do it.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         for value in &self.values {
             ensure!(
@@ -68,10 +68,10 @@ pub struct DeliverArgs {
     /// The first instance to print
     #[arg(long, default_value_t = 1, value_name = "INSTANCE")]
     from: u64,
-    /// Which learner's log
+    /// The learner whose log to print
     #[arg(long, default_value_t = 1, value_name = "N")]
     learner: u8,
-    /// Go on until Ctrl-C
+    /// Keep following the log until Ctrl-C
     #[arg(long)]
     follow: bool,
     /// Directory of the cluster
@@ -80,7 +80,7 @@ pub struct DeliverArgs {
 }
 
 impl DeliverArgs {
-    /// Do it.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let cluster = Cluster::load(&self.data)?;
         let name = format!("learner/{}", self.learner);

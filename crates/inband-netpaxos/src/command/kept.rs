@@ -1,4 +1,4 @@
-//! What a process keeps: in a journal that is synced before anything leaves, or nothing.
+//! What a process stores: records in a journal that is synced before any packet leaves, or nothing.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use inband_storage::{Disk, Journal, JournalConfig};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// A journal that is longer than this begins again with a snapshot, if its process has one.
+/// A longer journal is replaced by a snapshot, if its process can make one.
 const JOURNAL_LEN_MAX_BYTES: u64 = 64 << 20;
 const DIR: &str = "journal";
 
-/// See the module.
+/// A process's journal, if it has one. See the [module](self).
 pub struct Kept(Option<Journal>);
 
 impl Kept {
-    /// Open what is in a process's directory. Returns the records, oldest first.
+    /// Opens the journal in a process's directory. Returns it and its records, oldest first.
     pub fn open<T: DeserializeOwned>(
         data: &Path,
         durability: Durability,
@@ -41,7 +41,7 @@ impl Kept {
         Ok((Kept(Some(journal)), records))
     }
 
-    /// Put a record in.
+    /// Appends a record.
     pub fn append<T: Serialize>(&mut self, record: &T) -> Result<()> {
         if let Some(journal) = &mut self.0 {
             journal.append(&postcard::to_stdvec(record)?);
@@ -49,7 +49,7 @@ impl Kept {
         Ok(())
     }
 
-    /// All that was put in is durable when this returns.
+    /// Makes all appended records durable before it returns.
     pub fn commit(&mut self) -> Result<()> {
         match &mut self.0 {
             Some(journal) => Ok(journal.commit()?),
@@ -57,13 +57,13 @@ impl Kept {
         }
     }
 
-    /// Is it time for [`Kept::begin_again`]?
+    /// Returns whether it is time for [`Kept::begin_again`].
     pub fn is_long(&self) -> bool {
         let journal = self.0.as_ref();
         journal.is_some_and(|journal| journal.len_bytes() > JOURNAL_LEN_MAX_BYTES)
     }
 
-    /// These records say all that counts.
+    /// Replaces the journal by these records.
     pub fn begin_again<T: Serialize>(&mut self, records: &[T]) -> Result<()> {
         let encoded = records.iter().map(postcard::to_stdvec);
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;

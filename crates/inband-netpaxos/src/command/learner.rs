@@ -22,10 +22,10 @@ pub struct LearnerArgs {
     process: ProcessArgs,
 }
 
-/// What a learner keeps of an instance: what it decided, and whether that is applied.
+/// What a learner stores for an instance: the value decided, and whether it was applied.
 type Entry = (Value, bool);
 
-/// A learner, and what of its log is applied.
+/// A learner, and the values it has applied.
 struct Shared {
     learner: Learner,
     applied: Vec<(u64, Vec<u8>)>,
@@ -47,7 +47,7 @@ fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
 }
 
 impl LearnerArgs {
-    /// Run it.
+    /// Runs the learner.
     pub fn run(&self) -> Result<()> {
         let number = self.process.number;
         let mut process = self.process.start("learner", |c| &c.learners)?;

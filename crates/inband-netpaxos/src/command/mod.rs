@@ -29,7 +29,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Do it.
+    /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self {
             Command::Submit(args) => args.run(),

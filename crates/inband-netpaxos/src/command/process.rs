@@ -1,4 +1,5 @@
-//! What the processes have in common: the cluster's file, the directory, the socket and its loop, the control socket.
+//! What the processes have in common: the cluster's file, the directory, the socket and its event loop, the control
+//! socket.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -22,7 +23,7 @@ use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
 use inband_netpaxos::wire::unpacked;
 
-/// How soon the process notices that it is to stop.
+/// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// So many packets are handled before the clock is looked at again.
 const PACKETS_OF_A_TURN: usize = 64;
@@ -32,21 +33,21 @@ const INCARNATION: &str = "incarnation";
 /// Options of every process.
 #[derive(Debug, Args)]
 pub struct ProcessArgs {
-    /// Which one of its kind, from 1
+    /// Number of this process among its kind, from 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub number: u8,
-    /// Directory of the cluster's file, cluster.json
+    /// Directory with the cluster's file, cluster.json
     #[arg(long, value_name = "DIR")]
     pub cluster: PathBuf,
-    /// Directory of its control socket and of what must survive a restart
+    /// Directory for the control socket and for data that must survive a restart
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
-    /// memory: what it stores is lost when it ends; sync: it is on disk before it is said
+    /// memory: what the process stores is lost when it ends; sync: it is on disk before it is announced
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
 }
 
-/// A process that has its directory and its socket.
+/// A process that holds its directory and its socket.
 pub struct Process {
     pub name: String,
     pub listen: SocketAddrV4,
@@ -59,27 +60,27 @@ pub struct Process {
     _lock: StateLock,
 }
 
-/// What a process's loop is to do.
+/// What a process's loop has to handle.
 pub enum Turn<'a> {
-    /// The next deadline has passed, or packets have arrived and were handled.
+    /// The next deadline has passed, or a batch of packets has been handled.
     Tick,
-    /// A packet of so many bytes has arrived.
+    /// A packet of this many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize),
 }
 
-/// Counters by name.
+/// Returns counters by name.
 pub fn named<const N: usize>(counters: [(&str, u64); N]) -> BTreeMap<String, u64> {
     let counters = counters.into_iter();
     counters.map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
-/// The state that a process's loop shares with its control socket.
+/// Locks the state that a process's loop shares with its control socket.
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ProcessArgs {
-    /// Take the directory, and listen where the cluster's file says.
+    /// Takes the directory, and listens at the address in the cluster's file.
     pub fn start(&self, kind: &str, addresses: fn(&Cluster) -> &[SocketAddrV4]) -> Result<Process> {
         let cluster = Cluster::load(&self.cluster)?;
         let all = addresses(&cluster);
@@ -116,12 +117,12 @@ impl ProcessArgs {
 }
 
 impl Process {
-    /// The time, in nanoseconds.
+    /// Returns the time since the start, in nanoseconds.
     pub fn now(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64 + 1
     }
 
-    /// The number of this start, higher than those before; recorded.
+    /// Returns the number of this start, which is higher than all earlier ones, after recording it.
     pub fn incarnation(&self, now_ms: u64) -> Result<u64> {
         let last = read_number(&self.data.join(INCARNATION))?;
         let incarnation = next_incarnation(last, now_ms);
@@ -129,12 +130,12 @@ impl Process {
         Ok(incarnation)
     }
 
-    /// Has this process started in its directory before?
+    /// Returns whether this process has started in its directory before.
     pub fn has_started(&self) -> Result<bool> {
         Ok(read_number(&self.data.join(INCARNATION))? > 0)
     }
 
-    /// Sign a packet and send it to each, before the process sleeps.
+    /// Signs a packet and queues it for each recipient. It leaves before the process sleeps.
     pub fn send(&self, packet: &mut [u8], to: impl IntoIterator<Item = SocketAddrV4>) {
         self.gate.sign(packet);
         for to in to {
@@ -142,7 +143,7 @@ impl Process {
         }
     }
 
-    /// The same for each of these packets.
+    /// Like [`Process::send`], for each of these packets.
     pub fn send_all(&self, packets: Vec<(To, Vec<u8>)>) {
         let Cluster {
             storages, learners, ..
@@ -165,7 +166,7 @@ impl Process {
         }
     }
 
-    /// Answer on the control socket, from what the loop shares.
+    /// Answers requests on the control socket, from the state that the loop shares.
     pub fn answer<T: Send + 'static>(
         &self,
         shared: &Arc<Mutex<T>>,

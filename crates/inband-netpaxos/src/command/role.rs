@@ -32,7 +32,7 @@ pub struct RoleCommand {
     role: RoleArgs,
 }
 
-/// The role, in this process or in the kernel.
+/// The role, run in this process or in the kernel.
 enum Role {
     Soft(Box<Soft<NetPaxos>>),
     Kernel(Box<Attached>),
@@ -57,7 +57,7 @@ impl Role {
 }
 
 impl RoleCommand {
-    /// Run a serializer.
+    /// Runs a serializer.
     pub fn serializer(&self) -> Result<()> {
         let process = self.process.start("serializer", |c| &c.serializers)?;
         let minions = (1..).map(node::minion).zip(process.cluster.minions.clone());
@@ -66,7 +66,7 @@ impl RoleCommand {
         self.run(process, id, Kind::Serializer, group)
     }
 
-    /// Run a minion.
+    /// Runs a minion.
     pub fn minion(&self) -> Result<()> {
         let number = self.process.number;
         let process = self.process.start("minion", |c| &c.minions)?;

@@ -23,7 +23,7 @@ pub struct StorageArgs {
     /// The log is new: vote at once. Only if all storage servers start for the first time
     #[arg(long)]
     new: bool,
-    /// With --new: begin an empty log, though there was one before. At all storage servers and learners
+    /// With --new: start an empty log although there was one before. Must be given at all storage servers and learners
     #[arg(long, requires = "new")]
     accept_loss: bool,
 }
@@ -42,7 +42,7 @@ fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
 }
 
 impl StorageArgs {
-    /// Run it.
+    /// Runs the storage server.
     pub fn run(&self) -> Result<()> {
         let minion = self.process.number;
         let mut process = self.process.start("storage", |c| &c.storages)?;
@@ -64,7 +64,7 @@ impl StorageArgs {
             (false, true) => (Storage::without_memory(config, nonce), "without memory"),
         };
         if how == "new" {
-            // So that it is known, after a restart, that nothing is lost.
+            // Records that nothing was lost, for after a restart.
             storage
                 .snapshot()
                 .iter()
@@ -101,7 +101,7 @@ impl StorageArgs {
                 return Ok(0);
             }
             storage.tick(now, &mut out);
-            // One sync for all packets that came together.
+            // One sync for all packets that arrived together.
             for record in out.records.drain(..) {
                 kept.append(&record)?;
             }

@@ -1,14 +1,14 @@
-//! The queue of one minion: what it has numbered, and what its storage has confirmed.
+//! The queue of one minion: the requests it has numbered, and the numbers its storage has confirmed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::request::Request;
 
-/// Numbers below the highest that are kept.
+/// How far below the highest number entries are kept.
 const KEPT: u64 = 1 << 14;
 
-/// What a storage has said that it has stored ([`crate::control::Control::Stored`]).
+/// A storage's report of stored numbers ([`crate::control::Control::Stored`]).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Said {
     pub base: u64,
@@ -24,16 +24,16 @@ type Confirmed = (u64, u16);
 pub(super) struct Queue {
     incarnation: u64,
     numbered: BTreeMap<u64, Arc<Request>>,
-    /// Confirmed, but the request has not come.
+    /// Confirmed numbers whose request has not arrived.
     confirmed: BTreeMap<u64, Confirmed>,
-    /// Confirmed and counted, or of no use.
+    /// Numbers that are confirmed and counted, or of no use.
     done: BTreeMap<u64, u64>,
-    /// Handled last: storages repeat what they have said.
+    /// The last report handled. Storages repeat what they have reported.
     said: Option<Said>,
 }
 
 impl Said {
-    /// Its mask as seen from the first number of a later one; 0 if they cannot be compared.
+    /// Returns its mask relative to the first number of a later report; 0 if the two cannot be compared.
     fn seen_from(&self, later: &Said) -> u64 {
         let shift = later.first.checked_sub(self.first);
         let is_alike = (self.base, self.generation) == (later.base, later.generation);
@@ -49,7 +49,8 @@ impl Queue {
         self.incarnation
     }
 
-    /// Something of this incarnation has come. False: it is an old one's, whose numbers mean nothing any more.
+    /// Switches to a newer incarnation, whose numbers start over. Returns false for an older one, whose numbers mean
+    /// nothing any more.
     pub fn enter(&mut self, incarnation: u64) -> bool {
         if incarnation > self.incarnation {
             *self = Queue {
@@ -60,13 +61,13 @@ impl Queue {
         incarnation == self.incarnation
     }
 
-    /// Those of the mask that the last one had not.
+    /// Returns the bits of the mask that the last report did not have.
     pub fn fresh(&self, said: Said) -> u64 {
         let old = self.said.map_or(0, |last| last.seen_from(&said));
         said.mask & !old
     }
 
-    /// All of this is handled.
+    /// Records that the whole report has been handled.
     pub fn handled(&mut self, mut said: Said) {
         if let Some(last) = self.said {
             if said.first < last.first {
@@ -77,7 +78,8 @@ impl Queue {
         self.said = Some(said);
     }
 
-    /// The minion gave the request this number. If the storage has confirmed that already, it is a vote.
+    /// Stores the request that the minion gave this number. If the storage has confirmed the number already, returns
+    /// the vote.
     pub fn put(&mut self, number: u64, request: Arc<Request>) -> Option<Confirmed> {
         if let Some(confirmed) = self.confirmed.remove(&number) {
             self.done.insert(number, confirmed.0);
@@ -90,7 +92,8 @@ impl Queue {
         None
     }
 
-    /// The storage has stored this number. If the request has come, it is a vote for it.
+    /// Records that the storage has stored this number. If the request has arrived, returns it: the number is a vote
+    /// for it.
     pub fn confirm(&mut self, number: u64, confirmed: Confirmed) -> Option<Arc<Request>> {
         if self.done.contains_key(&number) {
             return None;
@@ -105,7 +108,7 @@ impl Queue {
         Some(request)
     }
 
-    /// The number that is confirmed for this instance, and whose request has not come.
+    /// Returns the number that is confirmed for this instance, but whose request has not arrived.
     pub fn unknown_of(&self, instance: u64) -> Option<u64> {
         let mut found = self.confirmed.iter();
         found
@@ -159,11 +162,11 @@ mod tests {
         // Other instances, or too far away to compare.
         assert_eq!(queue.fresh(said(6, 3, 0b11)), 0b11);
         assert_eq!(queue.fresh(said(5, 70, 0b11)), 0b11);
-        // One that was overtaken says nothing of the numbers behind it.
+        // A report that was overtaken says nothing about the numbers above it.
         queue.handled(said(5, 3, 0b11));
         queue.handled(said(5, 1, 0b1));
         assert_eq!(queue.fresh(said(5, 3, 0b111)), 0b100);
-        // An incarnation begins again.
+        // A new incarnation starts over.
         queue.enter(1);
         assert_eq!(queue.fresh(said(5, 3, 0b11)), 0b11);
     }

@@ -9,9 +9,9 @@ use crate::request::Value;
 use crate::wire::node;
 
 const MS: u64 = 1_000_000;
-/// How long it waits for answers before it asks again.
+/// Retransmission interval.
 const REPEAT_NS: u64 = 4 * MS;
-/// After another learner's round was higher, wait for its end; more at every further attempt.
+/// How long to wait for another learner that has a higher round; longer at every further attempt.
 const YIELD_NS: u64 = 5 * MS;
 const YIELDS_MAX: u64 = 16;
 
@@ -25,7 +25,7 @@ pub(super) struct Recovery {
     phase: Phase,
     again_at: u64,
     yields: u64,
-    /// Another's round was higher: the next one begins at `again_at`.
+    /// Another learner's round is higher: the next one starts at `again_at`.
     is_refused: bool,
 }
 
@@ -41,7 +41,7 @@ impl Recovery {
         self.again_at
     }
 
-    /// Forget what storages did in earlier generations.
+    /// Discards what storages have done in earlier generations.
     pub fn retain(&mut self, known: &Generations) {
         match &mut self.phase {
             Phase::Prepare(promises) => {
@@ -55,7 +55,7 @@ impl Recovery {
 }
 
 impl Learner {
-    /// counter | incarnation | node: no round is made twice.
+    /// Returns a new round: counter | incarnation | node, so that no round is used twice.
     fn next_round(&mut self) -> u64 {
         self.counter = (self.counter + 1).min(COUNTER_MAX);
         self.counts.rounds += 1;
@@ -80,7 +80,7 @@ impl Learner {
         self.send(To::Storages, &Control::Prepare { instance, round }, out);
     }
 
-    /// The answers take long.
+    /// Retransmits if answers are late.
     pub(super) fn repeat(&mut self, now: u64, instance: u64, out: &mut Out) {
         let Some(recovery) = &mut self.at(now, instance).recovery else {
             return;

@@ -1,23 +1,23 @@
-//! How long an answer may take, after what answers took lately (as TCP does it, RFC 6298).
+//! How long to wait for an answer, based on recent round trips (as in TCP, RFC 6298).
 
 const MS: u64 = 1_000_000;
-/// Before anything was measured, in nanoseconds.
+/// Timeout before the first sample, in nanoseconds.
 pub const FIRST_NS: u64 = 20 * MS;
-/// The shortest: a recovery of an instance takes less.
+/// Minimum: recovering an instance takes less.
 pub const MIN_NS: u64 = 8 * MS;
-/// The longest, also of a request that was sent often.
+/// Maximum, even for a request that was sent many times.
 pub const MAX_NS: u64 = 320 * MS;
 
-/// See the module.
+/// A retransmission timeout. See the [module](self).
 #[derive(Debug, Default)]
 pub struct TimeOut {
-    /// Smoothed time of an answer, and its variation; 0: nothing was measured.
+    /// Smoothed time of an answer, and its variation; 0 before the first sample.
     smoothed_ns: u64,
     variation_ns: u64,
 }
 
 impl TimeOut {
-    /// A request that was sent once was answered after so long.
+    /// Records the time of an answer to a request that was sent once.
     pub fn measured(&mut self, took_ns: u64) {
         if self.smoothed_ns == 0 {
             (self.smoothed_ns, self.variation_ns) = (took_ns.max(1), took_ns / 2);
@@ -28,7 +28,7 @@ impl TimeOut {
         self.smoothed_ns = ((7 * self.smoothed_ns + took_ns) / 8).max(1);
     }
 
-    /// Of a request that was sent so many times before.
+    /// Returns the timeout of a request that has been retransmitted `repeats` times.
     pub fn after(&self, repeats: u32) -> u64 {
         let once_ns = match self.smoothed_ns {
             0 => FIRST_NS,

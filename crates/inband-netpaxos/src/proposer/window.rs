@@ -1,16 +1,16 @@
-//! How many requests are under way at a time: one more after each window that was answered, half after a loss (as TCP does it).
-//! A link's queue that is full loses copies, and then each of them costs a recovery.
+//! How many requests may be in flight: one more after each window of answers, half after a loss (as in TCP). A link's
+//! full queue loses copies, and each lost copy costs a recovery.
 
 use super::OUTSTANDING_MAX;
 
 const FIRST: f64 = 64.0;
 const MIN: f64 = 8.0;
 
-/// See the module.
+/// A congestion window. See the [module](self).
 #[derive(Debug)]
 pub struct Window {
     size: f64,
-    /// Requests that were sent before this are lost together with the one for which it shrank.
+    /// Losses of requests sent before this time belong to the last reduction, and do not shrink the window again.
     shrunk_at: u64,
 }
 
@@ -24,17 +24,17 @@ impl Default for Window {
 }
 
 impl Window {
-    /// So many may be under way.
+    /// Returns how many requests may be in flight.
     pub fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// A request was answered in time.
+    /// Records an answer in time.
     pub fn answered(&mut self) {
         self.size = (self.size + 1.0 / self.size).min(OUTSTANDING_MAX as f64);
     }
 
-    /// The answer to a request that was sent then takes too long.
+    /// Records that the answer to a request sent at `sent_at` is overdue.
     pub fn lost(&mut self, now: u64, sent_at: u64) {
         if sent_at >= self.shrunk_at {
             self.size = (self.size / 2.0).max(MIN);
@@ -53,7 +53,7 @@ mod tests {
         window.lost(100, 50);
         window.lost(101, 60);
         assert_eq!(window.size(), 32);
-        // Sent after it was made smaller.
+        // This one was sent after the reduction.
         window.lost(200, 150);
         assert_eq!(window.size(), 16);
         (0..10).for_each(|n| window.lost(1000 * (n + 1), 1000 * n + 500));

@@ -1,4 +1,4 @@
-//! The roles under test: in this process and in the kernel.
+//! The roles under test, in this process and in the kernel.
 #![allow(missing_docs)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
