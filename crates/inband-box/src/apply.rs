@@ -1,5 +1,5 @@
-//! The machine that executes the log: records in, the store changed, results out. Every node has one, and at the same zxid all
-//! are equal.
+//! The state machine that executes the log: it takes records, changes the store, and returns results. Every node has
+//! one; at the same zxid all of them are equal.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,116 +15,116 @@ use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
 use crate::store::{Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
 
-/// Times up to this are from now, others are dates, as in memcached.
+/// Expiry times up to this are relative to now, larger ones are dates, as in memcached.
 const RELATIVE_S_MAX: i32 = 60 * 60 * 24 * 30;
 /// Of snapshots.
 const SNAPSHOT_VERSION: u32 = 1;
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Opened,
-    /// An item is stored, under this cas.
+    /// The item is stored under this cas.
     Stored {
         cas: u64,
     },
     Exists,
     /// There is no such item.
     NotFound,
-    /// There is one, or there is none, against the mode.
+    /// The item exists, or does not, contrary to the command's mode.
     NotStored,
-    /// The item is gone, or stale, or has another time.
+    /// The item was removed, marked as stale, or given another time.
     Done,
-    /// It has this value now.
+    /// The item now has this numeric value.
     Number {
         value: u64,
-        /// What is known of the item now.
+        /// The item's metadata after the command.
         now: Meta,
-        /// What was known before the command's times were set.
+        /// The metadata before the command set its times.
         before: Meta,
     },
-    /// The value is no number.
+    /// The value is not a number.
     NotANumber,
     /// The item that was asked for.
     Fetched(Box<Fetched>),
     /// The table is full; nothing has changed.
     Full,
-    /// The command could not be read: a defect of the gateway.
+    /// The command could not be decoded: a bug in the gateway.
     Unreadable(StreamError),
 }
 
-/// What a [`Command::Fetch`] brought.
+/// The result of a [`Command::Fetch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The item as it is now.
+    /// The item after the command.
     pub item: Item,
-    /// What was known of it before the command's times were set.
+    /// The metadata before the command set its times.
     pub before: Meta,
-    /// The client should fetch it again.
+    /// This client should fetch the value anew.
     pub has_won: bool,
-    /// Another one was told before.
+    /// Another client has been told to fetch it before.
     pub was_won: bool,
 }
 
-/// What a record has done.
+/// The result of executing a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applied {
-    /// It was the next one of its session.
+    /// Whether it was the next record of its session, and so was executed.
     pub is_executed: bool,
-    /// Results of the own session's commands that end in it, in their order.
+    /// Results of this node's own commands that end in the record, in order.
     pub outcomes: Vec<Outcome>,
 }
 
-/// A machine cannot go on.
+/// Why a machine cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The others have more.
+    /// The cluster's tables are larger than this node's.
     #[error("the cluster's tables have {cluster} chunks, this node's has {own}: start it with the --memory of the others")]
     Smaller { cluster: u64, own: u64 },
-    /// A snapshot is none.
+    /// The snapshot is damaged.
     #[error("the snapshot of the leader's table is damaged, or of another version of inband: run the same version at all nodes, and start this one again")]
     Damaged,
 }
 
-/// The commands of a gateway's session.
+/// The command stream of a gateway's session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Stream {
-    /// The begin of a command that goes on in its next record.
+    /// The beginning of a command that continues in the next record.
     partial: Vec<u8>,
-    /// Its stream cannot be read from here on.
+    /// The stream cannot be decoded from here on.
     is_broken: bool,
 }
 
-/// The replicated state other than the table.
+/// The replicated state, apart from the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     applied: u64,
-    /// Of the last record.
+    /// Epoch of the last record.
     epoch: u64,
     time_ms: u64,
     cas: u64,
     flush_at_ms: Option<u64>,
     limit_chunks: Option<u64>,
     sessions: Sessions,
-    /// Of each node's present session.
+    /// The stream of each node's current session.
     streams: BTreeMap<u8, Stream>,
 }
 
 pub struct Machine {
     table: Table,
     state: State,
-    /// The node and the session whose results are wanted.
+    /// The node and session whose results are returned.
     own: (u8, u64),
-    /// Of the snapshot under way.
+    /// Zxid of the snapshot in progress.
     snapshot_zxid: u64,
 }
 
-/// What a snapshot begins with.
+/// The header of a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 struct SnapshotHeader {
     version: u32,
     state: State,
-    /// Of the machine.
+    /// Digest of the machine.
     digest: u64,
 }
 
@@ -148,7 +148,7 @@ impl Expiry {
         }
     }
 
-    /// As it is in the table: what is past is removed there at once.
+    /// Returns the time as stored in the table, which removes items whose time is past at once.
     fn in_ms(self) -> u64 {
         match self {
             Expiry::Never => 0,
@@ -159,7 +159,8 @@ impl Expiry {
 }
 
 impl Machine {
-    /// An empty machine of node `own.0`, with a table of so many chunks; it gives the results of session `own.1`.
+    /// Creates an empty machine for node `own.0` with a table of `chunks` chunks. It returns the results of session
+    /// `own.1`.
     pub fn new(own: (u8, u64), chunks: u64) -> io::Result<Machine> {
         Ok(Machine {
             table: Table::new(chunks)?,
@@ -169,7 +170,7 @@ impl Machine {
         })
     }
 
-    /// For readers in other threads.
+    /// Returns a reader for other threads.
     pub fn reader(&self) -> Reader {
         self.table.reader_of_others()
     }
@@ -178,12 +179,12 @@ impl Machine {
         &self.table
     }
 
-    /// The epoch of the last record.
+    /// Returns the epoch of the last record.
     pub fn epoch(&self) -> u64 {
         self.state.epoch
     }
 
-    /// The zxid of the last record.
+    /// Returns the zxid of the last record.
     pub fn applied(&self) -> u64 {
         self.state.applied
     }
@@ -197,7 +198,7 @@ impl Machine {
         self.table.next_expiry_ms().is_some() || self.state.flush_at_ms.is_some()
     }
 
-    /// The last record of its own session that it has executed.
+    /// Returns the last record of its own session that it has executed.
     pub fn own_seq(&self) -> u64 {
         match self.state.sessions.of(self.own.0) {
             Some((session, seq)) if session == self.own.1 => seq,
@@ -205,19 +206,19 @@ impl Machine {
         }
     }
 
-    /// Equal for machines that are.
+    /// Returns a digest, which is the same for equal machines.
     pub fn digest(&self) -> u64 {
         let state = postcard::to_stdvec(&self.state).expect("it can be encoded");
         xxh3_64(&state).wrapping_add(self.table.digest())
     }
 
-    /// Execute the next record.
+    /// Executes the next record.
     ///
     /// # Errors
     /// The machine is then not at the record's zxid, and cannot go on.
     ///
     /// # Panics
-    /// If it is not the next one.
+    /// If the record is not the next one.
     pub fn apply(&mut self, record: &Record) -> Result<Applied, MachineError> {
         assert_eq!(record.zxid, self.state.applied + 1, "records in order");
         (self.state.applied, self.state.epoch) = (record.zxid, record.epoch);
@@ -284,7 +285,7 @@ impl Machine {
         })
     }
 
-    /// The stream that a record continues, if the record is to be executed.
+    /// Returns the stream that a record continues, if the record must be executed.
     fn admit(&mut self, record: &Record) -> Option<&mut Stream> {
         let Record {
             origin,
@@ -372,7 +373,7 @@ impl Machine {
         self.state.cas
     }
 
-    /// Change the metadata of an existing item. An expiry in the past removes it.
+    /// Changes the metadata of an existing item. An expiry in the past removes it.
     fn set_meta(&mut self, key: &[u8], mut meta: Meta, expiry: Option<Expiry>) -> Meta {
         if let Some(expiry) = expiry {
             meta.expires_ms = expiry.in_ms();
@@ -384,7 +385,7 @@ impl Machine {
         meta
     }
 
-    /// Store an item. With a time in the past there is none then.
+    /// Stores an item. With a time in the past, any item of the key is removed instead.
     fn put(&mut self, key: &[u8], value: &[u8], meta: &Meta, expiry: Expiry) -> Result<(), Full> {
         let meta = Meta {
             expires_ms: expiry.in_ms(),
@@ -502,11 +503,11 @@ impl Machine {
                     true => number.wrapping_add(delta),
                     false => number.saturating_sub(delta),
                 };
-                // What was longer keeps its length, as in memcached.
+                // A value that was longer keeps its length, as in memcached.
                 let text = format!("{value:<width$}", width = item.value.len());
                 let mut meta = item.meta;
                 if text.len() > item.value.len() {
-                    // memcached makes another item then, and forgets.
+                    // memcached creates a new item in this case, and so loses the marks.
                     meta.marks = 0;
                 }
                 let expiry = touched.unwrap_or(match item.meta.expires_ms {
@@ -545,7 +546,7 @@ impl Machine {
             unreachable!("asked for a fetch");
         };
         let now_ms = self.state.time_ms;
-        // Only the node that is asked marks an item as read.
+        // Only the node that was asked marks an item as read.
         let found = match is_own && marks_read {
             true => self.table.reader().get_and_mark(key, now_ms / 1000),
             false => self.table.get(key),
@@ -587,7 +588,7 @@ impl Machine {
             let expiry = expiry.unwrap_or(Expiry::Never);
             item.meta.expires_ms = expiry.in_ms();
             if self.put(key, &[], &item.meta, expiry).is_err() {
-                // memcached says that there is none, too.
+                // memcached reports a missing item in this case, too.
                 return Outcome::NotFound;
             }
             self.next_cas();
@@ -605,7 +606,7 @@ impl Machine {
         }))
     }
 
-    /// Begin a snapshot of what the machine is now. One that was under way is given up.
+    /// Begins a snapshot of the machine's current state. A snapshot in progress is discarded.
     pub fn begin_snapshot(&mut self) {
         let header = SnapshotHeader {
             version: SNAPSHOT_VERSION,
@@ -619,23 +620,23 @@ impl Machine {
         self.snapshot_zxid = self.state.applied;
     }
 
-    /// Work for the snapshot under way: so many buckets of the table. It is returned when it is complete. Records may be
-    /// applied in between: it is of the moment when it began.
+    /// Continues the snapshot in progress by `buckets` buckets of the table, and returns it once it is complete.
+    /// Records may be applied in between: the snapshot shows the state at the time it was begun.
     pub fn go_on_with_snapshot(&mut self, buckets: usize) -> Option<Snapshot> {
         let bytes = self.table.go_on_copying(buckets)?;
         let zxid = self.snapshot_zxid;
         Some(Snapshot { zxid, bytes })
     }
 
-    /// A snapshot is under way.
+    /// Returns whether a snapshot is in progress.
     pub fn has_begun_snapshot(&self) -> bool {
         self.table.is_copying()
     }
 
-    /// Become equal to the machine that a snapshot is of. Readers wait meanwhile.
+    /// Replaces the state by that of a snapshot. Readers wait meanwhile.
     ///
     /// # Errors
-    /// If it is none, or has more than fits. The machine cannot go on then.
+    /// If the snapshot is damaged, or does not fit. The machine cannot go on then.
     pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError> {
         let damaged = || MachineError::Damaged;
         let (len_bytes, rest) = snapshot.split_first_chunk().ok_or_else(damaged)?;
@@ -656,7 +657,7 @@ impl Machine {
     }
 }
 
-/// The number that a value begins with, as `strtoull` and memcached's checks around it read it.
+/// Parses the number at the beginning of a value, like `strtoull` with memcached's checks.
 pub fn parse_number(text: &[u8]) -> Option<u64> {
     let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r');
     let start = text.iter().position(|b| !is_space(b))?;

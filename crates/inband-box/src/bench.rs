@@ -1,5 +1,5 @@
-//! What a round costs in the kernel, at the leader and at a follower, against the same packets forwarded unread. By test
-//! runs, so without links and copies, and with a process that polls.
+//! Measures what a round costs in the kernel, at the leader and at a follower, compared with forwarding the same
+//! packets unread. It uses BPF test runs, so links and copies are not included, and assumes a process that polls.
 
 use std::os::fd::AsRawFd;
 
@@ -13,13 +13,13 @@ use crate::wire::{emit, Header, Type};
 use crate::xdp::Spec;
 use crate::{objects, owner_of};
 
-/// The node that is measured, and the epoch of its leader.
+/// The node that is measured, and its leader's epoch.
 const NODE: u8 = 2;
 const OWN_EPOCH: u64 = 34;
 const EPOCH_OF_1: u64 = 33;
 const CAPACITY: usize = 8192;
 
-/// Whose part of a round.
+/// A node's part in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// SUBMIT, and the acknowledgements of all followers.
@@ -28,25 +28,25 @@ pub enum Part {
     Follower,
 }
 
-/// What one record takes.
+/// The cost of one record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundCost {
     pub part: Part,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
     pub value_len_bytes: usize,
-    /// Packets tagged with a key.
+    /// Whether packets are tagged with a key.
     pub authenticated: bool,
-    /// Packets that the node gets for it.
+    /// Packets that the node receives per record.
     pub packets: usize,
-    /// All of them together, in ns, without the test's own work.
+    /// Nanoseconds for all of them together, without the test's own overhead.
     pub ns: f64,
-    /// The same packets forwarded unread to one neighbour, in ns, in the same run.
+    /// Nanoseconds for forwarding the same packets unread to one neighbour, in the same run.
     pub forward_ns: f64,
 }
 
-/// The packets of a round, each with how far what its sender knows to be committed is behind the round's record; and what
-/// they are counted as.
+/// Returns the packets of a round, each with how far its sender's `committed` is behind the round's record, and the
+/// counters that they increment.
 fn steps(part: Part, nodes: usize, value: &[u8]) -> (Vec<Step>, &'static [&'static str]) {
     let packet = |header: Header, value: &[u8], behind| {
         let packet = emit(&header, value);
@@ -91,7 +91,7 @@ fn steps(part: Part, nodes: usize, value: &[u8]) -> (Vec<Step>, &'static [&'stat
     (steps, counted)
 }
 
-/// The registers of a node that is in the middle of its work.
+/// Returns the registers of a node in steady state.
 fn view_of(part: Part, nodes: usize) -> View {
     let (mode, epoch) = match part {
         Part::Leader => (Mode::Leading, OWN_EPOCH),
@@ -113,7 +113,7 @@ fn view_of(part: Part, nodes: usize) -> View {
     }
 }
 
-/// What a record of this many bytes takes.
+/// Measures the cost of a record with this many bytes.
 pub fn round_cost(
     part: Part,
     nodes: usize,
@@ -158,10 +158,10 @@ pub fn round_cost(
 mod tests {
     use super::*;
 
-    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    /// Prints the figures and asserts only that they are plausible numbers, since machines are noisy.
     #[test]
     fn costs_are_measured() {
-        // Not all, of which some take time to load.
+        // A subset: some of the programs take long to load.
         for (part, nodes, value_len_bytes, authenticated) in [
             (Part::Leader, 3, 64, false),
             (Part::Leader, 5, 1248, true),

@@ -1,17 +1,17 @@
-//! Commands as they are in the log.
+//! Commands, as encoded in the log.
 //!
-//! The values of a session's records, one after another, are a stream of commands: the length of each (four bytes,
-//! little-endian), then the command. A record may hold several commands, and a command may lie in several records. Records of
-//! a session are executed exactly once and in their order, so nothing more is needed to put it together again.
+//! The values of a session's records, one after another, form a stream of commands: the length of each (four bytes,
+//! little-endian), then the command. A record may hold several commands, and a command may span several records. The
+//! records of a session are executed exactly once and in order, so nothing else is needed to reassemble the stream.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{COMMAND_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX};
 
-/// Bytes of a length.
+/// Bytes of a length field.
 const LENGTH_BYTES: usize = 4;
 
-/// What becomes of an item that exists, and of one that does not.
+/// What to do if the item exists, and if it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Mode {
@@ -23,12 +23,12 @@ pub enum Mode {
     Cas,
 }
 
-/// A command. Times are as clients give them: seconds from now up to 30 days, a date beyond, 0 for never, negative for at
-/// once. Their variants and fields are numbered by their order: append only.
+/// A command. Times are as given by clients: seconds from now up to 30 days, a date beyond that, 0 for never, negative
+/// for immediately. Variants and fields are encoded by position: only append to them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Command<'a> {
-    /// The first of each session. The first of all says how many chunks a table may use.
+    /// The first command of each session. The very first one in the log decides how many chunks a table may use.
     Open {
         chunks: u64,
     },
@@ -40,9 +40,9 @@ pub enum Command<'a> {
         value: &'a [u8],
         flags: u32,
         exptime_s: i32,
-        /// 0: none is asked for.
+        /// 0: no condition.
         cas: u64,
-        /// `ms` with `I`: an older item may be stored, as a stale one.
+        /// `ms` with `I`: an item with a lower cas is stored anyway, marked as stale.
         may_be_stale: bool,
         is_binary_key: bool,
     },
@@ -63,9 +63,9 @@ pub enum Command<'a> {
         key: &'a [u8],
         is_increment: bool,
         delta: u64,
-        /// 0: none is asked for.
+        /// 0: no condition.
         cas: u64,
-        /// Initial value and time of an item that is missing.
+        /// Initial value and time, to create an item that is missing.
         create: Option<(u64, i32)>,
         exptime_s: Option<i32>,
     },
@@ -74,20 +74,20 @@ pub enum Command<'a> {
         key: &'a [u8],
         exptime_s: i32,
     },
-    /// `mg` that changes something, and `gat`.
+    /// `mg` if it changes something, and `gat`.
     Fetch {
         #[serde(with = "serde_bytes", borrow)]
         key: &'a [u8],
         create_exptime_s: Option<i32>,
         exptime_s: Option<i32>,
-        /// The first client that finds less time left than this is told to fetch the value again.
+        /// If less time than this is left, the first client to ask is told to fetch the value anew.
         recache_s: Option<i32>,
-        /// The time is set before it is compared with that.
+        /// Set the time before comparing it with `recache_s`.
         touches_first: bool,
         is_binary_key: bool,
-        /// It counts as a read.
+        /// The command counts as a read.
         marks_read: bool,
-        /// The first client that finds it stale is told to fetch the value again.
+        /// If the item is stale, the first client to ask is told to fetch the value anew.
         takes_token: bool,
     },
     FlushAll {
@@ -96,7 +96,7 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
-    /// Append it to a stream.
+    /// Appends the command to a stream.
     pub fn encode(&self, stream: &mut Vec<u8>) {
         let begin = stream.len();
         stream.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -107,18 +107,18 @@ impl Command<'_> {
     }
 }
 
-/// Why a stream is not one of commands.
+/// Why a stream cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// It announces too much.
+    /// A command's length exceeds the maximum.
     #[error("a command of {0} bytes; the longest has {COMMAND_LEN_BYTES_MAX}")]
     TooLong(usize),
-    /// A command cannot be read.
+    /// A command cannot be decoded.
     #[error("{0} bytes that are no command")]
     Unreadable(usize),
 }
 
-/// Take the first whole command off a stream; how many bytes it has there.
+/// Decodes the first complete command of a stream; also returns how many bytes it occupies.
 pub fn decode(stream: &[u8]) -> Result<Option<(Command<'_>, usize)>, StreamError> {
     let Some((length, rest)) = stream.split_first_chunk::<LENGTH_BYTES>() else {
         return Ok(None);
@@ -136,7 +136,7 @@ pub fn decode(stream: &[u8]) -> Result<Option<(Command<'_>, usize)>, StreamError
     }
 }
 
-/// Collects commands and cuts their stream into values of records.
+/// Collects commands and splits their stream into values of records.
 #[derive(Debug, Default)]
 pub struct Batch {
     stream: Vec<u8>,
@@ -151,12 +151,12 @@ impl Batch {
         self.stream.is_empty()
     }
 
-    /// How many bytes are in it.
+    /// Returns the number of bytes collected.
     pub fn len_bytes(&self) -> usize {
         self.stream.len()
     }
 
-    /// Take the values out.
+    /// Takes the values.
     pub fn take(&mut self, mut each: impl FnMut(Vec<u8>)) {
         let stream = std::mem::take(&mut self.stream);
         stream

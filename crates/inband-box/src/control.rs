@@ -1,4 +1,4 @@
-//! What processes tell each other: election, discovery, joining and reads. The value of a CONTROL packet begins with the
+//! Messages between processes: election, discovery, joining and reads. The value of a CONTROL packet begins with the
 //! kind; numbers are in the packet's header.
 
 use inband_ground::wire::checksum;
@@ -6,88 +6,89 @@ use inband_ground::wire::checksum;
 use crate::role::Record;
 use crate::wire::{self, Header, Type};
 
-/// A message between processes. The epoch it is about is the header's.
+/// A message between processes. The header's epoch is the one it refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
-    /// Who leads? From a node that waits for a leader.
+    /// Asks who leads. Sent by a node that waits for a leader.
     Hello,
-    /// Would the receiver vote for the sender? From a node that waits for a leader and suspects that there is none.
+    /// Asks whether the receiver would vote for the sender. Sent by a node that waits for a leader and suspects that
+    /// there is none.
     PreElect {
-        /// Of the question.
+        /// Identifies the question.
         id: u64,
     },
-    /// The sender has not heard from a leader either.
+    /// Answers PreElect: the sender has not heard from a leader either.
     Willing {
-        /// Of the question.
+        /// The question's id.
         id: u64,
     },
     /// The sender wants to lead the epoch.
     Elect,
-    /// The sender takes part in no earlier epoch any more; how its log ends.
+    /// The sender will take part in no earlier epoch; describes its log.
     Promise {
-        /// The epoch of the last record.
+        /// Epoch of the last record.
         last_epoch: u64,
-        /// The zxid of the last record.
+        /// Zxid of the last record.
         last: u64,
-        /// Known to be committed.
+        /// Zxid up to which records are known to be committed.
         committed: u64,
-        /// The oldest record in the ring.
+        /// Zxid of the oldest record in the ring.
         first: u64,
     },
     /// The sender has promised the header's epoch, which is higher than that of the message it answers.
     Denied,
-    /// Send the records from here on.
+    /// Asks for the records from `from` on.
     Pull { from: u64 },
     /// A record of the sender's log.
     Record {
         record: Record,
-        /// Known to be committed.
+        /// Zxid up to which records are known to be committed.
         committed: u64,
     },
     /// The sender leads the epoch.
     Lead,
     /// The sender follows the leader of the epoch.
     Joined {
-        /// Its log is the leader's up to here.
+        /// The sender's log equals the leader's up to this zxid.
         matched: u64,
-        /// Of the start of its process.
+        /// Identifies the start of the sender's process.
         nonce: u64,
-        /// It has lost its log: its acknowledgements do not count yet.
+        /// The sender has lost its log, so its acknowledgements do not count yet.
         recovering: bool,
-        /// Its log is on disk.
+        /// The sender's log is on disk.
         durable: bool,
     },
-    /// To a node that has joined: a recovering one counts again when it has all up to here.
+    /// Answers Joined: a recovering node counts again once it has all records up to `zxid`.
     Target {
-        /// As in its [`Control::Joined`].
+        /// The nonce of the [`Control::Joined`].
         nonce: u64,
-        /// The leader's last record.
+        /// Zxid of the leader's last record.
         zxid: u64,
     },
-    /// Up to where must be applied before a read may be answered?
+    /// Asks up to which zxid records must be applied before a read may be answered.
     Ask {
-        /// Of the question.
+        /// Identifies the question.
         id: u64,
     },
     Index {
-        /// Of the question.
+        /// The question's id.
         id: u64,
-        /// All that was committed when it was asked.
+        /// Zxid of everything that was committed when the question was asked.
         index: u64,
     },
-    /// The sender's log begins at `first`, and the receiver has not all before it: it needs a snapshot.
+    /// The sender's log begins at `first`, and the receiver lacks records before that: it needs a snapshot.
     Behind { first: u64 },
-    /// Send parts of the snapshot `id` from this byte on; 0: of any snapshot, from its begin.
+    /// Asks for parts of the snapshot `id` from this byte on; id 0: of any snapshot, from its beginning.
     PullSnapshot { id: u64, offset: u64 },
     /// A part of a snapshot.
     SnapshotPart {
-        /// Of the snapshot: grows within the epoch.
+        /// The snapshot's id, which increases within the epoch.
         id: u64,
-        /// The last record that is in it.
+        /// Zxid of the last record in the snapshot.
         zxid: u64,
-        /// Of the whole snapshot.
+        /// Length of the whole snapshot.
         len_bytes: u64,
-        /// Where the part begins in it.
+        /// Offset of the part in the snapshot.
         offset: u64,
         /// At most [`crate::RECORD_LEN_MAX_BYTES`].
         bytes: Vec<u8>,
@@ -133,7 +134,7 @@ impl Control {
         }
     }
 
-    /// The header and the value of the packet.
+    /// Returns the packet's header and value.
     pub fn encode(&self, node: u8, epoch: u64) -> (Header, Vec<u8>) {
         let mut h = Header {
             node: node.into(),
@@ -227,8 +228,8 @@ impl Control {
         (h, value)
     }
 
-    /// Read a CONTROL packet. `None`: it is damaged, or of no known kind. (The role does not look into its value, and the
-    /// checksum of packets without a key covers only the header.)
+    /// Decodes a CONTROL packet. Returns `None` if it is damaged or of an unknown kind. (The role does not look into
+    /// its value, and without a key the packet's checksum covers only the header.)
     pub fn decode(h: &Header, value: &[u8]) -> Option<Control> {
         if checksum(value) != h.digest {
             return None;

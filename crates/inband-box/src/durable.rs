@@ -17,24 +17,25 @@ use crate::process::HAS_LOG;
 use crate::promise::Stored;
 use crate::role::Role;
 
-/// Not `log`: a supervisor puts what the process prints there.
+/// Not `log`: a supervisor writes the process's output there.
 const LOG: &str = "journal";
 const TABLES: &str = "table";
 const TABLE: &str = "checkpoint";
 
-/// What a node has after a crash.
+/// What survives a node's crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Log and table are in memory: a node that ends has lost them, and gets them from the others.
+    /// Log and table are in memory: a node that ends loses them, and gets them back from the others.
     #[default]
     Memory,
-    /// A write is on the disks of a quorum before it is answered. Also a power cut of all nodes loses nothing that was.
+    /// A write is on the disks of a quorum before it is acknowledged, so that even a power failure of all nodes loses
+    /// no acknowledged write.
     Sync,
 }
 
 impl Durability {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Durability::Memory => "memory",
@@ -42,11 +43,11 @@ impl Durability {
         }
     }
 
-    /// Where a node's role may run, of what is asked for, and why not elsewhere. In the kernel it would acknowledge a record that
-    /// the process has not synced yet.
+    /// Returns where a node's role may run, given what was asked for, and why not elsewhere. In the kernel it would
+    /// acknowledge records that the process has not synced yet.
     ///
     /// # Errors
-    /// If it is to run in the kernel.
+    /// If it was asked to run in the kernel.
     pub fn choose(self, asked: Dataplane) -> Result<Option<Choice>> {
         let why = "with --durability sync the process acknowledges, once a record is synced";
         match (self, asked) {
@@ -59,19 +60,19 @@ impl Durability {
     }
 }
 
-/// The log and the table's checkpoints of a node that runs.
+/// The log and the table's checkpoints of a running node.
 pub struct Durable {
     tables: PathBuf,
     log: LogOnDisk,
-    /// Of the last checkpoint.
+    /// Size of the last checkpoint.
     table_bytes: u64,
-    /// What the journal has from before this is forgotten after the checkpoint that the machine is making.
+    /// The first journal segment to keep once the checkpoint that the machine is making is on disk.
     begun: Option<u64>,
-    /// The same, of one that is being written.
+    /// The same, for a checkpoint that is being written.
     writing: Option<(u64, JoinHandle<Result<(), StorageError>>)>,
 }
 
-/// What is on disk.
+/// The content of the directory.
 struct Loaded {
     machine: Machine,
     log: LogOnDisk,
@@ -79,7 +80,7 @@ struct Loaded {
     table_bytes: u64,
 }
 
-/// Why it is not used.
+/// Why the content is not used.
 enum NotLoaded {
     Damaged(String),
     Failed(anyhow::Error),
@@ -127,11 +128,11 @@ fn load(dir: &Path, node: u8, mut machine: Machine) -> Result<Loaded, NotLoaded>
 }
 
 impl Durable {
-    /// Take what is on disk, and give it to the empty role. If there is none, or it is damaged, begin with nothing and say so in
-    /// `stored`: the node has lost its log. `machine` makes an empty one.
+    /// Loads what is on disk into the empty role. If there is nothing, or it is damaged, starts empty and says so in
+    /// `stored`: the node has lost its log. `machine` creates an empty machine.
     ///
     /// # Errors
-    /// If the disk fails, or the node has less room than what is on disk needs.
+    /// If the disk fails, or the node has less memory than its data needs.
     pub fn open(
         dir: &Path,
         node: u8,
@@ -201,7 +202,8 @@ impl Durable {
         self.log.write(role).context("the log on disk")
     }
 
-    /// Begin a checkpoint if one is due: the machine is to make a snapshot of what it is now. True: it has begun.
+    /// Begins a checkpoint if one is due: the machine must make a snapshot of its current state. Returns whether it has
+    /// begun.
     pub fn begins_checkpoint(&mut self, machine: &mut Machine, role: &impl Role) -> Result<bool> {
         let is_busy = self.writing.is_some() || machine.has_begun_snapshot();
         if is_busy || !self.log.needs_checkpoint(self.table_bytes) {
@@ -212,12 +214,12 @@ impl Durable {
         Ok(true)
     }
 
-    /// The snapshot that the machine was making is for a follower: the checkpoint comes later.
+    /// Gives up the checkpoint in progress, because the machine's snapshot is needed for a follower. It is made later.
     pub fn gives_way(&mut self) {
         self.begun = None;
     }
 
-    /// The machine has made a snapshot. Returned if it was not for a checkpoint.
+    /// Takes a snapshot that the machine has made. Returns it if it was not for a checkpoint.
     pub fn take(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
         let Some(segment) = self.begun.take() else {
             return Some(bytes);
@@ -229,7 +231,7 @@ impl Durable {
         None
     }
 
-    /// A checkpoint that is on disk by now replaces what the journal has from before.
+    /// Trims the journal once a checkpoint is on disk.
     pub fn go_on(&mut self) -> Result<()> {
         let is_written = |(_, writing): &mut (u64, JoinHandle<_>)| writing.is_finished();
         if let Some((segment, writing)) = self.writing.take_if(is_written) {
@@ -240,7 +242,7 @@ impl Durable {
         Ok(())
     }
 
-    /// A table of another node was installed up to this record: it is put on disk.
+    /// Stores a table of another node that was installed up to this record.
     pub fn installed(&mut self, zxid: u64, bytes: &[u8], role: &impl Role) -> Result<()> {
         self.begun = None;
         if let Some((_, writing)) = self.writing.take() {
@@ -254,7 +256,7 @@ impl Durable {
 
 impl Drop for Durable {
     fn drop(&mut self) {
-        // The next start must not meet it.
+        // The next start must not find it.
         if let Some((_, writing)) = self.writing.take() {
             let _ = writing.join();
         }

@@ -1,4 +1,4 @@
-//! Election and discovery: a candidate has a majority promise its epoch, and takes over the freshest of their logs.
+//! Election and discovery: a candidate lets a majority promise its epoch, and takes over the freshest of their logs.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::owner_of;
 use crate::promise::{majority, next, Nanos};
 use crate::role::{Put, Record, Role};
 
-/// Records that are pulled at a time.
+/// Maximum number of records that are pulled at a time.
 const PULL_MAX: u64 = 64;
 
-/// How a log ends.
+/// Describes the end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ending {
     pub last_epoch: u64,
@@ -21,8 +21,8 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Logs are compared by the epoch of the last record first: one that was copied by half from another does not look
-    /// fresher or older than it is.
+    /// Returns the key by which logs are compared. The epoch of the last record comes first, so a log half of which was
+    /// copied from another one looks neither fresher nor older than it is.
     fn freshness(&self) -> (u64, u64) {
         (self.last_epoch, self.last)
     }
@@ -38,15 +38,15 @@ impl Ending {
     }
 }
 
-/// The records of the freshest log.
+/// State of pulling the freshest log.
 struct Pull {
     from: u8,
     last: u64,
-    /// Those that came before their turn.
+    /// Records that arrived early, with their `committed`.
     early: BTreeMap<u64, (Record, u64)>,
 }
 
-/// An election under way: of the epoch that the node has promised last.
+/// An election in progress, for the epoch that the node has promised last.
 pub(crate) struct Election {
     promises: [Option<Ending>; IDS],
     pull: Option<Pull>,
@@ -60,8 +60,8 @@ impl Election {
     }
 }
 
-/// The question whether an election may begin. A node that sends but hears nothing gets no answer, and so deposes no leader
-/// that the others hear.
+/// The question whether an election may begin. A node that can send but not receive gets no answer, and so cannot
+/// depose a leader that the others hear.
 pub(crate) struct PreElection {
     id: u64,
     /// Bit n is node n.
@@ -77,7 +77,7 @@ impl PreElection {
 }
 
 impl Node {
-    /// Ask who else misses a leader. Nothing is promised yet.
+    /// Asks who else misses a leader. Nothing is promised yet.
     pub(crate) fn pre_elect(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let again_after = self.config.resend_after_ns();
         let is_over = |pre: &PreElection| now >= pre.until;
@@ -101,7 +101,7 @@ impl Node {
         }
     }
 
-    /// Somebody would like to lead, and has promised this epoch.
+    /// Handles the question of a node that would like to lead, and has promised this epoch.
     pub(crate) fn on_pre_elect(
         &mut self,
         now: Nanos,
@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    /// Somebody else misses a leader, too.
+    /// Records that another node misses a leader, too.
     pub(crate) fn on_willing(&mut self, from: u8, id: u64) {
         if let Some(pre_election) = self.pre_election.as_mut().filter(|pre| pre.id == id) {
             pre_election.willing |= 1 << from;
@@ -142,7 +142,7 @@ impl Node {
         self.say(To::Others, epoch, &Control::Elect, out);
     }
 
-    /// Somebody wants to lead.
+    /// Handles a node's candidacy.
     pub(crate) fn on_elect(
         &mut self,
         now: Nanos,
@@ -156,7 +156,7 @@ impl Node {
         }
         self.seen = self.seen.max(epoch);
         if self.recovering {
-            return; // what it has lost might be committed
+            return; // a record that it has lost might be committed
         }
         if epoch < self.epoch() {
             return self.say(To::Node(from), self.epoch(), &Control::Denied, out);
@@ -168,7 +168,7 @@ impl Node {
         } else if !matches!(self.state, State::Waiting) {
             return; // it has been elected since
         }
-        // After the role's epoch was raised: nothing is acknowledged any more that this does not tell.
+        // Only after the role's epoch was raised: nothing is acknowledged any more that is not in this view.
         let ending = Ending::of(role);
         let promise = Control::Promise {
             last_epoch: ending.last_epoch,
@@ -179,7 +179,7 @@ impl Node {
         self.say(To::Node(from), epoch, &promise, out);
     }
 
-    /// Somebody has promised our epoch.
+    /// Records a promise of our epoch.
     pub(crate) fn on_promise(
         &mut self,
         now: Nanos,
@@ -213,7 +213,7 @@ impl Node {
             return self.lead(now, role, out);
         }
         if ending.first > role.view().committed + 1 {
-            // It would need the table, too. Another candidate may not.
+            // We would need the table as well; another candidate may not.
             self.wait(now);
             return;
         }
@@ -228,7 +228,7 @@ impl Node {
         self.pull(now, role, out);
     }
 
-    /// Ask for the records that follow.
+    /// Asks for the records that follow.
     fn pull(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let State::Electing(election) = &mut self.state else {
             return;
@@ -242,7 +242,7 @@ impl Node {
         self.say(to, self.epoch(), &Control::Pull { from }, out);
     }
 
-    /// A candidate takes over our log, which does not change as long as its epoch is our last.
+    /// Sends a candidate the records of our log, which does not change as long as its epoch is our last.
     pub(crate) fn on_pull(
         &mut self,
         from: u8,
@@ -268,7 +268,7 @@ impl Node {
         }
     }
 
-    /// A record of the freshest log.
+    /// Handles a record of the freshest log.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn on_record(
         &mut self,
@@ -294,7 +294,7 @@ impl Node {
         self.take_pulled(now, role, out);
     }
 
-    /// Take what has come, as a follower would.
+    /// Appends the pulled records, as a follower would.
     fn take_pulled(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let epoch = self.epoch();
         let State::Electing(election) = &mut self.state else {
@@ -346,7 +346,7 @@ impl Node {
     }
 }
 
-/// All up to here is committed, and in our log.
+/// Records that everything up to this zxid is committed and in our log.
 fn learn(role: &impl Role, committed: u64) {
     let now = role.view();
     for zxid in now.matched + 1..=committed.min(now.last) {

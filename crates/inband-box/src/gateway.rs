@@ -1,10 +1,10 @@
 //! memcached's clients: over TCP, and over UDP ([`datagrams`]).
 //!
-//! The writes of one turn over all connections become one batch of records, and those that come while records are under way
-//! share the next one. Reads come from the shared table: *strong* ones
-//! once a round that began after they arrived has shown how far the table must be, and all reads of a turn share that round;
-//! *local* ones at once. Requests of one connection take effect and are answered in their order: a read waits for the writes
-//! before it, a write for the reads before it.
+//! The writes of one turn over all connections become one batch of records; writes that arrive while records are in
+//! flight share the next batch. Reads come from the shared table. *Strong* reads wait until a round that began after
+//! they arrived has shown how far the table must be; all reads of a turn share that round. *Local* reads are answered
+//! at once. Requests of one connection take effect and are answered in order: a read waits for the writes before it, a
+//! write for the reads before it.
 
 mod connection;
 pub mod datagrams;
@@ -30,44 +30,45 @@ use crate::store::Reader;
 use connection::{Closed, Connection};
 use datagrams::{Datagrams, Listener};
 
-/// Longest sleep: it has to notice that it is to stop.
+/// Longest sleep: the gateway must notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// What a gateway needs of its node.
+/// What a gateway needs from its node.
 pub trait Submit {
-    /// Submit the value of a record: the next part of the session's stream of commands. Its number, from 1.
+    /// Submits the value of a record, which is the next part of the session's command stream. Returns its number, from
+    /// 1.
     fn submit(&mut self, value: Vec<u8>) -> u64;
 
-    /// Ask for a read index: [`Event::Barrier`] comes when the table has all that was acknowledged to anybody before this
-    /// call.
+    /// Asks for a read index: [`Event::Barrier`] follows once the table has everything that was acknowledged to any
+    /// client before this call.
     fn barrier(&mut self, id: u64);
 
-    /// Take what has happened.
+    /// Takes the events that have occurred.
     fn events(&mut self, into: &mut Vec<Event>);
 
-    /// Everything of this turn has been submitted.
+    /// Tells the node that everything of this turn has been submitted.
     fn flush(&mut self) {}
 }
 
-/// What has happened at the node.
+/// An event at the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Results of the next commands, in the order in which they were submitted.
+    /// Results of the next commands, in the order they were submitted.
     Outcomes(Vec<Outcome>),
-    /// The read index that was asked for under this number, and all before it, is reached.
+    /// The read index asked for under this number, and all earlier ones, have been reached.
     Barrier(u64),
-    /// The node was brought up to date by a copy of the table: what became of the records up to this one is not known,
-    /// unless it was said before.
+    /// The node was brought up to date by a copy of the table: the outcomes of records up to this one are unknown,
+    /// unless they were reported before.
     Unknown(u64),
 }
 
-/// How a gateway is set up.
+/// Configuration of a gateway.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub clients_max: usize,
-    /// Memory that all of them make the gateway hold.
+    /// Maximum memory that all clients together may make the gateway hold.
     pub memory_bytes_max: usize,
-    /// Ports whose reads are local.
+    /// Ports at which reads are local.
     pub local_ports: Vec<u16>,
 }
 
@@ -99,7 +100,7 @@ pub struct Counters {
     pub memory_closed: AtomicU64,
     /// Requests in datagrams.
     pub datagrams: AtomicU64,
-    /// Datagrams without an answer: from elsewhere, no request, or too many at once.
+    /// Datagrams that were not answered: from outside the network, not a request, or too many at once.
     pub datagrams_refused: AtomicU64,
 }
 
@@ -135,23 +136,23 @@ impl Counters {
 
 /// A command whose outcome is not known yet.
 struct Waiting {
-    /// The place of its connection, and which one that is.
+    /// Slot and id of its connection.
     slot: usize,
     id: u64,
-    /// The record that it ends in.
+    /// The record in which it ends.
     seq: u64,
 }
 
-/// What connections share in a turn.
+/// State that connections share in a turn.
 pub(crate) struct Shared {
     pub(crate) reader: Reader,
     batch: Batch,
-    /// Commands of this turn, and where each ends in the batch.
+    /// Commands of this turn, by slot and id, and where each ends in the batch.
     begun: Vec<(usize, u64, usize)>,
     waiting: VecDeque<Waiting>,
-    /// Records that were submitted, and of these the last that is settled.
+    /// Number of records submitted.
     submitted: u64,
-    /// The read index that reads of this turn wait for, and whether there are any.
+    /// The read index that this turn's reads wait for, and whether there are such reads.
     barrier: u64,
     is_barrier_wanted: bool,
     reached: u64,
@@ -160,57 +161,58 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Submit a command of a connection with this turn.
+    /// Submits a command of a connection in this turn.
     fn submit(&mut self, slot: usize, id: u64, command: &Command) {
         self.batch.push(command);
         self.begun.push((slot, id, self.batch.len_bytes()));
     }
 
-    /// The read index that a read which has arrived now must wait for.
+    /// Returns the read index that a read arriving now must wait for.
     fn wants_barrier(&mut self) -> u64 {
         self.is_barrier_wanted = true;
         self.barrier
     }
 
-    /// Records that were submitted and are not settled.
+    /// Returns the number of records that were submitted but not settled.
     fn under_way(&self) -> u64 {
         let settled = self.waiting.front().map_or(self.submitted, |w| w.seq - 1);
         self.submitted - settled
     }
 
-    /// Is so much under way that nothing is to be added?
+    /// Returns whether so many records are in flight that none may be added.
     fn is_full(&self) -> bool {
         self.under_way() >= RECORDS_UNDER_WAY_MAX
     }
 
-    /// Do this turn's commands wait for more, to share a record with them? Whatever settles a record begins a turn.
+    /// Returns whether this turn's commands wait for more, to share a record with them. Whatever settles a record
+    /// begins a turn.
     fn gathers(&self) -> bool {
         self.under_way() >= RECORDS_BEFORE_GATHERING
             && self.batch.len_bytes() < RECORD_LEN_BYTES_MAX
     }
 }
 
-/// See the module. One thread.
+/// A gateway for memcached's clients, on one thread. See the [module](self).
 pub struct Gateway<S> {
     front: Front<Connection>,
     datagrams: Option<Datagrams>,
     ready: Ready,
-    /// Connections to be looked at in the next turn.
+    /// Connections to visit in the next turn.
     attention: Vec<usize>,
-    /// Connections that wait until less is under way.
+    /// Connections that wait until fewer records are in flight.
     held: Vec<usize>,
     settings: Settings,
     scratch: Vec<u8>,
     submit: S,
     shared: Shared,
-    /// Connections whose reads wait for a read index, by the index.
+    /// Connections whose reads wait for a read index, by that index.
     reading: VecDeque<(u64, usize)>,
     events: Vec<Event>,
     stuck_looked_at: Instant,
 }
 
 impl<S: Submit> Gateway<S> {
-    /// Serve the clients that come to `listeners`, out of a table, by what `submit` brings about.
+    /// Creates a gateway that serves the clients of `listeners` from a table, and submits their commands to `submit`.
     pub fn new(
         listeners: Vec<TcpListener>,
         reader: Reader,
@@ -220,7 +222,7 @@ impl<S: Submit> Gateway<S> {
         Gateway::with_datagrams(listeners, None, reader, submit, settings)
     }
 
-    /// The same, and serve those whose datagrams come.
+    /// Like [`Gateway::new`], and also serves clients that send datagrams.
     pub fn with_datagrams(
         listeners: Vec<TcpListener>,
         datagrams: Option<Listener>,
@@ -259,7 +261,7 @@ impl<S: Submit> Gateway<S> {
         })
     }
 
-    /// Wakes it when there are events; can be taken once.
+    /// Returns the handle that wakes the gateway when there are events; it can be taken once.
     pub fn take_waker(&mut self) -> Option<Waker> {
         self.front.take_waker()
     }
@@ -268,7 +270,7 @@ impl<S: Submit> Gateway<S> {
         self.front.local_addrs()
     }
 
-    /// Where datagrams come.
+    /// Returns the address at which datagrams arrive.
     pub fn datagrams(&self) -> Option<SocketAddr> {
         self.datagrams.as_ref()?.address()
     }
@@ -277,14 +279,14 @@ impl<S: Submit> Gateway<S> {
         self.shared.counters.clone()
     }
 
-    /// The first command of its session.
+    /// Submits the first command of the session.
     fn open(&mut self) {
         let chunks = self.shared.reader.chunks();
         // No connection has this id.
         self.shared.submit(usize::MAX, 0, &Command::Open { chunks });
     }
 
-    /// Serve until told to stop.
+    /// Serves clients until told to stop.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         self.open();
         self.end_turn();
@@ -321,7 +323,7 @@ impl<S: Submit> Gateway<S> {
         pause.map_or(IDLE_MAX, |pause| IDLE_MAX.min(pause))
     }
 
-    /// Submit what this turn has gathered.
+    /// Submits what this turn has gathered.
     fn end_turn(&mut self) {
         if !self.shared.gathers() {
             self.submit_batch();
@@ -387,7 +389,7 @@ impl<S: Submit> Gateway<S> {
         self.attention.dedup();
     }
 
-    /// The oldest command has this outcome, or it is not known.
+    /// Settles the oldest command with this outcome, or with `None` if it is unknown.
     fn settle(&mut self, outcome: Option<Outcome>) {
         let Some(waiting) = self.shared.waiting.pop_front() else {
             debug_assert!(false, "an outcome of no command");
@@ -397,7 +399,7 @@ impl<S: Submit> Gateway<S> {
             return datagrams.settle(waiting.id, outcome.as_ref(), &self.shared);
         }
         let connection = self.front.connections.get_mut(waiting.slot);
-        // It may be gone, and another one in its place.
+        // The connection may be gone, and another one in its slot.
         if let Some(connection) = connection.filter(|c| c.id == waiting.id) {
             connection.settle(outcome);
             self.attention.push(waiting.slot);
@@ -464,7 +466,7 @@ impl<S: Submit> Gateway<S> {
         self.count_connections();
     }
 
-    /// Close clients that have kept the gateway waiting for too long, or that it has kept waiting.
+    /// Closes clients that have kept the gateway waiting for too long, or have waited too long themselves.
     fn close_stuck(&mut self) {
         let now = Instant::now();
         let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
@@ -482,7 +484,7 @@ impl<S: Submit> Gateway<S> {
         }
     }
 
-    /// Close the clients that hold most until all together hold no more than they may.
+    /// Closes the clients that hold most memory until the total is within its limit.
     fn bound_memory(&mut self) {
         while self.front.connections.memory_bytes() > self.settings.memory_bytes_max {
             let Some(slot) = self.front.connections.largest() else {

@@ -1,6 +1,6 @@
-//! The log on disk, for `--durability sync`. A record is in a synced journal before it is acknowledged, the leader's own
-//! acknowledgement included, and before it is applied. What the journal has is the role's log: a record replaces all from its
-//! zxid on, unless it is the same.
+//! The log on disk, for `--durability sync`. A record is in a synced journal before it is acknowledged, including the
+//! leader's own acknowledgement, and before it is applied. The journal mirrors the role's log: a record replaces
+//! everything from its zxid on, unless it is the same record.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError
 use crate::role::{Mode, Put, Record, Role};
 use crate::wire::{self, Type};
 
-/// A journal of so many bytes is due for a checkpoint.
+/// A checkpoint is due when the journal is longer than this.
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 
-/// What a node that starts again has.
+/// What a restarted node has.
 #[derive(Debug, Default)]
 pub struct Replayed {
-    /// The log behind the table.
+    /// The log after the table.
     pub records: VecDeque<Record>,
-    /// So much of it is known to be committed.
+    /// Zxid up to which the log is known to be committed.
     pub committed: u64,
 }
 
@@ -39,7 +39,7 @@ impl Replayed {
         };
         let at = record.zxid.checked_sub(self.records[0].zxid)? as usize;
         if record.zxid > last + 1 {
-            // Behind a table that was installed.
+            // The log continues after an installed table.
             self.records.clear();
         } else if self
             .records
@@ -53,7 +53,7 @@ impl Replayed {
         Some(())
     }
 
-    /// Forget what a table has. `None`: something between is missing.
+    /// Drops the records that the table covers. Returns `None` if records are missing in between.
     fn behind(&mut self, table: u64) -> Option<()> {
         while self.records.front().is_some_and(|r| r.zxid <= table) {
             self.records.pop_front();
@@ -64,8 +64,8 @@ impl Replayed {
         follows.then_some(())
     }
 
-    /// Give an empty role what is on disk. `applied`: what the machine has, of this epoch and time; it is committed. False:
-    /// the role's ring is too short.
+    /// Loads what is on disk into an empty role. `applied`: the zxid, epoch and time of the machine's last record,
+    /// which is committed. Returns false if the role's ring is too short.
     #[must_use]
     pub fn restore(
         &self,
@@ -80,30 +80,30 @@ impl Replayed {
         }
         let mut rest = self.records.iter().filter(|r| r.zxid > applied);
         let fits = rest.all(|record| role.put(promise, record, applied) == Put::Taken);
-        // Whether a leader has the same is not known.
+        // Whether a leader has the same records is not known.
         role.raise_epoch(promise);
         fits
     }
 }
 
-/// See the module.
+/// A node's log on disk. See the [module](self).
 pub struct LogOnDisk {
     journal: Journal,
     node: u8,
-    /// The log of the epoch below is on disk up to here.
+    /// The log of the epoch in `at` is on disk up to here.
     durable: u64,
-    /// The role's epoch and mode at the last look.
+    /// The role's epoch and mode when last checked.
     at: (u64, Mode),
-    /// Epochs of the records on disk that may still be replaced, from the zxid `base` on.
+    /// Epochs of the records on disk that may still be replaced, from zxid `base` on.
     base: u64,
     epochs: VecDeque<u64>,
 }
 
 impl LogOnDisk {
-    /// Open a node's journal, or begin one. `table`: the zxid of the table on disk, 0: there is none.
+    /// Opens a node's journal, or creates one. `table`: the zxid of the table on disk; 0: there is none.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`]: what was synced is not there any more, so the node must recover.
+    /// [`JournalError::Damaged`]: synced data is missing, so the node must recover.
     pub fn open(
         storage: Box<dyn Storage>,
         node: u8,
@@ -132,12 +132,13 @@ impl LogOnDisk {
         Ok((log, replayed))
     }
 
-    /// Our log is on disk up to here, as far as it is the leader's.
+    /// Returns up to where the log is on disk, as far as it is the leader's.
     pub fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Is a checkpoint due? Beyond `CHECKPOINT_BYTES`, the larger the table is, the rarer.
+    /// Returns whether a checkpoint is due. Beyond `CHECKPOINT_BYTES`, checkpoints become rarer the larger the table
+    /// is.
     pub fn needs_checkpoint(&self, table_bytes: u64) -> bool {
         self.journal.len_bytes() > CHECKPOINT_BYTES.max(table_bytes)
     }
@@ -152,7 +153,7 @@ impl LogOnDisk {
         self.journal.append(&packet);
     }
 
-    /// Put what the role's log has of its present epoch on disk, with one sync. Returns [`LogOnDisk::durable`].
+    /// Writes the records of the role's current epoch to disk, with one sync. Returns [`LogOnDisk::durable`].
     pub fn write(&mut self, role: &impl Role) -> Result<u64, StorageError> {
         let view = role.view();
         let upto = match view.mode {
@@ -161,7 +162,7 @@ impl LogOnDisk {
         };
         let mut durable = self.durable;
         if self.at != (view.epoch, view.mode) {
-            // What follows may be replaced in this epoch.
+            // Records after this may be replaced in this epoch.
             self.at = (view.epoch, view.mode);
             durable = durable.min(view.committed);
         }
@@ -179,7 +180,7 @@ impl LogOnDisk {
         }
         self.journal.commit()?;
         self.durable = durable;
-        // What is committed is never replaced.
+        // Committed records are never replaced.
         while self.base <= durable.min(view.committed) && !self.epochs.is_empty() {
             self.epochs.pop_front();
             self.base += 1;
@@ -187,7 +188,8 @@ impl LogOnDisk {
         Ok(durable)
     }
 
-    /// Begin a part of the journal that, with a table of what is applied now, says all. It is for [`LogOnDisk::forget`].
+    /// Begins a journal segment that, together with a table of what is applied now, is complete. Returns the segment
+    /// for [`LogOnDisk::forget`].
     pub fn begin_checkpoint(
         &mut self,
         applied: u64,
@@ -208,12 +210,12 @@ impl LogOnDisk {
         Ok(segment)
     }
 
-    /// The table is on disk: what the journal has from before is not needed.
+    /// Removes the journal before this segment. The table must be on disk.
     pub fn forget(&mut self, segment: u64) -> Result<(), StorageError> {
         self.journal.drop_before(segment)
     }
 
-    /// A table of another node is on disk, and installed: the log continues behind it.
+    /// Continues the log after a table of another node, which is on disk and installed.
     pub fn installed(&mut self, zxid: u64, role: &impl Role) -> Result<(), StorageError> {
         if self.base <= zxid {
             let known = (zxid + 1 - self.base).min(self.epochs.len() as u64);

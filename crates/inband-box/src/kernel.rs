@@ -1,4 +1,4 @@
-//! The role in the kernel, as the process beside it uses it.
+//! The role in the kernel, as seen by the process beside it.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,12 +11,12 @@ use crate::role::Role;
 use crate::xdp::Attached;
 use crate::Zab;
 
-/// How often the kernel is asked for the hardware addresses of nodes while some are not known.
+/// How often the kernel is asked for the nodes' hardware addresses while some are unknown.
 const UNRESOLVED_PERIOD: Duration = Duration::from_millis(20);
-/// And how often while all are.
+/// How often while all are known.
 const RESOLVED_PERIOD: Duration = Duration::from_secs(1);
 
-/// The program on its interface, and what the process remembers of it.
+/// The program on its interface, and what the process remembers about it.
 pub struct Kernel {
     attached: Attached,
     refresh_at: Instant,
@@ -33,7 +33,7 @@ impl Kernel {
         }
     }
 
-    /// A turn begins: the process looks at the registers, and is not to be woken.
+    /// Begins a turn: the process looks at the registers, and must not be woken.
     pub(crate) fn begin_turn(&mut self, role: &Soft<Zab>) -> Result<(), XdpError> {
         self.attached.set_polling(true);
         self.attached.take_notes();
@@ -50,10 +50,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// The turn is over. What to sleep on; `None`: the registers have advanced meanwhile.
+    /// Ends a turn. Returns the descriptor to sleep on, or `None` if the registers have advanced meanwhile.
     pub(crate) fn end_turn(&mut self, role: &Soft<Zab>) -> Option<RawFd> {
         self.attached.set_polling(false);
-        // Behind the full barrier of `advances`, the program looks whether it is to wake us.
+        // After the full barrier in `advances`, the program checks whether it must wake us.
         (role.advances() == self.seen).then(|| self.attached.notes().fd().as_raw_fd())
     }
 
@@ -62,7 +62,7 @@ impl Kernel {
         self.attached.set_links_up(yes);
     }
 
-    /// What packets have met in the kernel.
+    /// Returns the counters of packets handled in the kernel.
     pub(crate) fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.attached.counters().unwrap_or_default()
     }

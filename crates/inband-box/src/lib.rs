@@ -1,9 +1,9 @@
-//! Consensus in a box: ZAB's broadcast in the data plane (`dataplane/box`), and around it the process that elects leaders,
-//! brings logs up to date, and applies what is committed.
+//! Consensus in a box: ZAB's broadcast in the data plane (`dataplane/box`), and the process around it, which elects
+//! leaders, brings logs up to date, and applies what is committed.
 
-// The registers of the native role, and the store's memory.
+// For the registers of the native role, and the store's memory.
 #![allow(unsafe_code)]
-// What says it all by its name has no comment.
+// Items whose names say everything have no comment.
 #![allow(missing_docs)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -43,7 +43,7 @@ use std::ops::RangeInclusive;
 use inband_ground::c::{ib_arrival, ib_result};
 
 inband_ground::system!(
-    /// It has one group.
+    /// There is one group.
     Zab,
     c::ib_box_keys_check,
     c::ib_box_reason_name
@@ -60,14 +60,14 @@ inband_ground::native!(
 
 /// Node ids.
 pub const NODES: RangeInclusive<u8> = 1..=c::IB_BOX_NODES_MAX as u8;
-/// Packets of other groups are refused: there is one.
+/// Number of groups. Packets of other groups are refused.
 pub const GROUPS: usize = 1;
-/// Longest value of a record in bytes.
+/// Maximum length of a record's value in bytes.
 pub const RECORD_LEN_MAX_BYTES: usize = c::IB_BOX_RECORD_LEN_MAX_BYTES as usize;
 /// An epoch is p * this + the node that proposed it.
 pub const PROPOSERS: u64 = c::IB_BOX_PROPOSERS as u64;
 
-/// The node that an epoch belongs to; 0: nobody's.
+/// Returns the node that owns an epoch; 0: none.
 pub fn owner_of(epoch: u64) -> u8 {
     (epoch % PROPOSERS) as u8
 }

@@ -1,4 +1,4 @@
-//! A cluster of one machine in this process, without a log: for tests and for measuring the gateway alone.
+//! A cluster of one machine in this process, without a log: for tests, and to measure the gateway alone.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ pub struct Local {
 const OWN: (u8, u64) = (1, 1);
 
 impl Local {
-    /// With a table of so many chunks.
+    /// Creates a cluster with a table of `chunks` chunks.
     pub fn new(chunks: u64) -> io::Result<Local> {
         Ok(Local {
             machine: Machine::new(OWN, chunks)?,

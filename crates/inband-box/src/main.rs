@@ -1,6 +1,6 @@
-//! `inband box`: a replicated memcached: its nodes.
+//! `inband box`: the nodes of a replicated memcached.
 
-// Its `println!` and the like outlive their reader.
+// Its `println!` and the like tolerate a reader that has gone.
 #[macro_use]
 extern crate inband_host;
 
@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::Parser;
 use inband_host::program;
 
-/// A memcached that is never wrong: every write is acknowledged by a quorum of nodes.
+/// A replicated memcached: every write is acknowledged by a quorum of nodes.
 #[derive(Debug, Parser)]
 #[command(name = "inband box", version)]
 enum Command {

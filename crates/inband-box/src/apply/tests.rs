@@ -109,7 +109,7 @@ fn expiry_is_exact_and_by_the_log_alone() {
     log.pass(1);
     assert!(!log.has(b"date") && log.has(b"never"));
     assert!(!log.machine.needs_time());
-    // Time never goes back.
+    // Time never goes backwards.
     let time_ms = log.machine.time_ms();
     log.record.time_ms -= 5000;
     log.one(set(b"k", b"", 1));
@@ -133,14 +133,14 @@ fn a_record_is_executed_once_and_in_its_place() {
     log.next(value.clone());
     let read = |log: &Log| log.machine.reader().get(b"n").expect("it is there").value;
     assert_eq!(read(&log), b"1");
-    // Again, a later one, one of an older session: nothing happens.
+    // A repeated record, one too far ahead, and records of an older session change nothing.
     for (session, seq) in [(7, 2), (7, 1), (7, 4), (6, 1), (6, 2)] {
         log.record.origin_session = session;
         log.record.origin_seq = seq - 1;
         assert_eq!(log.next(value.clone()), []);
         assert_eq!(read(&log), b"1", "{session} {seq}");
     }
-    // A newer session opens with its first record only; then the older one is over.
+    // A newer session opens only with its first record; then the older one is over.
     for (session, seq, then) in [(8, 2, b"1"), (8, 1, b"2"), (8, 2, b"3"), (7, 3, b"3")] {
         log.record.origin_session = session;
         log.record.origin_seq = seq - 1;
@@ -208,7 +208,7 @@ fn a_full_table_refuses_and_keeps_what_it_has() {
     let is_stored = |outcome| matches!(outcome, Outcome::Stored { .. });
     assert!(is_stored(log.one(set(b"a", &long, 0))));
     assert!(is_stored(log.one(set(b"b", b"old", 0))));
-    // 6 chunks are in use; another 5 are not to be had, though this table has them.
+    // 6 chunks are in use; another 5 exceed the limit, although this table has them.
     let digest = log.machine.table().digest();
     assert_eq!(log.one(set(b"b", &long, 0)), Outcome::Full);
     assert_eq!(log.machine.table().digest(), digest);
@@ -246,8 +246,8 @@ fn numbers_are_read_as_memcached_reads_them() {
     }
 }
 
-/// A node that gets a snapshot somewhere, and one that executes everything, are equal at every zxid. Bytes that are no
-/// commands stop their session only.
+/// A node that installs a snapshot at some point and one that executes everything are equal at every zxid. Bytes that
+/// are not commands stop only their own session.
 #[test]
 fn equal_logs_make_equal_machines() {
     let mut random = StdRng::seed_from_u64(3);
@@ -325,7 +325,7 @@ fn equal_logs_make_equal_machines() {
         if zxid % 500 == 0 {
             machines[0].begin_snapshot();
         }
-        // It is made while records are applied; the log that follows makes the machine equal again.
+        // The snapshot is made while records are applied; the log after it makes the machines equal again.
         if let Some(snapshot) = machines[0].go_on_with_snapshot(8) {
             restored += 1;
             assert!(snapshot.zxid < zxid, "records were applied meanwhile");

@@ -1,4 +1,4 @@
-//! One client: its requests, and the answers in their order.
+//! One client: its requests, and the answers in order.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -21,21 +21,21 @@ use crate::memcached::reply::{debug, Awaited, MetaReply};
 use crate::memcached::{parse, Parsed, Request};
 use crate::store::{STALE, WON};
 
-/// Requests of one client before others get a turn.
+/// Maximum number of requests of one client before others get a turn.
 const REQUESTS_PER_TURN_MAX: usize = 256;
 
 /// Why a client is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// It has gone, or wanted to go, or has sent what is no request.
+    /// It has disconnected, asked to quit, or sent something that is not a request.
     Gone,
-    /// It has not sent the rest of a request, or has not read its answers.
+    /// It has not completed a request, or has not read its answers, for too long.
     Stuck,
-    /// It has waited for an answer for too long.
+    /// It has waited too long for an answer.
     NoQuorum,
-    /// What became of its command is not known.
+    /// The outcome of its command is unknown.
     Unknown,
-    /// It holds the most memory, and all together hold too much.
+    /// It holds the most memory, and all clients together exceed the limit.
     Memory,
 }
 
@@ -50,33 +50,33 @@ enum Read {
     Debug(Vec<u8>),
 }
 
-/// A request that is not answered yet.
+/// A request that has not been answered yet.
 #[derive(Debug)]
 enum Entry {
     Text(&'static str),
     Bytes(Vec<u8>),
     /// A command, and its outcome once it is known.
     Command(Awaited, Option<Outcome>),
-    /// A read, and the read index that it waits for. 0: none.
+    /// A read, and the read index that it waits for; 0: none.
     Read(Read, u64),
 }
 
 /// Which requests were begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begun {
-    /// All that are there, or as many as there is room for.
+    /// All that have arrived, or as many as there is room for.
     All,
     /// Those before a write that waits for reads.
     Waits,
-    /// Those before a write that waits until less is under way.
+    /// Those before a write that waits until fewer records are in flight.
     Held,
 }
 
-/// What a connection has to do at once.
+/// What a connection could do at once.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct More {
     pub is_ready: bool,
-    /// It can when less is under way.
+    /// It can go on when fewer records are in flight.
     pub is_held: bool,
 }
 
@@ -88,19 +88,19 @@ pub struct Connection {
     is_readable: bool,
     is_over: bool,
     input: Buffer,
-    /// Bytes of the input that are to be thrown away.
+    /// Bytes of input to discard.
     skip_bytes: u64,
     incomplete_since: Option<Instant>,
     output: Buffer,
     unread_since: Option<Instant>,
     entries: VecDeque<Entry>,
     entries_bytes: usize,
-    /// Commands of these without an outcome.
+    /// Number of commands among the entries that have no outcome yet.
     commands: usize,
-    /// Reads of these.
+    /// Number of reads among the entries.
     reads: usize,
     waits_since: Option<Instant>,
-    /// A command whose outcome will not be known.
+    /// The outcome of a command is unknown.
     is_unknown: bool,
 }
 
@@ -119,7 +119,7 @@ impl ClientConnection for Connection {
 }
 
 impl Connection {
-    /// A client that has just come.
+    /// Creates the connection of a new client.
     pub fn new(arrival: Arrival, local_ports: &[u16]) -> Connection {
         let port = arrival.wire.tcp.local_addr().map(|address| address.port());
         Connection {
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// The read index that its last read waits for.
+    /// Returns the read index that its last read waits for.
     pub fn barrier(&self) -> Option<u64> {
         let barriers = self.entries.iter().rev();
         barriers
@@ -153,7 +153,7 @@ impl Connection {
             })
     }
 
-    /// Its oldest command has this outcome; `None`: it will not be known.
+    /// Settles its oldest command with this outcome; `None` if it is unknown.
     pub fn settle(&mut self, outcome: Option<Outcome>) {
         let mut commands = self.entries.iter_mut();
         let waiting = commands.find_map(|entry| match entry {
@@ -169,7 +169,7 @@ impl Connection {
         self.commands -= 1;
     }
 
-    /// Why it is to be closed, if it is.
+    /// Returns why the client must be closed, if a timeout has expired.
     pub fn timed_out(&self, now: Instant) -> Option<Closed> {
         let is_over = |since: Option<Instant>, ms: u64| {
             since.is_some_and(|since| {
@@ -184,21 +184,21 @@ impl Connection {
         is_stuck.then_some(Closed::Stuck)
     }
 
-    /// Say why it is closed, as far as that goes.
+    /// Tells the client why it is closed, if possible.
     pub fn say_goodbye(&mut self, why: Closed) {
         let text = match why {
             Closed::NoQuorum => "SERVER_ERROR no quorum; whether it was done is unknown\r\n",
             Closed::Unknown => "SERVER_ERROR whether it was done is unknown\r\n",
             Closed::Gone | Closed::Stuck | Closed::Memory => "",
         };
-        // In the middle of an answer it would be taken for data.
+        // In the middle of an answer the text would be taken for data.
         if !text.is_empty() && self.output.is_empty() {
             let _ = self.wire.write(text.as_bytes());
         }
         self.wire.say_goodbye();
     }
 
-    /// Read, begin, answer, write, as far as it goes in one turn.
+    /// Reads, begins, answers and writes, as far as possible in one turn.
     pub(super) fn advance(
         &mut self,
         slot: usize,
@@ -216,7 +216,7 @@ impl Connection {
             self.answer_all(slot, shared, now)?;
             let begun = self.begin(slot, shared, &mut budget_requests, now)?;
             more.is_held = begun == Begun::Held;
-            // What was begun may be answered already.
+            // What was begun earlier may be answered now.
             self.answer_all(slot, shared, now)?;
             let is_done = self.entries.is_empty() && self.output.is_empty();
             if self.is_over && is_done && (self.input.is_empty() || self.incomplete_since.is_some())
@@ -289,7 +289,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Begin the requests that have come.
+    /// Begins the requests that have arrived.
     fn begin(
         &mut self,
         slot: usize,
@@ -298,7 +298,7 @@ impl Connection {
         now: Instant,
     ) -> Result<Begun, Closed> {
         while self.has_room() && !self.input.is_empty() && *budget > 0 {
-            // The entries borrow nothing of it.
+            // Taken out, because the entries must not borrow from self.
             let input = std::mem::take(&mut self.input);
             let parsed = parse(&input);
             let Parsed::Whole {
@@ -421,20 +421,20 @@ impl Connection {
         }
     }
 
-    /// Answer what can be, as far as the client takes it.
+    /// Answers what can be answered, as far as the client accepts it.
     fn answer_all(&mut self, slot: usize, shared: &mut Shared, now: Instant) -> Result<(), Closed> {
         loop {
             self.answer(slot, shared);
             let has_filled = self.output.len() >= CLIENT_OUTPUT_BYTES_MAX;
             self.write(now)?;
-            // No event tells that there is room if the socket has taken all of it.
+            // If the socket has taken everything, no event will report that there is room.
             if !has_filled || self.output.len() >= CLIENT_OUTPUT_BYTES_MAX {
                 return Ok(());
             }
         }
     }
 
-    /// Answer what can be, from the oldest on, until the output is full.
+    /// Answers requests from the oldest on, until the output is full.
     fn answer(&mut self, slot: usize, shared: &mut Shared) {
         while self.output.len() < CLIENT_OUTPUT_BYTES_MAX {
             let Some(mut entry) = self.entries.pop_front() else {
@@ -523,9 +523,9 @@ impl Entry {
 
 enum Answered {
     Whole,
-    /// There is more, and the client is to take this first.
+    /// There is more, but the client must take this part first.
     Part,
-    /// It takes a command.
+    /// The request needs a command.
     MustWrite,
 }
 

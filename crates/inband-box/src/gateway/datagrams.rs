@@ -1,7 +1,7 @@
-//! memcached's clients over UDP: a request in a datagram, and its reply in one.
+//! memcached's clients over UDP: a request in one datagram, and its reply in one.
 //!
-//! The sender address of a datagram can be forged, so a reply goes only to addresses of the network that the user has
-//! named, and never has more than one datagram: what would is refused in a line.
+//! The sender address of a datagram can be forged, so replies go only to addresses of the network that the user has
+//! named, and never take more than one datagram: a longer reply is refused with one line.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,12 +18,12 @@ use crate::memcached::udp::{self, DATAGRAM_BYTES_MAX, HEADER_BYTES};
 use crate::memcached::{parse, Parsed, Request, ERROR};
 use crate::network::Network;
 
-/// Its commands have this place; no connection has.
+/// The slot of its commands, which no connection has.
 pub(super) const SLOT: usize = usize::MAX - 1;
 const TOO_LONG: &[u8] = b"SERVER_ERROR the reply is longer than a datagram; ask over TCP\r\n";
 const NOT_HERE: &[u8] = b"SERVER_ERROR not over UDP; ask over TCP\r\n";
 
-/// A request that is not answered yet.
+/// A request that has not been answered yet.
 struct Asked {
     from: SocketAddr,
     request: u16,
@@ -40,20 +40,20 @@ enum What {
     },
 }
 
-/// Where clients send datagrams.
+/// The socket to which clients send datagrams.
 #[derive(Debug)]
 pub struct Listener {
     pub socket: UdpSocket,
-    /// Those of others are ignored.
+    /// Datagrams from outside this network are ignored.
     pub network: Network,
 }
 
-/// See the module.
+/// The clients that use datagrams. See the [module](self).
 pub(super) struct Datagrams {
     listener: Listener,
     asked: BTreeMap<u64, Asked>,
     next: u64,
-    /// There may be more than a turn takes.
+    /// Whether there may be more datagrams than a turn takes.
     pub is_ready: bool,
 }
 
@@ -72,7 +72,7 @@ impl Datagrams {
         self.listener.socket.as_raw_fd()
     }
 
-    /// Begin what has come.
+    /// Begins the requests that have arrived.
     pub fn receive(&mut self, shared: &mut Shared, now: Instant) {
         let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         self.is_ready = true;
@@ -83,7 +83,7 @@ impl Datagrams {
                     self.is_ready = false;
                     break;
                 }
-                // A client has gone before it had its reply.
+                // An earlier client was gone before it got its reply.
                 Err(_) => {}
             }
         }
@@ -114,7 +114,7 @@ impl Datagrams {
             Request::Stats(what) => {
                 return self.reply(from, frame.request, &stats(what, shared));
             }
-            // Nothing is said to what may be a reply of another server: two of them would never end.
+            // Never answer what may be a reply of another server: two servers would exchange errors forever.
             Request::Say(ERROR) => return refuse(),
             Request::Say("") => return,
             Request::Say(text) => {
@@ -143,7 +143,7 @@ impl Datagrams {
         self.next += 1;
     }
 
-    /// A command has this outcome; `None`: it will not be known, and the client asks again or does not.
+    /// Settles a command with this outcome; `None` if it is unknown, and the client may or may not ask again.
     pub fn settle(&mut self, id: u64, outcome: Option<&Outcome>, shared: &Shared) {
         let Some(asked) = self.asked.remove(&id) else {
             return; // it took too long
@@ -158,7 +158,7 @@ impl Datagrams {
         self.reply(asked.from, asked.request, &reply);
     }
 
-    /// Answer the reads whose index is reached.
+    /// Answers the reads whose index has been reached.
     pub fn answer_reads(&mut self, shared: &Shared) {
         let reached = |asked: &Asked| matches!(&asked.what, What::Get { barrier, .. } if *barrier <= shared.reached);
         let ids: Vec<u64> = self
@@ -193,12 +193,12 @@ impl Datagrams {
         let is_short = reply.len() <= DATAGRAM_BYTES_MAX - HEADER_BYTES;
         let reply = if is_short { reply } else { TOO_LONG };
         for datagram in udp::datagrams(request, reply) {
-            // Lost, as a network may lose it.
+            // It may be lost, as in the network.
             let _ = self.listener.socket.send_to(&datagram, to);
         }
     }
 
-    /// Forget requests that have waited for too long.
+    /// Discards requests that have waited too long.
     pub fn forget_old(&mut self, now: Instant) {
         let limit = Duration::from_millis(UNANSWERED_MS_MAX);
         self.asked

@@ -1,11 +1,11 @@
-//! What requests mean, however they came.
+//! What requests mean, independent of the transport.
 
 use super::{Counters, Shared};
 use crate::command::{Command, Mode};
 use crate::memcached::reply::{value, Awaited, MetaReply};
 use crate::memcached::{Request, VERSION};
 
-/// The command that a request is, if it is one alone, and what its client waits for.
+/// Returns the command for a request that needs exactly one, and what its client waits for.
 pub fn command_of<'a>(request: &'a Request<'_>) -> Option<(Command<'a>, Awaited)> {
     let word = |done, is_quiet: bool| Awaited::Word { done, is_quiet };
     Some(match request {
@@ -74,7 +74,7 @@ pub fn command_of<'a>(request: &'a Request<'_>) -> Option<(Command<'a>, Awaited)
     })
 }
 
-/// Count a command.
+/// Counts a request.
 pub fn count(request: &Request, counters: &Counters) {
     let counter = match request {
         Request::Store { .. } => &counters.cmd_set,
@@ -85,7 +85,7 @@ pub fn count(request: &Request, counters: &Counters) {
     Counters::add(counter, 1);
 }
 
-/// Say an item of `get` or `gets`, if it is there.
+/// Appends the reply to `get` or `gets` for one key, if its item exists.
 pub fn get(shared: &Shared, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
     let counters = &shared.counters;
     Counters::add(&counters.cmd_get, 1);
@@ -99,7 +99,7 @@ pub fn get(shared: &Shared, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// It changes nothing that another request of this client could notice.
+/// Returns whether a request changes nothing that another request of this client could notice.
 pub fn is_read(request: &Request) -> bool {
     match request {
         Request::Get { .. } | Request::Debug { .. } | Request::Stats(_) => true,

@@ -7,10 +7,10 @@ use super::{meta, say, say_unless, with_data, Line, Request, BAD_FORMAT, ERROR, 
 use crate::command::Mode;
 use crate::limits::KEY_LEN_BYTES_MAX;
 
-/// memcached looks at no more words of a line that is no `get`.
+/// memcached looks at no more words of a line, unless it is a `get`.
 const WORDS_MAX: usize = 23;
 
-/// The request of a line.
+/// Parses a request's line.
 pub(super) fn line(line: &[u8]) -> Line<'_> {
     let mut all = line.split(|b| *b == b' ').filter(|word| !word.is_empty());
     let words: Vec<&[u8]> = all.by_ref().take(WORDS_MAX).collect();
@@ -89,7 +89,7 @@ pub(super) fn line(line: &[u8]) -> Line<'_> {
         (b"shutdown", _) => say("ERROR: shutdown not enabled"),
         (b"stats", _) => Line::Whole(Request::Stats(arguments.first().copied())),
         (b"quit", _) => Line::Whole(Request::Quit),
-        // Somebody takes this for a web server.
+        // An HTTP client takes this for a web server.
         ([first, ..], _)
             if !b"mgsacidt".contains(first)
                 && words.last().is_some_and(|word| word.starts_with(b"HTTP/")) =>

@@ -10,7 +10,7 @@ use super::{say, with_data, Line, Request, BAD_FORMAT, ERROR};
 use crate::command::{Command, Mode};
 use crate::limits::KEY_LEN_BYTES_MAX;
 
-/// Words of a line, the command and its key included.
+/// Maximum number of words of a line, including the command and its key.
 const WORDS_MAX: usize = 19;
 const OPAQUE_LEN_BYTES_MAX: usize = 32;
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
@@ -31,12 +31,12 @@ pub struct Meta<'a> {
     pub verb: Verb,
     pub key: Cow<'a, [u8]>,
     pub flags: Flags,
-    /// As they were given; what is said of the item follows them.
+    /// As given; the item's data are inserted after them.
     pub tokens: Vec<&'a [u8]>,
     pub value: &'a [u8],
 }
 
-/// What its flags mean.
+/// A command's parsed flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Flags {
@@ -56,17 +56,17 @@ pub struct Flags {
     pub initial: u64,
 }
 
-/// A key out of base64.
+/// Decodes a key from base64.
 pub fn decode_key(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok().filter(|key| !key.is_empty())
 }
 
-/// A key in base64.
+/// Encodes a key in base64.
 pub fn encode_key(key: &[u8]) -> String {
     STANDARD.encode(key)
 }
 
-/// The request of a line.
+/// Parses a request's line.
 pub(super) fn line<'a>(verb: u8, arguments: &[&'a [u8]]) -> Line<'a> {
     let verb = match verb {
         b'g' => Verb::Get,
@@ -155,7 +155,7 @@ impl Meta<'_> {
                 b'N' => flags.create_exptime_s = time(),
                 b'T' => {
                     flags.exptime_s = time();
-                    // The later one is that of an item which is made.
+                    // The second time applies only to an item that is created.
                     flags.create_exptime_s = flags.create_exptime_s.and(flags.exptime_s);
                     flags.touches_first = flags.recache_s.is_none();
                 }
@@ -167,7 +167,7 @@ impl Meta<'_> {
                 b'I' => flags.invalidates = true,
                 b'F' => match parse_u32(rest) {
                     Some(client_flags) => flags.client_flags = client_flags,
-                    // memcached has no words of its own for this.
+                    // memcached has no error text of its own for this.
                     None => result = result.and(Err(BAD_FORMAT)),
                 },
                 b'C' => match parse_u64(rest) {
@@ -192,14 +192,14 @@ impl Meta<'_> {
         result
     }
 
-    /// It changes nothing, unless the item is stale.
+    /// Returns whether the command changes nothing, unless the item is stale.
     pub fn is_read(&self) -> bool {
         let flags = &self.flags;
         let times = [flags.create_exptime_s, flags.exptime_s, flags.recache_s];
         self.verb == Verb::Get && times == [None; 3]
     }
 
-    /// The command that does it.
+    /// Returns the command to submit.
     pub fn command(&self) -> Command<'_> {
         let (key, flags) = (&self.key[..], &self.flags);
         match self.verb {

@@ -13,19 +13,19 @@ use crate::limits::{
     GET_LINE_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX, LINE_LEN_BYTES_MAX, VALUE_LEN_BYTES_MAX,
 };
 
-/// The version that clients are told: whose replies these are.
+/// The version reported to clients, whose replies are imitated.
 pub const VERSION: &str = "1.6.18";
-/// A line is wrong.
+/// The request's line is malformed.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
-/// A value does not fit any table.
+/// The value fits no table.
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
-/// A value does not fit the table now.
+/// The value does not fit the table at present.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 /// There is no such command.
 pub(crate) const ERROR: &str = "ERROR";
 
-/// A request, as a client means it.
+/// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Request<'a> {
@@ -68,32 +68,32 @@ pub enum Request<'a> {
         is_quiet: bool,
     },
     Meta(meta::Meta<'a>),
-    /// `me`: what is known of an item.
+    /// `me`: an item's metadata.
     Debug {
         key: Cow<'a, [u8]>,
     },
     Stats(Option<&'a [u8]>),
-    /// There is nothing to do but to say this, if it is anything.
+    /// Only this reply is needed, unless it is empty.
     Say(&'static str),
     Quit,
 }
 
-/// What stands at the begin of what a client has sent.
+/// The result of parsing the beginning of a client's input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<'a> {
     Incomplete,
-    /// No request: the client is to be closed.
+    /// Not a request: the client must be closed.
     Hopeless,
     Whole {
-        /// It has so many bytes.
+        /// Length of the request.
         len_bytes: usize,
-        /// So many more are to be skipped, which may not have come yet.
+        /// Bytes to skip after it, which may not have arrived yet.
         skip_bytes: u64,
         request: Request<'a>,
     },
 }
 
-/// The request at the begin of a buffer.
+/// Parses the request at the beginning of a buffer.
 pub fn parse(buffer: &[u8]) -> Parsed<'_> {
     let Some(end) = buffer.iter().position(|b| *b == b'\n') else {
         return match buffer.len() <= LINE_LEN_BYTES_MAX || may_be_long(buffer) {
@@ -105,7 +105,7 @@ pub fn parse(buffer: &[u8]) -> Parsed<'_> {
         true => &buffer[..end - 1],
         false => &buffer[..end],
     };
-    // As in C, where it ends there.
+    // As in C, where a string ends at a NUL.
     let line = line.split(|b| *b == 0).next().unwrap_or(line);
     match ascii::line(line) {
         Line::Whole(request) => Parsed::Whole {
@@ -159,12 +159,12 @@ fn may_be_long(buffer: &[u8]) -> bool {
     spaces <= 100 && is_get && buffer.len() <= GET_LINE_LEN_BYTES_MAX
 }
 
-/// A request as far as its line says.
+/// The result of parsing a request's line.
 enum Line<'a> {
     Whole(Request<'a>),
-    /// Data of so many bytes follow.
+    /// This many bytes of data follow.
     Data(usize, Request<'a>),
-    /// An error; data of so many bytes are to be skipped.
+    /// An error; this many bytes of data must be skipped.
     Skip(&'static str, u64),
     Hopeless,
 }
@@ -177,7 +177,7 @@ fn say_unless(is_quiet: bool, text: &'static str) -> Line<'static> {
     say(if is_quiet { "" } else { text })
 }
 
-/// What is stored in `len_bytes` bytes; the key is short enough.
+/// Returns a request that stores `len_bytes` bytes; the caller has checked the key's length.
 fn with_data<'a>(
     len_bytes: i32,
     key: &[u8],

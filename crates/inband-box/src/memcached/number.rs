@@ -1,13 +1,13 @@
-//! Numbers of a request, as memcached's `safe_strto...` read them.
+//! Numbers in requests, parsed like memcached's `safe_strto...` functions.
 
 pub use crate::apply::parse_number as parse_u64;
 
-/// 32 bits without a sign; longer numbers lose their high half, as in memcached.
+/// Parses an unsigned 32-bit number; longer numbers lose their high half, as in memcached.
 pub fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text).map(|number| number as u32)
 }
 
-/// 32 bits with a sign; longer numbers lose their high half, as in memcached.
+/// Parses a signed 32-bit number; longer numbers lose their high half, as in memcached.
 pub fn parse_i32(text: &[u8]) -> Option<i32> {
     let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r');
     let start = text.iter().position(|b| !is_space(b))?;

@@ -1,4 +1,4 @@
-//! Replies.
+//! Formatting of replies.
 
 use super::meta::{encode_key, Flags, Meta, Verb};
 use super::NO_MEMORY;
@@ -9,34 +9,34 @@ use crate::store::{self, Item, BINARY_KEY, STALE};
 const UNREADABLE: &str = "SERVER_ERROR the command could not be read";
 const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// What the client of a command waits for.
+/// The reply that a command's client waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
     /// STORED, DELETED, TOUCHED, OK, a number.
     Word {
-        /// What to say if it is done.
+        /// The reply if the command was done.
         done: &'static str,
-        /// Nothing is to be said.
+        /// The reply is suppressed.
         is_quiet: bool,
     },
-    /// An item of `gat`.
+    /// An item, for `gat`.
     Item {
         key: Vec<u8>,
         with_cas: bool,
-        /// It is the last one.
+        /// Whether it is the last one of the request.
         is_last: bool,
     },
-    /// What a meta command says.
+    /// The reply to a meta command.
     Meta(Box<MetaReply>),
 }
 
-/// What a meta command says.
+/// The reply to a meta command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaReply {
     verb: Verb,
     key: Vec<u8>,
     flags: Flags,
-    /// One after another, with a space before each.
+    /// The reply's words, each preceded by a space.
     tokens: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ fn line(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// An item, as `get` and `gats` show it.
+/// Appends an item, as in the reply to `get` and `gats`.
 pub fn value(out: &mut Vec<u8>, key: &[u8], item: &Item, with_cas: bool) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
@@ -59,7 +59,7 @@ pub fn value(out: &mut Vec<u8>, key: &[u8], item: &Item, with_cas: bool) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What `me` says of an item.
+/// Appends the reply to `me` for an item.
 pub fn debug(out: &mut Vec<u8>, key: &[u8], item: &Item, now_ms: u64) {
     let meta = &item.meta;
     out.extend_from_slice(b"ME ");
@@ -67,7 +67,7 @@ pub fn debug(out: &mut Vec<u8>, key: &[u8], item: &Item, now_ms: u64) {
         0 => out.extend_from_slice(key),
         _ => out.extend_from_slice(encode_key(key).as_bytes()),
     }
-    // memcached says how long ago it expired, so that is negative.
+    // memcached reports how long ago it expired, as a negative number.
     let expired_s = match meta.expires_ms {
         0 => -1,
         ms => -(ms.saturating_sub(now_ms).div_ceil(1000) as i64),
@@ -88,7 +88,7 @@ fn last_access_s(item: &Item, now_ms: u64) -> u64 {
 }
 
 impl Awaited {
-    /// Say what became of it.
+    /// Appends the reply for this outcome.
     pub fn say(&self, outcome: &Outcome, now_ms: u64, out: &mut Vec<u8>) {
         match self {
             Awaited::Word { is_quiet: true, .. } => {}
@@ -114,7 +114,7 @@ impl Awaited {
     }
 }
 
-/// The word for an outcome that is not what was asked for.
+/// Returns the reply for an outcome that is not the desired one.
 fn word(outcome: &Outcome) -> Option<&'static str> {
     Some(match outcome {
         Outcome::Exists => "EXISTS",
@@ -128,7 +128,7 @@ fn word(outcome: &Outcome) -> Option<&'static str> {
 }
 
 impl MetaReply {
-    /// Of a meta command.
+    /// Creates the reply to a meta command.
     pub fn new(meta: &Meta) -> MetaReply {
         let tokens = meta.tokens.iter();
         MetaReply {
@@ -151,7 +151,7 @@ impl MetaReply {
         self.tokens.split(|b| *b == b' ').skip(1)
     }
 
-    /// Say what became of it.
+    /// Appends the reply for this outcome.
     pub fn say(&self, outcome: &Outcome, now_ms: u64, out: &mut Vec<u8>) {
         let is_quiet = self.flags.is_quiet;
         match (outcome, self.verb) {
@@ -274,7 +274,7 @@ impl MetaReply {
     }
 }
 
-/// Seconds that an item has left.
+/// Returns the seconds that an item has left.
 fn left(meta: &store::Meta, now_ms: u64) -> String {
     match meta.expires_ms {
         0 => " t-1".to_owned(),

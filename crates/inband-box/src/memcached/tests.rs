@@ -65,7 +65,7 @@ fn datagrams_of_a_reply_are_numbered() {
 }
 
 proptest! {
-    /// What is no request is refused, and what is one is the same however it comes.
+    /// Bytes that are not a request are refused, and a request is parsed the same way however it is split up.
     #[test]
     fn any_bytes_are_read(bytes in proptest::collection::vec(
         prop_oneof![

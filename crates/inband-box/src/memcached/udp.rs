@@ -1,22 +1,22 @@
 //! memcached over UDP: the frame of a datagram.
 
-/// Bytes of a frame's header.
+/// Length of a frame's header.
 pub const HEADER_BYTES: usize = 8;
-/// Bytes of a reply's datagram, at most, as in memcached.
+/// Maximum length of a reply's datagram, as in memcached.
 pub const DATAGRAM_BYTES_MAX: usize = 1400;
 
 /// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The client's number.
+    /// The request's id, chosen by the client.
     pub request: u16,
-    /// The place of this datagram among those of its message.
+    /// Index of this datagram in its message.
     pub sequence: u16,
-    /// Datagrams of the message.
+    /// Number of datagrams in the message.
     pub datagrams: u16,
 }
 
-/// Take a datagram apart.
+/// Parses a datagram.
 pub fn parse(datagram: &[u8]) -> Option<(Frame, &[u8])> {
     let (header, rest) = datagram.split_first_chunk::<HEADER_BYTES>()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -25,11 +25,11 @@ pub fn parse(datagram: &[u8]) -> Option<(Frame, &[u8])> {
         sequence: word(2),
         datagrams: word(4),
     };
-    // A request is one datagram, as in memcached.
+    // A request takes one datagram, as in memcached.
     (frame.sequence == 0 && frame.datagrams == 1 && word(6) == 0).then_some((frame, rest))
 }
 
-/// The datagrams of a reply.
+/// Splits a reply into datagrams.
 pub fn datagrams(request: u16, reply: &[u8]) -> Vec<Vec<u8>> {
     let parts: Vec<_> = reply.chunks(DATAGRAM_BYTES_MAX - HEADER_BYTES).collect();
     let count = parts.len() as u16;
