@@ -1,10 +1,10 @@
-//! A node's process, sans-I/O: election, synchronisation, strong reads and the gateway's submissions. What records mean is
-//! none of its business: the host applies what is committed, and says so.
+//! A node's process, sans-I/O: election, synchronisation, strong reads and the gateway's submissions. It does not
+//! interpret records: the host applies what is committed, and reports it.
 //!
-//! What the host does:
-//!  - it performs `out.store` before it sends anything of `out`, and before it calls again,
-//!  - after each call it applies records up to `committed` and calls [`Node::on_applied`] for each,
-//!  - it calls [`Node::on_tick`] at [`Node::due`], after [`Node::submit`], and when the role has advanced.
+//! What the host must do:
+//! - it performs `out.store` before it sends anything of `out`, and before it calls again,
+//! - after each call it applies records up to `committed` and calls [`Node::on_applied`] for each,
+//! - it calls [`Node::on_tick`] at [`Node::due`], after [`Node::submit`], and when the role has advanced.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::submitter::Submitter;
 use crate::sync::Leading;
 use crate::wire::{self, flag, Header, Type};
 
-/// Suspicion unless configured otherwise.
+/// Default suspicion timeout.
 pub const SUSPECT_AFTER_NS: Nanos = 10 * MS;
 pub const SUSPECT_AFTER_MIN_NS: Nanos = 50_000;
 pub const SUSPECT_AFTER_MAX_NS: Nanos = 50 * MS;
@@ -30,15 +30,15 @@ pub(crate) const IDS: usize = crate::c::IB_BOX_NODES_MAX as usize + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quorum {
-    /// More than half.
+    /// More than half of them.
     #[default]
     Majority,
-    /// Each of them.
+    /// All of them.
     All,
 }
 
 impl Quorum {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Quorum::Majority => "majority",
@@ -49,7 +49,7 @@ impl Quorum {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// Its id, from 1.
+    /// The node's id, from 1.
     pub node: u8,
     /// How many there are: 1 to this.
     pub nodes: u8,
@@ -85,12 +85,13 @@ impl Config {
         self.suspect_after_ns / 5
     }
 
-    /// A node whose leader was silent for so long may vote for another: what it suspects itself, less a heartbeat.
+    /// Returns after how much silence of its leader a node may vote for another: its own suspicion timeout, less a
+    /// heartbeat.
     pub(crate) fn willing_after_ns(&self) -> Nanos {
         self.suspect_after_ns - self.heartbeat_ns()
     }
 
-    /// The next node suspects so much later.
+    /// Returns by how much later each further node suspects the leader.
     pub(crate) fn stagger_ns(&self) -> Nanos {
         self.suspect_after_ns / 2
     }
@@ -100,40 +101,41 @@ impl Config {
 pub enum Start {
     /// The cluster is new, and so are all its nodes. A node that has promised anything before recovers nevertheless.
     Founding,
-    /// It has lost its log.
+    /// The node has lost its log.
     Recovering,
-    /// Its role has the log that was on disk.
+    /// The role has the log that was on disk.
     WithLog,
 }
 
-/// What the leader waits for, until records are on disk.
+/// An answer that the leader is waiting for, until records are on disk.
 #[derive(Debug, Clone, Copy, Default)]
 struct Owed {
     has_gap: bool,
-    /// 0: none is asked for.
+    /// 0: none was asked for.
     round: u64,
 }
 
-/// To whom a packet goes.
+/// Recipient of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     Node(u8),
-    /// All nodes but the own one.
+    /// All nodes but this one.
     Others,
 }
 
-/// What the host is to do.
+/// What the host must do.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// Stored durably before anything else.
+    /// To be stored durably before anything else.
     pub store: Option<Stored>,
-    /// Sent, in order. They are not signed.
+    /// Packets to send, in order. They are not signed yet.
     pub packets: Vec<(To, Vec<u8>)>,
     /// Reads that may be answered once all records up to the index are applied: token, index.
     pub reads: Vec<(u64, u64)>,
-    /// Make a snapshot of the machine, from now or later on, and call [`Node::on_snapshot`]. One under way is given up.
+    /// Make a snapshot of the machine, from now or later on, and call [`Node::on_snapshot`]. A snapshot in progress is
+    /// discarded.
     pub takes_snapshot: bool,
-    /// If less is applied, restore the machine from it and call [`Role::install`].
+    /// Unless more is applied already, restore the machine from this snapshot and call [`Role::install`].
     pub snapshot: Option<Snapshot>,
     /// It misses records that the others no longer have: start again, without log and table, as a node that recovers.
     pub begins_again: bool,
@@ -147,30 +149,30 @@ impl Out {
 
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub(crate) enum State {
-    /// For a leader, or for its turn to be one.
+    /// For a leader, or for its turn to become one.
     Waiting,
     Electing(Election),
     /// The promise of the leader's epoch is being stored.
     Joining,
     Following {
-        /// Recovering: when it has all up to here it counts again.
+        /// If recovering: the node counts again once it has everything up to here.
         target: Option<u64>,
         join_again_at: Nanos,
-        /// Recovering: a snapshot under way.
+        /// If recovering: a snapshot being pulled.
         fetch: Option<Fetch>,
     },
     Leading(Leading),
 }
 
-/// What a node does, for the status.
+/// What a node is doing, for its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
-    /// It waits for a leader.
+    /// Waiting for a leader.
     Waiting,
-    /// It asks for promises, or pulls records.
+    /// Asking for promises, or pulling records.
     Electing,
     Following,
-    /// It leads, but its epoch is not established yet.
+    /// Leading, but the epoch is not established yet.
     Establishing,
     Leading,
 }
@@ -180,19 +182,19 @@ pub struct Status {
     pub doing: Doing,
     /// The highest epoch that it has proposed or promised.
     pub epoch: u64,
-    /// Who leads, as far as known.
+    /// The leader, as far as known.
     pub leader: Option<u8>,
-    /// It has lost its log, and does not count yet.
+    /// Whether it has lost its log, and does not count yet.
     pub recovering: bool,
-    /// Its last record.
+    /// Zxid of its last record.
     pub last: u64,
-    /// All up to here is committed.
+    /// Zxid up to which everything is committed.
     pub committed: u64,
     /// All up to here is applied.
     pub applied: u64,
     /// Records that the gateway waits for.
     pub outstanding: usize,
-    /// Elections that it began.
+    /// Elections that it has begun.
     pub elections: u64,
     /// Packets with an epoch far beyond any that it knows.
     pub epochs_refused: u64,
@@ -203,19 +205,19 @@ pub struct Node {
     pub(crate) stored: Stored,
     pub(crate) is_stored: bool,
     pub(crate) recovering: bool,
-    /// Of this start of the process.
+    /// Identifies this start of the process.
     pub(crate) nonce: u64,
     random: u64,
     pub(crate) state: State,
-    /// The last that led or wanted to.
+    /// The last node that led or wanted to.
     pub(crate) hint: u8,
-    /// When it was heard of.
+    /// When that node was heard of.
     pub(crate) contact: Nanos,
-    /// When a leader was heard, besides what the role's registers say.
+    /// When a leader was last heard from, apart from what the role's registers say.
     pub(crate) led_at: Nanos,
-    /// Waiting: the others are asked then whether an election may begin.
+    /// If waiting: when to ask the others whether an election may begin.
     pub(crate) elect_at: Nanos,
-    /// Waiting, or following a leader that is suspected: they were asked.
+    /// If waiting, or following a suspected leader: the question to the others.
     pub(crate) pre_election: Option<PreElection>,
     pub(crate) jitter: Nanos,
     pub(crate) hello_at: Nanos,
@@ -223,7 +225,7 @@ pub struct Node {
     pub(crate) seen: u64,
     pub(crate) elections: u64,
     epochs_refused: u64,
-    /// Our log is on disk up to here. `None`: it is in memory.
+    /// Our log is on disk up to here; `None`: it is in memory.
     pub(crate) durable: Option<u64>,
     owed: Option<Owed>,
     /// It has started with a log from its disk, and has not all that its leader had when it joined: it submits nothing, and so may
@@ -289,15 +291,15 @@ impl Node {
         node
     }
 
-    /// The host puts the log on disk: it calls [`Node::on_durable`] before it applies what is new and sleeps. The process
-    /// acknowledges from now on.
+    /// Tells the node that the host puts the log on disk: the host calls [`Node::on_durable`] before it applies new
+    /// records and before it sleeps. From now on the process acknowledges records.
     pub fn keep_log(&mut self, durable: u64, role: &impl Role) {
         role.set_acks_by_process(true);
         self.durable = Some(durable);
         self.stored.has_log = !self.recovering;
     }
 
-    /// The log of the present epoch is on disk up to here: it is acknowledged.
+    /// Records that the log of the current epoch is on disk up to here, and acknowledges it.
     pub fn on_durable(&mut self, durable: u64, role: &impl Role, out: &mut Out) {
         self.durable = Some(durable);
         let owed = self.owed.take();
@@ -341,7 +343,7 @@ impl Node {
         out.packet(To::Node(self.hint), &header, &[]);
     }
 
-    /// The role hands on a packet of our leader: it is answered when its records are on disk.
+    /// Handles a packet of our leader that the role passes on: it is answered once its records are on disk.
     fn owe(&mut self, header: &Header, role: &impl Role) {
         let matched = role.view().matched;
         let owed = self.owed.get_or_insert_default();
@@ -359,7 +361,7 @@ impl Node {
         self.recovering || self.catches_up
     }
 
-    /// Of what matches the leader's log, what counts.
+    /// Returns how much of the log that matches the leader's counts.
     pub(crate) fn matched(&self, registers: &View) -> u64 {
         registers.matched.min(self.durable.unwrap_or(u64::MAX))
     }
@@ -373,22 +375,22 @@ impl Node {
         (z ^ z >> 31) % below.max(1)
     }
 
-    /// The highest epoch that it has proposed or promised.
+    /// Returns the highest epoch that the node has proposed or promised.
     pub fn epoch(&self) -> u64 {
         self.stored.promise
     }
 
-    /// The session of its gateway.
+    /// Returns the session of its gateway.
     pub fn session(&self) -> u64 {
         self.stored.session
     }
 
-    /// Has it lost its log, and does not count yet?
+    /// Returns whether the node has lost its log, and does not count yet.
     pub fn is_recovering(&self) -> bool {
         self.recovering
     }
 
-    /// Who leads, as far as known.
+    /// Returns the leader, as far as known.
     pub fn leader(&self) -> Option<u8> {
         match self.state {
             State::Leading(_) => Some(self.config.node),
@@ -419,22 +421,25 @@ impl Node {
         }
     }
 
-    /// Submit a record of the gateway: its number in the session. It is executed when [`Node::on_applied`] is told so.
+    /// Submits a record of the gateway and returns its number in the session. [`Node::on_applied`] must be told when it
+    /// is executed.
     pub fn submit(&mut self, value: Vec<u8>) -> u64 {
         self.submitter.submit(value)
     }
 
-    /// Records of the gateway that were not executed yet.
+    /// Returns the number of the gateway's records that have not been executed yet.
     pub fn outstanding(&self) -> usize {
         self.submitter.outstanding()
     }
 
-    /// A strong read: its token comes back in `out.reads`, with the index that must be applied before it is answered.
+    /// Starts a strong read. Its token is returned in `out.reads`, with the index that must be applied before it is
+    /// answered.
     pub fn read_index(&mut self, token: u64) {
         self.reads.add(token);
     }
 
-    /// A record was applied here. `is_executed`: [`crate::sessions::Sessions::admit`] has admitted it.
+    /// Records that a record was applied here. `is_executed`: whether [`crate::sessions::Sessions::admit`] has admitted
+    /// it.
     pub fn on_applied(&mut self, record: &Record, is_executed: bool, now: Nanos) {
         self.retain(record);
         let is_own = record.origin == self.config.node;
@@ -444,7 +449,7 @@ impl Node {
         }
     }
 
-    /// A packet that the role hands on.
+    /// Handles a packet that the role passes on.
     pub fn on_packet(
         &mut self,
         now: Nanos,
@@ -478,7 +483,7 @@ impl Node {
             {
                 self.owe(header, role);
             }
-            // Of a leader that we do not follow: it may not know.
+            // From a leader that we do not follow: it may not know that.
             Type::Propose | Type::Commit if header.epoch >= self.epoch() && !self.recovering => {
                 self.seen = self.seen.max(header.epoch);
                 (self.contact, self.led_at) = (now, now);
@@ -499,7 +504,7 @@ impl Node {
         self.on_tick(now, role, out);
     }
 
-    /// Might anyone have proposed it? One packet must not use up the epochs.
+    /// Returns whether any node might have proposed the epoch. One packet must not use up the epochs.
     fn admits_epoch(&self, epoch: u64) -> bool {
         let known = self.epoch().max(self.seen);
         epoch <= known + EPOCH_AHEAD_MAX || self.recovering && epoch < EPOCH_END
@@ -570,7 +575,7 @@ impl Node {
         }
     }
 
-    /// Time goes on. Call it again at [`Node::due`] at the latest.
+    /// Advances time. Must be called again at [`Node::due`] at the latest.
     pub fn on_tick(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         self.finish_joining(now, role, out);
         let registers = role.view();
@@ -600,7 +605,8 @@ impl Node {
         }
     }
 
-    /// A leader is suspected, or has not been heard of: the nodes that follow it by their ids try one after the other.
+    /// Waits for another leader after one is suspected, or none was heard of. The nodes that follow it by id try one
+    /// after the other.
     pub(crate) fn wait(&mut self, now: Nanos) {
         self.state = State::Waiting;
         self.pre_election = None;
@@ -616,7 +622,7 @@ impl Node {
         heard + self.config.suspect_after_ns + rank * self.config.stagger_ns() + self.jitter
     }
 
-    /// Somebody has promised a higher epoch than the one it refuses.
+    /// Handles the news that a node has promised a higher epoch than the one it refuses.
     pub(crate) fn on_higher(&mut self, now: Nanos, epoch: u64, role: &impl Role) {
         self.seen = self.seen.max(epoch);
         if epoch <= self.epoch() {
@@ -637,7 +643,7 @@ impl Node {
         out.packet(to, &header, &value);
     }
 
-    /// The epoch is promised, and stored before anything is sent. Packets of earlier ones are refused from now on.
+    /// Promises an epoch, which is stored before anything is sent. Packets of earlier epochs are refused from now on.
     pub(crate) fn promise(&mut self, epoch: u64, role: &impl Role, out: &mut Out) {
         self.leave();
         if epoch > self.stored.promise {
@@ -648,7 +654,7 @@ impl Node {
         role.raise_epoch(epoch);
     }
 
-    /// It leads no more: what its own gateway asked is asked elsewhere.
+    /// Stops leading: its own gateway's questions are asked elsewhere.
     pub(crate) fn leave(&mut self) {
         if let State::Leading(leading) = &mut self.state {
             self.reads.take_back(leading);
@@ -671,7 +677,7 @@ impl Node {
             return;
         };
         if self.lacks_records() {
-            // A snapshot would contain what was submitted, and its outcomes would never be known.
+            // A snapshot would contain what was submitted, and the outcomes would never be known.
             return;
         }
         let (epoch, node, session) = (self.epoch(), self.config.node, self.session());
@@ -701,7 +707,7 @@ impl Node {
             });
     }
 
-    /// When [`Node::on_tick`] is due.
+    /// Returns when [`Node::on_tick`] is due.
     pub fn due(&self, now: Nanos, role: &impl Role) -> Nanos {
         let registers = role.view();
         let state = match &self.state {
@@ -739,7 +745,7 @@ impl Node {
     }
 }
 
-/// Append a record to the own log, and propose it. False: there is no room.
+/// Appends a record to our own log, and proposes it. Returns false if there is no room.
 pub(crate) fn append(record: &Record, role: &impl Role, out: &mut Out) -> bool {
     let Ok(zxid) = role.append(record) else {
         return false;
@@ -749,7 +755,7 @@ pub(crate) fn append(record: &Record, role: &impl Role, out: &mut Out) -> bool {
     true
 }
 
-/// COMMIT, which is also the heartbeat. `round`: it is to be answered.
+/// Sends COMMIT, which is also the heartbeat. `round`: the round to be answered.
 pub(crate) fn commit(config: &Config, epoch: u64, round: u64, registers: &View, out: &mut Out) {
     let header = Header {
         flags: flag::ROUND,

@@ -37,7 +37,7 @@ use inband_host::state_dir::{self, StateLock};
 
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// Its node id: its place among --nodes, from 1
+    /// Node id: the node's position in --nodes, from 1
     #[arg(long)]
     node: u8,
     /// All nodes, in order: the first is node 1
@@ -48,56 +48,57 @@ pub struct NodeArgs {
         required = true
     )]
     nodes: Vec<SocketAddrV4>,
-    /// Directory of its promise and its control socket; it must survive a restart
+    /// Directory for the node's promise and its control socket; it must survive a restart
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where memcached's clients connect; their reads are linearizable
+    /// Address for memcached clients, whose reads are linearizable
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:11211")]
     memcached: SocketAddr,
-    /// Where clients connect that read this node's own copy, which may be behind
+    /// Address for clients that read this node's own copy, which may be behind
     #[arg(long, value_name = "ADDR:PORT")]
     memcached_local: Option<SocketAddr>,
-    /// Serve memcached's clients beyond loopback: they say no password, so anyone who reaches the port can read and write
+    /// Serve memcached clients beyond loopback: there are no passwords, so anyone who reaches the port can read and
+    /// write
     #[arg(long)]
     memcached_open: bool,
-    /// Memory of the table, the same at every node: bytes, or with KiB, MiB, GiB
+    /// Size of the table, the same at every node: in bytes, or with KiB, MiB, GiB
     #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     memory: u64,
-    /// Records of the log that are kept, a power of two, 1.3 KB each: a node that misses more of them gets the whole table from
-    /// the leader
+    /// Number of log records to keep, a power of two, 1.3 KB each: a node that misses more of them gets the whole table
+    /// from the leader
     #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS_DEFAULT)]
     log_records: usize,
-    /// Clients at once
+    /// Maximum number of concurrent clients
     #[arg(long, default_value_t = CLIENTS_MAX)]
     clients_max: usize,
     /// How many nodes must have a write
     #[arg(long, value_enum, default_value_t = Quorum::Majority)]
     quorum: Quorum,
-    /// What a node has after a crash, the same at every node
+    /// What survives a node's crash, the same at every node
     #[arg(long, value_enum, default_value_t = Durability::Memory)]
     durability: Durability,
-    /// A leader that was silent for so many microseconds is suspected; by default 10000, and 50000 with --durability sync, where
-    /// a disk may stop a node for that long
+    /// Microseconds of silence after which a leader is suspected; by default 10000, and 50000 with --durability sync,
+    /// where a disk may stop a node for that long
     #[arg(long, value_name = "US",
         value_parser = clap::value_parser!(u64).range(SUSPECT_AFTER_MIN_NS / 1000..=SUSPECT_AFTER_MAX_NS / 1000))]
     suspect_after_us: Option<u64>,
     /// The cluster is new, and so are all its nodes
     #[arg(long)]
     new: bool,
-    /// With --new: begin with an empty table, though there was a cluster before. At all nodes
+    /// With --new: start with an empty table although there was a cluster before. Must be given at all nodes
     #[arg(long, requires = "new")]
     accept_loss: bool,
-    /// Where memcached's clients send datagrams; off unless given
+    /// Address for datagrams of memcached clients; off unless given
     #[arg(long, value_name = "ADDR:PORT")]
     memcached_udp: Option<SocketAddr>,
-    /// Who may: datagrams from elsewhere are ignored. A reply has at most one datagram of 1,400 bytes
+    /// Network whose datagrams are answered; others are ignored. A reply has at most one datagram of 1,400 bytes
     #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK, requires = "memcached_udp")]
     memcached_udp_from: Network,
-    /// Serve memcached's clients in this network namespace (`/proc/PID/ns/net`), not in the node's own
+    /// Serve memcached clients in this network namespace (`/proc/PID/ns/net`) instead of the node's own
     #[arg(long, value_name = "PATH")]
     memcached_namespace: Option<PathBuf>,
-    /// Links of its own to each other node, on which nobody else is: the nodes' packets go there, without IP and UDP, while
-    /// all of these links are up
+    /// Dedicated links to every other node, with no other hosts on them: the nodes' packets use these links, without IP
+    /// and UDP, while all of them are up
     #[arg(long, value_name = "NODE=INTERFACE,...", value_delimiter = ',', value_parser = link)]
     direct: Vec<(u8, String)>,
     #[command(flatten)]
@@ -235,7 +236,7 @@ impl NodeArgs {
         Ok(())
     }
 
-    /// Where memcached's clients connect, the ordinary port, then that of local reads, and where they send datagrams.
+    /// Binds the sockets for memcached clients: the ordinary port, the port of local reads, and the one for datagrams.
     fn listeners(&self) -> Result<(Vec<TcpListener>, Option<UdpSocket>)> {
         let addresses = [Some(self.memcached), self.memcached_local];
         let bind = || {
@@ -252,7 +253,7 @@ impl NodeArgs {
         let Some(path) = &self.memcached_namespace else {
             return bind();
         };
-        // On a thread of its own: the rest stays where it is.
+        // On a thread of its own, because the rest of the process stays in its namespace.
         thread::scope(|scope| {
             let there = scope.spawn(|| {
                 namespace::enter(path).context("--memcached-namespace")?;
@@ -314,14 +315,14 @@ impl NodeArgs {
                 let others: Vec<Peer> = self.others().collect();
                 let program = self.program(spec.keys, mode, listen);
                 let mut attached = program.attach(interface, &others)?;
-                // In generic mode this process serves them.
+                // In generic mode this process serves the links itself.
                 if !links.is_empty() && mode == XdpMode::Native {
                     attached.attach_links(links.iter().map(|(_, link)| link))?;
                 }
                 (attached.another_role()?, Some(Kernel::new(attached)))
             }
         };
-        // A new leader must find room for its first record behind all that was not committed under the last.
+        // A new leader must find room for its first record after everything that was not committed under the last one.
         role.set_window((self.log_records as u64 / 4).min(WINDOW_DEFAULT));
         let process = Process::start(
             spec.clone(),
@@ -358,7 +359,7 @@ pub struct StatusArgs {
     /// Directory of the node
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! Where a node's packets come and go: a UDP socket, and perhaps a link of its own to each other node.
+//! How a node's packets travel: through a UDP socket, and optionally a dedicated link to each other node.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -11,32 +11,32 @@ use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 
 use crate::promise::{Nanos, MS};
 
-/// How often a node looks whether its links are up.
+/// How often a node checks whether its links are up.
 const LOOK_PERIOD_NS: Nanos = 20 * MS;
 
-/// What has come.
+/// A packet that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
     pub len_bytes: usize,
-    /// The node at the other end; `None`: its address is no node's.
+    /// The node that sent it; `None` if its address is not a node's.
     pub from: Option<u8>,
-    /// By a link.
+    /// Whether it came by a link.
     pub is_by_link: bool,
 }
 
-/// See the module. It listens at all of them; what it sends leaves by the links while all of them are up, and otherwise
+/// A node's socket and links. It listens at all of them; it sends by the links while all of them are up, and otherwise
 /// by the socket.
 pub struct Ports {
     socket: HostSocket,
     nodes: Vec<SocketAddrV4>,
-    /// By node id; none or all.
+    /// By node id; either none or all.
     links: Vec<(u8, RawLink)>,
     are_up: bool,
     look_at: Nanos,
 }
 
 impl Ports {
-    /// `nodes`: where all are, the first is node 1. `links`: those to the others.
+    /// Creates the ports. `nodes`: the addresses of all nodes, from node 1. `links`: the links to the others.
     pub fn new(socket: HostSocket, nodes: Vec<SocketAddrV4>, links: Vec<(u8, RawLink)>) -> Ports {
         Ports {
             socket,
@@ -47,7 +47,7 @@ impl Ports {
         }
     }
 
-    /// Look whether the links are up, if it is time. True: that has changed.
+    /// Checks whether the links are up, if it is time. Returns whether that has changed.
     pub fn look(&mut self, now: Nanos) -> bool {
         if self.links.is_empty() || now < self.look_at {
             return false;
@@ -57,23 +57,23 @@ impl Ports {
         std::mem::replace(&mut self.are_up, are_up) != are_up
     }
 
-    /// It has links, and all of them are up.
+    /// Returns whether there are links and all of them are up.
     pub fn are_links_up(&self) -> bool {
         self.are_up
     }
 
-    /// Does it have links?
+    /// Returns whether there are links.
     pub fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
 
-    /// Nodes whose links are down.
+    /// Returns the nodes whose links are down.
     pub fn down(&self) -> impl Iterator<Item = u8> + '_ {
         let down = self.links.iter().filter(|(_, link)| !link.is_up());
         down.map(|(node, _)| *node)
     }
 
-    /// The next packet, if one is there.
+    /// Receives the next packet, if one has arrived.
     pub fn receive(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
@@ -98,7 +98,7 @@ impl Ports {
         }))
     }
 
-    /// Send a packet to a node with the next [`Ports::flush`].
+    /// Queues a packet for a node until the next [`Ports::flush`].
     pub fn queue(&self, packet: &[u8], to: u8) {
         match self.link_to(to) {
             Some(link) => {
@@ -108,12 +108,12 @@ impl Ports {
         }
     }
 
-    /// Send what was queued.
+    /// Sends what was queued.
     pub fn flush(&self) {
         self.socket.flush();
     }
 
-    /// Send a packet to a node. It may be lost.
+    /// Sends a packet to a node. It may be lost.
     pub fn send(&self, packet: &[u8], to: u8) {
         match self.link_to(to) {
             Some(link) => link.send(packet),
@@ -131,7 +131,7 @@ impl Ports {
         self.socket.sleep_time(wanted)
     }
 
-    /// For polling.
+    /// Returns the descriptors to poll.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         let links = self.links.iter().map(|(_, link)| link.fd());
         links.chain([self.socket.fd()])

@@ -1,5 +1,5 @@
-//! A node's process: the role's packets, the sans-I/O node, the machine that executes the log, and on a thread of its own the
-//! gateway for memcached's clients.
+//! A node's process: the role's packets, the sans-I/O node, the machine that executes the log, and on its own thread
+//! the gateway for memcached clients.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -43,34 +43,34 @@ use crate::{wire, Zab, GROUPS};
 pub const PROMISED: &str = "promised";
 /// The file in a node's directory with the number of its last start.
 pub const SESSION: &str = "session";
-/// The file in a node's directory that says, with 1, that its log on disk is whole.
+/// The file in a node's directory that contains 1 while its log on disk is complete.
 pub const HAS_LOG: &str = "has-log";
-/// How soon the process notices that it is to stop.
+/// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
-/// Packets that are handled before the rest has its turn.
+/// Packets handled before everything else gets its turn.
 const PACKETS_PER_TURN: usize = 256;
 /// How long a node may take to say how it is.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often it says so.
 const STATUS_PERIOD: Duration = Duration::from_millis(50);
-/// Records that are applied before the rest, such as heartbeats, has its turn.
+/// Records applied before everything else, such as heartbeats, gets its turn.
 const APPLIED_PER_TURN: usize = 256;
-/// Buckets of the table that are copied for a snapshot before the rest has its turn.
+/// Buckets of the table copied for a snapshot before everything else gets its turn.
 const SNAPSHOT_BUCKETS_PER_TURN: usize = 512;
-/// Time that somebody waits for passes at least so often.
+/// How often time must pass in the log while something waits for it.
 const TICK_MS: u64 = 500;
 
-/// Was there a node in this directory?
+/// Returns whether a node has run in this directory before.
 pub fn has_promised(dir: &Path) -> bool {
     dir.join(PROMISED).exists()
 }
 
-/// Does its directory have its log?
+/// Returns whether the directory has a node's log.
 pub fn has_log(dir: &Path) -> bool {
     read_number(&dir.join(HAS_LOG)).is_ok_and(|number| number == 1)
 }
 
-/// Forget that there was one.
+/// Removes all traces of an earlier node.
 pub fn forget(dir: &Path) -> io::Result<()> {
     for name in [HAS_LOG, PROMISED, SESSION] {
         match std::fs::remove_file(dir.join(name)) {
@@ -81,7 +81,7 @@ pub fn forget(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The control socket of a node.
+/// Returns the path of a node's control socket.
 pub fn socket_of(data: &Path) -> PathBuf {
     data.join("control.sock")
 }
@@ -95,21 +95,21 @@ pub fn status_at(socket: &Path) -> Result<Status> {
 /// What a node is started with.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Which one, of how many, and how it elects.
+    /// The node's id, the number of nodes, and the election's parameters.
     pub config: Config,
-    /// Where all nodes are: the first is node 1.
+    /// The addresses of all nodes, from node 1.
     pub nodes: Vec<SocketAddrV4>,
-    /// Directory of what it has promised.
+    /// Directory of the node's promise.
     pub data: PathBuf,
     pub is_founding: bool,
-    /// What it has after a crash.
+    /// What survives a crash.
     pub durability: Durability,
     /// Chunks of its table, the same at every node.
     pub chunks: u64,
     pub keys: Option<Keys>,
     /// Where its role runs, and why.
     pub choice: Choice,
-    /// How its gateway is set up.
+    /// Configuration of its gateway.
     pub gateway: Settings,
 }
 
@@ -170,11 +170,11 @@ enum Asked {
     Barrier(u64),
 }
 
-/// The gateway's side.
+/// The gateway's end of the connection.
 struct ToNode {
     asked: Sender<Asked>,
     events: Receiver<Event>,
-    /// A byte for the node's thread, which sleeps.
+    /// A byte here wakes the node's thread.
     bell: UnixStream,
     seq: u64,
     rings: bool,
@@ -183,7 +183,7 @@ struct ToNode {
 impl Submit for ToNode {
     fn submit(&mut self, value: Vec<u8>) -> u64 {
         self.seq += 1;
-        // The node has ended: so will this.
+        // If the node has ended, this thread will end, too.
         let _ = self.asked.send(Asked::Submit(value));
         self.rings = true;
         self.seq
@@ -200,7 +200,7 @@ impl Submit for ToNode {
 
     fn flush(&mut self) {
         if std::mem::take(&mut self.rings) {
-            // If it is full the node wakes up as well.
+            // If the pipe is full the node wakes up as well.
             let _ = self.bell.write(&[0]);
         }
     }
@@ -209,17 +209,17 @@ impl Submit for ToNode {
 /// Why a node has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It was told to.
+    /// It was told to stop.
     Stopped,
     /// It misses more than the other nodes' logs have. Start it again as a node that recovers: it gets their table.
     BeginsAgain,
 }
 
-/// A node that runs.
+/// A running node.
 pub struct Process {
     spec: Spec,
     role: Soft<Zab>,
-    /// The role's program, if it runs in the kernel. Packets that it passes come to the socket.
+    /// The role's program, if it runs in the kernel. Packets that it passes arrive at the socket.
     kernel: Option<Kernel>,
     ports: Ports,
     gate: Gate,
@@ -247,7 +247,7 @@ pub struct Process {
     snapshots_installed: u64,
 }
 
-/// The clock of the role, also in the kernel.
+/// Returns the role's clock, which is the same in the kernel.
 fn clock_ns() -> Nanos {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has it");
     time.tv_sec() as Nanos * 1_000_000_000 + time.tv_nsec() as Nanos
@@ -259,8 +259,8 @@ fn unix_ms() -> u64 {
 }
 
 impl Process {
-    /// Start a node and its gateway, which serves the clients that come to `listeners` and `datagrams`. With the role's program in the
-    /// `kernel`, `role` is over its registers.
+    /// Starts a node and its gateway, which serves the clients of `listeners` and `datagrams`. If the role's program
+    /// runs in the `kernel`, `role` uses its registers.
     pub fn start(
         spec: Spec,
         role: Soft<Zab>,
@@ -284,7 +284,7 @@ impl Process {
         let (durable, machine) = match spec.durability {
             Durability::Memory => {
                 if std::mem::take(&mut stored.has_log) {
-                    // It will not be whole any more.
+                    // From here on it is not complete.
                     write_number(&spec.data, HAS_LOG, 0)?;
                 }
                 (None, empty()?)
@@ -371,12 +371,12 @@ impl Process {
         self.status.clone()
     }
 
-    /// Where memcached's clients connect.
+    /// Returns the addresses for memcached clients.
     pub fn memcached(&self) -> &[SocketAddr] {
         &self.memcached
     }
 
-    /// Run until `stopped` says so; it is asked several times a second.
+    /// Runs until `stopped` returns true; it is called several times a second.
     pub fn run(mut self, mut stopped: impl FnMut() -> bool) -> Result<End> {
         let result = self.serve(&mut stopped);
         self.stop.store(true, Ordering::Release);
@@ -421,7 +421,7 @@ impl Process {
                     break;
                 };
                 let len_bytes = arrived.len_bytes;
-                // Also without a key nobody else on this machine can send from a node's address.
+                // Even without a key nobody else on this machine can send from a node's address.
                 let from = arrived.from.filter(|_| len_bytes <= PACKET_LEN_MAX_BYTES);
                 let admitted = from.filter(|_| self.gate.admits(&buffer[..len_bytes]));
                 let Some(from) = admitted else {
@@ -430,7 +430,7 @@ impl Process {
                 };
                 let packet = &buffer[..len_bytes];
                 if arrived.is_by_link && self.is_own(packet) {
-                    // The program has made it of what came by the link, and a link is down.
+                    // The program made it from a packet that came by a link, but a link is down.
                     self.send_to_others(packet);
                     continue;
                 }
@@ -525,7 +525,7 @@ impl Process {
         }
     }
 
-    /// Store what is to be stored, then send what is to be sent.
+    /// Stores what must be stored, then sends the packets.
     fn flush(&mut self) -> Result<()> {
         if let Some(stored) = self.out.store.take() {
             write_number(&self.spec.data, SESSION, stored.session)?;
@@ -552,7 +552,7 @@ impl Process {
         Ok(())
     }
 
-    /// Put the log on disk, and acknowledge it.
+    /// Puts the log on disk, and acknowledges it.
     fn make_durable(&mut self) -> Result<()> {
         let Some(durable) = &mut self.durable else {
             return Ok(());
@@ -564,7 +564,7 @@ impl Process {
         self.flush()
     }
 
-    /// Let time pass for items that expire, if nothing else does.
+    /// Lets time pass for items that expire, if nothing else does.
     fn pass_time(&mut self) {
         let view = self.role.view();
         let now_ms = unix_ms();
@@ -607,7 +607,7 @@ impl Process {
         self.snapshots_installed += 1;
         let machine = &self.machine;
         let (zxid, epoch) = (machine.applied(), machine.epoch());
-        // False: the log goes on behind it already.
+        // If this returns false, the log already goes on past it.
         self.role.install(zxid, epoch, machine.time_ms());
         self.role.set_applied(zxid);
         if let Some(durable) = &mut self.durable {
@@ -616,13 +616,13 @@ impl Process {
         Ok(())
     }
 
-    /// All up to here may be applied.
+    /// Returns up to which record everything may be applied.
     fn committed(&self) -> u64 {
         let durable = self.durable.as_ref().map_or(u64::MAX, Durable::durable);
         self.role.committed().min(durable)
     }
 
-    /// Execute what is committed, and tell the gateway.
+    /// Executes what is committed, and tells the gateway.
     fn apply(&mut self) -> Result<()> {
         let committed = self.committed();
         let now = clock_ns();

@@ -6,12 +6,12 @@ use crate::PROPOSERS;
 pub type Nanos = u64;
 pub const MS: Nanos = 1_000_000;
 
-/// A node refuses epochs that are so much higher than any that it knows: no cluster elects so often while a node is away.
+/// A node refuses epochs that exceed all it knows by more than this: no cluster elects so often while a node is away.
 pub const EPOCH_AHEAD_MAX: u64 = crate::c::IB_BOX_EPOCH_AHEAD_MAX as u64;
-/// A node that recovers knows none, and refuses those from here on.
+/// A recovering node knows no epochs, and refuses those from here on.
 pub const EPOCH_END: u64 = 1 << 62;
 
-/// The lowest epoch of a node above another epoch.
+/// Returns the lowest epoch of a node above another epoch.
 pub fn next(above: u64, node: u8) -> u64 {
     (above / PROPOSERS)
         .saturating_add(1)
@@ -19,7 +19,7 @@ pub fn next(above: u64, node: u8) -> u64 {
         + u64::from(node)
 }
 
-/// How many of so many nodes are a majority.
+/// Returns how many of a number of nodes are a majority.
 pub fn majority(nodes: u8) -> usize {
     usize::from(nodes) / 2 + 1
 }
@@ -27,13 +27,13 @@ pub fn majority(nodes: u8) -> usize {
 /// What survives the loss of a node's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
-    /// The highest epoch that the node has proposed or promised. It is stored exactly, not ahead: a node that recovers
-    /// joins no leader of a lower epoch, and would depose every leader to be able to join.
+    /// The highest epoch that the node has proposed or promised. It is stored exactly, not ahead: a recovering node
+    /// joins no leader of a lower epoch, and would have to depose every leader to be able to join.
     pub promise: u64,
-    /// The number of the node's last start. A number that comes again would let a late packet of the earlier start
-    /// execute once more.
+    /// The number of the node's last start. If a number were used twice, a late packet of the earlier start could be
+    /// executed once more.
     pub session: u64,
-    /// Its log is on disk, and has all that the node ever acknowledged.
+    /// The log is on disk, and has everything that the node ever acknowledged.
     pub has_log: bool,
 }
 

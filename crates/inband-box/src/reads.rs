@@ -1,4 +1,4 @@
-//! Strong reads. The leader says what is committed, and that a majority still followed it after it was asked.
+//! Strong reads. The leader says what is committed, and that a majority still followed it after the question was asked.
 
 use crate::control::Control;
 use crate::node::{commit, Node, Out, State, To};
@@ -10,15 +10,15 @@ use crate::sync::Leading;
 pub(crate) struct Reads {
     /// Not asked for yet.
     waiting: Vec<u64>,
-    /// Asked for by one question to the leader.
+    /// Asked for by the current question to the leader.
     asked: Vec<u64>,
-    /// Of the last question.
+    /// Id of the last question.
     id: u64,
     again_at: Nanos,
 }
 
 impl Reads {
-    /// `random`: an answer to a question of an earlier start must not pass for one of this.
+    /// `random`: answers to questions of an earlier start must not be mistaken for answers to this one's.
     pub fn new(random: u64) -> Reads {
         Reads {
             waiting: Vec::new(),
@@ -39,7 +39,7 @@ impl Reads {
         }
     }
 
-    /// Those that waited for a round of ours.
+    /// Takes back the reads that waited for a round of ours.
     pub fn take_back(&mut self, leading: &mut Leading) {
         let waits = leading.queue.drain(..);
         let waits = waits.chain(leading.reading.take().into_iter().flat_map(|r| r.who));
@@ -57,16 +57,16 @@ impl Reads {
     }
 }
 
-/// Who waits for a round.
+/// The origin of a read that waits for a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// A read of the own gateway.
+    /// A read of our own gateway.
     Own(u64),
-    /// Another node, and its question.
+    /// Another node, and the id of its question.
     Node(u8, u64),
 }
 
-/// Reads whose round is under way.
+/// Reads whose round is in progress.
 pub(crate) struct Reading {
     pub round: u64,
     pub index: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Reading {
 }
 
 impl Node {
-    /// Ask for an index for what waits.
+    /// Asks for an index for the reads that wait.
     pub(crate) fn tick_reads(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         if let State::Leading(leading) = &mut self.state {
             let reads = &mut self.reads;
@@ -92,7 +92,7 @@ impl Node {
         if !is_due || reads.due() == Nanos::MAX {
             return;
         }
-        // Another question: an answer to the last one says nothing about reads that came since.
+        // A new question: an answer to the last one says nothing about reads that arrived since.
         reads.id = reads.id.wrapping_add(1);
         reads.asked.append(&mut reads.waiting);
         reads.again_at = now + 2 * self.config.resend_after_ns();
@@ -100,11 +100,11 @@ impl Node {
         self.say(To::Node(leader), self.epoch(), &ask, out);
     }
 
-    /// A follower asks.
+    /// Handles a follower's question.
     pub(crate) fn on_ask(&mut self, from: u8, epoch: u64, id: u64, _out: &mut Out) {
         let is_ours = epoch == self.epoch();
         if let State::Leading(leading) = &mut self.state {
-            // A question that is repeated replaces the one before.
+            // A repeated question replaces the one before.
             let is_other = |who: &Who| !matches!(who, Who::Node(node, _) if *node == from);
             leading.queue.retain(is_other);
             if is_ours {

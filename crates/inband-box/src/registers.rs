@@ -1,5 +1,6 @@
-//! Registers as the process uses them while packets are handled: memory of this process, or the mapped maps of the program.
-//! The node's are taken by its lock, as the shell takes them; records are read by their sequence.
+//! Registers as the process accesses them while packets are handled: memory of this process, or the mapped maps of the
+//! program. The node's registers are protected by its lock, as in the shell; records are read under their sequence
+//! number.
 
 use std::mem::offset_of;
 use std::sync::atomic::{fence, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
@@ -11,13 +12,13 @@ use crate::c;
 use crate::role::{Mode, Peer, Record, View};
 use crate::{NODES, RECORD_LEN_MAX_BYTES};
 
-/// Records that may be uncommitted, unless the process says otherwise.
+/// Default number of records that may be uncommitted.
 pub const WINDOW_DEFAULT: u64 = 1024;
-/// After so many looks at what is taken, let its holder have the CPU.
+/// Attempts to take a lock before yielding the CPU to its holder.
 const LOCK_SPINS: u32 = 1_000;
 
 registers!(
-    /// The one struct of a node.
+    /// A node's only struct.
     NodeWords of c::ib_box_node
 );
 registers!(
@@ -30,7 +31,7 @@ pub struct Registers {
     pub(crate) records: Records,
 }
 
-/// The word of one of the node's registers.
+/// A word of the node's registers.
 macro_rules! word {
     ($registers:expr, $($field:tt)+) => {
         inband_ground::field!($registers.node, 0, c::ib_box_node, $($field)+)
@@ -38,7 +39,7 @@ macro_rules! word {
 }
 pub(crate) use word;
 
-/// The node's lock. Dropping it lets go.
+/// The node's lock, released on drop.
 pub(crate) struct Held<'a> {
     sequence: &'a AtomicU64,
     odd: u64,
@@ -50,7 +51,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Try until it works: what is waited for does not last.
+/// Repeats an attempt until it succeeds. What it waits for is short.
 fn until<R>(mut attempt: impl FnMut() -> Option<R>) -> R {
     for tries in 1u32.. {
         if let Some(result) = attempt() {
@@ -65,12 +66,12 @@ fn until<R>(mut attempt: impl FnMut() -> Option<R>) -> R {
 }
 
 impl Registers {
-    /// Those of a node that has just started, in memory of this process.
+    /// Creates the registers of a node that has just started, in memory of this process.
     pub fn zeroed(capacity: usize) -> Registers {
         Registers::started(Shared::zeroed(1).into(), Shared::zeroed(capacity).into())
     }
 
-    /// Of zeroed words: those of a node that has just started, with an empty log.
+    /// Initializes zeroed words for a node that has just started, with an empty log.
     pub(crate) fn started(node: NodeWords, records: Records) -> Registers {
         let registers = Registers { node, records };
         word!(registers, first).store(1, SeqCst);
@@ -78,7 +79,7 @@ impl Registers {
         registers
     }
 
-    /// Take the node.
+    /// Takes the node's lock.
     pub(crate) fn hold(&self) -> Held<'_> {
         let sequence = word!(self, sequence);
         let odd = until(|| {
@@ -92,7 +93,7 @@ impl Registers {
         Held { sequence, odd }
     }
 
-    /// What is read while nobody writes.
+    /// Reads while nobody writes; `None` if there was a concurrent write.
     fn undisturbed<R>(sequence: &AtomicU64, read: impl Fn() -> R) -> Option<R> {
         let before = sequence.load(Acquire);
         if before % 2 == 1 {
@@ -103,12 +104,12 @@ impl Registers {
         (sequence.load(Relaxed) == before).then_some(result)
     }
 
-    /// The registers of one moment.
+    /// Returns a consistent copy of the registers.
     pub fn view(&self) -> View {
         until(|| Registers::undisturbed(word!(self, sequence), || self.view_held()))
     }
 
-    /// The same by whoever holds the node.
+    /// Like [`Registers::view`], for a caller that holds the lock.
     pub(crate) fn view_held(&self) -> View {
         macro_rules! get {
             ($($field:tt)+) => { word!(self, $($field)+).load(SeqCst) };
@@ -157,14 +158,14 @@ impl Registers {
         }
     }
 
-    /// A word of what is known of a member.
+    /// Returns a word of the data about a member.
     pub(crate) fn peer_word(&self, node: u8, offset_bytes: usize) -> &AtomicU64 {
         let start = offset_of!(c::ib_box_node, peer);
         let at = start + usize::from(node) * size_of::<c::ib_box_peer>();
         self.node.word(0, at + offset_bytes)
     }
 
-    /// The slot's record, if it is this one, be it truncated or not.
+    /// Returns the slot's record if it is this one, whether truncated or not.
     pub fn record(&self, zxid: u64) -> Option<Record> {
         let slot = zxid as usize % self.records.count();
         let sequence = field!(self.records, slot, c::ib_box_record, sequence);
@@ -180,7 +181,7 @@ impl Registers {
         if zxid == 0 || get!(zxid) != zxid {
             return None;
         }
-        // The low half of the word; the digest is above it.
+        // The low half of the word; the digest is in the high half.
         let value_len_bytes = get!(value_len_bytes) as u32 as usize;
         let value_len_bytes = value_len_bytes.min(RECORD_LEN_MAX_BYTES);
         let start = offset_of!(c::ib_box_record, value);
@@ -204,7 +205,7 @@ impl Registers {
         })
     }
 
-    /// Set all registers but the ring: for tests, of a node that nobody else uses meanwhile.
+    /// Sets all registers except the ring. For tests; nobody else may use the node meanwhile.
     pub fn restore(&self, view: &View) {
         macro_rules! set {
             ($($field:ident),+) => {
@@ -253,7 +254,7 @@ impl Registers {
         }
     }
 
-    /// Write a slot: for tests, as [`Registers::restore`].
+    /// Writes a slot. For tests, like [`Registers::restore`].
     pub fn restore_record(&self, record: &Record) {
         let slot = record.zxid as usize % self.records.count();
         let words: [(usize, u64); 5] = [
@@ -291,7 +292,7 @@ impl Registers {
         }
     }
 
-    /// Every word of the node's, and of each slot: of a node that handles no packet meanwhile.
+    /// Returns every word of the node and of each slot. The node must handle no packet meanwhile.
     pub fn words(&self) -> Vec<(String, Vec<u64>)> {
         let slots = (0..self.records.count())
             .map(|slot| (format!("slot {slot}"), self.records.words(slot)));
@@ -299,7 +300,7 @@ impl Registers {
         std::iter::once(node).chain(slots).collect()
     }
 
-    /// As after a start: of a node that nobody else uses meanwhile.
+    /// Resets the registers as at a start. Nobody else may use the node meanwhile.
     pub fn restart(&self) {
         self.node.clear();
         self.records.clear();

@@ -1,10 +1,10 @@
-//! Which submitted records have been executed: each once, and each gateway's in its order.
+//! Which submitted records have been executed: each once, and those of each gateway in order.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The present session of each node, and its last executed record. It is part of the replicated state.
+/// The current session of each node, and its last executed record. It is part of the replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 pub struct Sessions {
     by_origin: BTreeMap<u8, (u64, u64)>,
@@ -14,10 +14,11 @@ pub struct Sessions {
 const ENTRY_LEN_BYTES: usize = 17;
 
 impl Sessions {
-    /// Is a record that is applied now to be executed? If not, it was executed before, or what comes before it is missing.
+    /// Returns whether a record that is applied now must be executed. If not, it was executed before, or a record
+    /// before it is missing.
     pub fn admit(&mut self, origin: u8, session: u64, seq: u64) -> bool {
         let (present, last) = self.by_origin.get(&origin).copied().unwrap_or((0, 0));
-        // Sessions of a node increase: a late packet of an old one does not open it again.
+        // A node's sessions increase: a late packet of an old one must not reopen it.
         let is_next = match session == present {
             true => seq == last + 1,
             false => session > present && seq == 1,
@@ -28,12 +29,12 @@ impl Sessions {
         is_next
     }
 
-    /// The present session of a node and its last executed record; `None`: it has none.
+    /// Returns the current session of a node and its last executed record.
     pub fn of(&self, origin: u8) -> Option<(u64, u64)> {
         self.by_origin.get(&origin).copied()
     }
 
-    /// For a snapshot.
+    /// Encodes the sessions for a snapshot.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.by_origin.len() * ENTRY_LEN_BYTES);
         for (origin, (session, last)) in &self.by_origin {
@@ -44,7 +45,7 @@ impl Sessions {
         bytes
     }
 
-    /// From a snapshot. `None`: it is none.
+    /// Decodes the sessions of a snapshot. Returns `None` if they are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Sessions> {
         let mut by_origin = BTreeMap::new();
         let entries = bytes.chunks_exact(ENTRY_LEN_BYTES);
@@ -76,7 +77,7 @@ mod tests {
             (1, 7, 2, true),
             (2, 7, 1, true),
             (1, 8, 1, true),
-            // Late, of the session before.
+            // Late, from the previous session.
             (1, 7, 3, false),
             (1, 7, 1, false),
             (1, 8, 2, true),

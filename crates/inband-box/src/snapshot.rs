@@ -1,5 +1,5 @@
-//! A follower that misses more than the leader's log still has gets a snapshot of the leader's machine, and then the log that
-//! follows it. It pulls the snapshot in parts, so a lost part costs a question; nobody else waits meanwhile.
+//! A follower that misses more than the leader's log still has gets a snapshot of the leader's machine, and then the
+//! log after it. It pulls the snapshot in parts, so a lost part costs one request; nobody else waits meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,33 +10,33 @@ use crate::role::{Record, Role};
 use crate::sync::Leading;
 use crate::RECORD_LEN_MAX_BYTES;
 
-/// Parts that are sent for one question: the leader's heartbeats and clients do not wait longer.
+/// Parts sent per request, so that the leader's heartbeats and clients do not wait longer.
 const PARTS_MAX: usize = 64;
-/// Parts on their way to a follower: a round trip on a busy machine takes milliseconds.
+/// Parts in flight to a follower: a round trip on a busy machine takes milliseconds.
 const PARTS_WINDOW: usize = 512;
 const QUESTION_BYTES: usize = PARTS_MAX * RECORD_LEN_MAX_BYTES;
 const WINDOW_BYTES: usize = PARTS_WINDOW * RECORD_LEN_MAX_BYTES;
 /// A leader drops a snapshot that no follower has used for this long.
 const KEPT_NS: Nanos = 10_000_000_000;
-/// Records that follow a snapshot, at most so many bytes: with more a new one is made.
+/// Maximum size of the records after a snapshot; beyond that a new snapshot is made.
 const RETAINED_BYTES_MAX: usize = 256 << 20;
 
-/// A machine at the record `zxid`.
+/// A machine's state at the record `zxid`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The last record that is in it. It is committed.
+    /// The last record in the snapshot, which is committed.
     pub zxid: u64,
-    /// What the host's machine makes and reads.
+    /// Written and read by the host's machine.
     pub bytes: Vec<u8>,
 }
 
-/// A snapshot that a leader gives its followers.
+/// A snapshot that a leader sends to its followers.
 pub(crate) struct Serving {
-    /// Grows within the epoch.
+    /// Increases within the epoch.
     id: u64,
-    /// `None`: the host is making it.
+    /// `None` while the host is making it.
     snapshot: Option<Snapshot>,
-    /// All records applied since the host was asked for it.
+    /// All records applied since the host was asked for the snapshot.
     retained: VecDeque<Record>,
     retained_bytes: usize,
     used_at: Nanos,
@@ -57,12 +57,12 @@ impl Serving {
 /// A snapshot that a follower pulls.
 pub(crate) struct Fetch {
     id: u64,
-    /// Of the whole; 0: unknown.
+    /// Length of the whole snapshot; 0: unknown.
     len_bytes: usize,
     bytes: Vec<u8>,
-    /// Parts that came before their turn, by their offset.
+    /// Parts that arrived early, by offset.
     early: BTreeMap<usize, Vec<u8>>,
-    /// It was asked for up to here.
+    /// Requested up to here.
     asked_to: usize,
     pub again_at: Nanos,
 }
@@ -91,14 +91,14 @@ impl Fetch {
 }
 
 impl Leading {
-    /// A record that followers may still need is only here.
+    /// Returns a record that followers may still need and that only the snapshot's tail has.
     pub fn retained(&mut self, zxid: u64, now: Nanos) -> Option<&Record> {
         let serving = self.serving.as_mut()?;
         serving.used_at = now;
         serving.record(zxid)
     }
 
-    /// What nobody needs any more is forgotten.
+    /// Drops a snapshot that nobody needs any more.
     pub fn forget_snapshot(&mut self, now: Nanos) {
         self.serving.take_if(|serving| {
             now > serving.used_at + KEPT_NS || serving.retained_bytes > RETAINED_BYTES_MAX
@@ -107,7 +107,7 @@ impl Leading {
 }
 
 impl Node {
-    /// A record was applied while we lead.
+    /// Keeps a record that was applied while we lead.
     pub(crate) fn retain(&mut self, record: &Record) {
         if let State::Leading(leading) = &mut self.state {
             if let Some(serving) = &mut leading.serving {
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// The host has made the snapshot that [`Out::takes_snapshot`] asked for.
+    /// Takes the snapshot that [`Out::takes_snapshot`] asked for.
     pub fn on_snapshot(&mut self, snapshot: Snapshot) {
         let State::Leading(leading) = &mut self.state else {
             return;
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// The leader's log begins at `first`.
+    /// Handles the news that the leader's log begins at `first`.
     pub(crate) fn on_behind(
         &mut self,
         now: Nanos,
@@ -139,7 +139,8 @@ impl Node {
         let is_led = from == self.hint && epoch == self.epoch();
         let registers = role.view();
         let led_at = self.led_at.max(registers.heard_ns);
-        // Said by a leader that may be gone since, who had one of the few logs: it would be one less.
+        // The leader that said so may be gone, and may have had one of the few logs left: discarding ours would leave
+        // one fewer.
         let is_late = now > led_at + 2 * self.config.heartbeat_ns();
         let lacks_records = self.lacks_records();
         let State::Following { fetch, .. } = &mut self.state else {
@@ -149,10 +150,10 @@ impl Node {
             return;
         }
         if !lacks_records && is_late {
-            return; // a leader that lives says it again
+            return; // a live leader says it again
         }
         if !lacks_records {
-            // Its gateway waits for outcomes of records that a snapshot only contains.
+            // Its gateway waits for outcomes of records that a snapshot would merely contain.
             out.begins_again = true;
             return;
         }
@@ -175,7 +176,7 @@ impl Node {
         self.ask_for_parts(id, offset, out);
     }
 
-    /// Ask for what follows as long as there is room in the window.
+    /// Requests the parts that follow, as long as the window has room.
     fn pull_on(&mut self, out: &mut Out) {
         loop {
             let State::Following {
@@ -202,7 +203,7 @@ impl Node {
         self.say(To::Node(self.hint), self.epoch(), &pull, out);
     }
 
-    /// A follower asks for parts of the snapshot `id`, 0: of any.
+    /// Handles a follower's request for parts of the snapshot `id`; 0: of any snapshot.
     pub(crate) fn on_pull_snapshot(
         &mut self,
         now: Nanos,
@@ -253,7 +254,7 @@ impl Node {
         }
     }
 
-    /// A part of the leader's snapshot `id`, which has `len_bytes`.
+    /// Handles a part of the leader's snapshot `id`, which has `len_bytes` bytes.
     pub(crate) fn on_snapshot_part(
         &mut self,
         now: Nanos,
@@ -271,7 +272,7 @@ impl Node {
             return;
         };
         if id > fetch.id {
-            // The first question brings its first parts.
+            // The answer to the first request brings its first parts.
             *fetch = Fetch::new(id);
             fetch.asked_to = QUESTION_BYTES;
             fetch.len_bytes = len_bytes as usize;

@@ -1,5 +1,5 @@
-//! The role in this process: over registers of its own, or over those of the program in the kernel, whose packets it then
-//! shares the work with.
+//! The role in this process: over its own registers, or over those of the program in the kernel, with which it then
+//! shares the work.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -14,15 +14,15 @@ use crate::role::{Handled, Mode, Put, Record, Refused, Role, Verdict, View};
 use crate::wire::{self, Header, Type};
 use crate::{c, owner_of, Zab, NODES};
 
-/// A node that has just started: idle, with an empty log.
+/// Creates a node that has just started: idle, with an empty log.
 ///
 /// # Panics
-/// If node is not one of [`NODES`], or the capacity no power of two.
+/// If `node` is not in [`NODES`], or the capacity is not a power of two.
 pub fn soft(node: u8, capacity: usize) -> Soft<Zab> {
     over(node, Registers::zeroed(capacity))
 }
 
-/// The role over these registers.
+/// Creates the role over these registers.
 pub(crate) fn over(node: u8, registers: Registers) -> Soft<Zab> {
     let capacity = registers.records.count();
     assert!(NODES.contains(&node), "node {node} is not one of {NODES:?}");
@@ -51,7 +51,7 @@ fn verdict_of(verdict: u32) -> Verdict {
     }
 }
 
-/// The header of a record that goes into the log of this process's own node.
+/// Returns the packet for a record of this process's own node.
 fn submit(node: u8, record: &Record) -> Vec<u8> {
     let header = Header {
         node: node.into(),
@@ -181,7 +181,7 @@ impl Role for Soft<Zab> {
 
     fn put(&self, epoch: u64, record: &Record, committed: u64) -> Put {
         let packet = wire::propose(record, self.node(), epoch, committed);
-        // SAFETY: the packet has as many bytes as are said; the switch's pointers are those of our registers.
+        // SAFETY: the packet has as many bytes as given; the switch's pointers are those of our registers.
         let reason = unsafe { c::ib_box_put(self.switch(), packet.as_ptr(), packet.len() as u32) };
         match reason {
             c::IB_R_box_appended | c::IB_R_box_kept => Put::Taken,
@@ -195,7 +195,7 @@ impl Role for Soft<Zab> {
     fn read(&self, zxid: u64) -> Option<Record> {
         let r = self.registers();
         let record = r.record(zxid)?;
-        // What was truncated, or is covered by an installed table, lies in its slot still.
+        // A record that was truncated, or is covered by an installed table, may still be in its slot.
         let first = word!(r, first).load(SeqCst);
         let in_log = first..=word!(r, last).load(SeqCst);
         in_log.contains(&zxid).then_some(record)
@@ -260,7 +260,7 @@ impl Role for Soft<Zab> {
         }
         let same = |record: &Record| zxid <= view.last && record.epoch == epoch;
         if !r.record(zxid).as_ref().is_some_and(same) {
-            // Ours is another log from here on at the latest, so nothing of it was committed.
+            // From here on at the latest, ours is a different log, so nothing of it was committed.
             word!(r, first).store(zxid + 1, SeqCst);
             word!(r, last).store(zxid, SeqCst);
             word!(r, last_epoch).store(epoch, SeqCst);

@@ -1,10 +1,10 @@
-//! A gateway's records on their way into the log: in order, again until they are applied here.
+//! A gateway's records on their way into the log: in order, and retransmitted until they are applied here.
 
 use std::collections::VecDeque;
 
 use crate::promise::Nanos;
 
-/// Records under way at once.
+/// Maximum number of records in flight.
 const WINDOW: usize = 64;
 
 struct Batch {
@@ -12,23 +12,23 @@ struct Batch {
     value: Vec<u8>,
 }
 
-/// The records that a node's gateway has submitted and that have not been applied here yet.
+/// The records that a node's gateway has submitted, and that have not been applied here yet.
 pub struct Submitter {
     session: u64,
     next_seq: u64,
     waiting: VecDeque<Batch>,
-    /// So many of `waiting` have been sent to the present leader.
+    /// This many of `waiting` have been sent to the current leader.
     sent: usize,
-    /// When they are sent again.
+    /// When they are retransmitted.
     again_at: Nanos,
-    /// The leader has no room before this.
+    /// Until when the leader has no room.
     busy_until: Nanos,
-    /// Whom they were sent to, and in which epoch.
+    /// The leader they were sent to, and its epoch.
     sent_to: (u8, u64),
 }
 
 impl Submitter {
-    /// Of a session that no record was submitted in before.
+    /// Creates the submitter of a session in which no record was submitted before.
     pub fn new(session: u64) -> Submitter {
         Submitter {
             session,
@@ -41,12 +41,12 @@ impl Submitter {
         }
     }
 
-    /// Its session.
+    /// Returns its session.
     pub fn session(&self) -> u64 {
         self.session
     }
 
-    /// Submit a record; its number in the session.
+    /// Submits a record and returns its number in the session.
     pub fn submit(&mut self, value: Vec<u8>) -> u64 {
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -54,36 +54,37 @@ impl Submitter {
         seq
     }
 
-    /// How many have not been applied here yet.
+    /// Returns the number of records that have not been applied here yet.
     pub fn outstanding(&self) -> usize {
         self.waiting.len()
     }
 
-    /// A record of this session was applied here: was it executed?
+    /// Records that a record of this session was applied here, and whether it was executed.
     pub fn on_applied(&mut self, seq: u64, is_executed: bool, now: Nanos) {
         if is_executed {
-            // All before it were executed before it.
+            // All records before it were executed before it.
             while self.waiting.front().is_some_and(|batch| batch.seq <= seq) {
                 self.waiting.pop_front();
                 self.sent = self.sent.saturating_sub(1);
             }
         } else if self.waiting.front().is_some_and(|batch| batch.seq < seq) {
-            // One before it got lost, or was overtaken.
+            // A record before it was lost or overtaken.
             self.again_at = self.again_at.min(now);
         }
     }
 
-    /// The leader has no room.
+    /// Records that the leader has no room until this time.
     pub fn on_busy(&mut self, until: Nanos) {
         (self.busy_until, self.again_at) = (until, self.again_at.min(until));
     }
 
-    /// Whoever was asked does not lead.
+    /// Records that the node that was asked does not lead.
     pub fn on_refused(&mut self, again_at: Nanos) {
         self.again_at = self.again_at.min(again_at);
     }
 
-    /// What is to be sent to the leader of this epoch now. `send` says if it is on its way.
+    /// Passes `send` the records that must be sent now to the leader of this epoch. `send` returns whether the record
+    /// is on its way.
     pub fn poll(
         &mut self,
         now: Nanos,
@@ -117,7 +118,7 @@ impl Submitter {
         }
     }
 
-    /// When [`Submitter::poll`] is due.
+    /// Returns when [`Submitter::poll`] is due.
     pub fn due(&self) -> Nanos {
         match self.waiting.is_empty() {
             true => Nanos::MAX,

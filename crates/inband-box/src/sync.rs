@@ -11,37 +11,38 @@ use crate::role::{Record, Role, View};
 use crate::snapshot::Serving;
 use crate::wire;
 
-/// Records on their way to a node that catches up: a round trip on a busy machine takes milliseconds.
+/// Records in flight to a node that catches up: a round trip on a busy machine takes milliseconds.
 const RESEND_WINDOW: u64 = 512;
-/// Records that are sent again in one turn: heartbeats and other nodes do not wait longer.
+/// Records retransmitted in one turn, so that heartbeats and other nodes do not wait longer.
 const RESEND_MAX: u64 = 128;
-/// A leader that heard no majority for so many suspicions stops leading.
+/// A leader that has not heard from a majority for this many suspicion timeouts stops leading.
 const PATIENCE: u64 = 6;
 
-/// What a leader knows of a node, besides the role.
+/// What a leader knows about a node, besides what the role knows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Follower {
-    /// Of the start in which it joined.
+    /// Identifies the start in which it joined.
     nonce: Option<u64>,
-    /// What it had at the last look, and since when.
+    /// What it had when last checked, and since when.
     has: u64,
     since: Nanos,
-    /// Records up to here were sent again, and when.
+    /// Records up to here were retransmitted, and when.
     resent_to: u64,
     resent_at: Nanos,
-    /// There were more then: what follows them is to be sent again, too.
+    /// There were more records then: what follows must be retransmitted, too.
     has_more: bool,
-    /// It has lost its log, and what it acknowledged before.
+    /// Whether it has lost its log, and what it had acknowledged before.
     recovering: bool,
     had: u64,
     /// Its log is on disk.
     is_durable: bool,
-    /// What it had when it last reported a gap, and since when. It may have less than it once had: after a restart with its log.
+    /// What it had when it last reported a gap, and since when. It may have less than it once had, after a restart with
+    /// its log.
     gap_has: u64,
     gap_at: Nanos,
 }
 
-/// A leader.
+/// The state of a leader.
 pub(crate) struct Leading {
     is_begun: bool,
     followers: [Follower; IDS],
@@ -50,16 +51,16 @@ pub(crate) struct Leading {
     majority_at: Nanos,
     /// Reads that wait for the next round.
     pub queue: Vec<Who>,
-    /// Reads of the round under way.
+    /// Reads of the round in progress.
     pub reading: Option<Reading>,
-    /// Snapshots that were made in this epoch.
+    /// Number of snapshots made in this epoch.
     pub snapshots: u64,
-    /// The last of them.
+    /// The latest snapshot.
     pub serving: Option<Serving>,
 }
 
 impl Leading {
-    /// Up to where a node has our log.
+    /// Returns up to where a node has our log.
     fn has(&self, registers: &View, node: u8) -> u64 {
         let peer = &registers.peers[usize::from(node)];
         match peer.matched > self.followers[usize::from(node)].had {
@@ -83,7 +84,7 @@ impl Leading {
             || 1 + others.filter(has_log).count() >= majority(config.nodes)
     }
 
-    /// Send a node what follows the record `has`.
+    /// Sends a node the records after `has`.
     fn send_from(
         &mut self,
         (node, has): (u8, u64),
@@ -112,7 +113,7 @@ impl Leading {
         if is_behind && self.may_begin_again(node, config, &registers) {
             let (header, value) = Control::Behind { first }.encode(role.node(), registers.epoch);
             out.packet(To::Node(node), &header, &value);
-            // It is not told so for each record that it misses.
+            // It is not told so again for each record that it misses.
             resent_to = until;
         }
         has_more &= !is_behind;
@@ -135,7 +136,7 @@ impl Leading {
 }
 
 impl Node {
-    /// The election is won, and our log has all that is committed.
+    /// Starts leading: the election is won, and our log has everything that is committed.
     pub(crate) fn lead(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let (config, epoch) = (self.config, self.epoch());
         if !role.lead(epoch) {
@@ -232,7 +233,7 @@ impl Node {
         }
     }
 
-    /// A node without a leader asks for one.
+    /// Answers a node that has no leader.
     pub(crate) fn on_hello(
         &mut self,
         now: Nanos,
@@ -247,7 +248,7 @@ impl Node {
         }
     }
 
-    /// Somebody leads.
+    /// Handles the announcement of a leader.
     pub(crate) fn on_lead(
         &mut self,
         now: Nanos,
@@ -272,10 +273,10 @@ impl Node {
         self.state = State::Joining;
         if is_promised {
             self.finish_joining(now, role, out);
-        } // else nothing is acknowledged in this epoch before its promise is stored
+        } // otherwise nothing is acknowledged in this epoch before its promise is stored
     }
 
-    /// The promise is stored: take part in the epoch.
+    /// Takes part in the epoch, once the promise is stored.
     pub(crate) fn finish_joining(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         if !matches!(self.state, State::Joining) || out.store.is_some() {
             return;
@@ -302,7 +303,7 @@ impl Node {
         self.say(To::Node(self.hint), self.epoch(), &joined, out);
     }
 
-    /// A node follows us, in our epoch.
+    /// Handles a node that follows us, in our epoch.
     pub(crate) fn on_joined(
         &mut self,
         now: Nanos,
@@ -316,7 +317,7 @@ impl Node {
         let State::Leading(leading) = &mut self.state else {
             return;
         };
-        // What it has is not of our history: several were founded, against all rules. It does not count.
+        // Its log is not of our history: several clusters were founded, against all rules. It does not count.
         if matched > role.view().last {
             return;
         }
@@ -345,7 +346,7 @@ impl Node {
         self.say(To::Node(from), self.epoch(), &target, out);
     }
 
-    /// A follower misses what follows.
+    /// Handles a follower's report that it misses records.
     pub(crate) fn on_gap(
         &mut self,
         now: Nanos,
@@ -359,7 +360,7 @@ impl Node {
             return;
         };
         let follower = &mut leading.followers[usize::from(from)];
-        // While it catches up every new record is a gap, and nothing need be lost.
+        // While it catches up every new record is a gap, although nothing need be lost.
         let is_stuck =
             matched == follower.gap_has && now >= follower.gap_at + config.resend_after_ns() / 2;
         if matched != follower.gap_has || is_stuck {
@@ -370,7 +371,7 @@ impl Node {
         }
     }
 
-    /// We count again when we have this.
+    /// Notes that we count again once we have this record.
     pub(crate) fn on_target(&mut self, epoch: u64, nonce: u64, zxid: u64) {
         let is_ours = epoch == self.epoch() && nonce == self.nonce;
         if let State::Following { target, .. } = &mut self.state {
@@ -400,7 +401,7 @@ impl Node {
         if self.recovering || self.catches_up {
             let matched = registers.matched.min(self.durable.unwrap_or(u64::MAX));
             if target.is_some_and(|target| matched >= target) {
-                // It has all that it can ever have acknowledged: to this leader, or in an epoch before.
+                // It has everything that it can ever have acknowledged, to this leader or in an earlier epoch.
                 self.catches_up = false;
                 if std::mem::take(&mut self.recovering) {
                     if self.durable.is_some() {

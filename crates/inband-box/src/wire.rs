@@ -1,4 +1,4 @@
-//! Packets: the header of `wire.h` in host order.
+//! Packets: the header of `wire.h` in host byte order.
 
 use inband_ground::wire::{checked, checksum, unpadded, ParseError, HEADER_LEN_BYTES};
 
@@ -30,7 +30,7 @@ inband_ground::flag_bits!(
 );
 
 inband_ground::header!(
-    /// The header in host order.
+    /// The header in host byte order.
     Header of c::ib_box_header, Type, group {
         epoch: u64,
         zxid: u64,
@@ -40,21 +40,21 @@ inband_ground::header!(
         round: u64,
         origin_session: u64,
         origin_seq: u64,
-        /// Of the value; [`emit`] makes it.
+        /// Digest of the value, computed by [`emit`].
         digest: u32,
         origin: u16,
         leader: u16,
     }
 );
 
-/// Read a UDP payload: the header and the value. The value's digest is not checked.
+/// Parses a UDP payload into the header and the value. Does not check the value's digest.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (kind, value) = checked(packet)?;
     unpadded(packet, value)?;
     Ok((Header::read(Type::from_wire(kind)?, packet), value))
 }
 
-/// The packet, to be signed.
+/// Returns the packet, with its digest but unsigned.
 pub fn emit(header: &Header, value: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; HEADER_LEN_BYTES];
     packet.extend_from_slice(value);
@@ -63,7 +63,7 @@ pub fn emit(header: &Header, value: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The PROPOSE of a record in the epoch of a leader who has committed up to here.
+/// Returns the PROPOSE of a record in a leader's epoch; the leader has committed up to `committed`.
 pub fn propose(record: &Record, node: u8, epoch: u64, committed: u64) -> Vec<u8> {
     let header = Header {
         node: node.into(),
@@ -81,7 +81,7 @@ pub fn propose(record: &Record, node: u8, epoch: u64, committed: u64) -> Vec<u8>
     emit(&header, &record.value)
 }
 
-/// The record of a PROPOSE.
+/// Returns the record of a PROPOSE.
 pub fn record_of(header: &Header, value: &[u8]) -> Record {
     Record {
         zxid: header.zxid,

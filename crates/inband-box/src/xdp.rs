@@ -19,16 +19,16 @@ use crate::registers::Registers;
 use crate::role::Role;
 use crate::{c, objects, soft, Zab, GROUPS, NODES};
 
-/// The program, loaded. It is idle until the process says otherwise.
+/// The loaded program. It is idle until the process says otherwise.
 pub type Program = alone::Program<Zab, Registers>;
 
 /// Bytes of the ring buffer that wakes the process.
 const NOTES_LEN_BYTES: usize = 4096;
 
-/// What to load.
+/// Configuration of the program.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// This host's node id, of [`NODES`].
+    /// This host's node id, one of [`NODES`].
     pub node: u8,
     /// Records that the ring holds, a power of two.
     pub capacity: usize,
@@ -36,7 +36,7 @@ pub struct Spec {
     pub address: SocketAddrV4,
     /// Native or generic.
     pub mode: XdpMode,
-    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    /// With keys, packets without a valid tag are dropped, and outgoing packets are tagged.
     pub keys: Option<Keys>,
 }
 
@@ -57,12 +57,12 @@ impl Spec {
         Ok(())
     }
 
-    /// Load the program.
+    /// Loads the program.
     pub fn load(&self) -> Result<Program, XdpError> {
         self.load_object(objects::BOX)
     }
 
-    /// Load another build of it, for tests.
+    /// Loads another build of the program, for tests.
     pub fn load_object(&self, object: &[u8]) -> Result<Program, XdpError> {
         self.check()?;
         let host = HostSpec {
@@ -87,8 +87,8 @@ impl Spec {
         })
     }
 
-    /// Load the program, and that which addresses copies, and attach it to the interface that has its address. `others`:
-    /// where the other nodes are.
+    /// Loads the program and the one that addresses its copies, and attaches it to the interface that has its address.
+    /// `others`: the addresses of the other nodes.
     pub fn attach(&self, interface: &str, others: &[Peer]) -> Result<Attached, XdpError> {
         check_peers("nodes", others, usize::from(*NODES.end()) - 1)?;
         let program = self.load()?;
@@ -120,7 +120,7 @@ impl Spec {
     }
 }
 
-/// The role in this process over the program's registers.
+/// Returns the role in this process, over the program's registers.
 pub fn role_of(program: &Program, node: u8) -> Result<Soft<Zab>, XdpError> {
     let loaded = program.loaded();
     let registers = Registers {
@@ -130,9 +130,9 @@ pub fn role_of(program: &Program, node: u8) -> Result<Soft<Zab>, XdpError> {
     Ok(soft::over(node, registers))
 }
 
-/// The program on its interface, and where its copies go.
+/// The attached program, and the destinations of its copies.
 pub struct Attached {
-    // Before what it sends by.
+    // Dropped before the maps that it sends by.
     attached: alone::Attached<Zab, Registers>,
     multicast: Multicast,
     role: Soft<Zab>,
@@ -148,39 +148,41 @@ struct Direct {
 }
 
 impl Attached {
-    /// Look the other nodes' hardware addresses up, and have the kernel resolve or confirm them: until it returns nothing,
-    /// and every second or so from then on. Returns the nodes that are not resolved, which get no packets.
+    /// Looks up the other nodes' hardware addresses, and has the kernel resolve or confirm them. Call it until it
+    /// returns an empty list, and about every second from then on. Returns the nodes that are not resolved, which get
+    /// no packets.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
     }
 
-    /// What the process may do with the role.
+    /// Returns the role over the program's registers.
     pub fn role(&self) -> &Soft<Zab> {
         &self.role
     }
 
-    /// The same over the same registers, which may outlive the program.
+    /// Returns another role over the same registers, which may outlive the program.
     pub fn another_role(&self) -> Result<Soft<Zab>, XdpError> {
         role_of(self.attached.program(), self.role.node())
     }
 
-    /// The registers, shared with the program.
+    /// Returns the registers, which are shared with the program.
     pub fn registers(&self) -> &Arc<Registers> {
         self.attached.registers()
     }
 
-    /// Becomes readable when `committed` or a round has advanced, unless the process polls. Call [`Attached::take_notes`] then.
+    /// Returns the ring, which becomes readable when `committed` or a round has advanced, unless the process polls.
+    /// Call [`Attached::take_notes`] then.
     pub fn notes(&mut self) -> &mut UpRing {
         &mut self.notes
     }
 
-    /// Take what has woken us.
+    /// Takes the notes that have woken us.
     pub fn take_notes(&mut self) {
         self.notes.poll(|_| {});
     }
 
-    /// While the process polls it is not woken. Before it sleeps it says that it does not, and then looks at the registers
-    /// once more.
+    /// Sets whether the process polls and need not be woken. Before it sleeps it must clear this, and then check the
+    /// registers once more.
     pub fn set_polling(&self, yes: bool) {
         self.polling.set(0, yes.into());
     }
@@ -190,8 +192,9 @@ impl Attached {
         self.attached.set_keys(keys)
     }
 
-    /// Serve these links too, one to each other node, with frames without IP and UDP. What is for all nodes and comes by a
-    /// link leaves by the links once they are said to be up ([`Attached::set_links_up`]); until then it passes.
+    /// Also serves these links, one to each other node, with frames without IP and UDP. Packets for all nodes that
+    /// arrive by a link leave by the links once these are said to be up ([`Attached::set_links_up`]); until then they
+    /// pass.
     pub fn attach_links<'a>(
         &mut self,
         links: impl Iterator<Item = &'a RawLink> + Clone,
@@ -211,15 +214,15 @@ impl Attached {
         Ok(())
     }
 
-    /// All links are up, or not all.
+    /// Sets whether all links are up.
     pub fn set_links_up(&self, yes: bool) {
         if let Some(direct) = &self.direct {
             direct.are_up.set(0, yes.into());
         }
     }
 
-    /// Counters by name, and what was sent and did not leave; those that are not zero. What this process has handled itself
-    /// is counted by its role.
+    /// Returns the counters that are not zero, by name, including packets that were sent but did not leave. Packets
+    /// that this process has handled itself are counted by its role.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         self.attached.counters()
     }

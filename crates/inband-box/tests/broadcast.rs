@@ -1,4 +1,4 @@
-//! The broadcast among soft roles: records are committed by a quorum, in the order of their leader.
+//! The broadcast among soft roles: records are committed by a quorum, in their leader's order.
 #![allow(missing_docs)]
 
 use inband_box::role::{Mode, Put, Record, Refused, Role, Verdict};
@@ -34,7 +34,7 @@ fn signed(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Deliver a packet of node `from` to these nodes, and their answers, and so on.
+/// Delivers a packet of node `from` to these nodes, then their answers, and so on.
 fn deliver(nodes: &[Soft<Zab>], from: usize, to: &[usize], packet: &[u8]) {
     for at in to.iter().copied().filter(|at| *at != from) {
         let (verdict, left) = nodes[at].handled(packet, 5);
@@ -104,7 +104,7 @@ fn a_gateway_elsewhere_submits() {
     assert_eq!(nodes[1].read(2).unwrap().value, b"hello");
 }
 
-/// What the old leader alone has is overwritten, and what followed it is gone; what is in both logs is kept.
+/// Records that only the old leader has are overwritten, and those after them are gone; records in both logs are kept.
 #[test]
 fn a_new_leader_replaces_what_was_not_committed() {
     let nodes = nodes();
@@ -115,7 +115,7 @@ fn a_new_leader_replaces_what_was_not_committed() {
     let packet = signed(nodes[0].propose(2).unwrap());
     deliver(&nodes, 0, &[1], &packet);
     assert_eq!(nodes.each_ref().map(Role::committed), [2, 2, 1]);
-    // Node 3 is behind: it pulls from node 2 what it lacks.
+    // Node 3 is behind: it pulls from node 2 what it misses.
     let epoch = 2 * PROPOSERS + 3;
     let promise = nodes[1].raise_epoch(epoch);
     assert_eq!((promise.last_epoch, promise.last), (PROPOSERS + 1, 2));
@@ -126,7 +126,7 @@ fn a_new_leader_replaces_what_was_not_committed() {
     assert_eq!(nodes[2].put(epoch, &pulled, 0), Put::Had);
     assert_eq!(nodes[2].append(&record(3, b"z")), Err(Refused::NotLeading));
     assert_eq!(lead(&nodes, 2, epoch), 3);
-    // Node 1 had the record at 2, another at 3, and one at 4.
+    // Node 1 had this record at 2, another one at 3, and one at 4.
     assert_eq!(nodes[0].view().last, 3);
     assert_eq!(nodes[0].read(3).unwrap().epoch, epoch);
     assert_eq!(nodes[0].read(4), None);
@@ -134,7 +134,7 @@ fn a_new_leader_replaces_what_was_not_committed() {
     assert_eq!(nodes.each_ref().map(Role::committed), [3; 3]);
 }
 
-/// A table stands for the log up to a record; what is in both logs behind it stays.
+/// A table replaces the log up to a record; what both logs have after it stays.
 #[test]
 fn a_table_is_installed() {
     let nodes = nodes();
@@ -153,7 +153,7 @@ fn a_table_is_installed() {
     assert_eq!(nodes[1].read(9), None);
 }
 
-/// What follows a table in the same log was acknowledged, and may be committed.
+/// Records after a table in the same log were acknowledged, and may be committed.
 #[test]
 fn a_table_of_the_same_log_leaves_what_follows() {
     let nodes = nodes();
@@ -168,12 +168,13 @@ fn a_table_of_the_same_log_leaves_what_follows() {
     let view = nodes[1].view();
     assert_eq!((view.committed, view.applied, view.last), (3, 3, 4));
     assert_eq!(nodes[1].read(4).unwrap().value, b"c");
-    // A record 4 of another epoch: the log from there on is another.
+    // A record 4 of another epoch: from there on the log is a different one.
     assert!(nodes[1].install(4, 2 * PROPOSERS, 5));
     assert_eq!((nodes[1].view().first, nodes[1].read(4)), (5, None));
 }
 
-/// What the leader's process does may commit: fewer are needed, its own log is durable, a follower has joined with records.
+/// Actions of the leader's process may commit records: a smaller quorum, its own log becoming durable, a follower that
+/// joins with records.
 #[test]
 fn the_leaders_process_commits() {
     let nodes = nodes();

@@ -1,4 +1,4 @@
-//! Three processes, and memcached's clients: what was acknowledged survives a killed leader.
+//! Three processes, and memcached clients: acknowledged writes survive a killed leader.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use inband_box::process::{socket_of, status_at, Status};
 
-/// The longest that anything may take here; the machine may be busy.
+/// How long anything may take here; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Cluster {
@@ -69,7 +69,7 @@ impl Cluster {
             .args(["node", "--node", &(n + 1).to_string()])
             .args(["--nodes", &nodes.join(",")])
             .args(["--memcached", &self.memcached[n].to_string()])
-            // Tests beside this one take the CPUs.
+            // Other tests take the CPUs at the same time.
             .args(["--suspect-after-us", "50000"])
             .args(["--log-records", self.log_records])
             .args(["--durability", self.durability])
@@ -173,7 +173,7 @@ impl Client {
     }
 }
 
-/// Writes at all nodes, a killed leader, reads at those that are left, a restarted node.
+/// Writes at all nodes, a killed leader, reads at the remaining nodes, a restarted node.
 #[test]
 fn what_was_acknowledged_survives_a_killed_leader() {
     let mut cluster = Cluster::start(3, "65536");
@@ -188,7 +188,7 @@ fn what_was_acknowledged_survives_a_killed_leader() {
         let set = format!("set key{n} 0 0 {}\r\n{text}\r\n", text.len());
         assert_eq!(client.ask(&set), "STORED", "{n}");
     }
-    // A read at another node sees each write that was acknowledged before it.
+    // A read at another node sees every write that was acknowledged before it.
     let mut clients: Vec<_> = cluster
         .memcached
         .iter()
@@ -209,7 +209,7 @@ fn what_was_acknowledged_survives_a_killed_leader() {
         assert_eq!(client.get(&format!("key{n}")), expected, "{n}");
     }
     assert_eq!(clients[left[0]].ask("incr n 1\r\n"), "101");
-    // It has lost its memory, joins, and is equal.
+    // The node has lost its memory, joins, and becomes equal.
     cluster.spawn(leader, false);
     cluster.until("equal nodes", |statuses| {
         statuses.len() == 3 && are_equal(statuses)
@@ -225,8 +225,8 @@ fn are_equal(statuses: &[Status]) -> bool {
         .all(|s| (s.applied, s.digest) == (first.applied, first.digest) && s.state != "recovering")
 }
 
-/// The log holds 1,024 records, and there are more: a node that has lost its memory, and one that stood still, get the
-/// table of the leader while clients write.
+/// The log holds 1,024 records, and there are more: a node that has lost its memory, and one that was stopped, get the
+/// leader's table while clients write.
 #[test]
 fn a_node_that_misses_more_than_the_log_gets_the_table() {
     let mut cluster = Cluster::start(3, "1024");
@@ -314,7 +314,7 @@ fn a_node_says_what_is_wrong() {
     }
 }
 
-/// All nodes end at once, and go on with what is on their disks; then one's disk is damaged.
+/// All nodes end at once, and continue with what is on their disks; then one disk is damaged.
 #[test]
 fn with_sync_what_was_acknowledged_survives_the_end_of_all_nodes() {
     let mut cluster = Cluster::start_with(3, "1024", "sync");
@@ -349,7 +349,8 @@ fn with_sync_what_was_acknowledged_survives_the_end_of_all_nodes() {
     has_all(&cluster, 2);
 }
 
-/// All nodes are killed while clients write, several times: each key has what was acknowledged last, or something newer.
+/// All nodes are killed several times while clients write: each key must have its last acknowledged value, or a newer
+/// one.
 #[test]
 fn with_sync_all_nodes_may_be_killed_while_clients_write() {
     const KEYS: usize = 20;

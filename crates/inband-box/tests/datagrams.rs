@@ -1,4 +1,4 @@
-//! memcached's clients over UDP: what memcached says, in one datagram, and only to those who may ask.
+//! memcached clients over UDP: the same replies as memcached, in one datagram, and only to permitted networks.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -13,9 +13,9 @@ use inband_box::local::Local;
 use inband_box::network::Network;
 use inband_testing::not_run;
 
-/// The longest that an answer may take; the machine may be busy.
+/// How long an answer may take; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where no answer is expected, one that came would have come by then.
+/// Where no answer is expected, one would have arrived within this time.
 const SILENCE: Duration = Duration::from_millis(200);
 
 struct Served {
@@ -111,7 +111,7 @@ impl Drop for Memcached {
     }
 }
 
-/// memcached over UDP, if it is installed.
+/// Starts memcached over UDP, if it is installed.
 fn memcached() -> Option<(Memcached, SocketAddr)> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = socket.local_addr().expect("an address");
@@ -138,7 +138,7 @@ fn replies_over_udp_are_memcached_s() {
     let mut theirs = Client::new(address);
     let until = Instant::now() + PATIENCE;
     loop {
-        // Until it listens, the kernel refuses.
+        // Until it listens, the kernel refuses datagrams.
         let _ = theirs.socket.send(&frame(0, b"version\r\n"));
         theirs.request = 0;
         if theirs.receive(SILENCE).is_some() {
@@ -168,7 +168,7 @@ fn replies_over_udp_are_memcached_s() {
         "get long\r\n",
     ];
     for request in requests {
-        // memcached answers each request of a datagram; here there is one.
+        // memcached answers each request of a datagram; here only one is allowed.
         if request.matches("get").count() > 1 {
             assert_eq!(ours.ask(request.as_bytes()), ours.ask(b"get n\r\n"));
             continue;
@@ -209,7 +209,7 @@ fn a_reply_is_one_datagram_and_nothing_answers_a_reply() {
     for text in replies.iter().chain(&others) {
         client.is_ignored(text.as_bytes());
     }
-    // Not a frame of one datagram.
+    // Not a frame with one datagram.
     client.socket.send(b"get a\r\n").expect("sent");
     client
         .socket

@@ -1,5 +1,5 @@
-//! The kernel's program and the native build, held equal over random packets: same verdicts, same packets out, same
-//! registers, same counters. `INBAND_SEED=N` repeats a run.
+//! Runs the kernel's program and the native build on the same random packets, and compares verdicts, outgoing packets,
+//! registers and counters. `INBAND_SEED=N` repeats a run.
 #![allow(missing_docs)]
 
 mod common;
@@ -16,13 +16,13 @@ use inband_testing::random::{seed, Prng};
 use inband_testing::role::{self, missing, sign_at_random, two_keys, Equal, Pair};
 
 const STEPS: usize = 60_000;
-/// ... with keys.
+/// Steps with keys.
 const STEPS_WITH_KEYS: usize = 20_000;
-/// Steps between two nodes: one that has forgotten everything takes the place of the other.
+/// Steps after which the node is replaced by one that has forgotten everything.
 const RESTART_EVERY: usize = 5_000;
 const MEMBERS: [u64; 3] = [0b1110, 0b11_1110, 0b101_0110];
 
-/// A node's life: what its process does, and packets that mostly fit it.
+/// A node's life: what its process does, and packets that mostly fit.
 #[derive(Default)]
 struct Life {
     now_ns: u64,
@@ -40,12 +40,12 @@ fn flag_sometimes(random: &mut Prng, one_in: u64, flag: u16) -> u16 {
     }
 }
 
-/// Near a number, more often it.
+/// Returns a number near this one, usually the number itself.
 fn near(random: &mut Prng, number: u64) -> u64 {
     (number + pick(random, &[0, 0, 0, 0, 1, 1, 2])).saturating_sub(random.below(8) / 6)
 }
 
-/// What the process does now and then.
+/// Lets the process act occasionally.
 fn process(random: &mut Prng, view: &mut View) {
     if view.members == 0 {
         (view.members, view.quorum, view.window) = (MEMBERS[0], 2, 6);

@@ -1,4 +1,4 @@
-//! Writes that come while enough records are under way share the next one.
+//! Writes that arrive while enough records are in flight share the next one.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -85,7 +85,7 @@ fn writes_share_a_record_while_others_are_under_way() {
     for n in 1..=RECORDS_BEFORE_GATHERING {
         let mut stream = connect();
         set(&mut stream);
-        // One after the other: each is a record.
+        // One after the other: each is a record of its own.
         wait_for(&counters.records, before + n);
         streams.push(stream);
     }

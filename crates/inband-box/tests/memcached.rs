@@ -1,4 +1,4 @@
-//! The gateway beside memcached: the same requests, the same replies.
+//! Compares the gateway with memcached: the same requests must get the same replies.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -55,7 +55,7 @@ impl Drop for Served {
 
 struct Client {
     stream: TcpStream,
-    /// The last cas that `gets` showed.
+    /// The last cas that `gets` has shown.
     cas: u64,
 }
 
@@ -75,7 +75,7 @@ impl Client {
         Client { stream, cas: 1 }
     }
 
-    /// Send this, and return everything that is answered.
+    /// Sends a request, and returns everything that is answered.
     fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         let cas = self.cas.to_string();
         let text = replace(request, b"{cas}", cas.as_bytes());
@@ -127,7 +127,7 @@ fn replace(text: &[u8], what: &[u8], with: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Without what differs: cas uniques, times, whether an item was read before, and what `me` says of the memory.
+/// Removes what may differ: cas uniques, times, whether an item was read before, and what `me` says about the memory.
 fn comparable(reply: &[u8]) -> String {
     let text = reply.escape_ascii().to_string();
     let lines = text.split("\\r\\n").map(|line| {
@@ -137,7 +137,7 @@ fn comparable(reply: &[u8]) -> String {
             let digits = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
             match word.split_at_checked(1) {
                 Some(("c", rest)) if is_meta && rest != "0" && digits(rest) => "cN".to_owned(),
-                // Whether it was read before is a node's own business, and approximate.
+                // Whether an item was read before is local to a node, and approximate.
                 Some((flag @ ("t" | "l" | "h"), rest)) if is_meta && digits(rest) => {
                     format!("{flag}N")
                 }
@@ -267,7 +267,7 @@ impl Generator {
 
     fn data(&mut self, line: String, value: &str) -> String {
         match self.random.random_range(0..40) {
-            // Too long for what was announced: the rest is taken for a command.
+            // Longer than announced: the rest is taken for a command.
             0 => format!("{line}\r\n{value}xyz\r\n"),
             _ => format!("{line}\r\n{value}\r\n"),
         }
@@ -277,13 +277,13 @@ impl Generator {
         let mut flags = String::new();
         for _ in 0..self.random.random_range(0..5) {
             let flag = self.pick(of);
-            // Both, and `t` between them: nobody can want that.
+            // Both with `t` between them is a combination that no client needs.
             if (flag == "N" && flags.contains(" T")) || (flag == "T" && flags.contains(" N")) {
                 continue;
             }
             let argument = match flag {
                 "N" | "T" => self.time(),
-                // Not what items have: memcached counts in seconds.
+                // Not the times that items have: memcached counts in seconds.
                 "R" => self.pick(&["0", "100", "900", "x"]).to_owned(),
                 "C" => "{cas}".to_owned(),
                 "O" => "opaque".to_owned(),
@@ -426,7 +426,7 @@ impl Generator {
     }
 }
 
-/// 20,000 random requests, some pipelined.
+/// 20,000 random requests, some of them pipelined.
 #[test]
 fn it_says_what_memcached_says() {
     let Some(memcached) = Memcached::start() else {
@@ -456,7 +456,7 @@ fn it_says_what_memcached_says() {
             .iter()
             .any(|of| request.contains(of));
         if count > 1 && (has_number || request.contains(&"k".repeat(251))) {
-            // memcached forgets the replies before the one to a `get` of such a key.
+            // memcached drops the replies before the one to a `get` of such a key.
             continue;
         }
         if request.contains("{cas}") && generator.random.random_bool(0.7) {
@@ -474,7 +474,7 @@ fn it_says_what_memcached_says() {
         );
         if has_number {
             // memcached keeps the length of a shorter number only while nobody else refers to the item, and sometimes
-            // forgets that nobody does.
+            // miscounts references.
             for client in [&mut theirs, &mut ours] {
                 let key = request
                     .split(' ')
@@ -488,7 +488,7 @@ fn it_says_what_memcached_says() {
     }
 }
 
-/// A shorter number keeps the length of the longer one, a longer one does not.
+/// A shorter number keeps the length of the longer one before it; a longer one does not.
 #[test]
 fn numbers_are_padded() {
     let served = Served::start(10_000);
@@ -513,7 +513,7 @@ fn numbers_are_padded() {
     }
 }
 
-/// What only we promise, or what memcached needs minutes for.
+/// What only this gateway guarantees, or what would take memcached minutes.
 #[test]
 fn long_values_and_many_keys() {
     let served = Served::start(20_000);
@@ -541,7 +541,7 @@ fn long_values_and_many_keys() {
     ];
     let reply = client.ask(&too_long.concat());
     assert_eq!(reply, b"SERVER_ERROR object too large for cache\r\nMN\r\n");
-    // 4,229 chunks each: the fifth does not fit, and what was there stays.
+    // 4,229 chunks each: the fifth does not fit, and the item that was there stays.
     for n in 0..3 {
         let set = replace(&set, b"set long", format!("set long{n}").as_bytes());
         assert_eq!(client.ask(&set), b"STORED\r\nMN\r\n");

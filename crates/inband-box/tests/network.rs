@@ -1,5 +1,5 @@
 //! Three nodes in the kernel, over a network of namespaces: records that a gateway submits are committed on all of them
-//! without any process, and processes that sleep are woken.
+//! without any process, and sleeping processes are woken.
 #![allow(missing_docs)]
 
 mod common;
@@ -96,7 +96,7 @@ impl Bed {
         }
     }
 
-    /// What the process of the leader does: its no-op, sent by its socket.
+    /// Does what the leader's process does: sends its no-op through its socket.
     fn lead(&self) {
         let leader = self.nodes[0].role();
         leader.raise_epoch(EPOCH);

@@ -56,7 +56,7 @@ fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
     assert!(said(&out).iter().any(is_promise), "{:?}", said(&out));
     let view = role.view();
     assert_eq!((view.epoch, view.mode), (34, Mode::Idle));
-    // From a node that does not own it, and a lower one.
+    // From a node that does not own the epoch, and a lower epoch.
     for (from, epoch) in [(3, 34), (2, 2)] {
         let out = gets(&mut node, from, epoch, &Control::Elect, &role);
         assert!(!said(&out).iter().any(is_promise), "{:?}", said(&out));
@@ -126,7 +126,7 @@ fn an_absurd_epoch_is_refused_and_counted() {
     }
     let status = node.status(&role);
     assert_eq!((status.epoch, status.epochs_refused), (34, 5));
-    // One that has lost its log may have missed any number of epochs, but not all.
+    // A node that has lost its log may have missed any number of epochs, but not all of them.
     let role = inband_box::soft::soft(1, 64);
     let mut node = started(Start::Recovering, Stored::default(), &role);
     gets(&mut node, 2, absurd, &Control::Lead, &role);
@@ -184,7 +184,8 @@ fn leads(node: &mut Node, role: &impl Role) -> u64 {
     now
 }
 
-/// A quorum may hold what is not committed yet, by what the recovering node acknowledged before it lost its log.
+/// A quorum may hold what is not committed yet, because of what the recovering node acknowledged before it lost its
+/// log.
 #[test]
 fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
     let role = inband_box::soft::soft(1, 64);
@@ -202,7 +203,7 @@ fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
     assert!(said(&out).contains(&(epoch, target)), "{:?}", said(&out));
 }
 
-/// An ACK at the role, and at the process if the role hands it on.
+/// Sends an ACK to the role, and to the process if the role passes it on.
 fn acks(node: &mut Node, role: &impl Role, now: u64, from: u8, flags: u16, zxid: u64) -> Out {
     let header = Header {
         node: from.into(),
@@ -221,7 +222,7 @@ fn acks(node: &mut Node, role: &impl Role, now: u64, from: u8, flags: u16, zxid:
     out
 }
 
-/// The records proposed to a node alone.
+/// Returns the records proposed to a node alone.
 fn sent_again(out: &Out, to: u8) -> Vec<u64> {
     let to_it = out.packets.iter().filter(|(node, _)| *node == To::Node(to));
     let headers = to_it.filter_map(|(_, packet)| Some(wire::parse(packet).ok()?.0));
@@ -229,7 +230,7 @@ fn sent_again(out: &Out, to: u8) -> Vec<u64> {
     proposed.map(|header| header.zxid).collect()
 }
 
-/// It has lost its log, but not what the leader remembers of it, and new records are gaps to it.
+/// The node has lost its log, but not what the leader remembers about it, and new records are gaps to it.
 #[test]
 fn a_node_that_catches_up_gets_each_record_once_and_no_live_one_again() {
     const RECORDS: u64 = 3000;
@@ -258,7 +259,7 @@ fn a_node_that_catches_up_gets_each_record_once_and_no_live_one_again() {
         turns += 1;
         assert!(turns < 1000, "{has} of {RECORDS}");
         now += 1000;
-        // A live record, for which the node reports a gap, and an acknowledgement of a part of what is on its way.
+        // A live record, for which the node reports a gap, and an acknowledgement of part of what is in flight.
         sent.extend(sent_again(&acks(&mut node, &role, now, 3, gap, has), 3));
         let on_the_way = sent.len() as u64 - has;
         most = most.max(on_the_way);
@@ -277,13 +278,13 @@ fn a_node_that_catches_up_gets_each_record_once_and_no_live_one_again() {
         let again = sent_again(&acks(&mut node, &role, now, 3, recovering, has), 3);
         assert!(again.is_empty(), "they are on their way to all: {again:?}");
     }
-    // What is lost comes again.
+    // Lost records are retransmitted.
     now += SUSPECT_AFTER_NS;
     let again = sent_again(&acks(&mut node, &role, now, 3, recovering, has), 3);
     assert_eq!(again, (RECORDS + 1..=RECORDS + 5).collect::<Vec<_>>());
 }
 
-/// It would give up its log, and no majority would have one.
+/// Otherwise it would discard its log, and no majority would have one.
 #[test]
 fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
     let role = inband_box::soft::soft(1, 64);

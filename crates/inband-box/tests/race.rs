@@ -1,5 +1,6 @@
-//! What holds while several threads hand packets to the same role: natively, with delays where another CPU's step might
-//! hurt, and in the kernel. The same tests run on deliberately wrong builds must fail.
+//! Properties that must hold while several threads pass packets to the same role: in the native build, with delays at
+//! points where a step of another CPU might do harm, and in the kernel. The same tests must fail on deliberately wrong
+//! builds.
 #![allow(missing_docs, unsafe_code)]
 
 mod common;
@@ -22,15 +23,15 @@ use inband_ground::xdp::rig::udp_frame;
 use inband_testing::frame::{may_load_bpf, FRAME_LEN_BYTES, HERE, NODE, THERE, XDP_TX};
 use inband_testing::race;
 
-/// A right build is watched for so long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one must be
-/// caught within `CATCH_WITHIN`.
+/// A correct build is watched for this long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one
+/// must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
 const CATCH_WITHIN: Duration = Duration::from_secs(60);
 const ROUNDS_MIN: u64 = 50;
 const CAPACITY: usize = 256;
 const OWN_EPOCH: u64 = 34;
 const EPOCH_OF_1: u64 = 33;
-/// Records of each thread in a round.
+/// Records per thread and round.
 const RECORDS: u64 = 40;
 
 type Build = Handle<c::ib_box_soft, c::ib_arrival, c::ib_result>;
@@ -51,11 +52,11 @@ extern "C" {
     ) -> c::ib_result;
 }
 
-/// A node that packets are put through by one build, and what its process does with it.
+/// A node to which one build handles packets, and what its process does with it.
 struct Subject<'a> {
     role: &'a Soft<Zab>,
     registers: &'a Registers,
-    /// The packet that leaves, if one does.
+    /// Handles a packet, and returns the one that leaves.
     handle: &'a (dyn Fn(&[u8]) -> Option<Vec<u8>> + Sync),
 }
 
@@ -76,7 +77,7 @@ fn rounds(
     })
 }
 
-/// Two gateways submit at once: each record has a place of its own, and is there.
+/// Two gateways submit at once: each record must have its own place, and be there.
 fn places(subject: &Subject<'_>) -> Result<(), Failure> {
     subject.role.raise_epoch(OWN_EPOCH);
     assert!(subject.role.lead(OWN_EPOCH));
@@ -93,7 +94,7 @@ fn places(subject: &Subject<'_>) -> Result<(), Failure> {
             let value = [node as u8, seq as u8].repeat(200);
             (seq, (subject.handle)(&signed(emit(&header(seq), &value))))
         });
-        // One that met the other at the lock is lost.
+        // A packet that met the other at the lock is lost.
         let left = packets.filter_map(|(seq, out)| Some((seq, parse(&out?).unwrap().0.zxid)));
         left.map(|(seq, zxid)| (zxid, (node, seq)))
             .collect::<Vec<_>>()
@@ -124,7 +125,7 @@ fn places(subject: &Subject<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The process promises an epoch while a leader proposes: nothing is acknowledged that the promise does not have.
+/// The process promises an epoch while a leader proposes: nothing may be acknowledged that the promise does not have.
 fn promise(subject: &Subject<'_>) -> Result<(), Failure> {
     assert!(subject.role.follow(EPOCH_OF_1, false, 0));
     let packet = |zxid| {
@@ -169,7 +170,7 @@ fn natively(build: Build, time: Duration, round: Round) -> Result<u64, Failure> 
             now_ns: 0,
             random: 0,
         };
-        // SAFETY: the builds of native.c differ in delays and in the order of steps only.
+        // SAFETY: the builds of native.c differ only in delays and in the order of steps.
         let (result, len) = unsafe { role.handle_by(build, &mut buffer, packet.len(), arrival) };
         let leaves = [c::IB_REPLY, c::IB_BOX_TO_OTHERS].contains(&result.verdict);
         leaves.then(|| buffer[..len].to_vec())
@@ -192,7 +193,7 @@ fn in_kernel(object: &[u8], time: Duration, round: Round) -> Result<u64, Failure
     let handle = |packet: &[u8]| {
         let run = program.run(&udp_frame(THERE, HERE, packet), 1).unwrap();
         let left = run.frame.get(FRAME_LEN_BYTES..).map(<[u8]>::to_vec);
-        // To all others: there are none here, which ends what it would have sent.
+        // To all others: there are none here, so the program drops what it would have sent.
         let is_sent = run.action == XDP_TX || run.frame != udp_frame(THERE, HERE, packet);
         left.filter(|_| is_sent)
     };

@@ -12,7 +12,7 @@ use inband_box::local::Local;
 const PATIENCE: Duration = Duration::from_secs(30);
 const ALREADY: Duration = Duration::from_millis(200);
 
-/// A cluster that tells no read index before it may.
+/// A cluster that reports no read index until the test allows it.
 struct Held {
     local: Local,
     may: Arc<AtomicBool>,
@@ -85,7 +85,7 @@ fn a_strong_read_waits_for_its_index() {
     assert!(is_silence, "{early}");
 
     may.store(true, Ordering::Release);
-    // The gateway looks for events when something has happened.
+    // The gateway only looks for events when something has happened.
     assert_eq!(ask_locally(), "END\r\n");
     strong.set_read_timeout(Some(PATIENCE)).expect("set");
     assert_eq!(reply(&mut strong).expect("a reply"), "END\r\n");

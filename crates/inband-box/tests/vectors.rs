@@ -14,12 +14,12 @@ use inband_testing::frame::{NODE, THERE};
 use inband_testing::vector::{self, flags_of, type_of, value_of, Damage, Step};
 use serde::Deserialize;
 
-/// When packets come, by the role's clock.
+/// When packets arrive, by the role's clock.
 const NOW_NS: u64 = 1000;
 /// Epochs of node 1 and of the node under test.
 const EPOCH_OF_1: u64 = 33;
 const OWN_EPOCH: u64 = 34;
-/// Times of records are this and their zxid.
+/// Times of records are this plus their zxid.
 const RECORD_TIME_MS: u64 = 500;
 
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ struct Case {
     packet: Vec<Packet>,
 }
 
-/// Registers; in `after`, those that have changed.
+/// Registers; in `after`, only those that have changed.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct State {
@@ -127,7 +127,7 @@ struct Packet {
     damage: Damage,
     verdict: String,
     reason: String,
-    /// What differs from the packet that came in, besides the sender. A value stays with a PROPOSE.
+    /// Differences from the incoming packet, apart from the sender. A value stays with a PROPOSE.
     #[serde(default)]
     out: Fields,
     #[serde(default)]
@@ -172,7 +172,7 @@ impl Fields {
         set(&mut header.leader, self.leader);
     }
 
-    /// As a sender sends it, unless the case says otherwise.
+    /// Returns the header as a sender would send it, unless the case says otherwise.
     fn header(&self) -> Header {
         let kind = type_of(&Type::ALL, self.r#type.as_ref().expect("a type"));
         let mut header = Header {

@@ -65,7 +65,8 @@ fn datagrams_of_a_reply_are_numbered() {
 }
 
 proptest! {
-    /// Bytes that are not a request are refused, and a request is parsed the same way however it is split up.
+    /// Bytes that are not a request are refused. A request is parsed the same whatever follows it, and any shorter
+    /// prefix is incomplete.
     #[test]
     fn any_bytes_are_read(bytes in proptest::collection::vec(
         prop_oneof![

@@ -1,10 +1,12 @@
-//! The table: keys and values in shared memory. One thread writes; any number of threads and processes read without locks.
+//! The table: keys and values in shared memory. One thread writes; any number of threads and processes read without
+//! locks.
 //!
-//! A key's bucket is chosen by multiply-shift hashing. A bucket is a sequence word and a list of items; an item is a list of
-//! chunks of 256 bytes. The writer makes a bucket's sequence odd while it changes anything that can be reached from it. A
-//! reader copies what it finds and reads once more if the sequence has changed meanwhile, so it never sees half a change.
-//! While a snapshot replaces all items, readers wait: `header::REPLACED` is the sequence word of the whole table.
-//! Chunks are of one size, so what fits depends on the contents alone: nodes with the same contents refuse the same command.
+//! A key's bucket is chosen by multiply-shift hashing. A bucket is a sequence word and a list of items; an item is a
+//! list of 256-byte chunks. The writer makes a bucket's sequence odd while it changes anything reachable from it. A
+//! reader copies what it finds and retries if the sequence has changed meanwhile, so it never sees half a change. While
+//! a snapshot replaces all items, readers wait: `header::REPLACED` is the sequence word of the whole table. All chunks
+//! have the same size, so what fits depends on the contents alone: nodes with the same contents refuse the same
+//! commands.
 
 mod reader;
 mod region;
@@ -29,7 +31,7 @@ const NEXT_BYTES: usize = (CHUNK_WORDS - NEXT_WORDS) * 8;
 
 /// Words of the table before its buckets.
 const HEADER_WORDS: usize = 16;
-/// Of a bucket: sequence, first item.
+/// Words of a bucket: sequence, first item.
 const BUCKET_WORDS: usize = 2;
 
 /// Words of the header.
@@ -42,46 +44,47 @@ mod header {
     pub const TIME_MS: usize = 5;
     pub const ITEMS: usize = 6;
     pub const CHUNKS_USED: usize = 7;
-    /// Odd while all items are replaced. On a cache line that nothing else changes.
+    /// Odd while all items are replaced. On a cache line of its own.
     pub const REPLACED: usize = 8;
 }
 
 /// "IBBOXTB1".
 const MAGIC: u64 = 0x4942_424f_5854_4231;
 
-/// Words of an item's first chunk. In a further one the first two mean nothing else. A link is the number of a chunk plus one; 0: the end.
+/// Words of an item's first chunk; a further chunk has only the first two. A link is the number of a chunk plus one; 0:
+/// the end.
 mod item {
     /// The next chunk.
     pub const NEXT: usize = 0;
-    /// Written by readers: the local time of the last read in seconds, 0: not read yet. A reader may write it after the
-    /// chunk has become any chunk of another item, so no chunk keeps anything else there.
+    /// Written by readers: the local time of the last read in seconds; 0: not read yet. A reader may write it after the
+    /// chunk has become part of another item, so no chunk stores anything else there.
     pub const READ_S: usize = 1;
     pub const HASH: usize = 2;
-    /// Bytes of the value, and in the high half of the key.
+    /// Bytes of the value; in the high half, bytes of the key.
     pub const LENGTHS: usize = 3;
-    /// The first of the four words of [`super::Meta`]: the client's flags, and in the high half ours.
+    /// The first of the four words of [`super::Meta`]: the client's flags; in the high half, our marks.
     pub const FLAGS: usize = 4;
     /// The next item of the bucket.
     pub const LINK: usize = 8;
 }
 
-/// What the table knows of a key besides its value.
+/// What the table stores about a key besides its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// The client's.
+    /// The client's flags.
     pub flags: u32,
     /// [`STALE`], [`WON`], [`BINARY_KEY`].
     pub marks: u32,
     /// Changes with each change of the item.
     pub cas: u64,
-    /// By replicated time; 0: never.
+    /// In replicated time; 0: never.
     pub expires_ms: u64,
-    /// By replicated time.
+    /// In replicated time.
     pub stored_ms: u64,
 }
 
 impl Meta {
-    /// As it lies in the table from [`item::FLAGS`] on, and in a copy.
+    /// Returns its words, as in the table from [`item::FLAGS`] on, and in a copy.
     fn words(&self) -> [u64; 4] {
         let flags = u64::from(self.marks) << 32 | u64::from(self.flags);
         [flags, self.cas, self.expires_ms, self.stored_ms]
@@ -98,41 +101,40 @@ impl Meta {
     }
 }
 
-/// Mark: `md` with `I` has invalidated it.
+/// Mark: invalidated by `md` with `I`.
 pub const STALE: u32 = 1;
-/// Mark: a client has been told to fetch it anew.
+/// Mark: a client has been told to fetch the value anew.
 pub const WON: u32 = 2;
-/// Mark: its key was given in base64.
+/// Mark: the key was given in base64.
 pub const BINARY_KEY: u32 = 4;
 
 /// An item, copied from the table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Item {
-    /// All but its value.
+    /// Everything but the value.
     pub meta: Meta,
-    /// The value.
     pub value: Vec<u8>,
-    /// The local time in seconds when it was read last on this node; 0: never.
+    /// The local time in seconds of the last read on this node; 0: never.
     pub read_s: u64,
 }
 
-/// Chunks that an item needs.
+/// Returns the number of chunks that an item needs.
 pub fn chunks_of(key_len_bytes: usize, value_len_bytes: usize) -> usize {
     let rest = (key_len_bytes + value_len_bytes).saturating_sub(FIRST_BYTES);
     1 + rest.div_ceil(NEXT_BYTES)
 }
 
-/// Chunks of a table of so many bytes, its buckets included.
+/// Returns the number of chunks of a table with this many bytes, including its buckets.
 pub fn chunks_in(bytes: u64) -> u64 {
     bytes / (CHUNK_BYTES + BUCKET_WORDS * 8) as u64
 }
 
-/// A key as one number; the bucket is chosen from it.
+/// Hashes a key to the number from which its bucket is chosen.
 fn hash_of(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
 }
 
-/// Where things are in the region.
+/// Positions in the region.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     buckets_log2: u32,
@@ -174,7 +176,7 @@ impl Layout {
         HEADER_WORDS + self.buckets() * BUCKET_WORDS + number * CHUNK_WORDS
     }
 
-    /// Where the chunk is that a link names.
+    /// Returns the position of the chunk that a link names.
     fn linked(&self, link: u64) -> Option<usize> {
         let number = (link as usize).checked_sub(1)?;
         (number < self.chunks).then(|| self.chunk(number))

@@ -12,28 +12,28 @@ use super::{
 };
 use crate::limits::{KEY_LEN_BYTES_MAX, VALUE_LEN_BYTES_MAX};
 
-/// After so many changed copies a reader lets the writer run.
+/// After this many torn copies a reader yields to the writer.
 const SPINS_MAX: u64 = 64;
-/// How often a reader looks whether a snapshot has been installed.
+/// How often a waiting reader checks whether a snapshot has been installed.
 const REPLACING_POLL: Duration = Duration::from_millis(1);
 
-/// Reads a table, here or in another process.
+/// Reads a table of this process or of another one.
 #[derive(Clone)]
 pub struct Reader {
     region: Arc<Region>,
     layout: Layout,
-    /// It is the writer's own: it also reads while all items are replaced.
+    /// The writer's own reader, which also reads while all items are replaced.
     is_writer: bool,
 }
 
-/// How often a bucket had changed while it was read.
+/// How often a bucket changed while it was read.
 pub type Tries = u64;
 
-/// What was copied makes no sense, so it has changed.
+/// The copied data is inconsistent, so the bucket has changed.
 struct Torn;
 
 impl Reader {
-    /// Of a memory file.
+    /// Opens a table in a memory file.
     pub fn open(file: OwnedFd) -> io::Result<Reader> {
         let size = nix::sys::stat::fstat(&file)?.st_size as usize;
         let region = Region::map(file, size / size_of::<u64>())?;
@@ -68,7 +68,7 @@ impl Reader {
         }
     }
 
-    /// For other threads than the writer's.
+    /// Returns a reader for threads other than the writer's.
     pub(super) fn of_others(&self) -> Reader {
         Reader {
             is_writer: false,
@@ -84,7 +84,7 @@ impl Reader {
         self.word(at).load(Ordering::Relaxed)
     }
 
-    /// The zxid of the last record that was applied. What a later read finds is at least as new.
+    /// Returns the zxid of the last applied record. What a later read finds is at least as new.
     pub fn applied(&self) -> u64 {
         self.word(header::APPLIED).load(Ordering::Acquire)
     }
@@ -93,31 +93,31 @@ impl Reader {
         self.load(header::TIME_MS)
     }
 
-    /// Items, and chunks that they take.
+    /// Returns the number of items, and of the chunks they occupy.
     pub fn used(&self) -> (u64, u64) {
         (self.load(header::ITEMS), self.load(header::CHUNKS_USED))
     }
 
-    /// Chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> u64 {
         self.layout.chunks as u64
     }
 
-    /// The item of a key.
+    /// Returns the item of a key.
     pub fn get(&self, key: &[u8]) -> Option<Item> {
         self.get_counting(key, &mut 0)
     }
 
-    /// The same; it counts the copies that it threw away.
+    /// Like [`Reader::get`], and counts torn copies in `tries`.
     pub fn get_counting(&self, key: &[u8], tries: &mut Tries) -> Option<Item> {
         let found = self.find(key, tries, |at| self.copy(at, key.len()));
         found.map(|(_, item)| item)
     }
 
-    /// The item of a key. It is marked as read at this local time, in seconds; only this node knows.
+    /// Returns the item of a key and marks it as read at this local time, in seconds. The mark is local to this node.
     pub fn get_and_mark(&self, key: &[u8], now_s: u64) -> Option<Item> {
         let (at, item) = self.find(key, &mut 0, |at| self.copy(at, key.len()))?;
-        // The chunk may have become a part of another item meanwhile: the word is never anything else.
+        // The chunk may have become part of another item meanwhile; no chunk uses this word for anything else.
         self.word(at + item::READ_S)
             .store(now_s.max(1), Ordering::Relaxed);
         Some(item)
@@ -143,7 +143,7 @@ impl Reader {
                     Some(at) => copy(at).map(|copied| Some((at, copied))),
                     None => Ok(None),
                 });
-                // What was copied before is older than the next load.
+                // Everything copied so far was loaded before the next load.
                 fence(Ordering::Acquire);
                 if self.load(bucket) == before && self.load(header::REPLACED) == replaced {
                     if let Ok(found) = found {
@@ -159,7 +159,7 @@ impl Reader {
         }
     }
 
-    /// Where the item of a key is.
+    /// Finds the item of a key.
     fn walk(&self, bucket: usize, hash: u64, key: &[u8]) -> Result<Option<usize>, Torn> {
         let mut link = self.load(bucket + 1);
         for _ in 0..self.layout.chunks {
@@ -203,7 +203,7 @@ impl Reader {
         Meta::of_words(std::array::from_fn(|n| self.load(at + item::FLAGS + n)))
     }
 
-    /// The first bytes of key and value.
+    /// Copies the first bytes of key and value.
     fn bytes(&self, at: usize, len_bytes: usize, into: &mut Vec<u8>) -> Result<(), Torn> {
         let (mut at, mut from, mut room) = (at, ITEM_WORDS, FIRST_BYTES);
         loop {
@@ -222,7 +222,7 @@ impl Reader {
         }
     }
 
-    /// Every item of a bucket, for the writer: nothing changes meanwhile.
+    /// Visits every item of a bucket. For the writer: nothing changes meanwhile.
     pub(super) fn each_in(&self, bucket: usize, mut visit: impl FnMut(Vec<u8>, Item)) {
         let mut link = self.load(bucket + 1);
         while let Some(at) = self.layout.linked(link) {
@@ -232,12 +232,12 @@ impl Reader {
         }
     }
 
-    /// Where a key's item is, for the writer.
+    /// Finds a key's item, for the writer.
     pub(super) fn at(&self, key: &[u8]) -> Option<(usize, Meta)> {
         self.find(key, &mut 0, |at| Ok(self.meta(at)))
     }
 
-    /// The item in a chunk, for the writer.
+    /// Returns the item in a chunk, for the writer.
     pub(super) fn item_at(&self, at: usize) -> (Vec<u8>, Item) {
         let key_len_bytes = (self.load(at + item::LENGTHS) >> 32) as usize;
         let mut key = Vec::with_capacity(KEY_LEN_BYTES_MAX + 8);

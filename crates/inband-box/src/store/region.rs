@@ -7,20 +7,20 @@ use std::sync::atomic::AtomicU64;
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
 
-/// Words in a memory file. Each is read and written by atomic instructions only, so no order of accesses is undefined.
+/// The words of a memory file. Each is accessed only by atomic instructions, so there are no data races.
 pub struct Region {
     words: NonNull<AtomicU64>,
     len_words: usize,
     file: OwnedFd,
 }
 
-// SAFETY: the memory is reached through atomics only, and unmapped when nobody has the region any more.
+// SAFETY: the memory is accessed only through atomics, and unmapped once nobody has the region any more.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// All zero.
+    /// Creates a region of zeros.
     pub fn zeroed(len_words: usize) -> io::Result<Region> {
         let file = memfd_create(c"inband-box-store", MFdFlags::MFD_CLOEXEC)?;
         let len_bytes = len_words * size_of::<u64>();
@@ -28,7 +28,7 @@ impl Region {
         Region::map(file, len_words)
     }
 
-    /// The words of a memory file that another process, or this one, has made.
+    /// Maps a memory file that another process, or this one, has created.
     pub fn map(file: OwnedFd, len_words: usize) -> io::Result<Region> {
         let size = nix::sys::stat::fstat(&file)?.st_size as u64;
         let len_bytes = len_words.checked_mul(size_of::<u64>());
@@ -63,13 +63,13 @@ impl Region {
         })
     }
 
-    /// The words.
+    /// Returns the words.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has so many words, is aligned to a page, and lives as long as self.
+        // SAFETY: the mapping has this many words, is page-aligned, and lives as long as self.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len_words) }
     }
 
-    /// The file, for other processes.
+    /// Returns the file, for other processes.
     pub fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -77,7 +77,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: it is ours, of this length, and no reference outlives self.
+        // SAFETY: the mapping is ours and of this length, and no reference outlives self.
         unsafe {
             libc::munmap(
                 self.words.as_ptr().cast(),

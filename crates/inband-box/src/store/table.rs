@@ -18,31 +18,31 @@ use super::{
 #[error("the table is full")]
 pub struct Full;
 
-/// The writer's side.
+/// The writer's view of the table.
 pub struct Table {
     region: Arc<Region>,
     layout: Layout,
     reader: Reader,
-    /// Chunks to be taken, the last first.
+    /// Free chunks; the last one is taken first.
     free: Vec<u32>,
-    /// Chunks that may be used: nodes with more of them agree with those that have fewer.
+    /// Maximum number of chunks in use: nodes with more chunks must agree with those that have fewer.
     limit_chunks: usize,
     used_chunks: usize,
     items: u64,
-    /// Items that expire, by time, and the chunk that they begin in.
+    /// Items that expire, by time, with their first chunk.
     expiring: BTreeSet<(u64, usize)>,
     digest: u64,
     copy: Option<TableCopy>,
 }
 
-/// A copy of all items as they were when it began, made while the table changes. The items of a bucket that is about to
-/// change are copied first.
+/// A copy of all items as of its start, made while the table changes. The items of a bucket that is about to change are
+/// copied first.
 struct TableCopy {
-    /// Behind a header: a large copy is never moved, which would stop the node.
+    /// The items after a header: moving a large copy would stall the node.
     items: Vec<u8>,
     /// Buckets before this one are copied.
     next: usize,
-    /// Of the others, those that are copied already; a bit each.
+    /// A bit per bucket: whether a later one is copied already.
     early: Vec<u64>,
 }
 
@@ -58,7 +58,7 @@ impl TableCopy {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -88,27 +88,27 @@ impl Table {
         })
     }
 
-    /// For the writer's thread: it finds items also while all are replaced.
+    /// Returns a reader for the writer's thread, which also finds items while all are replaced.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// For other threads.
+    /// Returns a reader for other threads.
     pub fn reader_of_others(&self) -> Reader {
         self.reader.of_others()
     }
 
-    /// Its memory file, for readers in other processes ([`Reader::open`]).
+    /// Returns the memory file, for readers in other processes ([`Reader::open`]).
     pub fn file(&self) -> impl AsFd + '_ {
         self.region.file()
     }
 
-    /// Chunks there are.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> u64 {
         self.layout.chunks as u64
     }
 
-    /// Use no more chunks than this.
+    /// Limits the number of chunks that may be used.
     ///
     /// # Panics
     /// If there are fewer.
@@ -117,32 +117,32 @@ impl Table {
         self.limit_chunks = chunks as usize;
     }
 
-    /// Items in it.
+    /// Returns the number of items.
     pub fn len(&self) -> u64 {
         self.items
     }
 
-    /// No item is in it.
+    /// Returns whether there is no item.
     pub fn is_empty(&self) -> bool {
         self.items == 0
     }
 
-    /// Chunks in use.
+    /// Returns the number of chunks in use.
     pub fn used_chunks(&self) -> u64 {
         self.used_chunks as u64
     }
 
-    /// When the next item expires.
+    /// Returns when the next item expires.
     pub fn next_expiry_ms(&self) -> Option<u64> {
         self.expiring.first().map(|(time_ms, _)| *time_ms)
     }
 
-    /// A sum over all items; equal tables have the same.
+    /// Returns a sum over all items, which is the same for equal tables.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Tell readers how far it is.
+    /// Tells readers up to which record and time the table is current.
     pub fn publish(&self, applied: u64, time_ms: u64) {
         self.set(header::TIME_MS, time_ms);
         self.set(header::ITEMS, self.items);
@@ -158,20 +158,20 @@ impl Table {
         self.region.words()[at].load(Ordering::Relaxed)
     }
 
-    /// The item of a key.
+    /// Returns the item of a key.
     pub fn get(&self, key: &[u8]) -> Option<Item> {
         self.reader.get(key)
     }
 
-    /// All but the value of a key's item.
+    /// Returns the metadata of a key's item.
     pub fn meta(&self, key: &[u8]) -> Option<Meta> {
         self.reader.at(key).map(|(_, meta)| meta)
     }
 
-    /// Store an item, in the place of the one that its key has. An error changes nothing.
+    /// Stores an item, replacing the key's current one. An error changes nothing.
     pub fn put(&mut self, key: &[u8], value: &[u8], meta: &Meta) -> Result<(), Full> {
         let needed = chunks_of(key.len(), value.len());
-        // What it replaces is freed afterwards: readers may still copy it.
+        // The replaced item is freed only afterwards, since readers may still be copying it.
         if self.used_chunks + needed > self.limit_chunks {
             return Err(Full);
         }
@@ -200,7 +200,7 @@ impl Table {
         Ok(())
     }
 
-    /// Change what is known of an item, if there is one.
+    /// Changes the metadata of an item, if it exists. Returns whether it does.
     pub fn set_meta(&mut self, key: &[u8], meta: &Meta) -> bool {
         let Some((at, _)) = self.reader.at(key) else {
             return false;
@@ -217,7 +217,7 @@ impl Table {
         true
     }
 
-    /// Remove a key's item, if there is one.
+    /// Removes a key's item, if it exists. Returns whether it did.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let Some((at, _)) = self.reader.at(key) else {
             return false;
@@ -226,7 +226,7 @@ impl Table {
         true
     }
 
-    /// Remove what has expired.
+    /// Removes expired items.
     pub fn expire(&mut self, time_ms: u64) {
         while let Some((expires_ms, at)) = self.expiring.first().copied() {
             if expires_ms > time_ms {
@@ -236,7 +236,7 @@ impl Table {
         }
     }
 
-    /// Remove everything.
+    /// Removes all items.
     pub fn clear(&mut self) {
         for number in 0..self.layout.buckets() {
             let bucket = self.layout.bucket_at(number);
@@ -246,7 +246,7 @@ impl Table {
         }
     }
 
-    /// Begin a copy of all items as they are now, behind `header`. A copy that was under way is given up.
+    /// Begins a copy of all current items, after `header`. A copy in progress is discarded.
     pub fn begin_copy(&mut self, header: Vec<u8>) {
         self.copy = Some(TableCopy {
             items: header,
@@ -255,7 +255,7 @@ impl Table {
         });
     }
 
-    /// Copy so many buckets more. `None`: the copy is not complete yet, or there is none.
+    /// Copies `buckets` more buckets. Returns the copy once it is complete.
     pub fn go_on_copying(&mut self, buckets: usize) -> Option<Vec<u8>> {
         let copy = self.copy.as_mut()?;
         let until = self.layout.buckets().min(copy.next + buckets);
@@ -267,18 +267,18 @@ impl Table {
         self.copy.take_if(|_| is_complete).map(|copy| copy.items)
     }
 
-    /// A copy is under way.
+    /// Returns whether a copy is in progress.
     pub fn is_copying(&self) -> bool {
         self.copy.is_some()
     }
 
-    /// Replace all items by those of a copy. Readers wait meanwhile. `false`: it is no copy, or does not fit, and the
-    /// table has only some of its items.
+    /// Replaces all items by those of a copy. Readers wait meanwhile. Returns false if the copy is damaged or does not
+    /// fit; the table then has only some of its items.
     pub fn replace(&mut self, copy: &[u8]) -> bool {
         self.copy = None;
         let replaced = self.load(header::REPLACED);
         self.set(header::REPLACED, replaced + 1);
-        // A reader that sees a part of the change sees the odd word.
+        // A reader that sees part of the change also sees the odd word.
         fence(Ordering::Release);
         self.clear();
         let mut rest = copy;
@@ -306,7 +306,7 @@ impl Table {
         self.forget(at);
     }
 
-    /// The word that links to an item.
+    /// Returns the position of the word that links to an item.
     fn place_of(&self, bucket: usize, link: u64) -> usize {
         let mut place = bucket + 1;
         loop {
@@ -319,14 +319,14 @@ impl Table {
         }
     }
 
-    /// Change what can be reached from a bucket.
+    /// Changes what is reachable from a bucket.
     fn change(&mut self, bucket: usize, change: impl FnOnce(&Table)) {
         if let Some(copy) = &mut self.copy {
             copy.take(self.layout.number_of(bucket), bucket, &self.reader);
         }
         let sequence = self.load(bucket);
         self.set(bucket, sequence + 1);
-        // A reader that sees a part of the change sees the odd sequence.
+        // A reader that sees part of the change also sees the odd sequence.
         fence(Ordering::Release);
         change(self);
         self.region.words()[bucket].store(sequence + 2, Ordering::Release);
@@ -388,7 +388,7 @@ impl Table {
         }
     }
 
-    /// An item that is in no bucket any more.
+    /// Frees an item that is no longer in any bucket.
     fn forget(&mut self, at: usize) {
         let (key, item) = self.reader.item_at(at);
         self.digest = self
@@ -415,7 +415,7 @@ fn encode(key: &[u8], item: &Item, into: &mut Vec<u8>) {
     into.extend_from_slice(&item.value);
 }
 
-/// Take the first item of a copy.
+/// Decodes the first item of a copy.
 fn decode<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8], Meta)> {
     let mut words = [0; 5];
     for word in &mut words {

@@ -67,7 +67,7 @@ fn it_holds_what_a_map_holds() {
                 let item = table.get(key).expect("it is there");
                 assert_eq!((&item.value, &item.meta), (value, meta));
             }
-            // Another table with the same items, put in another order, has the same digest.
+            // Another table with the same items, stored in a different order, has the same digest.
             let mut other = Table::new(600).expect("memory");
             let mut items: Vec<_> = map.iter().collect();
             items.sort_by_key(|(key, _)| *key);
@@ -76,7 +76,7 @@ fn it_holds_what_a_map_holds() {
                 .for_each(|(key, (value, meta))| other.put(key, value, meta).expect("room"));
             assert_eq!(other.digest(), table.digest());
         }
-        // A copy that is made while the table changes has what was there when it began.
+        // A copy made while the table changes shows the state when it was begun.
         if let Some(copy) = table.go_on_copying(3) {
             let (map, digest) = copied.take().expect("it was begun");
             let mut other = Table::new(600).expect("memory");
@@ -102,7 +102,7 @@ fn it_holds_what_a_map_holds() {
     assert_eq!(table.next_expiry_ms(), None);
 }
 
-/// Readers find every key while a copy replaces all items: they wait, and never see a table that is half empty.
+/// Readers find every key while a copy replaces all items: they wait, and never see a half-filled table.
 #[test]
 fn readers_never_see_a_table_that_is_half_replaced() {
     let mut table = Table::new(2_000).expect("memory");
@@ -147,7 +147,7 @@ fn the_longest_value_comes_back_whole() {
     }
 }
 
-/// Every value is one byte again and again, of a length that follows from it: a torn one is seen at once.
+/// Every value repeats one byte, with a length that follows from it, so a torn copy is detected at once.
 #[test]
 fn readers_of_a_mapping_never_see_half_a_change() {
     let mut table = Table::new(64).expect("memory");
@@ -173,7 +173,7 @@ fn readers_of_a_mapping_never_see_half_a_change() {
             }
             (seen, tries)
         };
-        // Marks what it reads, also when the chunk has become a part of another item meanwhile.
+        // Marks what it reads, even if the chunk has become part of another item meanwhile.
         let mark = || {
             while !is_over.load(Ordering::Relaxed) {
                 for n in 0..4_u8 {

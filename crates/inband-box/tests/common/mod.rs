@@ -17,7 +17,7 @@ use inband_testing::frame::{check_ip, HERE, NODE, XDP_REDIRECT};
 use inband_testing::role::UnderTest;
 
 pub const CAPACITY: usize = 8;
-/// Another node: what goes to all others goes to this address.
+/// Another node: packets for all others go to this address.
 const OTHER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 9, 8, 77), 7707);
 const LOOPBACK_INTERFACE: u32 = 1;
 
