@@ -91,7 +91,7 @@ impl Fetch {
 }
 
 impl Leading {
-    /// Returns a record that followers may still need and that only the snapshot's tail has.
+    /// Returns a record after the snapshot, which followers may still need and only this list has.
     pub fn retained(&mut self, zxid: u64, now: Nanos) -> Option<&Record> {
         let serving = self.serving.as_mut()?;
         serving.used_at = now;

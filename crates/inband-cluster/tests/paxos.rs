@@ -823,7 +823,7 @@ fn what_a_killed_owner_leaves_is_removed() {
         .to_string();
     assert!(error.contains("--accept-loss"), "{error}");
     if privileged {
-        // Whoever makes a lab next, of whatever name, sweeps up.
+        // The next lab to be created, whatever its name, cleans up.
         let sweep = LabSpec {
             name: format!("t{}-sweep", std::process::id()),
             hosts: vec!["a".into()],

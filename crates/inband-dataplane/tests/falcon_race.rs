@@ -153,7 +153,10 @@ impl<'a> World<'a> {
             while reply.has(flag::PARKED) && !self.failed() {
                 reply = self.submit(user, &[])?;
                 if start.elapsed() > TIMEOUT {
-                    return Err("somebody waits for ever beside a task, and is not woken".into());
+                    return Err(
+                        "an executor waits forever although there is a task, and is not woken"
+                            .into(),
+                    );
                 }
             }
             if start.elapsed() > TIMEOUT {

@@ -83,7 +83,7 @@ fn a_host_that_polls_and_sleeps_by_turns_misses_nothing() {
             }
             let mut wait = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
             let ready = poll(&mut wait, PollTimeout::from(WAKE_WITHIN_MS)).unwrap();
-            assert_eq!(ready, 1, "sleeping for ever");
+            assert_eq!(ready, 1, "it sleeps forever");
             waits += 1;
         }
         stop.store(true, Ordering::Relaxed);

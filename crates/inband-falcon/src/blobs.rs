@@ -100,7 +100,7 @@ impl Blobs {
         }
         let token = std::iter::repeat_with(rand::random::<u64>)
             .find(|token| !kept.by_token.contains_key(token))
-            .expect("it goes on for ever");
+            .expect("it never ends");
         kept.by_token.insert(token, bytes.into());
         kept.len_bytes += len_bytes;
         Ok(Place {

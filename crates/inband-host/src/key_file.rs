@@ -25,7 +25,7 @@ const MODE: u32 = 0o600;
 const HEX_DIGITS: usize = 32;
 
 const COMMENT: &str = "\
-# Keys of an Inband cluster. Whoever reads this file can forge the cluster's packets: keep it to its
+# Keys of an Inband cluster. Anyone who can read this file can forge the cluster's packets: keep it to its
 # owner (mode 0600), and the same on all hosts. `inband key` changes it.
 ";
 

@@ -168,7 +168,7 @@ fn half_a_request_times_out() {
     let mut trickle = one.client();
     trickle.send("*2\r\n$3\r\nGET\r\n$100000\r\n");
     while trickle.stream.write_all(b"x").is_ok() {
-        assert!(begun.elapsed() < 20 * SHORT, "it goes on for ever");
+        assert!(begun.elapsed() < 20 * SHORT, "it goes on forever");
         thread::sleep(Duration::from_millis(10));
     }
     assert!(begun.elapsed() >= SHORT);
@@ -566,7 +566,7 @@ fn strangers_at_the_checkpoint_listener() {
         open.retain_mut(|stream| stream.write_all(b"I").is_ok());
         assert!(
             begun.elapsed() < Duration::from_secs(30),
-            "they stay for ever"
+            "they stay forever"
         );
         thread::sleep(Duration::from_millis(1500));
     }

@@ -87,8 +87,8 @@ pub const IP_UDP_LEN_BYTES: usize = 28;
 pub fn unprotected(what: &str, address: SocketAddr) -> String {
     format!(
         "{what} = {address} serves others than this machine, without a password and without TLS; set \
-         host.password_file or host.tls.resp, or say host.protected_mode = false if only those who may \
-         do everything can reach it"
+         host.password_file or host.tls.resp, or set host.protected_mode = false if only trusted \
+         clients can reach it"
     )
 }
 

@@ -423,7 +423,7 @@ impl Proposer {
             pending.resend_after = self.timing.resend_us;
             pending.resend_at = now + pending.busy_after;
             pending.busy_after = (pending.busy_after * 2).min(self.timing.resend_us);
-            pending.sends = 1; // whoever is busy is there: no need to ask everyone
+            pending.sends = 1; // a busy node is alive: no need to ask everyone
         } else if pending.sends <= 1 {
             pending.resend_at = pending.resend_at.min(now + self.timing.resend_us / 2);
         }

@@ -355,7 +355,7 @@ fn a_task_that_ran_twice_with_one_worker_leaves_nothing_there() {
 #[test]
 fn a_task_that_was_damaged_keeps_nobody() {
     let mut world = hard_world(plain(1));
-    // Before the scheduler had it: whoever gets it gets it so, again and again.
+    // Damaged before the scheduler had it, so every executor gets it that way, again and again.
     let met = first(&mut world, Type::Submit, Fate::Damage);
     let ids = submit(&mut world, tasks(1, MS));
     must_end(&mut world, 400 * MS, &ids, "done");

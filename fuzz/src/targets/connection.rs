@@ -96,10 +96,7 @@ impl Server {
         let begun = Instant::now();
         while hear(&mut stream, &mut heard) {
             self.turn();
-            assert!(
-                begun.elapsed() < ANSWER_TIMEOUT,
-                "the client waits for ever"
-            );
+            assert!(begun.elapsed() < ANSWER_TIMEOUT, "the client waits forever");
         }
         is_resp(heard);
     }
@@ -128,7 +125,7 @@ impl Server {
         // A reset is an answer too.
         if let Err(error) = stream.read_to_end(&mut heard) {
             let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            assert!(!is_late, "the peer waits for ever");
+            assert!(!is_late, "the peer waits forever");
         }
         self.turn();
     }

@@ -211,7 +211,7 @@ class Executor(_Maps, concurrent.futures.Executor):
             self._preparation = Preparation(os.urandom(16), initializer, initargs, max_tasks_per_child)
         address = address or os.environ.get("INBAND_FALCON")
         if address and max_workers is not None:
-            raise ValueError("max_workers is for executors on this machine; those at an address are as many as they are")
+            raise ValueError("max_workers is for executors on this machine; the number of workers at an address is fixed")
         if key_file and not address:
             raise ValueError("key_file is for a cluster at an address; what is started on this machine has keys of its own")
         if max_workers is not None and max_workers < 1:

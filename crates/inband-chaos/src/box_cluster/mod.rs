@@ -91,7 +91,7 @@ impl Cluster {
         })
     }
 
-    /// With a node killed; afterwards it is there again, and all serve.
+    /// Calls `act` while a node is killed; afterwards it is restarted, and all nodes serve.
     fn without(&self, node: &str, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let node = self.nodes.kill(node)?;
         let done = act().with_context(|| format!("without {node}"));

@@ -116,7 +116,7 @@ impl Cluster {
         })
     }
 
-    /// With a host killed; afterwards it is there again, and all servers serve.
+    /// Calls `act` while a host is killed; afterwards it is restarted, and all servers serve.
     fn without(&self, host: &str, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let host = self.memory.kill(host)?;
         let done = act().with_context(|| format!("without {host}"));

@@ -355,7 +355,7 @@ impl NodeInWords for Status {
 }
 
 impl SystemCommand for Memory {
-    const ABOUT: &'static str = "Memory that outlives its servers, also for programs as they are";
+    const ABOUT: &'static str = "Memory that outlives its servers, also for unmodified programs";
     const ABOUT_UP: &'static str =
         "Start servers and switches of replicated memory on this machine";
     const ABOUT_ROLES: &'static str = "server/1, switch/1, or switch: the active one";

@@ -63,9 +63,9 @@ impl Shared {
         found.cloned().ok_or_else(|| SupervisorError::UnknownRole {
             name: role.to_owned(),
             leaders: match self.logs() {
-                1 => "leader (whoever leads now)".to_owned(),
+                1 => "leader (the current leader)".to_owned(),
                 logs => format!(
-                    "leader:0 to leader:{} and leader:M (whoever leads that log now)",
+                    "leader:0 to leader:{} and leader:M (the current leader of that log)",
                     logs - 2
                 ),
             },
