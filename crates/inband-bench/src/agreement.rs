@@ -59,7 +59,7 @@ struct Figures {
     duplicates: u64,
 }
 
-/// Run the benchmark and print its rows.
+/// Runs the benchmark and prints its rows.
 pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     if let Some(peer) = &args.peer {

@@ -68,8 +68,8 @@ impl Curve {
         )
     }
 
-    /// Whether it grew by more than this, and by more than a store's write buffers. These fill and are written out
-    /// periodically, and a short run may see only the filling.
+    /// Returns whether it grew by more than this, and by more than a store's write buffers. These fill and are written
+    /// out periodically, and a short run may see only the filling.
     fn has_grown(&self, max_percent: f64) -> bool {
         let (early, late) = self.highest_mib();
         self.growth_percent() > max_percent && late - early > WRITE_BUFFERS_MIB

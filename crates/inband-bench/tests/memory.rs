@@ -35,7 +35,7 @@ fn notes(results: &Value) -> String {
     results["notes"].to_string()
 }
 
-/// Whether what needs namespaces can run here; says so if not.
+/// Returns whether what needs namespaces can run here; says so if not.
 fn has_lab() -> bool {
     match inband_lab::preflight::check_lab() {
         Ok(()) => true,

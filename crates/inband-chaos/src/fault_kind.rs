@@ -46,7 +46,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether it is a fault of links, rather than of hosts.
+    /// Returns whether it is a fault of links, rather than of hosts.
     pub fn is_of_links(self) -> bool {
         matches!(
             self,

@@ -59,7 +59,7 @@ impl Nemesis {
         Nemesis { stop, threads }
     }
 
-    /// Whether a thread has exited early, which means that the run cannot continue.
+    /// Returns whether a thread has exited early, which means that the run cannot continue.
     pub fn has_ended(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -93,7 +93,7 @@ impl<S: Subject> Lane<S> {
         }
     }
 
-    /// Whether the run is ending.
+    /// Returns whether the run is ending.
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

@@ -182,7 +182,7 @@ impl Spec {
         has_promised(&host_dir(&self.data, name))
     }
 
-    /// Whether the cluster continues with the logs on its nodes' disks.
+    /// Returns whether the cluster continues with the logs on its nodes' disks.
     fn goes_on(&self) -> bool {
         let options = &self.options;
         let is_sync = options.durability == Durability::Sync;

@@ -41,7 +41,7 @@ pub fn ensure(
     Ok(files)
 }
 
-/// Whether there is a certificate of this authority that is not about to expire.
+/// Returns whether there is a certificate of this authority that is not about to expire.
 fn is_good(authority: &Authority, files: &CertificateFiles) -> bool {
     let same = match (fs::read(authority.certificate()), fs::read(&files.ca)) {
         (Ok(ours), Ok(its)) => ours == its,

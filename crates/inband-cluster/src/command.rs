@@ -218,7 +218,7 @@ pub enum ClusterCommand<S: SystemCommand> {
 pub trait RunCommand: Subcommand {
     type System: SystemCommand;
 
-    /// Whether the command only prints, so that it may end quietly when its reader closes the pipe.
+    /// Returns whether the command only prints, so that it may end quietly when its reader closes the pipe.
     fn only_prints(&self) -> bool;
 
     fn run(self) -> Result<()>;
@@ -343,7 +343,7 @@ pub trait Registered: Sync {
     fn name(&self) -> &'static str;
     /// The default directory of its clusters.
     fn default_data(&self) -> &'static Path;
-    /// Whether a directory holds a cluster of this system.
+    /// Returns whether a directory holds a cluster of this system.
     fn is_in(&self, data: &Path) -> bool;
     /// All timeouts and limits in force in the cluster in a directory.
     fn settings(&self, data: &Path) -> Result<Vec<Setting>>;

@@ -79,7 +79,7 @@ impl ProcessSlot {
         (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
     }
 
-    /// How often the process was restarted after it had ended by itself, and how it last ended so.
+    /// Returns how often the process was restarted after it had ended by itself, and how it last ended so.
     pub(crate) fn restarts(&self) -> (u32, Option<String>) {
         let slot = self.lock();
         let last_exit = slot.restart.last_exit().map(str::to_owned);
@@ -133,7 +133,7 @@ impl ProcessSlot {
         }
     }
 
-    /// Whether a pause left its link held.
+    /// Returns whether a pause left its link held.
     pub(crate) fn is_held(&self) -> bool {
         lock(&self.0).is_held
     }
@@ -305,7 +305,7 @@ impl HostProcess {
         Ok(())
     }
 
-    /// Whether a pause left its link held.
+    /// Returns whether a pause left its link held.
     pub(crate) fn is_held(&self) -> bool {
         self.slot.is_held()
     }

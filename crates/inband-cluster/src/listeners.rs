@@ -84,7 +84,7 @@ pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener
     }
 }
 
-/// Whether a host could use this address: for packets, checkpoints and its control service.
+/// Returns whether a host could use this address: for packets, checkpoints and its control service.
 fn is_free(address: SocketAddrV4) -> bool {
     let listens = |address| TcpListener::bind(address).is_ok();
     UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_beside(address))

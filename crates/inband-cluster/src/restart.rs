@@ -83,7 +83,7 @@ impl RestartPolicy {
         self.restarts
     }
 
-    /// Number of restarts.
+    /// Returns the number of restarts.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }

@@ -28,7 +28,7 @@ pub fn host_dir(data: &Path, name: &str) -> PathBuf {
     data.join("hosts").join(name.replace('/', "-"))
 }
 
-/// Whether a directory holds a cluster of this system, running or not.
+/// Returns whether a directory holds a cluster of this system, running or not.
 pub fn is_in<S: System>(data: &Path) -> bool {
     match system_file::read(data) {
         Ok(Some(system)) => system == S::COMMAND,
@@ -66,7 +66,7 @@ impl Hosts {
         self.iter().find(|host| host.name() == name)
     }
 
-    /// Whether a host's process runs and is not paused.
+    /// Returns whether a host's process runs and is not paused.
     pub fn is_running(&self, name: &str) -> bool {
         self.get(name)
             .is_some_and(|host| host.state().0 == Process::Running)

@@ -45,7 +45,7 @@ pub trait System: Sized + Send + Sync + 'static {
     /// this order.
     fn configure(&mut self, network: &Network) -> Result<Vec<HostPlan>>;
 
-    /// Whether a process that was just started is up, so that the next one can be started.
+    /// Returns whether a process that was just started is up, so that the next one can be started.
     fn is_up(&self, _host: &str) -> bool {
         true
     }
@@ -75,7 +75,7 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Answers a request of the system's own type.
     fn request(&self, request: Self::Request, hosts: &Hosts) -> Result<Self::Reply>;
 
-    /// Whether a directory of a version that did not record its system holds a cluster of this one.
+    /// Returns whether a directory of a version that did not record its system holds a cluster of this one.
     fn is_in_unmarked(_data: &Path) -> bool {
         false
     }
@@ -132,9 +132,9 @@ impl HostPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoRequest {}
 
-/// Whether a host may be stopped: only if it answers that it has no data, or if at least `needed` other hosts have the
-/// data. `answering` lists the hosts that answer, and whether they have the data; a host that does not answer may have
-/// it.
+/// Returns whether a host may be stopped: only if it answers that it has no data, or if at least `needed` other hosts
+/// have the data. `answering` lists the hosts that answer, and whether they have the data; a host that does not answer
+/// may have it.
 pub(crate) fn is_spare<'a>(
     answering: impl IntoIterator<Item = (&'a str, bool)>,
     host: &str,

@@ -34,7 +34,8 @@ fn clients() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
 }
 
-/// Write through the first node, kill the leader, and check through all others. The killed node comes back, and is checked, too.
+/// Writes through the first node, kills the leader, and checks through all others. The killed node comes back, and is
+/// checked, too.
 fn survives_the_leader(write: impl Fn(SocketAddr), check: impl Fn(SocketAddr)) {
     let _one = ONE
         .lock()

@@ -65,7 +65,7 @@ fn get(address: SocketAddr, key: &str) -> String {
     reply.swap_remove(1)
 }
 
-/// Wait until one leads and so many follow.
+/// Waits until one leads and so many follow.
 fn until_follow(cluster: &Supervisor<BoxCluster>, followers: usize) {
     let follow = retry(LIMIT, || {
         let nodes = cluster.status().nodes;

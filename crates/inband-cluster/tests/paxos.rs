@@ -483,7 +483,7 @@ fn names(status: &ClusterStatus) -> Vec<(u8, String)> {
     hosts.map(|host| (host.id, host.name.clone())).collect()
 }
 
-/// Have the stand-ins' control plane do something else from now on.
+/// Has the stand-ins' control plane do something else from now on.
 fn mark(spec: &ClusterSpec, marker: &str) -> PathBuf {
     let path = spec.data.join(marker);
     fs::write(&path, "").expect("marker");

@@ -39,7 +39,7 @@ pub struct StoredVote {
 }
 
 impl StoredVote {
-    /// Whether the value is intact, that is, matches its digest.
+    /// Returns whether the value is intact, that is, matches its digest.
     fn is_readable(&self, digest: Digest) -> bool {
         digest.of(&self.value) == self.digest
     }
@@ -66,10 +66,10 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Whether this state contains everything that can have been chosen up to the end of epoch `opened`, provided that
-    /// the acceptors with such a state and those that never voted in the epoch form a majority. Either the acceptor
-    /// voted (or may vote) in that epoch, or it took over the votes of a majority sealed in it for a later epoch that
-    /// was abandoned.
+    /// Returns whether this state contains everything that can have been chosen up to the end of epoch `opened`,
+    /// provided that the acceptors with such a state and those that never voted in the epoch form a majority. Either
+    /// the acceptor voted (or may vote) in that epoch, or it took over the votes of a majority sealed in it for a later
+    /// epoch that was abandoned.
     pub fn serves(self, opened: Epoch) -> bool {
         self.epoch == opened || (self.base == opened && self.epoch > opened)
     }
@@ -102,7 +102,7 @@ impl Merged {
         }
     }
 
-    /// Merge a piece. Pieces may be added in any order and more than once, with the same result.
+    /// Merges a piece. Pieces may be added in any order and more than once, with the same result.
     pub fn add(&mut self, piece: &Piece) -> Result<(), Conflict> {
         let (own, other) = (&mut self.position, &piece.position);
         own.promise = own.promise.max(other.promise);
@@ -159,7 +159,7 @@ pub enum AcceptorError {
 /// With durable votes, a call returns only when its changes are durable, and [`AcceptorState::holds`] returns what was
 /// recovered at the start.
 pub trait AcceptorState {
-    /// Number of partitions.
+    /// Returns the number of partitions.
     fn partitions(&self) -> usize;
 
     /// The digest function for values.
@@ -171,13 +171,13 @@ pub trait AcceptorState {
     /// The epoch in the registers: the acceptor no longer votes in lower epochs.
     fn epoch(&self) -> Epoch;
 
-    /// Whether it votes.
+    /// Returns whether it votes.
     fn is_voting(&self) -> bool;
 
     /// The epoch for which its votes are complete, if any.
     fn holds(&self) -> Option<Holds>;
 
-    /// Stop voting, and raise the epoch of all partitions. On return, all votes of lower epochs are stored and there
+    /// Stops voting, and raises the epoch of all partitions. On return, all votes of lower epochs are stored and there
     /// will be no more.
     fn seal(&mut self, epoch: Epoch) -> Result<(), AcceptorError>;
 
@@ -189,15 +189,15 @@ pub trait AcceptorState {
         len_bytes_max: usize,
     ) -> Result<Piece, AcceptorError>;
 
-    /// Replace a partition of a sealed acceptor with `merged`.
+    /// Replaces a partition of a sealed acceptor with `merged`.
     fn install(&mut self, partition: usize, merged: &Merged) -> Result<(), AcceptorError>;
 
     /// All partitions have been installed: record what the acceptor holds now.
     fn installed(&mut self, holds: Holds) -> Result<(), AcceptorError>;
 
-    /// Enter an epoch empty; instances below `first` are in the replicas' state.
+    /// Enters an epoch empty; instances below `first` are in the replicas' state.
     fn start_fresh(&mut self, epoch: Epoch, first: &[u64]) -> Result<(), AcceptorError>;
 
-    /// Start voting in the epoch for which it was sealed.
+    /// Starts voting in the epoch for which it was sealed.
     fn open(&mut self) -> Result<(), AcceptorError>;
 }

@@ -107,7 +107,7 @@ impl Configuration {
         self.nodes(|parts| parts.controller)
     }
 
-    /// Whether this node is an acceptor in this configuration.
+    /// Returns whether this node is an acceptor in this configuration.
     pub fn is_acceptor(&self, node: NodeId) -> bool {
         self.members.get(&node).is_some_and(|m| m.parts.acceptor)
     }
@@ -117,7 +117,7 @@ impl Configuration {
         majority(self.acceptors().len())
     }
 
-    /// Number of partitions.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> usize {
         self.leaders.len()
     }

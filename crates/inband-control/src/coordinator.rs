@@ -103,7 +103,8 @@ impl Coordinator {
         &self.waiting
     }
 
-    /// Process a host's report and send the host its orders. Returns a command to propose, if the report requires one.
+    /// Processes a host's report and sends the host its orders. Returns a command to propose, if the report requires
+    /// one.
     pub fn on_report(
         &mut self,
         now: Micros,
@@ -149,7 +150,7 @@ impl Coordinator {
         self.listened = Some((unbroken.map_or(now, |(since, _)| since), now));
     }
 
-    /// Whether it has listened long enough to have heard from every live host.
+    /// Returns whether it has listened long enough to have heard from every live host.
     fn has_listened(&self, now: Micros) -> bool {
         let alive_us = self.timing.alive_us;
         let heard_all = |(since, last)| now >= since + alive_us && now <= last + alive_us;
@@ -241,7 +242,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a log is stuck at its most advanced replica. Another replica may merely have fallen behind.
+    /// Returns whether a log is stuck at its most advanced replica. Another replica may merely have fallen behind.
     fn has_stopped_log(&self, now: Micros, in_force: &Configuration) -> bool {
         let replicas = in_force.replicas();
         let reports = || replicas.iter().filter_map(|node| self.alive(now, *node));
@@ -361,7 +362,7 @@ impl Coordinator {
         })
     }
 
-    /// Send a host its orders.
+    /// Sends a host its orders.
     fn instruct(&self, node: NodeId, state: &State, out: &mut Outbox) {
         let (Some(heard), Some(opened)) = (self.hosts.get(&node), &state.opened) else {
             return;
@@ -382,7 +383,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a node is a current or future member, or a removed one that must be told.
+    /// Returns whether a node is a current or future member, or a removed one that must be told.
     fn is_concerned(&self, node: NodeId, state: &State) -> bool {
         state.known.contains_key(&node)
     }
@@ -476,7 +477,7 @@ impl Coordinator {
         }
     }
 
-    /// Note when the reconfiguration last made progress.
+    /// Notes when the reconfiguration last made progress.
     fn watch(&mut self, now: Micros, pending: &Pending) {
         let acceptors = pending.target.acceptors();
         let reports = acceptors.iter().filter_map(|node| self.hosts.get(node));
@@ -495,7 +496,7 @@ impl Coordinator {
         }
     }
 
-    /// Start a repair if an acceptor that could vote does not vote.
+    /// Starts a repair if an acceptor that could vote does not vote.
     fn repair(&mut self, now: Micros, opened: &Configuration) -> Option<Command> {
         let acceptors = opened.acceptors();
         let epoch = opened.epoch;

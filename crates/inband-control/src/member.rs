@@ -31,7 +31,7 @@ pub trait Notes {
     /// The last noted fences.
     fn fences(&self) -> Fences;
 
-    /// Store the fences; durable on return.
+    /// Stores the fences; durable on return.
     fn note(&mut self, fences: Fences) -> Result<(), NoteError>;
 }
 
@@ -185,12 +185,12 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.installing.as_ref().map(|i| i.order.target)
     }
 
-    /// Set this replica's positions.
+    /// Sets this replica's positions.
     pub fn set_positions(&mut self, positions: ReplicaPositions) {
         self.positions = Some(positions);
     }
 
-    /// Set the logs of this replica that make no progress.
+    /// Sets the logs of this replica that make no progress.
     pub fn set_stopped(&mut self, stopped: Vec<StoppedLog>) {
         self.stopped = stopped;
     }
@@ -243,7 +243,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         serves.then_some(holds)
     }
 
-    /// Process the answer to a pull.
+    /// Processes the answer to a pull.
     pub fn on_pulled(
         &mut self,
         now: Micros,
@@ -318,7 +318,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.align()
     }
 
-    /// Bring the acceptor into the state that the configuration requires.
+    /// Brings the acceptor into the state that the configuration requires.
     fn align(&mut self) -> Result<(), MemberError> {
         let (Some(configuration), Some(acceptor)) = (&self.configuration, &self.acceptor) else {
             return Ok(());
@@ -450,7 +450,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.install_on(now, out)
     }
 
-    /// Choose the sources for the current partition: one that has everything, or all that were sealed.
+    /// Chooses the sources for the current partition: one that has everything, or all that were sealed.
     fn plan(&mut self) {
         let own = self.config.node;
         let digest = self.acceptor.as_ref().map(A::digest).unwrap_or_default();
@@ -476,7 +476,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         installing.merged = Merged::of(digest);
     }
 
-    /// Query the sources that have not finished, or only the given one.
+    /// Queries the sources that have not finished, or only the given one.
     fn ask(&self, only: Option<NodeId>, out: &mut Outbox) {
         let Some(installing) = &self.installing else {
             return;
@@ -496,7 +496,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         }
     }
 
-    /// Merge this host's own votes. If a partition is complete, install it and continue with the next one.
+    /// Merges this host's own votes. If a partition is complete, installs it and continues with the next one.
     fn install_on(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
         loop {
             self.take_own()?;
@@ -561,8 +561,8 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.install_on(now, out)
     }
 
-    /// Report at once what the coordinator waits for. An order that changed nothing is not news: answering each of them
-    /// would create an endless exchange.
+    /// Reports at once what the coordinator waits for. An order that changed nothing is not news: answering each of
+    /// them would create an endless exchange.
     fn report_news(&mut self, now: Micros, out: &mut Outbox) {
         if self.news() != self.told {
             self.report(now, out);

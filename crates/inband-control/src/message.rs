@@ -77,17 +77,18 @@ pub struct AcceptorReport {
 }
 
 impl AcceptorReport {
-    /// Whether its memory contains everything that it voted for in `opened`, or everything that was chosen there.
+    /// Returns whether its memory contains everything that it voted for in `opened`, or everything that was chosen
+    /// there.
     pub fn contributes(&self, opened: Epoch) -> bool {
         self.holds.is_some_and(|holds| holds.serves(opened))
     }
 
-    /// Whether it never voted in `opened`.
+    /// Returns whether it never voted in `opened`.
     pub fn never_voted(&self, opened: Epoch) -> bool {
         self.entered < opened
     }
 
-    /// Whether it voted in `opened` and has lost those votes.
+    /// Returns whether it voted in `opened` and has lost those votes.
     pub fn forgot(&self, opened: Epoch) -> bool {
         !self.contributes(opened) && !self.never_voted(opened)
     }

@@ -29,7 +29,7 @@ impl Outbox {
         self.messages.push((to, message));
     }
 
-    /// Take out all messages.
+    /// Takes out all messages.
     pub fn drain(&mut self) -> impl Iterator<Item = (To, Message)> + '_ {
         self.messages.drain(..)
     }

@@ -21,7 +21,8 @@ pub struct Done {
     pub result: Result<(), Refusal>,
 }
 
-/// Open the log in `storage`, which must be used for nothing else, or create one; a new log gets its id from `random`.
+/// Opens the log in `storage`, which must be used for nothing else, or creates one; a new log gets its id from
+/// `random`.
 pub fn open(storage: Box<dyn Storage>, node: NodeId, random: u64) -> Result<RaftNode, RaftError> {
     RaftNode::open(storage, node, random, Tuning::default())
 }

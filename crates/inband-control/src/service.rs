@@ -125,7 +125,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Start a host's service. `acceptor` does not vote yet: it starts when the cluster's configuration says so.
+    /// Starts a host's service. `acceptor` does not vote yet: it starts when the cluster's configuration says so.
     pub fn start<A: AcceptorState + Send + 'static>(
         config: ServiceConfig,
         acceptor: Option<A>,
@@ -447,7 +447,7 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// Process the results of an event: send, apply, and handle this host's messages to itself.
+    /// Processes the results of an event: sends, applies, and handles this host's messages to itself.
     fn settle(&mut self) {
         loop {
             self.advance();
@@ -495,7 +495,7 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// Tell the host of its configuration, and store it.
+    /// Tells the host of its configuration, and stores it.
     fn enter(&mut self) {
         if self.refused.as_ref() != self.member.refused() {
             self.refused = self.member.refused().cloned();

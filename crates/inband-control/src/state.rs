@@ -217,7 +217,7 @@ pub enum Refusal {
 }
 
 impl State {
-    /// Apply a command; a refused command changes nothing.
+    /// Applies a command; a refused command changes nothing.
     pub fn apply(&mut self, command: &Command) -> Result<(), Refusal> {
         let mut next = self.clone();
         match command {
@@ -249,7 +249,7 @@ impl State {
         self.opened.as_ref().ok_or(Refusal::NotFounded)
     }
 
-    /// Check that a host with this identity may use this id: only its known host may.
+    /// Checks that a host with this identity may use this id: only its known host may.
     pub fn check_identity(&self, node: NodeId, given: Identity) -> Result<(), Refusal> {
         match self.known.get(&node) {
             Some(Some(known)) if *known != given => Err(Refusal::OtherIdentity {
@@ -366,7 +366,7 @@ impl State {
         Ok(())
     }
 
-    /// Start a reconfiguration with an epoch that was never used before.
+    /// Starts a reconfiguration with an epoch that was never used before.
     fn pend(&mut self, mut target: Configuration, change: Option<Change>) -> Result<(), Refusal> {
         target.epoch = self.next_epoch()?;
         target.beginning = Beginning::Merged;
@@ -540,7 +540,7 @@ impl State {
 }
 
 impl Configuration {
-    /// Add a member; among the leaders it is last, or right before `place_of`.
+    /// Adds a member; among the leaders it is last, or right before `place_of`.
     fn insert(&mut self, member: &Member, place_of: Option<NodeId>) {
         self.members.insert(member.node, member.clone());
         if !member.parts.leader {

@@ -177,7 +177,7 @@ impl Group {
         leaders.next_back().map(|(node, _)| *node)
     }
 
-    /// Run until all are voters and there is a leader.
+    /// Runs until all are voters and there is a leader.
     fn settle(&mut self) {
         let settled = |group: &Group| {
             let rafts = || group.hosts.values().filter_map(|h| h.raft.as_ref());
@@ -201,7 +201,7 @@ impl Group {
         self.advance(leader);
     }
 
-    /// Stop proposing; all hosts reach the same state.
+    /// Stops proposing; all hosts reach the same state.
     fn state(&mut self) -> State {
         self.loss_percent = 0;
         self.settle();

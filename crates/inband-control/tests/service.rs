@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// Start a host with an empty acceptor.
+    /// Starts a host with an empty acceptor.
     fn start(&mut self, node: NodeId) {
         self.start_with(node, "mtu = 1500");
     }
@@ -242,7 +242,7 @@ impl Cluster {
         )
     }
 
-    /// Retry while another reconfiguration is in progress.
+    /// Retries while another reconfiguration is in progress.
     fn change(&self, request: &Request) -> Epoch {
         let until = Instant::now() + TIMEOUT;
         loop {
@@ -270,7 +270,7 @@ impl Cluster {
         status.opened.expect("founded").epoch
     }
 
-    /// Whether all running members vote, in the epoch of which they were told.
+    /// Returns whether all running members vote, in the epoch of which they were told.
     fn all_vote(&self) -> bool {
         let epochs: Vec<Option<u64>> = self
             .hosts
@@ -297,7 +297,7 @@ impl Cluster {
         at_least && self.all_vote()
     }
 
-    /// Make an acceptor vote for a value.
+    /// Makes an acceptor vote for a value.
     fn vote(&self, node: NodeId, instance: u64, round: u64, value: &[u8]) {
         let switch = &self.hosts[&node].switch.0;
         let epoch = switch.registers().acceptor.acceptor(1).epoch as u32;

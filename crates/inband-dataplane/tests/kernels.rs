@@ -299,7 +299,7 @@ struct Report {
     done: bool,
 }
 
-/// Process 1 of the guest.
+/// Processes 1 of the guest.
 fn guest() -> ! {
     if let Err(error) = measure_all() {
         eprintln!("guest: {error}");

@@ -253,7 +253,7 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Number of tasks that are not done.
+    /// Returns the number of tasks that are not done.
     pub fn tasks_left(&self) -> usize {
         self.tasks.len()
     }
@@ -343,8 +343,8 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Whether a live scheduler sent the reply, be it the known one or a new one. False if it is a late reply from one
-    /// that has ended.
+    /// Returns whether a live scheduler sent the reply, be it the known one or a new one. False if it is a late reply
+    /// from one that has ended.
     fn is_of_scheduler(&mut self, now: Nanos, reply: &SubmitReply) -> bool {
         let incarnation = reply.incarnation;
         if incarnation == self.incarnation {

@@ -243,7 +243,7 @@ impl ClientNode {
         }
     }
 
-    /// Number of tasks that are not done.
+    /// Returns the number of tasks that are not done.
     pub fn tasks_left(&self) -> usize {
         self.shared.lock().client.tasks_left()
     }

@@ -65,7 +65,7 @@ impl Policy {
         Policy::Locality,
     ];
 
-    /// Number of queues; the slots are divided among them.
+    /// Returns the number of queues; the slots are divided among them.
     pub fn queues(self) -> usize {
         // SAFETY: a pure function of a number.
         unsafe { c::ib_falcon_queues_of(self as u32) as usize }

@@ -109,7 +109,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         self.counters
     }
 
-    /// Whether it waits for a task.
+    /// Returns whether it waits for a task.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle { .. })
     }

@@ -65,7 +65,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the payload is here and need not be fetched.
+    /// Returns whether the payload is here and need not be fetched.
     pub fn is_here(&self) -> bool {
         matches!(self.payload(), Payload::Inline(_))
     }

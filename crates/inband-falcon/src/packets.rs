@@ -116,7 +116,7 @@ impl Codec {
         }
     }
 
-    /// Whether a packet may be handled. See [`Gate::admits`].
+    /// Returns whether a packet may be handled. See [`Gate::admits`].
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         self.gate.admits(packet)
     }

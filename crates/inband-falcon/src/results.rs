@@ -121,7 +121,7 @@ impl<A: Clone + Ord> Results<A> {
         Some(kept.outcome)
     }
 
-    /// Whether a client that is not silent still has to get its result.
+    /// Returns whether a client that is not silent still has to get its result.
     pub fn are_awaited(&self, now: Nanos) -> bool {
         let silent_ns = self.timing.result_silent_ns;
         self.kept

@@ -130,12 +130,12 @@ impl Worker {
         &self.executors
     }
 
-    /// How many of its executors wait for tasks.
+    /// Returns how many of its executors wait for tasks.
     pub fn idle(&self) -> usize {
         self.executors.iter().filter(|e| e.is_idle()).count()
     }
 
-    /// Number of tasks run.
+    /// Returns the number of tasks run.
     pub fn tasks_run(&self) -> u64 {
         self.executors.iter().map(|e| e.counters().tasks_run).sum()
     }
@@ -254,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// Whether there is room for this among the results.
+    /// Returns whether there is room for this among the results.
     fn has_room(&mut self, now: Nanos, len_bytes: usize) -> bool {
         let has_room = self
             .results

@@ -174,17 +174,17 @@ impl WorkerNode {
         self.worker.is_registered()
     }
 
-    /// How many tasks it runs at a time.
+    /// Returns how many tasks it runs at a time.
     pub fn executors(&self) -> usize {
         self.worker.executors().len()
     }
 
-    /// How many of its executors wait for tasks.
+    /// Returns how many of its executors wait for tasks.
     pub fn idle(&self) -> usize {
         self.worker.idle()
     }
 
-    /// Number of tasks run.
+    /// Returns the number of tasks run.
     pub fn tasks_run(&self) -> u64 {
         self.worker.tasks_run()
     }

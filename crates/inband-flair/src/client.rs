@@ -165,7 +165,7 @@ impl Op {
         key
     }
 
-    /// Whether it is a read.
+    /// Returns whether it is a read.
     pub fn is_read(&self) -> bool {
         matches!(self, Op::Get(_))
     }

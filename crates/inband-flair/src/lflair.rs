@@ -333,8 +333,8 @@ impl Lflair {
         actions.push(Action::Send { switch, header });
     }
 
-    /// Whether to delay the INSTALL: a follower that lacks the session's entry would get no reads of groups that are
-    /// not written.
+    /// Returns whether to delay the INSTALL: a follower that lacks the session's entry would get no reads of groups
+    /// that are not written.
     fn waits_for_followers(&self, now: Nanos, session: Session, peers: &Peers) -> bool {
         let all = peers.replicas & !peers.holding(session.id) == 0;
         !all && now < session.since + self.config.timing.followers_wait_ns
@@ -440,8 +440,8 @@ impl Lflair {
 }
 
 impl Session {
-    /// Whether the answer shows that the switch has lost the session. Answers from before the installation do not
-    /// count.
+    /// Returns whether the answer shows that the switch has lost the session. Answers from before the installation do
+    /// not count.
     fn is_lost(&self, header: &Header) -> bool {
         let is_same = self.installed == Some(header.incarnation());
         !is_same || header.session > self.id

@@ -36,12 +36,12 @@ impl Reads {
         }
     }
 
-    /// Whether followers get reads.
+    /// Returns whether followers get reads.
     pub fn spreads(self) -> bool {
         matches!(self, Reads::Flair | Reads::FollowerLeases)
     }
 
-    /// Whether all replicas, including a busy leader, get equal shares.
+    /// Returns whether all replicas, including a busy leader, get equal shares.
     pub fn is_even(self) -> bool {
         self == Reads::FollowerLeases
     }

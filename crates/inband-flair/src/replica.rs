@@ -123,7 +123,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether it leads.
+    /// Returns whether it leads.
     pub fn leads(&self) -> bool {
         self.leader == Some(self.replica)
     }
@@ -389,7 +389,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether [`Replica::advance`] should be called again immediately, to write the next slice of a snapshot.
+    /// Returns whether [`Replica::advance`] should be called again immediately, to write the next slice of a snapshot.
     pub fn has_work(&self) -> bool {
         self.raft.has_work()
     }
@@ -649,8 +649,8 @@ impl Replica {
         }
     }
 
-    /// Whether the key belongs to this set and matches `key_hash`, by which the switch routed the packet, and whether
-    /// the data is intact.
+    /// Returns whether the key belongs to this set and matches `key_hash`, by which the switch routed the packet, and
+    /// whether the data is intact.
     fn is_whole(&self, header: &Header, key: &[u8], data: &[u8]) -> bool {
         let is_read = header.kind == Type::Read;
         let is_open = header.kind == Type::Write && header.has(flag::OPEN);

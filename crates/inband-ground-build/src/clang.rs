@@ -9,7 +9,7 @@ const CLANG_OLDEST: u32 = 19;
 /// Versioned names up to this one are tried.
 const CLANG_NEWEST_TRIED: u32 = 30;
 
-/// End the build with one line.
+/// Ends the build with one line.
 pub(crate) fn fail(message: &str) -> ! {
     eprintln!("error: {message}");
     std::process::exit(1);

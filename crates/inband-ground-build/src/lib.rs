@@ -54,7 +54,7 @@ impl Folder {
         self
     }
 
-    /// Build all of it into `OUT_DIR`, as `FOLDER.rs` (bindings), `FOLDER_objects.rs` and `*.bpf.o`.
+    /// Builds all of it into `OUT_DIR`, as `FOLDER.rs` (bindings), `FOLDER_objects.rs` and `*.bpf.o`.
     pub fn build(self) {
         for watched in ["ground", &self.name] {
             println!(

@@ -114,7 +114,7 @@ pub trait Asked: Role {
     /// The field in which a client numbers its requests. The role must not change it.
     fn request_mut(header: &mut Self::Header) -> &mut u64;
 
-    /// Whether this is an answer.
+    /// Returns whether this is an answer.
     fn is_answer(header: &Self::Header) -> bool;
 }
 

@@ -179,8 +179,8 @@ impl Gate {
         }
     }
 
-    /// Whether to handle a received packet: it must be well-formed and have a valid tag. Otherwise counts the reason.
-    /// The tag is checked last, so a packet dropped for any other reason was not authenticated.
+    /// Returns whether to handle a received packet: it must be well-formed and have a valid tag. Otherwise counts the
+    /// reason. The tag is checked last, so a packet dropped for any other reason was not authenticated.
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         let reason = (self.check)(self.keys.as_ref(), packet, self.partitions);
         if reason == c::IB_R_none {

@@ -93,7 +93,7 @@ impl RawLink {
         self.index
     }
 
-    /// Whether the interface is up and has a carrier.
+    /// Returns whether the interface is up and has a carrier.
     pub fn is_up(&self) -> bool {
         let mut request = self.name;
         // SAFETY: the kernel reads the name and writes the flags of the struct, which lives through the call.

@@ -100,7 +100,7 @@ impl HostSocket {
         }))
     }
 
-    /// How long the owner may sleep: `limit`, or zero if [`HostSocket::receive`] has another packet.
+    /// Returns how long the owner may sleep: `limit`, or zero if [`HostSocket::receive`] has another packet.
     pub fn sleep_time(&self, limit: Duration) -> Duration {
         match self.inbox.borrow().is_empty() {
             true => limit,

@@ -49,7 +49,7 @@ fn trial_address(address: SocketAddrV4) -> SocketAddrV4 {
     SocketAddrV4::new(*address.ip(), 0)
 }
 
-/// Resolve `auto`, or try whether the requested backend works. `load` loads and attaches the roles' programs at the
+/// Resolves `auto`, or tries whether the requested backend works. `load` loads and attaches the roles' programs at the
 /// given address, where no packet reaches them, and detaches them again.
 pub fn resolve(
     asked: Dataplane,
@@ -123,7 +123,7 @@ fn choose(
     Ok(Choice::udp(refused.join("; ")))
 }
 
-/// Retry while the interface or its address is missing (perhaps because of DHCP), or another program is attached
+/// Retries while the interface or its address is missing (perhaps because of DHCP), or another program is attached
 /// (perhaps by an exiting process): `auto` does not choose a worse backend because of a temporary condition.
 fn once_there(
     until: Instant,

@@ -33,7 +33,7 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Take the lock, waiting up to 1 s for another process to exit. The file is created if necessary.
+    /// Takes the lock, waiting up to 1 s for another process to exit. The file is created if necessary.
     pub fn take(path: &Path) -> Result<FileLock, LockError> {
         let mut file = File::options()
             .read(true)

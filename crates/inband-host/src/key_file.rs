@@ -114,7 +114,7 @@ fn random_secret() -> io::Result<Secret> {
 }
 
 impl KeyFile {
-    /// Generate keys for a new cluster.
+    /// Generates keys for a new cluster.
     pub fn generate() -> io::Result<KeyFile> {
         Ok(KeyFile {
             digest_key: random_secret()?,
@@ -123,7 +123,7 @@ impl KeyFile {
         })
     }
 
-    /// Read and validate a file.
+    /// Reads and validates a file.
     pub fn load(path: &Path) -> Result<KeyFile, KeyFileError> {
         let unreadable = |source| KeyFileError::Unreadable {
             path: path.to_owned(),
@@ -183,7 +183,7 @@ impl KeyFile {
         format!("{COMMENT}{text}")
     }
 
-    /// Write the file atomically and durably, accessible only to its owner.
+    /// Writes the file atomically and durably, accessible only to its owner.
     pub fn save(&self, path: &Path) -> Result<(), KeyFileError> {
         replace(path, self.to_toml().as_bytes(), MODE).map_err(|source| KeyFileError::Unwritable {
             path: path.to_owned(),
@@ -211,7 +211,7 @@ impl KeyFile {
         self.keys.iter().map(|(id, _)| *id).collect()
     }
 
-    /// Generate and accept another key, whose id is one above the highest. Returns the id.
+    /// Generates and accepts another key, whose id is one above the highest. Returns the id.
     pub fn add(&mut self) -> Result<u16, ChangeError> {
         let highest = self.ids().into_iter().max().unwrap_or(0);
         let id = highest.checked_add(1).ok_or(ChangeError::NoIdLeft)?;
@@ -228,7 +228,7 @@ impl KeyFile {
         Ok(id)
     }
 
-    /// Send with this key.
+    /// Sends with this key.
     pub fn activate(&mut self, id: u16) -> Result<(), ChangeError> {
         if !self.ids().contains(&id) {
             return Err(ChangeError::Unknown(id));
@@ -237,7 +237,7 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Remove all keys but the active one.
+    /// Removes all keys but the active one.
     pub fn drop_others(&mut self) {
         let active = self.active;
         self.keys.retain(|(id, _)| *id == active);

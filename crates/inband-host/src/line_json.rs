@@ -50,7 +50,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether there is no listener at all, as before a start or after an exit.
+    /// Returns whether there is no listener at all, as before a start or after an exit.
     pub fn nobody_listens(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         matches!(self, Self::Unreachable { source, .. }
@@ -58,7 +58,7 @@ impl CallError {
     }
 }
 
-/// Send one request and wait for its answer.
+/// Sends one request and waits for its answer.
 pub fn call<Q: Serialize, R: DeserializeOwned>(
     path: &Path,
     request: &Q,
@@ -115,7 +115,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listen at a path and answer with `handle`, each connection on a separate thread. The leftover socket of a
+    /// Listens at a path and answers with `handle`, each connection on a separate thread. The leftover socket of a
     /// crashed process is replaced: the caller must ensure that it is the only server. `explain` creates the answer to
     /// a request that cannot be parsed.
     pub fn start<Q, R>(

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nix::sched::{setns, CloneFlags};
 
-/// Move the calling thread into the network namespace at this path.
+/// Moves the calling thread into the network namespace at this path.
 pub fn enter(namespace: &Path) -> Result<()> {
     let shown = || format!("entering the cluster's network, {}", namespace.display());
     let file = File::open(namespace).with_context(shown)?;

@@ -34,7 +34,7 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::output::error(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// Print to standard output.
+/// Prints to standard output.
 pub fn out(text: Arguments<'_>) {
     // Write the whole text under one lock: other threads print too.
     let written = io::stdout().lock().write_fmt(text);
@@ -49,12 +49,12 @@ pub fn out(text: Arguments<'_>) {
     }
 }
 
-/// Print to standard error. Errors are ignored: there is nowhere to report them.
+/// Prints to standard error. Errors are ignored: there is nowhere to report them.
 pub fn error(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }
 
-/// Whether everything was printed, except for closed outputs.
+/// Returns whether everything was printed, except for closed outputs.
 pub fn is_complete() -> bool {
     !IS_LOST.load(Ordering::Relaxed)
 }

@@ -173,7 +173,7 @@ impl<N: Native> Running<N> {
 }
 
 impl<P: Program> ProcessArgs<P> {
-    /// Run the role until a signal arrives.
+    /// Runs the role until a signal arrives.
     pub fn run(&self, role: P::Role) -> Result<()> {
         let listen = self.listen;
         let keys = self.role.keys(listen, P::RISK)?;
@@ -219,7 +219,7 @@ impl<P: Program> ProcessArgs<P> {
     }
 }
 
-/// Handle packets that arrive in user space until a signal arrives. If the role is in the kernel there are none.
+/// Handles packets that arrive in user space until a signal arrives. If the role is in the kernel there are none.
 fn serve<N: Native<Answer = ib_result>>(
     socket: &HostSocket,
     mut gate: Gate,
@@ -256,7 +256,7 @@ fn control_socket(data: &Path) -> PathBuf {
 }
 
 impl<P: Program> DataArgs<P> {
-    /// Print the status of the process with this directory; `own` prints the program's part.
+    /// Prints the status of the process with this directory; `own` prints the program's part.
     pub fn print_status(&self, own: impl FnOnce(&P::Status)) -> Result<()> {
         let program = P::NAME;
         let socket = control_socket(&self.data);
@@ -295,7 +295,7 @@ pub struct AskArgs<P: Program> {
 }
 
 impl<P: Program<Role: Asked>> AskArgs<P> {
-    /// Query the role until it answers. `first_request`: as in [`Client::new`]; `partition`: the partition in the
+    /// Queries the role until it answers. `first_request`: as in [`Client::new`]; `partition`: the partition in the
     /// request; `doubt`: possible causes if there is no answer.
     pub fn ask(
         &self,

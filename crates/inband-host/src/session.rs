@@ -117,12 +117,12 @@ impl SessionTable {
         self.sessions.insert(instance, session);
     }
 
-    /// Whether this session is open.
+    /// Returns whether this session is open.
     pub fn is_open(&self, client_id: u64) -> bool {
         self.sessions.contains_key(&client_id)
     }
 
-    /// Number of open sessions.
+    /// Returns the number of open sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }

@@ -40,7 +40,7 @@ pub enum Interrupt {
 }
 
 impl StopRequest {
-    /// Start listening. Must be called before any thread is started. SIGTERM and the supervisor's exit set `stop`;
+    /// Starts listening. Must be called before any thread is started. SIGTERM and the supervisor's exit set `stop`;
     /// another signal after that ends the process immediately.
     pub fn listen(stop: Arc<AtomicBool>, interrupt: Interrupt) -> io::Result<StopRequest> {
         let request = StopRequest {
@@ -89,12 +89,12 @@ impl StopRequest {
         let _ = raise(Signal::SIGKILL);
     }
 
-    /// Whether to finish what is in progress, and start nothing new.
+    /// Returns whether to finish what is in progress, and start nothing new.
     pub fn drains(&self) -> bool {
         self.drain.load(Ordering::Acquire)
     }
 
-    /// Whether to exit now.
+    /// Returns whether to exit now.
     pub fn stops(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -107,7 +107,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Take over the signals from now on. Must be called before any thread is started: existing threads would still be
+    /// Takes over the signals from now on. Must be called before any thread is started: existing threads would still be
     /// killed by them. Child processes inherit the blocked mask; `inband run` takes its signals in the same way.
     pub fn take() -> io::Result<Self> {
         let mut signals = SigSet::empty();
@@ -131,7 +131,7 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// Wait up to `limit` for one of them. Returns whether one arrived.
+    /// Waits up to `limit` for one of them. Returns whether one arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];

@@ -1,6 +1,6 @@
 //! Sizes in bytes, in human-readable form.
 
-/// Parse a human-readable size: 64, 4KiB, 256MiB, 4GiB.
+/// Parses a human-readable size: 64, 4KiB, 256MiB, 4GiB.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -23,7 +23,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text} is too much"))
 }
 
-/// Format a size for humans.
+/// Formats a size for humans.
 pub fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {

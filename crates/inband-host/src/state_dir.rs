@@ -31,7 +31,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// Whether the error will recur until the host or its configuration is changed.
+    /// Returns whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             StateError::Io { .. } | StateError::InUse { .. } => false,
@@ -55,14 +55,14 @@ pub fn read_number(path: &Path) -> Result<u64, StateError> {
     }
 }
 
-/// Write a number to a file in this directory; durable on return.
+/// Writes a number to a file in this directory; durable on return.
 pub fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), StateError> {
     let path = dir.join(name);
     inband_storage::replace(&path, format!("{value}\n").as_bytes(), FILE_MODE)
         .map_err(|source| StateError::Io { path, source })
 }
 
-/// Create the directory durably, unless it exists.
+/// Creates the directory durably, unless it exists.
 pub fn create(dir: &Path) -> Result<(), StateError> {
     let make = || -> io::Result<()> {
         if dir.is_dir() {
@@ -88,7 +88,7 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// Take the lock, as [`FileLock::take`]. Must precede any read from the directory.
+    /// Takes the lock, as [`FileLock::take`]. Must precede any read from the directory.
     pub fn take(state_dir: &Path) -> Result<StateLock, StateError> {
         create(state_dir)?;
         let path = state_dir.join(LOCK_FILE);

@@ -25,7 +25,7 @@ pub enum ClientStream {
 }
 
 impl Access {
-    /// Connect and authenticate. `timeout` applies to the connection attempt and to each reply.
+    /// Connects and authenticates. `timeout` applies to the connection attempt and to each reply.
     pub fn connect(
         &self,
         address: SocketAddr,

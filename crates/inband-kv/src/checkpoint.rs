@@ -75,7 +75,7 @@ pub fn write_u64(to: &mut impl Write, number: u64) -> io::Result<()> {
     to.write_all(&number.to_be_bytes())
 }
 
-/// Write one position per log.
+/// Writes one position per log.
 pub fn write_positions(to: &mut impl Write, positions: &[Position]) -> io::Result<()> {
     write_u64(to, positions.len() as u64)?;
     for position in positions {
@@ -98,7 +98,7 @@ pub fn read_positions(from: &mut impl Read) -> Result<Vec<Position>, TransferErr
     (0..count).map(|_| position()).collect()
 }
 
-/// Write a string, truncated to 65535 bytes.
+/// Writes a string, truncated to 65535 bytes.
 pub fn write_text(to: &mut impl Write, text: &str) -> io::Result<()> {
     let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     to.write_all(&(text.len() as u16).to_be_bytes())?;
@@ -115,7 +115,7 @@ pub fn read_u64(from: &mut impl Read) -> io::Result<u64> {
     read_array(from).map(u64::from_be_bytes)
 }
 
-/// Read a string of at most 65535 bytes.
+/// Reads a string of at most 65535 bytes.
 pub fn read_text(from: &mut impl Read) -> io::Result<String> {
     let mut bytes = vec![0; usize::from(u16::from_be_bytes(read_array(from)?))];
     from.read_exact(&mut bytes)?;

@@ -41,7 +41,7 @@ pub struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Fetch from the first peer that delivers a complete checkpoint.
+    /// Fetches from the first peer that delivers a complete checkpoint.
     pub fn run(&self) -> Result<(), TransferError> {
         let mut last_error = TransferError::NoPeers;
         for peer in self.peers {

@@ -72,7 +72,7 @@ pub struct CheckpointServer {
 }
 
 impl CheckpointServer {
-    /// Serve checkpoints of `dbs` on `listener`. `outgoing` are scratch directories, one per log. Increments `served`
+    /// Serves checkpoints of `dbs` on `listener`. `outgoing` are scratch directories, one per log. Increments `served`
     /// for each checkpoint sent and a counter in `hits` for each refused or aborted transfer.
     pub fn start(
         listener: TcpListener,
@@ -224,7 +224,7 @@ fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize
     Ok(ahead)
 }
 
-/// Answer a peer. Returns the number of bytes sent if it asked for a checkpoint.
+/// Answers a peer. Returns the number of bytes sent if it asked for a checkpoint.
 fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferError> {
     let mut stream = shared.transport.accept(stream, pace())?;
     let request_max = Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX);

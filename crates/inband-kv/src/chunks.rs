@@ -92,7 +92,7 @@ impl Chunks {
         }
     }
 
-    /// Number of commands being sent.
+    /// Returns the number of commands being sent.
     pub fn len(&self) -> usize {
         self.transfers.len()
     }
@@ -102,7 +102,7 @@ impl Chunks {
         self.transfers.is_empty()
     }
 
-    /// Number of undecided chunks.
+    /// Returns the number of undecided chunks.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -122,7 +122,7 @@ impl Chunks {
         self.next_number += 1;
     }
 
-    /// Submit as many chunks as the log accepts. `window`: values that are in flight or could be.
+    /// Submits as many chunks as the log accepts. `window`: values that are in flight or could be.
     pub fn submit(&mut self, to: &mut Submission<'_>, window: usize) -> Vec<(Ended, SubmitError)> {
         let in_flight_max = (window / WINDOW_PER_CHUNKS).max(1);
         let mut rejected = Vec::new();
@@ -144,7 +144,7 @@ impl Chunks {
         rejected
     }
 
-    /// Submit the next chunk of a transfer; `false` if no chunk can be sent now.
+    /// Submits the next chunk of a transfer; `false` if no chunk can be sent now.
     fn submit_next(&mut self, number: u64, to: &mut Submission<'_>) -> Result<bool, SubmitError> {
         let Some(transfer) = self.transfers.get_mut(&number) else {
             return Ok(false);
@@ -176,7 +176,7 @@ impl Chunks {
         Ok(true)
     }
 
-    /// Tell the log to drop transfers that will never complete. Nothing waits for this; if it is lost, the chunks stay
+    /// Tells the log to drop transfers that will never complete. Nothing waits for this; if it is lost, the chunks stay
     /// until their session ends.
     fn submit_given_up(&mut self, to: &mut Submission<'_>) {
         while let Some(number) = self.given_up.pop() {
@@ -274,7 +274,7 @@ impl Chunks {
         }
     }
 
-    /// End all commands that have been in progress for longer than `age`.
+    /// Ends all commands that have been in progress for longer than `age`.
     pub fn end_overdue(&mut self, now: Instant, age: Duration, why: &str) -> Vec<Ended> {
         let is_overdue = |t: &Transfer| now.saturating_duration_since(t.since) > age;
         let overdue: Vec<u64> = self
@@ -286,7 +286,7 @@ impl Chunks {
         overdue.into_iter().filter_map(end).collect()
     }
 
-    /// End everything; also returns the tickets of chunks whose command has already ended.
+    /// Ends everything; also returns the tickets of chunks whose command has already ended.
     pub fn end_all(&mut self, why: &str) -> (Vec<Ended>, Vec<Ticket>) {
         let numbers: Vec<u64> = self.transfers.keys().copied().collect();
         let end = |number| self.end(number, self.lost(number, why));

@@ -117,7 +117,7 @@ impl ClientSessions {
         self.sessions.is_empty()
     }
 
-    /// Open a session with the next id.
+    /// Opens a session with the next id.
     pub fn open(&mut self, owner: u64, now_ms: u64, records: &mut dyn Records) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -125,7 +125,7 @@ impl ClientSessions {
         id
     }
 
-    /// Open a session with an id that has never been used.
+    /// Opens a session with an id that has never been used.
     pub fn open_as(&mut self, id: u64, owner: u64, now_ms: u64, records: &mut dyn Records) {
         if self.sessions.len() >= CLIENT_SESSIONS_MAX {
             if let Some(oldest) = self.oldest_of_most(|owned| owned.by_age.len(), 0) {
@@ -160,7 +160,7 @@ impl ClientSessions {
         candidates.max().map(|(_, oldest)| oldest.0 .1)
     }
 
-    /// Expire sessions that have been idle for too long; the number per call is bounded.
+    /// Expires sessions that have been idle for too long; the number per call is bounded.
     pub fn expire(&mut self, now_ms: u64, records: &mut dyn Records) {
         for _ in 0..CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX {
             match self.by_age.first() {
@@ -213,7 +213,7 @@ impl ClientSessions {
         admission
     }
 
-    /// Store the reply of a command that was just executed.
+    /// Stores the reply of a command that was just executed.
     pub fn store_reply(
         &mut self,
         stamp: SessionStamp,
@@ -253,7 +253,7 @@ impl ClientSessions {
         }
     }
 
-    /// Load a stored session; `false` if the record is malformed.
+    /// Loads a stored session; `false` if the record is malformed.
     pub fn load_session(&mut self, key: &[u8], record: &[u8]) -> bool {
         let (Some(id), [Some(low), Some(last_ms)]) =
             (number(key, 1), [number(record, 0), number(record, 8)])
@@ -270,7 +270,7 @@ impl ClientSessions {
         true
     }
 
-    /// Load a stored reply, after its session; `false` if the record is malformed.
+    /// Loads a stored reply, after its session; `false` if the record is malformed.
     pub fn load_reply(&mut self, key: &[u8], record: &[u8]) -> bool {
         let (Some(id), Some(seq)) = (number(key, 1), number(key, 9)) else {
             return false;
@@ -320,7 +320,7 @@ impl ClientSessions {
 }
 
 impl Session {
-    /// Drop the replies below `low`.
+    /// Drops the replies below `low`.
     fn raise_low(&mut self, id: u64, low: u64, records: &mut dyn Records) {
         if low <= self.low {
             return;

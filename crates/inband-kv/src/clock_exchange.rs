@@ -98,7 +98,7 @@ impl SharedClock {
         }))
     }
 
-    /// Replace the list of the other replicas.
+    /// Replaces the list of the other replicas.
     pub fn set_peers(&self, peers: Vec<SocketAddr>) {
         lock(&self.0.clock).set_replicas(peers.len() + 1);
         *lock(&self.0.peers) = peers;
@@ -116,7 +116,7 @@ impl SharedClock {
         at(&lock(&self.0.clock))
     }
 
-    /// Answer a query whose magic has been read.
+    /// Answers a query whose magic has been read.
     pub(crate) fn answer(&self, to: &mut impl Write) -> io::Result<()> {
         let now_us = (self.0.host.steady_us)();
         let told = lock(&self.0.clock).tell(now_us, (self.0.host.wall_ms)());
@@ -143,7 +143,7 @@ impl SharedClock {
         })
     }
 
-    /// Query all others. Returns whether cluster time is known now.
+    /// Queries all others. Returns whether cluster time is known now.
     fn ask_all(&self, transport: &Transport) -> bool {
         let peers = lock(&self.0.peers).clone();
         let mut answers = Vec::new();
@@ -198,7 +198,7 @@ pub struct ClockExchange {
 }
 
 impl ClockExchange {
-    /// Query the peers of `clock`; `wake` is called once the time is known.
+    /// Queries the peers of `clock`; `wake` is called once the time is known.
     pub fn start(
         clock: SharedClock,
         transport: Transport,

@@ -124,7 +124,7 @@ impl ClusterClock {
         }
     }
 
-    /// Change the number of replicas.
+    /// Changes the number of replicas.
     pub fn set_replicas(&mut self, replicas: usize) {
         self.replicas = replicas;
     }
@@ -155,12 +155,12 @@ impl ClusterClock {
         }
     }
 
-    /// How far the local wall clock is ahead of the majority's, in milliseconds.
+    /// Returns how far the local wall clock is ahead of the majority's, in milliseconds.
     pub fn skew_ms(&self) -> Option<i64> {
         self.skew_us.map(|us| us / 1000)
     }
 
-    /// Number of other replicas that answered in the last round.
+    /// Returns the number of other replicas that answered in the last round.
     pub fn heard_of(&self) -> usize {
         self.heard
     }

@@ -403,7 +403,7 @@ impl<'a> Command<'a> {
         )
     }
 
-    /// Whether the command needs free disk space; deletions free space.
+    /// Returns whether the command needs free disk space; deletions free space.
     pub fn needs_room(&self) -> bool {
         match self {
             Command::Exec { commands, .. } => commands.iter().any(|command| command.needs_room()),
@@ -415,7 +415,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether the reply reveals how long a key has left to live.
+    /// Returns whether the reply reveals how long a key has left to live.
     pub fn tells_time(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (Command::Ttl(..), Reply::Integer(left)) => *left >= 0,
@@ -504,7 +504,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether the reply can be as long as a stored value.
+    /// Returns whether the reply can be as long as a stored value.
     pub fn replies_with_value(&self) -> bool {
         match self {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
@@ -545,7 +545,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Append the encoded command.
+    /// Appends the encoded command.
     pub fn encode(&self, stamp: Option<SessionStamp>, out: &mut BytesMut) {
         let op = match self {
             Command::Get(_) => OP_GET,
@@ -672,7 +672,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Decode a command; `None` if it is malformed.
+    /// Decodes a command; `None` if it is malformed.
     pub fn decode(bytes: &'a [u8]) -> Option<(Self, Option<SessionStamp>)> {
         let mut reader = Reader(bytes);
         let op = reader.byte()?;
@@ -774,7 +774,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Append an unsigned number as a varint: seven bits per byte, low bits first.
+/// Appends an unsigned number as a varint: seven bits per byte, low bits first.
 fn put_varint(out: &mut BytesMut, mut number: u64) {
     while number >= 0x80 {
         out.put_u8(number as u8 | 0x80);

@@ -302,12 +302,12 @@ impl Connection {
         }
     }
 
-    /// Start a new turn: the connection may read from its socket again.
+    /// Starts a new turn: the connection may read from its socket again.
     pub fn start_turn(&mut self) {
         self.read_budget_bytes = READ_BUDGET_BYTES;
     }
 
-    /// Take the next request, reading as far as the limits allow. `scratch` is the buffer for socket reads.
+    /// Takes the next request, reading as far as the limits allow. `scratch` is the buffer for socket reads.
     pub fn next(&mut self, intake: &Intake<'_>, scratch: &mut [u8]) -> io::Result<Next> {
         loop {
             self.is_parser_blocked = false;
@@ -367,7 +367,7 @@ impl Connection {
         self.incomplete_since = None;
     }
 
-    /// Read once from the socket. Returns whether there was data.
+    /// Reads once from the socket. Returns whether there was data.
     fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
         while self.is_readable && !self.is_input_over && self.read_budget_bytes > 0 {
             let room = scratch.len().min(self.read_budget_bytes);
@@ -398,7 +398,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Whether more requests may be accepted.
+    /// Returns whether more requests may be accepted.
     fn has_room(&self) -> bool {
         self.replies.len() < PENDING_COMMANDS_MAX
             && self.encoded_len_bytes < PENDING_COMMAND_BYTES_MAX
@@ -406,12 +406,12 @@ impl Connection {
             && self.has_reply_room()
     }
 
-    /// Whether there is room for more replies.
+    /// Returns whether there is room for more replies.
     pub fn has_reply_room(&self) -> bool {
         self.output.len() + self.held_reply_bytes < OUTPUT_SOFT_BYTES_MAX
     }
 
-    /// Whether [`next`](Self::next) would find something.
+    /// Returns whether [`next`](Self::next) would find something.
     pub fn has_input_work(&self) -> bool {
         if self.is_held {
             return self.replies.is_empty() && self.has_room();
@@ -431,7 +431,7 @@ impl Connection {
         Next::Answered
     }
 
-    /// Assign a number to a new request.
+    /// Assigns a number to a new request.
     fn number(&mut self) -> u64 {
         self.replies.push_back(None);
         self.first_number + self.replies.len() as u64 - 1
@@ -444,7 +444,7 @@ impl Connection {
         self.incomplete_since = None;
     }
 
-    /// Process the request just parsed; `None` if it must wait.
+    /// Processes the request just parsed; `None` if it must wait.
     fn take_request(&mut self, intake: &Intake<'_>) -> Option<Next> {
         // Taken out so that the arguments do not borrow the rest of the connection.
         let input = std::mem::take(&mut self.input);
@@ -507,7 +507,7 @@ impl Connection {
         }
     }
 
-    /// Queue a command in its lane; `None` if it must wait.
+    /// Queues a command in its lane; `None` if it must wait.
     fn take_command(&mut self, command: &Command<'_>, intake: &Intake<'_>) -> Option<Next> {
         if let Some(refusal) = intake.refusal_of(command) {
             return Some(self.answered(refusal.clone()));
@@ -584,7 +584,7 @@ impl Connection {
         Some(Next::Scan(OwnedArgs::new(args)))
     }
 
-    /// Answer a request: its reply is sent once all earlier requests are answered.
+    /// Answers a request: its reply is sent once all earlier requests are answered.
     fn answer(&mut self, number: u64, reply: Reply) {
         let place = (number - self.first_number) as usize;
         if place > 0 {
@@ -606,7 +606,7 @@ impl Connection {
         self.first_number += 1;
     }
 
-    /// Answer a request that was returned as [`Next::Local`] or [`Next::LocalTransaction`].
+    /// Answers a request that was returned as [`Next::Local`] or [`Next::LocalTransaction`].
     pub fn answer_local(&mut self, reply: Reply) {
         self.answered(reply);
     }
@@ -628,24 +628,24 @@ impl Connection {
         }
     }
 
-    /// Answer the request that runs alone.
+    /// Answers the request that runs alone.
     pub fn answer_alone(&mut self, reply: Reply) {
         self.alone = None;
         self.answer(self.first_number, reply);
     }
 
-    /// Whether it is authenticated, or no password is required.
+    /// Returns whether it is authenticated, or no password is required.
     pub fn is_trusted(&self) -> bool {
         self.is_trusted
     }
 
-    /// Set whether it is authenticated.
+    /// Sets whether it is authenticated.
     pub fn trust(&mut self, is_trusted: bool) {
         self.is_trusted = is_trusted;
         self.parser.set_untrusted(!is_trusted);
     }
 
-    /// Reset the state that `RESET` resets.
+    /// Resets the state that `RESET` resets.
     pub fn reset(&mut self) {
         self.protocol = Protocol::Resp2;
         self.name.clear();
@@ -660,12 +660,12 @@ impl Connection {
         self.output.grown();
     }
 
-    /// Whether the unsent replies exceed the hard limit.
+    /// Returns whether the unsent replies exceed the hard limit.
     pub fn is_over_output_limit(&self) -> bool {
         self.output.len() > OUTPUT_HARD_BYTES_MAX
     }
 
-    /// Write as much output as the socket accepts.
+    /// Writes as much output as the socket accepts.
     pub fn write_output(&mut self, now: Instant) -> io::Result<()> {
         let before = self.output.len();
         while self.is_writable && !self.output.is_empty() {

@@ -224,13 +224,13 @@ impl ReplicaControl {
         }
     }
 
-    /// Ask the replica to return from `run`; applied instances are synced first.
+    /// Asks the replica to return from `run`; applied instances are synced first.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Stop accepting commands, wait up to `timeout` until the accepted ones are decided and answered, then
+    /// Stops accepting commands, waits up to `timeout` until the accepted ones are decided and answered, then
     /// [stop](Self::stop).
     pub fn drain_and_stop(&self, timeout: Duration) {
         self.is_ending.store(true, Ordering::Release);
@@ -243,7 +243,7 @@ impl ReplicaControl {
         self.wake();
     }
 
-    /// Drain and wait for completion; `false` after `timeout`.
+    /// Drains and waitss for completion; `false` after `timeout`.
     pub fn drain_and_wait(&self, timeout: Duration) -> bool {
         self.drain();
         let deadline = Instant::now() + timeout;
@@ -261,7 +261,7 @@ impl ReplicaControl {
         self.dbs.expiring_keys()
     }
 
-    /// Make everything applied so far survive a crash of the host.
+    /// Makes everything applied so far survive a crash of the host.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.dbs.sync_applied()
     }
@@ -272,7 +272,7 @@ impl ReplicaControl {
         self.dbs.digest()
     }
 
-    /// Write all keys, as of one point in time, while the replica keeps running; see [`crate::export`]. Reads all
+    /// Writes all keys, as of one point in time, while the replica keeps running; see [`crate::export`]. Reads all
     /// stores on the calling thread.
     pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
         self.dbs.export(to)

@@ -48,7 +48,7 @@ impl Cut {
 }
 
 impl CutWaiter {
-    /// Export the state at the cut, which must be reached within `limit`.
+    /// Exports the state at the cut, which must be reached within `limit`.
     pub fn export(self, to: impl Write, limit: Duration) -> Result<Summary, ExportError> {
         let arrived = self.there.recv_timeout(limit);
         let dbs = arrived.map_err(|_| ExportError::NoCut {

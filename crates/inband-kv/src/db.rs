@@ -41,7 +41,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Look up the handles.
+    /// Looks up the handles.
     pub fn of(db: &'a DB) -> Result<Self, StoreError> {
         Ok(Self {
             data: family(db, DATA)?,
@@ -62,7 +62,7 @@ pub fn block_cache() -> Result<Cache, StoreError> {
     Ok(Cache::new_lru_cache(ROCKSDB_BLOCK_CACHE_BYTES)?)
 }
 
-/// Open the database in `path`; `create` it if there is none.
+/// Opens the database in `path`; `create` it if there is none.
 pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, StoreError> {
     let mut options = Options::default();
     options.create_if_missing(create);
@@ -89,7 +89,7 @@ pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, Sto
     Ok(DB::open_cf_descriptors(&options, path, families)?)
 }
 
-/// Open the database in `path` read-only.
+/// Opens the database in `path` read-only.
 pub fn open_database_to_read(path: &Path) -> Result<DB, StoreError> {
     let options = Options::default();
     // A database written by an earlier version lacks a column family.

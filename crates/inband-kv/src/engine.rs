@@ -129,7 +129,7 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
     })
 }
 
-/// Execute the commands of a transaction. When the reply limit is exceeded, the reply is dropped and no later command
+/// Executes the commands of a transaction. When the reply limit is exceeded, the reply is dropped and no later command
 /// is read for its reply. Writes are kept in memory until the end: beyond the limit nothing more is written. Every
 /// replica makes the same decision, because it depends only on the commands and the keys.
 fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
@@ -222,7 +222,7 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
     }
 }
 
-/// Store a value, or delete the key if the expiry time has passed.
+/// Stores a value, or deletes the key if the expiry time has passed.
 fn put_or_expire(keys: &mut impl Keys, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
     if expire_at_ms != 0 && expire_at_ms <= keys.now_ms() {
         keys.delete(key)?;

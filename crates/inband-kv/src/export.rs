@@ -72,7 +72,7 @@ pub struct Summary {
     pub len_bytes: u64,
 }
 
-/// Write all keys of `dbs`, as of one point in time, while the replica keeps running. With several partitions, each is
+/// Writes all keys of `dbs`, as of one point in time, while the replica keeps running. With several partitions, each is
 /// wherever its log happens to be; see [`crate::cut`].
 pub fn export(dbs: &SharedDbs, to: impl Write) -> Result<Summary, ExportError> {
     let frozen = dbs.handles();
@@ -80,7 +80,7 @@ pub fn export(dbs: &SharedDbs, to: impl Write) -> Result<Summary, ExportError> {
     export_frozen(&frozen, &snapshots, to)
 }
 
-/// Write all keys of these databases, one per log.
+/// Writes all keys of these databases, one per log.
 pub(crate) fn export_frozen(
     frozen: &[Arc<DB>],
     snapshots: &[Snapshot<'_>],

@@ -1,6 +1,6 @@
 //! Glob-style patterns as Redis matches them: `*`, `?`, `[a-c]`, `[^x]`, `\` quotes.
 
-/// Whether `text` matches `pattern`. The running time is bounded by the product of their lengths.
+/// Returns whether `text` matches `pattern`. The running time is bounded by the product of their lengths.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     // Where to resume after a mismatch: after the last star, one byte later in the text.
@@ -32,7 +32,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Match one byte against the pattern element at `p`. Also returns where the next element starts.
+/// Matches one byte against the pattern element at `p`. Also returns where the next element starts.
 fn match_one(pattern: &[u8], p: usize, byte: u8) -> (bool, usize) {
     match pattern[p] {
         b'?' => (true, p + 1),

@@ -66,7 +66,7 @@ pub struct ExportedKey<'a> {
     pub value: &'a [u8],
 }
 
-/// Read and verify a whole stream. `visit` gets each key after its block has been verified.
+/// Reads and verifies a whole stream. `visit` gets each key after its block has been verified.
 pub fn read(
     from: impl Read,
     visit: &mut dyn FnMut(ExportedKey<'_>) -> Result<(), ImportError>,
@@ -132,7 +132,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Read a block after its first byte: the number of its records, and its hash.
+    /// Reads a block after its first byte: the number of its records, and its hash.
     fn block(&mut self, block: &mut Vec<u8>) -> Result<(u32, u64), ImportError> {
         let mut header = [BLOCK; 9];
         self.exact(&mut header[1..])?;
@@ -192,7 +192,7 @@ fn visit_block(
     Ok(())
 }
 
-/// Request an export from the replica that listens for clients at `address`. Returns the stream, to be [read](read),
+/// Requests an export from the replica that listens for clients at `address`. Returns the stream, to be [read](read),
 /// and the approximate number of keys in it. The export includes every write that any replica acknowledged before this
 /// call.
 pub fn ask_for_export(
@@ -219,7 +219,7 @@ pub struct ImportOptions {
     pub access: Access,
 }
 
-/// Set all keys of a stream in the cluster whose replica listens for clients at `address`. `progress` is called with
+/// Sets all keys of a stream in the cluster whose replica listens for clients at `address`. `progress` is called with
 /// the number of keys set so far. Repeating an import is safe.
 pub fn import(
     from: impl Read,
@@ -295,7 +295,7 @@ impl Client {
         self.sent.len() >= PIPELINE_COMMANDS || self.len_bytes >= PIPELINE_BYTES
     }
 
-    /// Send the pending commands and wait for their replies. Returns the number of keys set.
+    /// Sends the pending commands and waits for their replies. Returns the number of keys set.
     fn flush(&mut self) -> Result<u64, ImportError> {
         let mut sent = std::mem::take(&mut self.sent);
         let count = sent.len() as u64;
@@ -338,7 +338,7 @@ impl Client {
         keys.ok_or(ImportError::Protocol(reply))
     }
 
-    /// Retry until there is an answer that is not a temporary error.
+    /// Retries until there is an answer that is not a temporary error.
     fn ask_again(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {
         for _ in 0..RETRIES {
             let reply = self.ask(words)?;
@@ -367,7 +367,7 @@ impl Client {
     }
 }
 
-/// Whether a command with this reply may succeed when retried.
+/// Returns whether a command with this reply may succeed when retried.
 fn is_for_the_moment(reply: &str) -> bool {
     ["-TRYAGAIN", "-LOADING", "-UNKNOWN"]
         .iter()

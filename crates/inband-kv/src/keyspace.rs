@@ -181,14 +181,14 @@ pub trait Keys {
     fn now_ms(&self) -> u64;
     /// The record of `key`, if it has not expired.
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error>;
-    /// Store a record; `expire_at_ms` 0: it never expires.
+    /// Stores a record; `expire_at_ms` 0: it never expires.
     fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error>;
-    /// Delete a key. Returns whether it existed and was live.
+    /// Deletes a key. Returns whether it existed and was live.
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error>;
-    /// Number of keys, including expired keys not yet deleted (as in Redis).
+    /// Returns the number of keys, including expired keys not yet deleted (as in Redis).
     fn count(&self) -> u64;
     fn flush(&mut self);
-    /// Call `visit` with every live key until it returns `false`.
+    /// Calls `visit` with every live key until it returns `false`.
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error>;
     /// The longest value that a command may grow a value to.
     fn grown_len_bytes_max(&self) -> usize;
@@ -241,7 +241,7 @@ impl Keyspace {
         (header, HEADER_LEN_BYTES)
     }
 
-    /// Put everything that has changed since the last call into `batch`, each key once. In key order: what RocksDB
+    /// Puts everything that has changed since the last call into `batch`, each key once. In key order: what RocksDB
     /// touches in its memtable for one key is then in the CPU's cache for the next.
     pub fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
         if self.flushed {
@@ -298,7 +298,7 @@ pub fn leading_number(bytes: &[u8]) -> u64 {
         .map_or(0, |time| u64::from_be_bytes(*time))
 }
 
-/// Decode a stored record.
+/// Decodes a stored record.
 pub fn record(bytes: &[u8]) -> Record<'_> {
     let time = leading_number(bytes);
     let has_version = time & HAS_VERSION != 0;
@@ -316,7 +316,7 @@ pub fn record(bytes: &[u8]) -> Record<'_> {
     }
 }
 
-/// Whether a record that expires at `expire_at_ms` is still live.
+/// Returns whether a record that expires at `expire_at_ms` is still live.
 pub fn is_live(expire_at_ms: u64, now_ms: u64) -> bool {
     expire_at_ms == 0 || expire_at_ms > now_ms
 }
@@ -453,7 +453,7 @@ fn place<'k>(
 }
 
 impl View<'_> {
-    /// Delete the key in `keyspace.stored_key`.
+    /// Deletes the key in `keyspace.stored_key`.
     fn delete_stored(&mut self) -> Result<bool, rocksdb::Error> {
         let Some(bytes) = place(self.db, self.columns, self.keyspace)?.take() else {
             return Ok(false);
@@ -467,7 +467,7 @@ impl View<'_> {
         Ok(is_live(expire_at_ms, self.now_ms))
     }
 
-    /// Delete up to `limit` expired keys, earliest expiry first.
+    /// Deletes up to `limit` expired keys, earliest expiry first.
     pub fn delete_expired(&mut self, limit: usize) -> Result<(), rocksdb::Error> {
         if self.keyspace.earliest_expiry_ms > self.now_ms {
             return Ok(());
@@ -535,7 +535,7 @@ impl View<'_> {
         Ok(due)
     }
 
-    /// Move the key in `keyspace.stored_key` in the expiry index; 0: not in the index.
+    /// Moves the key in `keyspace.stored_key` in the expiry index; 0: not in the index.
     fn move_expiry(&mut self, before_ms: u64, after_ms: u64) {
         if before_ms == after_ms {
             return;

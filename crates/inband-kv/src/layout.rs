@@ -118,7 +118,7 @@ impl Layout {
         self.homes[log].join(OUTGOING_DIR)
     }
 
-    /// Remove leftovers of an interrupted installation or transfer.
+    /// Removes leftovers of an interrupted installation or transfer.
     pub fn clean(&self, active: &[u64]) -> Result<(), StoreError> {
         for (home, number) in self.homes.iter().zip(active) {
             let entries = fs::read_dir(home).map_err(|source| io_error(home, source))?;
@@ -134,7 +134,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Activate the complete, closed databases in `incoming` of some logs, all at once. Returns the numbers of the
+    /// Activates the complete, closed databases in `incoming` of some logs, all at once. Returns the numbers of the
     /// databases that are then active.
     pub fn install(&self, logs: &[usize], active: &[u64]) -> Result<Vec<u64>, StoreError> {
         let mut next = active.to_vec();
@@ -150,7 +150,7 @@ impl Layout {
         Ok(next)
     }
 
-    /// Set the active databases.
+    /// Sets the active databases.
     pub fn set_active(&self, numbers: &[u64]) -> Result<(), StoreError> {
         let file = self.root.join(ACTIVE_FILE);
         let lines: Vec<_> = numbers
@@ -194,7 +194,7 @@ pub fn remove_dir(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Sync all files of `directory`, and the directory itself.
+/// Syncs all files of `directory`, and the directory itself.
 fn sync_directory(directory: &Path) -> Result<(), StoreError> {
     let sync = || -> io::Result<()> {
         for entry in fs::read_dir(directory)? {

@@ -99,7 +99,7 @@ impl LimitHit {
 pub struct LimitHits([AtomicU64; LimitHit::ALL.len()]);
 
 impl LimitHits {
-    /// Increment a counter.
+    /// Increments a counter.
     pub fn count(&self, hit: LimitHit) {
         self.0[hit as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ impl RateLimit {
     /// Shortest time between two messages.
     pub const PERIOD: Duration = Duration::from_secs(10);
 
-    /// Whether the next message is due. Of several concurrent callers, only one gets `true`.
+    /// Returns whether the next message is due. Of several concurrent callers, only one gets `true`.
     pub fn is_due(&self) -> bool {
         let now_ms = self.begun.elapsed().as_millis() as u64;
         let next_ms = self.next_ms.load(Ordering::Relaxed);

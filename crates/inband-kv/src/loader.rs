@@ -37,7 +37,7 @@ impl Loader {
         }
     }
 
-    /// Start a transfer, unless one is running or has just failed.
+    /// Starts a transfer, unless one is running or has just failed.
     pub fn start(
         &mut self,
         now: Instant,

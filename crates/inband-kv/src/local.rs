@@ -49,7 +49,7 @@ impl World<'_> {
         self.connections.get_mut(self.slot)
     }
 
-    /// Check a client's credentials; the error if they are wrong.
+    /// Checks a client's credentials; the error if they are wrong.
     fn authenticate(&mut self, user: &[u8], said: &[u8]) -> Result<(), Reply> {
         // Without a configured password, the default user may send any password, as in Redis.
         let is_right = self.password.is_none_or(|password| password.is(said));
@@ -66,7 +66,7 @@ impl World<'_> {
     }
 }
 
-/// Whether this command is allowed before authentication.
+/// Returns whether this command is allowed before authentication.
 pub fn is_for_everybody(name: &[u8]) -> bool {
     let commands = [
         CommandId::Auth,
@@ -77,7 +77,7 @@ pub fn is_for_everybody(name: &[u8]) -> bool {
     table::find(name).is_some_and(|spec| commands.contains(&spec.id))
 }
 
-/// Answer a request whose arity has been checked.
+/// Answers a request whose arity has been checked.
 pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
     match id {
         CommandId::Ping => match args.len() {

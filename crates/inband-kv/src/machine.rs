@@ -87,7 +87,7 @@ impl LogState {
         }
     }
 
-    /// Scan for markers in what was delivered since the last call.
+    /// Scans for markers in what was delivered since the last call.
     fn scan(&mut self, burst: &Burst) {
         for decided in burst.decided().skip(self.scanned) {
             let entry = value::marker_entry(decided.value);
@@ -96,7 +96,7 @@ impl LogState {
         }
     }
 
-    /// Apply what was delivered, up to the first marker that must not be passed yet.
+    /// Applies what was delivered, up to the first marker that must not be passed yet.
     fn advance(
         &mut self,
         burst: &mut Burst,
@@ -122,7 +122,7 @@ impl LogState {
         Ok(taken > 0)
     }
 
-    /// Discard what was delivered if the store is ahead of all of it. Returns whether it was.
+    /// Discards what was delivered if the store is ahead of all of it. Returns whether it was.
     fn skip_delivered(&mut self, burst: &mut Burst) -> bool {
         self.standing = None;
         self.taken = 0;
@@ -171,7 +171,7 @@ impl Drop for Machine {
 }
 
 impl Machine {
-    /// Open the stores, creating them at the first start.
+    /// Opens the stores, creating them at the first start.
     pub fn open(config: MachineConfig) -> Result<Self, StoreError> {
         let layout = Layout::new(&config.dirs, config.partitions)?;
         let cache = block_cache()?;
@@ -246,7 +246,7 @@ impl Machine {
         &self.log_states[log].store
     }
 
-    /// Read in a partition without going through its log, at cluster time `clock_ms`.
+    /// Reads in a partition without going through its log, at cluster time `clock_ms`.
     pub fn reader(&mut self, partition: usize, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
         self.log_states[partition].store.reader(clock_ms)
     }
@@ -273,7 +273,7 @@ impl Machine {
         self.stores().map(Store::time_ms).max().unwrap_or(0)
     }
 
-    /// Number of keys, including expired keys not yet deleted.
+    /// Returns the number of keys, including expired keys not yet deleted.
     pub fn keys(&self) -> u64 {
         self.stores().map(Store::keys).sum()
     }
@@ -308,12 +308,12 @@ impl Machine {
         unwritten.max().unwrap_or(0)
     }
 
-    /// Whether another thread waits for applied instances to be written.
+    /// Returns whether another thread waits for applied instances to be written.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.shared.is_waited_for()
     }
 
-    /// Write everything that has been applied.
+    /// Writes everything that has been applied.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let mut turn = shared.turn();
@@ -331,7 +331,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Make everything applied survive a crash of the host.
+    /// Makes everything applied survive a crash of the host.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         self.flush()?;
         self.sync_begins();
@@ -340,7 +340,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether applied instances must be synced before they are reported.
+    /// Returns whether applied instances must be synced before they are reported.
     pub fn is_sync(&self) -> bool {
         self.config.sync
     }
@@ -387,7 +387,7 @@ impl Machine {
         }
     }
 
-    /// Apply as much as possible of what was delivered. Returns whether anything was applied.
+    /// Applies as much as possible of what was delivered. Returns whether anything was applied.
     pub fn run(&mut self, outcomes: &mut Outcomes) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
         let mut turn = shared.turn();
@@ -433,14 +433,14 @@ impl Machine {
         self.queue.len_bytes
     }
 
-    /// Whether a partition waits for the log of cross-partition commands to deliver more.
+    /// Returns whether a partition waits for the log of cross-partition commands to deliver more.
     pub(crate) fn needs_entries(&self) -> bool {
         let log_states = &self.log_states[..self.config.partitions];
         let standing = log_states.iter().filter_map(|log_state| log_state.standing);
         standing.max() > Some(self.queue.delivered)
     }
 
-    /// Whether this partition waits at a marker.
+    /// Returns whether this partition waits at a marker.
     pub fn is_standing(&self, partition: usize) -> bool {
         self.log_states[partition].standing.is_some()
     }
@@ -479,7 +479,7 @@ impl Machine {
             .collect()
     }
 
-    /// Replace the stores that are behind the complete checkpoints in [`incoming`](Self::incoming), all in one step:
+    /// Replaces the stores that are behind the complete checkpoints in [`incoming`](Self::incoming), all in one step:
     /// after a crash at any point, either the old or the new stores are active. Returns the logs that must be reset,
     /// with their new instance.
     ///

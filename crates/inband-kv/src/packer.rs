@@ -171,7 +171,7 @@ impl Packer {
         self.value_len_bytes_max.saturating_sub(overhead)
     }
 
-    /// Number of undecided values, chunked commands and batches of reads.
+    /// Returns the number of undecided values, chunked commands and batches of reads.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len() + self.chunks.len() + self.reads_in_flight.len()
     }
@@ -233,7 +233,7 @@ impl Packer {
         }
     }
 
-    /// Start to send a command that does not fit in one value, or let it wait.
+    /// Starts to send a command that does not fit in one value, or lets it wait.
     fn take_large(&mut self, slot: usize, connection: &mut Connection, now: Instant) {
         if self.chunks.len() >= TRANSFERS_PER_REPLICA_MAX {
             self.large.push_back(slot);
@@ -279,7 +279,7 @@ impl Packer {
         self.reads.scans.push((part, args));
     }
 
-    /// Ask the log for the instance that the reads must wait for: all reads of a turn share one query.
+    /// Asks the log for the instance that the reads must wait for: all reads of a turn share one query.
     fn ask(&mut self, to: &mut Submission<'_>) {
         if self.reads.is_empty() {
             return;
@@ -299,21 +299,21 @@ impl Packer {
         }
     }
 
-    /// Take a batch of reads that may be executed with `applied` as the last applied instance.
+    /// Takes a batch of reads that may be executed with `applied` as the last applied instance.
     pub fn take_confirmed(&mut self, applied: u64) -> Option<Reads> {
         let is_ready = |r: &Reads| r.instance.is_some_and(|instance| instance <= applied);
         let at = self.reads_in_flight.iter().position(is_ready)?;
         self.reads_in_flight.remove(at)
     }
 
-    /// Take the reads with this ticket.
+    /// Takes the reads with this ticket.
     pub fn take_reads_of(&mut self, ticket: ReadTicket) -> Option<Reads> {
         let mut all = self.reads_in_flight.iter();
         let at = all.position(|reads| reads.ticket == Some(ticket))?;
         self.reads_in_flight.remove(at)
     }
 
-    /// Take a batch of reads that has waited for longer than `age`.
+    /// Takes a batch of reads that has waited for longer than `age`.
     pub fn take_overdue_reads(&mut self, now: Instant, age: Duration) -> Option<Reads> {
         let is_overdue = |since: Instant| now.saturating_duration_since(since) > age;
         let mut all = self.reads_in_flight.iter();
@@ -321,7 +321,7 @@ impl Packer {
         self.reads_in_flight.remove(at)
     }
 
-    /// Keep the memory of a batch of reads for reuse.
+    /// Keeps the memory of a batch of reads for reuse.
     pub fn recycle_reads(&mut self, mut reads: Reads) {
         if reads.bytes.capacity() > IDLE_READS_BYTES_MAX {
             return;
@@ -330,8 +330,8 @@ impl Packer {
         self.spare_reads.push(reads);
     }
 
-    /// Whether the connection's commands should go into the current value. They should not be split if the next value
-    /// has room for all of them: the second half would wait for the first.
+    /// Returns whether the connection's commands should go into the current value. They should not be split if the next
+    /// value has room for all of them: the second half would wait for the first.
     fn is_good_fit(&self, connection: &Connection) -> bool {
         let room = self
             .value_len_bytes_max
@@ -362,7 +362,7 @@ impl Packer {
         self.parts.extend(part);
     }
 
-    /// Submit the current value; `false` if the log has no room for it now.
+    /// Submits the current value; `false` if the log has no room for it now.
     fn submit(&mut self, to: &mut Submission<'_>, rejected: &mut Vec<Rejected>) -> bool {
         if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || to.log.submit_room(self.log) == 0 {
             return false;
@@ -397,7 +397,7 @@ impl Packer {
         );
     }
 
-    /// Submit a tick: a value without commands. `None`: not possible now.
+    /// Submits a tick: a value without commands. `None`: not possible now.
     pub fn submit_tick(&mut self, to: &mut Submission<'_>) -> Option<Ticket> {
         if !self.writer.is_empty() || to.log.submit_room(self.log) == 0 {
             return None;
@@ -407,7 +407,7 @@ impl Packer {
         ticket.ok()
     }
 
-    /// Submit a value with one command for which no client waits. `None`: not possible now.
+    /// Submits a value with one command for which no client waits. `None`: not possible now.
     pub fn submit_alone(&mut self, command: &[u8], to: &mut Submission<'_>) -> Option<Ticket> {
         if to.log.submit_room(self.log) == 0 {
             return None;
@@ -419,7 +419,7 @@ impl Packer {
         Some(ticket)
     }
 
-    /// Submit a marker. `None`: not possible now.
+    /// Submits a marker. `None`: not possible now.
     pub fn submit_marker(&mut self, entry: u64, to: &mut Submission<'_>) -> Option<Ticket> {
         if to.log.submit_room(self.log) == 0 {
             return None;
@@ -429,7 +429,7 @@ impl Packer {
         Some(ticket)
     }
 
-    /// Take the parts that wait for a value, which is no longer in flight. `None`: nothing waits for it.
+    /// Takes the parts that wait for a value, which is no longer in flight. `None`: nothing waits for it.
     pub fn take_parts(&mut self, ticket: Ticket) -> Option<Vec<Part>> {
         self.in_flight.remove(&ticket).map(|value| value.parts)
     }
@@ -453,12 +453,12 @@ impl Packer {
         values.map(|value| value.submitted).min()
     }
 
-    /// Whether a command waits to be packed.
+    /// Returns whether a command waits to be packed.
     pub fn has_waiting(&self) -> bool {
         !self.ready.is_empty() || !self.large.is_empty()
     }
 
-    /// Take all undecided values.
+    /// Takes all undecided values.
     pub fn take_all(&mut self) -> Vec<(Ticket, Vec<Part>)> {
         self.in_flight
             .drain()
@@ -466,7 +466,7 @@ impl Packer {
             .collect()
     }
 
-    /// Take the values submitted more than `age` ago.
+    /// Takes the values submitted more than `age` ago.
     pub fn take_overdue(&mut self, now: Instant, age: Duration) -> Vec<(Ticket, Vec<Part>)> {
         let is_overdue = |value: &InFlight| now.saturating_duration_since(value.submitted) > age;
         let overdue: Vec<Ticket> = self
@@ -478,7 +478,7 @@ impl Packer {
         overdue.into_iter().filter_map(take).collect()
     }
 
-    /// Remove everything that waits to be packed from the queues. Returns the connections with their numbers of
+    /// Removes everything that waits to be packed from the queues. Returns the connections with their numbers of
     /// replies.
     pub fn reject_waiting(
         &mut self,
@@ -503,7 +503,7 @@ impl Packer {
         waiting
     }
 
-    /// Keep the memory of `parts` for reuse.
+    /// Keeps the memory of `parts` for reuse.
     pub fn recycle(&mut self, mut parts: Vec<Part>) {
         parts.clear();
         self.spare.push(parts);

@@ -74,7 +74,7 @@ pub enum Request<'a> {
     },
 }
 
-/// Parse a request; the error is the reply to the client.
+/// Parses a request; the error is the reply to the client.
 pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
     let Some(spec) = table::find(args.get(0)) else {
         return Err(unknown_command(args));

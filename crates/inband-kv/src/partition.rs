@@ -25,8 +25,8 @@ pub fn partition_of(key: &[u8], partitions: usize) -> usize {
     slot(key) % partitions
 }
 
-/// How many logs a store with this many partitions needs: several partitions need an additional log for cross-partition
-/// commands.
+/// Returns how many logs a store with this many partitions needs: several partitions need an additional log for
+/// cross-partition commands.
 pub fn logs_of(partitions: usize) -> usize {
     if partitions == 1 {
         1

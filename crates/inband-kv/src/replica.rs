@@ -358,7 +358,7 @@ impl Replica {
             .map(CheckpointServer::address)
     }
 
-    /// Serve until [`ReplicaControl::stop`], then sync the store.
+    /// Serves until [`ReplicaControl::stop`], then syncs the store.
     pub fn run(&mut self) -> Result<(), ReplicaError> {
         while !self.control.is_stopping() {
             self.poll_once(SLEEP_MAX)?;
@@ -459,7 +459,7 @@ impl Replica {
         }
     }
 
-    /// Answer the commands that were waiting when loading began.
+    /// Answers the commands that were waiting when loading began.
     fn reject_waiting(&mut self) {
         let Some(reply) = self.refusal() else {
             return;
@@ -469,7 +469,7 @@ impl Replica {
         }
     }
 
-    /// Refuse what waits for the log of cross-partition commands, if those are not accepted now.
+    /// Refuses what waits for the log of cross-partition commands, if those are not accepted now.
     fn refuse_several(&mut self) {
         let log = self.machine.queue_log();
         let Some(log) = log.filter(|log| self.lanes[*log].packer.has_waiting()) else {
@@ -482,7 +482,7 @@ impl Replica {
         }
     }
 
-    /// Answer everything that waits for a log. Returns the number of commands.
+    /// Answers everything that waits for a log. Returns the number of commands.
     fn reject_waiting_in(&mut self, log: usize, reply: &Reply) -> usize {
         let mut rejected = 0;
         let waiting = self.lanes[log]
@@ -499,7 +499,7 @@ impl Replica {
         rejected
     }
 
-    /// Poll the logs, apply what was decided and queue the replies. Returns whether there was anything.
+    /// Polls the logs, applies what was decided and queues the replies. Returns whether there was anything.
     fn apply_bursts(&mut self) -> Result<bool, ReplicaError> {
         self.log.poll(self.machine.bursts());
         self.take_reports();
@@ -560,7 +560,7 @@ impl Replica {
         values + self.several.len()
     }
 
-    /// Poll the logs for a short while: a decision is often only microseconds away.
+    /// Polls the logs for a short while: a decision is often only microseconds away.
     fn spin(&mut self) -> Result<(), ReplicaError> {
         if self.config.spin_us == 0 || self.in_flight() == 0 || !self.attention.is_empty() {
             return Ok(());
@@ -577,7 +577,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Publish the counters to other threads.
+    /// Publishes the counters to other threads.
     fn publish(&self) {
         let c = &self.control.counters;
         for (counter, applied) in c.applied_instances.iter().zip(self.machine.applied()) {

@@ -34,7 +34,7 @@ pub struct SpaceWatch {
 }
 
 impl SpaceWatch {
-    /// Watch the disks that hold these directories.
+    /// Watches the disks that hold these directories.
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         Self {
             dirs,
@@ -44,7 +44,7 @@ impl SpaceWatch {
         }
     }
 
-    /// Check again if the interval has elapsed. Returns whether the result has changed.
+    /// Checks again if the interval has elapsed. Returns whether the result has changed.
     pub fn look(&mut self, now: Instant) -> bool {
         let age = self.looked_at.map(|at| now.saturating_duration_since(at));
         if age.is_some_and(|age| age < PERIOD) {

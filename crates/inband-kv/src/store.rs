@@ -158,8 +158,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the error will recur until the host or its configuration is changed. A disk may be mounted late, and
-    /// space may become free, so those errors are temporary.
+    /// Returns whether the error will recur until the host or its configuration is changed. A disk may be mounted late,
+    /// and space may become free, so those errors are temporary.
     pub fn is_lasting(&self) -> bool {
         !matches!(
             self,
@@ -185,7 +185,7 @@ impl LogRole {
         partitions: 1,
     };
 
-    /// Whether it is the log of cross-partition commands.
+    /// Returns whether it is the log of cross-partition commands.
     pub fn is_queue(&self) -> bool {
         self.log == self.partitions
     }
@@ -250,7 +250,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Clear everything, but keep the memory.
+    /// Clears everything, but keeps the memory.
     pub fn clear(&mut self) {
         self.values.clear();
         self.replies.clear();
@@ -259,7 +259,7 @@ impl Outcomes {
         self.commands = 0;
     }
 
-    /// Whether there is room for replies to reads.
+    /// Returns whether there is room for replies to reads.
     fn has_room(&self) -> bool {
         self.reply_bytes < READ_REPLIES_BYTES_MAX
     }
@@ -342,7 +342,7 @@ pub(crate) struct Work<'a> {
 pub struct Reader<'a>(View<'a>);
 
 impl Reader<'_> {
-    /// Execute an encoded command. `None`: a key in it has expired by cluster time but not by replicated time, or its
+    /// Executes an encoded command. `None`: a key in it has expired by cluster time but not by replicated time, or its
     /// remaining time differs too much between the two; the command must go through the log.
     pub fn read(&mut self, command: &[u8]) -> Result<Option<Reply>, StoreError> {
         let reply = match Command::decode(command) {
@@ -365,7 +365,7 @@ impl Drop for Reader<'_> {
 }
 
 impl Store {
-    /// Open the database in `path`; `create` it if there is none.
+    /// Opens the database in `path`; `create` it if there is none.
     pub(crate) fn open(
         path: &Path,
         role: LogRole,
@@ -474,7 +474,7 @@ impl Store {
         self.state.time_ms
     }
 
-    /// Number of keys, including expired keys not yet deleted.
+    /// Returns the number of keys, including expired keys not yet deleted.
     pub fn keys(&self) -> u64 {
         self.keyspace.keys
     }
@@ -502,7 +502,7 @@ impl Store {
         &self.db
     }
 
-    /// Apply a burst up to the first marker that must not be passed yet. Returns how many of its instances are now
+    /// Applies a burst up to the first marker that must not be passed yet. Returns how many of its instances are now
     /// applied. Instances at or below the applied one are skipped: they are covered by a checkpoint that was installed
     /// after they were delivered. After an error the store is stopped: memory and disk may differ.
     pub fn apply<'d>(
@@ -555,13 +555,13 @@ impl Store {
         self.written.applied
     }
 
-    /// Number of applied and unwritten instances; a partly applied instance counts.
+    /// Returns the number of applied and unwritten instances; a partly applied instance counts.
     pub(crate) fn unwritten(&self) -> u64 {
         let is_unwritten = self.written != self.state.position();
         (self.state.applied - self.written.applied).max(u64::from(is_unwritten))
     }
 
-    /// Write everything that has been applied.
+    /// Writes everything that has been applied.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         if self.written == self.state.position() {
             return Ok(());
@@ -596,7 +596,7 @@ impl Store {
         self.is_stopped = false;
     }
 
-    /// Put everything that has changed since the last write, and is not in `unwritten`, into `batch`.
+    /// Puts everything that has changed since the last write, and is not in `unwritten`, into `batch`.
     pub(crate) fn fill(&mut self, batch: &mut WriteBatch) -> Result<(), StoreError> {
         let db = self.db.clone();
         let columns = Columns::of(&db)?;
@@ -620,7 +620,7 @@ impl Store {
         Ok(())
     }
 
-    /// Write a batch; with `sync`, it survives a power failure.
+    /// Writes a batch; with `sync`, it survives a power failure.
     pub(crate) fn write(&mut self, batch: WriteBatch, sync: bool) -> Result<(), StoreError> {
         #[cfg(any(test, feature = "testing"))]
         self.shared.faults().pass()?;
@@ -689,7 +689,7 @@ impl Store {
             .expire(self.state.time_ms, to.columns.meta, to.batch);
     }
 
-    /// Store a chunk, and apply its command if it was the last one.
+    /// Stores a chunk, and applies its command if it was the last one.
     fn apply_chunk(
         &mut self,
         to: &mut Target<'_>,
@@ -710,7 +710,7 @@ impl Store {
         Ok(fate)
     }
 
-    /// Pass a marker whose entries have been executed; must be written together with their changes.
+    /// Passes a marker whose entries have been executed; must be written together with their changes.
     pub(crate) fn pass_marker(
         &mut self,
         decided: &Decided<'_>,
@@ -728,7 +728,7 @@ impl Store {
         Ok(())
     }
 
-    /// Look the value up in the proposers' session table, and note which of its records change.
+    /// Looks the value up in the proposers' session table, and notes which of its records change.
     fn admit(&mut self, decided: &Decided<'_>, to: &mut Target<'_>) -> Verdict {
         let touched = match decided.origin.kind {
             ValueKind::Noop => return Verdict::Nothing,
@@ -754,7 +754,7 @@ impl Store {
         verdict
     }
 
-    /// Execute commands, or append them to the queue.
+    /// Executes commands, or appends them to the queue.
     fn apply_commands(
         &mut self,
         to: &mut Target<'_>,
@@ -842,7 +842,7 @@ impl Store {
         })
     }
 
-    /// Read without going through the log, at cluster time `clock_ms`.
+    /// Reads without going through the log, at cluster time `clock_ms`.
     pub fn reader(&mut self, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
         if self.is_stopped {
             return Err(StoreError::Stopped);
@@ -863,7 +863,7 @@ impl Store {
         self.state.time_ms = self.state.time_ms.max(now_ms);
     }
 
-    /// Write what an earlier execution of an entry recorded for this store, and reload the state.
+    /// Writes what an earlier execution of an entry recorded for this store, and reloads the state.
     pub(crate) fn restore(&mut self, batch: WriteBatch) -> Result<(), StoreError> {
         self.flush()?;
         self.start()?;
@@ -906,7 +906,7 @@ impl Store {
     }
 }
 
-/// Execute a command of a named client session exactly once.
+/// Executes a command of a named client session exactly once.
 pub(crate) fn execute_stamped(
     keys: &mut impl Keys,
     clients: &mut ClientSessions,

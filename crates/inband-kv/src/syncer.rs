@@ -17,7 +17,7 @@ pub struct Syncer {
 }
 
 impl Syncer {
-    /// Sync `dbs`; `control` wakes the replica after each sync.
+    /// Syncs `dbs`; `control` wakes the replica after each sync.
     pub fn start(dbs: SharedDbs, control: Arc<ReplicaControl>) -> std::io::Result<Self> {
         let (requests, asked) = mpsc::channel();
         let (done, results) = mpsc::channel();
@@ -39,12 +39,12 @@ impl Syncer {
         })
     }
 
-    /// Whether a sync is running, or its result was not [taken](Self::take_result) yet.
+    /// Returns whether a sync is running, or its result was not [taken](Self::take_result) yet.
     pub fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Sync everything written by now.
+    /// Syncs everything written by now.
     pub fn request(&mut self) {
         if let Some(requests) = &self.requests {
             self.is_busy = requests.send(()).is_ok();

@@ -78,7 +78,7 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    /// Whether a request with `len` arguments, the name included, matches the arity.
+    /// Returns whether a request with `len` arguments, the name included, matches the arity.
     pub fn takes(&self, len: usize) -> bool {
         let len = len as i64;
         if self.arity >= 0 {
@@ -186,7 +186,7 @@ pub static COMMANDS: &[CommandSpec] = &[
 /// Longest name in the table.
 const NAME_LEN_MAX: usize = 16;
 
-/// Find a command by name, case-insensitive.
+/// Finds a command by name, case-insensitive.
 pub fn find(name: &[u8]) -> Option<&'static CommandSpec> {
     let mut upper = [0u8; NAME_LEN_MAX];
     let upper = upper.get_mut(..name.len())?;

@@ -36,7 +36,7 @@ pub struct Tape {
     pub synced: usize,
 }
 
-/// Write the contents of a tape to the database in `path`, which must not be open.
+/// Writes the contents of a tape to the database in `path`, which must not be open.
 pub fn replay(path: &Path, writes: &[Vec<u8>]) -> Result<(), StoreError> {
     let db = DB::open_cf(&Options::default(), path, COLUMN_FAMILIES)?;
     for batch in writes {
@@ -62,7 +62,7 @@ impl Faults {
         self.tapes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Start recording writes.
+    /// Starts recording writes.
     pub fn start_tape(&self) {
         *self.tapes() = Some(BTreeMap::new());
     }
@@ -92,7 +92,7 @@ impl Faults {
         }
     }
 
-    /// Let this many more writes succeed, and all later ones fail.
+    /// Lets this many more writes succeed, and all later ones fail.
     pub fn fail_after(&self, writes: u64) {
         *self.left() = Some(writes);
     }
@@ -218,7 +218,7 @@ impl MemoryCluster {
         Self::with_partitions(1)
     }
 
-    /// Empty logs for this many partitions.
+    /// Empties logs for this many partitions.
     pub fn with_partitions(partitions: usize) -> Self {
         let logs = (0..crate::partition::logs_of(partitions)).map(|_| Log::new());
         Self(Arc::new(Mutex::new(Shared {
@@ -245,7 +245,7 @@ impl MemoryCluster {
         crate::partition::partitions_of_logs(self.logs())
     }
 
-    /// Add a process that has applied everything up to these instances.
+    /// Adds a process that has applied everything up to these instances.
     pub fn join(&self, applied: &[u64]) -> std::io::Result<MemoryLog> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -279,22 +279,22 @@ impl MemoryCluster {
         Ok(log)
     }
 
-    /// Stop deciding values.
+    /// Stops deciding values.
     pub fn hold(&self) {
         (0..self.logs()).for_each(|log| self.hold_log(log));
     }
 
-    /// Stop deciding values in this log.
+    /// Stops deciding values in this log.
     pub fn hold_log(&self, log: usize) {
         self.lock().logs[log].held.get_or_insert_with(Vec::new);
     }
 
-    /// Decide the held values, in each log in reverse order of submission.
+    /// Decides the held values, in each log in reverse order of submission.
     pub fn release_reversed(&self) {
         (0..self.logs()).for_each(|log| self.release_log_reversed(log));
     }
 
-    /// Decide the held values of this log in reverse order of submission.
+    /// Decides the held values of this log in reverse order of submission.
     pub fn release_log_reversed(&self, log: usize) {
         let mut shared = self.lock();
         let held = shared.logs[log].held.take();
@@ -304,23 +304,23 @@ impl MemoryCluster {
         shared.wake_all_but(usize::MAX);
     }
 
-    /// Drop the held values.
+    /// Drops the held values.
     pub fn lose_held(&self) {
         self.lock().logs.iter_mut().for_each(|log| log.held = None);
     }
 
-    /// Number of held values.
+    /// Returns the number of held values.
     pub fn held(&self) -> usize {
         let held = |log: &Log| log.held.as_ref().map_or(0, Vec::len);
         self.lock().logs.iter().map(held).sum()
     }
 
-    /// Decide each value in two instances, as a proposer that retransmits does.
+    /// Decides each value in two instances, as a proposer that retransmits does.
     pub fn decide_twice(&self) {
         self.lock().decide_twice = true;
     }
 
-    /// Keep at most this many decided values per log; a replica further behind needs a checkpoint.
+    /// Keeps at most this many decided values per log; a replica further behind needs a checkpoint.
     pub fn keep_entries(&self, entries_max: usize) {
         for log in &mut self.lock().logs {
             log.entries_kept_max = entries_max;
@@ -341,21 +341,21 @@ impl MemoryCluster {
         self.lock().allowed = Some(BTreeMap::new());
     }
 
-    /// Deliver this many more values of a log to a handle.
+    /// Delivers this many more values of a log to a handle.
     pub fn allow(&self, owner: usize, log: usize, values: usize) {
         if let Some(allowed) = &mut self.lock().allowed {
             *allowed.entry((owner, log)).or_default() += values;
         }
     }
 
-    /// Deliver everything again.
+    /// Delivers everything again.
     pub fn unpace(&self) {
         let mut shared = self.lock();
         shared.allowed = None;
         shared.wake_all_but(usize::MAX);
     }
 
-    /// Number of read queries.
+    /// Returns the number of read queries.
     pub fn reads_asked(&self) -> usize {
         self.lock().reads_asked
     }
@@ -365,19 +365,19 @@ impl MemoryCluster {
         self.lock().applied.get(&(owner, log)).copied().unwrap_or(0)
     }
 
-    /// Set the addresses that serve checkpoints.
+    /// Sets the addresses that serve checkpoints.
     pub fn set_checkpoint_peers(&self, peers: Vec<SocketAddr>) {
         self.lock().peers = peers;
     }
 
-    /// Set the other replicas of a future handle: `after` calls of [`join`](Self::join) are made before its own.
+    /// Sets the other replicas of a future handle: `after` calls of [`join`](Self::join) are made before its own.
     pub fn set_peers_of_next(&self, after: usize, peers: Vec<SocketAddr>) {
         let mut shared = self.lock();
         let owner = shared.wakers.len() + after;
         shared.peers_of.insert(owner, peers);
     }
 
-    /// Decide no-ops in all logs, as recovery does.
+    /// Decides no-ops in all logs, as recovery does.
     pub fn decide_noops(&self, count: usize) {
         self.decide_unowned(|log, shared| {
             for _ in 0..count {
@@ -386,7 +386,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Expire all proposer sessions, by opening as many as a table holds.
+    /// Expires all proposer sessions, by opening as many as a table holds.
     pub fn expire_proposer_sessions(&self) {
         self.decide_unowned(|log, shared| {
             for nonce in 0..inband_paxos::session::SESSIONS_MAX as u64 {
@@ -430,22 +430,22 @@ pub struct MemoryLog {
 }
 
 impl MemoryLog {
-    /// Number of this handle.
+    /// Returns the number of this handle.
     pub fn owner(&self) -> usize {
         self.owner
     }
 
-    /// Make the next value fail with `failure`; with `decide` it is decided nevertheless.
+    /// Makes the next value fail with `failure`; with `decide` it is decided nevertheless.
     pub fn fail_next(&mut self, failure: SubmitFailure, decide: bool) {
         self.fail_next = Some((failure, decide));
     }
 
-    /// Make the next read fail.
+    /// Makes the next read fail.
     pub fn fail_next_read(&mut self, failure: SubmitFailure) {
         self.fail_next_read = Some(failure);
     }
 
-    /// Allow this many undecided values per log.
+    /// Allows this many undecided values per log.
     pub fn set_window(&mut self, window: usize) {
         self.window = window;
     }

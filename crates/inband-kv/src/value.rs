@@ -63,7 +63,7 @@ impl ValueWriter {
         writer
     }
 
-    /// Start the next value.
+    /// Starts the next value.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.resize(VALUE_HEADER_LEN_BYTES, 0);
@@ -81,7 +81,7 @@ impl ValueWriter {
         self.count == 0
     }
 
-    /// Append one encoded command.
+    /// Appends one encoded command.
     pub fn push(&mut self, command: &[u8]) {
         let first_byte = match command::version_of(command) {
             1 => COMMANDS,
@@ -137,7 +137,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Parse a value; `None` if it is not a chunk.
+    /// Parses a value; `None` if it is not a chunk.
     pub fn of_value(value: &'a [u8]) -> Option<Self> {
         let (header, bytes) = value.split_first_chunk::<CHUNK_HEADER_LEN_BYTES>()?;
         if header[0] != CHUNK {
@@ -154,7 +154,7 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// Encode it as a value.
+    /// Encodes it as a value.
     pub fn write(&self, value: &mut Vec<u8>) {
         value.clear();
         value.push(CHUNK);
@@ -190,7 +190,7 @@ pub struct ValueReader<'a> {
 }
 
 impl<'a> ValueReader<'a> {
-    /// Validate a value.
+    /// Validates a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
             Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3)) => {}

@@ -110,7 +110,7 @@ fn a_checkpoint_moves_over_loopback() {
     });
 }
 
-/// Record what a server sends.
+/// Records what a server sends.
 fn record(server: &CheckpointServer) -> Vec<u8> {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(b"IBCKPT2\n").unwrap();
@@ -122,7 +122,7 @@ fn record(server: &CheckpointServer) -> Vec<u8> {
     bytes
 }
 
-/// Serve recorded bytes once.
+/// Serves recorded bytes once.
 fn replay(bytes: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

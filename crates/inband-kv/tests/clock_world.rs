@@ -137,7 +137,7 @@ impl World {
         self.replicas.iter().filter(|r| r.clock.is_some()).count()
     }
 
-    /// Make the wall clocks of fewer than half of all replicas wrong.
+    /// Makes the wall clocks of fewer than half of all replicas wrong.
     fn break_clocks(&mut self) {
         let wrong_max = (self.replicas.len() - 1) / 2;
         for at in 0..self.replicas.len() {

@@ -64,7 +64,7 @@ impl Replicas {
         }
     }
 
-    /// Stop everything for `ms`, then start it again.
+    /// Stops everything for `ms`, then starts it again.
     fn stop_for(&mut self, ms: u64) {
         for served in self.served.drain(..) {
             served.stop();

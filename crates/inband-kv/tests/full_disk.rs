@@ -35,7 +35,7 @@ impl Disk {
         self.dir.path()
     }
 
-    /// Use all free space except `but_bytes`.
+    /// Uses all free space except `but_bytes`.
     fn fill(&self, but_bytes: u64) -> PathBuf {
         let path = self.path().join("filler");
         let mut file = File::options()

@@ -264,7 +264,7 @@ impl Stage {
         }
     }
 
-    /// Run turns until a condition holds.
+    /// Runs turns until a condition holds.
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         for _ in 0..2000 {
             self.replica.poll_once(Duration::from_millis(1)).unwrap();
@@ -279,7 +279,7 @@ impl Stage {
         self.client.send(set("key", &"v".repeat(40_000)));
     }
 
-    /// Start to send a large value, and hold the chunks after the first one.
+    /// Starts to send a large value, and holds the chunks after the first one.
     fn begin(&mut self) {
         self.send_large();
         // Only the first chunk is decided.

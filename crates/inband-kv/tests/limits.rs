@@ -92,7 +92,7 @@ impl Bystander {
     }
 }
 
-/// Send as much as is accepted within a while.
+/// Sends as much as is accepted within a while.
 fn send_what_is_taken(client: &mut Client, bytes: &[u8]) -> usize {
     let limit = Some(Duration::from_millis(300));
     client.stream.set_write_timeout(limit).expect("set");
@@ -104,7 +104,7 @@ fn send_what_is_taken(client: &mut Client, bytes: &[u8]) -> usize {
     sent
 }
 
-/// Whether the peer closes the connection within the time limit of a test.
+/// Returns whether the peer closes the connection within the time limit of a test.
 fn is_closed(mut stream: &TcpStream) -> bool {
     let limit = Some(Duration::from_secs(10));
     stream.set_read_timeout(limit).expect("set");

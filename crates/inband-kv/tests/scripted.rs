@@ -171,7 +171,7 @@ impl Stage {
         self.script.borrow().submitted.len()
     }
 
-    /// Deliver the value submitted with `ticket`, as sequence `seq` of session `session`.
+    /// Delivers the value submitted with `ticket`, as sequence `seq` of session `session`.
     fn deliver(&mut self, ticket: u64, session: u64, seq: u64) {
         let origin = Origin {
             client_id: session,
@@ -188,7 +188,7 @@ impl Stage {
             .push((origin, Some(Ticket(ticket)), value));
     }
 
-    /// Run turns until everything is written and reported to the log.
+    /// Runs turns until everything is written and reported to the log.
     fn settle(&mut self) {
         self.turn();
         while self.replica.machine().unwritten() > 0 {

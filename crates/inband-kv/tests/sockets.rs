@@ -641,7 +641,7 @@ fn two_processes_share_a_listener() {
     assert_eq!(accepted(&one) + accepted(&two), 50);
 }
 
-/// Whether a program is on the PATH.
+/// Returns whether a program is on the PATH.
 fn has(program: &str) -> bool {
     let version = Command::new(program)
         .arg("--version")

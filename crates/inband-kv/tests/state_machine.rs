@@ -441,7 +441,7 @@ fn flushall_within_a_burst_hides_what_is_stored() {
     );
 }
 
-/// Copy a directory, as a kill of the process would leave the disk.
+/// Copies a directory, as a kill of the process would leave the disk.
 fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

@@ -147,7 +147,7 @@ fn play(clients: &mut [Client; 2]) {
     }
 }
 
-/// Split the lines of a reply that are written as one.
+/// Splits the lines of a reply that are written as one.
 fn expected_lines(expected: &str) -> Vec<String> {
     if expected.starts_with('-') {
         return vec![expected.into()];

@@ -17,7 +17,7 @@ pub struct DirectLinks {
 }
 
 impl DirectLinks {
-    /// Create the namespaces and links. The name must not be that of a running lab; leftovers of a killed owner are
+    /// Creates the namespaces and links. The name must not be that of a running lab; leftovers of a killed owner are
     /// removed.
     pub fn create(
         name: &str,

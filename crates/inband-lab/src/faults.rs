@@ -36,7 +36,7 @@ impl LinkFaults {
         }
     }
 
-    /// Cut in both directions.
+    /// Cuts in both directions.
     pub fn cut() -> Self {
         Self {
             cut_from_host: true,
@@ -70,7 +70,7 @@ impl LinkFaults {
         Ok(())
     }
 
-    /// Whether the link's frames must pass through user space.
+    /// Returns whether the link's frames must pass through user space.
     pub(crate) fn queues(&self) -> bool {
         self.held || self.delay_us > 0 || self.jitter_us > 0 || self.duplicated_ppm > 0
     }

@@ -62,7 +62,7 @@ pub(crate) struct Injector {
 }
 
 impl Injector {
-    /// Start the thread in the switch's namespace and load the switch from it. All ports are still closed.
+    /// Starts the thread in the switch's namespace and loads the switch from it. All ports are still closed.
     pub(crate) fn start(
         namespace: NetnsHandle,
         seed: u64,
@@ -108,12 +108,12 @@ impl Injector {
         self.command(port, Change::Link(faults))
     }
 
-    /// Open a port, whose interface must exist.
+    /// Opens a port, whose interface must exist.
     pub(crate) fn open(&self, port: usize) -> Result<(), LabError> {
         self.command(port, Change::Open)
     }
 
-    /// Close a port. Frames that wait for it are dropped.
+    /// Closes a port. Frames that wait for it are dropped.
     pub(crate) fn close(&self, port: usize) -> Result<(), LabError> {
         self.command(port, Change::Close)
     }
@@ -299,7 +299,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Move all frames from the kernel's ring to the queue.
+    /// Moves all frames from the kernel's ring to the queue.
     fn take_frames(&mut self) -> Result<(), LabError> {
         self.ring
             .consume()

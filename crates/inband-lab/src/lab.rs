@@ -59,12 +59,12 @@ impl Host {
         &self.namespace
     }
 
-    /// Attach a program that passes everything, as if the host had its own.
+    /// Attaches a program that passes everything, as if the host had its own.
     pub fn attach_pass(&self) -> Result<PassProgram, LabError> {
         self.namespace.run(PassProgram::attach)
     }
 
-    /// Start a process on this host.
+    /// Starts a process on this host.
     pub fn spawn(&self, spec: &ProcessSpec<'_>) -> Result<SupervisedChild, LabError> {
         SupervisedChild::spawn(spec, Some(&self.namespace))
     }
@@ -93,7 +93,7 @@ struct Hosts {
 }
 
 impl Lab {
-    /// Create a lab whose hosts have consecutive addresses. Leftovers of crashed labs are removed first.
+    /// Creates a lab whose hosts have consecutive addresses. Leftovers of crashed labs are removed first.
     pub fn create(spec: &LabSpec) -> Result<Self, LabError> {
         let first = u32::from(FIRST_ADDRESS);
         let addresses: Vec<Ipv4Addr> = (0..spec.hosts.len() as u32)
@@ -102,7 +102,7 @@ impl Lab {
         Self::create_at(spec, &addresses)
     }
 
-    /// Create a lab with the given address for each host.
+    /// Creates a lab with the given address for each host.
     pub fn create_at(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<Self, LabError> {
         check(spec)?;
         check_addresses(spec, addresses)?;
@@ -160,7 +160,7 @@ impl Lab {
         })
     }
 
-    /// Add a host to the running lab.
+    /// Adds a host to the running lab.
     pub fn add_host(&self, name: &str, address: Ipv4Addr) -> Result<Arc<Host>, LabError> {
         check_name(name, "host")?;
         let mut hosts = self.lock_hosts();
@@ -215,7 +215,7 @@ impl Lab {
         Ok(host)
     }
 
-    /// Remove a host from the running lab. Its processes must have ended.
+    /// Removes a host from the running lab. Its processes must have ended.
     pub fn remove_host(&self, name: &str) -> Result<(), LabError> {
         let mut hosts = self.lock_hosts();
         let index = position(&hosts.list, name)?;
@@ -229,7 +229,7 @@ impl Lab {
         self.owner().forget(&namespace)
     }
 
-    /// Remove what killed owners of labs left behind: namespaces and the processes in them. [`create`](Self::create)
+    /// Removes what killed owners of labs left behind: namespaces and the processes in them. [`create`](Self::create)
     /// does so as well.
     pub fn remove_leftovers() {
         owner::sweep();
@@ -246,7 +246,7 @@ impl Lab {
         Ok(Arc::clone(&hosts.list[position(&hosts.list, name)?]))
     }
 
-    /// Replace the faults of a host's link. Pairwise cuts and drop rules are not affected.
+    /// Replaces the faults of a host's link. Pairwise cuts and drop rules are not affected.
     ///
     /// Releasing a held link returns when the waiting frames have been sent.
     pub fn set_link(&self, host: &str, faults: LinkFaults) -> Result<(), LabError> {
@@ -267,14 +267,14 @@ impl Lab {
         Ok(self.tables().link(port).faults)
     }
 
-    /// Set the same faults on every link.
+    /// Sets the same faults on every link.
     pub fn set_all_links(&self, faults: LinkFaults) -> Result<(), LabError> {
         self.hosts()
             .iter()
             .try_for_each(|h| self.set_link(&h.name, faults))
     }
 
-    /// Connect two hosts by a direct link that bypasses the switch; each end is given by the host's name and an
+    /// Connects two hosts by a direct link that bypasses the switch; each end is given by the host's name and an
     /// interface name. It has no address. It is down while one of the hosts is held.
     pub fn join(&self, one: (&str, &str), other: (&str, &str)) -> Result<(), LabError> {
         let ((one, one_interface), (other, other_interface)) = (one, other);
@@ -294,7 +294,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Set a host's ends of direct links up or down.
+    /// Sets a host's ends of direct links up or down.
     fn set_joints(&self, host: &str, state: &str) -> Result<(), LabError> {
         let joints = lock(&self.joints);
         let ends = joints.iter().flatten().filter(|(name, _)| name == host);
@@ -307,7 +307,7 @@ impl Lab {
         }
     }
 
-    /// Hold a host's packets, in both directions and in order.
+    /// Holds a host's packets, in both directions and in order.
     pub fn hold(&self, host: &str) -> Result<(), LabError> {
         self.set_joints(host, "down")?;
         self.set_link(
@@ -319,7 +319,7 @@ impl Lab {
         )
     }
 
-    /// Release a held host's packets.
+    /// Releases a held host's packets.
     pub fn release(&self, host: &str) -> Result<(), LabError> {
         self.set_joints(host, "up")?;
         self.set_link(
@@ -331,7 +331,7 @@ impl Lab {
         )
     }
 
-    /// Cut (or restore) one direction between two hosts.
+    /// Cuts (or restores) one direction between two hosts.
     pub fn cut_one_way(&self, from: &str, to: &str, cut: bool) -> Result<(), LabError> {
         let (from, to) = (self.port(from)?, self.port(to)?);
         let mut tables = self.tables();
@@ -344,13 +344,13 @@ impl Lab {
         tables.set_link(from, entry)
     }
 
-    /// Cut (or restore) both directions between two hosts.
+    /// Cuts (or restores) both directions between two hosts.
     pub fn cut_between(&self, one: &str, other: &str, cut: bool) -> Result<(), LabError> {
         self.cut_one_way(one, other, cut)?;
         self.cut_one_way(other, one, cut)
     }
 
-    /// Drop the messages that match a rule, until it is removed.
+    /// Drops the messages that match a rule, until it is removed.
     pub fn add_drop_rule(&self, rule: &DropRule) -> Result<DropRuleId, LabError> {
         let entry = RuleEntry {
             from_ports: self.ports(&rule.from_hosts)?,
@@ -364,12 +364,12 @@ impl Lab {
             .ok_or(LabError::TooManyDropRules(switch::DROP_RULES_MAX))
     }
 
-    /// Remove a drop rule.
+    /// Removes a drop rule.
     pub fn remove_drop_rule(&self, id: DropRuleId) -> Result<(), LabError> {
         self.tables().remove_rule(id.0)
     }
 
-    /// Clear all faults and remove all rules; held frames are released.
+    /// Clears all faults and removes all rules; held frames are released.
     pub fn heal(&self) -> Result<(), LabError> {
         let hosts = self.hosts();
         let mut tables = self.tables();
@@ -475,7 +475,7 @@ fn check_addresses(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<(), LabErro
     Ok(())
 }
 
-/// Run in the switch's namespace: one veth per host, with its other end already in the host.
+/// Runs in the switch's namespace: one veth per host, with its other end already in the host.
 fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
     let mut batch = String::new();
     for host in hosts {
@@ -494,7 +494,7 @@ fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
     run_tool("ip", "iproute2", &["-batch", "-"], &batch)
 }
 
-/// Run in the switch's namespace.
+/// Runs in the switch's namespace.
 fn remove_link(port: usize) -> Result<(), LabError> {
     let batch = format!("link del p{port}\n");
     run_tool("ip", "iproute2", &["-batch", "-"], &batch)

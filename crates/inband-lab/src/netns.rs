@@ -31,7 +31,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Create a namespace. It is visible to `ip netns` under the same name.
+    /// Creates a namespace. It is visible to `ip netns` under the same name.
     pub fn create(name: &str) -> Result<Self, LabError> {
         share_netns_dir()?;
         let path = path_of(name);
@@ -78,7 +78,7 @@ impl Netns {
         &self.name
     }
 
-    /// Run a closure in the namespace, on a separate thread, and wait for it.
+    /// Runs a closure in the namespace, on a separate thread, and waitss for it.
     pub fn run<T: Send>(
         &self,
         f: impl FnOnce() -> Result<T, LabError> + Send,
@@ -89,7 +89,7 @@ impl Netns {
         })
     }
 
-    /// Move the calling thread into the namespace permanently.
+    /// Moves the calling thread into the namespace permanently.
     pub fn enter(&self) -> Result<(), LabError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET)
             .map_err(LabError::system(format!("enter namespace {}", self.name)))
@@ -118,13 +118,13 @@ pub struct NetnsHandle {
 }
 
 impl NetnsHandle {
-    /// Move the calling thread into the namespace permanently.
+    /// Moves the calling thread into the namespace permanently.
     pub fn enter(&self) -> Result<(), LabError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(LabError::system("enter a namespace"))
     }
 }
 
-/// Remove a crashed owner's namespace: the processes in it and its name.
+/// Removes a crashed owner's namespace: the processes in it and its name.
 pub fn remove_leftover(name: &str) {
     let path = path_of(name);
     if let Ok(namespace) = fs::metadata(&path) {
@@ -161,7 +161,7 @@ fn processes_in(dev: u64, ino: u64) -> Vec<Pid> {
         .collect()
 }
 
-/// Make /run/netns a shared mount, as `ip netns` does: a namespace removed here is then also removed in all mount
+/// Makes /run/netns a shared mount, as `ip netns` does: a namespace removed here is then also removed in all mount
 /// namespaces that `ip netns exec` created. Done under a lock, because concurrent callers would mount it twice.
 fn share_netns_dir() -> Result<(), LabError> {
     fs::create_dir_all(NETNS_DIR).map_err(|source| {
@@ -202,7 +202,7 @@ fn in_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Run a tool in the calling thread's namespace, with `input` as its standard input.
+/// Runs a tool in the calling thread's namespace, with `input` as its standard input.
 pub(crate) fn run_tool(
     tool: &'static str,
     package: &'static str,

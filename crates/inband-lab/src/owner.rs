@@ -81,7 +81,7 @@ impl Owner {
         Ok(owner)
     }
 
-    /// Record another namespace, before it is created.
+    /// Records another namespace, before it is created.
     pub(crate) fn add(&mut self, namespace: &str) -> Result<(), LabError> {
         self.namespaces.push(namespace.to_owned());
         self.write()
@@ -115,7 +115,7 @@ impl Drop for Owner {
     }
 }
 
-/// Remove what killed owners left behind. Labs of running owners are locked and stay.
+/// Removes what killed owners left behind. Labs of running owners are locked and stay.
 pub(crate) fn sweep() {
     let Ok(files) = fs::read_dir(LABS_DIR) else {
         return;

@@ -20,7 +20,7 @@ pub struct PassProgram {
 }
 
 impl PassProgram {
-    /// Attach to the interface in the calling thread's namespace. Fails if native mode is not available.
+    /// Attaches to the interface in the calling thread's namespace. Fails if native mode is not available.
     pub(crate) fn attach() -> Result<Self, LabError> {
         let ifindex =
             if_nametoindex(HOST_INTERFACE).map_err(LabError::system("find the interface"))? as i32;

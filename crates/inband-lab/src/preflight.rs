@@ -23,7 +23,7 @@ const CAPABILITIES: [(u32, &str); 3] = [
     (21, "CAP_SYS_ADMIN"),
 ];
 
-/// Check everything that a lab of namespaces needs.
+/// Checks everything that a lab of namespaces needs.
 pub fn check_lab() -> Result<(), LabError> {
     check_privileges()?;
     check_kernel()?;
@@ -31,7 +31,7 @@ pub fn check_lab() -> Result<(), LabError> {
     check_tools()
 }
 
-/// Check the privileges to create namespaces and load programs.
+/// Checks the privileges to create namespaces and load programs.
 pub fn check_privileges() -> Result<(), LabError> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(LabError::file("read", "/proc/self/status"))?;
@@ -55,7 +55,7 @@ pub fn check_privileges() -> Result<(), LabError> {
     Err(LabError::NotPrivileged { what })
 }
 
-/// Check that the kernel is new enough.
+/// Checks that the kernel is new enough.
 pub fn check_kernel() -> Result<(), LabError> {
     let path = "/proc/sys/kernel/osrelease";
     let release = fs::read_to_string(path).map_err(LabError::file("read", path))?;
@@ -72,7 +72,7 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Check that the kernel supports network namespaces.
+/// Checks that the kernel supports network namespaces.
 pub fn check_namespaces() -> Result<(), LabError> {
     if Path::new("/proc/self/ns/net").exists() {
         Ok(())
@@ -81,7 +81,7 @@ pub fn check_namespaces() -> Result<(), LabError> {
     }
 }
 
-/// Check for the commands in [`TOOLS`].
+/// Checks for the commands in [`TOOLS`].
 pub fn check_tools() -> Result<(), LabError> {
     let path = search_path();
     for (tool, package) in TOOLS {
@@ -103,7 +103,7 @@ pub struct DiskFull {
     pub free_bytes: u64,
 }
 
-/// Check the free space for a cluster's directory. A file system that does not report it is assumed to have room.
+/// Checks the free space for a cluster's directory. A file system that does not report it is assumed to have room.
 pub fn check_disk(path: &Path) -> Result<(), DiskFull> {
     let Ok(fs) = statvfs(path) else { return Ok(()) };
     let free_bytes = fs.blocks_available() * fs.fragment_size();

@@ -69,7 +69,7 @@ pub struct SupervisedChild {
 }
 
 impl SupervisedChild {
-    /// Start a process, optionally in a namespace.
+    /// Starts a process, optionally in a namespace.
     pub fn spawn(spec: &ProcessSpec<'_>, namespace: Option<&Netns>) -> Result<Self, LabError> {
         let start = || {
             let _guard = INHERITING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +98,7 @@ impl SupervisedChild {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Wait up to `limit` until it has ended. Returns whether it has.
+    /// Waits up to `limit` until it has ended. Returns whether it has.
     pub fn wait_for_exit(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.exit_status().is_none() {
@@ -110,14 +110,14 @@ impl SupervisedChild {
         true
     }
 
-    /// Send a signal, unless it has ended: its process id could have been reused.
+    /// Sends a signal, unless it has ended: its process id could have been reused.
     pub fn signal(&mut self, signal: Signal) {
         if self.exit_status().is_none() {
             let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
         }
     }
 
-    /// Kill it and wait until it has ended.
+    /// Kills it and waits until it has ended.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait();

@@ -89,8 +89,8 @@ impl WaitingFrames {
         }
     }
 
-    /// Queue a frame, twice if one of its links duplicates it. Returns false if too many are waiting; the frame is then
-    /// dropped.
+    /// Queues a frame, twice if one of its links duplicates it. Returns false if too many are waiting; the frame is
+    /// then dropped.
     #[must_use]
     pub fn offer(&mut self, now: Instant, frame: Frame) -> bool {
         if self.is_duplicated(frame.from_port) || self.is_duplicated(frame.to_port) {
@@ -133,7 +133,7 @@ impl WaitingFrames {
         self.slow.peek().map(|slow| slow.due)
     }
 
-    /// Whether any waiting frame comes from or goes to this port.
+    /// Returns whether any waiting frame comes from or goes to this port.
     pub fn involves(&self, port: usize) -> bool {
         let at = |frame: &Frame| frame.from_port == port || frame.to_port == port;
         self.held.iter().any(at) || self.slow.iter().any(|slow| at(&slow.frame))

@@ -126,7 +126,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// Open a port in both directions. Call in the switch's namespace.
+    /// Opens a port in both directions. Call in the switch's namespace.
     pub(crate) fn open(&self, port: usize) -> Result<(), LabError> {
         let ifindex = (IFINDEX_BASE + port) as u32;
         put(
@@ -142,7 +142,7 @@ impl Ports {
             .map_err(LabError::bpf("attach it in native mode to a veth"))
     }
 
-    /// Stop sending frames out of a port.
+    /// Stops sending frames out of a port.
     pub(crate) fn close(&self, port: usize) -> Result<(), LabError> {
         self.devmap
             .delete(&(port as u32).to_ne_bytes())
@@ -150,7 +150,7 @@ impl Ports {
     }
 }
 
-/// Load the program; all ports are still closed. Call in the switch's namespace.
+/// Loads the program; all ports are still closed. Call in the switch's namespace.
 pub(crate) fn load() -> Result<(SwitchTables, QueueTables, Ports), LabError> {
     let mut builder = ObjectBuilder::default();
     let object = builder
@@ -204,7 +204,7 @@ fn put(map: &MapHandle, key: u32, value: &[u8], what: &str) -> Result<(), LabErr
 }
 
 impl SwitchTables {
-    /// Set whether there is a host at this port. Its link becomes perfect.
+    /// Sets whether there is a host at this port. Its link becomes perfect.
     pub(crate) fn set_present(&mut self, port: usize, present: bool) -> Result<(), LabError> {
         if present {
             self.present |= 1 << port;

@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(10);
 /// is more than this for the longest cut here.
 const SPEAKS_AGAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Send numbers over a link whose network is cut for this long. Returns the time from the restoration to the next
+/// Sends numbers over a link whose network is cut for this long. Returns the time from the restoration to the next
 /// number received.
 fn silence_after(cut: Duration, test: &str) -> Duration {
     let lab = lab(test, &["a", "b"]);

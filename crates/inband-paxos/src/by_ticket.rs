@@ -17,7 +17,7 @@ impl<T> ByTicket<T> {
         self.0.len()
     }
 
-    /// Add an entry; its ticket must be higher than all previous ones.
+    /// Adds an entry; its ticket must be higher than all previous ones.
     pub fn push(&mut self, ticket: Ticket, value: T) {
         assert!(
             self.0.back().is_none_or(|(last, _)| *last < ticket),
@@ -58,7 +58,7 @@ impl<T> ByTicket<T> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    /// Keep the entries for which `keep` returns true.
+    /// Keeps the entries for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(Ticket, &T) -> bool) {
         self.0.retain(|(ticket, value)| keep(*ticket, value));
     }

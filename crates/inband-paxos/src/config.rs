@@ -208,7 +208,7 @@ impl ClusterConfig {
     }
 }
 
-/// Number of logs of a cluster with this many partitions; see [`Config::logs`].
+/// Returns the number of logs of a cluster with this many partitions; see [`Config::logs`].
 pub fn logs_of(partitions: u32) -> usize {
     partitions as usize + usize::from(partitions > 1)
 }
@@ -349,13 +349,13 @@ impl NodeConfig {
         self.control_plane.unwrap_or(default)
     }
 
-    /// Number of its roles that handle packets.
+    /// Returns the number of its roles that handle packets.
     pub fn packet_roles(&self) -> usize {
         let roles = self.roles.iter();
         roles.filter(|role| **role != Role::Controller).count()
     }
 
-    /// Whether the node has this role.
+    /// Returns whether the node has this role.
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
     }
@@ -374,7 +374,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Read and check a file.
+    /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
@@ -384,7 +384,7 @@ impl Config {
         Self::parse(&text, &file)
     }
 
-    /// Check a text; `file_name` is used only in messages.
+    /// Checks a text; `file_name` is used only in messages.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
         let located = |at: usize, message: String| ConfigError::Mistake {
             file: file_name.to_owned(),
@@ -447,7 +447,8 @@ impl Config {
         self.with_role(Role::Leader)
     }
 
-    /// Whether the cluster has a control plane. If so, the epoch and the nodes in this file are only the initial ones.
+    /// Returns whether the cluster has a control plane. If so, the epoch and the nodes in this file are only the
+    /// initial ones.
     pub fn is_managed(&self) -> bool {
         self.controllers().next().is_some()
     }
@@ -462,8 +463,8 @@ impl Config {
         }
     }
 
-    /// Number of logs: one for each partition and, if there are several, one more for cross-partition commands. That
-    /// one has the index `partitions`.
+    /// Returns the number of logs: one for each partition and, if there are several, one more for cross-partition
+    /// commands. That one has the index `partitions`.
     pub fn logs(&self) -> usize {
         self.cluster.logs()
     }
@@ -474,7 +475,7 @@ impl Config {
         ring_memory_bytes(&self.this().roles, cluster.partitions, cluster.ring_slots)
     }
 
-    /// Number of acceptors that form a majority.
+    /// Returns the number of acceptors that form a majority.
     pub fn majority(&self) -> usize {
         self.acceptors().count() / 2 + 1
     }

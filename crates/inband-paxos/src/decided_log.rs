@@ -38,7 +38,7 @@ impl DecidedLog {
         self.first
     }
 
-    /// Append the next instance.
+    /// Appends the next instance.
     pub fn push(&mut self, header: Header, value: &[u8]) {
         assert_eq!(
             header.instance,

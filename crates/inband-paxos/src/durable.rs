@@ -26,7 +26,7 @@ pub enum DurableError {
 }
 
 impl DurableError {
-    /// Whether the error will recur until the host or its configuration is changed.
+    /// Returns whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             DurableError::State(error) => error.is_lasting(),
@@ -59,7 +59,7 @@ pub fn has_entered(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     Ok(entered >= u64::from(epoch))
 }
 
-/// Enter an epoch as an acceptor with empty memory. `false`: it entered this epoch or a later one before and may have
+/// Enters an epoch as an acceptor with empty memory. `false`: it entered this epoch or a later one before and may have
 /// lost votes, so it must not vote (protocol.md, 5).
 pub fn enter_epoch(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     state_dir::create(state_dir)?;

@@ -248,7 +248,7 @@ impl Host {
         }
     }
 
-    /// Make the acceptor, which must run in user space, keep a journal from now on (`sync` mode). `restored`: what it
+    /// Makes the acceptor, which must run in user space, keep a journal from now on (`sync` mode). `restored`: what it
     /// knew when the process ended; without it, it starts as configured.
     ///
     /// # Panics
@@ -280,7 +280,7 @@ impl Host {
         ))
     }
 
-    /// Send the acceptor's answers that may now leave, because more of the journal has been synced.
+    /// Sends the acceptor's answers that may now leave, because more of the journal has been synced.
     pub fn release(&mut self, now: Micros, out: &mut Outbox) {
         self.drain_local(now, out);
     }
@@ -312,9 +312,9 @@ impl Host {
         &self.partitions[partition]
     }
 
-    /// Enter a later epoch with its members. The quorum counter counts for it from now on; undecided values are queried
-    /// and proposed again. The acceptor's own registers are not touched: the reconfiguration seals, fills and opens
-    /// them. An epoch that is not later has no effect.
+    /// Enters a later epoch with its members. The quorum counter counts for it from now on; undecided values are
+    /// queried and proposed again. The acceptor's own registers are not touched: the reconfiguration seals, fills and
+    /// opens them. An epoch that is not later has no effect.
     pub fn enter_epoch(&mut self, now: Micros, entered: &EpochConfig, out: &mut Outbox) {
         let config = &mut self.shared.config;
         if entered.epoch <= config.epoch {
@@ -343,7 +343,7 @@ impl Host {
         self.find_due();
     }
 
-    /// Change the order of the nodes that may lead, within the epoch. For each log, a new first node takes over.
+    /// Changes the order of the nodes that may lead, within the epoch. For each log, a new first node takes over.
     pub fn reorder_leaders(&mut self, now: Micros, leaders: &[Vec<u8>], out: &mut Outbox) {
         assert_eq!(leaders.len(), self.partitions.len(), "of each log");
         for (partition, order) in leaders.iter().enumerate() {
@@ -363,7 +363,7 @@ impl Host {
         self.highest_epoch_seen
     }
 
-    /// Number of malformed packets for this host's state machines.
+    /// Returns the number of malformed packets for this host's state machines.
     pub fn bad_packets(&self) -> u64 {
         self.shared.bad_packets
     }
@@ -379,12 +379,12 @@ impl Host {
         self.shared.events.drain(..)
     }
 
-    /// Whether the view of this partition's leader registers in the kernel must be set before `on_tick`.
+    /// Returns whether the view of this partition's leader registers in the kernel must be set before `on_tick`.
     pub fn wants_leader_view(&self, now: Micros, partition: usize) -> bool {
         self.shared.config.kernel_roles.leader && self.dues[partition] <= now
     }
 
-    /// Set the current contents of a partition's leader registers in the kernel; to be called before `on_tick`.
+    /// Sets the current contents of a partition's leader registers in the kernel; to be called before `on_tick`.
     pub fn set_kernel_leader(&mut self, partition: usize, view: LeaderView) {
         self.partitions[partition].set_kernel_leader(view);
     }
@@ -400,7 +400,7 @@ impl Host {
         self.partitions[partition].leader_view(&self.shared)
     }
 
-    /// Submit a value; see [`crate::log::ReplicatedLog::submit`].
+    /// Submits a value; see [`crate::log::ReplicatedLog::submit`].
     pub fn submit(
         &mut self,
         now: Micros,
@@ -413,7 +413,7 @@ impl Host {
         })
     }
 
-    /// Find out what was decided in `instance`, or decide `noop` there (CAANS, Figure 4). The value of an instance
+    /// Finds out what was decided in `instance`, or decides `noop` there (CAANS, Figure 4). The value of an instance
     /// delivered before is passed to `known`; that of a later one is delivered in order.
     pub fn recover(
         &mut self,
@@ -476,7 +476,7 @@ impl Host {
         partitions.all(|p| p.proposer.outstanding() == 0 && p.reader().outstanding() == 0)
     }
 
-    /// Open the proposer's sessions ahead of the first values.
+    /// Opens the proposer's sessions ahead of the first values.
     pub fn open_sessions(&mut self, now: Micros, out: &mut Outbox) {
         for partition in 0..self.partitions.len() {
             self.ask(now, partition, out, |p, _, own| {
@@ -485,7 +485,7 @@ impl Host {
         }
     }
 
-    /// Append what was decided and what failed since the last call to the partitions' bursts.
+    /// Appends what was decided and what failed since the last call to the partitions' bursts.
     pub fn take_bursts(&mut self, bursts: &mut [Burst]) {
         assert_eq!(bursts.len(), self.partitions.len(), "a burst for each log");
         let (partitions, is_touched) = (&mut self.partitions, &mut self.is_touched);
@@ -553,7 +553,7 @@ impl Host {
         }
     }
 
-    /// Run an action on a partition and send its packets. `from_self`: the action handles a packet of this same host.
+    /// Runs an action on a partition and sends its packets. `from_self`: the action handles a packet of this same host.
     fn act<R>(
         &mut self,
         partition: usize,
@@ -589,7 +589,7 @@ impl Host {
         result
     }
 
-    /// Handle one packet: the soft roles first, then the state machines.
+    /// Handles one packet: the soft roles first, then the state machines.
     fn handle(&mut self, now: Micros, packet: &[u8], from_self: bool, out: &mut Outbox) {
         if packet.len() > PACKET_LEN_MAX_BYTES {
             self.shared.bad_packets += 1;
@@ -622,10 +622,10 @@ impl Host {
         }
     }
 
-    /// Whether a received packet may be handled. A PHASE2A for an acceptor in user space whose value does not match its
-    /// digest must not: an attacker on the path has substituted a value with the same checksum, and a majority voting
-    /// for it would stop the log. A packet program has no time for this check. Only drivers on a real network call
-    /// this; the simulator's acceptors have just the kernel's guards.
+    /// Returns whether a received packet may be handled. A PHASE2A for an acceptor in user space whose value does not
+    /// match its digest must not: an attacker on the path has substituted a value with the same checksum, and a
+    /// majority voting for it would stop the log. A packet program has no time for this check. Only drivers on a real
+    /// network call this; the simulator's acceptors have just the kernel's guards.
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         let is_forged = self.shared.config.soft_roles.acceptor
             && wire::parse(packet).is_ok_and(|(header, value)| {
@@ -645,7 +645,7 @@ impl Host {
         });
     }
 
-    /// Parse a packet, and check its partition, instance and round for plausibility.
+    /// Parses a packet, and checks its partition, instance and round for plausibility.
     fn parse<'p>(&mut self, packet: &'p [u8]) -> Option<(Header, &'p [u8])> {
         let parsed = wire::parse(packet).ok();
         let good = parsed.filter(|(header, _)| {
@@ -689,7 +689,7 @@ impl Host {
             .any(|group| group.iter().any(|member| u16::from(*member) == node))
     }
 
-    /// Tell peers what this host has applied and who leads: one packet for all logs, because otherwise many idle logs
+    /// Tells peers what this host has applied and who leads: one packet for all logs, because otherwise many idle logs
     /// would cost more than a busy one.
     fn tell_alive(&mut self, out: &mut Outbox) {
         let (mut own, mut value) = (
@@ -747,7 +747,7 @@ impl Host {
         }
     }
 
-    /// Whether an ALIVE is later than all known ones of its sender.
+    /// Returns whether an ALIVE is later than all known ones of its sender.
     fn is_news(&mut self, header: &Header) -> bool {
         let heard = &mut self.alives_heard[usize::from(header.node) % NODES];
         let number = (header.client_id, header.client_seq);
@@ -782,7 +782,7 @@ impl Host {
         self.journal = Some(journal);
     }
 
-    /// Send a packet. One for this host itself is handled here, unless a role in the kernel must handle it: then the
+    /// Sends a packet. One for this host itself is handled here, unless a role in the kernel must handle it: then the
     /// driver passes it on.
     fn route_one(&mut self, dest: Dest, packet: &[u8], out: &mut Outbox) {
         let nodes: &[u8] = match dest {

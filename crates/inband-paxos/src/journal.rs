@@ -105,7 +105,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Whether a packet is for this host's acceptor.
+    /// Returns whether a packet is for this host's acceptor.
     pub fn is_for_acceptor(header: &Header) -> bool {
         match header.kind {
             Type::Phase1A | Type::Phase2A => true,
@@ -116,7 +116,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Let the switch handle a packet for the acceptor, `buffer[..len_bytes]`, with this header. Keeps the answer.
+    /// Lets the switch handle a packet for the acceptor, `buffer[..len_bytes]`, with this header. Keeps the answer.
     /// Returns true if the packet is for the host's state machines after all.
     pub fn handle(
         &mut self,
@@ -183,7 +183,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Set the initial state of the journal.
+    /// Sets the initial state of the journal.
     pub(crate) fn set_holds(&mut self, holds: Option<Holds>) {
         self.holds = holds;
     }
@@ -207,7 +207,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Whether there is something to write and sync, or to retry, now.
+    /// Returns whether there is something to write and sync, or to retry, now.
     pub fn wants_sync(&self, now: Micros) -> bool {
         match self.retry_at {
             Some(at) => now >= at,
@@ -220,7 +220,7 @@ impl AcceptorJournal {
         self.retry_at.unwrap_or(Micros::MAX)
     }
 
-    /// Append records of all changes that have none yet. Returns the number of changes up to here, for
+    /// Appends records of all changes that have none yet. Returns the number of changes up to here, for
     /// [`AcceptorJournal::synced`].
     ///
     /// # Panics
@@ -240,7 +240,7 @@ impl AcceptorJournal {
         self.recorded
     }
 
-    /// Append records of the whole live state: registers, and slots that are not below the floor.
+    /// Appends records of the whole live state: registers, and slots that are not below the floor.
     fn record_all(&self, registers: &Registers, append: &mut dyn FnMut(&[u8])) {
         let geometry = self.geometry;
         for partition in 0..geometry.partitions {
@@ -259,7 +259,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// Whether the whole state must be written again.
+    /// Returns whether the whole state must be written again.
     pub(crate) fn wants_all(&self) -> bool {
         self.all
     }
@@ -281,7 +281,7 @@ impl AcceptorJournal {
         self.retry_at.replace(now + RETRY_US).is_none()
     }
 
-    /// Send the answers that may be sent, in order.
+    /// Sends the answers that may be sent, in order.
     pub fn release(&mut self, send: &mut dyn FnMut(Dest, &[u8])) {
         let mut start = match self.left {
             0 => 0,
@@ -300,12 +300,12 @@ impl AcceptorJournal {
         self.left = 0;
     }
 
-    /// Number of packets dropped because the disk accepts no writes.
+    /// Returns the number of packets dropped because the disk accepts no writes.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Whether the acceptor has stopped voting because the disk accepts no writes.
+    /// Returns whether the acceptor has stopped voting because the disk accepts no writes.
     pub fn is_stalled(&self) -> bool {
         self.retry_at.is_some()
     }

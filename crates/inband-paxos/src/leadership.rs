@@ -153,7 +153,7 @@ fn rank_in(leaders: &[u8], node: u8) -> u64 {
 }
 
 impl Leadership {
-    /// Start watching at `now`.
+    /// Starts watching at `now`.
     pub fn new(now: Micros, config: LeadershipConfig) -> Leadership {
         let rank = rank_in(&config.leaders, config.node);
         let head_start = head_start_us(&config.timing);
@@ -189,8 +189,8 @@ impl Leadership {
         }
     }
 
-    /// Enter a later epoch, which has no leader yet: with a new round and a majority of its acceptors. A node that led,
-    /// or was about to, starts at once; the others give it the usual time.
+    /// Enters a later epoch, which has no leader yet: with a new round and a majority of its acceptors. A node that
+    /// led, or was about to, starts at once; the others give it the usual time.
     pub fn enter_epoch(
         &mut self,
         now: Micros,
@@ -250,7 +250,7 @@ impl Leadership {
         }
     }
 
-    /// Number of take-overs completed by this node.
+    /// Returns the number of take-overs completed by this node.
     pub fn takeovers(&self) -> u64 {
         self.takeovers
     }
@@ -447,12 +447,12 @@ impl Leadership {
         }
     }
 
-    /// How long to wait for answers before the query is retransmitted.
+    /// Returns how long to wait for answers before the query is retransmitted.
     fn phase_retry_us(&self) -> Micros {
         PHASE_RETRY_US << self.tries.min(BACKOFF_DOUBLINGS_MAX)
     }
 
-    /// Query further slots as the window allows; after the last answer, start to lead.
+    /// Queries further slots as the window allows; after the last answer, start to lead.
     fn go_on(&mut self, now: Micros, out: &mut Outbox) -> Option<LeaderEvent> {
         self.retry_at = now + PHASE_RETRY_US;
         let State::Scanning {
@@ -547,8 +547,8 @@ impl Leadership {
         }
     }
 
-    /// How long a leader need not be probed after it was heard from: its next ALIVE is due within that time. If it does
-    /// not arrive, there is time for several probes before the leader is suspected.
+    /// Returns how long a leader need not be probed after it was heard from: its next ALIVE is due within that time. If
+    /// it does not arrive, there is time for several probes before the leader is suspected.
     fn quiet_us(&self) -> Micros {
         let timing = &self.config.timing;
         let latest_us = timing
@@ -562,8 +562,8 @@ impl Leadership {
         (suspect_after_us << self.backoff).min(suspect_after_us + BACKOFF_MAX_US)
     }
 
-    /// How long to wait for the leader: the node after the last known leader goes first, the others follow at intervals
-    /// of half that time, so that two rarely try at once.
+    /// Returns how long to wait for the leader: the node after the last known leader goes first, the others follow at
+    /// intervals of half that time, so that two rarely try at once.
     fn take_over_after_us(&self) -> Micros {
         let suspect_after_us = self.suspect_after_us();
         let leaders = &self.config.leaders;
@@ -724,7 +724,7 @@ impl Leadership {
         LeaderEvent::Suspected
     }
 
-    /// Restart phase 1, with a round above all seen.
+    /// Restarts phase 1, with a round above all seen.
     fn promise_anew(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
         rounds.saw(self.heard_round);
         self.round = rounds.make();
@@ -749,7 +749,7 @@ impl Leadership {
         out.send(Dest::Leaders, &header, &[]);
     }
 
-    /// Discard old answers: a majority must be reachable at about the same time.
+    /// Discards old answers: a majority must be reachable at about the same time.
     fn sound_anew(&mut self, now: Micros, out: &mut Outbox) {
         self.soundings += 1;
         self.state = State::Sounding {

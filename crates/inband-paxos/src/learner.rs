@@ -178,7 +178,7 @@ impl Learner {
         self.hole_since = 0;
     }
 
-    /// Enter a later epoch: decided values stay decided; votes and answers of the earlier epoch's acceptors no longer
+    /// Enters a later epoch: decided values stay decided; votes and answers of the earlier epoch's acceptors no longer
     /// count.
     pub fn enter_epoch(
         &mut self,
@@ -280,7 +280,7 @@ impl Learner {
         }
     }
 
-    /// Pause or resume delivery. What is decided meanwhile is kept as far as the acceptors' rings reach; the rest is
+    /// Pauses or resumes delivery. What is decided meanwhile is kept as far as the acceptors' rings reach; the rest is
     /// learned afterwards.
     pub fn set_paused(&mut self, is_paused: bool, deliver: &mut Deliver<'_>) {
         self.is_paused = is_paused;
@@ -289,18 +289,19 @@ impl Learner {
         }
     }
 
-    /// Whether delivery is paused.
+    /// Returns whether delivery is paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// How far instances are decided: everything up to here has been delivered, or is kept while this log is paused.
+    /// Returns how far instances are decided: everything up to here has been delivered, or is kept while this log is
+    /// paused.
     pub fn decided(&self) -> u64 {
         let kept = self.ahead.last_key_value().filter(|_| !self.has_hole());
         kept.map_or(self.next - 1, |(instance, _)| *instance)
     }
 
-    /// Whether the next instance is missing although it or a later one exists.
+    /// Returns whether the next instance is missing although it or a later one exists.
     fn has_hole(&self) -> bool {
         self.known_highest >= self.next && !self.ahead.contains_key(&self.next)
     }
@@ -448,7 +449,7 @@ impl Learner {
         }
     }
 
-    /// Start to recover `instance` with the application's no-op, whether or not it is missing here.
+    /// Starts to recover `instance` with the application's no-op, whether or not it is missing here.
     pub fn recover(
         &mut self,
         now: Micros,
@@ -476,7 +477,7 @@ impl Learner {
         (self.next..=end).filter(|i| !self.ahead.contains_key(i))
     }
 
-    /// Query and recover what is missing.
+    /// Queries and recover what is missing.
     pub fn on_tick(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
         let timing = self.config.timing;
         let context = Self::context(&self.config);
@@ -541,8 +542,8 @@ impl Learner {
         }
     }
 
-    /// How long answers may take until the query is retransmitted. Between slow hosts they take longer than the first
-    /// wait, and retransmissions at that rate would be most of the hosts' work.
+    /// Returns how long answers may take until the query is retransmitted. Between slow hosts they take longer than the
+    /// first wait, and retransmissions at that rate would be most of the hosts' work.
     fn ask_after_us(&self) -> Micros {
         let doublings = self.asks.saturating_sub(ASKS_BEFORE_RECOVERY);
         self.config.timing.gap_us << doublings.min(ASK_DOUBLINGS_MAX)

@@ -149,7 +149,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Start this host. `saved` is the result of [`Library::save`] if the application has state. Without it the
+    /// Starts this host. `saved` is the result of [`Library::save`] if the application has state. Without it the
     /// application starts empty, before the first instance ever; in any epoch but the first it will be told that state
     /// is needed.
     ///
@@ -187,7 +187,7 @@ impl Library {
         })
     }
 
-    /// Submit a value of at most [`ReplicatedLog::max_value_len_bytes`]. An event with its ticket reports the outcome
+    /// Submits a value of at most [`ReplicatedLog::max_value_len_bytes`]. An event with its ticket reports the outcome
     /// within the configured deadline. Values submitted later may be decided earlier.
     pub fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
         let ticket = self.node.submit(PARTITION, value)?;
@@ -197,8 +197,8 @@ impl Library {
         Ok(ticket)
     }
 
-    /// Find out what was decided in `instance`, or decide `noop` there. The answer is one delivery of that instance: as
-    /// [`DeliveryKind::New`] in instance order if its value is new, otherwise as [`DeliveryKind::Replay`] or
+    /// Finds out what was decided in `instance`, or decides `noop` there. The answer is one delivery of that instance:
+    /// as [`DeliveryKind::New`] in instance order if its value is new, otherwise as [`DeliveryKind::Replay`] or
     /// [`DeliveryKind::Noop`]; an instance delivered before is answered with the next events. Without an answer within
     /// the submission deadline, the result is [`Event::RecoverFailed`]. Two requests for the same instance before the
     /// answer get one answer.
@@ -234,8 +234,8 @@ impl Library {
         Ok(())
     }
 
-    /// Do what is ready, and wait at most `timeout` until there is an event. `true`: call [`Library::next_event`] until
-    /// there are no more. `wake` ends the wait when it becomes readable.
+    /// Does what is ready, and waits at most `timeout` until there is an event. `true`: call [`Library::next_event`]
+    /// until there are no more. `wake` ends the wait when it becomes readable.
     pub fn wait(&mut self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -252,7 +252,7 @@ impl Library {
         }
     }
 
-    /// Do what is ready, without waiting.
+    /// Does what is ready, without waiting.
     fn poll(&mut self) {
         if self.taken == self.burst.decided().len() {
             self.burst.clear();
@@ -287,7 +287,7 @@ impl Library {
             || !self.notices.is_empty()
     }
 
-    /// Sleep until something arrives; `true` if `wake` became readable.
+    /// Sleeps until something arrives; `true` if `wake` became readable.
     fn sleep(&self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
         let wake_fd = wake.map_or(-1, |fd| fd.as_raw_fd());
         let fds = [wake_fd].into_iter().chain(self.node.wake_fds());
@@ -342,7 +342,7 @@ impl Library {
         })
     }
 
-    /// Determine whether a decided instance results in an event for the application.
+    /// Determines whether a decided instance results in an event for the application.
     fn admit(
         &mut self,
         instance: u64,
@@ -397,7 +397,7 @@ impl Library {
         saved_position::encode(self.applied, &self.sessions)
     }
 
-    /// Continue after a state copied from a peer.
+    /// Continues after a state copied from a peer.
     pub fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
         let (applied, sessions) = saved_position::decode(saved)?;
         if applied < self.applied {

@@ -136,12 +136,12 @@ impl Burst {
         Self::default()
     }
 
-    /// Empty bursts, one for each of `partitions` logs.
+    /// Empties bursts, one for each of `partitions` logs.
     pub fn for_logs(partitions: usize) -> Vec<Burst> {
         (0..partitions).map(|_| Burst::new()).collect()
     }
 
-    /// Clear everything, but keep the memory.
+    /// Clears everything, but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
@@ -151,7 +151,7 @@ impl Burst {
         self.checkpoint_needed = false;
     }
 
-    /// Append one decided instance.
+    /// Appends one decided instance.
     pub fn push(&mut self, instance: u64, origin: Origin, ticket: Option<Ticket>, value: &[u8]) {
         if let Some(last) = self.entries.last() {
             assert_eq!(
@@ -176,7 +176,7 @@ impl Burst {
         self.bytes.len()
     }
 
-    /// Append everything in `other`, leaving it empty.
+    /// Appends everything in `other`, leaving it empty.
     pub fn append(&mut self, other: &mut Burst) {
         if self.is_empty() {
             self.clear();
@@ -232,24 +232,24 @@ impl Burst {
 /// # Panics
 /// Every method that takes a partition panics if there is no such log.
 pub trait ReplicatedLog {
-    /// Number of logs; partitions are counted from 0.
+    /// Returns the number of logs; partitions are counted from 0.
     fn partitions(&self) -> usize;
 
     /// Length in bytes of the longest value that [`submit`](Self::submit) accepts.
     fn max_value_len_bytes(&self) -> usize;
 
-    /// How many more values may be submitted to this log now.
+    /// Returns how many more values may be submitted to this log now.
     fn submit_room(&self, partition: usize) -> usize;
 
-    /// Submit a value; the next `poll` sends it. It will appear in a burst with this ticket, or as a
-    /// failure, within the configured deadline. Values submitted later may be decided earlier.
+    /// Submits a value; the next `poll` sends it. It will appear in a burst with this ticket, or as a failure, within
+    /// the configured deadline. Values submitted later may be decided earlier.
     fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError>;
 
-    /// Do everything that is ready, without blocking, and append the results to the burst of their partition. There are
-    /// as many bursts as logs.
+    /// Does everything that is ready, without blocking, and appends the results to the burst of their partition. There
+    /// are as many bursts as logs.
     fn poll(&mut self, bursts: &mut [Burst]);
 
-    /// Pause or resume delivery for this log, for example because what was delivered cannot be applied yet.
+    /// Pauses or resumes delivery for this log, for example because what was delivered cannot be applied yet.
     fn pause(&mut self, partition: usize, is_paused: bool);
 
     /// Everything in this log up to and including `instance` has been applied and survives a crash of this process.
@@ -267,7 +267,7 @@ pub trait ReplicatedLog {
     /// that the low-water mark can advance.
     fn answered(&mut self, ticket: Ticket);
 
-    /// Request a linearizable read. The ticket appears in the `confirmed` list of a burst; a state that has applied
+    /// Requests a linearizable read. The ticket appears in the `confirmed` list of a burst; a state that has applied
     /// everything up to that point shows every value decided before this call. Otherwise it appears in `reads_failed`
     /// within the submission deadline.
     fn confirm_read(&mut self, partition: usize) -> ReadTicket;

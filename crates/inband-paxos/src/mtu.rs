@@ -32,8 +32,8 @@ pub enum MtuError {
     },
 }
 
-/// Check that the interface with this host's address accepts the cluster's packets. An address that no interface has is
-/// reported elsewhere.
+/// Checks that the interface with this host's address accepts the cluster's packets. An address that no interface has
+/// is reported elsewhere.
 pub fn check(config: &Config) -> Result<(), MtuError> {
     let address = *config.this().address.ip();
     let unknown = |source| MtuError::Unknown { address, source };

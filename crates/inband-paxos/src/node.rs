@@ -90,7 +90,7 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// Whether the error will recur until the host or its configuration is changed.
+    /// Returns whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             NodeError::Xdp(error) => error.is_lasting(),
@@ -252,7 +252,7 @@ fn load_keys(path: Option<&Path>) -> Result<(Option<Keys>, Digest), KeyFileError
 }
 
 impl Node {
-    /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance of each log in the
+    /// Starts a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance of each log in the
     /// application's state.
     pub fn open(config: &Config, dataplane: Dataplane, applied: &[u64]) -> Result<Node, NodeError> {
         let this = config.this();
@@ -367,7 +367,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Open the acceptor's journal.
+    /// Opens the acceptor's journal.
     fn open_journal(
         config: &Config,
         geometry: Geometry,
@@ -388,7 +388,7 @@ impl Node {
         Ok(opened)
     }
 
-    /// Restore the acceptor's state, or record on disk that it enters the epoch.
+    /// Restores the acceptor's state, or records on disk that it enters the epoch.
     fn keep_journal(
         config: &Config,
         host: &mut Host,
@@ -417,14 +417,14 @@ impl Node {
         self.started.elapsed().as_micros() as Micros
     }
 
-    /// Send what the state machines have queued.
+    /// Sends what the state machines have queued.
     fn flush(&mut self) {
         self.queue(None);
         self.socket.flush();
     }
 
-    /// Queue what the state machines have pushed for the next [`Node::flush`]. `sender`: the source of the packet being
-    /// handled.
+    /// Queues what the state machines have pushed for the next [`Node::flush`]. `sender`: the source of the packet
+    /// being handled.
     fn queue(&mut self, sender: Option<SocketAddrV4>) {
         for (partition, command) in self.host.take_kernel_commands() {
             if let Some(kernel) = &self.kernel {
@@ -581,9 +581,9 @@ impl Node {
         std::mem::take(&mut self.events)
     }
 
-    /// Enter a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, `leaders` for each log those
-    /// that may lead it, in take-over order. This host keeps the roles that it was started with. An epoch that is not
-    /// later has no effect. After an error the node is still in its old epoch, and the call may be repeated.
+    /// Enters a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, `leaders` for each log
+    /// those that may lead it, in take-over order. This host keeps the roles that it was started with. An epoch that is
+    /// not later has no effect. After an error the node is still in its old epoch, and the call may be repeated.
     pub fn enter_epoch(
         &mut self,
         epoch: u32,
@@ -622,7 +622,7 @@ impl Node {
         Ok(())
     }
 
-    /// Change the order of the nodes that may lead, within the epoch; see [`Host::reorder_leaders`].
+    /// Changes the order of the nodes that may lead, within the epoch; see [`Host::reorder_leaders`].
     pub fn reorder_leaders(&mut self, leaders: &[Vec<u8>]) {
         let now = self.now();
         self.host.reorder_leaders(now, leaders, &mut self.out);
@@ -634,7 +634,7 @@ impl Node {
         self.gate.keys()
     }
 
-    /// Reload the key file and use its keys from now on. After an error the keys are unchanged.
+    /// Reloads the key file and uses its keys from now on. After an error the keys are unchanged.
     pub fn reload_keys(&mut self) -> Result<Option<&Keys>, NodeError> {
         let Some(path) = &self.key_file else {
             return Ok(None);
@@ -689,14 +689,14 @@ impl Node {
         result
     }
 
-    /// Send submitted values now, without waiting for the next poll.
+    /// Sends submitted values now, without waiting for the next poll.
     pub fn send_submitted(&mut self) {
         if !self.out.is_empty() {
             self.flush();
         }
     }
 
-    /// Handle the packets that have arrived, then send all answers.
+    /// Handles the packets that have arrived, then sends all answers.
     fn receive(&mut self) {
         self.more_to_receive = true;
         for _ in 0..RECEIVE_BATCH {
@@ -734,7 +734,7 @@ impl Node {
         }
     }
 
-    /// Write the acceptor's changes to disk, and send its answers: one sync for all packets of a poll.
+    /// Writes the acceptor's changes to disk, and sends its answers: one sync for all packets of a poll.
     fn sync_journal(&mut self) {
         let now = self.now();
         let Some((journal, _)) = self.host.journal() else {

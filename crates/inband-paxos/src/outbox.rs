@@ -47,7 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Clear everything, but keep the memory.
+    /// Clears everything, but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.sends.clear();
@@ -57,14 +57,14 @@ impl Outbox {
         self.sends.is_empty()
     }
 
-    /// Send a packet with this header and value.
+    /// Sends a packet with this header and value.
     pub fn send(&mut self, dest: Dest, header: &Header, value: &[u8]) {
         let start = self.bytes.len();
         wire::emit_padded_to(self.packet_len_max_bytes, header, value, &mut self.bytes);
         self.sends.push((dest, start, self.bytes.len()));
     }
 
-    /// Send bytes that already form a packet.
+    /// Sends bytes that already form a packet.
     pub fn send_raw(&mut self, dest: Dest, packet: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(packet);

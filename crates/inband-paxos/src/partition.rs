@@ -63,7 +63,7 @@ pub(crate) fn process_id(node: u8, incarnation: u64) -> u64 {
 }
 
 impl Shared {
-    /// Tell all learners and leaders what this host has applied of a log, and which leader's round it knows; `value`
+    /// Tells all learners and leaders what this host has applied of a log, and which leader's round it knows; `value`
     /// has the same for the logs after it. Numbered: one that is duplicated or overtaken is ignored.
     pub fn tell_alive(
         &mut self,
@@ -176,7 +176,7 @@ impl Partition {
         &self.trim
     }
 
-    /// Set the current contents of the leader's registers in the kernel.
+    /// Sets the current contents of the leader's registers in the kernel.
     pub(crate) fn set_kernel_leader(&mut self, view: LeaderView) {
         self.kernel_leader = view;
     }
@@ -242,7 +242,7 @@ impl Partition {
         }
     }
 
-    /// Enter the epoch that the host has just entered.
+    /// Enters the epoch that the host has just entered.
     pub(crate) fn enter_epoch(&mut self, now: Micros, shared: &mut Shared, own: &mut Outbox) {
         let config = &shared.config;
         let (epoch, acceptors) = (config.epoch, &config.acceptors);
@@ -290,7 +290,7 @@ impl Partition {
         self.trim.applied(applied);
     }
 
-    /// Append what was decided and what failed since the last call to `burst`. True: call again even if nothing else
+    /// Appends what was decided and what failed since the last call to `burst`. True: call again even if nothing else
     /// happens.
     pub(crate) fn take_burst(&mut self, burst: &mut Burst) -> bool {
         burst.append(&mut self.burst);
@@ -325,7 +325,7 @@ impl Partition {
         });
     }
 
-    /// Run the learner; what it delivers goes into the burst, with a ticket if it is this host's own.
+    /// Runs the learner; what it delivers goes into the burst, with a ticket if it is this host's own.
     fn learn(
         &mut self,
         now: Micros,

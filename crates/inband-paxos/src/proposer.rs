@@ -113,22 +113,22 @@ impl Proposer {
         }
     }
 
-    /// How many more values may be submitted.
+    /// Returns how many more values may be submitted.
     pub fn room(&self) -> usize {
         PROPOSER_WINDOW - self.pending.len()
     }
 
-    /// Number of values submitted and not answered.
+    /// Returns the number of values submitted and not answered.
     pub fn outstanding(&self) -> usize {
         self.pending.len()
     }
 
-    /// Number of requests sent, and how many of them were retransmissions.
+    /// Returns the number of requests sent, and how many of them were retransmissions.
     pub fn requests(&self) -> (u64, u64) {
         (self.requests_sent, self.requests_repeated)
     }
 
-    /// Submit a value.
+    /// Submits a value.
     pub fn submit(
         &mut self,
         now: Micros,
@@ -179,7 +179,7 @@ impl Proposer {
         Ok(ticket)
     }
 
-    /// Open the session ahead of the first value.
+    /// Opens the session ahead of the first value.
     pub fn open_session(&mut self, now: Micros, out: &mut Outbox) {
         if self.session == Session::Closed {
             self.nonces += 1;
@@ -221,7 +221,7 @@ impl Proposer {
             .map_or(self.next_seq, |p| p.seq)
     }
 
-    /// Send as many values as the window allows.
+    /// Sends as many values as the window allows.
     fn send_unsent(&mut self, now: Micros, out: &mut Outbox) {
         if !matches!(self.session, Session::Open(_)) {
             return;
@@ -237,7 +237,7 @@ impl Proposer {
         }
     }
 
-    /// Recompute after changes to many values at once.
+    /// Recomputes after changes to many values at once.
     fn recount(&mut self) {
         let is_in_flight = |p: &&Pending| p.seq != 0 && !p.decided;
         self.in_flight = self.pending.values().filter(is_in_flight).count();
@@ -384,7 +384,7 @@ impl Proposer {
         }
     }
 
-    /// Enter a later epoch: undecided values are sent again, to whichever node leads in it.
+    /// Enters a later epoch: undecided values are sent again, to whichever node leads in it.
     pub fn enter_epoch(&mut self, now: Micros, epoch: u32) {
         self.epoch = epoch;
         self.leader = None;
@@ -432,7 +432,7 @@ impl Proposer {
         self.due = self.due.min(pending.resend_at);
     }
 
-    /// Retransmit what is due, and give up what has passed its deadline.
+    /// Retransmits what is due, and gives up what has passed its deadline.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         if now < self.due {
             return;

@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 pub struct Votes(u64);
 
 impl Votes {
-    /// Count `node` once; nodes that are not acceptors do not count.
+    /// Counts `node` once; nodes that are not acceptors do not count.
     pub fn add(&mut self, acceptors: &[u8], node: u16) {
         if let Some(i) = acceptors.iter().position(|a| u16::from(*a) == node) {
             self.0 |= 1 << i;
         }
     }
 
-    /// Whether no node has been counted.
+    /// Returns whether no node has been counted.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the remaining acceptors cannot form a majority.
+    /// Returns whether the remaining acceptors cannot form a majority.
     pub fn blocks(self, acceptors: &[u8]) -> bool {
         (acceptors.len() - self.0.count_ones() as usize) * 2 <= acceptors.len()
     }
 
-    /// Whether this is more than half of the acceptors.
+    /// Returns whether this is more than half of the acceptors.
     pub fn is_majority(self, acceptors: &[u8]) -> bool {
         self.0.count_ones() as usize * 2 > acceptors.len()
     }
@@ -55,7 +55,7 @@ pub struct SlotPromises {
 }
 
 impl SlotPromises {
-    /// Count an answer. "No vote" is an answer; silence is not (schedules.md, 3).
+    /// Counts an answer. "No vote" is an answer; silence is not (schedules.md, 3).
     pub fn add(&mut self, acceptors: &[u8], node: u16, vote: Option<Vote>) {
         self.voters.add(acceptors, node);
         if let Some(vote) = vote {
@@ -69,7 +69,7 @@ impl SlotPromises {
         }
     }
 
-    /// Whether a majority has answered.
+    /// Returns whether a majority has answered.
     pub fn is_majority(&self, acceptors: &[u8]) -> bool {
         self.voters.is_majority(acceptors)
     }
@@ -85,7 +85,7 @@ impl SlotPromises {
 pub struct RoundVotes(BTreeMap<u64, Votes>);
 
 impl RoundVotes {
-    /// Count a vote; true if its round now has a majority.
+    /// Counts a vote; true if its round now has a majority.
     pub fn add(&mut self, acceptors: &[u8], round: u64, node: u16) -> bool {
         let votes = self.0.entry(round).or_default();
         votes.add(acceptors, node);

@@ -90,7 +90,7 @@ impl Reader {
         }
     }
 
-    /// Request a read; the next `on_tick` queries its index, or the round after the one in flight.
+    /// Requests a read; the next `on_tick` queries its index, or the round after the one in flight.
     pub fn confirm(&mut self, now: Micros) -> ReadTicket {
         let ticket = ReadTicket::new(usize::from(self.config.partition), self.next_ticket);
         self.next_ticket += 1;
@@ -110,7 +110,7 @@ impl Reader {
         ticket
     }
 
-    /// Enter a later epoch: its acceptors are queried for whatever those of the earlier one were asked. Known indices
+    /// Enters a later epoch: its acceptors are queried for whatever those of the earlier one were asked. Known indices
     /// stay valid.
     pub fn enter_epoch(&mut self, epoch: u32, acceptors: &[u8]) {
         self.config.epoch = epoch;
@@ -120,7 +120,7 @@ impl Reader {
         std::mem::swap(&mut self.asked, &mut self.waiting);
     }
 
-    /// Begin a round for the waiting reads, if none is in flight.
+    /// Begins a round for the waiting reads, if none is in flight.
     fn begin(&mut self, now: Micros, out: &mut Outbox) {
         if self.round.is_some() || self.waiting.is_empty() {
             return;
@@ -183,7 +183,7 @@ impl Reader {
         Some(index)
     }
 
-    /// Report the reads whose index is below `next`, the next instance to be delivered, and those that failed.
+    /// Reports the reads whose index is below `next`, the next instance to be delivered, and those that failed.
     pub fn take(&mut self, next: u64, burst: &mut Burst) {
         while let Some((index, read)) = self.indexed.front().filter(|(index, _)| *index < next) {
             burst.confirmed.push((read.ticket, *index));
@@ -192,7 +192,7 @@ impl Reader {
         burst.reads_failed.append(&mut self.failed);
     }
 
-    /// Begin a round, retransmit its queries, and give up reads that have passed their deadline.
+    /// Begins a round, retransmit its queries, and gives up reads that have passed their deadline.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         self.give_up(now);
         if self.asked.is_empty() {
@@ -243,7 +243,7 @@ impl Reader {
         first.map_or(0, |read| read.deadline.min(round.retry_at))
     }
 
-    /// Number of unanswered reads.
+    /// Returns the number of unanswered reads.
     pub fn outstanding(&self) -> usize {
         self.asked.len() + self.waiting.len() + self.indexed.len()
     }

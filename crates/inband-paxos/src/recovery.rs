@@ -49,7 +49,7 @@ pub struct Context<'a> {
 }
 
 impl Recovery {
-    /// Start to recover `instance`; `noop` is proposed if there is no vote.
+    /// Starts to recover `instance`; `noop` is proposed if there is no vote.
     pub fn start(
         now: Micros,
         instance: u64,
@@ -71,7 +71,7 @@ impl Recovery {
         recovery
     }
 
-    /// Start over with the acceptors of a later epoch: answers from those of the earlier one no longer count.
+    /// Starts over with the acceptors of a later epoch: answers from those of the earlier one no longer count.
     pub fn enter_epoch(
         &mut self,
         now: Micros,

@@ -21,7 +21,7 @@ impl RoundSource {
         }
     }
 
-    /// Note a round seen anywhere; the next round created is higher.
+    /// Notes a round seen anywhere; the next round created is higher.
     pub fn saw(&mut self, round: u64) {
         self.highest_seen = self.highest_seen.max(round);
     }

@@ -33,7 +33,7 @@ pub enum RestoreError {
     },
 }
 
-/// Encode position and sessions.
+/// Encodes position and sessions.
 pub fn encode(applied: u64, sessions: &SessionTable) -> Vec<u8> {
     let mut out = applied.to_be_bytes().to_vec();
     for id in sessions.ids() {
@@ -48,7 +48,7 @@ pub fn encode(applied: u64, sessions: &SessionTable) -> Vec<u8> {
     out
 }
 
-/// Decode the result of [`encode`].
+/// Decodes the result of [`encode`].
 pub fn decode(saved: &[u8]) -> Result<(u64, SessionTable), RestoreError> {
     let damaged = RestoreError::Damaged(saved.len());
     let (body, checksum) = saved.split_last_chunk::<WORD_BYTES>().ok_or(damaged)?;

@@ -62,7 +62,7 @@ impl Trim {
         }
     }
 
-    /// Enter a later epoch. What a majority of the earlier epoch's replicas holds stays below the floor.
+    /// Enters a later epoch. What a majority of the earlier epoch's replicas holds stays below the floor.
     pub fn enter_epoch(&mut self, epoch: u32, replicas: &[u8]) {
         self.epoch = epoch;
         self.replicas = replicas.to_vec();
@@ -155,7 +155,7 @@ impl Trim {
         (self.is_replica() && has_moved).then(|| self.tell_applied())
     }
 
-    /// Send a floor that has moved by a step at once, and repeat it: less and less often if nothing changes.
+    /// Sends a floor that has moved by a step at once, and repeats it: less and less often if nothing changes.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         if !self.is_replica() {
             return;

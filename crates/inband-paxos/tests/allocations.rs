@@ -82,7 +82,7 @@ impl Cluster {
         }
     }
 
-    /// Call a host, record its allocations and deliver what it sends. `from`: the sender of the packet being handled.
+    /// Calls a host, record its allocations and deliver what it sends. `from`: the sender of the packet being handled.
     fn call<R>(
         &mut self,
         node: u8,

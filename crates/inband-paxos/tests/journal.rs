@@ -300,7 +300,7 @@ fn a_full_disk_stops_votes_and_loses_nothing() {
     assert_eq!(machine.start(EPOCH).unwrap().state(), state);
 }
 
-/// Whether the acceptor votes, and still does after a restart.
+/// Returns whether the acceptor votes, and still does after a restart.
 fn votes(machine: &mut Machine, epoch: u32) -> bool {
     let mut vote = phase2a(0, 15, 7, b"x");
     vote[wire_epoch()].copy_from_slice(&epoch.to_be_bytes());
@@ -588,7 +588,7 @@ impl Said {
         Ok(())
     }
 
-    /// Check that an acceptor that has just started remembers its answers.
+    /// Checks that an acceptor that has just started remembers its answers.
     fn check(&self, process: &Process) -> Result<(), String> {
         for (partition, said) in &self.promises {
             let promise = process.acceptor(usize::from(*partition)).promise;

@@ -57,7 +57,7 @@ impl Cluster {
         }
     }
 
-    /// End all processes at once without notice, and restart them with empty replicas.
+    /// Ends all processes at once without notice, and restarts them with empty replicas.
     fn restart(&mut self) {
         self.nodes.clear();
         let open = |config| Node::open(config, Dataplane::Udp, &[0; LOGS]).expect("it starts");
@@ -97,7 +97,7 @@ impl Cluster {
         true
     }
 
-    /// Submit a value in each log at each host, and wait until every host has `total` in each.
+    /// Submits a value in each log at each host, and waits until every host has `total` in each.
     fn decide(&mut self, value: u8, total: usize) {
         for node in &mut self.nodes {
             for log in 0..LOGS {

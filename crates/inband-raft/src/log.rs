@@ -200,7 +200,7 @@ impl<M: StateMachine> Replayed<M> {
     }
 }
 
-/// Append an entry; the entries that it replaces were never committed.
+/// Appends an entry; the entries that it replaces were never committed.
 fn replace_from(entries: &mut VecDeque<Entry>, start: &Snapshot, entry: Entry) {
     let kept = entry.index.saturating_sub(start.index + 1) as usize;
     assert!(kept <= entries.len(), "a log has no holes");
@@ -213,7 +213,7 @@ fn encode(record: &Record) -> Vec<u8> {
 }
 
 impl<M: StateMachine> Log<M> {
-    /// Open a log, or create one with the given id.
+    /// Opens a log, or creates one with the given id.
     pub fn open(storage: Box<dyn Storage>, new_peer: u64) -> Result<Log<M>, JournalError> {
         let mut replayed = Replayed::<M>::default();
         let mut take = |record: &[u8]| replayed.take(record);
@@ -235,7 +235,7 @@ impl<M: StateMachine> Log<M> {
         Ok(Self::with(Some(journal), peer, replayed))
     }
 
-    /// Create a log that is lost with its process.
+    /// Creates a log that is lost with its process.
     pub fn in_memory(peer: u64) -> Log<M> {
         Self::with(None, peer, Replayed::default())
     }
@@ -270,7 +270,7 @@ impl<M: StateMachine> Log<M> {
         self.peer
     }
 
-    /// Whether it belongs to a group, as opposed to waiting to be added to one.
+    /// Returns whether it belongs to a group, as opposed to waiting to be added to one.
     pub fn is_in_group(&self) -> bool {
         self.start.index > 0
     }
@@ -287,13 +287,13 @@ impl<M: StateMachine> Log<M> {
         }
     }
 
-    /// Begin a new group's log with this empty snapshot. Durable after the next commit.
+    /// Begins a new group's log with this empty snapshot. Durable after the next commit.
     pub fn begin(&mut self, snapshot: Snapshot) {
         self.note(|| Record::Snapshot(snapshot.clone()));
         self.set(snapshot, M::default());
     }
 
-    /// Replace everything with another node's state. Durable when [`Log::commit`] returns true.
+    /// Replaces everything with another node's state. Durable when [`Log::commit`] returns true.
     pub fn install(&mut self, snapshot: Snapshot, state: M) {
         self.stop_rewriting();
         if !self.is_installing {
@@ -346,7 +346,7 @@ impl<M: StateMachine> Log<M> {
         self.note(|| Record::Hard(term, vote, commit));
     }
 
-    /// Make everything durable. Returns false if another node's state is being written in slices and more remain.
+    /// Makes everything durable. Returns false if another node's state is being written in slices and more remain.
     pub fn commit(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
         if self.is_installing {
             if self.rewriting.is_none() {
@@ -361,7 +361,7 @@ impl<M: StateMachine> Log<M> {
         Ok(true)
     }
 
-    /// Do the next slice of compaction. With `holds`, entries are kept for a peer.
+    /// Does the next slice of compaction. With `holds`, entries are kept for a peer.
     pub fn compact(&mut self, tuning: &Tuning, holds: bool) -> Result<(), StorageError> {
         self.release(tuning.slice_bytes);
         self.remove_files()?;
@@ -381,14 +381,14 @@ impl<M: StateMachine> Log<M> {
         Ok(())
     }
 
-    /// Whether [`Log::compact`] or [`Log::commit`] has more to do at once.
+    /// Returns whether [`Log::compact`] or [`Log::commit`] has more to do at once.
     pub fn has_work(&self) -> bool {
         let has_forgotten = self.journal.as_ref().is_some_and(Journal::has_forgotten);
         let has_entries = self.start.index < self.forget_to;
         self.rewriting.is_some() || !self.released.is_empty() || has_forgotten || has_entries
     }
 
-    /// Release unneeded states at the rate at which they would be written.
+    /// Releases unneeded states at the rate at which they would be written.
     fn release(&mut self, slice_bytes: usize) {
         let wanted = self.wanted.get_mut().drain(..);
         self.released.extend(wanted.map(|(_, _, state)| state));
@@ -425,7 +425,7 @@ impl<M: StateMachine> Log<M> {
             .extend(rewriting.map(|rewriting| rewriting.state));
     }
 
-    /// Number of applied entries in `entries`.
+    /// Returns the number of applied entries in `entries`.
     pub fn done(&self) -> usize {
         (self.applied.index - self.start.index) as usize
     }
@@ -449,7 +449,7 @@ impl<M: StateMachine> Log<M> {
         self.start = start;
     }
 
-    /// Start to rewrite the journal with the state after the applied entries. Until it is complete, the previous
+    /// Starts to rewrite the journal with the state after the applied entries. Until it is complete, the previous
     /// contents of the journal count; entries after another node's state do not follow those.
     fn begin_rewriting(&mut self) -> Result<(), StorageError> {
         let written = match self.is_installing {
@@ -487,7 +487,7 @@ impl<M: StateMachine> Log<M> {
         Ok(())
     }
 
-    /// Write the next bytes of the state. Returns whether all are written. After an error it is started again later.
+    /// Writes the next bytes of the state. Returns whether all are written. After an error it is started again later.
     fn write_slice(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
         let written = self.try_write_slice(slice_bytes);
         if !matches!(written, Ok(false)) {

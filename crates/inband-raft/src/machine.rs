@@ -11,15 +11,15 @@ pub trait StateMachine: Default {
     /// See [`StateMachine::freeze`].
     type Frozen: Frozen;
 
-    /// Apply the command at this index of the log, in the postcard form written by its proposer; `None` if this version
-    /// does not know the command, which then has no effect.
+    /// Applies the command at this index of the log, in the postcard form written by its proposer; `None` if this
+    /// version does not know the command, which then has no effect.
     fn apply(&mut self, index: u64, command: &[u8]) -> Option<Self::Output>;
 
     /// A snapshot of the current state, to be written in parts while further commands are applied. A node has one
     /// thread and calls this while it serves, so its duration must not depend on the size of the state.
     fn freeze(&self) -> Self::Frozen;
 
-    /// Add the next part of a frozen state; the first one is added to the default state. Returns false if the part is
+    /// Adds the next part of a frozen state; the first one is added to the default state. Returns false if the part is
     /// damaged, or was written by another version.
     fn restore_part(&mut self, part: &[u8]) -> bool;
 }

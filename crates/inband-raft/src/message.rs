@@ -168,7 +168,7 @@ impl Peers {
 }
 
 impl Snapshot {
-    /// Whether it can be installed, provided that its parts can.
+    /// Returns whether it can be installed, provided that its parts can.
     pub fn is_sound(&self) -> bool {
         let Peers { voters, learners } = &self.peers;
         let mut ids = [&voters[..], &learners[..]].concat();
@@ -250,9 +250,9 @@ impl RaftMessage {
         })
     }
 
-    /// Whether a peer with an intact log can have sent this to a peer whose log ends with `last`. The library ends the
-    /// process on some messages that such a peer cannot send. Kinds that peers do not use here are rejected: the
-    /// library would pass the data of a forwarded proposal to its own parser.
+    /// Returns whether a peer with an intact log can have sent this to a peer whose log ends with `last`. The library
+    /// ends the process on some messages that such a peer cannot send. Kinds that peers do not use here are rejected:
+    /// the library would pass the data of a forwarded proposal to its own parser.
     pub(super) fn is_sound(&self, last: u64) -> bool {
         use pb::MessageType as Type;
         let numbers = [
@@ -286,7 +286,7 @@ impl RaftMessage {
         }
     }
 
-    /// Whether each entry follows the one before.
+    /// Returns whether each entry follows the one before.
     fn continues(&self) -> bool {
         let mut before = (self.index, self.log_term);
         self.entries.iter().all(|entry| {
@@ -296,7 +296,7 @@ impl RaftMessage {
         })
     }
 
-    /// Whether it carries a part of a state.
+    /// Returns whether it carries a part of a state.
     pub fn has_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }

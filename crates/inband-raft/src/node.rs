@@ -119,7 +119,7 @@ pub struct RaftNode<M: StateMachine> {
 }
 
 impl<M: StateMachine> RaftNode<M> {
-    /// Open the log in `storage`, which must be used for nothing else, or create one; a new log gets its id from
+    /// Opens the log in `storage`, which must be used for nothing else, or creates one; a new log gets its id from
     /// `random`.
     pub fn open(
         storage: Box<dyn Storage>,
@@ -135,7 +135,7 @@ impl<M: StateMachine> RaftNode<M> {
         Self::with(log, tuning)
     }
 
-    /// Create a log that is lost with its process: the next one has a different id.
+    /// Creates a log that is lost with its process: the next one has a different id.
     pub fn in_memory(node: NodeId, random: u64, tuning: Tuning) -> Result<RaftNode<M>, RaftError> {
         Self::with(Log::in_memory(raft_id(node, random)), tuning)
     }
@@ -201,12 +201,12 @@ impl<M: StateMachine> RaftNode<M> {
         self.raw.raft.id
     }
 
-    /// Whether it has ever been added to a group.
+    /// Returns whether it has ever been added to a group.
     pub fn is_in_group(&self) -> bool {
         self.raw.store().is_in_group()
     }
 
-    /// Whether it leads the group.
+    /// Returns whether it leads the group.
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
@@ -243,8 +243,8 @@ impl<M: StateMachine> RaftNode<M> {
         self.raw.store().applied.index
     }
 
-    /// Whether everything proposed before this node became the leader has been applied here, so that its state is
-    /// current.
+    /// Returns whether everything proposed before this node became the leader has been applied here, so that its state
+    /// is current.
     pub fn is_up_to_date(&self) -> bool {
         let raft = &self.raw.raft;
         self.is_leader()
@@ -277,7 +277,7 @@ impl<M: StateMachine> RaftNode<M> {
         progress.map(|progress| progress.matched)
     }
 
-    /// Treat the entries up to this one as committed, because the leader of `term` said so. Returns false, without any
+    /// Treats the entries up to this one as committed, because the leader of `term` said so. Returns false, without any
     /// effect, if the log has no entry of that term there: it may have different entries before it.
     pub fn commit_to(&mut self, index: u64, term: u64) -> bool {
         if self.is_stalled() || self.term_at(index) != Some(term) {
@@ -287,7 +287,7 @@ impl<M: StateMachine> RaftNode<M> {
         true
     }
 
-    /// Ask a majority to confirm that this node still leads; [`Outcome::confirmed`] then has the number. Numbers are
+    /// Asks a majority to confirm that this node still leads; [`Outcome::confirmed`] then has the number. Numbers are
     /// never reused in the lifetime of a node.
     pub fn confirm(&mut self, number: u64) {
         if self.is_leader() && !self.is_stalled() {
@@ -295,7 +295,7 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// Whether the disk is behind. Nothing else is done meanwhile.
+    /// Returns whether the disk is behind. Nothing else is done meanwhile.
     pub fn is_stalled(&self) -> bool {
         self.unsynced.is_some()
     }
@@ -313,7 +313,7 @@ impl<M: StateMachine> RaftNode<M> {
         self.follow_up_snapshots();
     }
 
-    /// Process a peer's message. One for another log of this node is ignored.
+    /// Processes a peer's message. One for another log of this node is ignored.
     pub fn on_message(&mut self, message: RaftMessage) {
         let last = self.last_index();
         if self.is_stalled() || message.to != self.id() || !message.is_sound(last) {
@@ -331,7 +331,7 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// Propose a command, identified by a ticket. Returns false, without any effect, if this node is not the leader.
+    /// Proposes a command, identified by a ticket. Returns false, without any effect, if this node is not the leader.
     /// Otherwise the command may or may not be applied: there can be an election in between.
     pub fn propose(&mut self, ticket: u64, command: &M::Command<'_>) -> bool {
         if !self.is_leader() || self.is_stalled() {
@@ -343,14 +343,14 @@ impl<M: StateMachine> RaftNode<M> {
             .is_ok()
     }
 
-    /// Transfer leadership to another voter.
+    /// Transfers leadership to another voter.
     pub fn hand_over(&mut self, to: u64) {
         if self.is_leader() && !self.is_stalled() {
             self.raw.transfer_leader(to);
         }
     }
 
-    /// Take one step towards `wanted` as the set of voters, if this is the leader and no step is in progress. A new
+    /// Takes one step towards `wanted` as the set of voters, if this is the leader and no step is in progress. A new
     /// peer is first a learner, and votes once it has the log.
     pub fn steer_voters(&mut self, wanted: &[u64]) {
         let raft = &self.raw.raft;
@@ -440,13 +440,14 @@ impl<M: StateMachine> RaftNode<M> {
         Ok(outcome)
     }
 
-    /// Whether a slice of a state remains to be written, so that [`RaftNode::advance`] has something to do at once.
+    /// Returns whether a slice of a state remains to be written, so that [`RaftNode::advance`] has something to do at
+    /// once.
     pub fn has_work(&self) -> bool {
         let may_send = self.sending.iter().any(Sending::has_room);
         self.is_installing || !self.is_stalled() && (may_send || self.raw.store().has_work())
     }
 
-    /// Pass what must be durable to the log; it is not synced yet.
+    /// Passes what must be durable to the log; it is not synced yet.
     fn write(&mut self) -> raft::Ready {
         let ready = self.raw.ready();
         let log = self.raw.mut_store();

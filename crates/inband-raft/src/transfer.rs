@@ -48,7 +48,7 @@ impl<F: Frozen> Sending<F> {
         self.frozen
     }
 
-    /// Whether the next part may be sent.
+    /// Returns whether the next part may be sent.
     pub fn has_room(&self) -> bool {
         !self.is_written && self.unacknowledged.len() < WINDOW_PARTS
     }
@@ -69,7 +69,7 @@ impl<F: Frozen> Sending<F> {
             .with_part(self.first + at as u64, is_last, data)
     }
 
-    /// Number of the transfer.
+    /// Returns the number of the transfer.
     pub fn number(&self) -> u64 {
         self.message.transfer()
     }
@@ -84,7 +84,7 @@ impl<F: Frozen> Sending<F> {
         }
     }
 
-    /// Whether the peer has received everything.
+    /// Returns whether the peer has received everything.
     pub fn is_done(&self) -> bool {
         self.is_written && self.unacknowledged.is_empty()
     }
@@ -97,7 +97,7 @@ impl<F: Frozen> Sending<F> {
         }
     }
 
-    /// Whether the peer has been silent for so long that the transfer is abandoned.
+    /// Returns whether the peer has been silent for so long that the transfer is abandoned.
     pub fn is_given_up(&self, wait_ticks: usize) -> bool {
         self.silent_ticks > wait_ticks.max(RESEND_TICKS)
     }
@@ -118,7 +118,7 @@ pub(crate) struct Receiving<M> {
 }
 
 impl<M: StateMachine> Receiving<M> {
-    /// Start with the first part of a snapshot.
+    /// Starts with the first part of a snapshot.
     pub fn new(message: &RaftMessage, snapshot: &Snapshot) -> Receiving<M> {
         Receiving {
             from: message.from,
@@ -132,13 +132,13 @@ impl<M: StateMachine> Receiving<M> {
         }
     }
 
-    /// Whether it was started after the transfer of this message.
+    /// Returns whether it was started after the transfer of this message.
     pub fn is_later_than(&self, message: &RaftMessage) -> bool {
         (self.from, self.term) == (message.from, message.term())
             && self.transfer > message.transfer()
     }
 
-    /// Accept a part. Returns true if it was the last missing one, `None` if it is damaged.
+    /// Accepts a part. Returns true if it was the last missing one, `None` if it is damaged.
     pub fn take(&mut self, number: u64, is_last: bool, data: &Bytes) -> Option<bool> {
         if (self.next..self.next + WINDOW_PARTS as u64).contains(&number) {
             self.early.insert(number, (data.clone(), is_last));
@@ -156,7 +156,7 @@ impl<M: StateMachine> Receiving<M> {
         Some(false)
     }
 
-    /// Whether it belongs to the same transfer. Another transfer of the same snapshot may be split differently.
+    /// Returns whether it belongs to the same transfer. Another transfer of the same snapshot may be split differently.
     pub fn is_of(&self, message: &RaftMessage, snapshot: &Snapshot) -> bool {
         (self.from, self.term, self.transfer) == (message.from, message.term(), message.transfer())
             && self.snapshot == snapshot.without_data()

@@ -85,7 +85,7 @@ impl<C> Default for Connections<C> {
 }
 
 impl<C: ClientConnection> Connections<C> {
-    /// Number of open connections.
+    /// Returns the number of open connections.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -189,7 +189,7 @@ pub struct Front<C> {
 }
 
 impl<C: ClientConnection> Front<C> {
-    /// Serve `listeners`, and wake up when one of `wake_fds` becomes readable. With `tls`, clients must use TLS.
+    /// Serves `listeners`, and wakes up when one of `wake_fds` becomes readable. With `tls`, clients must use TLS.
     pub fn new(
         listeners: Vec<StdListener>,
         wake_fds: &[RawFd],
@@ -241,7 +241,7 @@ impl<C: ClientConnection> Front<C> {
             .collect()
     }
 
-    /// Wait until a socket is ready or the timeout expires.
+    /// Waits until a socket is ready or the timeout expires.
     pub fn wait(&mut self, timeout: Duration, ready: &mut Ready) -> io::Result<()> {
         ready.connections.clear();
         if let Err(error) = self.poll.poll(&mut self.events, Some(timeout)) {
@@ -270,7 +270,7 @@ impl<C: ClientConnection> Front<C> {
         Ok(())
     }
 
-    /// How long accepting must pause; zero if a client may be waiting already.
+    /// Returns how long accepting must pause; zero if a client may be waiting already.
     pub fn accept_pause(&self, now: Instant) -> Option<Duration> {
         let is_any_ready = self.listeners.iter().any(|(_, is_ready)| *is_ready);
         is_any_ready.then(|| {
@@ -279,7 +279,7 @@ impl<C: ClientConnection> Front<C> {
         })
     }
 
-    /// Accept clients, and turn them into connections with `make`. Other processes may accept from the same sockets:
+    /// Accepts clients, and turns them into connections with `make`. Other processes may accept from the same sockets:
     /// each client is accepted by only one of them.
     pub fn accept(&mut self, now: Instant, make: impl Fn(Arrival) -> C) -> Accepted {
         let mut accepted = Accepted::default();
@@ -372,7 +372,7 @@ impl<C: ClientConnection> Front<C> {
         }
     }
 
-    /// Close a connection. Returns its state.
+    /// Closes a connection. Returns its state.
     pub fn close(&mut self, slot: usize) -> Option<C> {
         let mut connection = self.connections.remove(slot)?;
         let tcp = &mut connection.wire().tcp;
@@ -382,13 +382,13 @@ impl<C: ClientConnection> Front<C> {
         Some(connection)
     }
 
-    /// Number of connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.next_id - 1
     }
 }
 
-/// Make the kernel detect clients whose host is gone.
+/// Makes the kernel detect clients whose host is gone.
 fn keep_alive(stream: &TcpStream) -> nix::Result<()> {
     setsockopt(stream, sockopt::KeepAlive, &true)?;
     setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S)?;

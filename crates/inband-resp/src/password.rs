@@ -36,7 +36,7 @@ impl std::fmt::Debug for Password {
 }
 
 impl Password {
-    /// Read it from a file that only its owner may read; a trailing newline is not part of it.
+    /// Reads it from a file that only its owner may read; a trailing newline is not part of it.
     pub fn read(path: &Path) -> Result<Self, PasswordError> {
         let bytes = read_secret(path)?;
         let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
@@ -61,7 +61,7 @@ impl Password {
         &self.bytes[..self.len_bytes]
     }
 
-    /// Whether `said` is the password. Takes constant time, so that the time reveals nothing.
+    /// Returns whether `said` is the password. Takes constant time, so that the time reveals nothing.
     pub fn is(&self, said: &[u8]) -> bool {
         let Some(said) = Password::new(said) else {
             return false;

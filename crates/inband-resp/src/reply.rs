@@ -77,7 +77,7 @@ impl Reply {
         size_of::<Reply>() + content
     }
 
-    /// Append the reply as RESP to `out`.
+    /// Appends the reply as RESP to `out`.
     pub fn write_resp(&self, out: &mut BytesMut, protocol: Protocol) {
         match self {
             Reply::Ok => out.extend_from_slice(b"+OK\r\n"),
@@ -116,7 +116,7 @@ impl Reply {
         }
     }
 
-    /// Append the compact form, decoded by [`Reply::decode`].
+    /// Appends the compact form, decoded by [`Reply::decode`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Reply::Ok => out.push(TAG_OK),
@@ -145,7 +145,7 @@ impl Reply {
         }
     }
 
-    /// Decode a compact form; `None` if it is malformed.
+    /// Decodes a compact form; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Reply> {
         let mut rest = bytes;
         let reply = decode_one(&mut rest)?;

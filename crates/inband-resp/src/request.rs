@@ -62,7 +62,7 @@ impl<'a> Args<'a> {
         Self { bytes, ranges }
     }
 
-    /// Number of arguments, the command's name included.
+    /// Returns the number of arguments, the command's name included.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -129,7 +129,7 @@ impl RequestParser {
         )
     }
 
-    /// Drop the request just found from the input.
+    /// Drops the request just found from the input.
     pub fn consume(&mut self, input: &mut BytesMut) {
         input.advance(self.pos);
         self.pos = 0;
@@ -141,7 +141,7 @@ impl RequestParser {
         self.is_inline = false;
     }
 
-    /// Whether part of a request has been parsed.
+    /// Returns whether part of a request has been parsed.
     pub fn is_inside_request(&self) -> bool {
         self.remaining > 0
     }
@@ -151,12 +151,12 @@ impl RequestParser {
         self.inline.capacity() + self.ranges.capacity() * size_of::<(usize, usize)>()
     }
 
-    /// Set whether only short requests are accepted.
+    /// Sets whether only short requests are accepted.
     pub fn set_untrusted(&mut self, is_untrusted: bool) {
         self.is_untrusted = is_untrusted;
     }
 
-    /// Find the next request. After any result but [`Found::Incomplete`], call [`consume`](Self::consume).
+    /// Finds the next request. After any result but [`Found::Incomplete`], call [`consume`](Self::consume).
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Found, ProtocolError> {
         if self.remaining == 0 {
             match input.get(self.pos) {
@@ -193,7 +193,7 @@ impl RequestParser {
         })
     }
 
-    /// Parse one argument; `false` if it is incomplete.
+    /// Parses one argument; `false` if it is incomplete.
     fn next_argument(&mut self, input: &mut BytesMut) -> Result<bool, ProtocolError> {
         if self.skip > 0 {
             let now = self.skip.min(input.len());
@@ -282,7 +282,7 @@ impl RequestParser {
     }
 }
 
-/// Read `?<number>\r\n`: the number and the length of the line. `Ok(None)`: not all there.
+/// Reads `?<number>\r\n`: the number and the length of the line. `Ok(None)`: not all there.
 fn length_line(bytes: &[u8]) -> Result<Option<(i64, usize)>, ()> {
     let line = &bytes[..bytes.len().min(LENGTH_LINE_BYTES_MAX)];
     let Some(end) = line.iter().position(|b| *b == b'\r') else {
@@ -304,7 +304,7 @@ fn length_line(bytes: &[u8]) -> Result<Option<(i64, usize)>, ()> {
     Ok(Some((digits.parse().map_err(|_| ())?, end + 2)))
 }
 
-/// Split a line into arguments with the quoting rules of Redis (`"a\x41\n"`, `'it\'s'`).
+/// Splits a line into arguments with the quoting rules of Redis (`"a\x41\n"`, `'it\'s'`).
 fn split_line(
     line: &[u8],
     out: &mut Vec<u8>,

@@ -28,17 +28,17 @@ impl Wire {
         }
     }
 
-    /// Whether a short read means that there is no more data now.
+    /// Returns whether a short read means that there is no more data now.
     pub fn is_drained_by_short_read(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// Whether the TLS handshake is in progress.
+    /// Returns whether the TLS handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// Whether the system has accepted everything written.
+    /// Returns whether the system has accepted everything written.
     pub fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.wants_write())
     }
@@ -48,12 +48,12 @@ impl Wire {
         self.tls.as_ref().map_or(0, |_| TLS_MEMORY_BYTES)
     }
 
-    /// Take the socket and its TLS state.
+    /// Takes the socket and its TLS state.
     pub fn into_parts(self) -> (TcpStream, Option<Box<ServerConnection>>) {
         (self.tcp, self.tls)
     }
 
-    /// Tell the client that no more data follows, as far as that is possible without blocking.
+    /// Tells the client that no more data follows, as far as that is possible without blocking.
     pub fn say_goodbye(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();

@@ -55,7 +55,7 @@ impl Header {
 }
 
 impl Logs {
-    /// How many numbers of the log have been handed out.
+    /// Returns how many numbers of the log have been handed out.
     pub fn given(&self, log: usize) -> &AtomicU64 {
         inband_ground::field!(self, log, c::ib_sequencer_log, given)
     }

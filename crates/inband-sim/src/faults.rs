@@ -92,7 +92,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Whether faults are being injected.
+    /// Returns whether faults are being injected.
     pub(crate) fn has_faults(&self) -> bool {
         self.faults.every > 0
     }

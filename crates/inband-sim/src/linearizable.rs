@@ -100,7 +100,7 @@ pub(crate) fn check(mut events: Vec<Event>) -> Result<(), String> {
 }
 
 impl Event {
-    /// Whether this is a get of a missing key.
+    /// Returns whether this is a get of a missing key.
     fn saw_nothing(&self) -> bool {
         self.act == Act::Get && self.saw.is_none()
     }
@@ -132,7 +132,7 @@ impl Search {
         }
     }
 
-    /// Whether a read may have seen the effect of this write.
+    /// Returns whether a read may have seen the effect of this write.
     fn is_seen(&self, event: &Event) -> bool {
         match event.act {
             Act::Put(value) => self.last_seen.contains_key(&value),
@@ -140,7 +140,7 @@ impl Search {
         }
     }
 
-    /// Whether this value may be put now: all reads that saw it must come before any other event.
+    /// Returns whether this value may be put now: all reads that saw it must come before any other event.
     fn may_be_put(&self, point: Point, value: u64) -> bool {
         let last = self.last_seen.get(&value).copied().unwrap_or(0);
         let is_of_it = |event: &Event| match event.act {

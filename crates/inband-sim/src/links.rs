@@ -190,12 +190,12 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         self.slow.insert((from, to), by);
     }
 
-    /// Whether the two hosts could open a connection.
+    /// Returns whether the two hosts could open a connection.
     pub fn is_linked(&self, a: H, b: H) -> bool {
         self.cuts.is_linked(a, b) && self.cuts.is_linked(b, a)
     }
 
-    /// Whether a message on a connection gets through. TCP retransmits, but eventually gives up.
+    /// Returns whether a message on a connection gets through. TCP retransmits, but eventually gives up.
     pub fn passes_connection(&self, rng: &mut Rng, from: H, to: H) -> bool {
         self.cuts.is_linked(from, to) && !rng.chance_ppm(self.rates.loss_ppm)
     }

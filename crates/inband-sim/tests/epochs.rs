@@ -14,7 +14,7 @@ fn members(world: &World) -> Members {
     }
 }
 
-/// Begin an epoch and wait until all acceptors that are up vote in it and all hosts have entered it.
+/// Begins an epoch and waits until all acceptors that are up vote in it and all hosts have entered it.
 fn reconfigure(world: &mut World, members: Members) {
     world.reconfigure(members);
     let epoch = world.epoch();

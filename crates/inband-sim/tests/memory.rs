@@ -80,7 +80,7 @@ fn a_seed_is_one_schedule_with_a_trace() {
     assert!(run::<Memory>(3, &options).trace.is_empty());
 }
 
-/// How often switches took over where nothing failed, in so many seeds.
+/// Returns how often switches took over where nothing failed, in so many seeds.
 fn take_overs(fixed_suspicion: bool) -> u64 {
     let options = Options {
         slow_hosts: true,

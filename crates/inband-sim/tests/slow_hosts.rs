@@ -54,7 +54,7 @@ impl SlowWorld {
         }
     }
 
-    /// Let hosts run and wait, and clients submit, until `done`; false after `time_ms`.
+    /// Lets hosts run and wait, and clients submit, until `done`; false after `time_ms`.
     fn run(&mut self, time_ms: u64, done: impl Fn(&World) -> bool) -> bool {
         let nodes = self.world.system.layout.nodes();
         for _ in 0..time_ms {
@@ -95,7 +95,7 @@ impl SlowWorld {
     }
 }
 
-/// How long nothing was decided after the loss of the leader.
+/// Returns how long nothing was decided after the loss of the leader.
 fn pause_ms(seed: u64, slowness: Slowness) -> u64 {
     let mut slow = SlowWorld::new(seed, slowness);
     slow.run(5_000, |_| false);

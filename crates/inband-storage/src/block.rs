@@ -45,7 +45,7 @@ fn half_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// Append the blocks of a commit to `blocks`.
+/// Appends the blocks of a commit to `blocks`.
 pub(crate) fn encode(commit: u64, first_record: u64, payload: &[u8], blocks: &mut Vec<u8>) {
     let count = u32::try_from(payload.len().div_ceil(PAYLOAD_BYTES)).expect("a commit is < 16 TiB");
     let payload_checksum = xxh3_64(payload);

@@ -17,7 +17,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Open the directory, creating it if necessary.
+    /// Opens the directory, creating it if necessary.
     pub fn open(dir: &Path) -> Result<Disk, StorageError> {
         let result = || -> io::Result<Disk> {
             fs::create_dir_all(dir)?;
@@ -41,7 +41,7 @@ impl Disk {
         StorageError::from_io(&self.path(file).display().to_string(), source)
     }
 
-    /// Call a function with the open file of this name, opening it if necessary.
+    /// Calls a function with the open file of this name, opening it if necessary.
     fn with_file<T>(
         &mut self,
         file: &str,

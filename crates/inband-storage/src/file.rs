@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::storage::TEMPORARY_SUFFIX;
 
-/// Replace a file atomically and durably, with at most these permissions: after a power failure it has the old or the
+/// Replaces a file atomically and durably, with at most these permissions: after a power failure it has the old or the
 /// new contents, and once this returns the new ones.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();

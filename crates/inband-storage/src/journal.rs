@@ -108,7 +108,7 @@ fn damaged(file: String, what: String) -> JournalError {
 }
 
 impl Journal {
-    /// Open the journal in `storage`, which must be used for nothing else, or create one. Passes every record to
+    /// Opens the journal in `storage`, which must be used for nothing else, or creates one. Passes every record to
     /// `replay`, oldest first; if this fails, discard what was replayed.
     pub fn open(
         mut storage: Box<dyn Storage>,
@@ -157,7 +157,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Remove a journal, damaged or not, when nothing depends on it any more.
+    /// Removes a journal, damaged or not, when nothing depends on it any more.
     pub fn discard(storage: &mut dyn Storage) -> Result<(), StorageError> {
         // The witness last: until then the remainder counts as damaged, not as new.
         for name in storage.list()? {
@@ -256,7 +256,7 @@ impl Journal {
         Some(())
     }
 
-    /// Compare what was read with what the witness knows, and make it as durable as a commit.
+    /// Compares what was read with what the witness knows, and makes it as durable as a commit.
     fn hear_witness(&mut self, both_slots: bool) -> Result<(), JournalError> {
         let (last, known) = (self.last_commit, self.witness.commit);
         if last < known {
@@ -284,7 +284,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Rewrite the last commit and sync: its writer may have been killed before the sync, and a failed sync discards
+    /// Rewrites the last commit and sync: its writer may have been killed before the sync, and a failed sync discards
     /// what it should have written.
     fn write_again(&mut self) -> Result<(), StorageError> {
         let mut segments = self.segments.iter().rev();
@@ -302,7 +302,7 @@ impl Journal {
         self.storage.sync(&name)
     }
 
-    /// Append a record; it is durable after the next commit. Returns its number, starting with 1.
+    /// Appends a record; it is durable after the next commit. Returns its number, starting with 1.
     pub fn append(&mut self, record: &[u8]) -> u64 {
         let len = u32::try_from(record.len()).expect("a record is < 4 GiB");
         self.pending.extend_from_slice(&len.to_le_bytes());
@@ -311,7 +311,7 @@ impl Journal {
         self.appended
     }
 
-    /// Make everything appended durable. After an error nothing more counts as durable than before, and everything
+    /// Makes everything appended durable. After an error nothing more counts as durable than before, and everything
     /// appended waits for the next attempt.
     pub fn commit(&mut self) -> Result<(), StorageError> {
         // A synced commit must not be rewritten: the witness may already know it.
@@ -325,7 +325,7 @@ impl Journal {
         self.testify(self.witness.first)
     }
 
-    /// Write and sync the pending records as one commit.
+    /// Writes and syncs the pending records as one commit.
     fn write(&mut self) -> Result<(), StorageError> {
         let commit = self.last_commit + 1;
         let full = self
@@ -372,12 +372,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Number of the last record appended.
+    /// Returns the number of the last record appended.
     pub fn appended(&self) -> u64 {
         self.appended
     }
 
-    /// Number of the last record that is durable.
+    /// Returns the number of the last record that is durable.
     pub fn committed(&self) -> u64 {
         self.committed
     }
@@ -387,12 +387,12 @@ impl Journal {
         self.segments.iter().map(|segment| segment.end).sum()
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// Number of the segment of the next commit, or a lower one.
+    /// Returns the number of the segment of the next commit, or a lower one.
     fn segment(&self) -> u64 {
         match self.segments.back() {
             Some(segment) if !self.rolls => segment.first,
@@ -400,7 +400,7 @@ impl Journal {
         }
     }
 
-    /// Make the next commit start a new segment.
+    /// Makes the next commit start a new segment.
     pub fn roll(&mut self) {
         self.rolls = self.segments.back().is_some_and(|segment| segment.end > 0);
     }
@@ -426,13 +426,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether there are files that no longer count.
+    /// Returns whether there are files that no longer count.
     pub fn has_forgotten(&self) -> bool {
         let oldest = self.segments.front();
         oldest.is_some_and(|segment| segment.first < self.witness.first)
     }
 
-    /// Remove the oldest file that no longer counts, if there is one.
+    /// Removes the oldest file that no longer counts, if there is one.
     pub fn remove_forgotten(&mut self) -> Result<(), StorageError> {
         if !self.has_forgotten() {
             return Ok(());
@@ -446,8 +446,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Start a segment with the records that `records` appends, which must contain the whole live state, and remove the
-    /// earlier segments. An error has no effect.
+    /// Starts a segment with the records that `records` appends, which must contain the whole live state, and removes
+    /// the earlier segments. An error has no effect.
     pub fn snapshot(
         &mut self,
         records: impl FnOnce(&mut dyn FnMut(&[u8])),
@@ -457,7 +457,7 @@ impl Journal {
         self.drop_before(segment)
     }
 
-    /// Make the next commit start a new segment, and return its number: once it and later ones contain the whole live
+    /// Makes the next commit start a new segment, and returns its number: once it and later ones contain the whole live
     /// state, earlier ones can be dropped.
     pub fn begin_segment(&mut self) -> Result<u64, StorageError> {
         self.commit()?;
@@ -465,7 +465,7 @@ impl Journal {
         Ok(self.segment())
     }
 
-    /// Commit what is pending, and then these records. After an error, those that were not written count as never
+    /// Commits what is pending, and then these records. After an error, those that were not written count as never
     /// appended.
     pub fn append_now(
         &mut self,

@@ -146,22 +146,22 @@ impl SimulatedDisk {
         self.state().power_off_at = Some(operation);
     }
 
-    /// Make one operation fail without any other effect.
+    /// Makes one operation fail without any other effect.
     pub fn fail_at(&self, operation: u64, failure: Failure) {
         self.state().failure = Some((operation, failure));
     }
 
-    /// Number of modifying operations so far. A change of the directory and its sync count as two.
+    /// Returns the number of modifying operations so far. A change of the directory and its sync count as two.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Number of syncs so far, of files and of the directory.
+    /// Returns the number of syncs so far, of files and of the directory.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// Number of bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn bytes_written(&self) -> u64 {
         self.state().bytes_written
     }
@@ -171,12 +171,12 @@ impl SimulatedDisk {
         self.state().used_bytes()
     }
 
-    /// Limit the growth of all files to this many bytes in total; `None`: no limit.
+    /// Limits the growth of all files to this many bytes in total; `None`: no limit.
     pub fn set_free_bytes(&self, free_bytes: Option<u64>) {
         self.state().free_bytes = free_bytes;
     }
 
-    /// Make every sync succeed without effect, as on some disks. For control runs: a durability test that does not
+    /// Makes every sync succeed without effect, as on some disks. For control runs: a durability test that does not
     /// detect this tests nothing.
     pub fn lie_about_sync(&self, lies: bool) {
         self.state().lies = lies;
@@ -216,7 +216,7 @@ impl SimulatedDisk {
     }
 }
 
-/// How many of the first `changes` changes certainly survive.
+/// Returns how many of the first `changes` changes certainly survive.
 fn kept(cut: Cut, changes: usize, choose: Choose<'_>) -> usize {
     match cut {
         Cut::Torn => choose(changes as u64 + 1) as usize,
@@ -283,7 +283,7 @@ impl State {
         files.map(|f| f.live.len() as u64).sum()
     }
 
-    /// Count an operation, and make it fail if it should.
+    /// Counts an operation, and makes it fail if it should.
     fn operate(&mut self, file: &str) -> Result<(), StorageError> {
         let operation = self.operations;
         if self.power_off_at.is_some_and(|at| operation >= at) {
@@ -322,7 +322,7 @@ impl State {
         self.free_bytes = self.free_bytes.map(|free| free + bytes as u64);
     }
 
-    /// Change the directory, and sync it.
+    /// Changes the directory, and syncs it.
     fn change_dir(&mut self, change: DirChange, file: &str) -> Result<(), StorageError> {
         change.apply(&mut self.dir);
         self.unsynced_dir.push(change);

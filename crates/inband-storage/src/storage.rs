@@ -30,7 +30,7 @@ impl StorageError {
         }
     }
 
-    /// Whether the disk is full; if so, the operation may succeed later.
+    /// Returns whether the disk is full; if so, the operation may succeed later.
     pub fn is_no_space(&self) -> bool {
         matches!(self, StorageError::NoSpace { .. })
     }
@@ -66,31 +66,31 @@ pub trait Storage: Send {
         )
     }
 
-    /// Create an empty file, or truncate an existing one; syncs the directory.
+    /// Creates an empty file, or truncates an existing one; syncs the directory.
     fn create(&mut self, file: &str) -> Result<(), StorageError>;
 
-    /// Write at `offset`, which must not be beyond the end of the file.
+    /// Writes at `offset`, which must not be beyond the end of the file.
     fn write_at(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Write at the end of a file.
+    /// Writes at the end of a file.
     fn append(&mut self, file: &str, bytes: &[u8]) -> Result<(), StorageError> {
         let end = self.len_bytes(file)?;
         self.write_at(file, end, bytes)
     }
 
-    /// Truncate a file to `len_bytes`.
+    /// Truncates a file to `len_bytes`.
     fn truncate(&mut self, file: &str, len_bytes: u64) -> Result<(), StorageError>;
 
     /// On return, the file's contents and length survive a power failure.
     fn sync(&mut self, file: &str) -> Result<(), StorageError>;
 
-    /// Rename a file atomically, replacing an existing file of that name; syncs the directory.
+    /// Renames a file atomically, replacing an existing file of that name; syncs the directory.
     fn rename(&mut self, from: &str, to: &str) -> Result<(), StorageError>;
 
-    /// Remove a file; syncs the directory.
+    /// Removes a file; syncs the directory.
     fn remove(&mut self, file: &str) -> Result<(), StorageError>;
 
-    /// Replace a whole file atomically: after a power failure it has the old or the new contents.
+    /// Replaces a whole file atomically: after a power failure it has the old or the new contents.
     fn replace(&mut self, file: &str, bytes: &[u8]) -> Result<(), StorageError> {
         let temporary = format!("{file}{TEMPORARY_SUFFIX}");
         self.create(&temporary)?;

@@ -57,7 +57,7 @@ impl Witness {
         witness.filter(known)
     }
 
-    /// Replace the witness with a new file with these contents. What was read from the old one need not be on disk.
+    /// Replaces the witness with a new file with these contents. What was read from the old one need not be on disk.
     pub fn create(
         storage: &mut dyn Storage,
         commit: u64,
@@ -72,7 +72,7 @@ impl Witness {
         Ok(slots[1])
     }
 
-    /// Read the witness.
+    /// Reads the witness.
     pub fn read(storage: &dyn Storage) -> Result<Testimony, StorageError> {
         let bytes = match storage.read(WITNESS_FILE) {
             Ok(bytes) => bytes,

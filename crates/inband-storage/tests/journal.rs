@@ -397,7 +397,7 @@ impl Model {
         numbered.map(|(key, number)| (*key, number)).collect()
     }
 
-    /// Check that a journal may contain this now. From now on it must.
+    /// Checks that a journal may contain this now. From now on it must.
     fn check(&mut self, replayed: &[Vec<u8>]) -> Result<(), String> {
         let mut table = Table::new();
         for record in replayed {
@@ -486,7 +486,7 @@ fn schedule(seed: u64, lies: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Open the journal, however often the power fails meanwhile.
+/// Opens the journal, however often the power fails meanwhile.
 fn reopen(
     disk: &SimulatedDisk,
     model: &mut Model,

@@ -20,7 +20,7 @@ pub const XDP_PASS: u32 = 2;
 pub const XDP_TX: u32 = 3;
 pub const XDP_REDIRECT: u32 = 4;
 
-/// Whether this process may load BPF programs. If not, the test is reported as not run.
+/// Returns whether this process may load BPF programs. If not, the test is reported as not run.
 pub fn may_load_bpf() -> bool {
     match inband_ground::xdp::probe("lo") {
         Ok(probe) if probe.privileged => return true,

@@ -154,7 +154,7 @@ pub trait Case: DeserializeOwned {
     fn keys(&self) -> &[u16] {
         &[]
     }
-    /// Number of packets.
+    /// Returns the number of packets.
     fn packets(&self) -> usize;
     /// The expected reason of packet `at`.
     fn reason(&self, at: usize) -> &str;
@@ -164,7 +164,7 @@ pub trait Case: DeserializeOwned {
     fn native(&self) -> (<Self::System as UnderTest>::Role, usize);
     /// A role for the case in the kernel.
     fn rig(&self, keys: Option<Keys>) -> <Self::System as UnderTest>::Rig;
-    /// Whether the case can use the [`Case::rig`] of another case, which has the same keys and was cleared.
+    /// Returns whether the case can use the [`Case::rig`] of another case, which has the same keys and was cleared.
     fn shares_rig(&self, _other: &Self) -> bool {
         true
     }

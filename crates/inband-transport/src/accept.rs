@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl Accepting {
-    /// Serve up to `connections_max` connections at a time; further ones are closed and counted. `serve` sets its own
+    /// Serves up to `connections_max` connections at a time; further ones are closed and counted. `serve` sets its own
     /// time limits. Threads are called `name`.
     pub fn start(
         listener: TcpListener,
@@ -49,7 +49,7 @@ impl Accepting {
         self.address
     }
 
-    /// Number of connections refused because of the limit.
+    /// Returns the number of connections refused because of the limit.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }

@@ -71,7 +71,7 @@ fn file_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Cer
     }
 }
 
-/// Read a file that only its owner may read.
+/// Reads a file that only its owner may read.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let metadata = fs::metadata(path).map_err(file_error(path, "read"))?;
     let mode = metadata.mode() & 0o777;
@@ -264,7 +264,7 @@ impl Authority {
         Ok(params)
     }
 
-    /// Create a certificate and key for a node that is reached at these addresses, and store them and the CA's
+    /// Creates a certificate and key for a node that is reached at these addresses, and stores them and the CA's
     /// certificate where the host expects them.
     pub fn issue(
         &self,

@@ -25,7 +25,7 @@ const PROBE_EVERY_S: u32 = 1;
 /// Unanswered probes after which the connection is closed. A host may be suspended for several seconds.
 const PROBES_MAX: u32 = 8;
 
-/// Connect within `limit`.
+/// Connects within `limit`.
 pub(crate) fn connect(to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let until = Instant::now() + limit;
     let mut attempts = Vec::new();
@@ -80,13 +80,13 @@ fn first_open(attempts: &mut Vec<TcpStream>, until: Instant) -> io::Result<Optio
     }
 }
 
-/// Make the system close this connection once sent data has not been acknowledged or accepted for this long.
+/// Makes the system close this connection once sent data has not been acknowledged or accepted for this long.
 pub(crate) fn end_if_unacknowledged(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
     Ok(setsockopt(stream, sockopt::TcpUserTimeout, &limit_ms)?)
 }
 
-/// Make the system probe this connection while it is idle.
+/// Makes the system probe this connection while it is idle.
 pub(crate) fn probe(stream: &TcpStream) -> io::Result<()> {
     setsockopt(stream, sockopt::KeepAlive, &true)?;
     setsockopt(stream, sockopt::TcpKeepIdle, &PROBED_AFTER_S)?;

@@ -29,7 +29,7 @@ const LEN_BYTES: usize = 4;
 /// Memory reserved on the basis of a message's length alone: enough for most messages.
 const BODY_RESERVED_BYTES: usize = 8 << 10;
 
-/// Send one message.
+/// Sends one message.
 pub fn write_frame(stream: &mut impl Write, frame: &impl Serialize) -> io::Result<()> {
     // In one write, including the length: two writes would be two packets, and wake the peer twice.
     let room = vec![0; LEN_BYTES];
@@ -63,7 +63,7 @@ pub fn read_body<F: DeserializeOwned>(stream: &mut impl Read, len: usize) -> io:
     postcard::from_bytes(&bytes).map_err(|_| bad("not a message"))
 }
 
-/// Read a length and its message.
+/// Reads a length and its message.
 pub fn read_frame<F: DeserializeOwned>(
     stream: &mut impl Read,
     len_max_bytes: usize,
@@ -99,7 +99,7 @@ impl<F: Serialize + Send + 'static> Links<F> {
         }
     }
 
-    /// Send a message if that is possible now; otherwise it is lost. Returns false if too many links are open.
+    /// Sends a message if that is possible now; otherwise it is lost. Returns false if too many links are open.
     pub fn send(&mut self, to: SocketAddr, frame: F) -> bool {
         let mut frame = frame;
         if let Some(link) = self.links.get(&to) {
@@ -154,7 +154,7 @@ fn is_alive(stream: &Stream) -> bool {
     matches!(stream.paced().stream().take_error(), Ok(None))
 }
 
-/// Send messages as they arrive; those that do not get through are lost.
+/// Sends messages as they arrive; those that do not get through are lost.
 fn run_link<F: Serialize>(to: SocketAddr, frames: &Receiver<F>, transport: &Transport) {
     let mut stream: Option<Stream> = None;
     while let Ok(frame) = frames.recv_timeout(LINK_IDLE_TIMEOUT) {

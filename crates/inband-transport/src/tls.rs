@@ -48,7 +48,7 @@ impl HandshakeCounters {
         ]
     }
 
-    /// Count a failed handshake. Returns the reason as text.
+    /// Counts a failed handshake. Returns the reason as text.
     pub fn failed(&self, error: &io::Error) -> &'static str {
         let tls = error.get_ref().and_then(|e| e.downcast_ref());
         let (counter, says) = match tls {
@@ -173,7 +173,7 @@ impl Transport {
         })
     }
 
-    /// Whether the peers must authenticate.
+    /// Returns whether the peers must authenticate.
     pub fn is_secure(&self) -> bool {
         self.mutual.is_some()
     }
@@ -183,7 +183,7 @@ impl Transport {
         self.counters.clone()
     }
 
-    /// Connect to a host. The connection is closed if it has been dead for as long as `pace` allows the peer to be
+    /// Connects to a host. The connection is closed if it has been dead for as long as `pace` allows the peer to be
     /// silent.
     pub fn connect(&self, to: SocketAddr, timeout: Duration, pace: Pace) -> io::Result<Stream> {
         let tcp = connect::connect(to, timeout)?;
@@ -209,7 +209,7 @@ impl Transport {
         Ok(Stream::Client(Box::new(stream)))
     }
 
-    /// Accept a connection from a host; the error says who was refused and why.
+    /// Accepts a connection from a host; the error says who was refused and why.
     pub fn accept(&self, tcp: TcpStream, pace: Pace) -> io::Result<Stream> {
         tcp.set_nodelay(true)?;
         connect::probe(&tcp)?;
@@ -236,7 +236,7 @@ impl Transport {
 #[error("a peer was refused: {0} ({1})")]
 pub struct Refused(&'static str, io::Error);
 
-/// Whether this error means that a peer was refused during the handshake.
+/// Returns whether this error means that a peer was refused during the handshake.
 pub fn is_refused(error: &io::Error) -> bool {
     let inner = error.get_ref();
     inner.is_some_and(|inner| inner.downcast_ref::<Refused>().is_some())
@@ -280,7 +280,7 @@ impl Stream {
         }
     }
 
-    /// Whether the peer may speak for this node. Without TLS every peer may. Refusals are counted.
+    /// Returns whether the peer may speak for this node. Without TLS every peer may. Refusals are counted.
     pub fn may_be_node(&self, node: u8) -> bool {
         let Stream::Server(tls, counters) = self else {
             return true;

@@ -20,7 +20,7 @@ pub struct AccessArgs {
 }
 
 impl AccessArgs {
-    /// Read the files that the options name.
+    /// Reads the files that the options name.
     pub fn access(&self) -> Result<Access> {
         let password = self.password_file.as_deref().map(Password::read);
         Ok(Access {

@@ -34,7 +34,7 @@ pub fn help() -> String {
     text
 }
 
-/// Replace this process with the program that a command names.
+/// Replaces this process with the program that a command names.
 pub fn run(command: Vec<OsString>) -> Result<()> {
     let mut words = command.into_iter();
     let given = words.next().unwrap_or_default();

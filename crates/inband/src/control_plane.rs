@@ -61,8 +61,8 @@ impl Stop {
     }
 }
 
-/// Publish a node that was just opened and, if the cluster has a control plane, start this host's control service. The
-/// service must be dropped last: its thread may be waiting for the node's, and notices when the node is gone.
+/// Publishes a node that was just opened and, if the cluster has a control plane, start this host's control service.
+/// The service must be dropped last: its thread may be waiting for the node's, and notices when the node is gone.
 pub fn join(
     config: &Config,
     node: Node,
@@ -222,7 +222,7 @@ fn check_history(
     }
 }
 
-/// Enter this configuration.
+/// Enters this configuration.
 fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
     let logs = node.host().partitions().iter();
     let next: Vec<u64> = logs
@@ -318,7 +318,7 @@ struct NodeAcceptor {
 }
 
 impl NodeAcceptor {
-    /// Have the node's thread make a change, and journal it if votes are durable.
+    /// Has the node's thread make a change, and journal it if votes are durable.
     fn change(
         &mut self,
         keep: Option<Reconfigured>,

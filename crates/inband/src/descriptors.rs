@@ -42,7 +42,7 @@ pub fn room_for(wanted: u64, reserved: u64) -> Result<usize> {
     Ok(room.min(wanted) as usize)
 }
 
-/// Raise the soft limit on open files to what is wanted, as far as possible. Returns the new limit.
+/// Raises the soft limit on open files to what is wanted, as far as possible. Returns the new limit.
 fn allow(wanted: u64) -> Result<u64> {
     let kind = Resource::RLIMIT_NOFILE;
     let (soft, hard) = getrlimit(kind).context("limit of open files")?;

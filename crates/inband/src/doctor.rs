@@ -54,7 +54,7 @@ fn line(good: bool, what: &str, says: &str) {
 /// Time limit for a running host to report its status.
 const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Run the checks and print the results. Fails only if nothing at all would work, or a requested check fails.
+/// Runs the checks and prints the results. Fails only if nothing at all would work, or a requested check fails.
 pub fn doctor(args: &DoctorArgs) -> Result<()> {
     match &args.config {
         Some(path) => host(path),
@@ -62,7 +62,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// Check what `inband run` with this configuration would do, with the same code.
+/// Checks what `inband run` with this configuration would do, with the same code.
 fn host(path: &Path) -> Result<()> {
     let config = Config::load(path)?;
     let mut bad: Vec<&str> = Vec::new();
@@ -163,7 +163,7 @@ fn state_lock(config: &Config) -> Result<Option<StateLock>> {
         .transpose()?)
 }
 
-/// Check whether a cluster of `inband up` would work on this machine.
+/// Checks whether a cluster of `inband up` would work on this machine.
 fn machine(args: &DoctorArgs) -> Result<()> {
     let root = preflight::check_privileges();
     line(
@@ -230,7 +230,7 @@ fn machine(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// Check that the key file exists and only its owner can read it. Without a cluster there is none to check.
+/// Checks that the key file exists and only its owner can read it. Without a cluster there is none to check.
 fn key_file(args: &DoctorArgs) -> Result<()> {
     let of_cluster = ClusterDir::key_file_in(&args.data);
     let path = match &args.key_file {
@@ -251,7 +251,7 @@ fn words<T, E: std::fmt::Display>(result: &Result<T, E>, good: &str) -> String {
     }
 }
 
-/// Check whether all hosts of a cluster on this machine fit in memory; the text describes the result.
+/// Checks whether all hosts of a cluster on this machine fit in memory; the text describes the result.
 fn memory(args: &DoctorArgs) -> Result<Result<String, TooLarge>> {
     let mut spec = ClusterSpec::new("inband", DEFAULT_DATA);
     spec.partitions = args.partitions.unwrap_or(1);

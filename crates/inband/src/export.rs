@@ -53,7 +53,7 @@ pub struct ExportArgs {
     file: PathBuf,
 }
 
-/// Parse an address, or a name and a port.
+/// Parses an address, or a name and a port.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().map_err(|error| error.to_string())?;
     let mut found: Vec<SocketAddr> = found.collect();
@@ -71,7 +71,7 @@ struct Source {
     writer: Option<JoinHandle<Result<Summary, ExportError>>>,
 }
 
-/// Export to a temporary file, verify it, and only then rename it.
+/// Exports to a temporary file, verify it, and only then renames it.
 pub fn export(args: &ExportArgs) -> Result<()> {
     let (directory, name) = place_of(&args.file)?;
     let temporary = tempfile::Builder::new()
@@ -173,7 +173,7 @@ fn of_directories(args: &ExportArgs) -> Result<Source> {
     }
 }
 
-/// Open a replica's data.
+/// Opens a replica's data.
 fn open(dirs: &[PathBuf]) -> Result<Machine> {
     let first = dirs[0].display();
     let partitions = Machine::partitions_in(&dirs[0])?;
@@ -227,7 +227,7 @@ fn best_replica(dirs: &[PathBuf], accept_loss: bool) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Export in a thread, so that the stream is verified as if it came over a network.
+/// Exports in a thread, so that the stream is verified as if it came over a network.
 fn stopped(machine: Machine) -> Result<Source> {
     let (stream, to) = UnixStream::pair()?;
     let keys = machine.keys();
@@ -240,7 +240,7 @@ fn stopped(machine: Machine) -> Result<Source> {
     })
 }
 
-/// Write the stream to the file, and verify it.
+/// Writes the stream to the file, and verifies it.
 fn receive(source: Source, to: &NamedTempFile, file: &Path) -> Result<Summary> {
     let bar = bar(source.keys, "exporting");
     let mut tee = Tee {

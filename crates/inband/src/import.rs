@@ -30,7 +30,7 @@ pub struct ImportArgs {
     file: PathBuf,
 }
 
-/// Verify the whole file, then set its keys.
+/// Verifies the whole file, then sets its keys.
 pub fn import(args: &ImportArgs) -> Result<()> {
     let set = Arc::new(AtomicU64::new(0));
     let so_far = set.clone();

@@ -14,7 +14,7 @@ pub struct InspectArgs {
     dirs: Vec<PathBuf>,
 }
 
-/// Print one JSON object.
+/// Prints one JSON object.
 pub fn inspect(args: &InspectArgs) -> Result<()> {
     println!("{}", summary(&args.dirs)?);
     Ok(())

@@ -313,7 +313,7 @@ fn status_of(plane: &PlaneArgs) -> Result<Status> {
     }
 }
 
-/// Have the supervisor make a change, and show its progress. Returns a host's name.
+/// Has the supervisor make a change, and shows its progress. Returns a host's name.
 fn in_lab(plane: &PlaneArgs, request: SupervisorRequest) -> Result<String> {
     // Must precede the creation of another thread.
     let signals = StopSignals::take()?;
@@ -389,7 +389,7 @@ impl Direct {
         })
     }
 
-    /// Add the host of the file, possibly in place of another.
+    /// Adds the host of the file, possibly in place of another.
     fn add(&self, in_place_of: Option<&str>) -> Result<()> {
         let new = change::member_of(self.config.this());
         let (name, id) = (new.name.clone(), new.node);

@@ -160,14 +160,14 @@ fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<
     gauges.add_per_log("acceptor_floor", "Trim floor", &each(|a| a.floor))
 }
 
-/// Serve a host's metrics on a listening socket, on a separate thread, until the process ends.
+/// Serves a host's metrics on a listening socket, on a separate thread, until the process ends.
 pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
     let stop = std::sync::Arc::clone(&view.stop);
     let is_over = move || stop.load(Ordering::Acquire);
     serve(listener, is_over, move || encode(&view))
 }
 
-/// Serve the output of `encode` at `/metrics`, on a separate thread, until it is stopped or the process ends.
+/// Serves the output of `encode` at `/metrics`, on a separate thread, until it is stopped or the process ends.
 pub fn serve(
     listener: TcpListener,
     is_over: impl Fn() -> bool + Send + 'static,

@@ -26,7 +26,7 @@ pub struct NodeCommandQueue {
     is_woken: Arc<AtomicBool>,
 }
 
-/// Create both ends.
+/// Creates both ends.
 pub fn node_commands() -> io::Result<(NodeCommands, NodeCommandQueue)> {
     let (queue, node_commands) = mpsc::channel();
     let (waker, wakeups) = UnixStream::pair()?;
@@ -47,7 +47,7 @@ pub fn node_commands() -> io::Result<(NodeCommands, NodeCommandQueue)> {
 }
 
 impl NodeCommands {
-    /// Run this command soon, in the order of the calls; never, if the node has ended.
+    /// Runs this command soon, in the order of the calls; never, if the node has ended.
     pub fn send(&self, command: impl FnOnce(&mut Node) + Send + 'static) {
         if self.queue.send(Box::new(command)).is_err() {
             return;
@@ -65,7 +65,7 @@ impl NodeCommandQueue {
         self.wakeups.as_raw_fd()
     }
 
-    /// Run all pending commands.
+    /// Runs all pending commands.
     pub fn run(&mut self, node: &mut Node) {
         if !self.is_woken.swap(false, Ordering::Acquire) {
             return;

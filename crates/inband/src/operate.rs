@@ -161,7 +161,7 @@ fn print_counters_of(host: &HostStatus) {
     }
 }
 
-/// Print one line per host.
+/// Prints one line per host.
 pub fn print_hosts(status: &ClusterStatus) {
     for host in &status.hosts {
         let state = match (&host.process, &host.status) {
@@ -231,7 +231,7 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
     line
 }
 
-/// Print one line per log, and the memory of the rings.
+/// Prints one line per log, and the memory of the rings.
 pub fn print_logs(status: &ClusterStatus) {
     let logs = status.leaders.len();
     println!(
@@ -307,7 +307,7 @@ fn act(args: &RoleArgs, done: &str, request: fn(String) -> SupervisorRequest) ->
     Ok(())
 }
 
-/// Ask the supervisor to act on a host. Returns the host's name.
+/// Asks the supervisor to act on a host. Returns the host's name.
 fn ask(cluster: &ClusterArgs, request: &SupervisorRequest) -> Result<String> {
     match remote::ask(&cluster.data, request)? {
         SupervisorReply::Done { host } => Ok(host),
@@ -343,7 +343,7 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
     Ok(())
 }
 
-/// Restart all hosts, waiting for each to take part again before the next one.
+/// Restarts all hosts, waiting for each to take part again before the next one.
 fn roll(cluster: &ClusterArgs) -> Result<()> {
     let hosts = remote::status(&cluster.data)?.hosts;
     for (i, host) in hosts.iter().enumerate() {

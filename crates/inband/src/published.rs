@@ -78,8 +78,8 @@ struct TakeoverWatch {
 }
 
 impl TakeoverWatch {
-    /// Process the events of a poll that began at `poll_started`. On XDP phase 1 may begin and end within one poll, so
-    /// its duration is computed from the events' own times.
+    /// Processes the events of a poll that began at `poll_started`. On XDP phase 1 may begin and end within one poll,
+    /// so its duration is computed from the events' own times.
     fn look<'e>(
         &mut self,
         poll_started: Instant,
@@ -198,7 +198,7 @@ pub struct PublishedNode {
 }
 
 impl PublishedNode {
-    /// Wrap a node. Other threads send it commands through `node_commands`.
+    /// Wraps a node. Other threads send it commands through `node_commands`.
     pub fn new(node: Node, node_commands: NodeCommandQueue) -> (PublishedNode, Shared) {
         let shared = Shared::default();
         let logs = node.partitions();

@@ -33,7 +33,7 @@ const STOP_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How much longer a command may take than the log's own deadline.
 const APPLY_MS_MAX: u64 = 2_000;
 
-/// Run until `stop` is set.
+/// Runs until `stop` is set.
 pub fn run(
     config: &Arc<Config>,
     choice: Choice,

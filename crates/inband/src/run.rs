@@ -28,7 +28,7 @@ use crate::transport;
 /// Longest sleep of a host without a store; it only has to notice when to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// Run until told to stop, by a signal, the control socket or the supervisor's exit.
+/// Runs until told to stop, by a signal, the control socket or the supervisor's exit.
 pub fn run(config_path: &Path) -> Result<()> {
     let config = Arc::new(Config::load(config_path)?);
     let _state_lock = StateLock::take(&config.host.state_dir)?;

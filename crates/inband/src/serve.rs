@@ -280,7 +280,7 @@ fn acceptor_status(view: &AcceptorView) -> AcceptorStatus {
     }
 }
 
-/// Answer requests at the configured socket until the server is dropped.
+/// Answers requests at the configured socket until the server is dropped.
 pub fn start(view: HostView) -> Result<Server> {
     let path = view.config.host.control.clone();
     if let Some(dir) = path.parent().filter(|d| *d != Path::new("")) {

@@ -72,7 +72,7 @@ pub fn of_tls(tls: Option<&TlsConfig>) -> Result<Transport> {
     Ok(transport)
 }
 
-/// How many more days a certificate is valid; negative once it has expired.
+/// Returns how many more days a certificate is valid; negative once it has expired.
 pub fn days_left(files: &CertificateFiles) -> Result<i64> {
     let expires = files.expires()?;
     Ok(match expires.duration_since(SystemTime::now()) {

@@ -236,7 +236,7 @@ fn show_end(report: &DownReport) -> Result<()> {
     }
 }
 
-/// Show live throughput until the cluster is stopped.
+/// Shows live throughput until the cluster is stopped.
 fn watch(supervisor: &Supervisor, signals: &StopSignals, args: &UpArgs) -> DownReport {
     let terminal = std::io::stdout().is_terminal() && !args.detached;
     let mut last = (Instant::now(), 0u64, 0u64);

@@ -77,7 +77,7 @@ fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
     );
 }
 
-/// Run `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.
+/// Runs `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.
 fn alone(arguments: &[&str]) -> Output {
     use std::os::unix::fs::symlink;
     let program = Path::new(env!("CARGO_BIN_EXE_inband"));

@@ -95,7 +95,7 @@ impl Falcon {
         serde_json::from_str(&self.succeeds(&["status", "--json"])).expect("it is JSON")
     }
 
-    /// Wait until a condition on the scheduler's status holds.
+    /// Waits until a condition on the scheduler's status holds.
     fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         loop {

@@ -322,7 +322,7 @@ fn of_four_partitions_a_killed_replica_catches_up() {
     cluster.down_and_compare();
 }
 
-/// Restart hosts one after another, under clients that continue at another replica when theirs is restarted. Nothing
+/// Restarts hosts one after another, under clients that continue at another replica when theirs is restarted. Nothing
 /// acknowledged is lost.
 fn rolled(name: &str, durability: Durability) {
     let cluster = partitioned(name, |spec| spec.durability = durability);

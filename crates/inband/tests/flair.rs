@@ -86,7 +86,7 @@ fn throw(targets: &[SocketAddrV4]) {
     }
 }
 
-/// Read a key as a client of the first switch that has this key file. `None`: no answer.
+/// Reads a key as a client of the first switch that has this key file. `None`: no answer.
 fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec<u8>> {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let timeout = Duration::from_millis(20);

@@ -33,7 +33,7 @@ fn leader_of(status: &Value, set: u16) -> Option<String> {
     Some(leader["name"].as_str().expect("a name").to_owned())
 }
 
-/// Set and get keys of some sets.
+/// Sets and gets keys of some sets.
 fn check(client: &mut Client, sets: &[u16], value: &str) {
     for key in sets.iter().flat_map(|set| keys_of(*set)) {
         assert_eq!(client.call(&["SET", &key, value]), "+OK");

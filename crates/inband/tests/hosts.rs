@@ -97,7 +97,7 @@ impl Hosts {
         }
     }
 
-    /// Run a program in a host's namespace.
+    /// Runs a program in a host's namespace.
     fn on(&self, id: usize, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("ip");
         let namespace = format!("{}-{id}", self.prefix);

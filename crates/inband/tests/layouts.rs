@@ -11,7 +11,7 @@ use inband_paxos::config::Dataplane;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Put it under load, kill its leader, and check all data.
+/// Puts it under load, kills its leader, and checks all data.
 fn survives_a_leader_change(cluster: Cluster) {
     let load = Load::start(
         &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],

@@ -357,7 +357,7 @@ const SECOND_NODE: &str = r#"
             roles = ["replica"]
 "#;
 
-/// Run a program. Returns whether it succeeded, and its output.
+/// Runs a program. Returns whether it succeeded, and its output.
 fn said(program: &str, args: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(args).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned()

@@ -23,7 +23,7 @@ fn load(cluster: &Cluster) -> Load {
     Load::start(&[cluster.replica(0), cluster.replica(2)], 4)
 }
 
-/// Check that no command failed or has an unknown outcome.
+/// Checks that no command failed or has an unknown outcome.
 fn check_all_succeeded(cluster: &Cluster, records: &[Record]) {
     for record in records {
         let all_good = record.failed.is_empty() && record.unknown.is_empty();
@@ -280,7 +280,7 @@ fn leaders_are_moved_under_load() {
     cluster.down_and_compare();
 }
 
-/// Kill all acceptors but one, and start them again.
+/// Kills all acceptors but one, and starts them again.
 fn lose_a_majority(cluster: &Cluster) {
     for acceptor in ["acceptor/0", "acceptor/1"] {
         cluster.supervisor.kill(acceptor).unwrap();

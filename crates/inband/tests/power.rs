@@ -56,7 +56,7 @@ fn read(reader: &mut Client, key: &str) -> String {
     }
 }
 
-/// Check that every acknowledged key is there.
+/// Checks that every acknowledged key is there.
 fn read_keys(address: SocketAddr, round: usize, clients: Vec<JoinHandle<u64>>) -> u64 {
     let mut reader = Client::connect(address);
     let mut total = 0;
@@ -174,7 +174,7 @@ impl Drop for Disk {
     }
 }
 
-/// Suspend all processes of the cluster.
+/// Suspends all processes of the cluster.
 fn stop_processes(dir: &Path) {
     let mut stopped = 0;
     for host in fs::read_dir(dir.join("hosts")).expect("there are hosts") {

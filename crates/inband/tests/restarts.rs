@@ -78,7 +78,7 @@ impl Running {
         }
     }
 
-    /// Kill a process without telling the supervisor, and wait until another one has replaced it.
+    /// Kills a process without telling the supervisor, and waits until another one has replaced it.
     fn dies(&self, name: &str) {
         let before = self.entry(name);
         let pid = before["pid"].as_i64().expect("it runs");

@@ -292,7 +292,7 @@ impl SmallDisk {
         }
     }
 
-    /// Use all free space.
+    /// Uses all free space.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filler");
         let mut file = std::fs::File::create(&path).expect("a file");

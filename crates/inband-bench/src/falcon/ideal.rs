@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 /// A task: when it was submitted, and how long it ran, in nanoseconds.
 pub type IdealTask = (u64, u64);
 
-/// How long each task waits, in nanoseconds, if every free executor immediately takes the oldest task. In order of
-/// submission.
+/// Returns how long each task waits, in nanoseconds, if every free executor immediately takes the oldest task. In order
+/// of submission.
 pub fn delays_ns(tasks: &[IdealTask], executors: usize) -> Vec<u64> {
     let mut tasks = tasks.to_vec();
     tasks.sort_by_key(|(submitted_ns, _)| *submitted_ns);

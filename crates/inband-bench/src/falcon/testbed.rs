@@ -477,7 +477,7 @@ fn steps_of(tasks: &[&Counted], reports: &[StepReport]) -> Steps {
     steps
 }
 
-/// Whether as many tasks began as were submitted. `peer.py` uses the same criterion.
+/// Returns whether as many tasks began as were submitted. `peer.py` uses the same criterion.
 pub fn is_held(load: &Load, measured: &Measured) -> bool {
     let wanted = load.tasks_per_s() * load.duration.as_secs_f64();
     measured.begun_counted as f64 >= HELD * wanted

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Run the shortest form of a figure of `inband bench SYSTEM`, whose processes are those of `program`, and read the results that it
-/// wrote.
+/// Runs the shortest form of a figure of `inband bench SYSTEM`, whose processes are those of `program`, and reads the
+/// results that it wrote.
 pub fn bench<A: AsRef<OsStr>>(system: &str, program: &str, figure: &str, more: &[A]) -> Value {
     let dir = tempfile::tempdir().expect("a directory");
     inband_testing::build(program);

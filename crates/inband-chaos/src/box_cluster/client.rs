@@ -207,7 +207,7 @@ impl MemcachedClient {
         Some(outcome)
     }
 
-    /// Read all these keys at each of these nodes.
+    /// Reads all these keys at each of these nodes.
     pub fn read_all(&mut self, keys: &[String], nodes: &[usize], limit: Duration) -> Result<()> {
         self.limit = limit;
         for node in nodes {

@@ -79,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// Send a request, and read the first line of its reply.
+    /// Sends a request, and reads the first line of its reply.
     fn ask(&mut self, request: &str) -> Result<String, End> {
         let sent = self.stream.get_mut().write_all(request.as_bytes());
         sent.map_err(|error| self.unknown(&error))?;

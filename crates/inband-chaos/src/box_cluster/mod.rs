@@ -53,7 +53,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Start one; it serves.
+    /// Starts one; it serves.
     pub fn start(spec: Spec) -> Result<Cluster> {
         let options = spec.options.clone();
         let nodes = Supervisor::<BoxCluster>::start(spec)?;

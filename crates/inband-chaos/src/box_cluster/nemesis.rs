@@ -135,7 +135,7 @@ impl Lane<Cluster> {
         Ok(Some(format!("{} frozen", victims.join(", "))))
     }
 
-    /// Stop these nodes' processes.
+    /// Stops these nodes' processes.
     fn stop<Name: AsRef<str>>(&self, nodes: &[Name]) -> Vec<Pid> {
         let processes = self.cluster.status().processes;
         let is_one = |name: &str| nodes.iter().any(|node| node.as_ref() == name);

@@ -122,7 +122,7 @@ impl Cluster {
     }
 }
 
-/// Whether every replica reports that all replicas vote.
+/// Returns whether every replica reports that all replicas vote.
 fn is_whole(status: &ClusterStatus) -> bool {
     let mut replicas = status
         .hosts

@@ -116,7 +116,7 @@ impl MemoryClient {
         }
     }
 
-    /// Send all of them and wait for the answers; or die.
+    /// Sends all of them and waits for the answers; or dies.
     fn perform(&mut self, ops: Vec<Op>, dies: bool) {
         let Some(memory) = &mut self.connection else {
             return;
@@ -161,7 +161,7 @@ impl MemoryClient {
         }
     }
 
-    /// Read all lines of these chunks.
+    /// Reads all lines of these chunks.
     pub fn read_all(&mut self, chunks: &[u64]) -> Result<()> {
         for some in chunks.chunks(REQUESTS_MAX as usize) {
             ensure!(
@@ -192,7 +192,7 @@ impl MemoryClient {
     }
 }
 
-/// Write down what became of a request: of each of its lines.
+/// Writes down what became of a request: of each of its lines.
 fn note(
     scribe: &mut Scribe,
     stale: Option<&StaleReplies>,

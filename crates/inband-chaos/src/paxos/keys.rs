@@ -41,7 +41,7 @@ pub struct Group {
     pub keys: Vec<String>,
 }
 
-/// How many groups are in use at a time.
+/// Returns how many groups are in use at a time.
 pub fn groups() -> usize {
     GROUPS.len()
 }

@@ -33,7 +33,7 @@ impl Lane<Cluster> {
         done
     }
 
-    /// How many acceptors may be killed.
+    /// Returns how many acceptors may be killed.
     fn mortal_acceptors(&self) -> Result<usize> {
         match self.cluster.spec.durability {
             Durability::Sync => Ok(usize::MAX),
@@ -41,8 +41,8 @@ impl Lane<Cluster> {
         }
     }
 
-    /// How many acceptors may lose their state: the voting ones beyond a majority. Waits up to [`SPARE_LIMIT`] for at
-    /// least one, then returns 0.
+    /// Returns how many acceptors may lose their state: the voting ones beyond a majority. Waits up to [`SPARE_LIMIT`]
+    /// for at least one, then returns 0.
     fn spare_acceptors(&self) -> Result<usize> {
         let deadline = Instant::now() + SPARE_LIMIT;
         loop {

@@ -82,7 +82,7 @@ impl FalconSpec {
         Ok(config)
     }
 
-    /// Number of executors of each worker.
+    /// Returns the number of executors of each worker.
     fn workers(&self) -> Vec<usize> {
         let of_worker = usize::from(EXECUTORS_MAX);
         let firsts = (0..self.executors).step_by(of_worker);

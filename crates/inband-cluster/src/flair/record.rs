@@ -29,7 +29,7 @@ fn one() -> usize {
     1
 }
 
-/// Whether this directory holds a cluster of FLAIR, running or not.
+/// Returns whether this directory holds a cluster of FLAIR, running or not.
 pub fn is_in(data: &Path) -> bool {
     data.join(FILE).exists()
 }

@@ -58,7 +58,7 @@ impl From<CallError> for PlaneError {
 }
 
 impl PlaneError {
-    /// Whether a retry may succeed a moment later.
+    /// Returns whether a retry may succeed a moment later.
     pub fn is_passing(&self) -> bool {
         let passing = |refusal: &Refusal| {
             matches!(
@@ -136,7 +136,7 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// Whether the members are as intended.
+    /// Returns whether the members are as intended.
     pub fn is_reached(&self, status: &Status) -> bool {
         let Some(opened) = &status.opened else {
             return false;
@@ -268,13 +268,13 @@ impl Watch {
         }
     }
 
-    /// Whether the state has not changed for too long.
+    /// Returns whether the state has not changed for too long.
     pub fn is_stalled(&self) -> bool {
         self.moved_at.elapsed() >= STALL_LIMIT
     }
 }
 
-/// How much of the state that acceptors take over has been transferred.
+/// Returns how much of the state that acceptors take over has been transferred.
 fn progress(status: &Status) -> u64 {
     let acceptors = status
         .hosts

@@ -89,7 +89,7 @@ pub fn log_name(log: usize, logs: usize) -> String {
     format!("{kind} {}", log_label(log, logs))
 }
 
-/// Whether it is the log of commands that span several partitions.
+/// Returns whether it is the log of commands that span several partitions.
 fn is_log_m(log: usize, logs: usize) -> bool {
     logs > 1 && log + 1 == logs
 }

@@ -205,8 +205,8 @@ impl ClusterSpec {
         hosts
     }
 
-    /// How many of the acceptors' hosts keep the configuration: an odd number, because one more would not tolerate more
-    /// failures.
+    /// Returns how many of the acceptors' hosts keep the configuration: an odd number, because one more would not
+    /// tolerate more failures.
     fn acceptors_that_control(&self) -> usize {
         if self.controllers > 0 {
             return 0;
@@ -216,7 +216,7 @@ impl ClusterSpec {
         odd.min(CONTROLLERS_MAX)
     }
 
-    /// Whether some host must run XDP, whatever "auto" resolves to.
+    /// Returns whether some host must run XDP, whatever "auto" resolves to.
     pub fn demands_xdp(&self) -> bool {
         let xdp = |d: &Dataplane| matches!(d, Dataplane::Xdp | Dataplane::XdpGeneric);
         xdp(&self.dataplane) || self.hosts().iter().any(|h| xdp(&h.dataplane))
@@ -315,7 +315,7 @@ pub fn kind_of(name: &str) -> (&str, u32) {
 }
 
 impl HostPlan {
-    /// Whether it has this role.
+    /// Returns whether it has this role.
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
     }

@@ -369,7 +369,7 @@ impl Shared {
         rounds.max().map(|(_, i)| i)
     }
 
-    /// How many logs the cluster has.
+    /// Returns how many logs the cluster has.
     fn logs(&self) -> usize {
         lock(&self.record).first_instances.len()
     }

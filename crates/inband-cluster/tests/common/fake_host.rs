@@ -105,7 +105,7 @@ impl State {
         self.config.host.state_dir.parent().expect("hosts")
     }
 
-    /// Change the shared state of the control plane; one stand-in at a time.
+    /// Changes the shared state of the control plane; one stand-in at a time.
     fn with_plane<T>(&self, change: impl FnOnce(&mut Plane) -> T) -> T {
         let path = self.hosts_dir().with_file_name("plane.json");
         let file = fs::OpenOptions::new()

@@ -119,7 +119,7 @@ pub enum CallError {
     Refused(#[from] Refusal),
 }
 
-/// Call the control plane through any of these services. A request is repeated only if it did not reach a service that
+/// Calls the control plane through any of these services. A request is repeated only if it did not reach a service that
 /// could carry it out.
 pub fn call(
     cluster: &str,

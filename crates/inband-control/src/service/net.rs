@@ -146,7 +146,7 @@ pub(super) struct ListenerState {
     pub transport: Transport,
 }
 
-/// Serve connections until told to stop.
+/// Serves connections until told to stop.
 pub(super) fn listen(
     listener: TcpListener,
     shared: ListenerState,

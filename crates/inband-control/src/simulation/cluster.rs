@@ -242,7 +242,7 @@ impl Cluster {
         self.events.push(Reverse((self.now + after, self.sequence)));
     }
 
-    /// Handle the next event. Returns false after a violation.
+    /// Handles the next event. Returns false after a violation.
     pub fn step(&mut self) -> bool {
         let Some(Reverse((at, number))) = self.events.pop() else {
             return false;
@@ -544,7 +544,7 @@ impl Cluster {
         }
     }
 
-    /// Take a host down; with `wiped` its acceptor loses what is in memory.
+    /// Takes a host down; with `wiped` its acceptor loses what is in memory.
     pub fn crash(&mut self, id: NodeId, wiped: bool) {
         let host = self.hosts.get_mut(&id).expect("a host");
         let Some(member) = host.member.take() else {
@@ -591,7 +591,7 @@ impl Cluster {
         }
     }
 
-    /// Whether every acceptor of the configuration in force votes in it.
+    /// Returns whether every acceptor of the configuration in force votes in it.
     pub fn all_vote(&self) -> bool {
         let Some(opened) = &self.state.opened else {
             return false;
@@ -637,7 +637,7 @@ impl Cluster {
         }
     }
 
-    /// Request a change from a coordinator. If it agrees, the change is in progress.
+    /// Requests a change from a coordinator. If it agrees, the change is in progress.
     pub fn request(&mut self, change: Change) -> Result<(), Refusal> {
         let seat = &self.seats[0];
         let command = seat.coordinator.request(self.now, &seat.state, change)?;
@@ -645,7 +645,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Restart with empty acceptors after what was chosen.
+    /// Restarts with empty acceptors after what was chosen.
     pub fn restart_fresh(&mut self) -> Result<(), Refusal> {
         let first = (0..PARTITIONS).map(|p| self.checker.end(p)).collect();
         let seat = &self.seats[0];
@@ -659,7 +659,7 @@ impl Cluster {
         self.seats[0].coordinator.waiting()
     }
 
-    /// Cut off all coordinators for this long.
+    /// Cuts off all coordinators for this long.
     pub fn cut_off_coordinators(&mut self, time_us: Micros) {
         for seat in &mut self.seats {
             seat.cut_off_until = self.now + time_us;
@@ -698,7 +698,7 @@ impl Cluster {
         member
     }
 
-    /// Request a random membership change.
+    /// Requests a random membership change.
     fn change(&mut self, id: NodeId) {
         let member = self.candidate(id);
         let Some(opened) = &self.state.opened else {
@@ -720,8 +720,8 @@ impl Cluster {
         }
     }
 
-    /// Whether this acceptor may lose its memory without losing data. Always if it belongs to a minority, counted since
-    /// the last time all of them voted; otherwise only if the others have everything.
+    /// Returns whether this acceptor may lose its memory without losing data. Always if it belongs to a minority,
+    /// counted since the last time all of them voted; otherwise only if the others have everything.
     fn may_lose(&self, id: NodeId) -> bool {
         let Some(opened) = &self.state.opened else {
             return true;
@@ -743,7 +743,7 @@ impl Cluster {
         })
     }
 
-    /// Whether the cluster could continue in a later epoch if this acceptor lost its memory now.
+    /// Returns whether the cluster could continue in a later epoch if this acceptor lost its memory now.
     fn goes_on(&self, configuration: &Configuration, without: NodeId) -> bool {
         let epoch = configuration.epoch;
         let acceptors = configuration.acceptors();
@@ -758,7 +758,7 @@ impl Cluster {
         sources > 0 && useful >= majority(acceptors.len())
     }
 
-    /// End all faults: all hosts are up and connected.
+    /// Ends all faults: all hosts are up and connected.
     pub fn calm(&mut self) {
         self.weather = None;
         let hosts: Vec<NodeId> = self.hosts.keys().copied().collect();

@@ -22,7 +22,7 @@ fn settle(cluster: &mut Cluster) {
     decides(cluster);
 }
 
-/// Check that new values are chosen.
+/// Checks that new values are chosen.
 fn decides(cluster: &mut Cluster) {
     let chosen = cluster.checker.chosen();
     let until = cluster.now + 5 * SECOND;

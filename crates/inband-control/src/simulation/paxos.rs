@@ -92,7 +92,7 @@ impl Proposer {
         }
     }
 
-    /// Take over a partition.
+    /// Takes over a partition.
     pub fn lead(&mut self, configuration: &Configuration, partition: u16) -> Packets {
         let mut task = self.begin(configuration, partition);
         task.promise = Some(Promise::default());
@@ -101,7 +101,7 @@ impl Proposer {
         packets
     }
 
-    /// Recover one instance.
+    /// Recovers one instance.
     pub fn recover(&mut self, configuration: &Configuration, at: (u16, u64)) -> Packets {
         let mut task = self.begin(configuration, at.0);
         task.scan.insert(at.1, Scan::default());
@@ -134,7 +134,7 @@ impl Proposer {
         value
     }
 
-    /// Process an acceptor's answer.
+    /// Processes an acceptor's answer.
     pub fn on_packet(&mut self, header: &Header, value: &[u8]) -> Packets {
         if header.kind == Type::Nack {
             self.highest_seen = self.highest_seen.max(header.round);
@@ -199,7 +199,7 @@ impl Proposer {
         self.propose(task, header.instance, &value)
     }
 
-    /// Ask for stored votes.
+    /// Asks for stored votes.
     pub fn learn(&self, configuration: &Configuration, at: (u16, u64)) -> Packets {
         let mut header = Header::new(Type::Learn, u16::from(self.node), configuration.epoch);
         header.partition = at.0;

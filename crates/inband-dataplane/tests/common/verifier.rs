@@ -507,7 +507,7 @@ pub fn line(figures: &Figures) -> String {
     )
 }
 
-/// Whether to update the record instead of comparing with it.
+/// Returns whether to update the record instead of comparing with it.
 pub fn renews() -> bool {
     std::env::var("INBAND_VERIFIER_RECORD").is_ok_and(|set| !set.is_empty())
 }

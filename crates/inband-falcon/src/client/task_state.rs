@@ -74,7 +74,7 @@ impl<A> Task<A> {
         }
     }
 
-    /// How long to wait now; doubles each time.
+    /// Returns how long to wait now; doubles each time.
     pub fn backoff(&mut self, timing: &ClientTiming) -> Nanos {
         self.wait_ns = match self.wait_ns {
             0 => timing.retry_ns,

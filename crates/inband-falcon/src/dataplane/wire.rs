@@ -35,7 +35,7 @@ inband_ground::message_types!(
 );
 
 impl Type {
-    /// Whether the packet has room for a task even without one: the answer is the same packet, rewritten.
+    /// Returns whether the packet has room for a task even without one: the answer is the same packet, rewritten.
     fn has_room(self) -> bool {
         matches!(self, Type::Submit | Type::Pull)
     }
@@ -175,7 +175,7 @@ impl Task {
         }
     }
 
-    /// Whether the digest is correct.
+    /// Returns whether the digest is correct.
     pub fn is_whole(&self, digest: &Digest) -> bool {
         self.digest == self.digest(digest)
     }

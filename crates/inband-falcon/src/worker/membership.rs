@@ -44,7 +44,7 @@ impl Membership {
         self.known.is_some() && !self.is_forgotten
     }
 
-    /// Whether it takes no more tasks.
+    /// Returns whether it takes no more tasks.
     pub fn drains(&self) -> bool {
         self.drains_since.is_some()
     }
@@ -98,7 +98,8 @@ impl Membership {
         self.register_at = now;
     }
 
-    /// Whether the scheduler has been told for long enough, with time for tasks that it had given before to arrive.
+    /// Returns whether the scheduler has been told for long enough, with time for tasks that it had given before to
+    /// arrive.
     pub fn has_left(&self, now: Nanos) -> bool {
         self.drains_since
             .is_some_and(|since| now >= since + DRAIN_MIN_NS)

@@ -39,7 +39,7 @@ impl Silent {
         self.skip_until.remove(client);
     }
 
-    /// How long an executor waits for the client's answer about this task; 0: it does not ask.
+    /// Returns how long an executor waits for the client's answer about this task; 0: it does not ask.
     pub fn client_timeout_ns(&self, now: Nanos, client: &SocketAddrV4, of: Attempt) -> Nanos {
         match self.skip_until.get(client) {
             // A client that resubmits a task is alive, even if it cannot be reached from here. This worker must not

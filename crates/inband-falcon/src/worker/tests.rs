@@ -166,7 +166,7 @@ fn given_kept(pull_seq: u64, task: u32, of_try: u8) -> Incoming {
     Incoming::Given(given)
 }
 
-/// How long the second executor asks for the work of this task; afterwards it has pulled the next one.
+/// Returns how long the second executor asks for the work of this task; afterwards it has pulled the next one.
 fn asks_for(worker: &mut Worker, now: &mut Nanos, pull_seq: u64, of_try: u8) -> Nanos {
     let since = *now;
     worker.on_incoming(

@@ -35,7 +35,7 @@ pub struct SessionView {
 }
 
 impl SessionView {
-    /// Whether the session is active at this time of the switch's clock.
+    /// Returns whether the session is active at this time of the switch's clock.
     pub fn is_active(&self, now_ns: u64) -> bool {
         now_ns < self.deadline_ns
     }

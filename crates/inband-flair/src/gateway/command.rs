@@ -41,7 +41,7 @@ pub enum Then {
 }
 
 impl Then {
-    /// Whether the operations are reads.
+    /// Returns whether the operations are reads.
     pub fn is_read(self) -> bool {
         match self {
             Then::Value | Then::Existing | Then::Values => true,
@@ -67,7 +67,7 @@ impl Credentials {
     }
 }
 
-/// Whether this command is allowed before authentication.
+/// Returns whether this command is allowed before authentication.
 pub fn is_for_everybody(name: &[u8]) -> bool {
     let known = ["auth", "hello", "quit"];
     known

@@ -189,8 +189,8 @@ impl Connection {
         self.output.is_empty() && self.wire.is_flushed()
     }
 
-    /// Whether there is room for another request. Without pending requests there is always room for one, whatever its
-    /// size.
+    /// Returns whether there is room for another request. Without pending requests there is always room for one,
+    /// whatever its size.
     fn has_room(&self) -> bool {
         let is_free = self.pending.is_empty()
             || (self.pending.len() < GATEWAY_PENDING_MAX
@@ -199,7 +199,7 @@ impl Connection {
         is_free && self.output.len() < GATEWAY_OUTPUT_BYTES_MAX
     }
 
-    /// Whether the input may hold a complete request, and there is room for it.
+    /// Returns whether the input may hold a complete request, and there is room for it.
     fn can_parse(&self) -> bool {
         self.has_room()
             && !self.is_input_over

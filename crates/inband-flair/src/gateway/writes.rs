@@ -45,7 +45,7 @@ impl Writes {
         }
     }
 
-    /// Whether further writes to this key must wait because an earlier one has been retransmitted.
+    /// Returns whether further writes to this key must wait because an earlier one has been retransmitted.
     pub fn hold_back(&self, now: Nanos, key: &[u8]) -> bool {
         let oldest = self.of_key.get(key).and_then(BTreeMap::first_key_value);
         oldest.is_some_and(|(_, begun)| now >= begun + self.in_time_ns)

@@ -62,8 +62,8 @@ impl Switch {
         self.told
     }
 
-    /// Whether it has this session. The session gets no heartbeats there, so the switch serves neither it nor any
-    /// earlier one.
+    /// Returns whether it has this session. The session gets no heartbeats there, so the switch serves neither it nor
+    /// any earlier one.
     pub fn is_mute_for(&self, session: u64) -> bool {
         self.session == session
     }

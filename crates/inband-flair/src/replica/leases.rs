@@ -127,7 +127,7 @@ impl Leases {
         leading.is_new[at] = true;
     }
 
-    /// Whether this replica, at `applied`, has a lease on the key's group, granted in the session's term.
+    /// Returns whether this replica, at `applied`, has a lease on the key's group, granted in the session's term.
     fn may_read(&self, now: Nanos, request: &Header, applied: u64) -> bool {
         self.grant.is_some_and(|grant| {
             grant.term == u64::from(request.term)
@@ -188,7 +188,7 @@ impl Leading {
 }
 
 impl Replica {
-    /// Whether this follower has a lease for the read.
+    /// Returns whether this follower has a lease for the read.
     pub(super) fn has_lease(&self, now: Nanos, request: &Header) -> bool {
         self.leases.may_read(now, request, self.raft.applied())
     }

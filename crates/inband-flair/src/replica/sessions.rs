@@ -34,8 +34,8 @@ impl LastSession {
 }
 
 impl Replica {
-    /// Whether this read's session is over according to this replica's log. The later session's entry need not be
-    /// applied: before that session serves, its entry is in the logs of a majority.
+    /// Returns whether this read's session is over according to this replica's log. The later session's entry need not
+    /// be applied: before that session serves, its entry is in the logs of a majority.
     pub(super) fn is_session_over(&self, request: &Header) -> bool {
         let LastSession { term, index } = self.last_session;
         // A later leader may have replaced the entry.

@@ -65,7 +65,7 @@ impl Inbox {
         let _ = super::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
 
-    /// Whether everything received has been consumed.
+    /// Returns whether everything received has been consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.message == self.messages.len()
     }

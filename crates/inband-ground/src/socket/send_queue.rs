@@ -77,7 +77,7 @@ impl Message {
         self.packets() > 1
     }
 
-    /// Whether a packet may be appended to it.
+    /// Returns whether a packet may be appended to it.
     fn takes(&self, packet: &Packet) -> bool {
         let len_bytes = packet.end - packet.start;
         self.to == packet.to
@@ -176,7 +176,7 @@ impl SendQueue {
         self.packets.is_empty()
     }
 
-    /// Whether the queue must be sent now.
+    /// Returns whether the queue must be sent now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= QUEUE_LEN_MAX_BYTES
     }

@@ -165,7 +165,7 @@ macro_rules! header {
                 $name::read(kind, &[0; $crate::wire::HEADER_LEN_BYTES])
             }
 
-            /// Whether all of these flags are set.
+            /// Returns whether all of these flags are set.
             pub fn has(&self, flags: u16) -> bool {
                 self.flags & flags == flags
             }

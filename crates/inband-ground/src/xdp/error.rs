@@ -128,7 +128,7 @@ impl XdpError {
         }
     }
 
-    /// Whether it will fail again until this host or its configuration is changed.
+    /// Returns whether it will fail again until this host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             // An interface, its address or its driver may appear late; another program may be exiting.

@@ -8,8 +8,8 @@ fn path(interface: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
 }
 
-/// Whether the program can look up routes to clients. The kernel answers only on interfaces that forward. Without that,
-/// every packet to a client other than the sender of the current packet goes through the host's process.
+/// Returns whether the program can look up routes to clients. The kernel answers only on interfaces that forward.
+/// Without that, every packet to a client other than the sender of the current packet goes through the host's process.
 pub fn may_look_up_clients(interface: &str) -> bool {
     fs::read_to_string(path(interface)).is_ok_and(|text| text.trim() == "1")
 }

@@ -275,7 +275,7 @@ impl UpRing {
         self.size_bytes as usize + 2 * page_bytes()
     }
 
-    /// Whether there is a record, committed or not.
+    /// Returns whether there is a record, committed or not.
     pub fn has_record(&self) -> bool {
         // SAFETY: as in `poll`.
         let consumer = unsafe { AtomicU64::from_ptr(self.consumer.base.cast()) };

@@ -10,19 +10,19 @@ use super::{Connection, Waiting};
 use crate::limits::OUTPUT_SOFT_BYTES_MAX;
 
 impl Connection {
-    /// Enter the ready list of a lane; `false` if the connection is already in it or has nothing to pack there.
+    /// Enters the ready list of a lane; `false` if the connection is already in it or has nothing to pack there.
     pub fn enter_ready_list(&mut self, lane: usize) -> bool {
         let is_ready = self.is_ready_to_pack(lane) && !self.lanes[lane].is_in_ready_list;
         self.lanes[lane].is_in_ready_list |= is_ready;
         is_ready
     }
 
-    /// Leave the ready list of a lane.
+    /// Leaves the ready list of a lane.
     pub fn leave_ready_list(&mut self, lane: usize) {
         self.lanes[lane].is_in_ready_list = false;
     }
 
-    /// Whether a lane has commands that may be packed now.
+    /// Returns whether a lane has commands that may be packed now.
     pub fn is_ready_to_pack(&self, lane: usize) -> bool {
         let lane = &self.lanes[lane];
         let Some(front) = lane.waiting.front() else {
@@ -37,22 +37,22 @@ impl Connection {
         lane.unanswered == 0 && has_room
     }
 
-    /// Whether none of the commands that wait in a lane needs the log.
+    /// Returns whether none of the commands that wait in a lane needs the log.
     pub fn has_only_reads(&self, lane: usize) -> bool {
         self.lanes[lane].waiting_writes == 0
     }
 
-    /// Number of lanes.
+    /// Returns the number of lanes.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Number of waiting commands in all lanes.
+    /// Returns the number of waiting commands in all lanes.
     pub fn waiting_commands(&self) -> usize {
         self.lanes.iter().map(|lane| lane.waiting.len()).sum()
     }
 
-    /// Number of waiting commands in a lane.
+    /// Returns the number of waiting commands in a lane.
     pub fn waiting_len(&self, lane: usize) -> usize {
         self.lanes[lane].waiting.len()
     }
@@ -74,8 +74,8 @@ impl Connection {
         Some((&lane.encoded[..front.len_bytes], front.received))
     }
 
-    /// Remove the next command of a lane, which is now in a value. Returns whether its reply can be as long as a stored
-    /// value.
+    /// Removes the next command of a lane, which is now in a value. Returns whether its reply can be as long as a
+    /// stored value.
     pub fn pop_command(&mut self, lane: usize) -> bool {
         let lane = &mut self.lanes[lane];
         let front = lane.waiting.pop_front();
@@ -138,14 +138,15 @@ impl Connection {
         }
     }
 
-    /// Answer the oldest request in the undecided value of a lane.
+    /// Answers the oldest request in the undecided value of a lane.
     pub fn answer_next(&mut self, lane: usize, reply: Reply) {
         if let Some(number) = self.take_in_flight(lane) {
             self.answer_taken(lane, number, reply);
         }
     }
 
-    /// Take the oldest request from the undecided value of a lane; answer it with [`answer_taken`](Self::answer_taken).
+    /// Takes the oldest request from the undecided value of a lane; answer it with
+    /// [`answer_taken`](Self::answer_taken).
     pub fn take_in_flight(&mut self, lane: usize) -> Option<u64> {
         self.lanes[lane].in_flight.pop_front()
     }

@@ -68,7 +68,7 @@ impl Watches {
         2 * self.encoded.len()
     }
 
-    /// Watch `keys`, whose versions are in `versions`, the log's reply. Returns the reply to the client.
+    /// Watches `keys`, whose versions are in `versions`, the log's reply. Returns the reply to the client.
     pub(super) fn add(&mut self, keys: Vec<Vec<u8>>, versions: Reply) -> Reply {
         let Reply::Array(versions) = versions else {
             return versions;
@@ -119,7 +119,7 @@ impl Connection {
         self.answered(Reply::Ok)
     }
 
-    /// Queue a request in a transaction; `None` if it is one of those that end the transaction.
+    /// Queues a request in a transaction; `None` if it is one of those that end the transaction.
     pub(super) fn take_queued(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
         let spec = table::find(args.get(0));
         // As in Redis, these errors are detected when the command is queued, all others when it is executed.

@@ -28,7 +28,7 @@ impl Machine {
         self.queue.delivered = self.log_states[partitions].store.last_entry();
     }
 
-    /// Queue an entry for the partitions that have not executed it.
+    /// Queues an entry for the partitions that have not executed it.
     pub(super) fn push_entry(&mut self, number: u64, entry: Entry) {
         let log_states = &self.log_states;
         let waiting: Vec<usize> = entry
@@ -55,7 +55,7 @@ impl Machine {
         }
     }
 
-    /// Execute what this partition waits for, as far as possible.
+    /// Executes what this partition waits for, as far as possible.
     pub(super) fn execute_at(
         &mut self,
         partition: usize,
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// Apply this partition's part of an entry from its redo record.
+    /// Applies this partition's part of an entry from its redo record.
     pub(super) fn redo(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
         let lowest = self.queue.entries[&number].involved[0];
         let redo = self.log_states[lowest].store.redo(number, partition)?;
@@ -114,8 +114,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Skip an entry that only reads and that others of its partitions have passed. All its partitions have markers for
-    /// it, or the others could not have passed it.
+    /// Skips an entry that only reads and that others of its partitions have passed. All its partitions have markers
+    /// for it, or the others could not have passed it.
     pub(super) fn pass_read(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
         let entry = &self.queue.entries[&number];
         let mut now_ms = entry.time_ms;
@@ -138,7 +138,7 @@ impl Machine {
         }
     }
 
-    /// Execute an entry in all its partitions, each of which stands at a marker that covers it.
+    /// Executes an entry in all its partitions, each of which stands at a marker that covers it.
     pub(super) fn execute(
         &mut self,
         number: u64,
@@ -161,7 +161,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Execute an entry that only reads, if this process waits for its reply.
+    /// Executes an entry that only reads, if this process waits for its reply.
     pub(super) fn read(
         &mut self,
         entry: &Entry,
@@ -185,7 +185,7 @@ impl Machine {
         cut.map_or(Ok(()), |cut| self.show(cut))
     }
 
-    /// Show the current stores to a waiting reader.
+    /// Shows the current stores to a waiting reader.
     pub(super) fn show(&mut self, cut: Cut) -> Result<(), StoreError> {
         for log_state in &mut self.log_states {
             log_state.store.flush()?;
@@ -278,7 +278,7 @@ impl Machine {
         Ok(reply)
     }
 
-    /// Write the effects of an entry: those on the lowest partition together with the redo record for the others, then
+    /// Writes the effects of an entry: those on the lowest partition together with the redo record for the others, then
     /// the others.
     pub(super) fn write(
         &mut self,
@@ -314,7 +314,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Load the queue from its store, at start and after installing a checkpoint.
+    /// Loads the queue from its store, at start and after installing a checkpoint.
     pub(super) fn load_queue(&mut self) -> Result<(), StoreError> {
         let Some(log) = self.queue_log() else {
             return Ok(());

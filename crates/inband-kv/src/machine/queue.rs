@@ -67,7 +67,7 @@ impl Queue {
         }
     }
 
-    /// Queue an entry, the latest so far, for these partitions.
+    /// Queues an entry, the latest so far, for these partitions.
     pub(super) fn push(&mut self, number: u64, mut entry: Entry, waiting: &[usize]) {
         entry.waiting = waiting.len();
         self.len_bytes += ENTRY_LEN_BYTES + entry.command.len();
@@ -77,7 +77,7 @@ impl Queue {
         self.entries.insert(number, entry);
     }
 
-    /// Take an entry to be executed now; its command is not needed again.
+    /// Takes an entry to be executed now; its command is not needed again.
     ///
     /// # Panics
     /// If it is not in the queue.
@@ -96,13 +96,13 @@ impl Queue {
         self.pending[partition].front().copied()
     }
 
-    /// Whether this partition has executed everything that a marker covers.
+    /// Returns whether this partition has executed everything that a marker covers.
     pub(super) fn may_pass(&self, partition: usize, marker: u64) -> bool {
         let next = self.next(partition);
         marker <= self.delivered && next.is_none_or(|next| next > marker)
     }
 
-    /// Whether the next entry of a partition is the last one that the marker covers.
+    /// Returns whether the next entry of a partition is the last one that the marker covers.
     pub(super) fn is_last_at(&self, partition: usize, marker: Option<u64>) -> bool {
         let after = self.pending[partition].get(1);
         marker.is_some_and(|marker| after.is_none_or(|after| *after > marker))

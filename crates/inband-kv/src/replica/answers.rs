@@ -12,7 +12,7 @@ use crate::packer::Part;
 use crate::store::Outcome;
 
 impl Replica {
-    /// Answer the clients that wait for a decided value.
+    /// Answers the clients that wait for a decided value.
     pub(super) fn finish(&mut self, outcome: Outcome, replies: &mut [Reply]) {
         let Outcome {
             ticket,
@@ -79,7 +79,7 @@ impl Replica {
         self.reply_unknown(ticket.partition(), parts, why);
     }
 
-    /// End overdue commands: their partition waits for another one that does not make progress.
+    /// Ends overdue commands: their partition waits for another one that does not make progress.
     pub(super) fn give_up_overdue(&mut self) {
         if self.now.saturating_duration_since(self.overdue_looked_at) < OVERDUE_PERIOD {
             return;
@@ -146,7 +146,7 @@ impl Replica {
         lane.marker.forget(ticket);
     }
 
-    /// Give each command of a value its reply.
+    /// Gives each command of a value its reply.
     pub(super) fn reply_each(&mut self, log: usize, parts: Vec<Part>, replies: &mut [Reply]) {
         let mut replies = replies.iter_mut();
         for part in &parts {
@@ -161,7 +161,7 @@ impl Replica {
         self.value_done(log, parts);
     }
 
-    /// Give all commands of a value the same reply.
+    /// Gives all commands of a value the same reply.
     pub(super) fn reply_all(&mut self, log: usize, parts: Vec<Part>, reply: &Reply) {
         for part in &parts {
             if let Some(connection) = part.connection(&mut self.front.connections) {

@@ -52,7 +52,7 @@ impl Replica {
         }
     }
 
-    /// Serve all connections on the attention list.
+    /// Serves all connections on the attention list.
     pub(super) fn serve_attention(&mut self) {
         let slots = std::mem::take(&mut self.attention);
         for slot in &slots {
@@ -68,7 +68,7 @@ impl Replica {
         }
     }
 
-    /// Process a connection's requests, and answer those that this replica answers itself.
+    /// Processes a connection's requests, and answers those that this replica answers itself.
     pub(super) fn serve(&mut self, slot: usize) {
         if let Some(connection) = self.front.connections.get_mut(slot) {
             connection.start_turn();
@@ -167,7 +167,7 @@ impl Replica {
         local::execute(id, args, &mut world)
     }
 
-    /// Process the reply of a request that runs alone.
+    /// Processes the reply of a request that runs alone.
     pub(super) fn finish_alone(&mut self, slot: usize) {
         let connection = self.front.connections.get_mut(slot);
         let Some((items, reply)) = connection.and_then(|c| c.take_alone()) else {

@@ -54,8 +54,8 @@ impl Replica {
         )))
     }
 
-    /// Whether a partition has made no progress for too long. A partition that stands at a marker waits for another one
-    /// and is not stuck.
+    /// Returns whether a partition has made no progress for too long. A partition that stands at a marker waits for
+    /// another one and is not stuck.
     fn is_stuck(&self, partition: usize) -> bool {
         let lane = &self.lanes[partition];
         let is_long_ago = |since: Instant| {

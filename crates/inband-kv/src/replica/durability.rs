@@ -8,12 +8,12 @@ use crate::limits::UNWRITTEN_INSTANCES_MAX;
 use crate::space::Room;
 
 impl Replica {
-    /// Whether writing must stop.
+    /// Returns whether writing must stop.
     pub(super) fn is_disk_full(&self) -> bool {
         self.space.room() == Room::None
     }
 
-    /// Check whether there is room for client writes.
+    /// Checks whether there is room for client writes.
     pub(super) fn look_at_disks(&mut self) {
         if !self.space.look(self.now) {
             return;
@@ -32,12 +32,12 @@ impl Replica {
         });
     }
 
-    /// Whether a log has not been told of an applied instance.
+    /// Returns whether a log has not been told of an applied instance.
     pub(super) fn has_unreported(&self) -> bool {
         self.lanes.iter().any(|lane| lane.applied != lane.reported)
     }
 
-    /// Take everything but decided values out of the bursts.
+    /// Takes everything but decided values out of the bursts.
     pub(super) fn take_reports(&mut self) {
         let mut failed = Vec::new();
         let mut needy = Vec::new();
@@ -56,7 +56,7 @@ impl Replica {
         }
     }
 
-    /// Note the applied instances, and tell the logs which of them survive a crash.
+    /// Notes the applied instances, and tells the logs which of them survive a crash.
     pub(super) fn note_applied(&mut self) {
         for (lane, applied) in self.lanes.iter_mut().zip(self.machine.applied()) {
             if lane.applied != applied {
@@ -67,7 +67,7 @@ impl Replica {
         self.report_written();
     }
 
-    /// Write applied instances when there are enough, or they are old enough. Replies do not wait for that: acceptors
+    /// Writes applied instances when there are enough, or they are old enough. Replies do not wait for that: acceptors
     /// keep the values until they are written and reported to the logs.
     pub(super) fn write_if_due(&mut self) -> Result<(), ReplicaError> {
         if self.is_disk_full() {
@@ -94,7 +94,7 @@ impl Replica {
         }
     }
 
-    /// Report applied instances to the logs: acceptors trim what is reported.
+    /// Reports applied instances to the logs: acceptors trim what is reported.
     pub(super) fn report(&mut self, applied: Vec<u64>) {
         for (log, (lane, applied)) in self.lanes.iter_mut().zip(applied).enumerate() {
             if lane.reported < applied {

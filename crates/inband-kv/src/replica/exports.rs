@@ -37,7 +37,7 @@ impl Drop for UnderWay {
 }
 
 impl Replica {
-    /// Request a cut through all partitions; `None` if there is only one partition. `Err` is the reply if it is not
+    /// Requests a cut through all partitions; `None` if there is only one partition. `Err` is the reply if it is not
     /// possible now.
     fn begin_cut(&mut self) -> Result<Option<CutWaiter>, Reply> {
         let Some(log) = self.machine.queue_log() else {
@@ -58,7 +58,7 @@ impl Replica {
         Ok(Some(self.machine.cut_at(ticket.ok_or_else(full)?)))
     }
 
-    /// Start a thread that exports to this connection, which no longer belongs to the client table.
+    /// Starts a thread that exports to this connection, which no longer belongs to the client table.
     pub(super) fn start_export(&mut self, slot: usize) {
         let Some(under_way) = UnderWay::begin(&self.exports) else {
             self.control.limit_hits.count(LimitHit::Exports);
@@ -108,7 +108,7 @@ impl Source<'_> {
     }
 }
 
-/// Send the remaining replies, then the export.
+/// Sends the remaining replies, then the export.
 fn export(connection: Connection, source: Source<'_>) -> Result<u64, ExportError> {
     let (tcp, tls) = connection.wire.into_parts();
     let tcp = TcpStream::from(tcp);

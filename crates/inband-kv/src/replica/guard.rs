@@ -8,7 +8,7 @@ use inband_resp::front::ClientConnection;
 use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
 
 impl Replica {
-    /// Close a client that has hit a limit.
+    /// Closes a client that has hit a limit.
     pub(super) fn close_for(&mut self, slot: usize, hit: LimitHit) {
         let Some(connection) = self.front.connections.get(slot) else {
             return;
@@ -24,7 +24,7 @@ impl Replica {
         self.close(slot);
     }
 
-    /// Close clients that have exceeded a time limit.
+    /// Closes clients that have exceeded a time limit.
     pub(super) fn close_stuck(&mut self) {
         let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
         if self.now.saturating_duration_since(self.stuck_looked_at) < period {
@@ -39,7 +39,7 @@ impl Replica {
         }
     }
 
-    /// Close the clients that hold most memory until the total is within the limit.
+    /// Closes the clients that hold most memory until the total is within the limit.
     pub(super) fn bound_memory(&mut self) {
         while self.front.connections.memory_bytes() > self.config.clients_memory_bytes_max {
             let Some(slot) = self.front.connections.largest() else {

@@ -40,7 +40,7 @@ impl Replica {
         true
     }
 
-    /// Tell the waiting client that a command was not applied, or that its outcome is unknown.
+    /// Tells the waiting client that a command was not applied, or that its outcome is unknown.
     pub(super) fn end_large(&mut self, log: usize, ended: Ended) {
         self.orphans.extend(ended.tickets);
         let reply = match ended.ending {
@@ -54,7 +54,7 @@ impl Replica {
         self.reply_all(log, vec![ended.part], &reply);
     }
 
-    /// End chunked commands that have been in progress for longer than `age`.
+    /// Ends chunked commands that have been in progress for longer than `age`.
     pub(super) fn give_up_large(&mut self, age: Duration, why: &str) {
         for log in 0..self.lanes.len() {
             let chunks = &mut self.lanes[log].packer.chunks;
@@ -64,7 +64,7 @@ impl Replica {
         }
     }
 
-    /// End all chunked commands.
+    /// Ends all chunked commands.
     pub(super) fn orphan_large(&mut self, log: usize, why: &str) {
         let (ended, rest) = self.lanes[log].packer.chunks.end_all(why);
         self.orphans.extend(rest);

@@ -17,7 +17,7 @@ impl Replica {
         self.loader.start(self.now, peers, positions, incoming);
     }
 
-    /// Install a checkpoint that has been received.
+    /// Installs a checkpoint that has been received.
     pub(super) fn finish_loading(&mut self) -> Result<(), ReplicaError> {
         if self.is_disk_full() {
             return Ok(());

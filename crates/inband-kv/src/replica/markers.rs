@@ -34,7 +34,7 @@ impl Marker {
 }
 
 impl Replica {
-    /// Submit the missing markers: at once for commands of this replica's clients, for others after a delay in which
+    /// Submits the missing markers: at once for commands of this replica's clients, for others after a delay in which
     /// their own replica should have done it.
     pub(super) fn submit_markers(&mut self) {
         let stagger_ms = MARKER_STAGGER_MS * self.config.replica_index;

@@ -15,7 +15,7 @@ use crate::local;
 use crate::packer::{Part, Reads};
 
 impl Replica {
-    /// Queue a connection for a page of `SCAN`.
+    /// Queues a connection for a page of `SCAN`.
     pub(super) fn start_scan(&mut self, slot: usize, args: OwnedArgs) {
         let Some(connection) = self.front.connections.get_mut(slot) else {
             return;
@@ -28,7 +28,7 @@ impl Replica {
         self.lanes[partition.min(last)].packer.push_scan(part, args);
     }
 
-    /// Take the results of read queries out of the bursts.
+    /// Takes the results of read queries out of the bursts.
     pub(super) fn take_read_reports(&mut self) {
         let mut failed = Vec::new();
         for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
@@ -42,7 +42,7 @@ impl Replica {
         }
     }
 
-    /// Answer all reads that are ready. Returns whether there were any.
+    /// Answers all reads that are ready. Returns whether there were any.
     pub(super) fn answer_reads(&mut self) -> Result<bool, ReplicaError> {
         let mut has_any = false;
         self.read_reply_bytes = 0;
@@ -121,7 +121,7 @@ impl Replica {
         }
     }
 
-    /// End reads that are overdue.
+    /// Ends reads that are overdue.
     pub(super) fn give_up_reads(&mut self, age: Duration, why: &str) {
         for log in 0..self.machine.partitions() {
             while let Some(reads) = self.lanes[log].packer.take_overdue_reads(self.now, age) {

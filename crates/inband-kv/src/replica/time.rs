@@ -7,7 +7,7 @@ use crate::limits::{TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS};
 use crate::packer::Submission;
 
 impl Replica {
-    /// Read cluster time.
+    /// Reads cluster time.
     pub(super) fn look_at_clock(&mut self) {
         let applied_ms = self.machine.time_ms();
         let known = self.clock.time_ms(applied_ms);
@@ -15,7 +15,7 @@ impl Replica {
         self.clock_ms = known.unwrap_or(applied_ms);
     }
 
-    /// Propose a tick when no other replica advances replicated time and a key is due to expire.
+    /// Proposes a tick when no other replica advances replicated time and a key is due to expire.
     pub(super) fn tick_if_due(&mut self) {
         if self.is_loading || self.is_timeless || self.control.is_draining() {
             return;

@@ -119,7 +119,7 @@ pub(super) fn redo_parts(record: &[u8]) -> impl Iterator<Item = (usize, &[u8])> 
 }
 
 impl Store {
-    /// Append a command to the queue.
+    /// Appends a command to the queue.
     pub(super) fn queue_command(
         &mut self,
         columns: Columns<'_>,
@@ -139,7 +139,7 @@ impl Store {
         self.queued.push(entry);
     }
 
-    /// Take the entries queued since the last call.
+    /// Takes the entries queued since the last call.
     pub(crate) fn take_queued(&mut self) -> Vec<QueueEntry> {
         std::mem::take(&mut self.queued)
     }
@@ -173,7 +173,7 @@ impl Store {
         self.removals.push(local_key(ENTRY_KEY, entry), changed);
     }
 
-    /// Note the time at which a read-only entry was executed; written with that execution.
+    /// Notes the time at which a read-only entry was executed; written with that execution.
     pub(crate) fn note_time(&mut self, entry: u64, time_ms: u64) -> Result<(), StoreError> {
         let local = Columns::of(&self.db)?.local;
         let key = local_key(TIME_KEY, entry);
@@ -234,7 +234,7 @@ impl Store {
         &self.removals.last
     }
 
-    /// Record the effects of an entry on other stores, as `(log, batch)`, in the batch for this one.
+    /// Records the effects of an entry on other stores, as `(log, batch)`, in the batch for this one.
     pub(crate) fn put_redo<'b>(
         &self,
         entry: u64,

@@ -100,12 +100,12 @@ impl SharedDbs {
         lock(&self.0.turn)
     }
 
-    /// Whether applied instances must be written at once.
+    /// Returns whether applied instances must be written at once.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.0.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Wait until everything applied is written. Nothing more is applied while the result is held.
+    /// Waits until everything applied is written. Nothing more is applied while the result is held.
     fn written_turn(&self) -> Result<MutexGuard<'_, Turn>, StoreError> {
         let _waiting = Counted::new(&self.0.waiting);
         let deadline = Instant::now() + Duration::from_millis(UNWRITTEN_WAIT_MS_MAX);
@@ -136,7 +136,7 @@ impl SharedDbs {
         self.dbs().len()
     }
 
-    /// Write a checkpoint of each log into its directory of `dirs`, which must not exist. Returns their positions.
+    /// Writes a checkpoint of each log into its directory of `dirs`, which must not exist. Returns their positions.
     ///
     /// The logs continue meanwhile, so each checkpoint has its own position. They are nevertheless consistent with each
     /// other: a cross-partition command that is in a lower partition's checkpoint and not in a higher one's has left
@@ -226,18 +226,18 @@ impl SharedDbs {
         Ok((applied, hash))
     }
 
-    /// Write all keys, as of one point in time; see [`crate::export`].
+    /// Writes all keys, as of one point in time; see [`crate::export`].
     pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
         export(self, to)
     }
 
-    /// Make everything applied so far survive a crash of the host.
+    /// Makes everything applied so far survive a crash of the host.
     pub fn sync_applied(&self) -> Result<(), StoreError> {
         drop(self.written_turn()?);
         self.sync()
     }
 
-    /// Make everything written so far survive a crash of the host.
+    /// Makes everything written so far survive a crash of the host.
     pub fn sync(&self) -> Result<(), StoreError> {
         for db in self.dbs().iter() {
             db.flush_wal(true)?;

@@ -48,7 +48,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Process a chunk that was decided in `instance` at replicated time `now_ms`. Returns the command if it is
+    /// Processes a chunk that was decided in `instance` at replicated time `now_ms`. Returns the command if it is
     /// complete.
     pub(super) fn take(
         &mut self,
@@ -94,7 +94,7 @@ impl Transfers {
         (ChunkFate::Complete, Some(command))
     }
 
-    /// Begin a transfer, or abandon it if `count` is 0.
+    /// Begins a transfer, or abandons it if `count` is 0.
     fn begin(
         &mut self,
         id: (u64, u64),
@@ -131,7 +131,7 @@ impl Transfers {
         }
     }
 
-    /// Drop transfers that have been incomplete for too long.
+    /// Drops transfers that have been incomplete for too long.
     pub(super) fn expire(&mut self, now_ms: u64, meta: &ColumnFamily, batch: &mut WriteBatch) {
         let is_old = |t: &Transfer| now_ms.saturating_sub(t.begun_ms) > TRANSFER_AGE_MS_MAX;
         let old = self.transfers.iter().filter(|(_, t)| is_old(t));
@@ -155,8 +155,8 @@ impl Transfers {
         }
     }
 
-    /// Load a stored chunk; the first chunk of each transfer must be loaded before the others. `false` if the record is
-    /// malformed.
+    /// Loads a stored chunk; the first chunk of each transfer must be loaded before the others. `false` if the record
+    /// is malformed.
     pub(super) fn load(&mut self, key: &[u8], record: &[u8]) -> bool {
         if key.len() != KEY_LEN_BYTES {
             return false;

@@ -55,7 +55,7 @@ pub fn open(dir: &Path) -> Machine {
     Machine::open(MachineConfig::single(dir)).expect("opens")
 }
 
-/// Encode one command given as words; `Err` is the reply if it does not parse.
+/// Encodes one command given as words; `Err` is the reply if it does not parse.
 pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, Reply> {
     let bytes = words.concat();
     let mut at = 0;
@@ -76,7 +76,7 @@ pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, R
     }
 }
 
-/// Deliver one value of the first log.
+/// Delivers one value of the first log.
 pub fn deliver(
     machine: &mut Machine,
     decided: Decided<'_>,
@@ -177,7 +177,7 @@ impl Log {
         }
     }
 
-    /// Append a value of encoded commands, proposed at `time_ms`.
+    /// Appends a value of encoded commands, proposed at `time_ms`.
     pub fn push(&mut self, time_ms: u64, commands: &[Vec<u8>]) {
         let mut writer = ValueWriter::new();
         commands.iter().for_each(|command| writer.push(command));
@@ -196,7 +196,7 @@ impl Log {
         });
     }
 
-    /// Append a value of lines.
+    /// Appends a value of lines.
     pub fn push_lines(&mut self, time_ms: u64, lines: &[&str]) {
         let commands: Vec<_> = lines
             .iter()
@@ -205,7 +205,7 @@ impl Log {
         self.push(time_ms, &commands);
     }
 
-    /// Apply all values that `machine` lacks, in bursts of `burst_len`. Returns the replies.
+    /// Applies all values that `machine` lacks, in bursts of `burst_len`. Returns the replies.
     pub fn apply(&self, machine: &mut Machine, burst_len: usize) -> Vec<Reply> {
         let mut replies = Vec::new();
         let applied = machine.store(0).applied() as usize;
@@ -246,17 +246,17 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// Execute one line.
+    /// Executes one line.
     pub fn run(&mut self, line: &str) -> Reply {
         self.run_stamped(line, None)
     }
 
-    /// Execute one line of a session.
+    /// Executes one line of a session.
     pub fn run_stamped(&mut self, line: &str, stamp: Option<SessionStamp>) -> Reply {
         self.run_words(&words(line), stamp)
     }
 
-    /// Execute a command whose words may contain spaces.
+    /// Executes a command whose words may contain spaces.
     pub fn run_words(&mut self, words: &[&[u8]], stamp: Option<SessionStamp>) -> Reply {
         match encode(words, stamp) {
             Err(reply) => reply,
@@ -270,7 +270,7 @@ impl Bench {
         }
     }
 
-    /// Close the store and open it again, as a restart does.
+    /// Closes the store and opens it again, as a restart does.
     pub fn reopen(&mut self) {
         // The database is locked while it is open, so another machine must take its place.
         let elsewhere = tempfile::tempdir().expect("temporary directory");
@@ -312,7 +312,7 @@ pub fn show(reply: &Reply) -> String {
     }
 }
 
-/// Open a store that a replica of this process may have had open a moment ago: its thread that answers a peer may not
+/// Opens a store that a replica of this process may have had open a moment ago: its thread that answers a peer may not
 /// have exited yet.
 fn open_when_free(config: MachineConfig) -> Result<Machine, StoreError> {
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -361,13 +361,13 @@ pub struct Served {
 }
 
 impl Served {
-    /// Start a replica of `cluster` with its store in `dir`.
+    /// Starts a replica of `cluster` with its store in `dir`.
     pub fn start(cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         Self::start_on(cluster, dir, config, listener)
     }
 
-    /// Start again in the same directory, as after a crash, without an orderly stop.
+    /// Starts again in the same directory, as after a crash, without an orderly stop.
     pub fn restart(self, cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
         drop(self);
         Self::start(cluster, dir, config)
@@ -444,7 +444,7 @@ impl Served {
         Client::connect(self.address)
     }
 
-    /// Stop it; panics if it ended with an error.
+    /// Stops it; panics if it ended with an error.
     pub fn stop(mut self) {
         self.control.stop();
         let thread = self.thread.take().expect("it runs");
@@ -481,7 +481,7 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).expect("sends");
     }
 
-    /// Read exactly `expected`.
+    /// Reads exactly `expected`.
     #[track_caller]
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
@@ -499,13 +499,13 @@ impl Client {
         assert_eq!(got, String::from_utf8_lossy(expected));
     }
 
-    /// Send a line and read one line of the reply.
+    /// Sends a line and reads one line of the reply.
     pub fn ask(&mut self, line: &str) -> String {
         self.send(format!("{line}\r\n"));
         self.line()
     }
 
-    /// Read one line.
+    /// Reads one line.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -518,12 +518,12 @@ impl Client {
         }
     }
 
-    /// Read until the server closes.
+    /// Reads until the server closes.
     pub fn rest(&mut self) -> String {
         String::from_utf8_lossy(&self.rest_bytes()).into_owned()
     }
 
-    /// Read until the server closes.
+    /// Reads until the server closes.
     pub fn rest_bytes(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         // A reset counts as the end too.
@@ -542,7 +542,7 @@ pub fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
     (0..partitions).map(key_of).collect()
 }
 
-/// Wait until a condition holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Copy the disk of the replica that syncs, and record its writes from now on.
+    /// Copies the disk of the replica that syncs, and records its writes from now on.
     fn tape(&mut self) {
         let base = scratch();
         let machine = self.machine(SYNCED);
@@ -221,7 +221,7 @@ impl World {
         self.reopen(SYNCED);
     }
 
-    /// Decide that an item is appended to a partition's list.
+    /// Decides that an item is appended to a partition's list.
     pub fn append(&mut self, partition: usize, owner: usize) {
         let item = self.knowledge.knew.len();
         self.knowledge.knew.push(self.knowledge.known.clone());
@@ -232,7 +232,7 @@ impl World {
         self.knowledge.asked.insert(ticket, item);
     }
 
-    /// Decide that all lists are read at once.
+    /// Decides that all lists are read at once.
     pub fn read_lists(&mut self, owner: usize) -> u64 {
         let line = format!("MGET {}", self.knowledge.keys.join(" "));
         let entry = self.decide_several(encoded(&line), owner);
@@ -242,7 +242,7 @@ impl World {
         entry
     }
 
-    /// Read a partition's list without going through the log, if this replica has everything that is decided there.
+    /// Reads a partition's list without going through the log, if this replica has everything that is decided there.
     pub fn look(&mut self, replica: usize, partition: usize) {
         let (decided, now_ms) = (self.logs[partition].len() as u64, self.now_ms);
         let command = encoded(&format!("GET {}", self.knowledge.keys[partition]));
@@ -271,7 +271,7 @@ impl World {
         self.machines[replica].as_mut().expect("it is open")
     }
 
-    /// Decide a value.
+    /// Decides a value.
     pub fn push(&mut self, log: usize, bytes: Vec<u8>, owner: usize) {
         let seq = self.logs[log].len() as u64;
         let origin = Origin {
@@ -292,7 +292,7 @@ impl World {
         self.now_ms + self.skew_ms.get(owner).copied().unwrap_or(0)
     }
 
-    /// Decide several commands in one value.
+    /// Decides several commands in one value.
     pub fn decide(&mut self, log: usize, commands: &[Vec<u8>], owner: usize) {
         let mut writer = ValueWriter::new();
         commands.iter().for_each(|command| writer.push(command));
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Decide a command in `count` chunks.
+    /// Decides a command in `count` chunks.
     pub fn decide_chunks(&mut self, command: &[u8], count: usize, owner: usize) -> u64 {
         let log = self.partitions;
         let transfer = self.logs[log].len() as u64;
@@ -340,7 +340,7 @@ impl World {
         self.push(partition, marker(entry).to_vec(), usize::MAX);
     }
 
-    /// Deliver the next values of a log. `Err`: a write failed, which ends the process.
+    /// Delivers the next values of a log. `Err`: a write failed, which ends the process.
     pub fn deliver(&mut self, replica: usize, log: usize, count: usize) -> Result<(), StoreError> {
         let from = self.delivered[replica][log];
         let values = &self.logs[log][from..];
@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    /// Deliver everything to all replicas and check that they are equal.
+    /// Delivers everything to all replicas and checks that they are equal.
     pub fn settle(&mut self) -> u64 {
         for partition in 0..self.partitions {
             self.mark(partition, self.entries);
@@ -396,7 +396,7 @@ impl World {
         digests[0]
     }
 
-    /// Copy a checkpoint from one replica to another and install it.
+    /// Copies a checkpoint from one replica to another and installs it.
     pub fn copy(&mut self, from: usize, to: usize) {
         let shared = self.machine(from).shared();
         let machine = self.machine(to);

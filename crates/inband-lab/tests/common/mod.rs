@@ -17,7 +17,7 @@ pub const SILENCE: Duration = Duration::from_millis(60);
 pub const PORT: u16 = 7400;
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
-/// Whether namespaces can be created here. If not, the test is reported as skipped.
+/// Returns whether namespaces can be created here. If not, the test is reported as skipped.
 pub fn privileged() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

@@ -183,7 +183,7 @@ fn prepare(rig: &Rig) {
     rig.registers().quorum.configure(epoch, &VOTERS);
 }
 
-/// Load bench.bpf.c beside the rig's programs and set its frame.
+/// Loads bench.bpf.c beside the rig's programs and sets its frame.
 fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpError> {
     let driver = rig.load_beside("bench", objects::BENCH)?;
     driver_of(driver, frame, per_instance, VOTERS[0])

@@ -29,7 +29,7 @@ registers!(
 );
 
 impl LeaderRegisters {
-    /// Read the registers; `round` first, so a new round never comes with an old `next`.
+    /// Reads the registers; `round` first, so a new round never comes with an old `next`.
     pub fn leader(&self, partition: usize) -> LeaderView {
         let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
         LeaderView {
@@ -40,7 +40,7 @@ impl LeaderRegisters {
         }
     }
 
-    /// Start stamping. `view.round` must never have been used before by any node.
+    /// Starts stamping. `view.round` must never have been used before by any node.
     pub fn activate(&self, partition: usize, view: LeaderView) {
         assert!(view.round != 0 && view.next >= view.floor && view.next > 0);
         self.deactivate(partition);
@@ -60,7 +60,7 @@ impl LeaderRegisters {
         );
     }
 
-    /// Set the registers to the given values: for tests with a leader that receives no packets meanwhile.
+    /// Sets the registers to the given values: for tests with a leader that receives no packets meanwhile.
     pub fn restore(&self, partition: usize, view: LeaderView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(field!(self, partition, c::ib_leader_regs, next), view.next);
@@ -78,7 +78,7 @@ impl LeaderRegisters {
         );
     }
 
-    /// Stop stamping. Packets in flight may still leave with the old round.
+    /// Stops stamping. Packets in flight may still leave with the old round.
     pub fn deactivate(&self, partition: usize) {
         field!(self, partition, c::ib_leader_regs, round).store(0, Ordering::SeqCst);
     }
@@ -101,7 +101,7 @@ registers!(
 );
 
 impl AcceptorRegisters {
-    /// Read the registers.
+    /// Reads the registers.
     pub fn acceptor(&self, partition: usize) -> AcceptorView {
         let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
         AcceptorView {
@@ -113,8 +113,8 @@ impl AcceptorRegisters {
         }
     }
 
-    /// Enter an epoch with an empty ring: everything below `floor` is in the replicas' state. With
-    /// `voting` false the acceptor is *recovering*: it answers POSITION and nothing else.
+    /// Enters an epoch with an empty ring: everything below `floor` is in the replicas' state. With `voting` false the
+    /// acceptor is *recovering*: it answers POSITION and nothing else.
     pub fn start(&self, partition: usize, epoch: u64, floor: u64, voting: bool) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(field!(self, partition, c::ib_acceptor_regs, voting), 0);
@@ -130,7 +130,7 @@ impl AcceptorRegisters {
         );
     }
 
-    /// Set the registers to the given values, on an acceptor that receives no packets meanwhile.
+    /// Sets the registers to the given values, on an acceptor that receives no packets meanwhile.
     pub fn restore(&self, partition: usize, view: AcceptorView) {
         self.start(partition, view.epoch, view.floor, false);
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
@@ -148,7 +148,7 @@ impl AcceptorRegisters {
         );
     }
 
-    /// Stop voting and raise the epoch to at least `epoch`, then fence: slots read afterwards hold every vote of a
+    /// Stops voting and raises the epoch to at least `epoch`, then fences: slots read afterwards hold every vote of a
     /// lower epoch that will ever be cast. A packet program that read the registers before this either holds its slot,
     /// or sees the change when it reads them again.
     pub fn seal(&self, partition: usize, epoch: u64) {
@@ -170,13 +170,13 @@ impl AcceptorRegisters {
         field!(self, partition, c::ib_acceptor_regs, highest).store(highest, Ordering::SeqCst);
     }
 
-    /// Start voting in the epoch for which the acceptor was sealed.
+    /// Starts voting in the epoch for which the acceptor was sealed.
     pub fn open(&self, partition: usize) {
         field!(self, partition, c::ib_acceptor_regs, voting).store(1, Ordering::SeqCst);
     }
 
-    /// Raise the partition's promise to at least `round`, then fence: slots read afterwards hold
-    /// every vote of a lower round that will ever count. Returns the promise now in force.
+    /// Raises the partition's promise to at least `round`, then fences: slots read afterwards hold every vote of a
+    /// lower round that will ever count. Returns the promise now in force.
     pub fn raise_promise(&self, partition: usize, round: u64) -> u64 {
         let word = field!(self, partition, c::ib_acceptor_regs, promise);
         let before = word.fetch_max(round, Ordering::SeqCst);
@@ -251,7 +251,7 @@ impl Ring {
         }
     }
 
-    /// Copy a slot consistently: waits while it is taken and retries if it changed. `None` if it stayed taken for the
+    /// Copies a slot consistently: waits while it is taken and retries if it changed. `None` if it stayed taken for the
     /// maximum number of attempts.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
         let sequence = field!(self.slots, index, c::ib_slot, sequence);
@@ -318,7 +318,7 @@ impl Ring {
         }
     }
 
-    /// Replace a slot of a sealed acceptor, taking it as a packet program does: a program that took it before the seal
+    /// Replaces a slot of a sealed acceptor, taking it as a packet program does: a program that took it before the seal
     /// finishes first. Returns false if it stayed taken for the maximum number of attempts.
     ///
     /// # Panics
@@ -345,7 +345,7 @@ impl Ring {
         false
     }
 
-    /// Set a slot to the given contents, while it receives no packets.
+    /// Sets a slot to the given contents, while it receives no packets.
     ///
     /// # Panics
     /// If the value is longer than a slot's room.
@@ -416,7 +416,7 @@ registers!(
 );
 
 impl CountRegisters {
-    /// Read a count; consistent only if it receives no packets meanwhile.
+    /// Reads a count; consistent only if it receives no packets meanwhile.
     pub fn counted(&self, index: usize) -> CountView {
         let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
         CountView {
@@ -429,7 +429,7 @@ impl CountRegisters {
         }
     }
 
-    /// Set a count to the given contents: for tests, while it receives no packets.
+    /// Sets a count to the given contents: for tests, while it receives no packets.
     pub fn restore(&self, index: usize, view: CountView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(
@@ -465,7 +465,7 @@ registers!(
 );
 
 impl QuorumRegisters {
-    /// Set the members of an epoch: acceptors' node ids, a majority of which decides. Must precede the counter's first
+    /// Sets the members of an epoch: acceptors' node ids, a majority of which decides. Must precede the counter's first
     /// packet of that epoch.
     pub fn configure(&self, epoch: u64, members: &[u8]) {
         assert!(!members.is_empty() && members.len() <= c::IB_ACCEPTORS_MAX as usize);

@@ -58,7 +58,7 @@ impl Geometry {
         Settings::new(common, &own)
     }
 
-    /// Check that the sizes are within the limits; the error says which one is not.
+    /// Checks that the sizes are within the limits; the error says which one is not.
     pub fn validate(self) -> Result<(), String> {
         let partitions = 1..=c::IB_PARTITIONS_MAX as usize;
         if !partitions.contains(&self.partitions) {
@@ -173,8 +173,8 @@ impl SoftSwitch {
         }
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]`. Returns the verdict, the reason's number and
-    /// the length of the packet now in the buffer.
+    /// Handles the UDP payload `buffer[..len_bytes]`. Returns the verdict, the reason's number and the length of the
+    /// packet now in the buffer.
     pub fn handle(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
@@ -202,7 +202,7 @@ impl SoftSwitch {
         &self.registers
     }
 
-    /// Make every hand-over of a decided value fail, as a full ring buffer does (tests, simulator).
+    /// Makes every hand-over of a decided value fail, as a full ring buffer does (tests, simulator).
     pub fn set_hand_off_fails(&mut self, fails: bool) {
         self.raw.hand_off_fails = u32::from(fails);
     }

@@ -76,7 +76,7 @@ impl Header {
     }
 }
 
-/// Split a UDP payload into header and value, with the same checks as `ib_paxos_parse`, for packets that reach user
+/// Splits a UDP payload into header and value, with the same checks as `ib_paxos_parse`, for packets that reach user
 /// space.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (byte, value) = checked(packet)?;
@@ -87,7 +87,7 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     Ok((Header::read(kind, packet), value))
 }
 
-/// Append the packet to `out`, with the value's checksum; requests whose answer carries a value are padded to full
+/// Appends the packet to `out`, with the value's checksum; requests whose answer carries a value are padded to full
 /// size.
 ///
 /// # Panics

@@ -101,7 +101,7 @@ impl XdpSpec {
 }
 
 impl XdpHost {
-    /// Load the programs and attach them.
+    /// Loads the programs and attaches them.
     pub fn load(spec: XdpSpec) -> Result<XdpHost, XdpError> {
         spec.check()?;
         spec.geometry.validate().map_err(XdpError::Spec)?;
@@ -151,7 +151,7 @@ impl XdpHost {
         Ok(host)
     }
 
-    /// Change the multicast groups. Packets sent during the change may miss some members; a member whose hardware
+    /// Changes the multicast groups. Packets sent during the change may miss some members; a member whose hardware
     /// address was known is reached without interruption. Must be called in the interface's network namespace, as
     /// [`XdpHost::load`].
     pub fn set_groups(
@@ -180,7 +180,7 @@ impl XdpHost {
         Ok(())
     }
 
-    /// Replace the keys. Has no effect if there were none at the start.
+    /// Replaces the keys. Has no effect if there were none at the start.
     pub fn set_keys(&mut self, keys: Keys) -> Result<(), XdpError> {
         if self.spec.keys.is_some() {
             self.programs.set_keys(&keys)?;
@@ -201,12 +201,13 @@ impl XdpHost {
         Ok(counters)
     }
 
-    /// Pass each decided packet (PHASE2B, header and value) to `deliver`, without waiting. Returns how many there were.
+    /// Passes each decided packet (PHASE2B, header and value) to `deliver`, without waiting. Returns how many there
+    /// were.
     pub fn decided(&mut self, deliver: impl FnMut(&[u8])) -> usize {
         self.programs.up.as_mut().map_or(0, |up| up.poll(deliver))
     }
 
-    /// Set whether this process polls [`decided`](Self::decided) in a loop. While it does, it is not woken through
+    /// Sets whether this process polls [`decided`](Self::decided) in a loop. While it does, it is not woken through
     /// [`decided_fd`](Self::decided_fd), which saves an interrupt per value. After setting `false`, call `decided` once
     /// more before waiting: earlier packets cause no wake-up.
     pub fn set_polling(&self, polling: bool) {
@@ -215,7 +216,7 @@ impl XdpHost {
         }
     }
 
-    /// Whether [`decided`](Self::decided) would deliver something now.
+    /// Returns whether [`decided`](Self::decided) would deliver something now.
     pub fn has_decided(&self) -> bool {
         self.programs.up.as_ref().is_some_and(|up| up.has_record())
     }
@@ -235,14 +236,14 @@ impl XdpHost {
         &self.spec
     }
 
-    /// Look up the peers' hardware addresses in the kernel's tables, and have the kernel resolve or confirm them. Call
+    /// Looks up the peers' hardware addresses in the kernel's tables, and has the kernel resolve or confirm them. Call
     /// until it returns nothing, and about every second from then on. Returns the unresolved peers; one that was
     /// resolved before keeps its address.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
     }
 
-    /// Pass a packet of this process to this host's own roles. Answers arrive at the UDP socket bound to
+    /// Passes a packet of this process to this host's own roles. Answers arrive at the UDP socket bound to
     /// [`XdpSpec::address`], as if sent by itself.
     pub fn send_local(&self, packet: &[u8]) -> Result<(), XdpError> {
         self.multicast

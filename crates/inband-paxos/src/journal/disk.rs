@@ -33,7 +33,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the error will recur until the host or its configuration is changed.
+    /// Returns whether the error will recur until the host or its configuration is changed.
     pub fn is_lasting(&self) -> bool {
         match self {
             StartError::Storage(_) => false,
@@ -93,7 +93,7 @@ pub enum Synced {
     FailedAgain(StorageError),
 }
 
-/// Replay a journal. Also returns whether all its records are known.
+/// Replays a journal. Also returns whether all its records are known.
 fn replay(
     storage: Box<dyn Storage>,
     config: JournalConfig,
@@ -107,7 +107,7 @@ fn replay(
 }
 
 impl AcceptorDisk {
-    /// Open the journal in `storage`, which must be used for nothing else and must support being opened twice.
+    /// Opens the journal in `storage`, which must be used for nothing else and must support being opened twice.
     /// `has_entered`: according to a note outside of this storage, the acceptor has entered `epoch` or a later one
     /// before.
     pub fn open(
@@ -201,7 +201,7 @@ impl AcceptorDisk {
         })
     }
 
-    /// Replace all contents: after a power failure either all of the new contents are there, or none.
+    /// Replaces all contents: after a power failure either all of the new contents are there, or none.
     fn rewrite(
         &mut self,
         acceptor: &AcceptorJournal,
@@ -214,7 +214,7 @@ impl AcceptorDisk {
         })
     }
 
-    /// Write and sync all changes.
+    /// Writes and syncs all changes.
     pub fn sync(
         &mut self,
         now: Micros,
@@ -249,7 +249,7 @@ impl AcceptorDisk {
         }
     }
 
-    /// Rewrite the journal if it is much longer than its live contents. All changes must be committed.
+    /// Rewrites the journal if it is much longer than its live contents. All changes must be committed.
     fn compact(&mut self, acceptor: &AcceptorJournal, registers: &Registers) {
         if self.journal.len_bytes() < self.compact_at_bytes {
             return;
@@ -278,7 +278,7 @@ impl AcceptorDisk {
         self.failure.as_deref()
     }
 
-    /// Number of disk failures.
+    /// Returns the number of disk failures.
     pub fn failures(&self) -> u64 {
         self.failures
     }

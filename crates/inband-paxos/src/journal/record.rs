@@ -44,7 +44,7 @@ pub enum RestoreError {
     },
 }
 
-/// Append the record of a partition's registers.
+/// Appends the record of a partition's registers.
 pub(super) fn append_partition(
     registers: &Registers,
     partition: usize,
@@ -60,7 +60,7 @@ pub(super) fn append_partition(
     append(&record);
 }
 
-/// Append the record of one slot.
+/// Appends the record of one slot.
 pub(super) fn append_slot(
     registers: &Registers,
     partition: usize,
@@ -90,7 +90,7 @@ pub(super) fn append_slot(
     append(&record);
 }
 
-/// Append the record of the acceptor's [`Holds`] after a reconfiguration.
+/// Appends the record of the acceptor's [`Holds`] after a reconfiguration.
 pub(super) fn append_holds(holds: Holds, append: &mut dyn FnMut(&[u8])) {
     let Holds { epoch, base } = holds;
     let mut record = vec![HOLDS];
@@ -132,7 +132,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Apply a record. `None`: it is not a valid record.
+    /// Applies a record. `None`: it is not a valid record.
     #[must_use]
     pub fn replay(&mut self, record: &[u8]) -> Option<()> {
         match record {
@@ -150,7 +150,7 @@ impl Restored {
         Some(())
     }
 
-    /// Whether a replacement has been started and has no END.
+    /// Returns whether a replacement has been started and has no END.
     pub(super) fn is_begun(&self) -> bool {
         self.begun.is_some()
     }
@@ -222,12 +222,12 @@ impl Restored {
         self.holds.or_else(voted)
     }
 
-    /// Whether it was voting in every partition.
+    /// Returns whether it was voting in every partition.
     pub fn voting(&self) -> bool {
         !self.partitions.is_empty() && self.partitions.values().all(|p| p.voting)
     }
 
-    /// Check that it fits these sizes.
+    /// Checks that it fits these sizes.
     pub fn check(&self, geometry: Geometry) -> Result<(), RestoreError> {
         let used = self
             .partitions
@@ -253,7 +253,7 @@ impl Restored {
         Ok(())
     }
 
-    /// Set the registers of an acceptor that receives no packets yet. The restored state must fit these sizes.
+    /// Sets the registers of an acceptor that receives no packets yet. The restored state must fit these sizes.
     pub fn install(&self, geometry: Geometry, registers: &Registers) {
         for (partition, view) in &self.partitions {
             let quiet = AcceptorView {

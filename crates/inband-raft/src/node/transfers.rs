@@ -54,7 +54,7 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// Send the next slice, to each peer in turn.
+    /// Sends the next slice, to each peer in turn.
     pub(super) fn send_part(&mut self, outcome: &mut Outcome<M::Output>) {
         self.stop_what_is_not_awaited();
         let mut left = self.tuning.slice_bytes;
@@ -70,7 +70,7 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    /// Stop transfers when this node no longer leads, or the library knows that a peer needs no snapshot.
+    /// Stops transfers when this node no longer leads, or the library knows that a peer needs no snapshot.
     fn stop_what_is_not_awaited(&mut self) {
         let leads = self.is_leader();
         let raft = &self.raw.raft;
@@ -180,7 +180,7 @@ impl<M: StateMachine> RaftNode<M> {
         true
     }
 
-    /// Whether the library would install it.
+    /// Returns whether the library would install it.
     fn needs(&self, snapshot: &Snapshot) -> bool {
         let peers = &snapshot.peers;
         let mut members = peers.voters.iter().chain(&peers.learners);
@@ -189,14 +189,14 @@ impl<M: StateMachine> RaftNode<M> {
             && self.term_at(snapshot.index) != Some(snapshot.term)
     }
 
-    /// Drop a snapshot that the library did not install.
+    /// Drops a snapshot that the library did not install.
     pub(super) fn drop_received(&mut self) {
         if let Some((_, state)) = self.received.take() {
             self.raw.mut_store().give_back(state.freeze());
         }
     }
 
-    /// Whether the log must keep its entries.
+    /// Returns whether the log must keep its entries.
     pub(super) fn holds_entries(&mut self) -> bool {
         let (last, keep) = (self.last_index(), self.tuning.keep_entries as u64);
         let wait_ticks = HELD_WAITS * self.tuning.snapshot_wait_ticks;

@@ -109,13 +109,13 @@ impl Layout {
         }
     }
 
-    /// Whether bits may flip in packets. The scheduler does not look into tasks: if a flip changes a task's resource to
-    /// one that no worker has, the task waits until its deadline, or forever if it has none.
+    /// Returns whether bits may flip in packets. The scheduler does not look into tasks: if a flip changes a task's
+    /// resource to one that no worker has, the task waits until its deadline, or forever if it has none.
     pub(super) fn may_be_damaged(&self) -> bool {
         self.falcon.policy != Policy::Resources
     }
 
-    /// How many tasks a client's executors begin at once when all are idle.
+    /// Returns how many tasks a client's executors begin at once when all are idle.
     pub(super) fn tasks_at_once(&self) -> u64 {
         let executors = u64::from(self.workers / self.schedulers) * u64::from(self.executors);
         let queued = self.falcon.queue_slots() as u64;

@@ -103,7 +103,7 @@ impl Ledger {
         job.tasks.get(id.task as usize)?.ended
     }
 
-    /// Whether all jobs that this one waits for have succeeded.
+    /// Returns whether all jobs that this one waits for have succeeded.
     fn is_its_time(&self, user: u32, job: &Job) -> bool {
         let before = job.after.iter().filter_map(|j| self.jobs.get(&(user, *j)));
         before.into_iter().all(Job::has_succeeded)

@@ -9,12 +9,12 @@ use super::work::{Ends, Plan};
 use super::World;
 
 impl World {
-    /// Whether no task is queued or running, and every worker is registered.
+    /// Returns whether no task is queued or running, and every worker is registered.
     fn is_at_rest(&self) -> bool {
         self.tasks_left() == 0 && self.queued() == 0 && self.busy() == 0 && self.all_registered()
     }
 
-    /// Whether every executor waits at its scheduler.
+    /// Returns whether every executor waits at its scheduler.
     fn is_all_parked(&self) -> bool {
         let executors =
             u32::from(self.system.layout.workers) * u32::from(self.system.layout.executors);

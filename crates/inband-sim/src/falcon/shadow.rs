@@ -324,7 +324,7 @@ impl Shadow {
     }
 }
 
-/// Whether this is its executor's latest PULL.
+/// Returns whether this is its executor's latest PULL.
 fn is_current(header: &Header, registers: &FalconRegisters) -> bool {
     let executors = registers.config().workers * EXECUTORS;
     if header.executor as usize >= executors {

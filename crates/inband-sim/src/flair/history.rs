@@ -68,7 +68,7 @@ impl History {
         *self.ends.entry(name).or_default() += 1;
     }
 
-    /// Number of acknowledged writes, and of all writes begun.
+    /// Returns the number of acknowledged writes, and of all writes begun.
     pub fn writes(&self) -> (u64, u64) {
         let writes = || self.all.iter().filter(|done| done.act != Act::Get);
         let acknowledged = writes().filter(|done| done.until.is_some()).count();

@@ -112,7 +112,7 @@ impl World {
         self.system.replicas[usize::from(number)].replica.as_ref()
     }
 
-    /// Whether every replica is up and a voter, and one of them leads.
+    /// Returns whether every replica is up and a voter, and one of them leads.
     pub fn is_whole(&self) -> bool {
         let replicas = usize::from(self.system.layout.replicas);
         let is_voter = |host: &ReplicaHost| {

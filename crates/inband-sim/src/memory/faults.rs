@@ -96,7 +96,7 @@ impl World<Memory> {
         }
     }
 
-    /// Whether a majority keeps its memory without this server.
+    /// Returns whether a majority keeps its memory without this server.
     fn may_lose(&self, node: u8) -> bool {
         let servers = self.system.server.iter();
         let keep = servers.filter(|(n, server)| {

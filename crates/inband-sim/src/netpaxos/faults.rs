@@ -56,7 +56,7 @@ impl World<NetPaxos> {
         }
     }
 
-    /// Whether the cluster can do without this host's memory.
+    /// Returns whether the cluster can do without this host's memory.
     fn may_lose(&self, host: Host) -> bool {
         match host {
             Host::Storage(minion) => {
@@ -89,7 +89,7 @@ impl World<NetPaxos> {
         Strike::until(move |world: &mut World<NetPaxos>| world.start(host, false))
     }
 
-    /// Whether the host keeps what it needs across a restart.
+    /// Returns whether the host keeps what it needs across a restart.
     fn may_stop(&self, host: Host) -> bool {
         let has_disk = matches!(host, Host::Storage(_) | Host::Learner(_));
         let keeps = has_disk && self.system.is_durable;

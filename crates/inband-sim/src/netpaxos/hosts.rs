@@ -62,7 +62,7 @@ impl World<NetPaxos> {
         *last
     }
 
-    /// How often this learner has started. It is stored durably.
+    /// Returns how often this learner has started. It is stored durably.
     fn starts(&mut self, host: Host) -> u32 {
         let starts = self.system.incarnation.entry(host).or_default();
         *starts += 1;
@@ -356,7 +356,7 @@ impl World<NetPaxos> {
         }
     }
 
-    /// Whether all learners have every instance.
+    /// Returns whether all learners have every instance.
     pub(super) fn is_over(&self) -> bool {
         let system = &self.system;
         let position = system.ledger.len();

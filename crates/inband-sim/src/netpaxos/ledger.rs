@@ -44,12 +44,12 @@ impl Ledger {
         self.position.insert(learner, position);
     }
 
-    /// Number of decided instances, as far as learners have delivered them.
+    /// Returns the number of decided instances, as far as learners have delivered them.
     pub fn len(&self) -> u64 {
         self.applies.len() as u64
     }
 
-    /// Number of applied requests.
+    /// Returns the number of applied requests.
     pub fn applied(&self) -> u64 {
         self.applied.len() as u64
     }

@@ -52,7 +52,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Whether this acceptor has not yet received the previous epoch's state.
+    /// Returns whether this acceptor has not yet received the previous epoch's state.
     fn awaits(&self, node: u8) -> bool {
         !self.installed.contains(&node)
     }
@@ -103,7 +103,7 @@ impl Held {
     }
 }
 
-/// Whether the good acceptors are a majority only with `node`.
+/// Returns whether the good acceptors are a majority only with `node`.
 fn needs(acceptors: &[u8], is_good: impl Fn(u8) -> bool, node: u8) -> bool {
     let good = acceptors.iter().filter(|n| is_good(**n)).count();
     acceptors.contains(&node) && is_good(node) && good <= acceptors.len() / 2 + 1
@@ -158,8 +158,8 @@ impl World {
         });
     }
 
-    /// Whether a majority of the latest epoch's acceptors vote in it. If another epoch began before that, there might
-    /// never be a majority to seal.
+    /// Returns whether a majority of the latest epoch's acceptors vote in it. If another epoch began before that, there
+    /// might never be a majority to seal.
     pub fn is_open(&self) -> bool {
         let acceptors = &self.system.layout.acceptors;
         let voting = acceptors.iter().filter(|n| self.knows(**n, self.epoch()));
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    /// Whether the acceptor of this host may lose its memory now without stopping the cluster.
+    /// Returns whether the acceptor of this host may lose its memory now without stopping the cluster.
     pub(crate) fn may_forget(&self, node: u8) -> bool {
         if let Some(plane) = &self.system.plane {
             return !plane.is_changing(node) && !self.is_needed(node, &[]);
@@ -351,18 +351,18 @@ impl World {
         (awaits || !self.is_needed(node, &[])) && !self.is_needed_before(node, &[])
     }
 
-    /// Whether this host may be down for good, together with those in `gone`.
+    /// Returns whether this host may be down for good, together with those in `gone`.
     pub(crate) fn may_die(&self, node: u8, gone: &[u8]) -> bool {
         !self.is_needed(node, gone) && !self.is_needed_before(node, gone)
     }
 
-    /// Whether the acceptor of this host has kept the state with which it began the epoch.
+    /// Returns whether the acceptor of this host has kept the state with which it began the epoch.
     fn knows(&self, node: u8, epoch: u32) -> bool {
         let sim = self.host(node);
         sim.votes_in == epoch && !sim.has_forgotten()
     }
 
-    /// Whether the latest epoch depends on this acceptor for a majority of voters, now or later.
+    /// Returns whether the latest epoch depends on this acceptor for a majority of voters, now or later.
     fn is_needed(&self, node: u8, gone: &[u8]) -> bool {
         let awaits = |n| {
             self.system
@@ -378,7 +378,7 @@ impl World {
         needs(&self.system.layout.acceptors, votes, node)
     }
 
-    /// Whether sealing the previous epoch depends on this acceptor.
+    /// Returns whether sealing the previous epoch depends on this acceptor.
     fn is_needed_before(&self, node: u8, gone: &[u8]) -> bool {
         let change = self.system.change.as_ref().filter(|c| c.merged.is_none());
         change.is_some_and(|change| {

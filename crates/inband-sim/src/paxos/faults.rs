@@ -13,7 +13,7 @@ use crate::paxos::limits::{
 use crate::paxos::{Paxos, World};
 
 impl World {
-    /// Whether this host may crash now, with its acceptor possibly gone for good.
+    /// Returns whether this host may crash now, with its acceptor possibly gone for good.
     pub fn may_crash(&self, node: u8) -> bool {
         let sim = self.host(node);
         sim.host.is_some() && (self.keeps_journal(node) || self.may_forget(node))

@@ -41,17 +41,17 @@ pub(crate) fn instead(
     }
 }
 
-/// Whether this is a read's question, or the answer to one.
+/// Returns whether this is a read's question, or the answer to one.
 fn is_for_read(header: &Header) -> bool {
     header.kind == Type::Position && header.client_seq != 0
 }
 
-/// Whether this is a read's question.
+/// Returns whether this is a read's question.
 pub(crate) fn asks_for_read(header: &Header) -> bool {
     is_for_read(header) && !header.has(flag::ANSWER)
 }
 
-/// Whether this is the answer to a read's question.
+/// Returns whether this is the answer to a read's question.
 pub(crate) fn answers_read(header: &Header) -> bool {
     is_for_read(header) && header.has(flag::ANSWER)
 }

@@ -157,12 +157,12 @@ impl Histories {
         )))
     }
 
-    /// How many commands of a partition clients know of.
+    /// Returns how many commands of a partition clients know of.
     pub fn known(&self, partition: usize) -> usize {
         self.of[partition].known
     }
 
-    /// How many commands of each partition clients know of.
+    /// Returns how many commands of each partition clients know of.
     pub fn all_known(&self) -> Vec<usize> {
         self.of.iter().map(|history| history.known).collect()
     }

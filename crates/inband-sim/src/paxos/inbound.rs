@@ -13,7 +13,7 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    /// Whether a host's receive buffer is full.
+    /// Returns whether a host's receive buffer is full.
     pub fn is_full(&self, to: u8) -> bool {
         self.on_the_way.get(usize::from(to)) >= Some(&HOST_QUEUE_PACKETS)
     }

@@ -135,12 +135,12 @@ impl Layout {
         nodes
     }
 
-    /// How many acceptors may be without memory at once.
+    /// Returns how many acceptors may be without memory at once.
     pub fn acceptor_failures_max(&self) -> usize {
         (self.acceptors.len() - 1) / 2
     }
 
-    /// How many replicas may be down for good.
+    /// Returns how many replicas may be down for good.
     pub fn replica_failures_max(&self) -> usize {
         (self.replicas.len() - 1) / 2
     }

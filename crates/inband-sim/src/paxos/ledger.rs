@@ -208,7 +208,7 @@ impl Ledger {
         }
     }
 
-    /// Number of commands so far.
+    /// Returns the number of commands so far.
     pub fn commands(&self) -> u64 {
         self.fates.len() as u64
     }
@@ -327,13 +327,13 @@ impl Ledger {
         }
     }
 
-    /// Number of submissions and reads in flight at a replica.
+    /// Returns the number of submissions and reads in flight at a replica.
     pub fn outstanding(&self, node: u8) -> usize {
         let submissions = self.outstanding.range(submissions_of(node));
         submissions.count() + self.reads.range(reads_of(node)).count()
     }
 
-    /// Whether every submission and read at this replica has ended.
+    /// Returns whether every submission and read at this replica has ended.
     pub fn is_idle(&self, node: u8) -> bool {
         let mut submissions = self.outstanding.range(submissions_of(node));
         let mut reads = self.reads.range(reads_of(node));
@@ -374,7 +374,7 @@ impl Ledger {
             })
     }
 
-    /// Number of instances applied by any replica, over all logs.
+    /// Returns the number of instances applied by any replica, over all logs.
     pub fn len(&self) -> u64 {
         self.histories.iter().map(|h| h.len() as u64).sum()
     }

@@ -75,7 +75,7 @@ impl World {
         living
     }
 
-    /// Whether everything is finished, and all replicas that are up are equal.
+    /// Returns whether everything is finished, and all replicas that are up are equal.
     pub fn is_settled(&self) -> bool {
         let replicas = self.living_replicas();
         let is_equal = |partition: usize| {

@@ -186,7 +186,7 @@ impl Plane {
         epoch_config(&self.parts[&node].kept)
     }
 
-    /// Whether a reconfiguration is in progress that concerns this acceptor.
+    /// Returns whether a reconfiguration is in progress that concerns this acceptor.
     pub fn is_changing(&self, node: NodeId) -> bool {
         let pending = self.state.pending.as_ref();
         pending.is_some_and(|p| p.target.is_acceptor(node))
@@ -197,7 +197,7 @@ impl Plane {
         self.state.opened.as_ref()
     }
 
-    /// Whether this host's acceptor holds the state with which the epoch in force began.
+    /// Returns whether this host's acceptor holds the state with which the epoch in force began.
     pub fn holds(&self, node: NodeId) -> bool {
         let epoch = self.in_force().map_or(EPOCH, |c| c.epoch);
         let member = self.parts[&node].member.as_ref();
@@ -583,7 +583,7 @@ impl World {
         self.propose(Some(command));
     }
 
-    /// Whether no reconfiguration is in progress, and every acceptor in force that is up votes.
+    /// Returns whether no reconfiguration is in progress, and every acceptor in force that is up votes.
     pub(crate) fn plane_is_settled(&self) -> bool {
         let Some(plane) = &self.system.plane else {
             return true;

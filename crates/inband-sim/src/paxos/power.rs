@@ -38,7 +38,7 @@ pub(crate) struct Power {
 }
 
 impl World {
-    /// Whether the acceptor of this host keeps a journal.
+    /// Returns whether the acceptor of this host keeps a journal.
     pub(crate) fn keeps_journal(&self, node: u8) -> bool {
         self.system.layout.sync && self.system.layout.acceptors.contains(&node)
     }

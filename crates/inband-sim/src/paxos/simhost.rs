@@ -85,17 +85,17 @@ impl SimHost {
         }
     }
 
-    /// Whether its acceptor has, or may have, lost its memory.
+    /// Returns whether its acceptor has, or may have, lost its memory.
     pub(crate) fn has_forgotten(&self) -> bool {
         self.memory_lost || self.power.is_damaged
     }
 
-    /// Whether its process and its clock are running.
+    /// Returns whether its process and its clock are running.
     fn has_timers(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && !self.clock.stands()
     }
 
-    /// Whether it is up, with its process running and its links not held.
+    /// Returns whether it is up, with its process running and its links not held.
     pub fn is_well(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && self.links_held == 0
     }

@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Number of packets that a filter has kept.
+    /// Returns the number of packets that a filter has kept.
     pub fn kept(&self) -> usize {
         self.links.kept.len()
     }

@@ -59,7 +59,7 @@ impl World<Zab> {
         keep.count() >= self.system.majority() && self.system.node[&node].is_some()
     }
 
-    /// Whether a node may stop, keeping what is on its disk.
+    /// Returns whether a node may stop, keeping what is on its disk.
     fn may_end(&self, node: u8) -> bool {
         match self.system.is_durable {
             true => self.system.node[&node].is_some(),

@@ -33,7 +33,7 @@ impl Ledger {
         self.entries.len() as u64
     }
 
-    /// Number of executed records.
+    /// Returns the number of executed records.
     pub fn executed(&self) -> u64 {
         self.executed.len() as u64
     }

@@ -138,7 +138,7 @@ impl World<Zab> {
         World::drawn(seed, &mut Rng::new(seed, 100), &Options::default())
     }
 
-    /// Number of epochs that had a leader.
+    /// Returns the number of epochs that had a leader.
     pub fn epochs_led(&self) -> usize {
         self.system.led.len()
     }

@@ -40,7 +40,7 @@ pub struct Reached {
 }
 
 impl ReachArgs {
-    /// Find the cluster. If it has its own network namespace, the calling thread enters it, so call this early.
+    /// Finds the cluster. If it has its own network namespace, the calling thread enters it, so call this early.
     pub fn reach(&self) -> Result<Reached> {
         let address = match self.scheduler {
             Some(scheduler) => ClusterAddress {
@@ -67,7 +67,7 @@ impl ReachArgs {
     }
 }
 
-/// Read the keys of a key file, if there is one.
+/// Reads the keys of a key file, if there is one.
 pub fn opened(file: Option<&KeyFile>) -> (Option<Keys>, Digest) {
     match file {
         Some(file) => (Some(file.keys()), file.digest()),

@@ -56,7 +56,7 @@ pub struct SchedulerArgs {
     options: SchedulerOptions,
 }
 
-/// Run until told to stop.
+/// Runs until told to stop.
 pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
     let falcon = args.options.config()?;
     let stop = StopRequest::listen(Arc::default(), Interrupt::Drains)?;
@@ -144,7 +144,7 @@ impl Desk {
         }
     }
 
-    /// Take a sample, and answer pending requests.
+    /// Takes a sample, and answers pending requests.
     fn answer(&mut self, node: &SchedulerNode) {
         let is_time = |(at, _): &(Instant, u64)| at.elapsed() >= SAMPLE_INTERVAL;
         if self.samples.back().is_none_or(is_time) {

@@ -81,7 +81,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 impl SubmitArgs {
-    /// Reject options that the scheduler's policy ignores.
+    /// Rejects options that the scheduler's policy ignores.
     fn check(&self, cluster: &ClusterInfo) -> Result<()> {
         let wishes = [
             ("--priority", self.priority.is_some(), "priority"),
@@ -135,7 +135,7 @@ impl SubmitArgs {
     }
 }
 
-/// Run it, and exit with its status.
+/// Runs it, and exit with its status.
 pub fn submit(args: &SubmitArgs) -> Result<()> {
     let reached = args.reach.reach()?;
     let signals = StopSignals::take()?;
@@ -185,7 +185,7 @@ impl Scheduler {
         }
     }
 
-    /// Probe it if nothing has happened for long. Returns a message if its state has changed.
+    /// Probes it if nothing has happened for long. Returns a message if its state has changed.
     fn look(&mut self, client: &ClientNode, has_happened: bool) -> Option<String> {
         // Once it is silent, only its own answer counts: workers continue without it.
         if has_happened && !self.is_silent {
@@ -287,12 +287,12 @@ impl Watch {
         }
     }
 
-    /// Print to stderr without disturbing the progress bar.
+    /// Prints to stderr without disturbing the progress bar.
     fn say(&self, what: &str) {
         self.bar.suspend(|| eprintln!("inband: {what}"));
     }
 
-    /// Print a task's output.
+    /// Prints a task's output.
     fn tell(
         &mut self,
         task: u32,
@@ -334,7 +334,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Print a summary. Returns the exit status: the highest of the tasks'.
+    /// Prints a summary. Returns the exit status: the highest of the tasks'.
     fn finish(self) -> i32 {
         self.bar.finish_and_clear();
         let failed: u32 = self.failed.values().sum();

@@ -29,7 +29,7 @@ pub struct TopArgs {
     count: Option<u64>,
 }
 
-/// Print until Ctrl-C, until the cluster ends, or until `--count` is reached.
+/// Prints until Ctrl-C, until the cluster ends, or until `--count` is reached.
 pub fn top(args: &TopArgs) -> Result<()> {
     let mut out = stdout();
     let clear = if out.is_terminal() {

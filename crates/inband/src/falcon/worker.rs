@@ -57,7 +57,7 @@ fn machine_name() -> String {
         .collect()
 }
 
-/// Run until told to stop.
+/// Runs until told to stop.
 pub fn worker(args: WorkerArgs) -> Result<()> {
     let reached = args.reach.reach()?;
     let here = match args.listen {

@@ -53,7 +53,7 @@ impl Published {
         }
     }
 
-    /// Update it at intervals.
+    /// Updates it at intervals.
     fn renew(&mut self, with: impl FnOnce(&mut HostStatus)) {
         let is_new = |at: Instant| at.elapsed() < PUBLISH_INTERVAL;
         if self.renewed.is_some_and(is_new) {
@@ -66,7 +66,7 @@ impl Published {
     }
 }
 
-/// Run until told to stop, by a signal, the control socket or the supervisor's exit.
+/// Runs until told to stop, by a signal, the control socket or the supervisor's exit.
 pub fn run(config_path: &Path, found: bool) -> Result<()> {
     let config = Config::load(config_path)?;
     let stop = Arc::new(AtomicBool::new(false));

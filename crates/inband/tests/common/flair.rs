@@ -39,7 +39,7 @@ impl Flair {
         said
     }
 
-    /// Kill every process. The supervisor first: it would restart a host.
+    /// Kills every process. The supervisor first: it would restart a host.
     pub fn kill_all(&self) {
         let status = self.status();
         let pids = hosts(&status).iter().map(|host| &host["pid"]);
@@ -97,7 +97,7 @@ impl Flair {
         }
     }
 
-    /// Set and get keys, each with its own value.
+    /// Sets and gets keys, each with its own value.
     pub fn check(&self, client: &mut Client, round: u32) {
         for key in 0..100 {
             let (key, value) = (format!("key{key}"), format!("{round}.{key}"));
@@ -106,7 +106,7 @@ impl Flair {
         }
     }
 
-    /// Wait until all three replicas of each set are voters and have applied the same entries.
+    /// Waits until all three replicas of each set are voters and have applied the same entries.
     pub fn wait_until_whole(&self) {
         self.wait_for("whole", |status| {
             let sets = status["sets"].as_u64().expect("a number");
@@ -124,7 +124,7 @@ impl Flair {
         });
     }
 
-    /// Wait until a condition on the status holds.
+    /// Waits until a condition on the status holds.
     pub fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -137,7 +137,7 @@ impl Flair {
         }
     }
 
-    /// Run a closure on the gateway's host.
+    /// Runs a closure on the gateway's host.
     pub fn beside_gateway<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let status = self.status();
         let in_lab = status["network"] == "namespaces";

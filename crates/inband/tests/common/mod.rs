@@ -26,7 +26,7 @@ static NEXT_PORT: LazyLock<Mutex<u16>> =
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
 
-/// Whether namespaces and XDP work here. If not, the test is reported as skipped.
+/// Returns whether namespaces and XDP work here. If not, the test is reported as skipped.
 pub fn lab_works() -> bool {
     let works = inband_lab::preflight::check_lab();
     if let Err(error) = &works {
@@ -50,7 +50,7 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Start again on the same data.
+    /// Starts again on the same data.
     pub fn up_again(mut self, change: impl FnOnce(&mut ClusterSpec)) -> (Cluster, ClusterSpec) {
         change(&mut self.spec);
         let supervisor = Supervisor::start(self.spec.clone()).expect("the cluster starts again");
@@ -91,7 +91,7 @@ impl Cluster {
         cluster
     }
 
-    /// Wait until it serves at the front and at each replica: a replica may not have entered the epoch yet.
+    /// Waits until it serves at the front and at each replica: a replica may not have entered the epoch yet.
     fn wait_until_it_serves(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let hosts = self.status().hosts;
@@ -140,7 +140,7 @@ impl Cluster {
         said.counters.get(counter).copied().unwrap_or(0)
     }
 
-    /// Wait until a condition on the status holds.
+    /// Waits until a condition on the status holds.
     pub fn wait_for(
         &self,
         what: &str,
@@ -161,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// Wait until all replicas have applied the same instance.
+    /// Waits until all replicas have applied the same instance.
     pub fn wait_until_equal(&self, limit: Duration) {
         self.wait_for("replicas become equal", limit, |status| {
             let applied: Vec<Option<&Vec<u64>>> = status
@@ -174,7 +174,7 @@ impl Cluster {
         });
     }
 
-    /// Wait until everything answered is in the stores of a majority of replicas, as shown by the trim floor, so that
+    /// Waits until everything answered is in the stores of a majority of replicas, as shown by the trim floor, so that
     /// it outlives all processes.
     pub fn wait_until_stored(&self, limit: Duration) {
         self.wait_for("a majority has stored everything", limit, |status| {
@@ -192,7 +192,7 @@ impl Cluster {
         [own].into_iter().chain(more).collect()
     }
 
-    /// Wait until all acceptors vote in all logs. Returns their names.
+    /// Waits until all acceptors vote in all logs. Returns their names.
     pub fn wait_until_all_vote(&self, limit: Duration) -> Vec<String> {
         let mut names = Vec::new();
         self.wait_for("all acceptors vote", limit, |status| {
@@ -225,7 +225,7 @@ impl Cluster {
         progress(&self.status())
     }
 
-    /// Stop cleanly and start again on the same data.
+    /// Stops cleanly and starts again on the same data.
     pub fn down_and_up(self, change: impl FnOnce(&mut ClusterSpec)) -> (Cluster, ClusterSpec) {
         let report = self.supervisor.down();
         assert!(
@@ -236,7 +236,7 @@ impl Cluster {
         self.crash().up_again(change)
     }
 
-    /// Kill everything at once.
+    /// Kills everything at once.
     pub fn crash(self) -> Stopped {
         drop(self.supervisor);
         Stopped {
@@ -246,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// Stop cleanly and compare the contents of all replicas.
+    /// Stops cleanly and compares the contents of all replicas.
     pub fn down_and_compare(self) {
         let hosts = self.status().hosts;
         let report = self.supervisor.down();
@@ -379,7 +379,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Start `clients` clients, spread over `addresses`.
+    /// Starts `clients` clients, spread over `addresses`.
     pub fn start(addresses: &[SocketAddr], clients: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let clients = (0..clients)
@@ -459,7 +459,7 @@ fn loaded(client: &mut Client, key: &str) -> String {
     }
 }
 
-/// Check that nothing acknowledged is lost, and nothing is applied twice. Returns how much was checked.
+/// Checks that nothing acknowledged is lost, and nothing is applied twice. Returns how much was checked.
 pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
     let mut client = Client::connect(address);
     let mut checked = 0;

@@ -181,7 +181,7 @@ impl Site {
         })
     }
 
-    /// Set the outgoing interfaces and attach the roles. Call in the site's namespace.
+    /// Sets the outgoing interfaces and attaches the roles. Call in the site's namespace.
     fn wire(&mut self, site: usize) -> Result<(), XdpError> {
         let out: Vec<(u32, usize)> = outgoing(site).collect();
         let ifindexes: Vec<u32> = out.iter().map(|(ifindex, _)| *ifindex).collect();
@@ -262,7 +262,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Load the programs of all variants, without attaching them.
+    /// Loads the programs of all variants, without attaching them.
     pub fn load(geometry: Geometry) -> Result<Chain, XdpError> {
         let mut sites = (LEADER..=LEARNER)
             .map(|site| Site::load(site, geometry))
@@ -323,7 +323,7 @@ impl Chain {
         }
     }
 
-    /// Attach the programs of one of the [`SITES`]. Call it for each, in its namespace.
+    /// Attaches the programs of one of the [`SITES`]. Call it for each, in its namespace.
     pub fn wire(&mut self, site: usize) -> Result<(), XdpError> {
         if site == CLIENT {
             let program = &self.pass.program;
@@ -335,7 +335,7 @@ impl Chain {
         self.sites[site - LEADER].wire(site)
     }
 
-    /// Send `instances` requests with values of this length through a variant. Call in the client's namespace.
+    /// Sends `instances` requests with values of this length through a variant. Call in the client's namespace.
     pub fn run(
         &mut self,
         variant: Variant,
@@ -399,7 +399,7 @@ impl Chain {
     }
 }
 
-/// Take decided values until told to stop and none are left. Returns how many.
+/// Takes decided values until told to stop and none are left. Returns how many.
 fn take_decided(up: &mut UpRing, over: &AtomicBool) -> u64 {
     let mut taken = 0;
     loop {

@@ -68,7 +68,7 @@ const QUORUM_TYPES: [c::ib_paxos_type; 1] = [c::IB_PAXOS_PHASE2B];
 const SHARED_TYPES: [c::ib_paxos_type; 2] = [c::IB_PAXOS_TRIM, c::IB_PAXOS_POSITION];
 
 impl Programs {
-    /// Load the programs of `build.roles`. `variant`: another build of the only role's program.
+    /// Loads the programs of `build.roles`. `variant`: another build of the only role's program.
     pub fn load(build: &Build, variant: Option<&[u8]>) -> Result<Programs, XdpError> {
         let Build {
             roles,
@@ -215,7 +215,7 @@ impl Programs {
         GroupMaps::new(&self.copies, &senders)
     }
 
-    /// Set the keys with which packets are checked and signed, in programs built for that.
+    /// Sets the keys with which packets are checked and signed, in programs built for that.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         self.dispatch.set_keys(keys)
     }

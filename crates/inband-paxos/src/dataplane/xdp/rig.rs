@@ -31,8 +31,8 @@ pub struct Beside(Loaded);
 const RING_BUFFER_BYTES: usize = 8 << 20;
 
 impl Rig {
-    /// Load the programs of `roles` for a host with this node id and address. `variant`: another
-    /// build of the only role's program.
+    /// Loads the programs of `roles` for a host with this node id and address. `variant`: another build of the only
+    /// role's program.
     pub fn load(
         node: u8,
         address: SocketAddrV4,
@@ -78,12 +78,12 @@ impl Rig {
         })
     }
 
-    /// Pass a frame through the program that would be attached to the interface.
+    /// Passes a frame through the program that would be attached to the interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
         run(&self.programs.entry().program, frame, repeat)
     }
 
-    /// Replace the keys of a rig that was loaded with keys.
+    /// Replaces the keys of a rig that was loaded with keys.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         self.programs.set_keys(keys)
     }
@@ -128,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Load a test's own program, which shares the maps that have the same names.
+    /// Loads a test's own program, which shares the maps that have the same names.
     pub fn beside(&self, object: &[u8]) -> Result<Beside, XdpError> {
         self.load_beside("beside", object).map(Beside)
     }
@@ -146,12 +146,12 @@ impl Rig {
 }
 
 impl Beside {
-    /// Pass a frame through the program.
+    /// Passes a frame through the program.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
         run(&self.0.program, frame, repeat)
     }
 
-    /// Set an element of one of the program's arrays; the value must have exactly the element's size.
+    /// Sets an element of one of the program's arrays; the value must have exactly the element's size.
     pub fn set(&self, map: &str, index: u32, value: &[u8]) -> Result<(), XdpError> {
         self.0.set_bytes(map, index, value)
     }

@@ -23,7 +23,7 @@ impl World {
             .collect()
     }
 
-    /// Whether no request is in flight.
+    /// Returns whether no request is in flight.
     pub fn is_idle(&self) -> bool {
         self.system.clients.iter().all(|c| c.under_way.is_empty())
     }

@@ -121,8 +121,8 @@ impl World {
         }
     }
 
-    /// Whether the group would keep working without this replica, as every other one sees it. Logs in memory survive
-    /// the loss of a minority; replicas that restarted and are not yet voters count as lost.
+    /// Returns whether the group would keep working without this replica, as every other one sees it. Logs in memory
+    /// survive the loss of a minority; replicas that restarted and are not yet voters count as lost.
     pub fn may_stop_replica(&self, number: u8) -> bool {
         if self.system.layout.sync {
             return true;
