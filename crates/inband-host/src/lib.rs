@@ -20,6 +20,7 @@ pub mod config;
 pub mod file_lock;
 pub mod key_file;
 pub mod line_json;
+pub mod log;
 pub mod namespace;
 pub mod output;
 pub mod program;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use inband_paxos::log::{SubmitError, SubmitFailure, Ticket};
-use inband_paxos::session::Verdict;
+use inband_host::log::{SubmitError, SubmitFailure, Ticket};
+use inband_host::session::Verdict;
 
 use crate::limits::WINDOW_PER_CHUNKS;
 use crate::packer::{Part, Submission};

@@ -1,6 +1,6 @@
 //! Named client sessions (`INBAND.SESSION`): the stored replies with which retries are answered.
 //!
-//! Not to be confused with `inband_paxos::session`, which makes the *values* of a proposer exactly-once; this module
+//! Not to be confused with `inband_host::session`, which makes the *values* of a proposer exactly-once; this module
 //! makes the *commands* of a client exactly-once across lost connections and replicas (protocol.md, 8). It is part of
 //! the replicated state, driven only by the log and its time.
 //!

@@ -1,6 +1,6 @@
 //! A replicated key-value store over RocksDB that speaks RESP.
 //!
-//! [`replica::Replica`] ties everything together: client sockets, an [`inband_paxos::log::ReplicatedLog`] and a
+//! [`replica::Replica`] ties everything together: client sockets, an [`inband_host::log::ReplicatedLog`] and a
 //! [`machine::Machine`] in one thread. From the outside in:
 //!
 //! * [`connection`], and [`inband_resp`]: sockets, requests and replies;

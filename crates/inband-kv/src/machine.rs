@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::BytesMut;
-use inband_paxos::log::{Burst, Ticket};
+use inband_host::log::{Burst, Ticket};
 use rocksdb::{Cache, WriteBatch};
 
 use crate::command::Command;
@@ -363,7 +363,7 @@ impl Machine {
         self.shared.faults()
     }
 
-    /// Where the logs deliver to, see [`inband_paxos::log::ReplicatedLog::poll`]. Everything but decided instances must
+    /// Where the logs deliver to, see [`inband_host::log::ReplicatedLog::poll`]. Everything but decided instances must
     /// be removed before [`run`](Self::run).
     pub fn bursts(&mut self) -> &mut [Burst] {
         &mut self.bursts

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use inband_paxos::log::{ReadTicket, ReplicatedLog, SubmitError, Ticket};
+use inband_host::log::{ReadTicket, ReplicatedLog, SubmitError, Ticket};
 
 use crate::chunks::Chunks;
 use crate::connection::{Connection, OwnedArgs};

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
+use inband_host::log::{ReplicatedLog, SubmitError, Ticket};
 use inband_resp::front::{Front, Ready};
 use inband_resp::password::Password;
 use inband_resp::reply::Reply;

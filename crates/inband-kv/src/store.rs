@@ -16,8 +16,8 @@ mod transfers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inband_paxos::log::{Decided, Ticket, ValueKind};
-use inband_paxos::session::{SessionTable, Verdict};
+use inband_host::log::{Decided, Ticket, ValueKind};
+use inband_host::session::{SessionTable, Verdict};
 use inband_resp::reply::Reply;
 use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB};
 

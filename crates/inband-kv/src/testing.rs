@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inband_paxos::log::{
+use inband_host::log::{
     Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };
 
@@ -389,7 +389,7 @@ impl MemoryCluster {
     /// Expires all proposer sessions, by opening as many as a table holds.
     pub fn expire_proposer_sessions(&self) {
         self.decide_unowned(|log, shared| {
-            for nonce in 0..inband_paxos::session::SESSIONS_MAX as u64 {
+            for nonce in 0..inband_host::session::SESSIONS_MAX as u64 {
                 shared.decide(log, Entry::unowned(ValueKind::OpenSession, nonce));
             }
         });

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{encode, key_of_each, resp, scratch, words, Served, T0_MS};
+use inband_host::log::{Origin, ValueKind};
 use inband_kv::access::Access;
 use inband_kv::export::{ExportError, Summary};
 use inband_kv::import::{ask_for_export, import, read, ImportError, ImportOptions};
@@ -19,7 +20,6 @@ use inband_kv::replica::ReplicaConfig;
 use inband_kv::store::{Outcomes, StoreError};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::{marker, ValueWriter};
-use inband_paxos::log::{Origin, ValueKind};
 
 fn start(partitions: usize) -> (Served, tempfile::TempDir, MemoryCluster) {
     let (cluster, dir) = (MemoryCluster::with_partitions(partitions), scratch());

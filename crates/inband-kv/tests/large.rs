@@ -5,6 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{encode, key_of_each, open, resp, scratch, wait_for, Client, Served};
+use inband_host::log::{Origin, SubmitFailure, Ticket, ValueKind};
+use inband_host::session::SESSIONS_MAX;
 use inband_kv::limits::{
     COMMAND_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX, OUTPUT_HARD_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
     TRANSFERS_MAX, TRANSFER_AGE_MS_MAX, VALUES_REPLY_BYTES_MAX,
@@ -14,8 +16,6 @@ use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_kv::store::{ChunkFate, Outcomes};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::Chunk;
-use inband_paxos::log::{Origin, SubmitFailure, Ticket, ValueKind};
-use inband_paxos::session::SESSIONS_MAX;
 use inband_resp::reply::Reply;
 use proptest::prelude::*;
 

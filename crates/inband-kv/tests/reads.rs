@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{key_of_each, resp, scratch, wait_for, Client, Served};
+use inband_host::log::SubmitFailure;
 use inband_kv::machine::Machine;
 use inband_kv::parse::ReadMode;
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_kv::testing::MemoryCluster;
-use inband_paxos::log::SubmitFailure;
 
 struct One {
     served: Served,

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::Client;
-use inband_kv::replica::{Replica, ReplicaConfig};
-use inband_paxos::log::{
+use inband_host::log::{
     Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };
+use inband_kv::replica::{Replica, ReplicaConfig};
 
 #[derive(Default)]
 struct Script {

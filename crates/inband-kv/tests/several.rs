@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use common::world::{encoded, exec, World};
 use common::{encode, key_of_each, scratch, show, words};
+use inband_host::log::Ticket;
 use inband_kv::command::SessionStamp;
 use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::store::{Outcomes, StoreError};
-use inband_paxos::log::Ticket;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use proptest::prelude::*;

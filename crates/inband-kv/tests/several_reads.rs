@@ -4,11 +4,11 @@ mod common;
 
 use common::world::{encoded, exec, World, SYNCED};
 use common::{key_of_each, show};
+use inband_host::log::Ticket;
 use inband_kv::export::ExportError;
 use inband_kv::import::read;
 use inband_kv::machine::Machine;
 use inband_kv::store::StoreError;
-use inband_paxos::log::Ticket;
 use inband_resp::reply::Reply;
 use proptest::prelude::*;
 

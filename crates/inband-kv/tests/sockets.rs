@@ -380,7 +380,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
 
 #[test]
 fn outcomes_that_are_not_known() {
-    use inband_paxos::log::{ReplicatedLog, SubmitFailure};
+    use inband_host::log::{ReplicatedLog, SubmitFailure};
     // Driven step by step, because failures are injected into the log between the turns.
     let (cluster, dir) = (MemoryCluster::new(), tempfile::tempdir().unwrap());
     let machine = common::open(dir.path());

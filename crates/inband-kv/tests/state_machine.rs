@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use common::world::exec;
 use common::{deliver, encode, open, show, words, Bench, Log, T0_MS};
+use inband_host::log::{Decided, Origin, Ticket, ValueKind};
+use inband_host::session::Verdict;
 use inband_kv::command::SessionStamp;
 use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
 use inband_kv::store::{Outcomes, StoreError};
-use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
-use inband_paxos::session::Verdict;
 use inband_resp::reply::Reply;
 use proptest::prelude::*;
 
@@ -295,7 +295,7 @@ fn refused_noop_and_malformed_values_only_advance() {
 fn proposer_sessions_survive_a_restart_and_expire() {
     let mut bench = Bench::default();
     bench.run("SET a 1");
-    for _ in 0..inband_paxos::session::SESSIONS_MAX {
+    for _ in 0..inband_host::session::SESSIONS_MAX {
         let kind = ValueKind::OpenSession;
         let origin = Origin {
             client_id: 5,

@@ -11,7 +11,6 @@ pub mod journal;
 pub mod leadership;
 pub mod learner;
 pub mod library;
-pub mod log;
 pub mod mtu;
 pub mod node;
 pub mod outbox;
@@ -25,4 +24,4 @@ pub mod saved_position;
 pub mod timing;
 pub mod trim;
 
-pub use inband_host::session;
+pub use inband_host::{log, session};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use inband_paxos::log::Ticket;
+use inband_host::log::Ticket;
 
 use super::WantedMarker;
 use crate::command::Command;

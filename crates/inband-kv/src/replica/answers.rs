@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use inband_paxos::log::{SubmitFailure, Ticket};
-use inband_paxos::session::Verdict;
+use inband_host::log::{SubmitFailure, Ticket};
+use inband_host::session::Verdict;
 use inband_resp::reply::Reply;
 
 use super::{Replica, OVERDUE_PERIOD};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use inband_paxos::log::Ticket;
+use inband_host::log::Ticket;
 
 use super::Replica;
 use crate::limits::{MARKER_REPEAT_MS, MARKER_STAGGER_MS};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inband_paxos::log::{ReadTicket, SubmitFailure};
+use inband_host::log::{ReadTicket, SubmitFailure};
 use inband_resp::reply::Reply;
 
 use super::{Replica, ReplicaError};

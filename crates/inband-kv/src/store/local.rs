@@ -1,7 +1,7 @@
 //! What a store keeps for this replica alone, for recovery after a crash: the queue of cross-partition commands, and
 //! the effects or the time of the one being executed.
 
-use inband_paxos::log::Ticket;
+use inband_host::log::Ticket;
 use rocksdb::{IteratorMode, WriteBatch, DB};
 
 use super::{LogRole, Store, StoreError};

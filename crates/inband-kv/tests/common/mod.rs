@@ -11,6 +11,7 @@ use std::sync::{mpsc, Arc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use inband_host::log::{Decided, Origin, Ticket, ValueKind};
 use inband_kv::clock_exchange::HostClocks;
 use inband_kv::command::SessionStamp;
 use inband_kv::control::ReplicaControl;
@@ -21,7 +22,6 @@ use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
 use inband_kv::store::{Outcomes, Store, StoreError};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
-use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
+use inband_host::log::{Origin, Ticket, ValueKind};
 use inband_kv::command::{Command, Queue, Watched};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::partition::{logs_of, partition_of};
 use inband_kv::store::{Outcomes, StoreError};
 use inband_kv::value::{marker, Chunk, ValueWriter};
-use inband_paxos::log::{Origin, Ticket, ValueKind};
 use inband_resp::reply::Reply;
 
 use super::{encode, key_of_each, scratch, show, words, T0_MS};

@@ -1,7 +1,7 @@
 //! The interface between an application and a replicated log: it submits values and receives decided ones.
 //!
 //! [`ReplicatedLog`] separates the protocol from the services over it. `inband-kv` uses only this trait; tests drive it
-//! with an in-memory log, the program with a [`crate::node::Node`] on real packets.
+//! with an in-memory log, programs with Paxos or NetPaxos on real packets.
 //!
 //! Exactly-once (protocol.md, 8): a value may be decided in more than one instance, because a proposer retransmits
 //! unanswered values. Instances are delivered in order, each once; whether the value in an instance is *new* is decided
@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-pub use inband_host::session::{Origin, ValueKind};
+pub use crate::session::{Origin, ValueKind};
 
 /// Bits of a ticket's number; the partition is in the bits above.
 const TICKET_NUMBER_BITS: u32 = 48;
