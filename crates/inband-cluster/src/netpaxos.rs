@@ -1,11 +1,12 @@
 //! Clusters of NetPaxos on this machine: serializers, minions with their storage servers, and learners (docs/netpaxos.md).
 
 use std::ffi::OsString;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_host::config::{Dataplane, Durability};
 use inband_host::program;
@@ -18,11 +19,13 @@ use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::status::{socket_of, status_at, Status};
 use serde::{Deserialize, Serialize};
 
+use crate::client::{Answer, Client as RespClient};
 use crate::command::{
     counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
 };
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
+use crate::listeners;
 use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
@@ -51,6 +54,12 @@ pub struct Options {
     /// before they are confirmed
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
+    /// Where Redis clients of the first learner connect; those of the others use the ports that follow
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6379")]
+    pub resp: SocketAddr,
+    /// Start a log without a store, for `inband netpaxos submit` and `deliver`
+    #[arg(long)]
+    pub log_only: bool,
     /// Use no key: anyone who can send packets to the cluster can write to the log
     #[arg(long)]
     pub no_key: bool,
@@ -68,6 +77,28 @@ fn minions(text: &str) -> Result<u8, String> {
 }
 
 impl Options {
+    /// A Redis listener for each learner; none for a log without a store.
+    fn listen(&self) -> Result<Vec<Arc<TcpListener>>> {
+        let first = self.resp;
+        ensure!(
+            first.ip().is_loopback(),
+            "--resp {first} is beyond loopback, where anyone could read and write; give 127.0.0.1:PORT"
+        );
+        let learners = if self.log_only { 0 } else { self.learners };
+        let listener = |offset: u8| -> Result<Arc<TcpListener>> {
+            let port = match first.port() {
+                0 => Some(0),
+                port => port.checked_add(offset.into()),
+            };
+            let port = port.with_context(|| {
+                format!("--resp {first}: {learners} learners need as many ports; give a lower one")
+            })?;
+            let address = SocketAddr::new(first.ip(), port);
+            Ok(Arc::new(listeners::bind(address, "--resp")?))
+        };
+        (0..learners).map(listener).collect()
+    }
+
     fn names(&self, kind: &str) -> Vec<String> {
         let count = match kind {
             "serializer" => self.serializers,
@@ -95,6 +126,8 @@ pub struct NetPaxos {
     cluster: Cluster,
     sizes: Sizes,
     notice: String,
+    /// Where Redis clients of each learner connect; the learners inherit them.
+    listeners: Vec<Arc<TcpListener>>,
 }
 
 /// The status of a cluster.
@@ -137,11 +170,27 @@ impl System for NetPaxos {
             "--data: the log in {} was lost when its processes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one",
             spec.data.display()
         );
+        if !options.accept_loss && spec.data.join(FILE).exists() {
+            let was_log_only = Cluster::load(&spec.data)?.resp.is_empty();
+            ensure!(
+                was_log_only == options.log_only,
+                "--log-only: the log in {} is {}; start it as before, or choose another --data",
+                spec.data.display(),
+                if was_log_only {
+                    "without a store"
+                } else {
+                    "a store's"
+                }
+            );
+        }
+        let listeners = options.listen()?;
+        let resp = listeners.iter().map(|listener| listener.local_addr());
+        let resp = resp.collect::<Result<Vec<_>, _>>()?;
         let hosts = KINDS.iter().flat_map(|kind| options.names(kind));
         let plan = Plan {
             hosts: hosts.chain([CLIENT.to_owned()]).collect(),
             dataplane: options.dataplane,
-            listener_ports: Vec::new(),
+            listener_ports: resp.iter().map(SocketAddr::port).collect(),
         };
         let cluster = Cluster {
             serializers: Vec::new(),
@@ -150,6 +199,7 @@ impl System for NetPaxos {
             learners: Vec::new(),
             key_file: keys::kept(&spec.data, !options.no_key)?,
             client: None,
+            resp,
             sockets: Default::default(),
         };
         let cluster = NetPaxos {
@@ -159,6 +209,7 @@ impl System for NetPaxos {
             spec,
             cluster,
             notice: String::new(),
+            listeners,
         };
         Ok((cluster, plan))
     }
@@ -192,7 +243,7 @@ impl System for NetPaxos {
         let is_new = options.accept_loss || !self.spec.data.join(FILE).exists();
         let mut plans = Vec::new();
         for kind in KINDS {
-            for (number, name) in (1..).zip(options.names(kind)) {
+            for (number, name) in (1u8..).zip(options.names(kind)) {
                 let dir = host_dir(&self.spec.data, &name);
                 let mut plan = HostPlan::new(name.clone(), &program);
                 plan.args = self.args(kind, number, &dir, is_in_kernel);
@@ -200,6 +251,16 @@ impl System for NetPaxos {
                     plan.first_args = vec!["--new".into()];
                     if options.accept_loss {
                         plan.first_args.push("--accept-loss".into());
+                    }
+                }
+                if kind == "learner" {
+                    let own = self.listeners.get(usize::from(number) - 1);
+                    plan.listeners = own
+                        .map(|own| (Arc::clone(own), "resp"))
+                        .into_iter()
+                        .collect();
+                    if is_new {
+                        plan.first_args = vec!["--new".into()];
                     }
                 }
                 plan.socket = Some(socket_of(&dir));
@@ -256,8 +317,9 @@ impl System for NetPaxos {
         let learners: Vec<&Status> = nodes.iter().filter(|n| is_of(n, "learner")).collect();
         let longest = learners.iter().map(|n| n.position).max().unwrap_or(0);
         let has_all = |node: &&&Status| node.position == longest && node.name != host;
+        // A store is on disk, wherever the votes are.
         ensure!(
-            !host.starts_with("learner/") || learners.iter().any(|node| has_all(&node)),
+            !self.spec.options.log_only || !host.starts_with("learner/") || learners.iter().any(|node| has_all(&node)),
             "the log would be lost: no other learner has all {longest} instances; wait until `inband status` says so, or lose it with --force"
         );
         Ok(())
@@ -326,12 +388,13 @@ impl NodeInWords for Status {
 }
 
 impl SystemCommand for NetPaxos {
-    const ABOUT: &'static str = "A replicated log by NetPaxos: switches that only number requests";
+    const ABOUT: &'static str =
+        "The replicated store over NetPaxos: switches that only number requests";
     const ABOUT_UP: &'static str =
         "Start serializers, minions, storage servers and learners on this machine";
     const ABOUT_ROLES: &'static str = "serializer/1, minion/1, storage/1, learner/1, ...";
     const OTHER_COMMANDS: &'static str =
-        "Use it: `inband netpaxos submit VALUE`, `inband netpaxos deliver`. Each has its --help.";
+        "Use the store with a Redis client; a log (--log-only) with `inband netpaxos submit VALUE` and `deliver`.";
     type Options = Options;
 
     fn spec(options: &Options, data: &Path) -> Result<Spec> {
@@ -356,6 +419,11 @@ impl SystemCommand for NetPaxos {
                 "{serving} of {all} storage servers serve, and {quorum} must: requests wait\n"
             );
         }
+        if !status.cluster.resp.is_empty() {
+            let addresses = status.cluster.resp.iter().map(ToString::to_string);
+            let addresses = addresses.collect::<Vec<_>>().join(", ");
+            text += &format!("Redis clients connect to {addresses}\n");
+        }
         text
     }
 
@@ -363,28 +431,13 @@ impl SystemCommand for NetPaxos {
         counters_of(status.nodes.iter().map(|node| (&node.name, &node.counters)))
     }
 
-    fn self_check(_: &Options, status: &ClusterStatus) -> Result<Option<String>> {
-        let cluster = status.cluster.clone();
-        // In a thread, because it may enter another network namespace.
-        let check = std::thread::spawn(move || -> Result<Duration> {
-            let mut client = Client::connect(&cluster, SELF_CHECK_TIMEOUT)?;
-            let mut took = Vec::new();
-            for _ in 0..SELF_CHECK_REQUESTS {
-                let began = Instant::now();
-                let outcome = client.submit_all([&b"self-check"[..]], SELF_CHECK_TIMEOUT)?;
-                ensure!(
-                    outcome != [Outcome::Unknown],
-                    "a request was not answered within {} s",
-                    SELF_CHECK_TIMEOUT.as_secs()
-                );
-                took.push(began.elapsed());
-            }
-            took.sort();
-            Ok(took[took.len() / 2])
-        });
-        let median = check.join().expect("it does not panic")?;
+    fn self_check(options: &Options, status: &ClusterStatus) -> Result<Option<String>> {
+        let (what, median) = match options.log_only {
+            true => ("requests", check_log(&status.cluster)?),
+            false => ("values set and read", check_store(&status.cluster)?),
+        };
         Ok(Some(format!(
-            "{SELF_CHECK_REQUESTS} requests one after another, median {:.0} us",
+            "{SELF_CHECK_REQUESTS} {what} one after another, median {:.0} us",
             median.as_nanos() as f64 / 1000.0
         )))
     }
@@ -393,10 +446,14 @@ impl SystemCommand for NetPaxos {
         status.notice.clone()
     }
 
-    fn next_steps(_: &Options, _: &ClusterStatus, data: &Path) -> String {
+    fn next_steps(_: &Options, status: &ClusterStatus, data: &Path) -> String {
         let data = data_option::<NetPaxos>(data);
+        let use_it = match status.cluster.resp.first() {
+            Some(address) => format!("redis-cli -p {} set color green", address.port()),
+            None => format!("inband netpaxos submit{data} hello | inband netpaxos deliver{data}"),
+        };
         format!(
-            "ready: inband netpaxos submit{data} hello | inband netpaxos deliver{data}\n\
+            "ready: {use_it}\n\
              try:   inband kill{data} minion/1 | inband kill{data} serializer/1 | inband restart{data} storage/1 | inband status{data}\n"
         )
     }
@@ -414,4 +471,52 @@ impl SystemCommand for NetPaxos {
             Durability::Sync => "the log is in the directory",
         }
     }
+}
+
+/// The first learner's client sets a value that the last one's reads, many times. Returns the median time of both.
+fn check_store(cluster: &Cluster) -> Result<Duration> {
+    const KEY: &str = "inband-self-check";
+    let connect = |address: Option<&SocketAddr>| {
+        let address = address.context("the cluster has no learner")?;
+        RespClient::connect(*address, SELF_CHECK_TIMEOUT)
+    };
+    let mut writer = connect(cluster.resp.first())?;
+    let mut reader = connect(cluster.resp.last())?;
+    let mut took = Vec::new();
+    for number in 0..SELF_CHECK_REQUESTS {
+        let value = number.to_string();
+        let began = Instant::now();
+        let set = writer.ask(&["SET", KEY, &value])?;
+        let read = reader.ask(&["GET", KEY])?;
+        took.push(began.elapsed());
+        ensure!(
+            set == Answer::Status("OK".to_owned()) && read == Answer::Text(value),
+            "SET was answered with {set:?}, GET at another learner with {read:?}"
+        );
+    }
+    writer.ask(&["DEL", KEY])?;
+    took.sort();
+    Ok(took[took.len() / 2])
+}
+
+fn check_log(cluster: &Cluster) -> Result<Duration> {
+    let cluster = cluster.clone();
+    // In a thread, because it may enter another network namespace.
+    let check = std::thread::spawn(move || -> Result<Duration> {
+        let mut client = Client::connect(&cluster, SELF_CHECK_TIMEOUT)?;
+        let mut took = Vec::new();
+        for _ in 0..SELF_CHECK_REQUESTS {
+            let began = Instant::now();
+            let outcome = client.submit_all([&b"self-check"[..]], SELF_CHECK_TIMEOUT)?;
+            ensure!(
+                outcome != [Outcome::Unknown],
+                "a request was not answered within {} s",
+                SELF_CHECK_TIMEOUT.as_secs()
+            );
+            took.push(began.elapsed());
+        }
+        took.sort();
+        Ok(took[took.len() / 2])
+    });
+    check.join().expect("it does not panic")
 }

@@ -2,19 +2,22 @@
 #![allow(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Result};
+use inband_cluster::client::{Answer, Client as RespClient};
 use inband_cluster::command::SystemCommand;
 use inband_cluster::netpaxos::{NetPaxos, Options};
 use inband_cluster::scratch::retry;
 use inband_cluster::socket::{self, Request};
-use inband_cluster::supervisor::Supervisor;
+use inband_cluster::supervisor::{host_dir, Supervisor};
 use inband_host::config::{Dataplane, Durability};
 use inband_netpaxos::client::Client;
+use inband_netpaxos::learner::KEPT_MAX;
 use inband_netpaxos::proposer::Outcome;
 use inband_netpaxos::status::{log_at, status_at, Applied};
 
@@ -28,8 +31,8 @@ fn program() -> PathBuf {
     release.join("inband-netpaxos")
 }
 
-fn start(dir: &Path, durability: Durability, accept_loss: bool) -> Result<Supervisor<NetPaxos>> {
-    let options = Options {
+fn options(durability: Durability, accept_loss: bool) -> Options {
+    Options {
         minions: 4,
         learners: LEARNERS,
         serializers: 3,
@@ -37,10 +40,53 @@ fn start(dir: &Path, durability: Durability, accept_loss: bool) -> Result<Superv
         durability,
         no_key: false,
         accept_loss,
-    };
-    let mut spec = NetPaxos::spec(&options, dir)?;
+        resp: ([127, 0, 0, 1], 0).into(),
+        log_only: true,
+    }
+}
+
+fn start_with(dir: &Path, options: &Options) -> Result<Supervisor<NetPaxos>> {
+    let mut spec = NetPaxos::spec(options, dir)?;
     spec.program = Some(program());
     Supervisor::start(spec)
+}
+
+fn start(dir: &Path, durability: Durability, accept_loss: bool) -> Result<Supervisor<NetPaxos>> {
+    start_with(dir, &options(durability, accept_loss))
+}
+
+/// A cluster with a store at each learner.
+fn start_store(dir: &Path, durability: Durability, learners: u8) -> Result<Supervisor<NetPaxos>> {
+    let log_only = options(durability, false);
+    start_with(
+        dir,
+        &Options {
+            learners,
+            log_only: false,
+            ..log_only
+        },
+    )
+}
+
+/// A Redis client of a learner.
+fn store_of(cluster: &Supervisor<NetPaxos>, learner: u8) -> RespClient {
+    let address = cluster.status().cluster.resp[usize::from(learner) - 1];
+    let connect = || {
+        let mut client = RespClient::connect(address, LIMIT)?;
+        let pong = client.ask(&["PING"])?;
+        ensure!(pong == Answer::Status("PONG".into()), "{pong:?}");
+        Ok(client)
+    };
+    retry(LIMIT, connect).expect("the learner serves")
+}
+
+fn set(client: &mut RespClient, key: &str, value: &str) {
+    let ok = client.ask(&["SET", key, value]).expect("answered");
+    assert_eq!(ok, Answer::Status("OK".into()), "SET {key}");
+}
+
+fn get(client: &mut RespClient, key: &str) -> Answer {
+    client.ask(&["GET", key]).expect("answered")
 }
 
 /// Every value is delivered.
@@ -214,4 +260,108 @@ fn a_log_on_disk_outlives_the_cluster() {
     let after = logs(&cluster, 3);
     assert_eq!(after[0], after[1]);
     assert_eq!(after[0][..2], before[0][..]);
+}
+
+#[test]
+fn a_store_outlives_every_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start_store(dir.path(), Durability::Memory, LEARNERS).expect("a new store");
+    let refused = Client::connect(&cluster.status().cluster, LIMIT).map(drop);
+    let refused = refused.expect_err("values of other clients would be no commands");
+    assert!(format!("{refused:#}").contains("redis-cli"), "{refused:#}");
+
+    let all = ["serializer/1", "minion/2", "storage/3", "learner/1"];
+    for host in all {
+        cluster.kill(host).expect("killed");
+        // The learner that is left serves; a read at the other one sees what was acknowledged.
+        let mut second = store_of(&cluster, 2);
+        set(&mut second, host, "while it is down");
+        cluster.restart(host).expect("restarted");
+        all_serve(&cluster);
+        let mut first = store_of(&cluster, 1);
+        for before in &all[..=all
+            .iter()
+            .position(|h| *h == host)
+            .expect("it is one of them")]
+        {
+            assert_eq!(
+                get(&mut first, before),
+                Answer::Text("while it is down".into())
+            );
+        }
+        set(&mut first, "last", host);
+        assert_eq!(get(&mut second, "last"), Answer::Text(host.into()));
+    }
+    let mut first = store_of(&cluster, 1);
+    for number in 1..=20 {
+        let reply = first.ask(&["INCR", "counter"]).expect("answered");
+        assert_eq!(reply, Answer::Integer(number));
+    }
+}
+
+#[test]
+fn a_store_on_disk_outlives_the_cluster() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let begin = || start_store(dir.path(), Durability::Sync, LEARNERS).expect("it starts");
+    let cluster = begin();
+    set(&mut store_of(&cluster, 1), "color", "green");
+    drop(cluster);
+    let refused = start(dir.path(), Durability::Sync, false).map(drop);
+    let refused = refused.expect_err("the log is a store's");
+    assert!(format!("{refused:#}").contains("--log-only"), "{refused:#}");
+    let cluster = begin();
+    assert_eq!(
+        get(&mut store_of(&cluster, 2), "color"),
+        Answer::Text("green".into())
+    );
+    set(&mut store_of(&cluster, 2), "color", "blue");
+    assert_eq!(
+        get(&mut store_of(&cluster, 1), "color"),
+        Answer::Text("blue".into())
+    );
+}
+
+/// A learner without its store is behind what the others keep of the log: it copies a store.
+#[test]
+fn a_learner_that_lost_its_store_gets_a_checkpoint() {
+    // Each fills a request, and so an instance.
+    const VALUE_LEN_BYTES: usize = 1_100;
+    const BATCH: usize = 500;
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start_store(dir.path(), Durability::Memory, 3).expect("a new store");
+    set(&mut store_of(&cluster, 3), "first", "1");
+    cluster.kill("learner/3").expect("killed");
+    let lost = host_dir(dir.path(), "learner/3").join("store");
+    std::fs::remove_dir_all(&lost).expect("it has a store");
+
+    let value = "v".repeat(VALUE_LEN_BYTES);
+    let mut stream = store_of(&cluster, 1).into_stream().expect("no TLS");
+    for batch in 0..=KEPT_MAX / BATCH + 1 {
+        let set = |n| {
+            let key = format!("key{:06}", batch * BATCH + n);
+            format!("*3\r\n$3\r\nSET\r\n$9\r\n{key}\r\n${VALUE_LEN_BYTES}\r\n{value}\r\n")
+        };
+        let requests: String = (0..BATCH).map(set).collect();
+        stream.write_all(requests.as_bytes()).expect("sent");
+        let mut replies = vec![0; "+OK\r\n".len() * BATCH];
+        stream.read_exact(&mut replies).expect("answered");
+        assert_eq!(replies, "+OK\r\n".repeat(BATCH).as_bytes());
+    }
+    cluster.restart("learner/3").expect("restarted");
+    let sockets = cluster.status().cluster.sockets;
+    let installed = || {
+        let status = status_at(&sockets["learner/3"])?;
+        let installed = status.counters["checkpoints_installed"];
+        ensure!(installed > 0 && status.state != "loading", "{status:?}");
+        Ok(())
+    };
+    retry(LIMIT, installed).expect("a checkpoint is installed");
+    let mut third = store_of(&cluster, 3);
+    assert_eq!(get(&mut third, "first"), Answer::Text("1".into()));
+    assert_eq!(get(&mut third, "key016000"), Answer::Text(value));
+    set(&mut third, "first", "2");
+    assert_eq!(
+        get(&mut store_of(&cluster, 1), "first"),
+        Answer::Text("2".into())
+    );
 }

@@ -17,15 +17,10 @@ use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
-pub use inband_host::signals::SUPERVISED_ENV;
+pub use inband_host::signals::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 
 use crate::error::LabError;
 use crate::netns::Netns;
-
-/// Inherited listening sockets: comma-separated `NUMBER:USE`, `USE` being `resp` or `metrics`.
-///
-/// systemd's own `LISTEN_FDS` requires the receiving process's id, which is not known before it runs.
-pub const LISTEN_FDS_ENV: &str = "INBAND_LISTEN_FDS";
 
 /// Held while sockets are inheritable, so that no other child started by this crate inherits them too.
 static INHERITING: Mutex<()> = Mutex::new(());

@@ -26,6 +26,11 @@ pub struct Client {
 impl Client {
     /// Open a session. Of a cluster with a network of its own: the calling thread is in that network from then on.
     pub fn connect(cluster: &Cluster, timeout: Duration) -> Result<Client> {
+        ensure!(
+            cluster.resp.is_empty(),
+            "the log is a store's: use a Redis client, `redis-cli -p {}`; `inband up netpaxos --log-only` starts a log alone",
+            cluster.resp[0].port()
+        );
         let address = match &cluster.client {
             Some((address, namespace)) => {
                 enter(namespace)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -39,6 +39,9 @@ pub struct Cluster {
     pub key_file: Option<PathBuf>,
     /// The address of clients, and the network namespace that has it, if the cluster has a network of its own.
     pub client: Option<(Ipv4Addr, PathBuf)>,
+    /// Where Redis clients of each learner connect; empty: it is a log without a store.
+    #[serde(default)]
+    pub resp: Vec<SocketAddr>,
     /// Control sockets of its processes, by name.
     pub sockets: BTreeMap<String, PathBuf>,
 }
@@ -67,6 +70,12 @@ impl Cluster {
                 path.display()
             );
         }
+        ensure!(
+            cluster.resp.is_empty() || cluster.resp.len() == cluster.learners.len(),
+            "{}: {} addresses for Redis clients, one a learner is needed",
+            path.display(),
+            cluster.resp.len()
+        );
         Ok(cluster)
     }
 

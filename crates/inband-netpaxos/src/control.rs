@@ -99,13 +99,23 @@ pub enum Control {
         instance: u64,
     },
     /// [learner -> storages] How far are you?
-    Ask,
+    Ask {
+        /// For reads.
+        question: Option<Question>,
+    },
     /// [storage -> learner] So far.
     Position {
         /// The highest instance in which it may have voted or promised.
         highest: u64,
         /// What the storage knows.
         generations: Generations,
+        /// As asked.
+        question: Option<Question>,
+    },
+    /// [learner -> whoever wants to learn] All instances up to here are decided, and what they decided is forgotten.
+    Forgotten {
+        /// The last one.
+        floor: u64,
     },
     /// [learner -> storage] A request that its minion has numbered as well was decided in this instance.
     Align {
@@ -142,6 +152,17 @@ pub enum Control {
         /// The generations that the storage knows.
         generations: Generations,
     },
+}
+
+/// Which question of which start of which learner: an answer to an earlier one, or to another learner, says nothing of now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Its number.
+    pub learner: u8,
+    /// Of its start.
+    pub incarnation: u32,
+    /// Of the question.
+    pub number: u64,
 }
 
 /// Recipient of a packet of a storage server or a learner.

@@ -1,21 +1,27 @@
 //! A learner, sans-I/O: a queue of numbered requests a minion, votes counted as storages confirm them, recovery where they
 //! disagree, and the log (docs/netpaxos.md).
 
+mod application;
+mod delivery;
 mod queue;
+mod reads;
 mod recovery;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use inband_host::session::{Origin, SessionTable, ValueKind, Verdict};
+use inband_host::session::SessionTable;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Control, To};
 use crate::quorum::{Generations, Sizes};
 use crate::request::{Identity, Request, Value};
-use crate::wire::{emit, flag, node, Header, Type};
+use crate::wire::node;
 
+use application::Application;
+pub use application::KEPT_MAX;
 use queue::{Queue, Said};
+use reads::Reads;
 use recovery::Recovery;
 
 const MS: u64 = 1_000_000;
@@ -56,7 +62,8 @@ pub struct Delivered {
     pub instance: u64,
     /// The value it decided.
     pub value: Value,
-    /// Is it to be applied? Otherwise it fills a hole, opens a session or repeats what was applied.
+    /// Is it to be applied? Otherwise it fills a hole, opens a session or repeats what was applied. Under an application: it
+    /// is no hole.
     pub applies: bool,
 }
 
@@ -67,6 +74,8 @@ pub struct Out {
     pub delivered: Vec<Delivered>,
     /// To be signed and sent.
     pub packets: Vec<(To, Vec<u8>)>,
+    /// Reads that may be answered once what is delivered is applied: the caller's id, and the instance that they see.
+    pub confirmed: Vec<(u64, u64)>,
     /// Decided in fast mode: instance and request. For tests.
     pub fast: Vec<(u64, Arc<Request>)>,
 }
@@ -109,8 +118,14 @@ pub struct Learner {
     known: Generations,
     queues: BTreeMap<u8, Queue>,
     instances: BTreeMap<u64, Instance>,
-    /// Instances from 1.
-    log: Vec<Value>,
+    /// Instances up to here are forgotten.
+    base: u64,
+    /// Instances from `base` + 1.
+    log: VecDeque<Value>,
+    /// Others have forgotten instances up to here.
+    forgotten: u64,
+    application: Option<Application>,
+    reads: Reads,
     sessions: SessionTable,
     /// The highest instance that may be in use.
     highest: u64,
@@ -138,7 +153,11 @@ impl Learner {
             known: Generations::default(),
             queues: minions.map(|minion| (minion, Queue::default())).collect(),
             instances: BTreeMap::new(),
-            log: Vec::new(),
+            base: 0,
+            log: VecDeque::new(),
+            forgotten: 0,
+            application: None,
+            reads: Reads::default(),
             sessions: SessionTable::new(),
             highest: 0,
             counter: 0,
@@ -161,7 +180,7 @@ impl Learner {
         let mut nobody = Out::default();
         for value in log {
             let instance = learner.position() + 1;
-            learner.log.push(value.clone());
+            learner.log.push_back(value.clone());
             learner.admit(instance, &value, &mut nobody);
             if let Some(request) = value {
                 learner.remember(instance, request.identity());
@@ -174,7 +193,7 @@ impl Learner {
 
     /// Returns the number of instances delivered.
     pub fn position(&self) -> u64 {
-        self.log.len() as u64
+        self.base + self.log.len() as u64
     }
 
     /// Returns the highest instance that may be in use.
@@ -182,10 +201,10 @@ impl Learner {
         self.highest
     }
 
-    /// What an instance decided, of those delivered.
+    /// What an instance decided, of those delivered and not forgotten.
     pub fn decided(&self, instance: u64) -> Option<&Value> {
         self.log
-            .get(usize::try_from(instance.checked_sub(1)?).ok()?)
+            .get(usize::try_from(instance.checked_sub(self.base + 1)?).ok()?)
     }
 
     /// Returns the counters.
@@ -442,58 +461,6 @@ impl Learner {
         self.send(To::Node(node::storage(minion)), &align, out);
     }
 
-    fn deliver(&mut self, out: &mut Out) {
-        while let Some(next) = self.instances.get(&(self.position() + 1)) {
-            let Some(value) = next.decided.clone() else {
-                return;
-            };
-            let instance = self.position() + 1;
-            self.instances.remove(&instance);
-            self.log.push(value.clone());
-            let verdict = self.admit(instance, &value, out);
-            let applies = verdict == Verdict::Apply;
-            out.delivered.push(Delivered {
-                instance,
-                value,
-                applies,
-            });
-        }
-    }
-
-    fn admit(&mut self, instance: u64, value: &Value, out: &mut Out) -> Verdict {
-        let Some(request) = value else {
-            self.counts.noops += 1;
-            return Verdict::Nothing;
-        };
-        let origin = Origin {
-            client_id: request.client,
-            client_seq: request.number,
-            client_low: request.low,
-            kind: if request.opens {
-                ValueKind::OpenSession
-            } else {
-                ValueKind::Command
-            },
-        };
-        let verdict = self.sessions.admit(instance, &origin);
-        self.counts.duplicates += u64::from(verdict == Verdict::Duplicate);
-        let reply = Header {
-            node: node::learner(self.config.number).into(),
-            flags: if verdict == Verdict::Refused {
-                flag::REFUSED
-            } else {
-                0
-            },
-            client: request.client,
-            request: request.number,
-            instance,
-            ..Header::of(Type::Reply)
-        };
-        out.packets
-            .push((To::Proposer(request.reply_to), emit(&reply, &[])));
-        verdict
-    }
-
     /// A message of another process has come.
     pub fn on_control(&mut self, now: u64, from: u8, control: Control, out: &mut Out) {
         let minions = self.config.sizes.minions();
@@ -568,12 +535,17 @@ impl Learner {
                 Control::Position {
                     highest,
                     generations,
+                    question,
                 },
-                Some(_),
+                Some(minion),
             ) => {
                 self.learn_generations(&generations);
                 self.see(highest);
+                if let Some(question) = question {
+                    self.on_read_position(minion, question, highest);
+                }
             }
+            (Control::Forgotten { floor }, None) => self.forgotten = self.forgotten.max(floor),
             (Control::Decided { instance, value }, _) => {
                 self.see(instance);
                 let before = self.position();
@@ -588,6 +560,9 @@ impl Learner {
                 if let Some(value) = decided.or_else(|| self.decided(instance)).cloned() {
                     let decided = Control::Decided { instance, value };
                     self.send(To::Node(from), &decided, out);
+                } else if instance <= self.base {
+                    let forgotten = Control::Forgotten { floor: self.base };
+                    self.send(To::Node(from), &forgotten, out);
                 } else if minion.is_some() {
                     // The storage has lost its memory, so the instance must be decided.
                     self.see(instance);
@@ -599,8 +574,8 @@ impl Learner {
 
     /// Returns when [`Learner::tick`] is due.
     pub fn due(&self) -> u64 {
-        let mut due = self.ask_at;
-        if self.reported != self.position() {
+        let mut due = self.ask_at.min(self.reads_due());
+        if self.reported != self.kept() {
             due = due.min(self.report_at);
         }
         for at in self.undecided().take(AT_ONCE) {
@@ -624,17 +599,19 @@ impl Learner {
 
     /// Time has passed.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
+        self.deliver(out);
+        self.tick_reads(now, out);
         if now >= self.ask_at {
             self.ask_at = now + ASK_EVERY_NS;
-            self.send(To::Storages, &Control::Ask, out);
+            self.send(To::Storages, &Control::Ask { question: None }, out);
             self.reported = u64::MAX;
         }
-        if self.reported != self.position() && now >= self.report_at {
+        if self.reported != self.kept() && now >= self.report_at {
             self.report_at = now + REPORT_EVERY_NS;
-            self.reported = self.position();
+            self.reported = self.kept();
             let delivered = Control::Delivered {
                 incarnation: self.config.incarnation.into(),
-                position: self.position(),
+                position: self.reported,
             };
             self.send(To::Storages, &delivered, out);
         }

@@ -26,6 +26,8 @@ pub enum Outcome {
 }
 
 struct Sent {
+    /// Its session, or the nonce of the opening.
+    client: u64,
     packet: Vec<u8>,
     /// The serializer it was last sent to.
     serializer: usize,
@@ -123,9 +125,11 @@ impl Proposer {
         assert!(self.is_ready(), "it may submit");
         let number = self.next;
         self.next += 1;
-        let low = self.sent.keys().next().copied().unwrap_or(number);
+        let client = self.session.expect("the session is open");
+        let mut own = self.sent.iter().filter(|(_, sent)| sent.client == client);
+        let low = own.next().map_or(number, |(number, _)| *number);
         let request = Request {
-            client: self.session.expect("the session is open"),
+            client,
             number,
             low,
             opens: false,
@@ -140,6 +144,7 @@ impl Proposer {
         let packet = request.packet();
         out.push((self.current, packet.clone()));
         let sent = Sent {
+            client: request.client,
             packet,
             serializer: self.current,
             sent_at: now,
@@ -200,9 +205,40 @@ impl Proposer {
         std::mem::take(&mut self.done)
     }
 
+    fn is_to_open(&self) -> bool {
+        self.session.is_none() && !self.sent.contains_key(&OPENING)
+    }
+
+    /// This request was decided, as a learner in the same process has delivered. Requests that end in this way are not in
+    /// [`Proposer::take_done`].
+    pub fn on_decided(&mut self, now: u64, instance: u64, request: &Request) {
+        if request.opens && request.client == self.nonce && self.session.is_none() {
+            self.session = Some(instance);
+            return self.answered(now, OPENING);
+        }
+        let sent = self.sent.get(&request.number);
+        if sent.is_some_and(|sent| sent.client == request.client) {
+            self.answered(now, request.number);
+        }
+    }
+
+    /// Its session has expired: open another one. What is under way in the old one goes on. `nonce`: drawn for this.
+    pub fn renew(&mut self, nonce: u64) {
+        self.session = None;
+        self.nonce = nonce;
+    }
+
+    /// How many more requests may be submitted.
+    pub fn room(&self) -> usize {
+        match self.is_ready() {
+            true => self.window.size() - self.sent.len(),
+            false => 0,
+        }
+    }
+
     /// When [`Proposer::tick`] is due.
     pub fn due(&self) -> u64 {
-        if self.session.is_none() && self.sent.is_empty() {
+        if self.is_to_open() {
             return 0;
         }
         let due = self
@@ -214,7 +250,7 @@ impl Proposer {
 
     /// Advances time.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
-        if self.session.is_none() && self.sent.is_empty() {
+        if self.is_to_open() {
             let opening = Request {
                 client: self.nonce,
                 number: OPENING,

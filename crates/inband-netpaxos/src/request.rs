@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use inband_host::session::{Origin, ValueKind};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{emit, flag, Header, Type};
@@ -47,6 +48,19 @@ impl Request {
     /// Returns the request's client and number.
     pub fn identity(&self) -> Identity {
         (self.client, self.number)
+    }
+
+    /// Its submitter.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            client_id: self.client,
+            client_seq: self.number,
+            client_low: self.low,
+            kind: match self.opens {
+                true => ValueKind::OpenSession,
+                false => ValueKind::Command,
+            },
+        }
     }
 
     /// Returns the request as a packet, still unsigned.

@@ -573,10 +573,11 @@ impl Storage {
                 incarnation,
                 number,
             } => self.on_fetch(from, incarnation, number, out),
-            Control::Ask => {
+            Control::Ask { question } => {
                 let position = Control::Position {
                     highest: self.highest,
                     generations: self.generations,
+                    question,
                 };
                 self.send(To::Node(from), &position, out);
                 if let Some((last, _)) = self.numbers.last_key_value() {

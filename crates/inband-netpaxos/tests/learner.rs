@@ -1,8 +1,8 @@
 //! Tests of a learner's recovery.
 #![allow(missing_docs)]
 
-use inband_netpaxos::control::Control;
-use inband_netpaxos::learner::{Config, Learner, Out, RECOVER_AFTER_NS};
+use inband_netpaxos::control::{Control, Question};
+use inband_netpaxos::learner::{Config, Learner, Out, KEPT_MAX, RECOVER_AFTER_NS};
 use inband_netpaxos::quorum::{Generations, Sizes};
 use inband_netpaxos::request::Request;
 use inband_netpaxos::wire::node;
@@ -19,6 +19,7 @@ fn rounds(incarnation: u32, number: u8) -> Vec<u64> {
     let in_use = Control::Position {
         highest: 1,
         generations: Generations::default(),
+        question: None,
     };
     learner.on_control(1, node::storage(1), in_use, &mut out);
     for step in 0..8 {
@@ -135,4 +136,145 @@ fn a_minion_is_corrected_if_its_numbers_are_off_but_not_for_its_order() {
     assert_eq!(corrections(&[2, 1, 3, 5, 4, 6, 8, 7]), 0);
     // It has missed the second request.
     assert!(corrections(&[1, 3, 4, 5, 6, 7, 8]) > 0);
+}
+
+fn config() -> Config {
+    Config {
+        number: 1,
+        sizes: Sizes { failures: 1 },
+        incarnation: 1,
+    }
+}
+
+/// The last question that it has asked for reads.
+fn question_of(out: &Out) -> Option<Question> {
+    let said = out.packets.iter().rev();
+    let mut said = said.filter_map(|(_, packet)| Control::of(packet));
+    said.find_map(|(_, control)| match control {
+        Control::Ask { question } => question,
+        _ => None,
+    })
+}
+
+fn decide(learner: &mut Learner, instance: u64, out: &mut Out) {
+    let decided = Control::Decided {
+        instance,
+        value: None,
+    };
+    learner.on_control(1, node::learner(2), decided, out);
+}
+
+#[test]
+fn a_read_waits_for_a_quorum_and_for_what_it_knows() {
+    let mut learner = Learner::under_application(config());
+    let mut out = Out::default();
+    learner.read(7);
+    learner.tick(1, &mut out);
+    let question = question_of(&out).expect("it asks at once");
+    let answer = |minion, highest, question| {
+        let position = Control::Position {
+            highest,
+            generations: Generations::default(),
+            question: Some(question),
+        };
+        (node::storage(minion), position)
+    };
+    let others = [
+        Question {
+            learner: 2,
+            ..question
+        },
+        Question {
+            incarnation: 0,
+            ..question
+        },
+        Question {
+            number: question.number + 1,
+            ..question
+        },
+    ];
+    let stale = others.map(|other| answer(3, 0, other));
+    let answers = [
+        answer(1, 0, question),
+        answer(2, 2, question),
+        answer(2, 2, question),
+    ];
+    for (from, position) in stale.into_iter().chain(answers) {
+        learner.on_control(1, from, position, &mut out);
+    }
+    (1..=3).for_each(|instance| decide(&mut learner, instance, &mut out));
+    learner.tick(2, &mut out);
+    assert_eq!(out.confirmed, [], "two of four have answered this question");
+    let (from, position) = answer(4, 4, question);
+    learner.on_control(2, from, position, &mut out);
+    learner.tick(2, &mut out);
+    assert_eq!(out.confirmed, [], "instance 4 is not delivered");
+    decide(&mut learner, 4, &mut out);
+    learner.tick(2, &mut out);
+    assert_eq!(out.confirmed, [(7, 4)]);
+
+    // What began after the question was sent needs another one.
+    learner.read(8);
+    learner.tick(3, &mut out);
+    let next = question_of(&out).expect("it asks at once");
+    assert_ne!(next, question);
+    learner.read(9);
+    for minion in 1..=3 {
+        let (from, position) = answer(minion, 4, next);
+        learner.on_control(3, from, position, &mut out);
+    }
+    learner.tick(4, &mut out);
+    assert_eq!(out.confirmed[1..], [(8, 4)]);
+    assert_ne!(question_of(&out), Some(next));
+}
+
+#[test]
+fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
+    let mut learner = Learner::under_application(config());
+    let mut out = Out::default();
+    let all = KEPT_MAX as u64 + 10;
+    (1..=all).for_each(|instance| decide(&mut learner, instance, &mut out));
+    assert_eq!(learner.position(), all);
+    // Storage servers keep what is not applied.
+    let reported = |learner: &mut Learner, now| {
+        let mut out = Out::default();
+        learner.tick(now, &mut out);
+        let said = out
+            .packets
+            .iter()
+            .filter_map(|(_, packet)| Control::of(packet));
+        said.filter_map(|(_, control)| match control {
+            Control::Delivered { position, .. } => Some(position),
+            _ => None,
+        })
+        .last()
+    };
+    assert_eq!(reported(&mut learner, 1), Some(0));
+    learner.applied(5);
+    assert_eq!(reported(&mut learner, 1_000_000_000), Some(5));
+    assert_eq!(learner.decided(5), None);
+    assert_eq!(learner.decided(6), Some(&None));
+
+    let mut out = Out::default();
+    let learn = |instance| Control::Learn { instance };
+    learner.on_control(1, node::learner(2), learn(5), &mut out);
+    let (_, answer) = Control::of(&out.packets[0].1).expect("a message");
+    assert_eq!(answer, Control::Forgotten { floor: 5 });
+
+    let mut behind = Learner::under_application(config());
+    behind.reset(3);
+    assert!(!behind.needs_checkpoint());
+    behind.on_control(1, node::learner(2), answer, &mut out);
+    assert!(behind.needs_checkpoint());
+    behind.reset(5);
+    assert!(!behind.needs_checkpoint());
+    assert_eq!(behind.position(), 5);
+    // Nothing is delivered while its application is busy.
+    behind.pause(true);
+    let mut out = Out::default();
+    decide(&mut behind, 6, &mut out);
+    assert_eq!((behind.position(), out.delivered.len()), (5, 0));
+    behind.pause(false);
+    behind.tick(1, &mut out);
+    assert_eq!((behind.position(), out.delivered.len()), (6, 1));
 }

@@ -34,6 +34,8 @@ impl Testbed {
             durability: Durability::Memory,
             no_key: true,
             accept_loss: false,
+            resp: ([127, 0, 0, 1], 0).into(),
+            log_only: true,
         };
         let spec = NetPaxos::spec(&options, dir.path())?;
         let testbed = Testbed {

@@ -14,12 +14,16 @@ use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::Kept;
 use super::process::{lock, named, Process, ProcessArgs, Turn};
+use super::store;
 
 /// Options of a learner.
 #[derive(Debug, Args)]
 pub struct LearnerArgs {
     #[command(flatten)]
     process: ProcessArgs,
+    /// The log is new: a store that is here is of a log that is gone
+    #[arg(long)]
+    new: bool,
 }
 
 /// What a learner stores for an instance: the value decided, and whether it was applied.
@@ -31,7 +35,7 @@ struct Shared {
     applied: Vec<(u64, Vec<u8>)>,
 }
 
-fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
+pub fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
     let counts = learner.counts();
     named([
         ("decided_fast", counts.fast),
@@ -50,12 +54,18 @@ impl LearnerArgs {
     /// Runs the learner.
     pub fn run(&self) -> Result<()> {
         let number = self.process.number;
-        let mut process = self.process.start("learner", |c| &c.learners)?;
+        let process = self.process.start("learner", |c| &c.learners)?;
         let config = Config {
             number,
             sizes: process.cluster.sizes()?,
             incarnation: process.incarnation(0)? as u32,
         };
+        if self.new {
+            store::remove(&self.process.data)?;
+        }
+        if !process.cluster.resp.is_empty() {
+            return store::run(&self.process, process, config);
+        }
         let (mut kept, log) = Kept::open::<Entry>(&self.process.data, self.process.durability)?;
         println!(
             "{} at {}, {} instances",
@@ -127,7 +137,7 @@ impl LearnerArgs {
     }
 }
 
-fn on_packet(learner: &mut Learner, now: u64, process: &Process, packet: &[u8], out: &mut Out) {
+pub fn on_packet(learner: &mut Learner, now: u64, process: &Process, packet: &[u8], out: &mut Out) {
     let Some((header, value)) = intact(packet) else {
         return;
     };

@@ -3,9 +3,11 @@
 mod clients;
 mod kept;
 mod learner;
+mod log;
 mod process;
 mod role;
 mod storage;
+mod store;
 
 use anyhow::Result;
 use clap::Parser;

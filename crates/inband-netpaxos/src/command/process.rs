@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use inband_netpaxos::wire::unpacked;
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// So many packets are handled before the clock is looked at again.
-const PACKETS_OF_A_TURN: usize = 64;
+pub const PACKETS_OF_A_TURN: usize = 64;
 /// The number of the last start, in the directory.
 const INCARNATION: &str = "incarnation";
 
@@ -55,7 +55,7 @@ pub struct Process {
     socket: HostSocket,
     gate: Gate,
     data: PathBuf,
-    signals: StopSignals,
+    signals: Option<StopSignals>,
     started: Instant,
     _lock: StateLock,
 }
@@ -77,6 +77,17 @@ pub fn named<const N: usize>(counters: [(&str, u64); N]) -> BTreeMap<String, u64
 /// Locks the state that a process's loop shares with its control socket.
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answer on the control socket in this directory.
+pub fn answer_in<T: Send + 'static>(
+    data: &Path,
+    shared: &Arc<Mutex<T>>,
+    answer: impl Fn(&mut T, Ask) -> Reply + Send + Sync + 'static,
+) -> Result<Server> {
+    let shared = Arc::clone(shared);
+    let handle = move |ask: Ask| answer(&mut lock(&shared), ask);
+    Ok(Server::start(&socket_of(data), handle, Reply::Error)?)
 }
 
 impl ProcessArgs {
@@ -109,7 +120,7 @@ impl ProcessArgs {
             socket,
             gate,
             data: self.data.clone(),
-            signals,
+            signals: Some(signals),
             started: Instant::now(),
             _lock: lock,
         })
@@ -172,25 +183,24 @@ impl Process {
         shared: &Arc<Mutex<T>>,
         answer: impl Fn(&mut T, Ask) -> Reply + Send + Sync + 'static,
     ) -> Result<Server> {
-        let shared = Arc::clone(shared);
-        let handle = move |ask: Ask| answer(&mut lock(&shared), ask);
-        Ok(Server::start(&socket_of(&self.data), handle, Reply::Error)?)
+        answer_in(&self.data, shared, answer)
     }
 
     /// Until a signal comes: `turn` gets each packet that the gate admits, and a tick after packets and when its time has come.
     /// What it returns of a tick is when that is next.
-    pub fn serve(&mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
+    pub fn serve(mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
         let mut buffer = Box::new([0; PACKET_LEN_MAX_BYTES + 1]);
+        let signals = self.take_signals();
         let mut stop_at = 0;
         loop {
             let now = self.now();
             if now >= stop_at {
-                if self.signals.wait(Duration::ZERO) {
+                if signals.wait(Duration::ZERO) {
                     return Ok(());
                 }
                 stop_at = now + STOP_POLL.as_nanos() as u64;
             }
-            let due = turn(self, Turn::Tick)?;
+            let due = turn(&self, Turn::Tick)?;
             let left = Duration::from_nanos(due.saturating_sub(self.now()));
             self.socket.flush();
             wait(
@@ -198,15 +208,38 @@ impl Process {
                 self.socket.sleep_time(left.min(STOP_POLL)),
             );
             for _ in 0..PACKETS_OF_A_TURN {
-                let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
-                    break;
-                };
-                if len_bytes > PACKET_LEN_MAX_BYTES || !self.gate.admits(&buffer[..len_bytes]) {
-                    continue;
+                match self.receive(&mut buffer)? {
+                    None => break,
+                    Some(0) => {}
+                    Some(len_bytes) => {
+                        let packet = buffer.first_chunk_mut().expect("it is shorter by one");
+                        turn(&self, Turn::Packet(packet, len_bytes))?;
+                    }
                 }
-                let packet = buffer.first_chunk_mut().expect("it is shorter by one");
-                turn(self, Turn::Packet(packet, len_bytes))?;
             }
         }
+    }
+
+    /// The length of the next packet that has arrived, if there is one; 0: the gate refuses it.
+    pub fn receive(
+        &mut self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
+    ) -> Result<Option<usize>> {
+        let Some((len_bytes, _)) = self.socket.receive(buffer)? else {
+            return Ok(None);
+        };
+        let is_admitted =
+            len_bytes <= PACKET_LEN_MAX_BYTES && self.gate.admits(&buffer[..len_bytes]);
+        Ok(Some(if is_admitted { len_bytes } else { 0 }))
+    }
+
+    /// Its socket, for processes with a loop of their own.
+    pub fn socket(&self) -> &HostSocket {
+        &self.socket
+    }
+
+    /// The signals that end it, for whoever waits for them.
+    pub fn take_signals(&mut self) -> StopSignals {
+        self.signals.take().expect("they are taken once")
     }
 }

@@ -90,7 +90,7 @@ impl RoleCommand {
 
     fn run(
         &self,
-        mut process: Process,
+        process: Process,
         id: u8,
         kind: Kind,
         group: Vec<(u8, SocketAddrV4)>,

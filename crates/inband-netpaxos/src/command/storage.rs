@@ -45,7 +45,7 @@ impl StorageArgs {
     /// Runs the storage server.
     pub fn run(&self) -> Result<()> {
         let minion = self.process.number;
-        let mut process = self.process.start("storage", |c| &c.storages)?;
+        let process = self.process.start("storage", |c| &c.storages)?;
         let config = Config {
             minion,
             sizes: process.cluster.sizes()?,
