@@ -125,7 +125,7 @@ impl Run<'_> {
         place.clone_into(&mut self.place.borrow_mut());
     }
 
-    /// The end of every row's conditions.
+    /// Returns the end of every row's conditions.
     fn conditions(&self) -> String {
         let tags = match self.args.secure {
             true => "with tags",

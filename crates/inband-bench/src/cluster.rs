@@ -62,7 +62,7 @@ impl BenchCluster {
     }
 }
 
-/// The backends that work here. For each of the others, passes `skipped` a line with the reason.
+/// Returns the backends that work here. For each of the others, passes `skipped` a line with the reason.
 pub fn usable(backends: &[Dataplane], skipped: &mut dyn FnMut(String)) -> Vec<Dataplane> {
     let lab = inband_lab::preflight::check_lab();
     backends

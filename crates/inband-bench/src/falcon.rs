@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All points, or the last one in a quick run.
+    /// Returns all points, or the last one in a quick run.
     fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match (self.args.quick, all) {
             (true, [.., last]) => vec![*last],
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The paper's load at this utilisation.
+    /// Returns the paper's load at this utilisation.
     fn load(&self, utilisation_percent: f64, arrivals: Arrivals) -> Load {
         let args = self.args;
         let tasks_per_s = utilisation_percent / 100.0 * EXECUTORS as f64 / SLEEP.as_secs_f64();

@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All points, or the first and the last in a quick run.
+    /// Returns all points, or the first and the last in a quick run.
     fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match (self.args.quick, all) {
             (true, [first, .., last]) => vec![*first, *last],
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
         Ok(Contest { testbeds })
     }
 
-    /// The conditions of a row: what was run, and what hosts counted during it.
+    /// Returns the conditions of a row: what was run, and what hosts counted during it.
     fn conditions(&self, workload: &Workload, spec: &TestbedSpec, series: &Samples) -> String {
         let quota = match spec.quota_percent {
             Some(percent) => format!(
@@ -318,7 +318,7 @@ impl Samples {
         self.median(|sample| sample.report.per_s)
     }
 
-    /// The ratio of throughputs: the median of the rounds' ratios.
+    /// Returns the ratio of throughputs: the median of the rounds' ratios.
     fn ratio_to(&self, other: &Samples) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
         let ratio = |(own, other): (&Sample, &Sample)| own.report.per_s / other.report.per_s;

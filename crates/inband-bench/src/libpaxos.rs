@@ -71,7 +71,7 @@ struct Sample {
 }
 
 impl Peer {
-    /// The path of a program of the sample. The error names the paths tried.
+    /// Returns the path of a program of the sample. The error names the paths tried.
     fn program(&self, name: &str) -> Result<PathBuf> {
         let places = [
             self.dir.join("sample").join(name),

@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The data planes to measure. Prints the reason for those that do not work here.
+    /// Returns the data planes to measure. Prints the reason for those that do not work here.
     fn dataplanes(&self, output: &Output) -> Vec<Dataplane> {
         cluster::usable(&self.args.dataplane, &mut |what| output.skipped(&what))
     }
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         Ok(command)
     }
 
-    /// The end of every row's conditions.
+    /// Returns the end of every row's conditions.
     fn conditions(&self) -> String {
         let tags = match self.args.secure {
             true => "with tags",

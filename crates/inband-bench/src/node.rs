@@ -355,7 +355,7 @@ impl Log {
     }
 }
 
-/// A value's sequence number at its proposer, and when it was submitted.
+/// Returns a value's sequence number at its proposer, and when it was submitted.
 fn stamps(decided: &Decided<'_>) -> (u64, u64) {
     let stamp = |at: usize| {
         let mut word = [0; 8];

@@ -84,7 +84,7 @@ impl Chart {
     }
 }
 
-/// An SVG file with these charts stacked vertically and notes below them.
+/// Returns an SVG file with these charts stacked vertically and notes below them.
 pub fn svg(title: &str, charts: &[Chart], notes: &str) -> Result<String> {
     ensure!(!charts.is_empty(), "nothing to plot of {title}");
     let notes = wrap(notes, NOTE_LINE_CHARS);

@@ -48,14 +48,14 @@ struct Curve {
 }
 
 impl Curve {
-    /// The maximum of the last quarter of the time compared with that of the second: the first quarter fills caches,
-    /// and using maxima ignores a sawtooth pattern.
+    /// Returns the maximum of the last quarter of the time compared with that of the second: the first quarter fills
+    /// caches, and using maxima ignores a sawtooth pattern.
     fn growth_percent(&self) -> f64 {
         let (early, late) = self.highest_mib();
         (late - early) / early * 100.0
     }
 
-    /// The maxima of the second and the last quarter of the time.
+    /// Returns the maxima of the second and the last quarter of the time.
     fn highest_mib(&self) -> (f64, f64) {
         let quarter = self.points.len() / 4;
         let highest = |from: usize, to: usize| {

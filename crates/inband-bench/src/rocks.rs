@@ -42,7 +42,7 @@ pub fn open(path: &Path) -> Result<DB> {
     DB::open(&options()?, path).context("opening a RocksDB")
 }
 
-/// The options that the store uses.
+/// Returns the options that the store uses.
 fn options() -> Result<Options> {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(ROCKSDB_BLOCK_CACHE_BYTES)?);

@@ -16,7 +16,7 @@ pub struct Baseline {
     pub value: f64,
 }
 
-/// A figure quoted from a paper.
+/// Returns a figure quoted from a paper.
 pub const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
     Quoted { place, what, value }
 }
@@ -219,7 +219,7 @@ fn bars_of(rows: &[Row]) -> Vec<Chart> {
         .collect()
 }
 
-/// The default output directory: the repository's results directory when run in the repository.
+/// Returns the default output directory: the repository's results directory when run in the repository.
 pub fn default_dir() -> PathBuf {
     let here = PathBuf::from("bench");
     match here.join("run").is_file() {
@@ -250,7 +250,7 @@ pub fn progress(text: &str) {
     }
 }
 
-/// The machine's part of a row's conditions, recorded before a benchmark.
+/// Returns the machine's part of a row's conditions, recorded before a benchmark.
 pub fn machine() -> String {
     format!(
         "{} cores, {}, load average {} before",
@@ -261,7 +261,7 @@ pub fn machine() -> String {
 }
 
 impl Row {
-    /// A figure without a baseline.
+    /// Creates a figure without a baseline.
     pub fn new(
         (bench, metric): (&'static str, &'static str),
         backend: impl Into<String>,
@@ -349,7 +349,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The median; for an even count, the lower of the two middle values.
+/// Returns the median; for an even count, the lower of the two middle values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values

@@ -50,7 +50,7 @@ impl Distribution {
         }
     }
 
-    /// The inter-quartile range.
+    /// Returns the inter-quartile range.
     pub fn iqr_us(&self) -> f64 {
         self.p75_us - self.p25_us
     }
@@ -116,7 +116,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A pace with this rate.
+    /// Creates a pace with this rate.
     pub fn new(rate_per_s: f64) -> Pace {
         Pace {
             interval_ns: 1e9 / rate_per_s.max(f64::MIN_POSITIVE),
@@ -125,7 +125,7 @@ impl Pace {
         }
     }
 
-    /// The next point of time, if it is not in the future.
+    /// Returns the next point of time, if it is not in the future.
     pub fn take(&mut self, now_ns: u64) -> Option<u64> {
         let first_ns = *self.first_ns.get_or_insert(now_ns);
         let due_ns = first_ns + (self.taken as f64 * self.interval_ns) as u64;

@@ -349,7 +349,7 @@ pub fn wait_until_counting(name: &str, config: &Path, job: &Job) -> Result<()> {
     })
 }
 
-/// The report of a learner that has exited.
+/// Returns the report of a learner that has exited.
 pub fn read_report(name: &str, config: &Path) -> Result<Report> {
     let text = fs::read_to_string(config.with_file_name("log"))?;
     let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
@@ -420,7 +420,7 @@ pub fn check_agreement(reports: &[(String, Report)]) -> Result<Vec<String>> {
     Ok(behind)
 }
 
-/// The highest position of a log that can be compared; an error if the learners disagree there.
+/// Returns the highest position of a log that can be compared; an error if the learners disagree there.
 fn common_position(reports: &[(String, Report)], log: usize) -> Result<u64> {
     let (first_name, first) = &reports[0];
     let same_end = |(_, r): &(String, Report)| r.last[log].instance == first.last[log].instance;

@@ -121,7 +121,7 @@ enum System {
 }
 
 impl System {
-    /// The faults that it supports.
+    /// Returns the faults that it supports.
     fn faults(self) -> &'static [FaultKind] {
         match self {
             System::Kv => FaultKind::value_variants(),
@@ -198,7 +198,7 @@ impl ChaosArgs {
         }
     }
 
-    /// The faults to inject. Prints which of the requested ones are not possible and why.
+    /// Returns the faults to inject. Prints which of the requested ones are not possible and why.
     fn kinds(&self) -> Result<Vec<FaultKind>> {
         let mut kinds = match &self.faults {
             None => self.system().faults().to_vec(),

@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// The path of the checker. The error says how to build it.
+/// Returns the path of the checker. The error says how to build it.
 pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     let beside = std::env::current_exe().context("finding this program")?;
     let path = match given {

@@ -29,7 +29,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// The name in `--faults` and in the report.
+    /// Returns the name in `--faults` and in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",

@@ -177,7 +177,7 @@ fn choose(kind: FaultKind, hosts: &[String], rng: &mut Rng) -> (String, Damage) 
     }
 }
 
-/// The same fault on the links of all these hosts.
+/// Returns the same fault on the links of all these hosts.
 fn on_links(
     kind: FaultKind,
     hosts: Vec<String>,
@@ -189,7 +189,7 @@ fn on_links(
     (format!("{what}: {who}"), Damage::Links(hosts, faults))
 }
 
-/// A fault of one host's link, or of the path between it and another host.
+/// Returns a fault of one host's link, or of the path between it and another host.
 fn choose_against(
     kind: FaultKind,
     host: &String,

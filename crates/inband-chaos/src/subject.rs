@@ -14,7 +14,7 @@ use super::workload::{Client, Shared};
 
 /// A running cluster. Dropping it stops all of its processes.
 pub trait Subject: Sized + Send + Sync + 'static {
-    /// A one-line description for the report.
+    /// Returns a one-line description for the report.
     fn describe(&self) -> String;
 
     /// From now on, sometimes gives clients a stale value: by a proxy in front of each RESP listener, or inside the
@@ -27,7 +27,7 @@ pub trait Subject: Sized + Send + Sync + 'static {
     /// Calls `act` with the lab. Does nothing if there is no lab or while everything is off.
     fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()>;
 
-    /// The active link faults. Changes take effect with [`apply`](Self::apply).
+    /// Returns the active link faults. Changes take effect with [`apply`](Self::apply).
     fn faults(&self) -> MutexGuard<'_, ActiveFaults>;
 
     /// Configures the links according to the faults.

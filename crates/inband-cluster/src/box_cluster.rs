@@ -458,7 +458,7 @@ impl System for BoxCluster {
     }
 }
 
-/// The name of a node's interface on the link to another node.
+/// Returns the name of a node's interface on the link to another node.
 fn link_to(node: u8) -> String {
     format!("direct-{node}")
 }
@@ -487,8 +487,8 @@ impl BoxCluster {
     }
 }
 
-/// The leader: of the nodes that claim to lead, the one with the highest epoch. A node that was paused may not yet know
-/// that it was deposed.
+/// Returns the leader: of the nodes that claim to lead, the one with the highest epoch. A node that was paused may not
+/// yet know that it was deposed.
 fn leader_of(nodes: &[Status]) -> Option<&Status> {
     let leading = nodes.iter().filter(|node| node.state == LEADING);
     leading.max_by_key(|node| node.epoch)

@@ -13,7 +13,7 @@ const AUTHORITY_DIR: &str = "authority";
 /// Directory of a host's certificate within the host's.
 const TLS_DIR: &str = "tls";
 
-/// The certificate of the cluster's authority, which may be given to all clients.
+/// Returns the certificate of the cluster's authority, which may be given to all clients.
 pub fn authority(cluster_dir: &Path) -> PathBuf {
     cluster_dir.join(AUTHORITY_DIR).join("ca.pem")
 }
@@ -54,7 +54,7 @@ fn is_good(authority: &Authority, files: &CertificateFiles) -> bool {
     same && files.key.exists() && files.expires().is_ok_and(lasts)
 }
 
-/// The TLS section of the host's configuration.
+/// Returns the TLS section of the host's configuration.
 pub fn config(files: CertificateFiles, resp: bool) -> TlsConfig {
     TlsConfig {
         ca: files.ca,

@@ -84,7 +84,7 @@ impl Client {
         })
     }
 
-    /// The TCP connection, which must be without TLS. No reply may be outstanding.
+    /// Returns the TCP connection, which must be without TLS. No reply may be outstanding.
     pub fn into_stream(self) -> Result<TcpStream> {
         match self.stream.into_inner() {
             ClientStream::Plain(tcp) => Ok(tcp),

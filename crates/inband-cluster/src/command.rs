@@ -43,14 +43,14 @@ pub(crate) fn data_option<S: System>(data: &Path) -> String {
 
 /// A node's status in readable form.
 pub(crate) trait NodeInWords: Serialize {
-    /// Its name, as `inband kill` accepts it.
+    /// Returns its name, as `inband kill` accepts it.
     fn name(&self) -> &str;
 
-    /// Its state, in one line.
+    /// Returns its state, in one line.
     fn in_words(&self) -> String;
 }
 
-/// All processes, one line each.
+/// Returns all processes, one line each.
 pub(crate) fn nodes_in_words<N: NodeInWords>(processes: &[ProcessStatus], nodes: &[N]) -> String {
     let widths = processes.iter().map(|process| process.name.len());
     let width = widths.max().unwrap_or(0);
@@ -86,7 +86,7 @@ pub trait SystemCommand: System {
 
     fn spec(options: &Self::Options, data: &Path) -> Result<Self::Spec>;
 
-    /// The status in a few readable lines.
+    /// Returns the status in a few readable lines.
     fn in_words(status: &Self::Status) -> String;
 
     /// Counters of all hosts: host, name, value.
@@ -95,29 +95,30 @@ pub trait SystemCommand: System {
     /// Uses a cluster that was just started and describes the result in one line. `None`: there is nothing to use.
     fn self_check(options: &Self::Options, status: &Self::Status) -> Result<Option<String>>;
 
-    /// The line before the status at the start: where the role runs, and why.
+    /// Returns the line before the status at the start: where the role runs, and why.
     fn notice(status: &Self::Status) -> String;
 
-    /// What to do next with a cluster that was just started: commands to copy.
+    /// Returns what to do next with a cluster that was just started: commands to copy.
     fn next_steps(options: &Self::Options, status: &Self::Status, data: &Path) -> String;
 
-    /// All timeouts and limits in force in the cluster in a directory, for `inband config show`.
+    /// Returns all timeouts and limits in force in the cluster in a directory, for `inband config show`.
     fn settings(_data: &Path) -> Result<Vec<Setting>> {
         Ok(Vec::new())
     }
 
-    /// The status of a node that runs without a cluster on this machine, given its directory, as JSON or in readable
-    /// form.
+    /// Returns the status of a node that runs without a cluster on this machine, given its directory, as JSON or in
+    /// readable form.
     fn node_status(_data: &Path, _json: bool) -> Option<String> {
         None
     }
 
-    /// What will happen to the data when the cluster stops. Shown at the start; empty if there is nothing to say.
+    /// Returns what will happen to the data when the cluster stops. Shown at the start; empty if there is nothing to
+    /// say.
     fn what_stays(_status: &Self::Status) -> &'static str {
         ""
     }
 
-    /// What has happened to the data. Shown after the cluster has stopped.
+    /// Returns what has happened to the data. Shown after the cluster has stopped.
     fn what_stayed(status: &Self::Status) -> &'static str;
 }
 
@@ -339,15 +340,15 @@ fn show_start<S: SystemCommand>(args: &UpArgs<S>, status: &S::Status) -> Result<
 
 /// A system, found on the command line by its name or by a cluster's directory.
 pub trait Registered: Sync {
-    /// The name of its command, such as `flair`.
+    /// Returns the name of its command, such as `flair`.
     fn name(&self) -> &'static str;
-    /// The default directory of its clusters.
+    /// Returns the default directory of its clusters.
     fn default_data(&self) -> &'static Path;
     /// Returns whether a directory holds a cluster of this system.
     fn is_in(&self, data: &Path) -> bool;
-    /// All timeouts and limits in force in the cluster in a directory.
+    /// Returns all timeouts and limits in force in the cluster in a directory.
     fn settings(&self, data: &Path) -> Result<Vec<Setting>>;
-    /// Its commands, for the parser.
+    /// Returns its commands, for the parser.
     fn command(&self) -> clap::Command;
     fn run(&self, matches: &ArgMatches) -> Result<()>;
 }

@@ -73,7 +73,7 @@ impl ProcessSlot {
         slot
     }
 
-    /// The state of the process, and its id while it runs.
+    /// Returns the state of the process, and its id while it runs.
     pub(crate) fn state(&self) -> (Process, Option<u32>) {
         let slot = self.lock();
         (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
@@ -216,7 +216,7 @@ pub struct ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// What is wrong with a process: `killed`, `ended by itself; see its log`. Empty if it is running.
+    /// Returns what is wrong with a process: `killed`, `ended by itself; see its log`. Empty if it is running.
     pub fn in_words(&self) -> &'static str {
         match self.process {
             Process::Running => "",
@@ -226,7 +226,8 @@ impl ProcessStatus {
         }
     }
 
-    /// A process and its restarts. `node` is the status of a running process's node (`None`: it does not answer).
+    /// Returns a process and its restarts. `node` is the status of a running process's node (`None`: it does not
+    /// answer).
     pub fn in_words_with(&self, node: Option<String>) -> String {
         let how = match self.process {
             Process::Running => node.unwrap_or_else(|| "does not answer".to_owned()),
@@ -261,7 +262,7 @@ impl HostProcess {
         }
     }
 
-    /// The host's name: `scheduler`, `replica/0`.
+    /// Returns the host's name: `scheduler`, `replica/0`.
     pub fn name(&self) -> &str {
         &self.plan.name
     }
@@ -271,7 +272,7 @@ impl HostProcess {
         self.slot.state()
     }
 
-    /// The entry in the cluster's status.
+    /// Returns the entry in the cluster's status.
     pub fn status(&self) -> ProcessStatus {
         let ((process, pid), (restarts, last_exit)) = (self.slot.state(), self.slot.restarts());
         ProcessStatus {
@@ -336,7 +337,7 @@ impl HostProcess {
         self.slot.wait_for_end(limit);
     }
 
-    /// The end of its log, for an error message.
+    /// Returns the end of its log, for an error message.
     pub fn log_tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();

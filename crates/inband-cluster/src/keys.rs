@@ -10,8 +10,8 @@ use inband_host::key_file::{KeyFile, KeyStatus};
 /// Counters of packets that were dropped because they lacked a valid tag.
 const DROPPED: [&str; 2] = ["bad_key", "bad_tag"];
 
-/// The key file of a cluster's directory, if the cluster is to be authenticated. A cluster keeps existing keys, because
-/// they may have been given to other machines.
+/// Returns the key file of a cluster's directory, if the cluster is to be authenticated. A cluster keeps existing keys,
+/// because they may have been given to other machines.
 pub fn kept(data: &Path, authenticated: bool) -> Result<Option<PathBuf>> {
     if !authenticated {
         return Ok(None);
@@ -26,7 +26,7 @@ pub fn kept(data: &Path, authenticated: bool) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// The number of packets that a host has dropped because they lacked a valid tag; empty if there are none.
+/// Returns the number of packets that a host has dropped because they lacked a valid tag; empty if there are none.
 pub fn dropped(counters: &BTreeMap<String, u64>) -> String {
     let counts = DROPPED
         .iter()

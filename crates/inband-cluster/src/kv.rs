@@ -13,7 +13,7 @@ pub fn store_memory_bytes(partitions: u32) -> u64 {
     (limits::ROCKSDB_BLOCK_CACHE_BYTES + write_buffers) as u64
 }
 
-/// A summary of a replica's data directories. No process may have them open.
+/// Returns a summary of a replica's data directories. No process may have them open.
 pub fn summary(dirs: &[PathBuf]) -> Result<serde_json::Value> {
     // Opening would create an empty store in its place.
     let first = &dirs[0];

@@ -77,7 +77,7 @@ fn minions(text: &str) -> Result<u8, String> {
 }
 
 impl Options {
-    /// A Redis listener for each learner; none for a log without a store.
+    /// Returns a Redis listener for each learner; none for a log without a store.
     fn listen(&self) -> Result<Vec<Arc<TcpListener>>> {
         let first = self.resp;
         ensure!(

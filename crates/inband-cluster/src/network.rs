@@ -49,12 +49,12 @@ impl Network {
         })
     }
 
-    /// The namespaces, if there are any. Packet roles can run in the kernel there.
+    /// Returns the namespaces, if there are any. Packet roles can run in the kernel there.
     pub fn lab(&self) -> Option<&Lab> {
         self.lab.as_ref()
     }
 
-    /// Why there are namespaces, or none.
+    /// Returns why there are namespaces, or none.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -67,19 +67,19 @@ impl Network {
         }
     }
 
-    /// Where packets of a host go. On loopback, the next port is free as well.
+    /// Returns where packets of a host go. On loopback, the next port is free as well.
     pub fn address(&self, host: &str) -> Result<SocketAddrV4> {
         let place = self.hosts.iter().position(|name| name == host);
         let place = place.with_context(|| format!("the network has no host {host:?}"))?;
         Ok(self.addresses[place])
     }
 
-    /// The hosts' packet addresses, in the plan's order.
+    /// Returns the hosts' packet addresses, in the plan's order.
     pub fn addresses(&self) -> &[SocketAddrV4] {
         &self.addresses
     }
 
-    /// A host's namespace; `None` on loopback.
+    /// Returns a host's namespace; `None` on loopback.
     pub(crate) fn namespace(&self, host: &str) -> Result<Option<Arc<Host>>> {
         let namespace = self.lab.as_ref().map(|lab| lab.host(host));
         Ok(namespace.transpose()?)
@@ -107,7 +107,7 @@ fn create_lab(name: &str, dataplane: Dataplane, hosts: &[String]) -> Result<Resu
     }
 }
 
-/// A name for the network of the cluster in a directory.
+/// Returns a name for the network of the cluster in a directory.
 pub(crate) fn name_for(command: &str, data: &Path) -> String {
     let digest = inband_paxos::dataplane::wire::digest(data.as_os_str().as_encoded_bytes());
     format!("{command}-{:08x}", digest as u32)

@@ -88,7 +88,7 @@ impl RestartPolicy {
         self.restarts
     }
 
-    /// How the process last ended by itself.
+    /// Returns how the process last ended by itself.
     pub fn last_exit(&self) -> Option<&str> {
         self.last_exit.as_deref()
     }

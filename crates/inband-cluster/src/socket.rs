@@ -68,7 +68,7 @@ pub struct SupervisorStatus {
     pub system: String,
 }
 
-/// The socket of the supervisor of the cluster in a directory.
+/// Returns the socket of the supervisor of the cluster in a directory.
 pub fn socket_in(data: &Path) -> PathBuf {
     data.join("supervisor.sock")
 }
@@ -90,7 +90,7 @@ pub fn ask<S: System>(
     }
 }
 
-/// The status of the cluster in a directory.
+/// Returns the status of the cluster in a directory.
 pub fn status<S: System>(data: &Path) -> Result<S::Status> {
     match ask::<S>(data, &Request::Status)? {
         Reply::Status(status) => Ok(*status),
@@ -98,7 +98,7 @@ pub fn status<S: System>(data: &Path) -> Result<S::Status> {
     }
 }
 
-/// The supervisor of the cluster in a directory.
+/// Returns the supervisor of the cluster in a directory.
 pub fn supervisor<S: System>(data: &Path) -> Result<SupervisorStatus> {
     match ask::<S>(data, &Request::Supervisor)? {
         Reply::Supervisor(supervisor) => Ok(supervisor),
@@ -132,7 +132,7 @@ fn without_body<S, R>(reply: &Reply<S, R>) -> &'static str {
     }
 }
 
-/// The error for an answer that does not belong to the request.
+/// Returns the error for an answer that does not belong to the request.
 pub fn unexpected<T>(reply: &impl Debug) -> Result<T> {
     bail!("an unexpected answer ({reply:?}); do both sides run the same version?")
 }

@@ -23,7 +23,7 @@ use crate::system_file;
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The directory of a host's files, within the cluster's directory.
+/// Returns the directory of a host's files, within the cluster's directory.
 pub fn host_dir(data: &Path, name: &str) -> PathBuf {
     data.join("hosts").join(name.replace('/', "-"))
 }
@@ -47,7 +47,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The cluster's directory.
+    /// Returns the cluster's directory.
     pub fn data(&self) -> &Path {
         &self.data
     }
@@ -56,12 +56,12 @@ impl Hosts {
         &self.network
     }
 
-    /// All processes, in the order in which they are started.
+    /// Returns all processes, in the order in which they are started.
     pub fn iter(&self) -> impl Iterator<Item = &HostProcess> + Clone {
         self.processes.iter()
     }
 
-    /// The process of a host.
+    /// Returns the process of a host.
     pub fn get(&self, name: &str) -> Option<&HostProcess> {
         self.iter().find(|host| host.name() == name)
     }
@@ -154,7 +154,7 @@ impl<S: System> Supervisor<S> {
         &self.shared.hosts
     }
 
-    /// The status of the cluster and its hosts.
+    /// Returns the status of the cluster and its hosts.
     pub fn status(&self) -> S::Status {
         self.shared.status()
     }
@@ -260,13 +260,13 @@ impl<S: System> Shared<S> {
         self.system.status(&self.hosts)
     }
 
-    /// The host that a role means now.
+    /// Returns the host that a role means now.
     fn resolve(&self, role: &str) -> Result<&HostProcess> {
         let host = self.system.host_of(role, &self.hosts)?;
         self.named(host.as_deref().unwrap_or(role))
     }
 
-    /// The host that a role meant when it was killed or paused.
+    /// Returns the host that a role meant when it was killed or paused.
     fn resolve_last(&self, role: &str) -> Result<&HostProcess> {
         let last = lock(&self.last).get(role).cloned();
         match last {

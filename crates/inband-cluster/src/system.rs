@@ -35,7 +35,7 @@ pub trait System: Sized + Send + Sync + 'static {
     /// The replies to [`Self::Request`].
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
-    /// The cluster's directory. The supervisor creates it and makes the path absolute.
+    /// Returns the cluster's directory. The supervisor creates it and makes the path absolute.
     fn data(spec: &mut Self::Spec) -> &mut PathBuf;
 
     /// Checks the request and names the hosts. No other supervisor runs in the directory.
@@ -53,15 +53,15 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether the cluster is ready for use. The error says what it lacks.
     fn ready(&self, hosts: &Hosts) -> Result<(), String>;
 
-    /// The current status of the cluster and its hosts.
+    /// Returns the current status of the cluster and its hosts.
     fn status(&self, hosts: &Hosts) -> Self::Status;
 
-    /// The host that a role like `leader` means now; `None` if `role` is a host's name.
+    /// Returns the host that a role like `leader` means now; `None` if `role` is a host's name.
     fn host_of(&self, _role: &str, _hosts: &Hosts) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// The roles that [`Self::host_of`] knows, for an error message.
+    /// Returns the roles that [`Self::host_of`] knows, for an error message.
     fn roles(&self) -> &'static str {
         ""
     }
@@ -109,7 +109,7 @@ pub struct HostPlan {
 }
 
 impl HostPlan {
-    /// A program without arguments.
+    /// Creates a program without arguments.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> HostPlan {
         HostPlan {
             name: name.into(),

@@ -20,7 +20,7 @@ pub enum SystemFileError {
     File(#[from] FileError),
 }
 
-/// The system's name on the command line. `None`: the directory was made by a version that did not record it.
+/// Returns the system's name on the command line. `None`: the directory was made by a version that did not record it.
 pub fn read(data: &Path) -> Result<Option<String>, SystemFileError> {
     let path = data.join(NAME);
     match fs::read_to_string(&path) {

@@ -162,26 +162,26 @@ pub trait AcceptorState {
     /// Returns the number of partitions.
     fn partitions(&self) -> usize;
 
-    /// The digest function for values.
+    /// Returns the digest function for values.
     fn digest(&self) -> Digest;
 
-    /// The positions of a partition.
+    /// Returns the positions of a partition.
     fn position(&self, partition: usize) -> Position;
 
-    /// The epoch in the registers: the acceptor no longer votes in lower epochs.
+    /// Returns the epoch in the registers: the acceptor no longer votes in lower epochs.
     fn epoch(&self) -> Epoch;
 
     /// Returns whether it votes.
     fn is_voting(&self) -> bool;
 
-    /// The epoch for which its votes are complete, if any.
+    /// Returns the epoch for which its votes are complete, if any.
     fn holds(&self) -> Option<Holds>;
 
     /// Stops voting, and raises the epoch of all partitions. On return, all votes of lower epochs are stored and there
     /// will be no more.
     fn seal(&mut self, epoch: Epoch) -> Result<(), AcceptorError>;
 
-    /// A sealed acceptor's votes, starting at an instance; approximately the requested number of bytes.
+    /// Returns a sealed acceptor's votes, starting at an instance; approximately the requested number of bytes.
     fn export(
         &self,
         partition: usize,

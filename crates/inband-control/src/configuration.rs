@@ -102,7 +102,7 @@ impl Configuration {
         self.nodes(|parts| parts.replica)
     }
 
-    /// The controllers' ids, ascending.
+    /// Returns the controllers' ids, ascending.
     pub fn controllers(&self) -> Vec<NodeId> {
         self.nodes(|parts| parts.controller)
     }
@@ -112,7 +112,7 @@ impl Configuration {
         self.members.get(&node).is_some_and(|m| m.parts.acceptor)
     }
 
-    /// The number of acceptors that form a majority.
+    /// Returns the number of acceptors that form a majority.
     pub fn majority(&self) -> usize {
         majority(self.acceptors().len())
     }
@@ -123,7 +123,7 @@ impl Configuration {
     }
 }
 
-/// The smallest number that is more than half of `count`.
+/// Returns the smallest number that is more than half of `count`.
 pub fn majority(count: usize) -> usize {
     count / 2 + 1
 }

@@ -98,7 +98,7 @@ impl Coordinator {
         &self.hosts
     }
 
-    /// Why the cluster cannot repair itself, if it is blocked.
+    /// Returns why the cluster cannot repair itself, if it is blocked.
     pub fn waiting(&self) -> &Waiting {
         &self.waiting
     }
@@ -163,12 +163,12 @@ impl Coordinator {
         self.due = 0;
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         self.due
     }
 
-    /// The command for a requested change, if the change is valid now.
+    /// Returns the command for a requested change, if the change is valid now.
     pub fn request(&self, now: Micros, state: &State, change: Change) -> Result<Command, Refusal> {
         let in_force = state.in_force()?;
         if let Some(pending) = &state.pending {
@@ -196,10 +196,10 @@ impl Coordinator {
         })
     }
 
-    /// The command for a restart with empty acceptors, starting right after what the most advanced replica has applied.
-    /// Allowed only if the acceptors cannot continue. `first_instances`: the caller's values, or empty. A dead replica
-    /// may have applied more than the others: then the caller must supply the values. For a live replica only its own
-    /// report counts.
+    /// Returns the command for a restart with empty acceptors, starting right after what the most advanced replica has
+    /// applied. Allowed only if the acceptors cannot continue. `first_instances`: the caller's values, or empty. A dead
+    /// replica may have applied more than the others: then the caller must supply the values. For a live replica only
+    /// its own report counts.
     ///
     /// If a log makes no progress although its acceptors vote, other logs may still advance, and replicas would deliver
     /// more while this is decided. In that case the first command halts the cluster, and the caller asks again until
@@ -298,7 +298,7 @@ impl Coordinator {
         Ok(given)
     }
 
-    /// The report of a live replica that is in this configuration and has reported what it has applied.
+    /// Returns the report of a live replica that is in this configuration and has reported what it has applied.
     fn final_report(&self, now: Micros, in_force: &Configuration, node: NodeId) -> Option<&Report> {
         let report = self.alive(now, node)?;
         let is_final = report.revision >= in_force.revision && report.applied.is_some();
@@ -332,7 +332,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The latest report of a host, if it is recent enough for the host to count as alive.
+    /// Returns the latest report of a host, if it is recent enough for the host to count as alive.
     pub fn alive(&self, now: Micros, node: NodeId) -> Option<&Report> {
         let heard = self.hosts.get(&node)?;
         (now <= heard.at + self.timing.alive_us).then_some(&heard.report)
@@ -537,7 +537,7 @@ impl Coordinator {
         })
     }
 
-    /// What prevents a majority of the acceptors in force from being sealed.
+    /// Returns what prevents a majority of the acceptors in force from being sealed.
     fn obstacle(&self, now: Micros, acceptors: &[NodeId], epoch: Epoch) -> Waiting {
         let last = |node: &NodeId| self.hosts.get(node)?.report.acceptor.as_ref();
         let forgot = |node: &&NodeId| last(node).is_some_and(|a| a.forgot(epoch));
@@ -669,7 +669,7 @@ impl Coordinator {
         replicas.iter().filter(has_all).count() >= needed
     }
 
-    /// The trim floors of the acceptors that have installed.
+    /// Returns the trim floors of the acceptors that have installed.
     fn floors(&self, target: &Configuration) -> Vec<u64> {
         let mut floors = vec![0; target.partitions()];
         for node in target.acceptors() {

@@ -99,8 +99,8 @@ fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
     assert_eq!(tell(report(3, 2, 2, FLOOR - 1, 2)), open);
 }
 
-/// What an epoch that follows that of the only replica, 1, waits for: 2 reports with nothing applied, then 1 with
-/// everything.
+/// Returns what an epoch that follows that of the only replica, 1, waits for: 2 reports with nothing applied, then 1
+/// with everything.
 fn after_the_only_replica(change: Change) -> Option<Command> {
     let mut state = State::default();
     let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
@@ -160,7 +160,7 @@ fn an_old_report_does_not_count() {
     assert_eq!((heard.number, heard.applied), (5, Some(vec![9])));
 }
 
-/// A coordinator that has listened for as long as a host may be silent; and the current time.
+/// Returns a coordinator that has listened for as long as a host may be silent; and the current time.
 fn listening(state: &State) -> (Coordinator, Micros) {
     let mut coordinator = Coordinator::new(Timing::default());
     let until = 1000 + Timing::default().alive_us;
@@ -170,7 +170,8 @@ fn listening(state: &State) -> (Coordinator, Micros) {
     (coordinator, until)
 }
 
-/// Where a restart begins if all acceptors have lost their memory and the replicas have applied these instances.
+/// Returns where a restart begins if all acceptors have lost their memory and the replicas have applied these
+/// instances.
 fn restarted(applied: &[(NodeId, u64)], believed: &[u64]) -> Result<Vec<u64>, Refusal> {
     let mut state = State::default();
     let configuration = Configuration {
@@ -344,7 +345,7 @@ fn halted() -> State {
     state
 }
 
-/// A report from a host that has entered this epoch, which is also its revision.
+/// Returns a report from a host that has entered this epoch, which is also its revision.
 fn report_from(epoch: Epoch, node: NodeId, applied: u64, durable: u64, number: u64) -> Report {
     let mut report = report(node, epoch, 1, applied, number);
     report.revision = u64::from(epoch);

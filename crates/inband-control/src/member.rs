@@ -28,7 +28,7 @@ pub struct Fences {
 
 /// Storage for the [`Fences`].
 pub trait Notes {
-    /// The last noted fences.
+    /// Returns the last noted fences.
     fn fences(&self) -> Fences;
 
     /// Stores the fences; durable on return.
@@ -155,12 +155,12 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         }
     }
 
-    /// The configuration that this host is in.
+    /// Returns the configuration that this host is in.
     pub fn configuration(&self) -> Option<&Configuration> {
         self.configuration.as_ref()
     }
 
-    /// The configuration entered since the last call, if any.
+    /// Returns the configuration entered since the last call, if any.
     pub fn take_entered(&mut self) -> Option<&Configuration> {
         let entered = std::mem::take(&mut self.entered);
         self.configuration.as_ref().filter(|_| entered)
@@ -170,17 +170,17 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.acceptor.as_ref()
     }
 
-    /// Why an order could not be carried out; it is retried.
+    /// Returns why an order could not be carried out; it is retried.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// Why the cluster refuses this host, if it does.
+    /// Returns why the cluster refuses this host, if it does.
     pub fn refused(&self) -> Option<&Refusal> {
         self.refused.as_ref()
     }
 
-    /// The epoch for which it is taking over votes, if it is.
+    /// Returns the epoch for which it is taking over votes, if it is.
     pub fn installing_for(&self) -> Option<Epoch> {
         self.installing.as_ref().map(|i| i.order.target)
     }
@@ -284,7 +284,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         self.report_news(now, out);
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         let installing = self.installing.as_ref();
         installing.map_or(self.report_at, |i| i.retry_at.min(self.report_at))

@@ -23,12 +23,12 @@ pub struct RegisterState<R> {
 }
 
 impl<R: Deref<Target = Registers>> RegisterState<R> {
-    /// An acceptor that has just started without state, in a cluster without keys: it does not vote.
+    /// Creates an acceptor that has just started without state, in a cluster without keys: it does not vote.
     pub fn new(registers: R, geometry: Geometry) -> RegisterState<R> {
         RegisterState::restored(registers, geometry, Digest::PLAIN, None)
     }
 
-    /// An acceptor whose votes may have outlived the process: they are complete for `holds`.
+    /// Returns an acceptor whose votes may have outlived the process: they are complete for `holds`.
     pub fn restored(
         registers: R,
         geometry: Geometry,

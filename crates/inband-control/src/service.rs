@@ -82,10 +82,10 @@ pub trait Hooks: Send {
     /// The cluster refuses this host for this reason.
     fn refused(&mut self, refusal: &Refusal);
 
-    /// The host's positions, if it is a replica and has entered the configuration of which it was last told.
+    /// Returns the host's positions, if it is a replica and has entered the configuration of which it was last told.
     fn positions(&mut self) -> Option<ReplicaPositions>;
 
-    /// The logs that make no progress, if the host is a replica.
+    /// Returns the logs that make no progress, if the host is a replica.
     fn stopped(&mut self) -> Vec<StoppedLog>;
 }
 
@@ -593,7 +593,7 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// The settings of more than half of the controllers, as far as they have announced them. So a leader with
+    /// Returns the settings of more than half of the controllers, as far as they have announced them. So a leader with
     /// different settings refuses itself, not the others.
     fn usual_settings(&self) -> Option<&str> {
         let raft = self.raft.as_ref()?;
@@ -612,7 +612,7 @@ impl<A: AcceptorState> Worker<A> {
         usual.map(|(settings, _)| settings)
     }
 
-    /// Why the coordinator refuses the reporting host, if it does.
+    /// Returns why the coordinator refuses the reporting host, if it does.
     fn refusal_of(&self, report: &Report) -> Option<Refusal> {
         self.coordinator.as_ref()?;
         let expected = self.usual_settings()?;
@@ -748,8 +748,8 @@ impl<A: AcceptorState> Worker<A> {
     }
 }
 
-/// What keeps a host outside of the cluster, given the controllers whose services it has heard from. Before the cluster
-/// is founded only controllers hear from others.
+/// Returns what keeps a host outside of the cluster, given the controllers whose services it has heard from. Before the
+/// cluster is founded only controllers hear from others.
 fn what_is_missing(first: &Configuration, node: NodeId, heard: &[NodeId]) -> String {
     let controllers = first.controllers();
     let is_controller = controllers.contains(&node);

@@ -244,7 +244,7 @@ impl State {
         Ok(())
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn in_force(&self) -> Result<&Configuration, Refusal> {
         self.opened.as_ref().ok_or(Refusal::NotFounded)
     }
@@ -261,7 +261,7 @@ impl State {
         }
     }
 
-    /// The members in force with a change applied; fails if the change is invalid.
+    /// Returns the members in force with a change applied; fails if the change is invalid.
     pub fn changed(&self, change: &Change) -> Result<Configuration, Refusal> {
         let mut target = self.in_force()?.clone();
         match change {

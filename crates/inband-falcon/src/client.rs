@@ -267,7 +267,7 @@ impl<A: Clone + PartialEq> Client<A> {
         std::mem::take(&mut self.actions)
     }
 
-    /// When to call [`Client::tick`] next.
+    /// Returns when to call [`Client::tick`] next.
     pub fn due(&self) -> Nanos {
         let due = self.due.first().map_or(Nanos::MAX, |(at, _)| *at);
         due.min(self.queues.due())

@@ -52,7 +52,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A client of this scheduler, without keys.
+    /// Creates a client of this scheduler, without keys.
     pub fn new(scheduler: SocketAddrV4) -> Config {
         Config {
             scheduler,
@@ -168,7 +168,7 @@ impl ClientNode {
         })
     }
 
-    /// The user who owns the tasks.
+    /// Returns the user who owns the tasks.
     pub fn user(&self) -> u32 {
         self.shared.user
     }
@@ -264,7 +264,7 @@ impl Drop for ClientNode {
     }
 }
 
-/// The source address of packets to the scheduler.
+/// Returns the source address of packets to the scheduler.
 pub fn local_address(scheduler: SocketAddrV4) -> io::Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(scheduler)?;

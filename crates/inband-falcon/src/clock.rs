@@ -9,7 +9,7 @@ use crate::timing::Nanos;
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that starts at 0 now.
+    /// Returns a clock that starts at 0 now.
     pub fn start() -> Clock {
         Clock(Instant::now())
     }

@@ -228,7 +228,8 @@ pub struct FalconSwitch(Soft<Falcon>);
 pub type Build = Handle<c::ib_falcon_switch, c::ib_falcon_arrival, c::ib_falcon_result>;
 
 impl FalconSwitch {
-    /// A scheduler without tasks and workers. `incarnation` is a number drawn at its start, unique among all starts.
+    /// Creates a scheduler without tasks and workers. `incarnation` is a number drawn at its start, unique among all
+    /// starts.
     pub fn new(node: u8, config: FalconConfig, incarnation: u64) -> FalconSwitch {
         config.validate().expect("sizes are within the limits");
         let switch = |registers: &FalconRegisters, counters| c::ib_falcon_switch {

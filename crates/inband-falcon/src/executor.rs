@@ -81,7 +81,7 @@ pub struct Executor<A> {
 }
 
 impl<A: Clone + PartialEq> Executor<A> {
-    /// A new executor, which pulls a task.
+    /// Creates a new executor, which pulls a task.
     pub fn new(timing: ExecutorTiming, now: Nanos) -> Executor<A> {
         let mut executor = Executor {
             timing,
@@ -95,7 +95,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         executor
     }
 
-    /// When to call [`Executor::tick`] next.
+    /// Returns when to call [`Executor::tick`] next.
     pub fn due(&self) -> Nanos {
         self.due
     }
@@ -114,7 +114,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         matches!(self.state, State::Idle { .. })
     }
 
-    /// The client that it has asked for work, and since when.
+    /// Returns the client that it has asked for work, and since when.
     pub fn asks(&self) -> Option<(&A, Attempt, Nanos)> {
         match &self.state {
             State::Asking {
@@ -127,7 +127,7 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// The outcome that it holds because there was no room for it.
+    /// Returns the outcome that it holds because there was no room for it.
     pub fn holds(&self) -> Option<&Outcome> {
         match &self.state {
             State::Holding { outcome, .. } => Some(outcome),

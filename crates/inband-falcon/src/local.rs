@@ -114,7 +114,7 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// The scheduler's address.
+    /// Returns the scheduler's address.
     pub fn scheduler(&self) -> SocketAddrV4 {
         self.scheduler
     }

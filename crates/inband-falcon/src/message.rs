@@ -50,14 +50,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The output or the error.
+    /// Returns the output or the error.
     pub fn payload(&self) -> &Payload {
         match self {
             Outcome::Output(payload) | Outcome::Error(payload) => payload,
         }
     }
 
-    /// The same outcome with another payload.
+    /// Returns the same outcome with another payload.
     pub fn with(&self, payload: Payload) -> Outcome {
         match self {
             Outcome::Output(_) => Outcome::Output(payload),

@@ -131,7 +131,7 @@ impl Codec {
         self.gate.sign(packet);
     }
 
-    /// A SUBMIT; without entries it asks for the position of a queue.
+    /// Returns a SUBMIT; without entries it asks for the position of a queue.
     pub fn submit(&mut self, user: u32, submit_seq: u64, queue: u8, entries: &[Entry]) -> &[u8] {
         let header = Header {
             user,
@@ -165,7 +165,7 @@ impl Codec {
         self.emit(&header, &[])
     }
 
-    /// A single message between hosts. `executor`: the executor that sends it, or that it is for.
+    /// Returns a single message between hosts. `executor`: the executor that sends it, or that it is for.
     pub fn host(&mut self, executor: u32, message: &HostMessage) -> &[u8] {
         let mut messages = Vec::new();
         Codec::append(executor, message, &mut messages);

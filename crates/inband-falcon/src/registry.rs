@@ -87,7 +87,7 @@ pub struct Registry<A> {
 }
 
 impl<A> Registry<A> {
-    /// An empty registry for at most `workers_max` workers. A worker that is silent for `lease_ns` is removed.
+    /// Creates an empty registry for at most `workers_max` workers. A worker that is silent for `lease_ns` is removed.
     /// `pull_ms`: see [`Registered`].
     pub fn new(workers_max: usize, lease_ns: Nanos, pull_ms: u32) -> Registry<A> {
         Registry {
@@ -98,7 +98,7 @@ impl<A> Registry<A> {
         }
     }
 
-    /// The workers and their numbers.
+    /// Returns the workers and their numbers.
     pub fn workers(&self) -> impl Iterator<Item = (u16, &Worker<A>)> {
         let known = (0..).zip(&self.workers);
         known.filter_map(|(number, worker)| Some((number, worker.as_ref()?)))
@@ -159,7 +159,7 @@ impl<A> Registry<A> {
         (answer, change)
     }
 
-    /// When to call [`Registry::tick`] next.
+    /// Returns when to call [`Registry::tick`] next.
     pub fn due(&self) -> Nanos {
         let due = self
             .workers()

@@ -52,7 +52,7 @@ impl ResourceNames {
         Ok(ResourceNames(names))
     }
 
-    /// The number of a resource, given its name or number.
+    /// Returns the number of a resource, given its name or number.
     pub fn number(&self, said: &str) -> Result<u8, ResourceError> {
         let by_name = self.0.iter().position(|name| name == said);
         let number = match by_name {
@@ -64,13 +64,13 @@ impl ResourceNames {
             .ok_or_else(|| ResourceError::Unknown(said.to_owned(), self.0.clone()))
     }
 
-    /// A bitmap of these resources, for a worker's registration. Bit 0, for none, is always set.
+    /// Returns a bitmap of these resources, for a worker's registration. Bit 0, for none, is always set.
     pub fn bitmap(&self, said: &[String]) -> Result<u64, ResourceError> {
         said.iter()
             .try_fold(1, |bits, said| Ok(bits | 1 << self.number(said)?))
     }
 
-    /// The resources in such a bitmap, by name.
+    /// Returns the resources in such a bitmap, by name.
     pub fn of_bitmap(&self, bitmap: u64) -> Vec<String> {
         let numbers = (1..=RESOURCE_MAX).filter(|number| bitmap >> number & 1 == 1);
         let name = |number: u8| {

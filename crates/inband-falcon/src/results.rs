@@ -31,7 +31,7 @@ pub struct Results<A> {
     gone: Vec<Outcome>,
 }
 
-/// The space that it takes of that for long results.
+/// Returns the space that it takes of that for long results.
 fn long_len_bytes(outcome: &Outcome) -> usize {
     match outcome.payload() {
         Payload::Inline(_) => 0,
@@ -40,7 +40,7 @@ fn long_len_bytes(outcome: &Outcome) -> usize {
 }
 
 impl<A: Clone + Ord> Results<A> {
-    /// An empty store. Results that are fetched may take `len_bytes_max` together.
+    /// Creates an empty store. Results that are fetched may take `len_bytes_max` together.
     pub fn new(timing: ExecutorTiming, len_bytes_max: usize) -> Results<A> {
         Results {
             timing,
@@ -157,18 +157,18 @@ impl<A: Clone + Ord> Results<A> {
         }
     }
 
-    /// When to call [`Results::tick`] next.
+    /// Returns when to call [`Results::tick`] next.
     pub fn due(&self) -> Nanos {
         self.due
     }
 
-    /// When the first client that does not answer will count as silent.
+    /// Returns when the first client that does not answer will count as silent.
     pub fn silent_at(&self) -> Nanos {
         let heard = self.kept.values().map(|kept| kept.heard_at).min();
         heard.map_or(Nanos::MAX, |at| at + self.timing.result_silent_ns)
     }
 
-    /// The messages to resend.
+    /// Returns the messages to resend.
     pub fn tick(&mut self, now: Nanos) -> Vec<(A, ToClient)> {
         let timing = self.timing;
         // A shortcut: there may be thousands of results.

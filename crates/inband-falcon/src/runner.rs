@@ -72,7 +72,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A runner without work. `done` is called in its thread when a task has ended.
+    /// Creates a runner without work. `done` is called in its thread when a task has ended.
     pub fn new(
         tools: Arc<Tools>,
         name: String,

@@ -38,7 +38,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without workers.
+    /// Creates a scheduler without workers.
     pub fn new(config: Config) -> Scheduler {
         let pull_ms = match config.falcon.policy {
             Policy::Locality => config.falcon.locality_wait_ns.div_ceil(MS) as u32,
@@ -61,12 +61,12 @@ impl Scheduler {
         &self.config.resource_names
     }
 
-    /// The workers and their numbers.
+    /// Returns the workers and their numbers.
     pub fn workers(&self) -> impl Iterator<Item = (u16, &registry::Worker<SocketAddrV4>)> {
         self.registry.workers()
     }
 
-    /// When to call [`Scheduler::tick`] next.
+    /// Returns when to call [`Scheduler::tick`] next.
     pub fn due(&self) -> Nanos {
         self.registry.due()
     }

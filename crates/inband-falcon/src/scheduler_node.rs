@@ -60,7 +60,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A scheduler in user space, first come first served, without keys.
+    /// Creates a scheduler in user space, first come first served, without keys.
     pub fn new(address: SocketAddrV4) -> Config {
         Config {
             address,
@@ -175,7 +175,7 @@ impl SchedulerNode {
         self.address
     }
 
-    /// Where the role runs.
+    /// Returns where the role runs.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane
     }
@@ -199,7 +199,7 @@ impl SchedulerNode {
         Arc::clone(&self.waker)
     }
 
-    /// All counters, by name.
+    /// Returns all counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = match &self.backend {
             Backend::Soft(switch) => switch.counters(),

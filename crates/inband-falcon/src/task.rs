@@ -49,7 +49,7 @@ pub struct TaskSpec {
 }
 
 impl TaskSpec {
-    /// A task without preferences.
+    /// Creates a task without preferences.
     pub fn new(work: Work) -> TaskSpec {
         TaskSpec {
             work,
@@ -59,7 +59,7 @@ impl TaskSpec {
         }
     }
 
-    /// What selects the queue: tasks with equal values go to the same one.
+    /// Returns what selects the queue: tasks with equal values go to the same one.
     pub(crate) fn wishes(&self) -> (u8, u8, Option<u16>) {
         (self.priority, self.resource, self.worker)
     }

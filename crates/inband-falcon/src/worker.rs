@@ -154,12 +154,12 @@ impl Worker {
         self.membership.is_registered()
     }
 
-    /// The index of one of its executors, given its number at the scheduler.
+    /// Returns the index of one of its executors, given its number at the scheduler.
     pub fn number_of(&self, executor: u32) -> Option<usize> {
         self.membership.number_of(executor)
     }
 
-    /// The message to the scheduler when this worker stops immediately.
+    /// Returns the message to the scheduler when this worker stops immediately.
     pub fn leaving(&self) -> Register {
         self.registering(true)
     }
@@ -177,7 +177,7 @@ impl Worker {
             && !self.results.are_awaited(now)
     }
 
-    /// When to call [`Worker::tick`] next.
+    /// Returns when to call [`Worker::tick`] next.
     pub fn due(&self) -> Nanos {
         let executors = self.executors.iter().map(Executor::due);
         let due = executors.min().unwrap_or(Nanos::MAX);
@@ -450,7 +450,7 @@ impl Worker {
     }
 }
 
-/// The space that it takes when stored; 0 if it is too long to be stored.
+/// Returns the space that it takes when stored; 0 if it is too long to be stored.
 fn stored_len_bytes(outcome: &Outcome) -> usize {
     match outcome.payload() {
         Payload::Inline(bytes)

@@ -343,7 +343,7 @@ impl WorkerNode {
     }
 }
 
-/// A socket for packets, and one at the same port for fetches.
+/// Returns a socket for packets, and one at the same port for fetches.
 fn bind(address: &mut SocketAddrV4) -> Result<(HostSocket, TcpListener), WorkerError> {
     let wanted = *address;
     let failed = |source| WorkerError::Address {

@@ -159,7 +159,7 @@ pub(crate) fn check(op: &Op) -> Result<(), SubmitError> {
 }
 
 impl Op {
-    /// The key that it reads or writes.
+    /// Returns the key that it reads or writes.
     pub fn key(&self) -> &[u8] {
         let (Op::Get(key) | Op::Delete(key) | Op::Put(key, _)) = self;
         key
@@ -245,7 +245,7 @@ impl Client {
         }
     }
 
-    /// When to call [`Client::tick`] next.
+    /// Returns when to call [`Client::tick`] next.
     pub fn due(&self) -> Option<Nanos> {
         let waiting = self.waiting.values().next().map(|r| r.deadline);
         let due = self.due.first().map(|(due, _)| *due);
@@ -274,13 +274,13 @@ impl Client {
         }
     }
 
-    /// The number of requests in flight.
+    /// Returns the number of requests in flight.
     pub fn under_way(&self) -> usize {
         let opening = usize::from(self.pending.contains_key(&Name::Open));
         self.pending.len() + self.waiting.len() - opening
     }
 
-    /// The number of retransmissions.
+    /// Returns the number of retransmissions.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    /// The lowest write in flight.
+    /// Returns the lowest write in flight.
     fn low(&self) -> u64 {
         let mut writes = self.pending.range(Name::Write(0)..);
         match writes.next() {

@@ -97,12 +97,12 @@ impl ClientNode {
         self.ended.pop_front()
     }
 
-    /// The number of requests in flight.
+    /// Returns the number of requests in flight.
     pub fn under_way(&self) -> usize {
         self.clients.under_way()
     }
 
-    /// The socket, for `poll(2)`.
+    /// Returns the socket, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.socket.fd()
     }

@@ -139,13 +139,13 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// The number of replica sets. They are numbered from 0.
+    /// Returns the number of replica sets. They are numbered from 0.
     pub fn sets(&self) -> usize {
         let sets = self.replicas.iter().map(|replica| replica.set);
         sets.max().map_or(0, |last| usize::from(last) + 1)
     }
 
-    /// The positions of a set's replicas in the list, in order of their numbers.
+    /// Returns the positions of a set's replicas in the list, in order of their numbers.
     pub fn places(&self, set: u16) -> Vec<usize> {
         let places = 0..self.replicas.len();
         places.filter(|p| self.replicas[*p].set == set).collect()
@@ -199,7 +199,7 @@ const GATEWAY_NODE: u8 = 201;
 const _: () = assert!(SETS_MAX * REPLICAS_MAX < FIRST_SWITCH_NODE as usize);
 
 impl Part {
-    /// The node id in packets and certificates.
+    /// Returns the node id in packets and certificates.
     pub fn node(self) -> u8 {
         match self {
             Part::Replica(place) => place as u8 + 1,
@@ -307,7 +307,7 @@ impl Config {
         Ok(())
     }
 
-    /// The part that this host plays; `None` if no host has its name (in an unchecked configuration).
+    /// Returns the part that this host plays; `None` if no host has its name (in an unchecked configuration).
     pub fn part(&self) -> Option<Part> {
         let name = &self.host.name;
         let cluster = &self.cluster;

@@ -57,7 +57,7 @@ impl FlairGeometry {
         Ok(())
     }
 
-    /// The group of the key with this hash.
+    /// Returns the group of the key with this hash.
     pub fn group_of(self, key_hash: u64) -> usize {
         wire::group_of(key_hash, self.groups)
     }
@@ -153,7 +153,7 @@ impl FlairSwitch {
         (verdict, result.reason, len_bytes)
     }
 
-    /// A random number, chosen at start.
+    /// Returns a random number, chosen at start.
     pub fn incarnation(&self) -> u64 {
         self.0.switch().incarnation
     }

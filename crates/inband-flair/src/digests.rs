@@ -16,13 +16,13 @@ impl Digests {
         Digests(digest)
     }
 
-    /// The hash of a key. Its highest bits select the group.
+    /// Returns the hash of a key. Its highest bits select the group.
     pub fn of_key(&self, key: &[u8]) -> u64 {
         self.0.of(key)
     }
 
-    /// The digest of data. Empty data has the digest that the switch writes, with or without a key; the tag covers the
-    /// length too, which is in the header.
+    /// Returns the digest of data. Empty data has the digest that the switch writes, with or without a key; the tag
+    /// covers the length too, which is in the header.
     pub fn of_data(&self, data: &[u8]) -> u64 {
         match data {
             [] => NO_DATA_DIGEST,

@@ -144,7 +144,7 @@ impl Gateway {
         })
     }
 
-    /// The addresses that Redis clients connect to.
+    /// Returns the addresses that Redis clients connect to.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.front.local_addrs()
     }
@@ -346,7 +346,7 @@ impl Gateway {
         self.gate.set_keys(keys);
     }
 
-    /// All counters, by name.
+    /// Returns all counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = BTreeMap::from([
             ("gateway_commands", self.commands),

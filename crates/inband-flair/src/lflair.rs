@@ -94,7 +94,7 @@ pub struct Lflair {
 }
 
 impl Lflair {
-    /// The state of a replica that does not lead.
+    /// Returns the state of a replica that does not lead.
     pub fn new(config: Config) -> Lflair {
         Lflair {
             config,
@@ -131,12 +131,12 @@ impl Lflair {
         self.forget_questions();
     }
 
-    /// The term in which it leads, if it does.
+    /// Returns the term in which it leads, if it does.
     pub fn term(&self) -> Option<u64> {
         (self.phase != Phase::Idle).then_some(self.term)
     }
 
-    /// The session whose packets are accepted: id and switch.
+    /// Returns the session whose packets are accepted: id and switch.
     pub fn serving(&self) -> Option<(u64, u8)> {
         match self.phase {
             Phase::Serving(session) => Some((session.id, session.switch)),
@@ -144,7 +144,7 @@ impl Lflair {
         }
     }
 
-    /// When to call [`Lflair::tick`] next.
+    /// Returns when to call [`Lflair::tick`] next.
     pub fn due(&self) -> Nanos {
         match self.phase {
             Phase::Idle => Nanos::MAX,
@@ -349,7 +349,7 @@ impl Lflair {
         header
     }
 
-    /// A heartbeat that changes nothing and only asks for an answer.
+    /// Returns a heartbeat that changes nothing and only asks for an answer.
     fn probe(&self) -> Header {
         self.header(Type::Heartbeat, 0, 0)
     }

@@ -27,7 +27,7 @@ impl Peers {
         bitmap(|replica| self.matched[replica] >= index)
     }
 
-    /// The same, plus replicas that should receive it soon because they lack only a few entries.
+    /// Returns the same, plus replicas that should receive it soon because they lack only a few entries.
     pub fn about_to_hold(&self, index: u64) -> u8 {
         bitmap(|replica| {
             let matched = self.matched[replica];
@@ -52,7 +52,7 @@ impl Load {
         self.reports[replica] += 1;
     }
 
-    /// The weights, updated if they are older than `every_ns`.
+    /// Returns the weights, updated if they are older than `every_ns`.
     pub fn weights(&mut self, now: Nanos, every_ns: Nanos) -> [u8; REPLICAS_MAX] {
         if now >= self.set_at + every_ns {
             self.set_at = now;

@@ -26,7 +26,7 @@ impl Reads {
         Reads::FollowerLeases,
     ];
 
-    /// The name in configurations and on the command line.
+    /// Returns the name in configurations and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Reads::Flair => "flair",
@@ -46,8 +46,8 @@ impl Reads {
         self == Reads::FollowerLeases
     }
 
-    /// The `key_hash` to send in a request for a key with this hash. With follower leases, the switch only picks a
-    /// replica: writes use one half of its groups and reads the other half, which is therefore never written.
+    /// Returns the `key_hash` to send in a request for a key with this hash. With follower leases, the switch only
+    /// picks a replica: writes use one half of its groups and reads the other half, which is therefore never written.
     /// one half of its groups, reads by the other, which so are never written.
     pub fn route(self, hash: u64, is_read: bool) -> u64 {
         const HALF: u64 = 1 << 63;

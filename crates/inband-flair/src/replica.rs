@@ -327,7 +327,7 @@ impl Replica {
         self.digests = digests;
     }
 
-    /// When to call [`Replica::tick`] next.
+    /// Returns when to call [`Replica::tick`] next.
     pub fn due(&self) -> Nanos {
         self.tick_at.min(self.announce_at).min(self.lflair.due())
     }
@@ -394,17 +394,17 @@ impl Replica {
         self.raft.has_work()
     }
 
-    /// The replicated state, up to the last entry applied here.
+    /// Returns the replicated state, up to the last entry applied here.
     pub fn store(&self) -> &Store {
         self.raft.state()
     }
 
-    /// The index of the last entry applied here.
+    /// Returns the index of the last entry applied here.
     pub fn applied(&self) -> u64 {
         self.raft.applied()
     }
 
-    /// The Raft ids of its own log, of the voters, and of the listeners.
+    /// Returns the Raft ids of its own log, of the voters, and of the listeners.
     pub fn raft_ids(&self) -> (u64, Vec<u64>, Vec<u64>) {
         let (voters, learners) = self.raft.peers();
         (self.raft.id(), voters, learners)
@@ -480,7 +480,7 @@ impl Replica {
         others.chain([self.raft.id()]).collect()
     }
 
-    /// The log of another replica: the one it announces, or else the one in the group.
+    /// Returns the log of another replica: the one it announces, or else the one in the group.
     fn log_of(&self, replica: u8) -> Option<u64> {
         let announced = self.announced[usize::from(replica)].map(|a| a.raft_id);
         announced.or_else(|| self.log_in_group(replica))
@@ -503,7 +503,7 @@ impl Replica {
         others.sum::<u8>() | 1 << self.config.replica
     }
 
-    /// What is known of the replicas of this set, while this one leads.
+    /// Returns what is known of the replicas of this set, while this one leads.
     fn look_at_peers(&mut self, now: Nanos) -> Peers {
         let mut matched = [0; REPLICAS_MAX];
         for id in self.raft.all_peers() {

@@ -220,7 +220,7 @@ impl ReplicaNode {
         self.out.clear();
     }
 
-    /// The sockets, for `poll(2)`.
+    /// Returns the sockets, for `poll(2)`.
     pub fn fds(&self) -> [RawFd; 2] {
         [self.socket.fd(), self.links.fd()]
     }
@@ -235,7 +235,7 @@ impl ReplicaNode {
         self.replica.status(boot_time_ns())
     }
 
-    /// All counters, by name.
+    /// Returns all counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let c = self.replica.counters();
         let mut counters = BTreeMap::from([

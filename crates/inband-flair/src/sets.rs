@@ -7,9 +7,9 @@ use crate::digests::Digests;
 use crate::limits::SETS_MAX;
 use crate::timing::Nanos;
 
-/// The replica set of a key, out of `sets`. Uses the lowest 32 bits of the key's xxh3; groups use the highest bits of
-/// the hash, so each set has keys of all groups. The cluster's key is not used, so a key change moves no data between
-/// sets.
+/// Returns the replica set of a key, out of `sets`. Uses the lowest 32 bits of the key's xxh3; groups use the highest
+/// bits of the hash, so each set has keys of all groups. The cluster's key is not used, so a key change moves no data
+/// between sets.
 pub fn set_of(key: &[u8], sets: u16) -> u16 {
     let low = wire::key_hash(key) & u64::from(u32::MAX);
     ((low * u64::from(sets)) >> 32) as u16
@@ -54,7 +54,7 @@ impl Clients {
         }
     }
 
-    /// When to call [`Clients::tick`] next.
+    /// Returns when to call [`Clients::tick`] next.
     pub fn due(&self) -> Option<Nanos> {
         self.sets.iter().filter_map(Client::due).min()
     }
@@ -66,12 +66,12 @@ impl Clients {
             .for_each(|client| client.tick(now, out));
     }
 
-    /// The number of requests in flight.
+    /// Returns the number of requests in flight.
     pub fn under_way(&self) -> usize {
         self.sets.iter().map(Client::under_way).sum()
     }
 
-    /// The number of retransmissions.
+    /// Returns the number of retransmissions.
     pub fn repeated(&self) -> u64 {
         self.sets.iter().map(Client::repeated).sum()
     }

@@ -56,7 +56,7 @@ impl Store {
         self.keys.get(key)
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
@@ -65,7 +65,7 @@ impl Store {
         self.keys.len() == 0
     }
 
-    /// The last FLAIR session.
+    /// Returns the last FLAIR session.
     pub fn session(&self) -> Session {
         self.session
     }
@@ -107,7 +107,7 @@ impl Store {
         Done::Written
     }
 
-    /// The result of a write that was applied before.
+    /// Returns the result of a write that was applied before.
     fn done_before(&self, entry: &Entry<'_>) -> Done {
         let missing = self.missing.get(&entry.client_id);
         match missing.is_some_and(|missing| missing.contains(&entry.client_seq)) {

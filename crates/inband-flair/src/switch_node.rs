@@ -231,7 +231,7 @@ impl SwitchNode {
         Ok(())
     }
 
-    /// The socket, for `poll(2)`.
+    /// Returns the socket, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.socket.fd()
     }
@@ -251,18 +251,18 @@ impl SwitchNode {
         self.dataplane
     }
 
-    /// The number of replica sets.
+    /// Returns the number of replica sets.
     pub fn sets(&self) -> usize {
         self.geometry.sets
     }
 
-    /// The session of a set, and whether it is active now.
+    /// Returns the session of a set, and whether it is active now.
     pub fn session(&self, set: usize) -> (SessionView, bool) {
         let session = self.registers().sessions.session(set).unwrap_or_default();
         (session, session.is_active(boot_time_ns()))
     }
 
-    /// The number of unstable key groups of a set, that is, groups with a write in flight.
+    /// Returns the number of unstable key groups of a set, that is, groups with a write in flight.
     pub fn unstable_groups(&self, set: usize) -> u64 {
         let (session, _) = self.session(set);
         let first = set * self.geometry.groups;
@@ -281,7 +281,7 @@ impl SwitchNode {
         }
     }
 
-    /// All counters, by name.
+    /// Returns all counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = match &self.backend {
             Backend::Soft(switch) => switch.counters(),
@@ -296,7 +296,7 @@ impl SwitchNode {
     }
 }
 
-/// The destination of a packet that came from `from`.
+/// Returns the destination of a packet that came from `from`.
 fn address_of(
     verdict: Verdict,
     from: SocketAddrV4,

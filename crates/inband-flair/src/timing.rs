@@ -19,7 +19,7 @@ pub const STEP_DOWN_MS: u64 = 50;
 /// The default with `durability = "sync"`: a leader's disk may be slow.
 pub const STEP_DOWN_SYNC_MS: u64 = 250;
 
-/// The default of `step_down_ms`.
+/// Returns the default of `step_down_ms`.
 pub fn default_step_down_ms(durability: Durability) -> u64 {
     match durability {
         Durability::Memory => STEP_DOWN_MS,
@@ -54,7 +54,7 @@ pub struct Timing {
     pub ask_again_ns: Nanos,
 }
 
-/// The duration to wait so that `ns` have passed on another clock, which may be slower by the maximum drift.
+/// Returns the duration to wait so that `ns` have passed on another clock, which may be slower by the maximum drift.
 pub(crate) fn with_drift(ns: Nanos) -> Nanos {
     ns + ns * CLOCK_DRIFT_PPM_MAX / (1_000_000 - CLOCK_DRIFT_PPM_MAX) + 1
 }

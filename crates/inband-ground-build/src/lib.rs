@@ -33,7 +33,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder of this name in `dataplane/`.
+    /// Returns the folder of this name in `dataplane/`.
     pub fn new(name: &str) -> Folder {
         let crate_folder = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
         let root = Path::new(&crate_folder).join("../../dataplane");
@@ -220,7 +220,7 @@ fn list(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The variants that a source declares: name and definitions.
+/// Returns the variants that a source declares: name and definitions.
 fn variants_of(source: &Path) -> Vec<(String, Vec<String>)> {
     let text = fs::read_to_string(source)
         .unwrap_or_else(|error| fail(&format!("{}: {error}", source.display())));

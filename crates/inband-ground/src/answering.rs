@@ -35,7 +35,7 @@ pub unsafe trait Answering:
 
 /// A role that only answers requests, with its sizes. It runs in this process or in the kernel.
 pub trait Role: Answering + Sized {
-    /// The number of partitions (or the system's equivalent). Packets for a higher one are dropped.
+    /// Returns the number of partitions (or the system's equivalent). Packets for a higher one are dropped.
     fn partitions(&self) -> usize;
 
     fn settings(&self) -> Self::Settings;
@@ -111,7 +111,7 @@ macro_rules! answering {
 pub trait Asked: Role {
     type Header: Message;
 
-    /// The field in which a client numbers its requests. The role must not change it.
+    /// Returns the field in which a client numbers its requests. The role must not change it.
     fn request_mut(header: &mut Self::Header) -> &mut u64;
 
     /// Returns whether this is an answer.
@@ -169,7 +169,7 @@ impl<R: Asked> Client<R> {
         self.gate.sign(packet);
     }
 
-    /// The packet to send now, and again after each [`RETRY`] without an answer. Empty before the first
+    /// Returns the packet to send now, and again after each [`RETRY`] without an answer. Empty before the first
     /// [`Client::ask`].
     pub fn packet(&self) -> &[u8] {
         &self.packet

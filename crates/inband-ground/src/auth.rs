@@ -109,7 +109,7 @@ impl Keys {
         ids
     }
 
-    /// The value for the map of the XDP programs.
+    /// Returns the value for the map of the XDP programs.
     pub fn raw(&self) -> &c::ib_keys {
         &self.raw
     }
@@ -150,7 +150,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate of a host of system `S` with this number of partitions (or the system's equivalent).
+    /// Returns the gate of a host of system `S` with this number of partitions (or the system's equivalent).
     pub fn of<S: System>(keys: Option<Keys>, partitions: usize) -> Gate {
         Gate {
             keys,
@@ -161,12 +161,12 @@ impl Gate {
         }
     }
 
-    /// The keys, or `None` if packets are not authenticated.
+    /// Returns the keys, or `None` if packets are not authenticated.
     pub fn keys(&self) -> Option<&Keys> {
         self.keys.as_ref()
     }
 
-    /// The number of partitions.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> usize {
         self.partitions
     }

@@ -142,9 +142,9 @@ impl Steps<'_> {
         bytes
     }
 
-    /// The total time for the packets of one round in ns, without the driver's overhead: in the program `measured`, and
-    /// when forwarded unparsed to one neighbour. `load_beside` loads a program that shares the settings and keys of the
-    /// measured one.
+    /// Returns the total time for the packets of one round in ns, without the driver's overhead: in the program
+    /// `measured`, and when forwarded unparsed to one neighbour. `load_beside` loads a program that shares the settings
+    /// and keys of the measured one.
     ///
     /// # Panics
     /// If there are more steps than [`STEPS_MAX`].

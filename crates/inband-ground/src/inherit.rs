@@ -45,7 +45,7 @@ fn named(list: &str) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// The sockets that systemd's variables name, if they are for the process `own_pid`.
+/// Returns the sockets that systemd's variables name, if they are for the process `own_pid`.
 fn named_by_systemd(own_pid: u32, pid: &str, count: &str, names: &str) -> Vec<(i32, String)> {
     let (Ok(pid), Ok(count)) = (pid.parse::<u32>(), count.parse::<i32>()) else {
         return Vec::new();

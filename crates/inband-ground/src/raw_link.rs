@@ -22,7 +22,7 @@ pub struct RawLink {
     header: [u8; ETHERNET_LEN_BYTES],
 }
 
-/// The Ethernet header of frames from the host with this node id to the host at the other end.
+/// Returns the Ethernet header of frames from the host with this node id to the host at the other end.
 fn header(node: u8) -> [u8; ETHERNET_LEN_BYTES] {
     let [high, low] = ETHERTYPE.to_be_bytes();
     let mut header = [0xff; ETHERNET_LEN_BYTES];
@@ -88,7 +88,7 @@ impl RawLink {
         &self.interface
     }
 
-    /// The interface index.
+    /// Returns the interface index.
     pub fn index(&self) -> u32 {
         self.index
     }

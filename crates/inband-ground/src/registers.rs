@@ -48,12 +48,12 @@ impl<T> Shared<T> {
         }
     }
 
-    /// A pointer to the first value, for the native roles.
+    /// Returns a pointer to the first value, for the native roles.
     pub fn as_ptr(&self) -> *mut T {
         self.base
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -63,8 +63,8 @@ impl<T> Shared<T> {
         self.count * size_of::<T>()
     }
 
-    /// The words of value `index`, each read atomically. They are consistent with each other only if there is no
-    /// concurrent writer.
+    /// Returns the words of value `index`, each read atomically. They are consistent with each other only if there is
+    /// no concurrent writer.
     pub fn words(&self, index: usize) -> Vec<u64> {
         let words = (0..size_of::<T>()).step_by(8);
         words
@@ -81,7 +81,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// The word at `offset_bytes` of value `index`.
+    /// Returns the word at `offset_bytes` of value `index`.
     pub fn word(&self, index: usize, offset_bytes: usize) -> &AtomicU64 {
         assert!(index < self.count && offset_bytes % 8 == 0 && offset_bytes + 8 <= size_of::<T>());
         // SAFETY: in bounds and aligned (asserted); the memory lives as long as self and is never

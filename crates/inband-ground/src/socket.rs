@@ -161,7 +161,7 @@ impl HostSocket {
         self.inbox.borrow().dropped()
     }
 
-    /// The local address, for sockets bound to port 0.
+    /// Returns the local address, for sockets bound to port 0.
     pub fn local_address(&self) -> io::Result<SocketAddrV4> {
         match self.socket.local_addr()? {
             std::net::SocketAddr::V4(address) => Ok(address),

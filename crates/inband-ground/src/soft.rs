@@ -126,12 +126,12 @@ impl<N: Native> Soft<N> {
         (answer, len as usize)
     }
 
-    /// The struct of `native.h`.
+    /// Returns the struct of `native.h`.
     pub fn switch(&self) -> &N::Switch {
         &self.switch
     }
 
-    /// The registers, which may outlive the role.
+    /// Returns the registers, which may outlive the role.
     pub fn registers(&self) -> &Arc<N::Registers> {
         &self.registers
     }

@@ -13,11 +13,11 @@ pub trait System {
     /// (without keys, a valid checksum). Returns `IB_R_none`, or the number of the reason to drop it.
     fn check(keys: Option<&Keys>, packet: &[u8], partitions: usize) -> u32;
 
-    /// The name of one of the system's own reasons.
+    /// Returns the name of one of the system's own reasons.
     fn own_reason_name(reason: u32) -> Option<&'static str>;
 
-    /// The name of a reason, which is also the name of its counter. Covers the ground's and the system's reasons;
-    /// `None` if the number is unknown.
+    /// Returns the name of a reason, which is also the name of its counter. Covers the ground's and the system's
+    /// reasons; `None` if the number is unknown.
     fn reason_name(reason: u32) -> Option<&'static str> {
         // SAFETY: the function takes any number.
         let raw = unsafe { c::ib_ground_reason_name(reason) };
@@ -25,7 +25,7 @@ pub trait System {
         unsafe { static_name(raw) }.or_else(|| Self::own_reason_name(reason))
     }
 
-    /// The names of all reasons that the system may count.
+    /// Returns the names of all reasons that the system may count.
     fn reasons() -> impl Iterator<Item = &'static str> {
         (0..c::IB_REASONS_MAX).filter_map(Self::reason_name)
     }

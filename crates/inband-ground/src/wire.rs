@@ -115,7 +115,7 @@ impl Common {
     }
 }
 
-/// The checksum of a value (`checksum.h`). Every hop that stamps or stores the value checks it.
+/// Returns the checksum of a value (`checksum.h`). Every hop that stamps or stores the value checks it.
 pub fn checksum(value: &[u8]) -> u32 {
     // SAFETY: the function reads `value.len()` bytes at the pointer.
     unsafe { c::ib_checksum_of(value.as_ptr(), value.len() as u32) }

@@ -46,17 +46,17 @@ impl fmt::Display for XdpMode {
     }
 }
 
-/// An IPv4 address in network byte order.
+/// Returns an IPv4 address in network byte order.
 pub fn wire_address(address: SocketAddrV4) -> u32 {
     u32::from_ne_bytes(address.ip().octets())
 }
 
-/// A port in network byte order.
+/// Returns a port in network byte order.
 pub fn wire_port(address: SocketAddrV4) -> u16 {
     address.port().to_be()
 }
 
-/// A destination via `link` whose address is not set yet.
+/// Returns a destination via `link` whose address is not set yet.
 pub fn nobody(link: &LinkInfo, from: SocketAddrV4) -> c::ib_member {
     c::ib_member {
         known: 0,
@@ -86,7 +86,7 @@ pub fn resolve_into(
     Ok(new)
 }
 
-/// The hardware address for packets to `address`. The error says why it is unknown.
+/// Returns the hardware address for packets to `address`. The error says why it is unknown.
 fn resolve(
     netlink: &Netlink,
     link: &LinkInfo,

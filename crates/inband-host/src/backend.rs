@@ -43,8 +43,8 @@ impl Choice {
     }
 }
 
-/// The address for trying a role: no packet has this port, so the role on trial receives nothing. It must not answer,
-/// because its state is discarded after the trial.
+/// Returns the address for trying a role: no packet has this port, so the role on trial receives nothing. It must not
+/// answer, because its state is discarded after the trial.
 fn trial_address(address: SocketAddrV4) -> SocketAddrV4 {
     SocketAddrV4::new(*address.ip(), 0)
 }

@@ -191,12 +191,12 @@ impl KeyFile {
         })
     }
 
-    /// The keys for packets.
+    /// Returns the keys for packets.
     pub fn keys(&self) -> Keys {
         Keys::new(self.active, &self.keys).expect("checked when it was read or changed")
     }
 
-    /// The digest for values.
+    /// Returns the digest for values.
     pub fn digest(&self) -> Digest {
         Digest::keyed(self.digest_key)
     }

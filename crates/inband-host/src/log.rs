@@ -29,7 +29,7 @@ fn numbered(partition: usize, number: u64) -> u64 {
 pub struct Ticket(pub u64);
 
 impl Ticket {
-    /// The ticket with this number for a value of this partition.
+    /// Returns the ticket with this number for a value of this partition.
     ///
     /// # Panics
     /// If the partition has more than 16 bits or the number more than 48.
@@ -48,7 +48,7 @@ impl Ticket {
 pub struct ReadTicket(pub u64);
 
 impl ReadTicket {
-    /// The ticket with this number for a read of this partition.
+    /// Returns the ticket with this number for a read of this partition.
     ///
     /// # Panics
     /// If the partition has more than 16 bits or the number more than 48.
@@ -56,7 +56,7 @@ impl ReadTicket {
         ReadTicket(numbered(partition, number))
     }
 
-    /// The partition that is read.
+    /// Returns the partition that is read.
     pub fn partition(self) -> usize {
         (self.0 >> TICKET_NUMBER_BITS) as usize
     }
@@ -198,7 +198,7 @@ impl Burst {
         other.clear();
     }
 
-    /// The decided instance at `index`, counted from 0 in this burst.
+    /// Returns the decided instance at `index`, counted from 0 in this burst.
     pub fn get(&self, index: usize) -> Option<Decided<'_>> {
         self.entries.get(index).map(|e| self.view(e))
     }
@@ -212,7 +212,7 @@ impl Burst {
         }
     }
 
-    /// The decided instances, in order.
+    /// Returns the decided instances, in order.
     pub fn decided(&self) -> impl ExactSizeIterator<Item = Decided<'_>> {
         self.entries.iter().map(|e| self.view(e))
     }

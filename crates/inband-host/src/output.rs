@@ -59,7 +59,7 @@ pub fn is_complete() -> bool {
     !IS_LOST.load(Ordering::Relaxed)
 }
 
-/// A path, quoted as a word of a shell command line.
+/// Returns a path, quoted as a word of a shell command line.
 pub fn quoted(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);

@@ -27,7 +27,7 @@ pub fn start_logging() {
         .init();
 }
 
-/// The exit status of a command. An error is printed; `status_of` determines its exit status.
+/// Returns the exit status of a command. An error is printed; `status_of` determines its exit status.
 pub fn conclude(
     program: &str,
     result: Result<()>,
@@ -43,7 +43,8 @@ pub fn conclude(
     }
 }
 
-/// An error with its causes. Messages of typed errors often include their cause's message, which is not repeated.
+/// Returns an error with its causes. Messages of typed errors often include their cause's message, which is not
+/// repeated.
 pub fn in_words(error: &Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

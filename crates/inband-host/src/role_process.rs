@@ -59,13 +59,13 @@ pub struct RoleArgs {
 }
 
 impl RoleArgs {
-    /// Where the role should run.
+    /// Returns where the role should run.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane
     }
 
-    /// The keys. Without keys, listening beyond loopback is an error unless the user allows it; `risk`: what strangers
-    /// could do.
+    /// Returns the keys. Without keys, listening beyond loopback is an error unless the user allows it; `risk`: what
+    /// strangers could do.
     pub fn keys(&self, listen: SocketAddrV4, risk: &str) -> Result<Option<Keys>> {
         let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
         ensure!(

@@ -69,7 +69,7 @@ impl SessionTable {
         Self::default()
     }
 
-    /// The verdict on the value decided in `instance`; records it if it is to be applied.
+    /// Returns the verdict on the value decided in `instance`; records it if it is to be applied.
     pub fn admit(&mut self, instance: u64, origin: &Origin) -> Verdict {
         match origin.kind {
             ValueKind::Noop => return Verdict::Nothing,
@@ -131,7 +131,7 @@ impl SessionTable {
         self.sessions.is_empty()
     }
 
-    /// The record of one session, to be stored by the application; `None` if it is not open.
+    /// Returns the record of one session, to be stored by the application; `None` if it is not open.
     pub fn encode_session(&self, client_id: u64) -> Option<Vec<u8>> {
         let s = self.sessions.get(&client_id)?;
         let mut out = Vec::with_capacity(16 + 8 * s.applied.len());
@@ -165,7 +165,7 @@ impl SessionTable {
         true
     }
 
-    /// The ids of all open sessions, ascending.
+    /// Returns the ids of all open sessions, ascending.
     pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
         self.sessions.keys().copied()
     }

@@ -44,7 +44,8 @@ fn in_words(value: &Value) -> String {
     }
 }
 
-/// The fields of a struct as settings. `from` is called with the name of each and whether its value is the default.
+/// Returns the fields of a struct as settings. `from` is called with the name of each and whether its value is the
+/// default.
 pub fn of_fields<T: Serialize>(
     prefix: &str,
     values: &T,
@@ -74,12 +75,12 @@ pub fn of_up(_name: &str, is_default: bool) -> String {
     }
 }
 
-/// The fields of a struct that cannot be configured, as settings.
+/// Returns the fields of a struct that cannot be configured, as settings.
 pub fn built_in<T: Serialize>(prefix: &str, values: &T) -> Vec<Setting> {
     of_fields(prefix, values, values, |_, _| BUILT_IN.to_owned())
 }
 
-/// The line (from 1) of a TOML text that sets `table.key`; `None` if no line does.
+/// Returns the line (from 1) of a TOML text that sets `table.key`; `None` if no line does.
 pub fn line_of(text: &str, name: &str) -> Option<usize> {
     let mut table = String::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -112,7 +113,7 @@ pub fn line_of(text: &str, name: &str) -> Option<usize> {
     None
 }
 
-/// The settings of several hosts in one list: those that differ are labelled with the host.
+/// Returns the settings of several hosts in one list: those that differ are labelled with the host.
 pub fn of_hosts(hosts: Vec<(String, Vec<Setting>)>) -> Vec<Setting> {
     let mut order: Vec<String> = Vec::new();
     let mut by_name: BTreeMap<String, Vec<(String, Setting)>> = BTreeMap::new();
@@ -144,7 +145,7 @@ pub fn of_hosts(hosts: Vec<(String, Vec<Setting>)>) -> Vec<Setting> {
     all
 }
 
-/// A table for display.
+/// Returns a table for display.
 pub fn table(settings: &[Setting]) -> String {
     let width = |of: fn(&Setting) -> &String| settings.iter().map(|s| of(s).len()).max();
     let name = width(|s| &s.name).unwrap_or(0).max(7);

@@ -40,7 +40,7 @@ impl StateError {
     }
 }
 
-/// The number in a file; 0 if there is no file.
+/// Returns the number in a file; 0 if there is no file.
 pub fn read_number(path: &Path) -> Result<u64, StateError> {
     match fs::read_to_string(path) {
         Ok(text) => text.trim().parse().map_err(|_| StateError::Damaged {

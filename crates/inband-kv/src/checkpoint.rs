@@ -55,7 +55,7 @@ pub enum TransferError {
     NoPeers,
 }
 
-/// How slow a peer may be.
+/// Returns how slow a peer may be.
 pub fn pace() -> Pace {
     Pace {
         silence_max: Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS),

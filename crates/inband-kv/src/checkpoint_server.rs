@@ -205,7 +205,7 @@ fn make(shared: &Shared, dirs: &TemporaryDirs) -> Result<Vec<Position>, String> 
     made.map_err(|error| error.to_string())
 }
 
-/// The logs whose checkpoint is ahead of the client's positions `wanted_above`.
+/// Returns the logs whose checkpoint is ahead of the client's positions `wanted_above`.
 fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize>, String> {
     if positions.len() != wanted_above.len() {
         return Err(format!(

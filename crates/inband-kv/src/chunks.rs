@@ -264,7 +264,7 @@ impl Chunks {
         Some(self.end(number, ending))
     }
 
-    /// How a command ends when one of its chunks is lost: chunks not sent yet will stay missing.
+    /// Returns how a command ends when one of its chunks is lost: chunks not sent yet will stay missing.
     fn lost(&self, number: u64, why: &str) -> Ending {
         match self.transfers.get(&number) {
             Some(transfer) if transfer.next < transfer.count => {

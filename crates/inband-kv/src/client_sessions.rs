@@ -70,8 +70,8 @@ struct Owned {
     reply_bytes: usize,
 }
 
-/// The owner of sessions opened from `address`: the IPv4 address, or the upper half (network part) of an IPv6 address.
-/// Never 0, which means unknown.
+/// Returns the owner of sessions opened from `address`: the IPv4 address, or the upper half (network part) of an IPv6
+/// address. Never 0, which means unknown.
 pub fn owner_of(address: IpAddr) -> u64 {
     const V4: u64 = 0xffff << 32;
     let owner = match address.to_canonical() {
@@ -104,7 +104,7 @@ impl ClientSessions {
         }
     }
 
-    /// The id that the next session gets. Part of the replicated state: ids are never reused.
+    /// Returns the id that the next session gets. Part of the replicated state: ids are never reused.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }

@@ -82,7 +82,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedClock {
-    /// The clock of a replica that starts and has applied everything up to `applied_ms`.
+    /// Returns the clock of a replica that starts and has applied everything up to `applied_ms`.
     pub fn new(host: HostClocks, peers: Vec<SocketAddr>, applied_ms: u64) -> Self {
         let now_us = (host.steady_us)();
         let mut clock = ClusterClock::new(now_us, peers.len() + 1);

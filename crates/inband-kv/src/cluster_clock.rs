@@ -44,8 +44,8 @@ impl ClockAnswer {
         self.answered_us - self.asked_us <= CLOCK_ROUND_TRIP_MS_MAX * 1000
     }
 
-    /// What a remote clock that showed `ms` shows at `now_us`: it is assumed to have been read midway through the round
-    /// trip.
+    /// Returns what a remote clock that showed `ms` shows at `now_us`: it is assumed to have been read midway through
+    /// the round trip.
     fn now_us(&self, ms: u64, now_us: u64) -> i64 {
         let middle_us = self.asked_us + (self.answered_us - self.asked_us) / 2;
         micros(ms) + now_us.saturating_sub(middle_us) as i64
@@ -147,7 +147,7 @@ impl ClusterClock {
         Some((running.shows_us(now_us).max(self.applied_us) / 1000) as u64)
     }
 
-    /// The answer to another replica's query.
+    /// Returns the answer to another replica's query.
     pub fn tell(&self, now_us: u64, wall_ms: u64) -> ClockReading {
         ClockReading {
             time_ms: self.time_ms(now_us),
@@ -165,7 +165,7 @@ impl ClusterClock {
         self.heard
     }
 
-    /// Why commands are refused at present, if they are.
+    /// Returns why commands are refused at present, if they are.
     pub fn refusal(&self) -> Option<String> {
         match (self.running, self.walls) {
             (None, Walls::Disagree(ms)) => Some(format!(
@@ -207,7 +207,7 @@ impl ClusterClock {
         }
     }
 
-    /// The time on which a majority of these wall clocks agrees.
+    /// Returns the time on which a majority of these wall clocks agrees.
     fn agreed(&self, mut walls: Vec<i64>) -> Walls {
         walls.sort_unstable();
         let majority = self.majority();

@@ -155,7 +155,7 @@ impl<'a> Watched<'a> {
         self.count == 0
     }
 
-    /// The keys with their versions.
+    /// Returns the keys with their versions.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], u64)> + use<'a> {
         let mut reader = Reader(self.bytes);
         (0..self.count).map_while(move |_| Some((reader.string()?, reader.varint()?)))
@@ -210,7 +210,7 @@ impl PartialEq for Queue<'_> {
     }
 }
 
-/// A command that is allowed in a transaction.
+/// Returns a command that is allowed in a transaction.
 fn queued(encoded: &[u8]) -> Option<Command<'_>> {
     // Checked first: otherwise nested transactions would be decoded recursively without a limit on the depth.
     if encoded.first().is_none_or(|op| op & !STAMPED == OP_EXEC) {
@@ -367,7 +367,7 @@ fn place<T: PartialEq>(all: &[T], value: &T) -> u8 {
     all.iter().position(|v| v == value).unwrap_or(0) as u8
 }
 
-/// The lowest version of the value format that a program must support to execute this encoded command.
+/// Returns the lowest version of the value format that a program must support to execute this encoded command.
 pub fn version_of(encoded: &[u8]) -> u8 {
     match encoded.first().map(|op| op & !STAMPED) {
         // A value may grow beyond the first version's limit once records have versions, which needs version 2.
@@ -427,7 +427,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The key, if the command names exactly one.
+    /// Returns the key, if the command names exactly one.
     fn single_key(&self) -> Option<&'a [u8]> {
         match self {
             Command::Get(key)
@@ -472,7 +472,7 @@ impl<'a> Command<'a> {
         true
     }
 
-    /// The log that decides the command: the same for every retry.
+    /// Returns the log that decides the command: the same for every retry.
     pub fn route(&self, partitions: usize) -> Route {
         if partitions == 1 {
             return Route::Partition(0);
@@ -488,7 +488,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The partitions that the command involves, ascending.
+    /// Returns the partitions that the command involves, ascending.
     pub fn involved(&self, partitions: usize) -> Vec<usize> {
         let mut involved = Vec::new();
         let names_all = self.each_key(&mut |key| {
@@ -515,7 +515,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The number of keys that the command names; 0 for a transaction, whose commands were counted individually.
+    /// Returns the number of keys that the command names; 0 for a transaction, whose commands were counted
+    /// individually.
     pub fn keys(&self) -> usize {
         match self {
             Command::MGet(names) | Command::Del(names) => names.len(),

@@ -700,7 +700,7 @@ impl Connection {
         self.output.is_empty() && self.wire.is_flushed()
     }
 
-    /// The time limit that this client has exceeded, if any.
+    /// Returns the time limit that this client has exceeded, if any.
     pub fn timed_out(&self, now: Instant, timeouts: &ClientTimeouts) -> Option<LimitHit> {
         // Input that cannot be read for lack of room is not the client's fault.
         let incomplete = self.incomplete_since.filter(|_| self.has_room());
@@ -777,7 +777,7 @@ fn over_limit(command: &Command<'_>) -> Option<Reply> {
         .or_else(|| too_many_keys(command.keys()))
 }
 
-/// The error for a command or transaction that names too many keys.
+/// Returns the error for a command or transaction that names too many keys.
 fn too_many_keys(keys: usize) -> Option<Reply> {
     (keys > REQUEST_KEYS_MAX).then(|| {
         Reply::error(format!(

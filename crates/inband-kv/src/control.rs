@@ -188,7 +188,7 @@ impl ReplicaControl {
         }
     }
 
-    /// A snapshot of the replica's state.
+    /// Returns a snapshot of the replica's state.
     pub fn status(&self) -> Status {
         let c = &self.counters;
         let applied_instances: Vec<u64> = c.applied_instances.iter().map(get).collect();

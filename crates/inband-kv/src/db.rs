@@ -57,7 +57,7 @@ pub fn family<'a>(db: &'a DB, name: &'static str) -> Result<&'a ColumnFamily, St
         .ok_or(StoreError::ColumnFamilyMissing(name))
 }
 
-/// The block cache shared by all databases of a replica.
+/// Returns the block cache shared by all databases of a replica.
 pub fn block_cache() -> Result<Cache, StoreError> {
     Ok(Cache::new_lru_cache(ROCKSDB_BLOCK_CACHE_BYTES)?)
 }

@@ -182,7 +182,7 @@ fn values_of(keys: &mut impl Keys, names: &Strings<'_>) -> Result<Reply> {
     Ok(Reply::Array(values))
 }
 
-/// The version that `WATCH` compares: 0 for a key that does not exist, 1 for a record written before there were
+/// Returns the version that `WATCH` compares: 0 for a key that does not exist, 1 for a record written before there were
 /// versions.
 fn version_of(keys: &mut impl Keys, key: &[u8]) -> Result<u64> {
     Ok(keys.get(key)?.map_or(0, |record| record.version.max(1)))
@@ -209,7 +209,7 @@ fn bulk_or_nil(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
     Ok(keys.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
 }
 
-/// The expiry as a Unix time in milliseconds; 0 if never.
+/// Returns the expiry as a Unix time in milliseconds; 0 if never.
 fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
     let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
     // A time in the past is clamped to 1: 0 would mean never.
@@ -289,7 +289,7 @@ fn put_all(keys: &mut impl Keys, pairs: &Strings<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The bytes from `start` to `end`, both inclusive; negative indices count from the end.
+/// Returns the bytes from `start` to `end`, both inclusive; negative indices count from the end.
 fn range_of(value: &[u8], start: i64, end: i64) -> &[u8] {
     let len = value.len() as i64;
     let place = |at: i64| if at < 0 { (len + at).max(0) } else { at };

@@ -63,7 +63,7 @@ impl Number {
         }
     }
 
-    /// The sum as text; `None` if it is infinite or NaN.
+    /// Returns the sum as text; `None` if it is infinite or NaN.
     pub fn plus(self, other: Number) -> Option<String> {
         if let (Number::Fixed(a), Number::Fixed(b)) = (self, other) {
             let sum = a + b;

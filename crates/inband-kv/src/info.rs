@@ -38,7 +38,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The settings that `CONFIG GET` returns.
+    /// Returns the settings that `CONFIG GET` returns.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             (

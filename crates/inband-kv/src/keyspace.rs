@@ -59,7 +59,7 @@ struct RecordCache {
 }
 
 impl RecordCache {
-    /// The slot of a record, filled by `load` on a cache miss.
+    /// Returns the slot of a record, filled by `load` on a cache miss.
     fn place<E>(
         &mut self,
         stored_key: &[u8],
@@ -79,7 +79,7 @@ impl RecordCache {
             .expect("it was there or was just inserted"))
     }
 
-    /// A record that was loaded or written in this burst.
+    /// Returns a record that was loaded or written in this burst.
     fn get(&self, stored_key: &[u8]) -> Option<&[u8]> {
         self.young.get(stored_key)?.as_deref()
     }
@@ -179,7 +179,7 @@ pub struct Record<'a> {
 /// The operations of a command on the keys and values that it involves.
 pub trait Keys {
     fn now_ms(&self) -> u64;
-    /// The record of `key`, if it has not expired.
+    /// Returns the record of `key`, if it has not expired.
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error>;
     /// Stores a record; `expire_at_ms` 0: it never expires.
     fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error>;
@@ -190,14 +190,14 @@ pub trait Keys {
     fn flush(&mut self);
     /// Calls `visit` with every live key until it returns `false`.
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error>;
-    /// The longest value that a command may grow a value to.
+    /// Returns the longest value that a command may grow a value to.
     fn grown_len_bytes_max(&self) -> usize;
     /// Bytes of values put so far. Only the difference between two calls within one command is meaningful.
     fn put_bytes(&self) -> u64;
 }
 
 impl Keyspace {
-    /// The keyspace of `db`, which holds `keys` keys. The cache takes at most `cache_bytes_max`.
+    /// Returns the keyspace of `db`, which holds `keys` keys. The cache takes at most `cache_bytes_max`.
     pub fn open(
         db: &DB,
         columns: Columns<'_>,
@@ -227,7 +227,7 @@ impl Keyspace {
         })
     }
 
-    /// The header of a record that is written now.
+    /// Returns the header of a record that is written now.
     fn header(&self, expire_at_ms: u64) -> ([u8; HEADER_LEN_BYTES], usize) {
         let mut header = [0; HEADER_LEN_BYTES];
         if !self.has_versions {
@@ -291,7 +291,7 @@ pub fn stored_key(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// The number at the start of `bytes`, such as the time in front of a record; 0 if `bytes` is too short.
+/// Returns the number at the start of `bytes`, such as the time in front of a record; 0 if `bytes` is too short.
 pub fn leading_number(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk::<TIME_LEN_BYTES>()

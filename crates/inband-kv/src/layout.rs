@@ -38,7 +38,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of `partitions` over `dirs`, which are created if they do not exist.
+    /// Returns the layout of `partitions` over `dirs`, which are created if they do not exist.
     pub fn new(dirs: &[PathBuf], partitions: usize) -> Result<Self, StoreError> {
         let root = dirs.first().ok_or(StoreError::NoDirectory)?.clone();
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -62,7 +62,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The number of partitions of the data in `dir`; `None` if there is no data.
+    /// Returns the number of partitions of the data in `dir`; `None` if there is no data.
     pub fn partitions_in(dir: &Path) -> Result<Option<usize>, StoreError> {
         let active = read_active(&dir.join(ACTIVE_FILE))?;
         Ok(active.map(|numbers| partitions_of_logs(numbers.len())))
@@ -108,12 +108,12 @@ impl Layout {
         self.homes[log].join(format!("{DATABASE_PREFIX}{number}"))
     }
 
-    /// Where a checkpoint of a log is received: an empty directory that is not part of the store.
+    /// Returns where a checkpoint of a log is received: an empty directory that is not part of the store.
     pub fn incoming(&self, log: usize) -> PathBuf {
         self.homes[log].join(INCOMING_DIR)
     }
 
-    /// Where checkpoints of a log are made for peers.
+    /// Returns where checkpoints of a log are made for peers.
     pub fn outgoing(&self, log: usize) -> PathBuf {
         self.homes[log].join(OUTGOING_DIR)
     }
@@ -208,7 +208,7 @@ fn sync_directory(directory: &Path) -> Result<(), StoreError> {
     sync().map_err(|source| io_error(directory, source))
 }
 
-/// An I/O error with its path.
+/// Returns an I/O error with its path.
 pub fn io_error(path: &Path, source: io::Error) -> StoreError {
     StoreError::Io {
         path: path.to_path_buf(),

@@ -76,7 +76,7 @@ impl Loader {
         }
     }
 
-    /// The outcome, once available.
+    /// Returns the outcome, once available.
     pub fn take_result(&mut self, now: Instant) -> Option<Outcome> {
         if !self.thread.as_ref()?.is_finished() {
             return None;

@@ -145,7 +145,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
     }
 }
 
-/// The error for data commands while a checkpoint is being fetched.
+/// Returns the error for data commands while a checkpoint is being fetched.
 pub fn loading_error(status: &Status) -> String {
     format!(
         "LOADING Inband is loading a checkpoint from another replica ({} of {} bytes so far); try \
@@ -411,7 +411,7 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
     }
 }
 
-/// The cursor of a `SCAN`, if it is valid.
+/// Returns the cursor of a `SCAN`, if it is valid.
 pub fn scan_cursor(args: Args<'_>) -> Option<u64> {
     std::str::from_utf8(args.get(1)).ok()?.parse().ok()
 }

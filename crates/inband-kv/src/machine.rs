@@ -207,7 +207,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The number of partitions of the replica whose first directory is `dir`; `None` if there is no data.
+    /// Returns the number of partitions of the replica whose first directory is `dir`; `None` if there is no data.
     pub fn partitions_in(dir: &Path) -> Result<Option<usize>, StoreError> {
         Layout::partitions_in(dir)
     }
@@ -237,7 +237,7 @@ impl Machine {
         logs_of(self.config.partitions)
     }
 
-    /// The log of cross-partition commands, if there is one.
+    /// Returns the log of cross-partition commands, if there is one.
     pub fn queue_log(&self) -> Option<usize> {
         (self.config.partitions > 1).then_some(self.config.partitions)
     }
@@ -251,7 +251,7 @@ impl Machine {
         self.log_states[partition].store.reader(clock_ms)
     }
 
-    /// The stores of all partitions.
+    /// Returns the stores of all partitions.
     pub fn stores(&self) -> impl Iterator<Item = &Store> {
         let partitions = self.config.partitions;
         self.log_states[..partitions]
@@ -282,7 +282,7 @@ impl Machine {
         self.shared.clone()
     }
 
-    /// A hash over the replicated state, equal on every replica that has applied the same instances.
+    /// Returns a hash over the replicated state, equal on every replica that has applied the same instances.
     pub fn digest(&self) -> Result<u64, StoreError> {
         self.shared.digest().map(|(_, digest)| digest)
     }
@@ -302,7 +302,7 @@ impl Machine {
         self.log_states.iter().map(|s| s.store.written()).collect()
     }
 
-    /// The largest number of applied and unwritten instances of any log. A partly applied instance counts.
+    /// Returns the largest number of applied and unwritten instances of any log. A partly applied instance counts.
     pub fn unwritten(&self) -> u64 {
         let unwritten = self.log_states.iter().map(|s| s.store.unwritten());
         unwritten.max().unwrap_or(0)
@@ -422,7 +422,7 @@ impl Machine {
         Ok(has_progress)
     }
 
-    /// The marker that this partition waits for, unless it has already been delivered.
+    /// Returns the marker that this partition waits for, unless it has already been delivered.
     pub fn wanted_marker(&self, partition: usize) -> Option<WantedMarker> {
         let seen = self.log_states[partition].seen;
         self.queue.wanted_marker(partition, seen)
@@ -445,7 +445,7 @@ impl Machine {
         self.log_states[partition].standing.is_some()
     }
 
-    /// A command that reads all partitions.
+    /// Returns a command that reads all partitions.
     pub fn barrier() -> Vec<u8> {
         let mut command = BytesMut::new();
         Command::DbSize.encode(None, &mut command);
@@ -465,14 +465,14 @@ impl Machine {
         self.cuts.remove(&ticket);
     }
 
-    /// Where to receive a checkpoint for [`install`](Self::install), one directory per log.
+    /// Returns where to receive a checkpoint for [`install`](Self::install), one directory per log.
     pub fn incoming(&self) -> Vec<PathBuf> {
         (0..self.logs())
             .map(|log| self.layout.incoming(log))
             .collect()
     }
 
-    /// Where checkpoints for peers are made, one directory per log.
+    /// Returns where checkpoints for peers are made, one directory per log.
     pub fn outgoing(&self) -> Vec<PathBuf> {
         (0..self.logs())
             .map(|log| self.layout.outgoing(log))
@@ -530,8 +530,8 @@ impl Machine {
         Ok(reset)
     }
 
-    /// A page of the written keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition and the
-    /// others the position in the order of that partition's keys.
+    /// Returns a page of the written keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition
+    /// and the others the position in the order of that partition's keys.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
         let place_bits = self.place_bits();
         let partition = self.cursor_partition(cursor);
@@ -560,7 +560,7 @@ impl Machine {
         SCAN_CURSOR_BITS - partition_bits
     }
 
-    /// The partition in which a scan continues at `cursor`.
+    /// Returns the partition in which a scan continues at `cursor`.
     pub fn cursor_partition(&self, cursor: u64) -> usize {
         (cursor >> self.place_bits()) as usize
     }

@@ -42,7 +42,7 @@ impl Part {
         }
     }
 
-    /// The connection, unless it is closed.
+    /// Returns the connection, unless it is closed.
     pub fn connection<'c>(
         &self,
         connections: &'c mut Connections<Connection>,
@@ -447,7 +447,7 @@ impl Packer {
         }
     }
 
-    /// When the oldest undecided value was submitted.
+    /// Returns when the oldest undecided value was submitted.
     pub fn oldest_submission(&self) -> Option<Instant> {
         let values = self.in_flight.values();
         values.map(|value| value.submitted).min()

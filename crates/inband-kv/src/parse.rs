@@ -38,7 +38,7 @@ impl ReadMode {
         }
     }
 
-    /// The mode with this name, case-insensitive.
+    /// Returns the mode with this name, case-insensitive.
     pub fn of_name(name: &[u8]) -> Option<Self> {
         let modes = [ReadMode::Position, ReadMode::Log];
         modes.into_iter().find(|mode| is(name, mode.name()))
@@ -217,7 +217,7 @@ fn unknown_command(args: Args<'_>) -> Reply {
     ))
 }
 
-/// An integer exactly as Redis accepts it: no plus sign, no leading zeros, no spaces.
+/// Returns an integer exactly as Redis accepts it: no plus sign, no leading zeros, no spaces.
 pub fn strict_integer(bytes: &[u8]) -> Option<i64> {
     match bytes {
         b"0" => Some(0),
@@ -260,7 +260,7 @@ fn invalid_expire_time(command: &str) -> Reply {
     Reply::error(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// A positive time for `SET` and its variants, in milliseconds.
+/// Returns a positive time for `SET` and its variants, in milliseconds.
 fn positive_ms(number: i64, unit_ms: i64, command: &str) -> Result<i64, Reply> {
     number
         .checked_mul(unit_ms)

@@ -35,7 +35,7 @@ pub fn logs_of(partitions: usize) -> usize {
     }
 }
 
-/// The number of partitions for this many logs.
+/// Returns the number of partitions for this many logs.
 pub fn partitions_of_logs(logs: usize) -> usize {
     if logs > 2 {
         logs - 1
@@ -44,7 +44,7 @@ pub fn partitions_of_logs(logs: usize) -> usize {
     }
 }
 
-/// The hash tag, or the whole key if it has none.
+/// Returns the hash tag, or the whole key if it has none.
 fn hashed_part(key: &[u8]) -> &[u8] {
     let tag = key.iter().position(|b| *b == b'{').and_then(|open| {
         let rest = &key[open + 1..];

@@ -209,8 +209,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica of `log` with its copy in `machine`. Clients connect to `listeners`, peers that need a checkpoint to
-    /// `checkpoint_listener`.
+    /// Creates a replica of `log` with its copy in `machine`. Clients connect to `listeners`, peers that need a
+    /// checkpoint to `checkpoint_listener`.
     pub fn new(
         config: ReplicaConfig,
         mut machine: Machine,
@@ -351,7 +351,7 @@ impl Replica {
         &mut *self.log
     }
 
-    /// The address on which checkpoints are served.
+    /// Returns the address on which checkpoints are served.
     pub fn checkpoint_address(&self) -> Option<std::net::SocketAddr> {
         self.checkpoint_server
             .as_ref()

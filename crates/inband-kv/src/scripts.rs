@@ -108,7 +108,7 @@ end",
 /// Longest script that is compared token by token.
 const TEXT_LEN_BYTES_MAX: usize = 4096;
 
-/// A normalised script: lower case, one kind of quotes, no spaces or semicolons.
+/// Returns a normalised script: lower case, one kind of quotes, no spaces or semicolons.
 fn words(text: &[u8]) -> Vec<u8> {
     let bytes = text.iter().filter(|byte| !byte.is_ascii_whitespace());
     let bytes = bytes.filter(|byte| **byte != b';').map(|byte| match byte {

@@ -89,7 +89,7 @@ impl SpaceWatch {
         self.room
     }
 
-    /// A description of the shortage.
+    /// Returns a description of the shortage.
     pub fn why(&self) -> &str {
         &self.why
     }

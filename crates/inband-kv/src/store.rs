@@ -451,7 +451,7 @@ impl Store {
         })
     }
 
-    /// The position of the database in `path`, which must not be open.
+    /// Returns the position of the database in `path`, which must not be open.
     pub(crate) fn position_in(path: &Path) -> Result<Position, StoreError> {
         let state = State::load(&open_database_to_read(path)?)?;
         Ok(state.map_or(Position::default(), |state| state.position()))
@@ -825,7 +825,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the execution of a cross-partition command at `now_ms` needs of this store.
+    /// Returns what the execution of a cross-partition command at `now_ms` needs of this store.
     pub(crate) fn work(&mut self, now_ms: u64) -> Result<Work<'_>, StoreError> {
         let columns = Columns::of(&self.db)?;
         Ok(Work {

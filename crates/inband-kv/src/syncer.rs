@@ -51,7 +51,7 @@ impl Syncer {
         }
     }
 
-    /// The result of the requested sync, once available.
+    /// Returns the result of the requested sync, once available.
     pub fn take_result(&mut self) -> Option<Result<(), StoreError>> {
         let result = match self.results.try_recv() {
             Ok(result) => result,

@@ -67,7 +67,7 @@ impl Faults {
         *self.tapes() = Some(BTreeMap::new());
     }
 
-    /// What was written to the database in `path`.
+    /// Returns what was written to the database in `path`.
     pub fn tape(&self, path: &Path) -> Tape {
         let tapes = self.tapes();
         let tape = tapes.as_ref().and_then(|tapes| tapes.get(path));
@@ -118,7 +118,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// An entry that no handle waits for.
+    /// Creates an entry that no handle waits for.
     fn unowned(kind: ValueKind, client_id: u64) -> Self {
         Self {
             origin: Origin {
@@ -331,7 +331,7 @@ impl MemoryCluster {
         self.lock().logs[log].last_instance()
     }
 
-    /// The last decided instance of the first log.
+    /// Returns the last decided instance of the first log.
     pub fn last_instance(&self) -> u64 {
         self.last_instance_of(0)
     }
@@ -360,7 +360,7 @@ impl MemoryCluster {
         self.lock().reads_asked
     }
 
-    /// The instance of a log that a handle has reported as applied.
+    /// Returns the instance of a log that a handle has reported as applied.
     pub fn applied(&self, owner: usize, log: usize) -> u64 {
         self.lock().applied.get(&(owner, log)).copied().unwrap_or(0)
     }

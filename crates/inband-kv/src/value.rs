@@ -53,7 +53,7 @@ impl Default for ValueWriter {
 }
 
 impl ValueWriter {
-    /// A value without commands.
+    /// Creates a value without commands.
     pub fn new() -> Self {
         let mut writer = Self {
             bytes: Vec::with_capacity(2048),
@@ -95,7 +95,7 @@ impl ValueWriter {
         self.count += 1;
     }
 
-    /// The finished value, stamped with the proposer's cluster time.
+    /// Returns the finished value, stamped with the proposer's cluster time.
     pub fn finish(&mut self, time_ms: u64) -> &[u8] {
         self.bytes[TIME_AT].copy_from_slice(&time_ms.to_be_bytes());
         self.bytes[COUNT_AT].copy_from_slice(&self.count.to_be_bytes());
@@ -103,14 +103,14 @@ impl ValueWriter {
     }
 }
 
-/// A value that means: execute everything up to this entry of the log of cross-partition commands.
+/// Returns a value that means: execute everything up to this entry of the log of cross-partition commands.
 pub fn marker(entry: u64) -> [u8; 9] {
     let mut value = [MARKER; 9];
     value[1..].copy_from_slice(&entry.to_be_bytes());
     value
 }
 
-/// The entry of a marker; `None` if the value is not a marker.
+/// Returns the entry of a marker; `None` if the value is not a marker.
 pub fn marker_entry(value: &[u8]) -> Option<u64> {
     let (first, entry) = value.split_first()?;
     Some(u64::from_be_bytes(
@@ -220,7 +220,7 @@ impl<'a> ValueReader<'a> {
         Ok(reader)
     }
 
-    /// The encoded commands in order.
+    /// Returns the encoded commands in order.
     pub fn commands(&self) -> Commands<'a> {
         Commands {
             left: self.count,

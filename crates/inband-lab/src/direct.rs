@@ -51,7 +51,7 @@ impl DirectLinks {
         })
     }
 
-    /// The namespaces, in the order of the hosts.
+    /// Returns the namespaces, in the order of the hosts.
     pub fn hosts(&self) -> &[Netns] {
         &self.hosts
     }

@@ -27,7 +27,7 @@ pub struct LinkFaults {
 }
 
 impl LinkFaults {
-    /// The same random loss in both directions.
+    /// Returns the same random loss in both directions.
     pub fn loss(ppm: u32) -> Self {
         Self {
             loss_from_host_ppm: ppm,
@@ -45,7 +45,7 @@ impl LinkFaults {
         }
     }
 
-    /// A slow link; it reorders if `jitter_us` exceeds the time between frames.
+    /// Creates a slow link; it reorders if `jitter_us` exceeds the time between frames.
     pub fn delay(delay_us: u32, jitter_us: u32) -> Self {
         Self {
             delay_us,

@@ -50,7 +50,7 @@ impl Host {
         &self.name
     }
 
-    /// Its address on the lab's network.
+    /// Returns its address on the lab's network.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
@@ -235,12 +235,12 @@ impl Lab {
         owner::sweep();
     }
 
-    /// All hosts, in order of creation.
+    /// Returns all hosts, in order of creation.
     pub fn hosts(&self) -> Vec<Arc<Host>> {
         self.lock_hosts().list.clone()
     }
 
-    /// The host with this name.
+    /// Returns the host with this name.
     pub fn host(&self, name: &str) -> Result<Arc<Host>, LabError> {
         let hosts = self.lock_hosts();
         Ok(Arc::clone(&hosts.list[position(&hosts.list, name)?]))
@@ -261,7 +261,7 @@ impl Lab {
         self.injector.set_link(port, faults)
     }
 
-    /// The current faults of a host's link.
+    /// Returns the current faults of a host's link.
     pub fn link(&self, host: &str) -> Result<LinkFaults, LabError> {
         let port = self.port(host)?;
         Ok(self.tables().link(port).faults)
@@ -396,7 +396,7 @@ impl Lab {
         Ok(self.host(name)?.port)
     }
 
-    /// A mask of ports; an empty list means all.
+    /// Returns a mask of ports; an empty list means all.
     fn ports(&self, names: &[String]) -> Result<u64, LabError> {
         if names.is_empty() {
             return Ok(u64::MAX);

@@ -73,7 +73,7 @@ impl Netns {
         }
     }
 
-    /// The name, for `ip netns exec`.
+    /// Returns the name, for `ip netns exec`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -95,7 +95,7 @@ impl Netns {
             .map_err(LabError::system(format!("enter namespace {}", self.name)))
     }
 
-    /// A second handle to the same namespace, which removes nothing on drop.
+    /// Returns a second handle to the same namespace, which removes nothing on drop.
     pub fn handle(&self) -> Result<NetnsHandle, LabError> {
         let file = self
             .file

@@ -88,7 +88,7 @@ impl SupervisedChild {
         self.child.id()
     }
 
-    /// Its exit status, or `None` while it runs.
+    /// Returns its exit status, or `None` while it runs.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }

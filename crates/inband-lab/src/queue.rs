@@ -114,7 +114,7 @@ impl WaitingFrames {
         true
     }
 
-    /// The next frame that is due. A frame in flight when its link was held is held.
+    /// Returns the next frame that is due. A frame in flight when its link was held is held.
     pub fn next_due(&mut self, now: Instant) -> Option<Frame> {
         while self.slow.peek().is_some_and(|slow| slow.due <= now) {
             let frame = self.slow.pop()?.frame;
@@ -128,7 +128,7 @@ impl WaitingFrames {
         None
     }
 
-    /// When to call [`next_due`](Self::next_due) again if nothing else happens.
+    /// Returns when to call [`next_due`](Self::next_due) again if nothing else happens.
     pub fn next_due_at(&self) -> Option<Instant> {
         self.slow.peek().map(|slow| slow.due)
     }

@@ -10,14 +10,14 @@ pub use inband_host::backend::{Choice, Place, KERNEL_MIN_NATIVE};
 use crate::config::{Config, Dataplane};
 use crate::node::{kernel_roles, xdp_spec, NodeError};
 
-/// The backend for a host that is about to start. An error means that the requested backend does not work.
+/// Returns the backend for a host that is about to start. An error means that the requested backend does not work.
 pub fn of_host(config: &Config) -> Result<Choice, NodeError> {
     // An explicitly configured backend is loaded by the node shortly afterwards.
     let load_first = config.host.dataplane == Dataplane::Auto;
     try_out(config, load_first)
 }
 
-/// The same without starting the host: tries everything that its start would try.
+/// Returns the same without starting the host: tries everything that its start would try.
 pub fn try_host(config: &Config) -> Result<Choice, NodeError> {
     try_out(config, true)
 }

@@ -83,7 +83,7 @@ pub const DEFAULT_MTU: u16 = 1500;
 /// Length of the IPv4 and UDP headers.
 pub const IP_UDP_LEN_BYTES: usize = 28;
 
-/// Why a socket for Redis clients is not opened.
+/// Returns why a socket for Redis clients is not opened.
 pub fn unprotected(what: &str, address: SocketAddr) -> String {
     format!(
         "{what} = {address} serves others than this machine, without a password and without TLS; set \
@@ -197,7 +197,7 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// The longest value that fits in one packet.
+    /// Returns the longest value that fits in one packet.
     pub fn value_len_max_bytes(&self) -> usize {
         usize::from(self.mtu) - IP_UDP_LEN_BYTES - HEADER_LEN_BYTES
     }
@@ -410,39 +410,39 @@ impl Config {
         Ok(config)
     }
 
-    /// The text of a file that parses to this configuration.
+    /// Returns the text of a file that parses to this configuration.
     pub fn to_toml(&self) -> String {
         // Every field is a string, an integer, a list or a table of those: TOML can hold them all.
         toml::to_string(self).expect("a configuration is always representable in TOML")
     }
 
-    /// The node that this host is.
+    /// Returns the node that this host is.
     pub fn this(&self) -> &NodeConfig {
         self.node(self.host.node)
             .expect("checked when parsed: host.node names a [[node]]")
     }
 
-    /// The node with this id.
+    /// Returns the node with this id.
     pub fn node(&self, id: u8) -> Option<&NodeConfig> {
         self.nodes.iter().find(|n| n.id == id)
     }
 
-    /// The voting members, in the file's order.
+    /// Returns the voting members, in the file's order.
     pub fn acceptors(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Acceptor)
     }
 
-    /// The replicas, in the file's order.
+    /// Returns the replicas, in the file's order.
     pub fn replicas(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Replica)
     }
 
-    /// The controllers, in the file's order; none: membership is fixed.
+    /// Returns the controllers, in the file's order; none: membership is fixed.
     pub fn controllers(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Controller)
     }
 
-    /// The nodes that may lead, in take-over order.
+    /// Returns the nodes that may lead, in take-over order.
     pub fn leaders(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Leader)
     }

@@ -23,7 +23,7 @@ pub struct DecidedLog {
 }
 
 impl DecidedLog {
-    /// An empty log that continues at `first`.
+    /// Returns an empty log that continues at `first`.
     pub fn starting_at(first: u64, limit: LogLimit) -> DecidedLog {
         DecidedLog {
             first,
@@ -33,7 +33,7 @@ impl DecidedLog {
         }
     }
 
-    /// The lowest instance held; equal to the next one if empty.
+    /// Returns the lowest instance held; equal to the next one if empty.
     pub fn first(&self) -> u64 {
         self.first
     }
@@ -67,7 +67,7 @@ impl DecidedLog {
         Some(value)
     }
 
-    /// The decided value of `instance`, if still held.
+    /// Returns the decided value of `instance`, if still held.
     pub fn get(&self, instance: u64) -> Option<(&Header, &[u8])> {
         let at = usize::try_from(instance.checked_sub(self.first)?).ok()?;
         self.entries

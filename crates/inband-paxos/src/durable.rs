@@ -35,7 +35,7 @@ impl DurableError {
     }
 }
 
-/// A new incarnation: durable before it is returned, and never reused.
+/// Returns a new incarnation: durable before it is returned, and never reused.
 pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     state_dir::create(state_dir)?;
     let path = state_dir.join(INCARNATION_FILE);
@@ -47,7 +47,7 @@ pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     Ok(value)
 }
 
-/// The latest epoch that the acceptor has entered without a control plane; 0: none.
+/// Returns the latest epoch that the acceptor has entered without a control plane; 0: none.
 pub fn entered_epoch(state_dir: &Path) -> Result<u32, DurableError> {
     let entered = state_dir::read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))?;
     Ok(u32::try_from(entered).unwrap_or(u32::MAX))

@@ -100,7 +100,7 @@ pub fn spread_leaders(leaders: &[u8], logs: usize) -> Vec<Vec<u8>> {
 }
 
 impl HostConfig {
-    /// All replicas and leaders, without duplicates.
+    /// Returns all replicas and leaders, without duplicates.
     fn peers(&self) -> Vec<u8> {
         let mut peers = [&self.replicas[..], self.leader_nodes()].concat();
         peers.sort_unstable();
@@ -108,13 +108,13 @@ impl HostConfig {
         peers
     }
 
-    /// The nodes that may lead.
+    /// Returns the nodes that may lead.
     pub fn leader_nodes(&self) -> &[u8] {
         self.leaders.first().map_or(&[], Vec::as_slice)
     }
 
-    /// What each log may keep for peers: its share, but no less than a ring, because otherwise every replica that
-    /// misses a little would need a checkpoint.
+    /// Returns what each log may keep for peers: its share, but no less than a ring, because otherwise every replica
+    /// that misses a little would need a checkpoint.
     pub fn peer_log_limit(&self) -> LogLimit {
         let logs = self.geometry.partitions;
         LogLimit {
@@ -264,7 +264,7 @@ impl Host {
         self.journal = Some(journal);
     }
 
-    /// The acceptor's journal, if it keeps one, and its registers.
+    /// Returns the acceptor's journal, if it keeps one, and its registers.
     pub fn journal(&self) -> Option<(&AcceptorJournal, &Registers)> {
         Some((
             self.journal.as_ref()?,
@@ -272,7 +272,7 @@ impl Host {
         ))
     }
 
-    /// The same, for a driver that writes the journal to disk; see [`Host::release`].
+    /// Returns the same, for a driver that writes the journal to disk; see [`Host::release`].
     pub fn journal_mut(&mut self) -> Option<(&mut AcceptorJournal, &Registers)> {
         Some((
             self.journal.as_mut()?,
@@ -289,17 +289,17 @@ impl Host {
         &self.shared.config
     }
 
-    /// The soft switch, if any role runs in user space.
+    /// Returns the soft switch, if any role runs in user space.
     pub fn switch(&self) -> Option<&SoftSwitch> {
         self.shared.switch.as_ref()
     }
 
-    /// The same, mutable: for tests and the simulator.
+    /// Returns the same, mutable: for tests and the simulator.
     pub fn switch_mut(&mut self) -> Option<&mut SoftSwitch> {
         self.shared.switch.as_mut()
     }
 
-    /// The logs, by partition.
+    /// Returns the logs, by partition.
     pub fn partitions(&self) -> &[Partition] {
         &self.partitions
     }
@@ -357,8 +357,8 @@ impl Host {
         self.find_due();
     }
 
-    /// The highest epoch of any packet for this host's state machines. If it is above this host's own, there is a
-    /// configuration that the host does not know yet.
+    /// Returns the highest epoch of any packet for this host's state machines. If it is above this host's own, there is
+    /// a configuration that the host does not know yet.
     pub fn highest_epoch_seen(&self) -> u32 {
         self.highest_epoch_seen
     }
@@ -525,7 +525,7 @@ impl Host {
         self.find_due();
     }
 
-    /// When `on_tick` is next due: `now` or later. Unchanged until that time or the next event.
+    /// Returns when `on_tick` is next due: `now` or later. Unchanged until that time or the next event.
     pub fn due(&self, now: Micros) -> Micros {
         self.due.max(now)
     }
@@ -576,7 +576,7 @@ impl Host {
         result
     }
 
-    /// The same at the driver's request, including all consequences.
+    /// Returns the same at the driver's request, including all consequences.
     fn ask<R>(
         &mut self,
         now: Micros,

@@ -188,7 +188,7 @@ impl AcceptorJournal {
         self.holds = holds;
     }
 
-    /// The epoch for which the votes are complete.
+    /// Returns the epoch for which the votes are complete.
     pub fn holds(&self) -> Option<Holds> {
         self.holds
     }
@@ -215,7 +215,7 @@ impl AcceptorJournal {
         }
     }
 
-    /// When to sync, if only time must pass before it.
+    /// Returns when to sync, if only time must pass before it.
     pub fn due(&self) -> Micros {
         self.retry_at.unwrap_or(Micros::MAX)
     }

@@ -239,7 +239,7 @@ impl Leadership {
         matches!(self.state, State::Active)
     }
 
-    /// The round of the active leader as far as known; 0: none.
+    /// Returns the round of the active leader as far as known; 0: none.
     pub fn known_round(&self) -> u64 {
         if self.is_active() {
             self.round
@@ -313,7 +313,7 @@ impl Leadership {
         is_of_now.then(|| self.on_leader_heard(now, header.round))?
     }
 
-    /// The number of the probe that is answered; `None`: this process did not send it.
+    /// Returns the number of the probe that is answered; `None`: this process did not send it.
     fn number_of(&self, answer: &Header) -> Option<u64> {
         (answer.client_id == self.process_id()).then_some(answer.client_low)
     }
@@ -771,7 +771,7 @@ impl Leadership {
         out.send(Dest::Acceptors, &header, &[]);
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         match self.state {
             State::Watching if self.wanted_tries > 0 => self.probe_at.min(self.retry_at),
@@ -782,7 +782,7 @@ impl Leadership {
         }
     }
 
-    /// When the leader was last suspected, for reports.
+    /// Returns when the leader was last suspected, for reports.
     pub fn suspected_at(&self) -> Option<Micros> {
         self.suspected_at
     }

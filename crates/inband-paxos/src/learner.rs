@@ -99,7 +99,7 @@ pub struct LearnerStats {
 /// Callback for delivered values.
 pub type Deliver<'a> = dyn FnMut(u64, Origin, &[u8]) + 'a;
 
-/// The origin of a value, from the header that carried it.
+/// Returns the origin of a value, from the header that carried it.
 pub fn origin_of(header: &Header) -> Origin {
     let kind = if header.has(flag::NOOP) {
         ValueKind::Noop
@@ -129,7 +129,7 @@ fn vote_of(header: &Header, value: &[u8]) -> Vote {
 }
 
 impl Learner {
-    /// A learner that delivers from `applied + 1` on.
+    /// Creates a learner that delivers from `applied + 1` on.
     pub fn new(config: LearnerConfig, applied: u64) -> Learner {
         let log = DecidedLog::starting_at(applied + 1, config.log_limit);
         Learner {
@@ -202,7 +202,7 @@ impl Learner {
         }
     }
 
-    /// The next instance to deliver.
+    /// Returns the next instance to deliver.
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -549,7 +549,7 @@ impl Learner {
         self.config.timing.gap_us << doublings.min(ASK_DOUBLINGS_MAX)
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         let recoveries = self.recoveries.values().map(Recovery::due).min();
         let hole = if !self.has_hole() {
@@ -563,7 +563,7 @@ impl Learner {
     }
 }
 
-/// The header of a value decided by recovery: the acceptors' PHASE2B with the value's own fields.
+/// Returns the header of a value decided by recovery: the acceptors' PHASE2B with the value's own fields.
 fn decided_header(voted: &Header, vote: &Vote) -> Header {
     Header {
         flags: vote.value_flags,

@@ -294,7 +294,7 @@ impl Library {
         wait_readable(fds, timeout)[0]
     }
 
-    /// The next event, if there is one. A delivery counts as applied from here on: if the application saves its
+    /// Returns the next event, if there is one. A delivery counts as applied from here on: if the application saves its
     /// position before the next event, that instance is included.
     pub fn next_event(&mut self) -> Option<Event<'_>> {
         if let Some(replay) = self.replays.pop_front() {
@@ -432,13 +432,13 @@ impl Library {
         Ok(())
     }
 
-    /// The node, for status and counters.
+    /// Returns the node, for status and counters.
     pub fn node(&self) -> &Node {
         &self.node
     }
 }
 
-/// The kind of answer for an instance that is not delivered as new.
+/// Returns the kind of answer for an instance that is not delivered as new.
 fn replay_kind(origin: &Origin) -> DeliveryKind {
     match origin.kind {
         ValueKind::Command => DeliveryKind::Replay,

@@ -59,7 +59,7 @@ pub fn check(config: &Config) -> Result<(), MtuError> {
     Ok(())
 }
 
-/// The kernel's value for the calling thread's network namespace.
+/// Returns the kernel's value for the calling thread's network namespace.
 fn mtu_of(interface: &str) -> io::Result<u32> {
     inband_ground::xdp::mtu_bytes(interface).map_err(|error| io::Error::other(error.to_string()))
 }

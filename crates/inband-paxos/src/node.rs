@@ -133,7 +133,7 @@ fn roles_of(config: &Config) -> Roles {
     }
 }
 
-/// A node in the form that the packet programs of node `own` use.
+/// Returns a node in the form that the packet programs of node `own` use.
 fn peer_of(node: &NodeConfig, own: u8) -> Peer {
     Peer {
         node: node.id,
@@ -142,8 +142,8 @@ fn peer_of(node: &NodeConfig, own: u8) -> Peer {
     }
 }
 
-/// The members when a host starts. With a control plane there are none until it has reported the configuration: epoch 0
-/// means none.
+/// Returns the members when a host starts. With a control plane there are none until it has reported the configuration:
+/// epoch 0 means none.
 fn members_at_start(config: &Config) -> EpochConfig {
     if config.is_managed() {
         return EpochConfig {
@@ -191,8 +191,8 @@ fn timing_of(config: &Config) -> Timing {
     }
 }
 
-/// The roles of a host that may run in the kernel. A vote must be on disk before it is sent, so an acceptor with a
-/// journal runs in user space.
+/// Returns the roles of a host that may run in the kernel. A vote must be on disk before it is sent, so an acceptor
+/// with a journal runs in user space.
 pub(crate) fn kernel_roles(config: &Config) -> Roles {
     let roles = roles_of(config);
     Roles {
@@ -201,12 +201,12 @@ pub(crate) fn kernel_roles(config: &Config) -> Roles {
     }
 }
 
-/// The keys that authenticate packets.
+/// Returns the keys that authenticate packets.
 pub(crate) fn packet_keys(config: &Config) -> Result<Option<Keys>, KeyFileError> {
     load_keys(config.cluster.key_file.as_deref()).map(|(keys, _)| keys)
 }
 
-/// What a host with this configuration loads into the kernel.
+/// Returns what a host with this configuration loads into the kernel.
 pub(crate) fn xdp_spec(
     config: &Config,
     mode: XdpMode,
@@ -242,7 +242,7 @@ fn geometry_of(config: &Config) -> Geometry {
     }
 }
 
-/// The keys of a cluster, if it has any, and how its values are digested.
+/// Returns the keys of a cluster, if it has any, and how its values are digested.
 fn load_keys(path: Option<&Path>) -> Result<(Option<Keys>, Digest), KeyFileError> {
     let Some(path) = path else {
         return Ok((None, Digest::PLAIN));
@@ -464,12 +464,12 @@ impl Node {
         self.out.clear();
     }
 
-    /// The protocol state.
+    /// Returns the protocol state.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The host's registers, in the kernel or in the soft switch.
+    /// Returns the host's registers, in the kernel or in the soft switch.
     pub fn registers(&self) -> Option<&Arc<Registers>> {
         match (&self.kernel, self.host.switch()) {
             (Some(kernel), _) => Some(kernel.registers()),
@@ -477,19 +477,19 @@ impl Node {
         }
     }
 
-    /// The acceptor's registers of a partition, if this host has the role.
+    /// Returns the acceptor's registers of a partition, if this host has the role.
     pub fn acceptor_view(&self, partition: usize) -> Option<AcceptorView> {
         let registers = self.acceptor_registers();
         registers.map(|r| r.acceptor.acceptor(partition))
     }
 
-    /// Why the acceptor's disk accepts no votes, if it does not. Until it does, the acceptor drops packets, whatever
-    /// its registers say.
+    /// Returns why the acceptor's disk accepts no votes, if it does not. Until it does, the acceptor drops packets,
+    /// whatever its registers say.
     pub fn acceptor_disk_failure(&self) -> Option<&str> {
         self.disk.as_ref()?.failure()
     }
 
-    /// The registers that hold the acceptor's state, if this host has the role.
+    /// Returns the registers that hold the acceptor's state, if this host has the role.
     pub fn acceptor_registers(&self) -> Option<&Arc<Registers>> {
         let config = self.host.config();
         if config.soft_roles.acceptor {
@@ -499,7 +499,7 @@ impl Node {
         }
     }
 
-    /// The leader's registers of a partition, if this host has the role.
+    /// Returns the leader's registers of a partition, if this host has the role.
     pub fn leader_view(&self, partition: usize) -> Option<LeaderView> {
         let config = self.host.config();
         let has = config.soft_roles.leader || config.kernel_roles.leader;
@@ -566,7 +566,7 @@ impl Node {
         (registers + logs) as u64
     }
 
-    /// Where the roles run.
+    /// Returns where the roles run.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane
     }
@@ -629,7 +629,7 @@ impl Node {
         self.flush();
     }
 
-    /// The keys that authenticate packets.
+    /// Returns the keys that authenticate packets.
     pub fn keys(&self) -> Option<&Keys> {
         self.gate.keys()
     }
@@ -652,7 +652,7 @@ impl Node {
         Ok(self.gate.keys())
     }
 
-    /// The epoch for which the votes in the acceptor's journal are complete.
+    /// Returns the epoch for which the votes in the acceptor's journal are complete.
     pub fn holds(&self) -> Option<Holds> {
         self.host.journal()?.0.holds()
     }

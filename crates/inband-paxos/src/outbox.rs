@@ -38,7 +38,7 @@ impl Outbox {
         Outbox::default()
     }
 
-    /// An empty outbox for a network with this maximum packet length; see [`wire::emit_padded_to`].
+    /// Returns an empty outbox for a network with this maximum packet length; see [`wire::emit_padded_to`].
     pub fn for_packets_of(packet_len_max_bytes: usize) -> Outbox {
         Outbox {
             bytes: Vec::new(),
@@ -71,7 +71,7 @@ impl Outbox {
         self.sends.push((dest, start, self.bytes.len()));
     }
 
-    /// The packets, in order, to be completed by the caller.
+    /// Returns the packets, in order, to be completed by the caller.
     pub fn packets_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut rest = self.bytes.as_mut_slice();
         self.sends.iter().map(move |(_, start, end)| {
@@ -81,7 +81,7 @@ impl Outbox {
         })
     }
 
-    /// The packets, in order.
+    /// Returns the packets, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Dest, &[u8])> {
         self.sends
             .iter()

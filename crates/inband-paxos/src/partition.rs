@@ -22,7 +22,7 @@ const NOT_FOUNDED: &str =
     "it has no configuration yet; a cluster is founded once all its controllers are up, and its \
                            log says which are missing. Try again";
 
-/// The leadership of a host that has a leader role and is among the leaders of its epoch.
+/// Returns the leadership of a host that has a leader role and is among the leaders of its epoch.
 fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Leadership> {
     let has_role = config.soft_roles.leader || config.kernel_roles.leader;
     let leads = has_role && config.leader_nodes().contains(&config.node);
@@ -153,12 +153,12 @@ impl Partition {
         }
     }
 
-    /// The learner, if this host is a replica.
+    /// Returns the learner, if this host is a replica.
     pub fn learner(&self) -> Option<&Learner> {
         self.learner.as_ref()
     }
 
-    /// The leadership, if this host has a leader role.
+    /// Returns the leadership, if this host has a leader role.
     pub fn leadership(&self) -> Option<&Leadership> {
         self.leadership.as_ref()
     }
@@ -171,7 +171,7 @@ impl Partition {
         &self.reader
     }
 
-    /// What replicas have applied, as far as known here.
+    /// Returns what replicas have applied, as far as known here.
     pub fn trim(&self) -> &Trim {
         &self.trim
     }
@@ -503,7 +503,7 @@ impl Partition {
         self.trim.on_tick(now, own);
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub(crate) fn due(&self) -> Micros {
         let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
         let leadership = self.leadership.as_ref();

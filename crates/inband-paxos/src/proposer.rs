@@ -79,7 +79,7 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// A proposer without a session. `incarnation` must never be reused by this node.
+    /// Creates a proposer without a session. `incarnation` must never be reused by this node.
     pub fn new(
         node: u8,
         partition: u16,
@@ -212,7 +212,7 @@ impl Proposer {
         self.leader.map_or(Dest::Leaders, Dest::Node)
     }
 
-    /// The lowest unanswered sequence.
+    /// Returns the lowest unanswered sequence.
     fn low(&self) -> u64 {
         // Tickets and sequences grow together, so the first sent one has the lowest sequence.
         self.pending
@@ -511,7 +511,7 @@ impl Proposer {
         }
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         self.due
     }

@@ -74,7 +74,7 @@ impl SlotPromises {
         self.voters.is_majority(acceptors)
     }
 
-    /// The vote of the highest round, if there is any.
+    /// Returns the vote of the highest round, if there is any.
     pub fn best(&self) -> Option<&Vote> {
         self.best.as_ref()
     }

@@ -102,7 +102,7 @@ impl Reader {
         ticket
     }
 
-    /// The same on a host without a learner, where no read can be answered.
+    /// Returns the same on a host without a learner, where no read can be answered.
     pub fn refuse(&mut self, why: &'static str) -> ReadTicket {
         let ticket = self.confirm(0);
         self.waiting.clear();
@@ -229,7 +229,7 @@ impl Reader {
         }
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         let Some(round) = &self.round else {
             if !self.waiting.is_empty() {

@@ -180,7 +180,7 @@ impl Recovery {
         }
     }
 
-    /// When `on_tick` is next due.
+    /// Returns when `on_tick` is next due.
     pub fn due(&self) -> Micros {
         self.retry_at
     }

@@ -26,7 +26,7 @@ impl RoundSource {
         self.highest_seen = self.highest_seen.max(round);
     }
 
-    /// The highest round seen or created.
+    /// Returns the highest round seen or created.
     pub fn highest_seen(&self) -> u64 {
         self.highest_seen
     }

@@ -26,8 +26,8 @@ pub const DECIDED_LOG_BYTES_MAX: usize = 64 << 20;
 /// The minimum in bytes for a single log.
 pub const DECIDED_LOG_BYTES_MIN: usize = 4 << 20;
 
-/// The next multiple of `period` after `now`. Periodic work for many logs is done at such times, so that a host wakes
-/// up once for all of them.
+/// Returns the next multiple of `period` after `now`. Periodic work for many logs is done at such times, so that a host
+/// wakes up once for all of them.
 pub fn next_beat(now: Micros, period: Micros) -> Micros {
     (now / period + 1) * period
 }

@@ -115,12 +115,12 @@ impl Trim {
         held.map_or(0, |held| held + 1)
     }
 
-    /// The last instance that this replica holds durably.
+    /// Returns the last instance that this replica holds durably.
     pub fn held_here(&self) -> u64 {
         self.applied
     }
 
-    /// The highest instance that any known replica has applied.
+    /// Returns the highest instance that any known replica has applied.
     pub fn highest_applied(&self) -> u64 {
         self.peers
             .values()
@@ -130,7 +130,7 @@ impl Trim {
             .max(self.applied)
     }
 
-    /// What each peer has applied, as last reported.
+    /// Returns what each peer has applied, as last reported.
     pub fn peers(&self) -> &BTreeMap<u8, u64> {
         &self.peers
     }
@@ -139,7 +139,7 @@ impl Trim {
         self.replicas.contains(&self.node)
     }
 
-    /// What this replica reports to its peers as applied; 0 if it is not a replica. Marks it as reported.
+    /// Returns what this replica reports to its peers as applied; 0 if it is not a replica. Marks it as reported.
     pub fn tell_applied(&mut self) -> u64 {
         if !self.is_replica() {
             return 0;
@@ -148,8 +148,8 @@ impl Trim {
         self.applied
     }
 
-    /// What this replica has applied, if it has moved by a step and must be reported to peers at once. Marks it as
-    /// reported.
+    /// Returns what this replica has applied, if it has moved by a step and must be reported to peers at once. Marks it
+    /// as reported.
     pub fn step_to_tell(&mut self) -> Option<u64> {
         let has_moved = self.applied >= self.told_applied + self.step;
         (self.is_replica() && has_moved).then(|| self.tell_applied())
@@ -190,7 +190,7 @@ impl Trim {
         header
     }
 
-    /// When `on_tick` should run next.
+    /// Returns when `on_tick` should run next.
     pub fn due(&self) -> Micros {
         if !self.is_replica() {
             return Micros::MAX;

@@ -400,7 +400,7 @@ impl<M: StateMachine> Log<M> {
         }
     }
 
-    /// The state after this entry, for a message to this peer that is about to be sent.
+    /// Returns the state after this entry, for a message to this peer that is about to be sent.
     pub fn take_wanted(&mut self, to: u64, index: u64) -> Option<M::Frozen> {
         let wanted = self.wanted.get_mut();
         let at = wanted.iter().position(|w| (w.0, w.1) == (to, index))?;

@@ -15,8 +15,8 @@ pub trait StateMachine: Default {
     /// version does not know the command, which then has no effect.
     fn apply(&mut self, index: u64, command: &[u8]) -> Option<Self::Output>;
 
-    /// A snapshot of the current state, to be written in parts while further commands are applied. A node has one
-    /// thread and calls this while it serves, so its duration must not depend on the size of the state.
+    /// Returns a snapshot of the current state, to be written in parts while further commands are applied. A node has
+    /// one thread and calls this while it serves, so its duration must not depend on the size of the state.
     fn freeze(&self) -> Self::Frozen;
 
     /// Adds the next part of a frozen state; the first one is added to the default state. Returns false if the part is
@@ -26,8 +26,8 @@ pub trait StateMachine: Default {
 
 /// A state at one point in time that is being written.
 pub trait Frozen {
-    /// The next part, of approximately `len_bytes`: more only if a single record is longer. Releases what it returns.
-    /// `None`: there are no more parts.
+    /// Returns the next part, of approximately `len_bytes`: more only if a single record is longer. Releases what it
+    /// returns. `None`: there are no more parts.
     fn next_part(&mut self, len_bytes: usize) -> Option<Vec<u8>>;
 }
 

@@ -122,7 +122,7 @@ impl Entry {
         }
     }
 
-    /// The command, if the entry is one.
+    /// Returns the command, if the entry is one.
     pub fn command(&self) -> Option<Proposed<'_>> {
         (self.kind == Kind::Command).then_some(Proposed {
             index: self.index,
@@ -131,7 +131,7 @@ impl Entry {
         })
     }
 
-    /// Its size where messages are limited.
+    /// Returns its size where messages are limited.
     pub fn size_bytes(&self) -> u64 {
         ENTRY_SIZE_BYTES + (self.data.len() + self.context.len()) as u64
     }
@@ -210,17 +210,17 @@ impl Snapshot {
 }
 
 impl RaftMessage {
-    /// The commands in the message.
+    /// Returns the commands in the message.
     pub fn proposed(&self) -> impl Iterator<Item = Proposed<'_>> {
         self.entries.iter().filter_map(Entry::command)
     }
 
-    /// The same as pairs of index and command.
+    /// Returns the same as pairs of index and command.
     pub fn commands(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.proposed().map(|p| (p.index, p.command))
     }
 
-    /// The last entry of the snapshot in the message, if there is one.
+    /// Returns the last entry of the snapshot in the message, if there is one.
     pub fn snapshot_index(&self) -> Option<u64> {
         self.snapshot.as_ref().map(|snapshot| snapshot.index)
     }
@@ -305,7 +305,7 @@ impl RaftMessage {
         self.term
     }
 
-    /// The part of a snapshot in the message, the part's number, and whether it is the last one.
+    /// Returns the part of a snapshot in the message, the part's number, and whether it is the last one.
     pub(crate) fn part(&self) -> Option<(&Snapshot, u64, bool)> {
         let snapshot = self.snapshot.as_ref()?;
         Some((snapshot, self.part, self.is_last_part))
@@ -323,7 +323,7 @@ impl RaftMessage {
         self.snapshot.as_ref().map_or(0, |s| s.data.len())
     }
 
-    /// The same message with a part of its snapshot.
+    /// Returns the same message with a part of its snapshot.
     pub(crate) fn with_part(&self, number: u64, is_last: bool, data: Bytes) -> RaftMessage {
         let mut message = self.clone();
         if let Some(snapshot) = &mut message.snapshot {
@@ -333,7 +333,7 @@ impl RaftMessage {
         message
     }
 
-    /// The answer to a part: all parts before `next` were accepted.
+    /// Returns the answer to a part: all parts before `next` were accepted.
     pub(crate) fn parts_taken(&self, next: u64) -> RaftMessage {
         RaftMessage {
             kind: PARTS_TAKEN,
@@ -361,7 +361,7 @@ impl RaftMessage {
         self.kind == PARTS_TAKEN
     }
 
-    /// The answer to a part that its receiver cannot use.
+    /// Returns the answer to a part that its receiver cannot use.
     pub(crate) fn parts_refused(&self) -> RaftMessage {
         RaftMessage {
             reject: true,

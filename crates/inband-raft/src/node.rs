@@ -46,12 +46,12 @@ pub enum RaftError {
     },
 }
 
-/// The node with this raft id.
+/// Returns the node with this raft id.
 pub fn node_of(raft_id: u64) -> NodeId {
     (raft_id & 0xff) as NodeId
 }
 
-/// A raft id for a node, from a random number.
+/// Returns a raft id for a node, from a random number.
 pub fn raft_id(node: NodeId, random: u64) -> u64 {
     (random & !0xff) | u64::from(node)
 }
@@ -211,7 +211,7 @@ impl<M: StateMachine> RaftNode<M> {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// The leader of the group, as far as known.
+    /// Returns the leader of the group, as far as known.
     pub fn leader(&self) -> Option<NodeId> {
         let leader = self.raw.raft.leader_id;
         (leader != 0).then(|| node_of(leader))
@@ -233,7 +233,7 @@ impl<M: StateMachine> RaftNode<M> {
         peers.voters.iter().chain(&peers.learners).copied()
     }
 
-    /// The state after all applied commands.
+    /// Returns the state after all applied commands.
     pub fn state(&self) -> &M {
         &self.raw.store().state
     }
@@ -270,7 +270,7 @@ impl<M: StateMachine> RaftNode<M> {
         self.raw.store().unapplied()
     }
 
-    /// The index up to which a peer's log is known to match that of this node, if it leads.
+    /// Returns the index up to which a peer's log is known to match that of this node, if it leads.
     pub fn matched(&self, peer: u64) -> Option<u64> {
         let leads = self.is_leader();
         let progress = self.raw.raft.prs().get(peer).filter(|_| leads);

@@ -94,12 +94,12 @@ impl<C: ClientConnection> Connections<C> {
         self.count == 0
     }
 
-    /// The connection in a slot.
+    /// Returns the connection in a slot.
     pub fn get(&self, slot: usize) -> Option<&C> {
         Some(&self.slots.get(slot)?.as_ref()?.connection)
     }
 
-    /// The connection in a slot.
+    /// Returns the connection in a slot.
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut C> {
         Some(&mut self.slots.get_mut(slot)?.as_mut()?.connection)
     }
@@ -108,13 +108,13 @@ impl<C: ClientConnection> Connections<C> {
         self.slots.iter().flatten().map(|slot| &slot.connection)
     }
 
-    /// All connections with their slots.
+    /// Returns all connections with their slots.
     pub fn places(&self) -> impl Iterator<Item = (usize, &C)> {
         let places = self.slots.iter().enumerate();
         places.filter_map(|(place, slot)| Some((place, &slot.as_ref()?.connection)))
     }
 
-    /// The slot of the client that holds most memory, as last accounted.
+    /// Returns the slot of the client that holds most memory, as last accounted.
     pub fn largest(&self) -> Option<usize> {
         let slots = self.slots.iter().enumerate();
         let held = slots.filter_map(|(place, slot)| Some((place, slot.as_ref()?.accounted_bytes)));
@@ -233,7 +233,7 @@ impl<C: ClientConnection> Front<C> {
         self.waker.take()
     }
 
-    /// The listening addresses.
+    /// Returns the listening addresses.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.listeners
             .iter()

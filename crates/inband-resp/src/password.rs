@@ -56,7 +56,7 @@ impl Password {
         })
     }
 
-    /// The password itself, for clients that send it.
+    /// Returns the password itself, for clients that send it.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len_bytes]
     }

@@ -49,7 +49,7 @@ const TAG_MAP: u8 = 7;
 const TAG_NIL_ARRAY: u8 = 8;
 
 impl Reply {
-    /// An error with dynamic text.
+    /// Creates an error with dynamic text.
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Reply::Error(text.into())
     }

@@ -72,7 +72,7 @@ impl<'a> Args<'a> {
         self.ranges.is_empty()
     }
 
-    /// The argument at `index`; empty if there is none.
+    /// Returns the argument at `index`; empty if there is none.
     pub fn get(&self, index: usize) -> &'a [u8] {
         self.ranges
             .get(index)

@@ -55,7 +55,7 @@ impl Default for ClientTimeouts {
 }
 
 impl ClientTimeouts {
-    /// The timer that has run out, if one has.
+    /// Returns the timer that has run out, if one has.
     pub fn expired(&self, now: Instant, timers: &Timers) -> Option<TimedOut> {
         let is_over = |since: Option<Instant>, limit: Duration| {
             since.is_some_and(|since| now.saturating_duration_since(since) >= limit)

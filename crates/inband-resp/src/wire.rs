@@ -20,7 +20,7 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A socket that was just accepted; with `tls`, the client must use TLS.
+    /// Creates a socket that was just accepted; with `tls`, the client must use TLS.
     pub fn new(tcp: TcpStream, tls: Option<ServerConnection>) -> Self {
         Self {
             tcp,

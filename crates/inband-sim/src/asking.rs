@@ -39,7 +39,7 @@ pub trait Asking: Sized + 'static {
     fn begin(options: &Self::Options) -> Self;
     /// Called at the first start and at every restart without memory.
     fn start(&mut self) -> Self::Role;
-    /// A client's next request.
+    /// Creates a client's next request.
     fn request(random: &mut Rng) -> Header<Self>;
     /// Checks the answer to a client's request. Returns how many [`Asking::COUNTED`] it carries, and the invariants
     /// that it breaks.

@@ -143,7 +143,7 @@ pub fn main(entries: &[Entry], args: Vec<OsString>) -> Result<()> {
     (entry.expect("clap knows no other").play)(of_system, replay)
 }
 
-/// The command line without the options that choose seeds.
+/// Returns the command line without the options that choose seeds.
 fn replay_command(name: &str, args: &[OsString]) -> String {
     let mut command = format!("inband sim {name}");
     let mut args = args.iter().skip(2).map(|arg| arg.to_string_lossy());

@@ -24,7 +24,7 @@ impl Clock {
         }
     }
 
-    /// The same clock at another rate from now on, without a step.
+    /// Returns the same clock at another rate from now on, without a step.
     pub fn at_rate(self, now: u64, rate_ppm: u64) -> Clock {
         let passed = (u128::from(now) * u128::from(rate_ppm) / 1_000_000) as u64;
         Clock {
@@ -37,7 +37,7 @@ impl Clock {
         self.offset_ns + (u128::from(now) * u128::from(self.rate_ppm) / 1_000_000) as u64
     }
 
-    /// The first true time at which the clock shows at least `shown`.
+    /// Returns the first true time at which the clock shows at least `shown`.
     pub fn when(&self, shown: u64) -> u64 {
         let passed = u128::from(shown.saturating_sub(self.offset_ns)) * 1_000_000;
         (passed.div_ceil(u128::from(self.rate_ppm))).min(u128::from(u64::MAX)) as u64

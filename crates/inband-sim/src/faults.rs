@@ -24,7 +24,7 @@ pub enum Strike<S: System> {
 }
 
 impl<S: System> Strike<S> {
-    /// A fault that lasts until `end` undoes it.
+    /// Returns a fault that lasts until `end` undoes it.
     pub fn until(end: impl FnOnce(&mut World<S>) + 'static) -> Option<Strike<S>> {
         Some(Strike::Lasts(Undo {
             end: Box::new(end),
@@ -32,7 +32,7 @@ impl<S: System> Strike<S> {
         }))
     }
 
-    /// A fault that lasts for a while and ends without action.
+    /// Returns a fault that lasts for a while and ends without action.
     pub fn for_a_while() -> Option<Strike<S>> {
         Strike::until(|_| ())
     }
@@ -97,7 +97,7 @@ impl<S: System> World<S> {
         self.faults.every > 0
     }
 
-    /// A number unique among active faults.
+    /// Returns a number unique among active faults.
     pub fn fault_number(&self) -> u64 {
         self.faults.next
     }
@@ -171,7 +171,7 @@ impl<S: System> World<S> {
         Strike::until(move |world| world.links.rates.lower(by))
     }
 
-    /// A random share of packets for a fault.
+    /// Returns a random share of packets for a fault.
     pub fn any_share_ppm(&mut self) -> u64 {
         [20_000, 100_000, 300_000][self.rng.faults.below(3) as usize]
     }

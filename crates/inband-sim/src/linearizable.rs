@@ -105,7 +105,7 @@ impl Event {
         self.act == Act::Get && self.saw.is_none()
     }
 
-    /// The value after this write.
+    /// Returns the value after this write.
     fn written(&self) -> Option<u64> {
         match self.act {
             Act::Put(value) => Some(value),

@@ -76,7 +76,7 @@ impl Rates {
         bit_flip_ppm: 0,
     };
 
-    /// A seed's base rates: from nothing to a tenth. No bit flips.
+    /// Returns a seed's base rates: from nothing to a tenth. No bit flips.
     pub fn draw(rng: &mut Rng) -> Rates {
         let mut pick = |ppm: &[u64]| ppm[rng.below(ppm.len() as u64) as usize];
         Rates {
@@ -221,7 +221,7 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         })
     }
 
-    /// The copies of this packet that arrive, given the filter's `fate`. None if it is lost, as it always is if
+    /// Returns the copies of this packet that arrive, given the filter's `fate`. None if it is lost, as it always is if
     /// `is_full`.
     pub fn copies(
         &self,

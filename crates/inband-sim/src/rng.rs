@@ -8,8 +8,8 @@
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// A generator for one `purpose` of a seed, so that additional draws for one purpose do not change those for
-    /// another.
+    /// Creates a generator for one `purpose` of a seed, so that additional draws for one purpose do not change those
+    /// for another.
     pub fn new(seed: u64, purpose: u64) -> Rng {
         let mut state = seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut next = || {
@@ -21,7 +21,7 @@ impl Rng {
         Rng([next(), next(), next(), next()])
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -35,13 +35,13 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`, which must not be 0. The bias of at most 2^-32 does not matter here.
+    /// Returns a number below `bound`, which must not be 0. The bias of at most 2^-32 does not matter here.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below 0");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -51,7 +51,7 @@ impl Rng {
         ppm > 0 && self.below(1_000_000) < ppm
     }
 
-    /// A waiting time with this mean: exponential in steps of an eighth of it, at most eight times the mean.
+    /// Returns a waiting time with this mean: exponential in steps of an eighth of it, at most eight times the mean.
     pub fn wait(&mut self, mean: u64) -> u64 {
         let mut total = 1;
         while total < mean * 8 && !self.chance_ppm(125_000) {
@@ -60,7 +60,7 @@ impl Rng {
         total + self.below((mean / 8).max(1))
     }
 
-    /// A random element; `None` if there are none.
+    /// Returns a random element; `None` if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() {
             return None;

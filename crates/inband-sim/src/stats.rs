@@ -15,7 +15,7 @@ impl Counts {
         *self.0.entry(name).or_default() += count;
     }
 
-    /// The count; 0 if there is none.
+    /// Returns the count; 0 if there is none.
     pub fn of(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
@@ -70,7 +70,7 @@ pub struct LinkStats {
 }
 
 impl LinkStats {
-    /// The faults of links, with their names.
+    /// Returns the faults of links, with their names.
     pub fn faults(&self) -> [(&'static str, u64); 7] {
         [
             ("packet lost", self.lost),
@@ -99,7 +99,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The number of injected faults. Packets that were only overtaken do not count.
+    /// Returns the number of injected faults. Packets that were only overtaken do not count.
     pub fn fault_events(&self) -> u64 {
         let packets: u64 = self.links.faults().iter().map(|(_, count)| count).sum();
         self.faults.total() + packets - self.links.overtaken

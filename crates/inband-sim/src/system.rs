@@ -14,14 +14,14 @@ const FAULTY_US: u64 = 800_000;
 
 /// A packet, or another kind of message between hosts.
 pub trait Packet: Clone {
-    /// Its type, for faults that affect packets of one type; `None` if it has none.
+    /// Returns its type, for faults that affect packets of one type; `None` if it has none.
     fn kind(&self) -> Option<u8>;
     fn len_bytes(&self) -> usize;
     /// Flips a bit.
     fn flip(&mut self, byte: usize, bit: u8);
-    /// A hash of it, for the trace.
+    /// Returns a hash of it, for the trace.
     fn hash(&self) -> u64;
-    /// A readable description, for the trace.
+    /// Returns a readable description, for the trace.
     fn describe(&self) -> String;
 }
 
@@ -59,7 +59,7 @@ pub enum Travel {
 }
 
 impl Travel {
-    /// An arrow for a trace.
+    /// Returns an arrow for a trace.
     pub fn arrow(self) -> &'static str {
         match self {
             Travel::Sent => "->",
@@ -107,7 +107,7 @@ pub trait System: Sized + 'static {
     fn faulty(_options: &Self::Options) -> Time {
         FAULTY_US * Self::TICKS_PER_US
     }
-    /// A short description of the cluster.
+    /// Returns a short description of the cluster.
     fn describe(&self) -> String;
 
     /// A packet reaches a host that is not paused.
@@ -125,7 +125,7 @@ pub trait System: Sized + 'static {
     /// Checks that everything finishes. If not, an invariant is broken.
     fn settle(world: &mut World<Self>);
 
-    /// The host of an event of the system: the event waits while that host is paused.
+    /// Returns the host of an event of the system: the event waits while that host is paused.
     fn host_of(_event: &Self::Event) -> Option<Self::Host> {
         None
     }

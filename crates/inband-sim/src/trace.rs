@@ -9,9 +9,9 @@ pub trait Happening {
     /// The words that the hash covers.
     type Words: AsRef<[u64]>;
 
-    /// The words that the hash covers.
+    /// Returns the words that the hash covers.
     fn words(&self) -> Self::Words;
-    /// A line for people.
+    /// Returns a line for people.
     fn describe(&self) -> String;
 }
 
@@ -24,7 +24,7 @@ pub struct Trace {
     last: VecDeque<(Time, String)>,
 }
 
-/// A mixing step of good quality; the same on every machine.
+/// Returns a mixing step of good quality; the same on every machine.
 pub fn mix(hash: u64, word: u64) -> u64 {
     let z = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (z ^ z >> 29)
@@ -32,7 +32,7 @@ pub fn mix(hash: u64, word: u64) -> u64 {
         .rotate_left(27)
 }
 
-/// A name as a word of the hash.
+/// Returns a name as a word of the hash.
 pub fn word_of(name: &str) -> u64 {
     name.bytes().fold(0, |sum, byte| mix(sum, byte.into()))
 }
@@ -70,7 +70,7 @@ impl Trace {
         self.hash
     }
 
-    /// The last events, one per line.
+    /// Returns the last events, one per line.
     pub fn lines(&self) -> Vec<String> {
         let line = |(at, text): &(Time, String)| {
             let at_us = at / self.ticks_per_us;

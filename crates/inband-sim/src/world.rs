@@ -33,7 +33,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The streams of a seed.
+    /// Returns the streams of a seed.
     pub fn of(seed: u64) -> Streams {
         Streams {
             hosts: Rng::new(seed, 1),
@@ -66,7 +66,7 @@ pub struct World<S: System> {
 }
 
 impl<S: System> World<S> {
-    /// A world without hosts or events.
+    /// Returns a world without hosts or events.
     pub fn of(system: S, rng: Streams) -> World<S> {
         World {
             now: 1,
@@ -96,12 +96,12 @@ impl<S: System> World<S> {
         self.hosts.contains_key(&host)
     }
 
-    /// The reading of a host's clock.
+    /// Returns the reading of a host's clock.
     pub fn local(&self, host: S::Host) -> Time {
         self.hosts[&host].clock.shows(self.now)
     }
 
-    /// The clock of a host, for faults to change.
+    /// Returns the clock of a host, for faults to change.
     pub(crate) fn clock(&mut self, host: S::Host) -> &mut Clock {
         &mut self.hosts.get_mut(&host).expect("a host").clock
     }

@@ -65,7 +65,7 @@ pub(crate) fn encode(commit: u64, first_record: u64, payload: &[u8], blocks: &mu
     }
 }
 
-/// The header of a block; `None` if the block is incomplete or damaged.
+/// Returns the header of a block; `None` if the block is incomplete or damaged.
 pub(crate) fn header(block: &[u8]) -> Option<Header> {
     if block.len() != BLOCK_BYTES || word(block, 0) != checksum(block) {
         return None;
@@ -83,7 +83,7 @@ pub(crate) fn header(block: &[u8]) -> Option<Header> {
     known.then_some(header)
 }
 
-/// The commit at the start of `blocks`: its header and payload; `None` if it is incomplete.
+/// Returns the commit at the start of `blocks`: its header and payload; `None` if it is incomplete.
 pub(crate) fn decode(blocks: &[u8]) -> Option<(Header, Vec<u8>)> {
     let first = header(blocks.get(..BLOCK_BYTES)?)?;
     let mut payload = Vec::new();

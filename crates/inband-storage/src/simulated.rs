@@ -109,7 +109,7 @@ impl DirChange {
 type Choose<'a> = &'a mut dyn FnMut(u64) -> u64;
 
 impl SimulatedDisk {
-    /// An empty directory on a disk of unlimited size.
+    /// Creates an empty directory on a disk of unlimited size.
     pub fn new() -> SimulatedDisk {
         SimulatedDisk::default()
     }
@@ -200,7 +200,7 @@ impl SimulatedDisk {
         hit
     }
 
-    /// A copy of the current disk, including unsynced changes.
+    /// Returns a copy of the current disk, including unsynced changes.
     pub fn duplicate(&self) -> SimulatedDisk {
         let state = self.state();
         let files = state.files.iter();

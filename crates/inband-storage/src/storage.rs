@@ -56,7 +56,7 @@ pub trait Storage: Send {
         len_bytes: usize,
     ) -> Result<Vec<u8>, StorageError>;
 
-    /// A whole file.
+    /// Returns a whole file.
     fn read(&self, file: &str) -> Result<Vec<u8>, StorageError> {
         let len_bytes = self.len_bytes(file)?;
         self.read_range(

@@ -43,9 +43,9 @@ pub trait Tested {
     /// Its folder in `dataplane/`, which is also the prefix of its reasons.
     const FOLDER: &'static str;
 
-    /// The header of a request with these values in its own fields.
+    /// Returns the header of a request with these values in its own fields.
     fn request(own: &[u64]) -> Header<Self>;
-    /// The answer of [`Tested::ROLE`] on node [`NODE`], with these values in its own fields.
+    /// Returns the answer of [`Tested::ROLE`] on node [`NODE`], with these values in its own fields.
     fn answer(request: Header<Self>, own: &[u64]) -> Header<Self>;
     /// Every register that a packet may change.
     fn registers(of: &<Self::Role as Native>::Registers) -> Vec<&AtomicU64>;
@@ -193,7 +193,7 @@ pub fn check_equal<T: Tested>(packets: usize, mut packet: impl FnMut(&mut Prng) 
     pair.compare_counters("at the end");
 }
 
-/// The answers of the role in this process to threads that all send the same request at once, `each` times.
+/// Returns the answers of the role in this process to threads that all send the same request at once, `each` times.
 pub fn answers_to_threads<T: Tested>(
     threads: usize,
     each: usize,

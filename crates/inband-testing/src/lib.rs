@@ -49,7 +49,7 @@ pub fn note(test: &str, why: impl Display) -> Result<String, String> {
     Ok(line)
 }
 
-/// The entries of the fuzzer's corpus for this target (`fuzz/corpus/TARGET.tar.gz`), sorted by name: a name for
+/// Returns the entries of the fuzzer's corpus for this target (`fuzz/corpus/TARGET.tar.gz`), sorted by name: a name for
 /// messages, and the bytes. Panics if there are none.
 pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let archive = format!("fuzz/corpus/{target}.tar.gz");

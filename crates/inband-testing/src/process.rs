@@ -13,7 +13,7 @@ pub fn run(program: &str, args: &[&str]) -> Output {
     output.expect("it can be started")
 }
 
-/// Its output on stdout and stderr.
+/// Returns its output on stdout and stderr.
 pub fn text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8(both).expect("UTF-8")

@@ -27,7 +27,7 @@ impl Prng {
         (self.next() >> 11) % bound
     }
 
-    /// A random record of a sequence of packets.
+    /// Returns a random record of a sequence of packets.
     pub fn record(&mut self) -> [u8; 16] {
         let words = [self.next(), self.next()].map(u64::to_le_bytes);
         words.concat().try_into().expect("twice 8")

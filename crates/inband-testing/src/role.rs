@@ -48,13 +48,13 @@ pub trait UnderTest {
         len_bytes: usize,
         arrival: Arrival,
     ) -> (Self::Verdict, u32, usize);
-    /// The verdict on a packet that the program leaves to the host's process to send; `None` if it is not such a
-    /// packet.
+    /// Returns the verdict on a packet that the program leaves to the host's process to send; `None` if it is not such
+    /// a packet.
     fn by_host(_packet: &[u8], _registers: &Registers<Self>) -> Option<Self::Verdict> {
         None
     }
-    /// The verdict on a packet that left in this frame, with this action. `None` if it is not addressed to one of the
-    /// test's hosts, and so must go back to its sender.
+    /// Returns the verdict on a packet that left in this frame, with this action. `None` if it is not addressed to one
+    /// of the test's hosts, and so must go back to its sender.
     fn sent_to(_packet: &[u8], _frame: &[u8], _action: u32) -> Option<Self::Verdict> {
         None
     }
@@ -94,7 +94,7 @@ pub struct Outcome<V> {
     pub packet: Vec<u8>,
 }
 
-/// The names of counters that have increased by one.
+/// Returns the names of counters that have increased by one.
 fn counted<'a>(
     before: &BTreeMap<&'static str, u64>,
     after: &'a BTreeMap<&'static str, u64>,
@@ -105,7 +105,7 @@ fn counted<'a>(
     after.iter().filter(grown).map(|(name, _)| *name)
 }
 
-/// Why a gate refuses a packet; `None` if it admits it.
+/// Returns why a gate refuses a packet; `None` if it admits it.
 pub fn refused_for(gate: &mut Gate, packet: &[u8]) -> Option<&'static str> {
     let before = gate.counters();
     if gate.admits(packet) {
@@ -254,7 +254,7 @@ impl<T: UnderTest> Pair<T> {
         out
     }
 
-    /// The registers of the native build, then the kernel's.
+    /// Returns the registers of the native build, then the kernel's.
     pub fn registers(&self) -> [&Registers<T>; 2] {
         [self.native.registers(), self.kernel.registers()]
     }
@@ -382,8 +382,8 @@ impl<Q: Sequence> Equal<Q> {
     }
 }
 
-/// The reasons of the system that begin with `prefix` and are neither in `elsewhere` nor in `met`. Checks that those in
-/// `elsewhere` exist and do not occur.
+/// Returns the reasons of the system that begin with `prefix` and are neither in `elsewhere` nor in `met`. Checks that
+/// those in `elsewhere` exist and do not occur.
 pub fn missing<S: inband_ground::System>(
     prefix: &str,
     elsewhere: &[&str],

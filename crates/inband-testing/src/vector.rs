@@ -29,7 +29,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// The damaged bytes.
+    /// Returns the damaged bytes.
     pub fn of(&self, mut packet: Vec<u8>) -> Vec<u8> {
         for (at, byte) in &self.bytes {
             packet[*at] = *byte;
@@ -42,7 +42,7 @@ impl Damage {
     }
 }
 
-/// The keys with these ids; the last one is active. A key is its id, 16 times.
+/// Returns the keys with these ids; the last one is active. A key is its id, 16 times.
 pub fn keys_of(ids: &[u16]) -> Option<Keys> {
     let keys: Vec<_> = ids.iter().map(|id| secret(*id)).collect();
     let active = *ids.last()?;
@@ -57,7 +57,7 @@ pub fn value_of(text: &str) -> Vec<u8> {
     }
 }
 
-/// The flags with these names, from the list of all flags.
+/// Returns the flags with these names, from the list of all flags.
 pub fn flags_of(all: &[(&str, u16)], names: &[String]) -> u16 {
     let flag = |name: &String| {
         let found = all.iter().find(|(known, _)| known == name);
@@ -66,7 +66,7 @@ pub fn flags_of(all: &[(&str, u16)], names: &[String]) -> u16 {
     names.iter().map(flag).fold(0, |flags, flag| flags | flag)
 }
 
-/// The message type with this name, from the list of all types: `READ_REPLY` is `ReadReply`.
+/// Returns the message type with this name, from the list of all types: `READ_REPLY` is `ReadReply`.
 pub fn type_of<K: Copy + Debug>(all: &[K], name: &str) -> K {
     let called = |kind: &&K| {
         let mut upper = String::new();
@@ -82,7 +82,7 @@ pub fn type_of<K: Copy + Debug>(all: &[K], name: &str) -> K {
     *found.unwrap_or_else(|| panic!("there is no type {name}"))
 }
 
-/// The files of `dataplane/SYSTEM/vectors/`: name and text.
+/// Returns the files of `dataplane/SYSTEM/vectors/`: name and text.
 pub fn files(system: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
     let folder = root.join(system).join("vectors");
@@ -104,7 +104,7 @@ pub fn files(system: &str) -> Vec<(String, String)> {
     files
 }
 
-/// The cases of a system.
+/// Returns the cases of a system.
 pub fn cases<C: DeserializeOwned>(system: &str) -> Vec<C> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -144,9 +144,9 @@ pub trait Case: DeserializeOwned {
     /// The expected registers.
     type Expected;
 
-    /// What it shows.
+    /// Returns what it shows.
     fn name(&self) -> &str;
-    /// Why it must be so.
+    /// Returns why it must be so.
     fn why(&self) -> &str {
         ""
     }
@@ -156,13 +156,13 @@ pub trait Case: DeserializeOwned {
     }
     /// Returns the number of packets.
     fn packets(&self) -> usize;
-    /// The expected reason of packet `at`.
+    /// Returns the expected reason of packet `at`.
     fn reason(&self, at: usize) -> &str;
     /// Packet `at`, signed by a sender, and the result expected of a role with these keys.
     fn step(&self, at: usize, keys: Option<&Keys>) -> Step<<Self::System as UnderTest>::Verdict>;
-    /// A role for the case in this process, and its partitions.
+    /// Returns a role for the case in this process, and its partitions.
     fn native(&self) -> (<Self::System as UnderTest>::Role, usize);
-    /// A role for the case in the kernel.
+    /// Returns a role for the case in the kernel.
     fn rig(&self, keys: Option<Keys>) -> <Self::System as UnderTest>::Rig;
     /// Returns whether the case can use the [`Case::rig`] of another case, which has the same keys and was cleared.
     fn shares_rig(&self, _other: &Self) -> bool {

@@ -44,7 +44,7 @@ impl Accepting {
         Ok(Accepting { address, shared })
     }
 
-    /// The listening address.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -111,7 +111,7 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// The three files in a directory, under their usual names.
+    /// Returns the three files in a directory, under their usual names.
     pub fn in_dir(dir: &Path) -> Self {
         Self {
             ca: dir.join("ca.pem"),
@@ -132,13 +132,13 @@ impl CertificateFiles {
         })
     }
 
-    /// When the first of the CA's and the host's certificates expires.
+    /// Returns when the first of the CA's and the host's certificates expires.
     pub fn expires(&self) -> Result<SystemTime, CertificateError> {
         Ok(expires(&self.ca)?.min(expires(&self.certificate)?))
     }
 }
 
-/// The certificates in a file.
+/// Returns the certificates in a file.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let pem = fs::read(path).map_err(file_error(path, "read"))?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -153,7 +153,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// When the certificate in a file expires.
+/// Returns when the certificate in a file expires.
 pub fn expires(path: &Path) -> Result<SystemTime, CertificateError> {
     let content = |problem: String| CertificateError::Content {
         path: path.to_owned(),
@@ -174,7 +174,7 @@ pub struct Holder {
     pub cluster: String,
 }
 
-/// The holder of the certificate in a file; `None` if it was not created by [`Authority::issue`].
+/// Returns the holder of the certificate in a file; `None` if it was not created by [`Authority::issue`].
 pub fn holder(path: &Path) -> Result<Option<Holder>, CertificateError> {
     let all = certificates(path)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&all[0]).map_err(|error| {
@@ -188,7 +188,7 @@ pub fn holder(path: &Path) -> Result<Option<Holder>, CertificateError> {
     Ok(name.and_then(holder_of_name))
 }
 
-/// The common name of a host's certificate.
+/// Returns the common name of a host's certificate.
 fn holder_name(cluster: &str, node: u8) -> String {
     format!("{HOLDER_NAME_START}{cluster}{HOLDER_NAME_NODE}{node}")
 }
@@ -217,7 +217,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The CA in a directory; created if missing.
+    /// Returns the CA in a directory; created if missing.
     pub fn open_or_make(dir: &Path, cluster: &str) -> Result<Self, CertificateError> {
         let (certificate, key) = (dir.join(AUTHORITY_CERTIFICATE), dir.join(AUTHORITY_KEY));
         if key.exists() {
@@ -246,7 +246,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Its certificate, which all hosts need.
+    /// Returns its certificate, which all hosts need.
     pub fn certificate(&self) -> PathBuf {
         self.dir.join(AUTHORITY_CERTIFICATE)
     }

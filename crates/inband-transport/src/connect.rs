@@ -55,7 +55,7 @@ fn begin(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// The first of these attempts that connects, if any does by then. A refusal also ends the wait.
+/// Returns the first of these attempts that connects, if any does by then. A refusal also ends the wait.
 fn first_open(attempts: &mut Vec<TcpStream>, until: Instant) -> io::Result<Option<TcpStream>> {
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -41,7 +41,7 @@ pub fn write_frame(stream: &mut impl Write, frame: &impl Serialize) -> io::Resul
     stream.flush()
 }
 
-/// The length of the message that follows, at most `len_max_bytes`.
+/// Returns the length of the message that follows, at most `len_max_bytes`.
 pub fn read_len(stream: &mut impl Read, len_max_bytes: usize) -> io::Result<usize> {
     let mut len = [0; LEN_BYTES];
     stream.read_exact(&mut len)?;
@@ -52,7 +52,7 @@ pub fn read_len(stream: &mut impl Read, len_max_bytes: usize) -> io::Result<usiz
     Ok(len)
 }
 
-/// The message itself. [`io::ErrorKind::InvalidData`] if it does not decode.
+/// Returns the message itself. [`io::ErrorKind::InvalidData`] if it does not decode.
 pub fn read_body<F: DeserializeOwned>(stream: &mut impl Read, len: usize) -> io::Result<F> {
     // Grows as bytes arrive: a length alone reserves no more than this.
     let mut bytes = Vec::with_capacity(len.min(BODY_RESERVED_BYTES));

@@ -58,7 +58,7 @@ impl Paced {
         (self.begun, self.bytes) = (Instant::now(), 0);
     }
 
-    /// The stream itself.
+    /// Returns the stream itself.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }

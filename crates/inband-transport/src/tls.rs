@@ -36,7 +36,7 @@ pub struct HandshakeCounters {
 }
 
 impl HandshakeCounters {
-    /// All counters, with their names in `inband status --json` and in the metrics.
+    /// Returns all counters, with their names in `inband status --json` and in the metrics.
     pub fn all(&self) -> [(&'static str, u64); 5] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -262,7 +262,7 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// The rate enforcement of the stream.
+    /// Returns the rate enforcement of the stream.
     pub fn paced(&self) -> &Paced {
         match self {
             Stream::Plain(paced) => paced,
@@ -271,7 +271,7 @@ impl Stream {
         }
     }
 
-    /// The same, mutable.
+    /// Returns the same, mutable.
     pub fn paced_mut(&mut self) -> &mut Paced {
         match self {
             Stream::Plain(paced) => paced,

@@ -95,7 +95,7 @@ pub fn join(
     Ok((service, node, state, node_commands))
 }
 
-/// The acceptor of a node that was just opened, if it has one.
+/// Returns the acceptor of a node that was just opened, if it has one.
 fn acceptor_of(node: &Node) -> Option<Acceptor> {
     let registers = node.acceptor_registers()?.clone();
     let holds = node.holds().map(|held| Holds {
@@ -146,8 +146,8 @@ fn start(
         .with_context(|| format!("control plane of node {:?}", this.name))
 }
 
-/// The settings that must be the same on all hosts. An acceptor with a smaller ring could not take over another's
-/// votes, and one with a weaker durability would lose votes that others rely on.
+/// Returns the settings that must be the same on all hosts. An acceptor with a smaller ring could not take over
+/// another's votes, and one with a weaker durability would lose votes that others rely on.
 fn settings_of(config: &Config) -> String {
     let cluster = &config.cluster;
     format!(
@@ -156,7 +156,7 @@ fn settings_of(config: &Config) -> String {
     )
 }
 
-/// The cluster's initial configuration, from the hosts' configuration files.
+/// Returns the cluster's initial configuration, from the hosts' configuration files.
 fn first_configuration(config: &Config) -> Configuration {
     let members = config.nodes.iter().map(|node| (node.id, member_of(node)));
     Configuration {

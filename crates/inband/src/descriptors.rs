@@ -15,7 +15,7 @@ const RESERVED_PER_LOG: u64 = 128;
 /// With fewer clients a replica is useless.
 const CLIENTS_MIN: u64 = 16;
 
-/// The maximum number of clients: the configured number, or what the system allows.
+/// Returns the maximum number of clients: the configured number, or what the system allows.
 pub fn clients_max(config: &Config) -> Result<usize> {
     let wanted = u64::from(config.host.limits.max_clients);
     let reserved = RESERVED + RESERVED_PER_LOG * config.logs() as u64;

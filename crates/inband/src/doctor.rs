@@ -154,7 +154,7 @@ fn host(path: &Path) -> Result<()> {
     Err(Unsuitable(format!("{} would not start: {}", this.name, bad.join(", "))).into())
 }
 
-/// A lock that keeps the host from starting while its interface is tested; `None` if it has never started.
+/// Returns a lock that keeps the host from starting while its interface is tested; `None` if it has never started.
 fn state_lock(config: &Config) -> Result<Option<StateLock>> {
     let state_dir = &config.host.state_dir;
     Ok(state_dir

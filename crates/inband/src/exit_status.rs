@@ -31,7 +31,7 @@ impl fmt::Display for Unsuitable {
 
 impl std::error::Error for Unsuitable {}
 
-/// The exit status for an error.
+/// Returns the exit status for an error.
 pub fn of(error: &Error) -> ExitCode {
     if error.chain().any(is_lasting) {
         ExitCode::from(EXIT_CONFIGURATION)

@@ -106,7 +106,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// The directory and the name of an output file.
+/// Returns the directory and the name of an output file.
 fn place_of(file: &Path) -> Result<(PathBuf, String)> {
     let name = file.file_name().filter(|_| !file.is_dir());
     let name = name.with_context(|| format!("{} is no name for a file", file.display()))?;
@@ -131,14 +131,14 @@ pub fn at_ctrl_c(last: impl FnOnce() + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// A progress bar for `keys` keys; hidden if the output is not a terminal.
+/// Returns a progress bar for `keys` keys; hidden if the output is not a terminal.
 pub fn bar(keys: u64, doing: &'static str) -> ProgressBar {
     let template = "{prefix} {wide_bar} {human_pos} of {human_len} keys, {per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
     ProgressBar::new(keys).with_prefix(doing).with_style(style)
 }
 
-/// A number of keys, with the right plural.
+/// Returns a number of keys, with the right plural.
 pub fn keys(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} key{plural}", HumanCount(count))
@@ -185,7 +185,7 @@ fn open(dirs: &[PathBuf]) -> Result<Machine> {
     .with_context(|| first.to_string())
 }
 
-/// The most advanced replica of a stopped cluster.
+/// Returns the most advanced replica of a stopped cluster.
 fn best_replica(dirs: &[PathBuf], accept_loss: bool) -> Result<Machine> {
     let shown = dirs[0].display();
     // Opening a directory that is not a cluster's would turn it into one.

@@ -42,13 +42,13 @@ pub fn named(name: &str) -> Option<&'static dyn Registered> {
     found.copied()
 }
 
-/// The system whose cluster is in a directory, judging by its files.
+/// Returns the system whose cluster is in a directory, judging by its files.
 pub fn system_in(data: &Path) -> &'static str {
     let found = SYSTEMS.iter().find(|system| system.is_in(data));
     found.map_or(STORE, |system| system.name())
 }
 
-/// The system whose cluster runs in its default directory; if there are several, the store.
+/// Returns the system whose cluster runs in its default directory; if there are several, the store.
 pub fn system_that_runs() -> &'static str {
     let runs = |data: &Path| socket_in(data).exists();
     if runs(Path::new(up::DEFAULT_DATA)) {
@@ -58,8 +58,8 @@ pub fn system_that_runs() -> &'static str {
     found.map_or(STORE, |system| system.name())
 }
 
-/// The companion program for a command, if the named system has no such command: `inband NAME WORD` is `inband-NAME
-/// WORD`.
+/// Returns the companion program for a command, if the named system has no such command: `inband NAME WORD` is
+/// `inband-NAME WORD`.
 pub fn program_of(words: &[OsString]) -> Option<Vec<OsString>> {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str());
     let (name, command) = (word(1)?, word(2)?);
@@ -71,7 +71,7 @@ pub fn program_of(words: &[OsString]) -> Option<Vec<OsString>> {
     (!is_known && is_there()).then(|| words[1..].to_vec())
 }
 
-/// The command line in the form that the parser knows, and a note for users of a former name.
+/// Returns the command line in the form that the parser knows, and a note for users of a former name.
 pub fn in_order(
     words: Vec<OsString>,
     system_in: fn(&Path) -> &'static str,
@@ -134,7 +134,7 @@ fn is_option(word: &OsStr, option: &str) -> bool {
             .is_some_and(|rest| rest.starts_with('='))
 }
 
-/// The directory given with `--data`.
+/// Returns the directory given with `--data`.
 fn data_of(words: &[OsString]) -> Option<PathBuf> {
     let at = words.iter().position(|word| is_option(word, "--data"))?;
     match words[at].to_str()?.split_once('=') {

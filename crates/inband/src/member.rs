@@ -240,7 +240,7 @@ fn is_awaited(error: &PlaneError) -> bool {
     )
 }
 
-/// The error of begin-anew; if the cluster is halted, with advice.
+/// Returns the error of begin-anew; if the cluster is halted, with advice.
 fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
     match is_halted {
         true => error
@@ -249,7 +249,7 @@ fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The logs that make no progress, with reasons, one per line.
+/// Returns the logs that make no progress, with reasons, one per line.
 fn stopped_logs(status: &Status) -> String {
     let Some(opened) = &status.opened else {
         return String::new();
@@ -462,7 +462,7 @@ fn list(plane: &PlaneArgs, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The members of the cluster of this host, as reported by its controllers.
+/// Returns the members of the cluster of this host, as reported by its controllers.
 pub fn members_in_words(config: &Config) -> Result<String> {
     if config.controllers().next().is_none() {
         return Ok(String::new());

@@ -200,7 +200,7 @@ pub fn serve(
     Ok(())
 }
 
-/// The text form of everything registered.
+/// Returns the text form of everything registered.
 pub fn text(registry: &Registry) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;

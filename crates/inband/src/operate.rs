@@ -192,7 +192,7 @@ pub fn print_hosts(status: &ClusterStatus) {
     }
 }
 
-/// What a running host reports about its roles.
+/// Returns what a running host reports about its roles.
 fn parts_played(roles: usize, said: &HostStatus) -> String {
     let mut line = String::new();
     let logs = said.acceptors.len();
@@ -272,7 +272,7 @@ pub fn print_logs(status: &ClusterStatus) {
     );
 }
 
-/// A number for each host with a role, in order.
+/// Returns a number for each host with a role, in order.
 fn each(status: &ClusterStatus, role: Role, number: impl Fn(&HostStatus) -> Option<u64>) -> String {
     let hosts = status.hosts.iter().filter(|h| h.roles.contains(&role));
     let numbers: Vec<String> = hosts

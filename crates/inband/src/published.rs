@@ -150,7 +150,7 @@ impl Movement {
 /// Shared between the node's thread and the others.
 pub type Shared = Arc<Mutex<NodeState>>;
 
-/// The state as last published.
+/// Returns the state as last published.
 pub fn read(shared: &Shared) -> NodeState {
     shared
         .lock()
@@ -218,7 +218,8 @@ impl PublishedNode {
         (published, shared)
     }
 
-    /// The logs that make no progress: values lie behind a missing one, or were submitted, and none is delivered.
+    /// Returns the logs that make no progress: values lie behind a missing one, or were submitted, and none is
+    /// delivered.
     fn stopped(&mut self) -> Vec<StoppedLog> {
         let now = Instant::now();
         let epoch = self.node.host().config().epoch;

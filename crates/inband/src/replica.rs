@@ -119,14 +119,14 @@ pub fn run(
     stop.outcome()
 }
 
-/// The password that Redis clients must send, if any.
+/// Returns the password that Redis clients must send, if any.
 pub fn password_of(config: &Config) -> Result<Option<Password>> {
     let file = config.host.password_file.as_deref();
     let password = file.map(Password::read).transpose();
     password.map_err(|error| Unsuitable(format!("host.password_file: {error}")).into())
 }
 
-/// The TLS configuration for Redis clients, if they must use TLS.
+/// Returns the TLS configuration for Redis clients, if they must use TLS.
 fn clients_tls_of(config: &Config) -> Result<Option<Arc<ServerConfig>>> {
     let tls = config.host.tls.as_ref().filter(|tls| tls.resp);
     tls.map(|tls| server_for_clients(&transport::certificate_files(tls)))

@@ -51,7 +51,7 @@ pub struct HostView {
 }
 
 impl HostView {
-    /// The complete status.
+    /// Returns the complete status.
     pub fn status(&self) -> HostStatus {
         let this = self.config.this();
         let state = published::read(&self.state);

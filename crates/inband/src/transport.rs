@@ -28,7 +28,7 @@ pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
     }
 }
 
-/// The configured transport; warns of a certificate that is about to expire.
+/// Returns the configured transport; warns of a certificate that is about to expire.
 pub fn of(config: &Config) -> Result<Transport> {
     check_holder(config)?;
     of_tls(config.host.tls.as_ref())
@@ -58,7 +58,7 @@ pub fn check_holder(config: &Config) -> Result<()> {
     }
 }
 
-/// The transport according to `[host.tls]`; warns of a certificate that is about to expire.
+/// Returns the transport according to `[host.tls]`; warns of a certificate that is about to expire.
 pub fn of_tls(tls: Option<&TlsConfig>) -> Result<Transport> {
     let Some(tls) = tls else {
         return Ok(Transport::plain());

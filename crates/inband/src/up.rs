@@ -110,7 +110,7 @@ impl UpArgs {
         })
     }
 
-    /// The --data option for commands for this cluster.
+    /// Returns the --data option for commands for this cluster.
     fn data_option(&self) -> String {
         match self.directory().to_str() {
             Some(DEFAULT_DATA) => String::new(),
@@ -159,7 +159,7 @@ impl UpArgs {
         Ok(spec)
     }
 
-    /// The cluster's own directory.
+    /// Returns the cluster's own directory.
     fn directory(&self) -> &Path {
         &self.data[0]
     }

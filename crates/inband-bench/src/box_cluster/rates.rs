@@ -121,7 +121,7 @@ impl Who {
         }
     }
 
-    /// What a reader needs to know for the comparison.
+    /// Returns what a reader needs to know for the comparison.
     fn settings(self) -> &'static str {
         match self {
             Who::Ours(..) => {

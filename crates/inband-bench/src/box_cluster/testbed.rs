@@ -21,7 +21,7 @@ pub struct Testbed {
     _dir: ScratchDir,
 }
 
-/// The index of a node, from 0.
+/// Returns the index of a node, from 0.
 pub fn place_of(name: &str) -> usize {
     let number = name.rsplit('/').next().and_then(|n| n.parse().ok());
     number.map_or(0, |number: usize| number.saturating_sub(1))
@@ -64,21 +64,21 @@ impl Testbed {
         })
     }
 
-    /// The address for clients of a node; their reads are linearizable.
+    /// Returns the address for clients of a node; their reads are linearizable.
     pub fn address(&self, node: &str) -> Result<SocketAddr> {
         let all = self.supervisor.status().memcached;
         let address = all.get(place_of(node)).copied();
         address.with_context(|| format!("there is no {node}"))
     }
 
-    /// The address for clients of a node that read its own copy.
+    /// Returns the address for clients of a node that read its own copy.
     pub fn local(&self, node: &str) -> Result<SocketAddr> {
         let all = self.supervisor.status().memcached_local;
         let address = all.get(place_of(node)).copied();
         address.with_context(|| format!("there is no {node}"))
     }
 
-    /// The address for clients of a node that send datagrams.
+    /// Returns the address for clients of a node that send datagrams.
     pub fn udp(&self, node: &str) -> SocketAddr {
         let first = self.supervisor.status().options.memcached_udp;
         let mut address = first.expect("start says where");
@@ -86,7 +86,7 @@ impl Testbed {
         address
     }
 
-    /// Where the nodes' roles run, and why.
+    /// Returns where the nodes' roles run, and why.
     pub fn place(&self) -> String {
         self.supervisor.status().place
     }

@@ -35,7 +35,7 @@ const LEN_LEN_BYTES: usize = 4;
 /// xid, zxid, error.
 const REPLY_HEADER_LEN_BYTES: usize = 4 + 8 + 4;
 
-/// The version of Debian's ZooKeeper. The error says how to install it.
+/// Returns the version of Debian's ZooKeeper. The error says how to install it.
 pub fn version() -> Result<String> {
     ensure!(
         Path::new(JAR).exists(),
@@ -89,7 +89,7 @@ fn int(bytes: &[u8]) -> i32 {
         .map_or(0, |bytes| i32::from_be_bytes(*bytes))
 }
 
-/// The first complete packet, without its length.
+/// Returns the first complete packet, without its length.
 fn first(bytes: &[u8]) -> Option<&[u8]> {
     let len = bytes.first_chunk().map(|len| u32::from_be_bytes(*len))?;
     bytes.get(LEN_LEN_BYTES..LEN_LEN_BYTES + len as usize)

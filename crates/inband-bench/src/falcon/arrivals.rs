@@ -15,7 +15,7 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    /// The name on the command line and in figures.
+    /// Returns the name on the command line and in figures.
     pub fn name(self) -> &'static str {
         match self {
             Arrivals::Periodic => "periodic",
@@ -45,8 +45,8 @@ impl JobTimes {
         }
     }
 
-    /// The jobs before `end_ns` that have tasks, with this many tasks per job on average: the time and the number of
-    /// tasks.
+    /// Returns the jobs before `end_ns` that have tasks, with this many tasks per job on average: the time and the
+    /// number of tasks.
     pub fn jobs(self, tasks_per_job: f64, end_ns: u64) -> impl Iterator<Item = (u64, u64)> {
         let times = self.take_while(move |due_ns| *due_ns < end_ns);
         let mut tasks = 0;

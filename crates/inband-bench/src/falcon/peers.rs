@@ -45,7 +45,7 @@ enum Peer {
 impl Peer {
     const ALL: [Peer; 3] = [Peer::Ray, Peer::Dask, Peer::Inband];
 
-    /// The argument for `peer.py`.
+    /// Returns the argument for `peer.py`.
     fn argument(self) -> &'static str {
         match self {
             Peer::Ray => "ray",

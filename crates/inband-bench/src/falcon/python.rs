@@ -79,7 +79,7 @@ fn cache_dir() -> Result<PathBuf> {
     dir.context("neither XDG_CACHE_HOME nor HOME is set; set one of them, or give --python")
 }
 
-/// The output of a successful run. Otherwise its last line is the error.
+/// Returns the output of a successful run. Otherwise its last line is the error.
 fn said(what: &str, output: std::io::Result<Output>) -> Result<Output> {
     let output = output.with_context(|| format!("cannot run {what}"))?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -202,7 +202,7 @@ impl Network {
         )))
     }
 
-    /// The address for the scheduler to listen on.
+    /// Returns the address for the scheduler to listen on.
     fn scheduler(&self) -> Result<SocketAddrV4> {
         let address = match &self.0 {
             Some(lab) => lab.host(SCHEDULER)?.address(),
@@ -212,7 +212,7 @@ impl Network {
         Ok(SocketAddrV4::new(address, port))
     }
 
-    /// The namespace for this process; `None`: the current one.
+    /// Returns the namespace for this process; `None`: the current one.
     fn namespace(&self, name: &str) -> Result<Option<PathBuf>> {
         let Some(lab) = &self.0 else {
             return Ok(None);

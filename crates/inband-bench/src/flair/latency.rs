@@ -27,7 +27,7 @@ const ZIPF: Quoted = quote(
 /// A percentile: its name and its value.
 type Pick = (&'static str, fn(&Sample) -> f64);
 
-/// The round with the median.
+/// Returns the round with the median.
 fn middle(samples: &Samples) -> Option<&Sample> {
     let median = samples.median(|sample| sample.report.reads.p50_us);
     let mut samples = samples.0.iter();

@@ -106,7 +106,7 @@ pub struct FlairLoadArgs {
 }
 
 impl Workload {
-    /// The command line of a process with this load.
+    /// Returns the command line of a process with this load.
     pub fn arguments(&self, config: &Path, report: &Path, fills: bool) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["flair-load".into()];
         let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
@@ -128,7 +128,7 @@ impl Workload {
         arguments
     }
 
-    /// Its time limit.
+    /// Returns its time limit.
     pub fn limit(&self) -> Duration {
         START_LIMIT + self.warm_up + self.duration
     }
@@ -161,7 +161,7 @@ struct Load<'a> {
     value: Vec<u8>,
 }
 
-/// A key of fixed length. Hashing spreads hot keys over all groups.
+/// Returns a key of fixed length. Hashing spreads hot keys over all groups.
 fn key(number: u64) -> Vec<u8> {
     format!("user{number:0width$}", width = KEY_LEN_BYTES - 4).into_bytes()
 }

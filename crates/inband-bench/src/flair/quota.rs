@@ -14,7 +14,7 @@ const PERIOD_MIN: Duration = Duration::from_millis(5);
 /// The kernel's minimum share per period.
 const SHARE_MIN: Duration = Duration::from_millis(1);
 
-/// The period for a share.
+/// Returns the period for a share.
 pub fn period(percent: u32) -> Duration {
     PERIOD_MIN.max(SHARE_MIN * 100 / percent.max(1))
 }

@@ -170,7 +170,7 @@ impl Testbed {
         nodes.iter().filter_map(of).collect()
     }
 
-    /// Where the switch's role runs.
+    /// Returns where the switch's role runs.
     pub fn backend(&self) -> String {
         let status = self.cluster.status();
         let switch = status.switch().and_then(|host| host.status.as_ref());
@@ -230,7 +230,7 @@ impl Testbed {
     }
 }
 
-/// The running storage nodes: name and process id.
+/// Returns the running storage nodes: name and process id.
 fn replicas(status: &ClusterStatus) -> Vec<(String, u32)> {
     let hosts = status.hosts.iter();
     let replicas = hosts.filter(|host| host.name.starts_with("replica"));

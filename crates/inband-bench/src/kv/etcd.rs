@@ -18,7 +18,7 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 /// The warm-up takes this fraction of a measurement's time.
 const WARM_UP_SHARE: u64 = 4;
 
-/// The load generator, built next to this program.
+/// Returns the load generator, built next to this program.
 fn load_program() -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("etcd-load");
     ensure!(
@@ -120,7 +120,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The last line of each node's log.
+    /// Returns the last line of each node's log.
     fn said(&self) -> String {
         let log = |node| fs::read_to_string(self._dir.path().join(format!("node{node}.log")));
         let lines: Vec<String> = (0..NODES)

@@ -112,7 +112,7 @@ impl System {
         })
     }
 
-    /// The `backend` in its rows.
+    /// Returns the `backend` in its rows.
     fn backend(&self) -> String {
         match self {
             System::Inband(dataplane) => dataplane.to_string(),

@@ -16,7 +16,7 @@ const CALIBRATION_SHARE: u32 = 8;
 const CALIBRATION_REQUESTS_PER_OUTSTANDING: usize = 100;
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
-/// The version of a Redis program. The error says how to install it.
+/// Returns the version of a Redis program. The error says how to install it.
 pub fn version(program: &str) -> Result<String> {
     let package = if program == "redis-server" {
         "redis-server"

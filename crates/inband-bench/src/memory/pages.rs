@@ -56,7 +56,8 @@ impl Access {
     }
 }
 
-/// The position of the n-th access out of `of`: each position is accessed once, and successive ones are not adjacent.
+/// Returns the position of the n-th access out of `of`: each position is accessed once, and successive ones are not
+/// adjacent.
 pub fn place(n: u64, of: u64) -> u64 {
     // A prime is coprime to every smaller number.
     (n % of) * (STRIDE % of.max(2)).max(1) % of
@@ -75,7 +76,7 @@ impl Heap {
         page as usize * PAGE_LEN_BYTES
     }
 
-    /// The content of a page's first bytes.
+    /// Returns the content of a page's first bytes.
     fn number(&self, page: u64) -> u64 {
         let at = self.first_byte(page);
         let bytes = self.bytes[at..at + 8].try_into().expect("8 bytes");
@@ -258,7 +259,7 @@ impl Pages {
         writeln!(input, "{command}").context("the program that accesses pages has ended")
     }
 
-    /// The durations of all accesses of the last command, in ns.
+    /// Returns the durations of all accesses of the last command, in ns.
     pub fn answer(&mut self) -> Result<Vec<u32>> {
         let mut number = || -> Result<u32> {
             let mut bytes = [0; 4];

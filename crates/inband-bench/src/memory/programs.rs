@@ -63,7 +63,7 @@ impl Program {
         }
     }
 
-    /// The files that it needs to run.
+    /// Returns the files that it needs to run.
     fn needs(&self) -> Vec<&str> {
         match self {
             Program::Ends { words, .. } => vec![&words[0]],
@@ -80,7 +80,7 @@ fn is_here(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// All programs, with their files in a directory.
+/// Returns all programs, with their files in a directory.
 fn programs(dir: &Path, quick: bool) -> Result<Vec<Program>> {
     let scale = if quick { 1 } else { 5 };
     let script = dir.join("script.sql");
@@ -159,7 +159,7 @@ struct Ran {
     said: String,
 }
 
-/// The runner, if any, followed by the program.
+/// Returns the runner, if any, followed by the program.
 fn command_of(runner: Option<Command>, words: &[String]) -> Command {
     let mut command = match runner {
         Some(mut runner) => {
@@ -283,7 +283,7 @@ fn redis_benchmark(runner: Option<Command>, requests: u64, dir: &Path) -> Result
     }))
 }
 
-/// The heap size of a program whose buffer holds all of it, from its pager's final message.
+/// Returns the heap size of a program whose buffer holds all of it, from its pager's final message.
 fn heap_bytes(said: &str) -> Result<u64> {
     let before = |unit: &str| -> Option<u64> {
         let (before, _) = said.split_once(unit)?;

@@ -89,7 +89,7 @@ impl Swap {
         )
     }
 
-    /// A command that starts a program in the group; the caller adds the program.
+    /// Returns a command that starts a program in the group; the caller adds the program.
     pub fn runner(&self) -> Command {
         let mut command = Command::new("sh");
         let enter = r#"echo $$ > "$0" && exec "$@""#;

@@ -59,7 +59,7 @@ impl Testbed {
         self.supervisor.status()
     }
 
-    /// The configuration for clients.
+    /// Returns the configuration for clients.
     pub fn config(&self) -> Result<MemoryConfig> {
         self.status().cluster.config()
     }
@@ -78,7 +78,7 @@ impl Testbed {
         self.supervisor.kill(role).map(drop)
     }
 
-    /// The counters of the pager of the only program that uses the cluster.
+    /// Returns the counters of the pager of the only program that uses the cluster.
     pub fn pager(&self) -> Option<Figures> {
         programs(self.data()).pop().map(|program| program.figures)
     }

@@ -133,7 +133,7 @@ fn paper(load: Load, is_burst: bool) -> (Option<Quoted>, Option<Quoted>) {
     }
 }
 
-/// The testbed's hosts, in order of their addresses.
+/// Returns the testbed's hosts, in order of their addresses.
 fn hosts() -> Vec<String> {
     let minions = (1..=SIZES.minions()).map(|n| format!("minion/{n}"));
     let learners = (1..=LEARNERS).map(|n| format!("learner/{n}"));

@@ -96,7 +96,7 @@ fn load(cluster: &Cluster, outstanding: usize, duration: Duration) -> Result<(f6
     })
 }
 
-/// The same through a separate serializer on the client's host, which delays some copies.
+/// Returns the same through a separate serializer on the client's host, which delays some copies.
 fn load_reordered(
     cluster: &Cluster,
     (outstanding, duration): (usize, Duration),

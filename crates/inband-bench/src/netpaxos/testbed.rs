@@ -50,7 +50,7 @@ impl Testbed {
         self.supervisor.status().cluster
     }
 
-    /// The cluster for a client on the first learner's host, where the proposers of our Paxos are too.
+    /// Returns the cluster for a client on the first learner's host, where the proposers of our Paxos are too.
     pub fn cluster_of_learner(&self) -> Result<Cluster> {
         let mut cluster = self.cluster();
         if let Some(lab) = self.supervisor.hosts().network().lab() {
@@ -61,12 +61,12 @@ impl Testbed {
         Ok(cluster)
     }
 
-    /// Where the roles run, and why.
+    /// Returns where the roles run, and why.
     pub fn place(&self) -> String {
         self.supervisor.status().notice
     }
 
-    /// A counter, summed over all processes.
+    /// Returns a counter, summed over all processes.
     pub fn counter(&self, name: &str) -> u64 {
         let nodes = self.supervisor.status().nodes;
         nodes

@@ -85,7 +85,7 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// The round with the median inter-quartile range.
+/// Returns the round with the median inter-quartile range.
 fn middle(run: &Run, testbed: &mut Testbed, job: &super::AppJob) -> Result<Distribution> {
     let mut rounds = Vec::new();
     for _ in 0..run.rounds {

@@ -43,7 +43,7 @@ impl Seen {
         median(&mut after.map(|r| r[1]).collect::<Vec<_>>())
     }
 
-    /// The longest outage after the failure.
+    /// Returns the longest outage after the failure.
     fn outage_ms(&self) -> f64 {
         let least = self.before_per_s() * SERVED_SHARE;
         let (mut longest, mut here) = (0u32, 0u32);

@@ -129,7 +129,7 @@ struct Run {
 }
 
 impl Run {
-    /// All points, or the first and the last in a quick run.
+    /// Returns all points, or the first and the last in a quick run.
     fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match (self.quick, all) {
             (true, [first, .., last]) => vec![*first, *last],
@@ -312,19 +312,19 @@ fn lines(title: &str, x: &str, y: &str, series: Vec<Series>) -> Chart {
     }
 }
 
-/// The usual tmpfs mount, if this machine has it.
+/// Returns the usual tmpfs mount, if this machine has it.
 fn tmpfs() -> Option<&'static Path> {
     Some(Path::new(TMPFS)).filter(|dir| dir.is_dir())
 }
 
-/// The fast backend, if it works here.
+/// Returns the fast backend, if it works here.
 fn backends(output: &Output) -> Vec<Dataplane> {
     cluster::usable(&[Dataplane::Xdp, Dataplane::Udp], &mut |what| {
         output.skipped(&what);
     })
 }
 
-/// A lab with this many learners.
+/// Returns a lab with this many learners.
 fn testbed(learners: usize) -> Result<Testbed> {
     Testbed::create(TestbedSpec {
         learners,

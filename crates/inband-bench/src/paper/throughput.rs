@@ -108,7 +108,7 @@ fn curve(run: &Run, testbed: &mut Testbed, app: App, each: usize) -> Result<Curv
     Ok(curve)
 }
 
-/// The whole store: RESP, sessions and exactly-once execution.
+/// Returns the whole store: RESP, sessions and exactly-once execution.
 fn resp_curve(run: &Run) -> Result<Curve> {
     let cluster = BenchCluster::start_with(Dataplane::Xdp, &run.disk, |_| ())?;
     let mut curve = Curve::new();

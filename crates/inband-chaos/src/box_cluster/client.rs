@@ -94,7 +94,7 @@ impl MemcachedClient {
         keys::value(self.writes, self.number)
     }
 
-    /// What a key holds, if that is answered: the value, and its cas unique.
+    /// Returns what a key holds, if that is answered: the value, and its cas unique.
     fn read(&mut self, key: &str) -> Option<(String, u64)> {
         let command = self.one(Verb::Get, key, None);
         let mut found = None;
@@ -183,7 +183,7 @@ impl MemcachedClient {
         }
     }
 
-    /// How it ended; `None`: there is no connection.
+    /// Returns how it ended; `None`: there is no connection.
     fn perform(
         &mut self,
         commands: Vec<Command>,

@@ -30,7 +30,7 @@ impl Connection {
         })
     }
 
-    /// A value, and its cas unique. The error says how the read ended.
+    /// Returns a value, and its cas unique. The error says how the read ended.
     pub fn gets(&mut self, key: &str) -> Result<Found, End> {
         let line = self.ask(&format!("gets {key}\r\n"))?;
         let Some(found) = line.strip_prefix("VALUE ") else {
@@ -55,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// A command; what its reply says is looked up in `replies`, and is the operation's.
+    /// Returns a command; what its reply says is looked up in `replies`, and is the operation's.
     pub fn command(&mut self, request: &str, replies: &[(&str, Option<&str>)]) -> End {
         match self.ask(request) {
             Ok(line) => match replies.iter().find(|(said, _)| *said == line) {
@@ -107,7 +107,7 @@ impl Connection {
     }
 }
 
-/// A line that is no reply of the command's own.
+/// Returns a line that is no reply of the command's own.
 fn refused(line: &str) -> End {
     let is_refusal = ["SERVER_ERROR", "CLIENT_ERROR", "ERROR"]
         .iter()

@@ -29,7 +29,8 @@ pub fn all_until(now_ns: u64) -> Vec<String> {
     (0..KEYS).flat_map(of).collect()
 }
 
-/// The value of a client's write: a number that no other write stores, and that `incr` does not make of another one.
+/// Returns the value of a client's write: a number that no other write stores, and that `incr` does not make of another
+/// one.
 pub fn value(write: u64, client: usize) -> String {
     ((write * CLIENTS_MAX + client as u64) * STEP).to_string()
 }

@@ -115,7 +115,7 @@ fn is_whole(status: &ClusterStatus) -> bool {
     status.processes.iter().all(running) && following + 1 == status.processes.len()
 }
 
-/// The node that leads; of several the one of the highest epoch, for the others do not know yet.
+/// Returns the node that leads; of several the one of the highest epoch, for the others do not know yet.
 fn leader(status: &ClusterStatus) -> Option<String> {
     let leading = status.nodes.iter().filter(|node| node.state == "leading");
     let leading = leading.max_by_key(|node| node.epoch)?;

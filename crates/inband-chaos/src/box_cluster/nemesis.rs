@@ -28,7 +28,7 @@ impl Lane<Cluster> {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
-    /// All nodes in an order of chance, but the leader first every other time.
+    /// Returns all nodes in an order of chance, but the leader first every other time.
     fn nodes(&mut self, status: &ClusterStatus) -> Vec<String> {
         let processes = status.processes.iter();
         let mut left: Vec<String> = processes.map(|process| process.name.clone()).collect();

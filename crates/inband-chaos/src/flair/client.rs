@@ -46,7 +46,7 @@ impl FlairClient {
         }
     }
 
-    /// A value that no client has written before.
+    /// Returns a value that no client has written before.
     fn value(&mut self) -> String {
         self.values += 1;
         (self.values * CLIENTS_MAX + self.number as u64).to_string()

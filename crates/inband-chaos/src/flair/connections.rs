@@ -22,7 +22,7 @@ use inband_host::wait::wait;
 pub trait Connection: Send {
     /// Executes the command and waits for the outcome.
     fn perform(&mut self, command: &Command) -> End;
-    /// The address that the history records for its operations.
+    /// Returns the address that the history records for its operations.
     fn address(&self) -> String;
     fn kind(&self) -> &'static str;
 }
@@ -33,7 +33,7 @@ pub type Opener = Box<dyn Fn() -> Result<Box<dyn Connection>> + Send>;
 /// The reply to a SET that the checker expects.
 const DONE: &str = "OK";
 
-/// The reply to a write that the checker expects: for a DEL, the number of keys deleted.
+/// Returns the reply to a write that the checker expects: for a DEL, the number of keys deleted.
 fn done(verb: Verb, has_existed: bool) -> String {
     match verb {
         Verb::Del => u8::from(has_existed).to_string(),

@@ -9,7 +9,7 @@ const FILLER: char = '-';
 /// With this much filler, the longest key and the longest number, a write still fits in a packet.
 const FILLER_LEN_MAX: u64 = 1_200;
 
-/// The name of key `index` at a moment. Keys change at different times.
+/// Returns the name of key `index` at a moment. Keys change at different times.
 fn key(index: u64, now_ns: u64) -> String {
     format!("key{index}-{}", window(index, now_ns))
 }
@@ -23,7 +23,7 @@ pub fn one(random: u64, now_ns: u64) -> String {
     key(random % KEYS, now_ns)
 }
 
-/// All keys used so far.
+/// Returns all keys used so far.
 pub fn all_until(now_ns: u64) -> Vec<String> {
     let of = |index| {
         let windows = window(index, 0)..=window(index, now_ns);
@@ -32,7 +32,7 @@ pub fn all_until(now_ns: u64) -> Vec<String> {
     (0..KEYS).flat_map(of).collect()
 }
 
-/// The value padded with filler; the length of the filler depends on the value.
+/// Returns the value padded with filler; the length of the filler depends on the value.
 pub fn stored(value: &str) -> String {
     let sum: u64 = value.bytes().map(|byte| u64::from(byte) * 97).sum();
     let filler = sum % FILLER_LEN_MAX;
@@ -40,8 +40,8 @@ pub fn stored(value: &str) -> String {
     value.chars().chain(filler).collect()
 }
 
-/// The inverse of [`stored`]. A text that `stored` never produces is returned unchanged, so that the checker sees a
-/// value that nobody wrote.
+/// Returns the inverse of [`stored`]. A text that `stored` never produces is returned unchanged, so that the checker
+/// sees a value that nobody wrote.
 pub fn value_of(text: &str) -> String {
     let value = text.trim_end_matches(FILLER);
     match stored(value) == text {

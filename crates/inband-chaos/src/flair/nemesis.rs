@@ -29,7 +29,7 @@ impl Lane<Cluster> {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
-    /// The active switch, or a random one if none is active.
+    /// Returns the active switch, or a random one if none is active.
     fn switch(&mut self, status: &ClusterStatus) -> Option<String> {
         let serving = status.switch().map(|host| host.name.clone());
         let switches: Vec<String> = names(status, is_switch);

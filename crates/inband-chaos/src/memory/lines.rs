@@ -31,13 +31,13 @@ fn hot(random: u64, count: u64) -> u64 {
     (random / 2 % count) * (random % 2)
 }
 
-/// A chunk of those in use, by chance.
+/// Returns a chunk of those in use, by chance.
 pub fn one(random: u64, now_ns: u64, chunks: u64) -> u64 {
     let index = hot(random, CHUNKS);
     chunk(index, window(index, now_ns), chunks)
 }
 
-/// A bitmap of some of the lines in use of a chunk, by chance; never none.
+/// Returns a bitmap of some of the lines in use of a chunk, by chance; never none.
 pub fn some(random: u64, most: usize) -> u16 {
     let count = 1 + (random >> 32) as usize % most;
     let first = hot(random, LINES.len() as u64) as usize;
@@ -45,12 +45,12 @@ pub fn some(random: u64, most: usize) -> u16 {
     lines.fold(0, |all, line| all | 1 << line)
 }
 
-/// All lines in use of a chunk.
+/// Returns all lines in use of a chunk.
 pub fn all() -> u16 {
     LINES.iter().fold(0, |all, line| all | 1 << line)
 }
 
-/// All chunks that were ever in use.
+/// Returns all chunks that were ever in use.
 pub fn chunks_until(now_ns: u64, chunks: u64) -> Vec<u64> {
     let of = |index| {
         let windows = window(index, 0)..=window(index, now_ns);
@@ -62,12 +62,12 @@ pub fn chunks_until(now_ns: u64, chunks: u64) -> Vec<u64> {
     all
 }
 
-/// A line's name in the history.
+/// Returns a line's name in the history.
 pub fn name(chunk: u64, line: usize) -> String {
     format!("line{}", chunk * CHUNK_LINES as u64 + line as u64)
 }
 
-/// A line full of a value, which is not 0.
+/// Returns a line full of a value, which is not 0.
 pub fn stored(value: u64) -> Line {
     let mut line = [0; LINE_LEN_BYTES];
     for (n, word) in (0..).zip(line.chunks_exact_mut(WORD_LEN_BYTES)) {
@@ -76,7 +76,8 @@ pub fn stored(value: u64) -> Line {
     line
 }
 
-/// The value that fills a line; `None` is zeros. What nobody has stored is shown as it is, and is no value of anybody's.
+/// Returns the value that fills a line; `None` is zeros. What nobody has stored is shown as it is, and is no value of
+/// anybody's.
 pub fn value_of(line: &Line) -> Option<String> {
     if *line == [0; LINE_LEN_BYTES] {
         return None;

@@ -227,7 +227,7 @@ impl Subject for Cluster {
     }
 }
 
-/// The switch that serves.
+/// Returns the switch that serves.
 fn active_switch(status: &ClusterStatus) -> Option<String> {
     let active = status.nodes.iter().filter(|node| node.state == "active");
     let active = active.max_by_key(|node| node.epoch)?;

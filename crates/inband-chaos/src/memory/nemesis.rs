@@ -31,7 +31,7 @@ impl Lane<Cluster> {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
-    /// The switch that is active, or any if none is.
+    /// Returns the switch that is active, or any if none is.
     fn switch(&mut self, status: &ClusterStatus) -> Option<String> {
         active_switch(status).or_else(|| self.rng.pick(&names(status, "switch/")).cloned())
     }
@@ -190,7 +190,7 @@ impl Lane<Cluster> {
     }
 }
 
-/// The names of hosts of a kind.
+/// Returns the names of hosts of a kind.
 fn names(status: &ClusterStatus, kind: &str) -> Vec<String> {
     let names = status.processes.iter().map(|process| &process.name);
     names

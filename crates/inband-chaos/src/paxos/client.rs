@@ -129,7 +129,7 @@ impl PaxosClient {
         }
     }
 
-    /// The same command for every key of the group.
+    /// Returns the same command for every key of the group.
     fn each(&mut self, verb: Verb, group: &Group) -> Vec<Command> {
         let keys = group.keys.iter();
         keys.map(|key| self.command(verb, key)).collect()
@@ -217,7 +217,7 @@ impl PaxosClient {
         self.perform(group, Form::Transaction, commands);
     }
 
-    /// The value of a key; the outer `None` means that the read failed.
+    /// Returns the value of a key; the outer `None` means that the read failed.
     fn read(&mut self, group: &Group, key: &str) -> Option<Option<String>> {
         let get = self.command(Verb::Get, key);
         match self.perform(group, Form::Alone, vec![get])? {
@@ -345,7 +345,8 @@ fn joined<'a>(verb: &'a str, commands: &'a [Command]) -> Vec<&'a str> {
     [verb].into_iter().chain(arguments).collect()
 }
 
-/// How the operation with this answer ended; `replies` extracts the replies from an answer that is not an error.
+/// Returns how the operation with this answer ended; `replies` extracts the replies from an answer that is not an
+/// error.
 fn end(answer: Result<Answer>, replies: impl FnOnce(&Answer) -> Vec<Option<String>>) -> End {
     match answer {
         // All messages of the store for an unknown outcome contain this.

@@ -52,23 +52,23 @@ pub fn is_quiet(now_ns: u64) -> bool {
     now_ns / TURN_NS % 2 == 1
 }
 
-/// The groups with keys in different partitions.
+/// Returns the groups with keys in different partitions.
 pub fn spread() -> impl Iterator<Item = usize> {
     (0..GROUPS.len()).filter(|index| GROUPS[*index].0 == Kind::Spread)
 }
 
-/// The number of the window that group `index` is in. Groups change at different times.
+/// Returns the number of the window that group `index` is in. Groups change at different times.
 fn window(index: usize, now_ns: u64) -> u64 {
     let shift_ns = KEYS_FOR_NS / GROUPS.len() as u64 * index as u64;
     (now_ns + shift_ns) / KEYS_FOR_NS
 }
 
-/// A group at a moment.
+/// Returns a group at a moment.
 pub fn group(index: usize, now_ns: u64, partitions: usize) -> Group {
     group_in(index, window(index, now_ns), partitions)
 }
 
-/// All groups used so far.
+/// Returns all groups used so far.
 pub fn all_until(now_ns: u64, partitions: usize) -> Vec<Group> {
     let of = |index| {
         let windows = window(index, 0)..=window(index, now_ns);
@@ -98,7 +98,7 @@ fn group_in(index: usize, window: u64, partitions: usize) -> Group {
     }
 }
 
-/// A key with this prefix, in partition `number` modulo the number of partitions.
+/// Returns a key with this prefix, in partition `number` modulo the number of partitions.
 pub fn in_partition(begin: &str, number: usize, partitions: usize) -> String {
     let wanted = number % partitions;
     let mut suffix = 0;

@@ -208,7 +208,7 @@ impl Subject for Cluster {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The replicas: reads are torn when a replica can reach the leaders of some partitions but not of others.
+    /// Returns the replicas: reads are torn when a replica can reach the leaders of some partitions but not of others.
     fn important_hosts(&self) -> Vec<String> {
         let hosts = self.status().map(|status| status.hosts).unwrap_or_default();
         let replicas = hosts
@@ -283,7 +283,7 @@ impl Subject for Cluster {
     }
 }
 
-/// The number of acceptors that vote in every log, and the size of a majority.
+/// Returns the number of acceptors that vote in every log, and the size of a majority.
 fn votes(status: &ClusterStatus) -> (usize, usize) {
     let acceptors = status
         .hosts

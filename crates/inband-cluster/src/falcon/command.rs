@@ -79,7 +79,8 @@ impl SystemCommand for Falcon {
         })
     }
 
-    /// A line each for the scheduler, its queue and executors, each worker, and each process that is not running.
+    /// Returns a line each for the scheduler, its queue and executors, each worker, and each process that is not
+    /// running.
     fn in_words(status: &ClusterStatus) -> String {
         let mut text = match &status.scheduler {
             Some(scheduler) => scheduler_in_words(scheduler),

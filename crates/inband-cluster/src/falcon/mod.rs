@@ -243,7 +243,7 @@ impl Falcon {
     }
 }
 
-/// The address of the cluster in a directory.
+/// Returns the address of the cluster in a directory.
 pub fn address_of(data: &Path) -> Result<ClusterAddress> {
     match request::<Falcon>(data, Request::Address)? {
         Reply::Address(address) => Ok(address),

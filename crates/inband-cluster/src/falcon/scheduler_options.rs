@@ -46,7 +46,7 @@ pub struct SchedulerOptions {
 }
 
 impl SchedulerOptions {
-    /// The scheduler's configuration, if the options are consistent.
+    /// Returns the scheduler's configuration, if the options are consistent.
     pub fn config(&self) -> Result<FalconConfig> {
         let queues = self.policy.queues();
         let half = (self.slots / queues / 2).max(1) as u32;
@@ -73,7 +73,7 @@ impl SchedulerOptions {
         Ok(config)
     }
 
-    /// The same options as arguments for another process.
+    /// Returns the same options as arguments for another process.
     pub fn to_args(&self) -> Vec<OsString> {
         let mut args = vec![
             format!("--policy={}", self.policy),
@@ -96,7 +96,7 @@ impl SchedulerOptions {
         args.into_iter().map(OsString::from).collect()
     }
 
-    /// The timeouts and limits that these options set, and those that are fixed.
+    /// Returns the timeouts and limits that these options set, and those that are fixed.
     pub(super) fn settings(&self) -> Vec<Setting> {
         let queues = self.policy.queues();
         let half = (self.slots / queues / 2).max(1) as u32;
@@ -129,7 +129,7 @@ impl SchedulerOptions {
         all
     }
 
-    /// The resources' names.
+    /// Returns the resources' names.
     pub fn resource_names(&self) -> &[String] {
         &self.resource_names
     }

@@ -90,7 +90,7 @@ impl SchedulerStatus {
         }
     }
 
-    /// The number of executors, of those that have a task, and of those that are parked.
+    /// Returns the number of executors, of those that have a task, and of those that are parked.
     pub fn executors(&self) -> (u32, u32, u32) {
         let sum = |of: fn(&WorkerStatus) -> u8| self.workers.iter().map(|w| u32::from(of(w))).sum();
         (sum(|w| w.executors), sum(|w| w.busy), sum(|w| w.waiting))

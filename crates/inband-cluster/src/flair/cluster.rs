@@ -243,23 +243,23 @@ impl System for Flair {
 }
 
 impl Supervisor<Flair> {
-    /// Where the switches' role runs, and why.
+    /// Returns where the switches' role runs, and why.
     pub fn notice(&self) -> &str {
         &self.system().notice
     }
 
-    /// The hosts' network, if they have one of their own.
+    /// Returns the hosts' network, if they have one of their own.
     pub fn lab(&self) -> Option<&Lab> {
         self.hosts().network().lab()
     }
 
-    /// The configuration that all hosts share.
+    /// Returns the configuration that all hosts share.
     pub fn config(&self) -> &ClusterConfig {
         let config = self.system().config.as_ref();
         config.expect("a started cluster is configured")
     }
 
-    /// The gateway's configuration, for other clients on its host.
+    /// Returns the gateway's configuration, for other clients on its host.
     pub fn gateway_config(&self) -> PathBuf {
         host_dir(self.hosts().data(), GATEWAY).join("config.toml")
     }

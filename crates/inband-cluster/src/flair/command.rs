@@ -116,7 +116,7 @@ impl Options {
         })
     }
 
-    /// What Redis clients need to connect.
+    /// Returns what Redis clients need to connect.
     fn access(&self, data: &Path) -> Result<Access> {
         let password = self.password_file.as_deref().map(Password::read);
         Ok(Access {
@@ -152,7 +152,7 @@ impl SystemCommand for Flair {
         options.spec(data)
     }
 
-    /// A line for the cluster, one for each set if there are several, and one for each host.
+    /// Returns a line for the cluster, one for each set if there are several, and one for each host.
     fn in_words(status: &ClusterStatus) -> String {
         let mut text = String::new();
         let common = format!(

@@ -36,12 +36,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// Its name in the configuration.
+    /// Returns its name in the configuration.
     pub fn name(&self) -> &str {
         &self.config.host.name
     }
 
-    /// A replica's set, and its number in the set.
+    /// Returns a replica's set, and its number in the set.
     pub fn member(&self) -> Option<(u16, usize)> {
         let Some(Part::Replica(place)) = self.config.part() else {
             return None;
@@ -60,7 +60,7 @@ impl Host {
         }
     }
 
-    /// The host's entry in the cluster's status.
+    /// Returns the host's entry in the cluster's status.
     pub fn entry(&self, process: &HostProcess) -> HostEntry {
         let process = process.status();
         let runs = process.process == Process::Running;
@@ -87,7 +87,7 @@ pub fn names(spec: &FlairSpec) -> Vec<String> {
         .collect()
 }
 
-/// The set and the name of each replica. The name includes the set only if there are several.
+/// Returns the set and the name of each replica. The name includes the set only if there are several.
 fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
     let members = |set: usize| {
         let name = move |number| match spec.sets {
@@ -99,7 +99,7 @@ fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
     (0..spec.sets).flat_map(members).collect()
 }
 
-/// The configuration that all hosts share.
+/// Returns the configuration that all hosts share.
 pub fn cluster_config(
     spec: &FlairSpec,
     names: &[String],
@@ -138,7 +138,7 @@ pub fn cluster_config(
     }
 }
 
-/// The directory of a replica's log, if any exists.
+/// Returns the directory of a replica's log, if any exists.
 pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
     let logs = names(spec).into_iter();
     let mut logs = logs.map(|name| host_dir(&spec.data, &name).join(LOG_DIR));
@@ -188,7 +188,7 @@ pub fn host(
     Ok((host, plan))
 }
 
-/// The certificate of a host that uses TCP connections, made if there is none.
+/// Returns the certificate of a host that uses TCP connections, made if there is none.
 fn tls(spec: &FlairSpec, config: &Config, dir: &Path) -> Result<Option<TlsConfig>> {
     let part = config.part().context("a checked host has a part")?;
     let takes_part = !matches!(part, Part::Switch(_));

@@ -57,7 +57,7 @@ impl HostKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key file as last read.
+    /// Returns the key file as last read.
     pub fn file(&self) -> Option<KeyFile> {
         self.inner().file.clone()
     }

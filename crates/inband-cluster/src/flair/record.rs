@@ -48,7 +48,7 @@ impl Record {
         })?))
     }
 
-    /// What survives when all hosts stop.
+    /// Returns what survives when all hosts stop.
     pub fn durability(&self) -> Durability {
         self.durability
     }
@@ -73,7 +73,7 @@ impl Record {
         Ok(false)
     }
 
-    /// The record of a new cluster.
+    /// Returns the record of a new cluster.
     pub fn of(spec: &FlairSpec) -> Record {
         Record {
             durability: spec.durability,

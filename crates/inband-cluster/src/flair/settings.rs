@@ -9,7 +9,7 @@ use inband_flair::reads::Reads;
 use inband_flair::timing::{default_step_down_ms, ClientTiming, Timing, HEARTBEAT_MS, TUNING};
 use inband_host::settings::{built_in, of_hosts, of_up, Setting};
 
-/// The settings of one host. `from` is called with a setting's name and whether its value is the default.
+/// Returns the settings of one host. `from` is called with a setting's name and whether its value is the default.
 pub fn of(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting> {
     let cluster = &config.cluster;
     let one = |name: &str, value: String, default: String| {
@@ -63,7 +63,7 @@ pub fn of(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting> 
     all
 }
 
-/// The settings of the cluster in a directory.
+/// Returns the settings of the cluster in a directory.
 pub(super) fn in_directory(data: &Path) -> Result<Vec<Setting>> {
     let mut hosts = Vec::new();
     for file in ClusterDir::host_configs_in(data)? {

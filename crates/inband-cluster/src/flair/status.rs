@@ -114,17 +114,17 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// The replica that leads the first set, as far as is known.
+    /// Returns the replica that leads the first set, as far as is known.
     pub fn leader(&self) -> Option<(&HostEntry, &ReplicaStatus)> {
         self.leader_of(0)
     }
 
-    /// The switch whose session serves the first set.
+    /// Returns the switch whose session serves the first set.
     pub fn switch(&self) -> Option<&HostEntry> {
         self.switch_of(0)
     }
 
-    /// The replica that leads a set, as far as is known: the one with the highest term.
+    /// Returns the replica that leads a set, as far as is known: the one with the highest term.
     pub fn leader_of(&self, set: u16) -> Option<(&HostEntry, &ReplicaStatus)> {
         let members = self.hosts.iter().filter(|host| host.set == Some(set));
         let replicas = members.filter_map(|host| {
@@ -136,7 +136,7 @@ impl ClusterStatus {
             .max_by_key(|(_, replica)| replica.term)
     }
 
-    /// The switch whose session serves a set.
+    /// Returns the switch whose session serves a set.
     pub fn switch_of(&self, set: u16) -> Option<&HostEntry> {
         let (_, leader) = self.leader_of(set)?;
         let (_, switch) = leader.serving?;

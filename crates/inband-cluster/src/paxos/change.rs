@@ -9,7 +9,7 @@ use inband_control::service::{CallError, Request, Response, Status};
 use inband_control::state::{Phase, Refusal};
 use inband_paxos::config::{NodeConfig, Role};
 
-/// A node as the control plane knows it before it has heard from the host.
+/// Returns a node as the control plane knows it before it has heard from the host.
 pub fn member_of(node: &NodeConfig) -> Member {
     Member {
         node: node.id,
@@ -82,7 +82,7 @@ impl PlaneError {
 
 /// Access to the control plane, and to the user who waits for the change.
 pub trait Plane {
-    /// The control plane's answer; a refusal is an error.
+    /// Returns the control plane's answer; a refusal is an error.
     fn ask(&self, request: &Request) -> Result<Response, PlaneError>;
 
     /// Reports what is being done.
@@ -91,7 +91,7 @@ pub trait Plane {
     /// Sleeps briefly; returns false if waiting is to be aborted.
     fn wait_a_little(&self) -> bool;
 
-    /// The control plane's status.
+    /// Returns the control plane's status.
     fn status(&self) -> Result<Status, PlaneError> {
         match self.ask(&Request::Status)? {
             Response::Status(status) => Ok(*status),
@@ -145,7 +145,7 @@ impl Goal {
         self.comes.is_none_or(is_member) && !self.goes.is_some_and(is_member)
     }
 
-    /// The epoch of a reconfiguration in progress that leads to this goal.
+    /// Returns the epoch of a reconfiguration in progress that leads to this goal.
     pub fn is_pending(&self, status: &Status) -> Option<Epoch> {
         let target = &status.pending.as_ref()?.target;
         let will_be = |node: NodeId| target.members.contains_key(&node);
@@ -283,7 +283,7 @@ fn progress(status: &Status) -> u64 {
     acceptors.map(|acceptor| acceptor.progress).sum()
 }
 
-/// The phase of a reconfiguration, in words.
+/// Returns the phase of a reconfiguration, in words.
 fn phase(status: &Status) -> &'static str {
     match status.pending.as_ref().map(|pending| &pending.phase) {
         None => "about to begin",
@@ -292,7 +292,7 @@ fn phase(status: &Status) -> &'static str {
     }
 }
 
-/// The state of a reconfiguration, and what it is waiting for, in words.
+/// Returns the state of a reconfiguration, and what it is waiting for, in words.
 pub fn in_words(status: &Result<Status, PlaneError>) -> String {
     let status = match status {
         Ok(status) => status,

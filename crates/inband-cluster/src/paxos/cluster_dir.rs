@@ -89,17 +89,17 @@ impl ClusterDir {
         })
     }
 
-    /// The absolute path.
+    /// Returns the absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The key file, if the cluster is authenticated.
+    /// Returns the key file, if the cluster is authenticated.
     pub fn key_file(&self) -> PathBuf {
         Self::key_file_in(&self.path)
     }
 
-    /// The key file of the cluster in this directory.
+    /// Returns the key file of the cluster in this directory.
     pub fn key_file_in(path: &Path) -> PathBuf {
         path.join("keys.toml")
     }
@@ -109,7 +109,7 @@ impl ClusterDir {
         self.path.join("hosts").join(dir_name)
     }
 
-    /// All directories: the cluster's own, and the additional ones for its data.
+    /// Returns all directories: the cluster's own, and the additional ones for its data.
     pub fn roots(&self) -> impl Iterator<Item = &Path> {
         [&self.path]
             .into_iter()
@@ -153,7 +153,7 @@ impl ClusterDir {
         }
     }
 
-    /// The configurations of the hosts in a cluster's directory, ordered by name.
+    /// Returns the configurations of the hosts in a cluster's directory, ordered by name.
     pub fn host_configs_in(path: &Path) -> io::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(path.join("hosts"))? {
@@ -166,7 +166,7 @@ impl ClusterDir {
         Ok(files)
     }
 
-    /// The control socket of the supervisor of the cluster in this directory.
+    /// Returns the control socket of the supervisor of the cluster in this directory.
     pub fn socket_in(path: &Path) -> PathBuf {
         path.join("supervisor.sock")
     }
@@ -190,7 +190,7 @@ impl ClusterDir {
         )
     }
 
-    /// The record; `None` in a new directory.
+    /// Returns the record; `None` in a new directory.
     pub fn record(&self) -> Result<Option<ClusterRecord>, SupervisorError> {
         let path = self.record_path();
         let damaged = |reason: String| SupervisorError::DamagedRecord {
@@ -472,7 +472,7 @@ fn absolute(path: &Path) -> Result<PathBuf, SupervisorError> {
         .map_err(SupervisorError::file("open", path))
 }
 
-/// The members of the record or, if there are none yet, the requested hosts.
+/// Returns the members of the record or, if there are none yet, the requested hosts.
 fn planned(spec: &ClusterSpec, record: &ClusterRecord) -> Vec<PlannedHost> {
     let asked = spec.hosts();
     if record.hosts.is_empty() {
@@ -510,7 +510,7 @@ fn lock(dir: &Path) -> Result<FileLock, SupervisorError> {
     })
 }
 
-/// The instances right after these.
+/// Returns the instances right after these.
 fn behind(applied: &[u64]) -> Vec<u64> {
     applied.iter().map(|at| at + 1).collect()
 }

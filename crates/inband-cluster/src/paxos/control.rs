@@ -70,7 +70,7 @@ pub struct Position {
     pub outstanding: u64,
 }
 
-/// A log's short name: `0`, `1`, ... for the partitions' logs, and `M` for log M after them.
+/// Returns a log's short name: `0`, `1`, ... for the partitions' logs, and `M` for log M after them.
 pub fn log_label(log: usize, logs: usize) -> String {
     if is_log_m(log, logs) {
         "M".to_owned()
@@ -79,7 +79,7 @@ pub fn log_label(log: usize, logs: usize) -> String {
     }
 }
 
-/// A log's name in a sentence: `partition 0`, ..., `log M`.
+/// Returns a log's name in a sentence: `partition 0`, ..., `log M`.
 pub fn log_name(log: usize, logs: usize) -> String {
     let kind = if is_log_m(log, logs) {
         "log"

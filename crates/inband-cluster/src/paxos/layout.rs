@@ -129,7 +129,7 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// The defaults of `inband up`: one leader, three acceptors, three replicas.
+    /// Returns the defaults of `inband up`: one leader, three acceptors, three replicas.
     pub fn new(program: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -158,7 +158,7 @@ impl ClusterSpec {
         }
     }
 
-    /// The hosts, in the order of their ids. Leaders come in the order of take-over.
+    /// Returns the hosts, in the order of their ids. Leaders come in the order of take-over.
     pub fn hosts(&self) -> Vec<HostPlan> {
         let mut hosts = Vec::new();
         let mut add = |name: String, roles: &[Role], dataplane| {

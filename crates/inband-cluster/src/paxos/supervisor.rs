@@ -137,7 +137,7 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// The host that leads a log now.
+    /// Returns the host that leads a log now.
     pub fn leader(&self, log: usize) -> Option<&str> {
         self.leaders.get(log)?.as_deref()
     }
@@ -201,7 +201,7 @@ impl HostRuntime {
     fn name(&self) -> &str {
         &self.plan.name
     }
-    /// The host's entry in every host's configuration.
+    /// Returns the host's entry in every host's configuration.
     fn node(&self) -> NodeConfig {
         NodeConfig {
             id: self.id,
@@ -248,7 +248,7 @@ impl Supervisor {
         })
     }
 
-    /// What the user should know about the start, one line each: the dataplane and why, what may be missing.
+    /// Returns what the user should know about the start, one line each: the dataplane and why, what may be missing.
     pub fn notices(&self) -> &[String] {
         &self.shared.notices
     }
@@ -258,7 +258,7 @@ impl Supervisor {
         self.shared.spec.resp
     }
 
-    /// The lab, for injecting faults; `None` on loopback.
+    /// Returns the lab, for injecting faults; `None` on loopback.
     pub fn lab(&self) -> Option<&Lab> {
         self.shared.lab.as_ref()
     }
@@ -268,8 +268,8 @@ impl Supervisor {
         self.shared.status()
     }
 
-    /// The host that a role names: `leader` is the current leader, `leader:2` that of partition 2, `leader:M` that of
-    /// log M.
+    /// Returns the host that a role names: `leader` is the current leader, `leader:2` that of partition 2, `leader:M`
+    /// that of log M.
     pub fn host_of(&self, role: &str) -> Result<String, SupervisorError> {
         Ok(self.shared.resolve(role)?.plan.name.clone())
     }
@@ -356,7 +356,7 @@ impl Drop for Supervisor {
 }
 
 impl Shared {
-    /// The host that leads a log: if several claim to, the one with the highest round.
+    /// Returns the host that leads a log: if several claim to, the one with the highest round.
     fn leader_among(statuses: &[Option<HostStatus>], log: usize) -> Option<usize> {
         let round_of = |status: &Option<HostStatus>| {
             let leader = status.as_ref()?.leaders.get(log)?;
@@ -374,7 +374,7 @@ impl Shared {
         lock(&self.record).first_instances.len()
     }
 
-    /// The current hosts.
+    /// Returns the current hosts.
     fn hosts(&self) -> Vec<Arc<HostRuntime>> {
         lock(&self.hosts).clone()
     }

@@ -188,7 +188,7 @@ fn attempt(
     }
 }
 
-/// The number that distinguishes the frames of this cluster from those of others.
+/// Returns the number that distinguishes the frames of this cluster from those of others.
 pub(super) fn cluster_id(name: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name.as_bytes())
 }

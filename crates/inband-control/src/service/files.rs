@@ -46,7 +46,7 @@ fn write<T: serde::Serialize>(
     storage.replace(file, &bytes)
 }
 
-/// The host's identity; created at the first start.
+/// Returns the host's identity; created at the first start.
 pub(super) fn identity(storage: &mut dyn Storage, random: u64) -> Result<Identity, FilesError> {
     if let Some(identity) = read(storage, IDENTITY_FILE)? {
         return Ok(identity);
@@ -56,7 +56,7 @@ pub(super) fn identity(storage: &mut dyn Storage, random: u64) -> Result<Identit
     Ok(identity)
 }
 
-/// The last configuration of this host.
+/// Returns the last configuration of this host.
 pub(super) fn configuration(storage: &dyn Storage) -> Result<Option<Configuration>, FilesError> {
     read(storage, CONFIGURATION_FILE)
 }

@@ -45,7 +45,7 @@ pub struct ListenerCounters {
 }
 
 impl ListenerCounters {
-    /// All counters, with their names in `inband status --json` and in the metrics.
+    /// Returns all counters, with their names in `inband status --json` and in the metrics.
     pub fn all(&self) -> [(&'static str, u64); 7] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [

@@ -95,14 +95,14 @@ impl Checker {
         self.chosen.len()
     }
 
-    /// The first instance of a partition that is not known to be chosen.
+    /// Returns the first instance of a partition that is not known to be chosen.
     pub fn first_open(&self, partition: usize) -> u64 {
         (1..)
             .find(|i| !self.chosen.contains_key(&(partition, *i)))
             .unwrap_or(u64::MAX)
     }
 
-    /// The first instance beyond all those known to be chosen.
+    /// Returns the first instance beyond all those known to be chosen.
     pub fn end(&self, partition: usize) -> u64 {
         let of_partition = self.chosen.keys().filter(|at| at.0 == partition);
         of_partition.map(|at| at.1 + 1).max().unwrap_or(1)

@@ -654,7 +654,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the coordinators wait for.
+    /// Returns what the coordinators wait for.
     pub fn waiting(&self) -> &Waiting {
         self.seats[0].coordinator.waiting()
     }
@@ -687,7 +687,7 @@ impl Cluster {
         view.voting
     }
 
-    /// An acceptor to add, as its host reports itself.
+    /// Returns an acceptor to add, as its host reports itself.
     pub fn candidate(&self, id: NodeId) -> Node {
         let acceptor = Parts {
             acceptor: true,

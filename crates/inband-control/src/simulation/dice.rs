@@ -32,7 +32,7 @@ impl Dice {
         1 + (-uniform.ln() * mean as f64) as u64
     }
 
-    /// A random element of `from`, which must not be empty.
+    /// Returns a random element of `from`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

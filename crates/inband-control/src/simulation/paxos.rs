@@ -125,7 +125,7 @@ impl Proposer {
         self.to_all(task, &header, value)
     }
 
-    /// A value that no other proposer uses; lengths vary.
+    /// Returns a value that no other proposer uses; lengths vary.
     fn new_value(&mut self) -> Vec<u8> {
         self.values += 1;
         let mut value = vec![self.node, self.incarnation as u8];

@@ -106,7 +106,7 @@ impl Queues {
         }
     }
 
-    /// When to call [`Queues::take_due`] next.
+    /// Returns when to call [`Queues::take_due`] next.
     pub fn due(&self) -> Nanos {
         let awaited = self.0.iter().filter(|queue| !queue.waiting.is_empty());
         let due = awaited.map(|queue| queue.ask_at).min();

@@ -83,7 +83,7 @@ impl<A> Task<A> {
         self.wait_ns
     }
 
-    /// The task as a queue entry.
+    /// Returns the task as a queue entry.
     pub fn entry(&self, user: u32, (job, task): (u32, u32)) -> Entry {
         let id = TaskId { user, job, task };
         let attempt = self.attempt;

@@ -155,7 +155,7 @@ impl FalconRegisters {
         self.groups.word(group, at + offset_bytes)
     }
 
-    /// A queue of a set.
+    /// Returns a queue of a set.
     pub fn queue(&self, set: usize, queue: usize) -> QueueView {
         let word = load(self.queue_word(set, queue));
         QueueView {
@@ -237,7 +237,7 @@ impl FalconRegisters {
         set * executors + executor
     }
 
-    /// The address of an executor's last PULL, for forwarding what the kernel could not.
+    /// Returns the address of an executor's last PULL, for forwarding what the kernel could not.
     pub fn executor_address(&self, set: usize, executor: usize) -> Option<SocketAddrV4> {
         let executors = self.config.workers * EXECUTORS;
         let known = set < self.config.sets && executor < executors;
@@ -250,7 +250,7 @@ impl FalconRegisters {
         queue * slots + position as usize % slots
     }
 
-    /// The slot of a position.
+    /// Returns the slot of a position.
     pub fn slot(&self, set: usize, queue: usize, position: u32) -> SlotView {
         let words = self.slots.words(self.slot_index(set, queue, position));
         let first = std::mem::offset_of!(c::ib_falcon_slot, task) / 8;
@@ -312,7 +312,7 @@ impl FalconRegisters {
         field!(self.executors, at, c::ib_falcon_executor, sequence).fetch_xor(1, Ordering::SeqCst);
     }
 
-    /// All words, by array name, for comparisons.
+    /// Returns all words, by array name, for comparisons.
     pub fn words(&self) -> Vec<(&'static str, usize, Vec<u64>)> {
         fn all<T>(name: &'static str, of: &Shared<T>) -> Vec<(&'static str, usize, Vec<u64>)> {
             let count = 0..of.count();

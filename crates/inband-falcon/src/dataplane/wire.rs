@@ -76,7 +76,7 @@ inband_ground::header!(
 );
 
 impl Header {
-    /// A header with everything else zero.
+    /// Creates a header with everything else zero.
     pub fn new(kind: Type, set: u16, node: u16) -> Header {
         Header {
             set,
@@ -141,7 +141,7 @@ macro_rules! task_offset {
 }
 
 impl Task {
-    /// A task without preferred worker, resource and digest.
+    /// Creates a task without preferred worker, resource and digest.
     pub fn new(user: u32, job: u32, task: u32, desc: Description) -> Task {
         Task {
             user,
@@ -167,7 +167,7 @@ impl Task {
         digest.of(&bare.to_bytes())
     }
 
-    /// The task with its correct digest.
+    /// Returns the task with its correct digest.
     pub fn sealed(self, digest: &Digest) -> Task {
         Task {
             digest: self.digest(digest),
@@ -233,7 +233,7 @@ impl<'a> Tasks<'a> {
         self.0.len() / TASK_LEN_BYTES
     }
 
-    /// The first task, which is the only one of a TASK.
+    /// Returns the first task, which is the only one of a TASK.
     pub fn first(&self) -> Option<Task> {
         let bytes = self.0.first_chunk::<TASK_LEN_BYTES>();
         bytes.map(Task::from_bytes)

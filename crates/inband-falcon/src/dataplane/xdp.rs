@@ -93,8 +93,8 @@ impl Deref for FalconXdp {
     }
 }
 
-/// Where to send a packet that was passed to the host's process (UDP payload), if the program has handled it and could
-/// not send it itself. Everything else is to be dropped. The tags are already valid.
+/// Returns where to send a packet that was passed to the host's process (UDP payload), if the program has handled it
+/// and could not send it itself. Everything else is to be dropped. The tags are already valid.
 pub fn forward_of(packet: &[u8], node: u8, registers: &FalconRegisters) -> Option<SocketAddrV4> {
     let (header, _) = wire::parse(packet).ok()?;
     let woken = header.kind == wire::Type::Task && header.has(wire::flag::ORIGIN);

@@ -88,7 +88,7 @@ impl Stop {
     }
 }
 
-/// The exit status as shells report it.
+/// Returns the exit status as shells report it.
 pub fn status_of(status: ExitStatus) -> i32 {
     let by_signal = || 128 + status.signal().unwrap_or_default();
     status.code().unwrap_or_else(by_signal)

@@ -26,7 +26,7 @@ pub struct Python {
     answers: ChildStdout,
 }
 
-/// An error that is not an exception of the task: text instead of a pickle, with another first byte.
+/// Returns an error that is not an exception of the task: text instead of a pickle, with another first byte.
 pub fn as_error(text: &str) -> Vec<u8> {
     let mut error = vec![2];
     error.extend_from_slice(text.as_bytes());

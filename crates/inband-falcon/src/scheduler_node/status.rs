@@ -81,7 +81,7 @@ impl Status {
     }
 }
 
-/// The number of tasks given to executors, from all counters.
+/// Returns the number of tasks given to executors, from all counters.
 pub(super) fn given(counters: &BTreeMap<&'static str, u64>) -> u64 {
     let counts = GIVEN.iter().filter_map(|name| counters.get(name));
     counts.sum()

@@ -49,7 +49,7 @@ impl Membership {
         self.drains_since.is_some()
     }
 
-    /// When to call [`Membership::tick`] next.
+    /// Returns when to call [`Membership::tick`] next.
     pub fn due(&self) -> Nanos {
         self.register_at
     }
@@ -105,14 +105,14 @@ impl Membership {
             .is_some_and(|since| now >= since + DRAIN_MIN_NS)
     }
 
-    /// The index of one of the worker's executors, given its number at the scheduler.
+    /// Returns the index of one of the worker's executors, given its number at the scheduler.
     pub fn number_of(&self, executor: u32) -> Option<usize> {
         let known = self.known?;
         let number = executor.checked_sub(u32::from(known.worker) * EXECUTORS)?;
         (number < u32::from(self.executors)).then_some(number as usize)
     }
 
-    /// The PULL of an executor that wants a task; `None` if it may not have one.
+    /// Returns the PULL of an executor that wants a task; `None` if it may not have one.
     pub fn pull(&self, number: usize, pull_seq: u64) -> Option<Pull> {
         let known = self.known.filter(|_| !self.drains())?;
         Some(Pull {

@@ -59,7 +59,7 @@ inband_ground::header!(
 );
 
 impl Header {
-    /// A header with all other fields zero and the digest of empty data.
+    /// Creates a header with all other fields zero and the digest of empty data.
     pub fn new(kind: Type, set: u16, node: u16) -> Header {
         Header {
             set,
@@ -131,13 +131,14 @@ pub fn emit(header: &Header, key: &[u8], data: &[u8], out: &mut Vec<u8>) {
     packet[offset!(key_len_bytes)..][..2].copy_from_slice(&key_len_bytes);
 }
 
-/// The hash of a key. A replica must reject a packet whose `key_hash` is not that of its key, because the switch routed
-/// the packet by `key_hash`.
+/// Returns the hash of a key. A replica must reject a packet whose `key_hash` is not that of its key, because the
+/// switch routed the packet by `key_hash`.
 pub fn key_hash(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
 }
 
-/// The group of a key hash, below `groups`. If `groups` is a power of two, the group is the hash's highest bits.
+/// Returns the group of a key hash, below `groups`. If `groups` is a power of two, the group is the hash's highest
+/// bits.
 pub fn group_of(key_hash: u64, groups: usize) -> usize {
     // SAFETY: a pure function of two numbers.
     unsafe { c::ib_flair_group_of_hash(key_hash, groups as u32) as usize }

@@ -208,8 +208,8 @@ impl Replicas {
     }
 }
 
-/// Where the host's process must forward this UDP payload, if the program has handled the packet but could not send it.
-/// Drop any other packet. The tag is already valid.
+/// Returns where the host's process must forward this UDP payload, if the program has handled the packet but could not
+/// send it. Drop any other packet. The tag is already valid.
 pub fn forward_of(packet: &[u8], node: u8) -> Option<SocketAddrV4> {
     let (header, ..) = wire::parse(packet).ok()?;
     let reply = matches!(header.kind, wire::Type::ReadReply | wire::Type::WriteReply);

@@ -466,7 +466,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The timeout that this client has exceeded, if any.
+    /// Returns the timeout that this client has exceeded, if any.
     pub fn timed_out(&self, now: Instant, timeouts: &ClientTimeouts) -> Option<TimedOut> {
         let is_idle = self.pending.is_empty() && self.has_nothing_unsent();
         let timers = Timers {
@@ -549,7 +549,7 @@ fn reply(outcomes: &[&Result<Outcome, SubmitError>], then: Then) -> Reply {
     }
 }
 
-/// The error to report, if any. An unknown outcome takes precedence.
+/// Returns the error to report, if any. An unknown outcome takes precedence.
 fn problem(outcomes: &[&Result<Outcome, SubmitError>]) -> Option<String> {
     let is_unknown =
         |outcome: &&Result<Outcome, SubmitError>| matches!(outcome, Ok(Outcome::Unknown));
@@ -564,7 +564,7 @@ fn problem(outcomes: &[&Result<Outcome, SubmitError>]) -> Option<String> {
     })
 }
 
-/// The second part of an error: how much of a command on several keys was done.
+/// Returns the second part of an error: how much of a command on several keys was done.
 fn done_in_words(outcomes: &[&Result<Outcome, SubmitError>]) -> String {
     let count = |is_counted: fn(&Outcome) -> bool| {
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());

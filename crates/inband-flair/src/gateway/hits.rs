@@ -73,7 +73,7 @@ impl Hits {
         *self.0.entry(hit).or_default() += 1;
     }
 
-    /// The counters that are not zero, by name.
+    /// Returns the counters that are not zero, by name.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counters = self.0.iter();
         counters.filter_map(|(hit, count)| Some((hit.counter()?, *count)))

@@ -25,7 +25,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// A switch about which nothing is known, except that it may serve until then.
+    /// Returns a switch about which nothing is known, except that it may serve until then.
     pub fn since(may_serve_until: Nanos) -> Switch {
         Switch {
             may_serve_until,

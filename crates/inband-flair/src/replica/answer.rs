@@ -32,7 +32,7 @@ impl Answer {
         }
     }
 
-    /// The reply to a write that was applied at `index`; `followers` hold that entry.
+    /// Returns the reply to a write that was applied at `index`; `followers` hold that entry.
     pub fn written(&self, done: Done, index: u64, followers: u8, own: Identity) -> Header {
         let mut header = reply(Type::WriteReply, &self.request, own);
         header.log_index = index;
@@ -64,7 +64,7 @@ pub(super) struct HeldReply {
     pub data: Box<[u8]>,
 }
 
-/// An empty reply: it identifies the session, the operation and the client of the request.
+/// Returns an empty reply: it identifies the session, the operation and the client of the request.
 fn reply(kind: Type, request: &Header, (set, node, replica): Identity) -> Header {
     Header {
         term: request.term,
@@ -187,7 +187,7 @@ impl Replica {
         out.packets.push(switch, &header, key, data);
     }
 
-    /// The reply to a read, from the current state.
+    /// Returns the reply to a read, from the current state.
     pub(super) fn read_reply(&self, request: &Header, key: &[u8]) -> (Header, &[u8]) {
         let mut header = reply(Type::ReadReply, request, self.identity());
         header.flags = request.flags & flag::STABLE;

@@ -66,7 +66,7 @@ struct Leading {
 }
 
 impl Leases {
-    /// The state for a log that ends at `last_index`. It is not known which groups its entries write.
+    /// Returns the state for a log that ends at `last_index`. It is not known which groups its entries write.
     pub fn new(groups: usize, last_index: u64) -> Leases {
         Leases {
             written: vec![last_index; groups],
@@ -74,8 +74,8 @@ impl Leases {
         }
     }
 
-    /// The group of a key. Accepts the hash as in reads or as in writes (`Reads::key_hash`), which differ only in the
-    /// highest bit.
+    /// Returns the group of a key. Accepts the hash as in reads or as in writes (`Reads::key_hash`), which differ only
+    /// in the highest bit.
     fn group(&self, key_hash: u64) -> usize {
         wire::group_of(key_hash << 1, self.written.len())
     }

@@ -93,7 +93,7 @@ impl Keys {
         Some(bucket[at].data())
     }
 
-    /// The bucket, unshared.
+    /// Returns the bucket, unshared.
     fn own(&mut self, hash: u64) -> &mut Vec<Record> {
         let (group, bucket) = place_of(hash);
         let group = Arc::make_mut(&mut self.groups[group]);

@@ -75,7 +75,7 @@ impl Inbox {
         self.dropped
     }
 
-    /// The next received packet and its sender.
+    /// Returns the next received packet and its sender.
     pub(super) fn next(&mut self) -> Option<(&[u8], SocketAddrV4)> {
         let message = self.messages.get(self.message)?;
         let start = self.start.max(message.start);
@@ -168,7 +168,7 @@ impl Inbox {
     }
 }
 
-/// The length of coalesced packets, or `None` for a single packet.
+/// Returns the length of coalesced packets, or `None` for a single packet.
 fn packet_len_bytes(joined: &JoinedFrom, control_len_bytes: usize) -> Option<usize> {
     let is_joined = control_len_bytes >= JOINED_FROM_LEN_BYTES
         && (joined.header.cmsg_level, joined.header.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);

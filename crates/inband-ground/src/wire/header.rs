@@ -99,7 +99,7 @@ macro_rules! message_types {
             /// Every type, in wire order.
             pub const ALL: [$name; [$($value),+].len()] = [$($name::$kind),+];
 
-            /// The type with this number on the wire.
+            /// Returns the type with this number on the wire.
             pub fn from_wire(byte: u8) -> Result<$name, $crate::wire::ParseError> {
                 let found = $name::ALL.into_iter().find(|kind| *kind as u8 == byte);
                 found.ok_or($crate::wire::ParseError::Type(byte))
@@ -160,7 +160,7 @@ macro_rules! header {
         }
 
         impl $name {
-            /// A header whose other fields are zero.
+            /// Returns a header whose other fields are zero.
             pub fn of(kind: $kind) -> $name {
                 $name::read(kind, &[0; $crate::wire::HEADER_LEN_BYTES])
             }

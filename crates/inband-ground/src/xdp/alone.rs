@@ -32,7 +32,7 @@ pub struct HostSpec {
 }
 
 impl HostSpec {
-    /// The constants of a program. `own` is the struct of the system's `settings.h`.
+    /// Returns the constants of a program. `own` is the struct of the system's `settings.h`.
     pub fn settings<T: Copy>(&self, partitions: usize, own: &T) -> Result<Settings, XdpError> {
         if self.node == 0 || self.node == u8::MAX {
             let node = self.node;
@@ -106,12 +106,12 @@ impl<S: System, R> Program<S, R> {
         })
     }
 
-    /// The program and its maps.
+    /// Returns the program and its maps.
     pub fn loaded(&self) -> &Loaded {
         &self.loaded
     }
 
-    /// The registers, shared with the program. They may outlive it.
+    /// Returns the registers, shared with the program. They may outlive it.
     pub fn registers(&self) -> &Arc<R> {
         &self.registers
     }

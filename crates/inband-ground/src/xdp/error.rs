@@ -113,7 +113,7 @@ pub enum XdpError {
 }
 
 impl XdpError {
-    /// What went wrong in one line, without the remedy.
+    /// Returns what went wrong in one line, without the remedy.
     pub fn in_short(&self) -> String {
         match self {
             XdpError::Load { log, .. } => {
@@ -147,7 +147,7 @@ impl XdpError {
         }
     }
 
-    /// The error of the last system call (`errno`).
+    /// Returns the error of the last system call (`errno`).
     pub fn last(what: impl Into<String>) -> XdpError {
         XdpError::System {
             what: what.into(),

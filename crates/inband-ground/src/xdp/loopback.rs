@@ -157,7 +157,7 @@ pub fn send_frame(socket: &OwnedFd, ifindex: u32, frame: &[u8]) -> io::Result<()
     Ok(())
 }
 
-/// A socket that sends complete frames. It receives nothing (protocol 0).
+/// Returns a socket that sends complete frames. It receives nothing (protocol 0).
 pub fn packet_socket() -> Result<OwnedFd, XdpError> {
     // SAFETY: plain system call.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -181,7 +181,7 @@ fn write_sysctl(path: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/{path}"), value)
 }
 
-/// The ones' complement checksum of an IPv4 header whose checksum field is zero.
+/// Returns the ones' complement checksum of an IPv4 header whose checksum field is zero.
 pub fn ip_checksum(header: &[u8]) -> [u8; 2] {
     let mut sum: u32 = header
         .chunks_exact(2)

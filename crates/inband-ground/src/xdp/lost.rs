@@ -71,7 +71,7 @@ impl Lost {
         })
     }
 
-    /// The same, but if the kernel lacks support, logs a warning and counts nothing.
+    /// Returns the same, but if the kernel lacks support, logs a warning and counts nothing.
     pub fn count_or_warn(interfaces: &[u32]) -> Option<Lost> {
         Lost::count(interfaces)
             .inspect_err(|error| {

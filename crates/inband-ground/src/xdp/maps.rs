@@ -9,7 +9,7 @@ use crate::c;
 use crate::registers::Shared;
 use crate::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
-/// The kernel's page size.
+/// Returns the kernel's page size.
 pub fn page_bytes() -> usize {
     // SAFETY: plain query; a page size always exists.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
@@ -111,7 +111,7 @@ plain!(
     c::ib_trial
 );
 
-/// The kernel's description of a map.
+/// Returns the kernel's description of a map.
 fn info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: all zero is a valid value of this plain C struct.
     let mut info: libbpf_sys::bpf_map_info = unsafe { std::mem::zeroed() };
@@ -331,7 +331,7 @@ impl UpRing {
     }
 }
 
-/// The packet at the start of a record; records have a few fixed sizes.
+/// Returns the packet at the start of a record; records have a few fixed sizes.
 fn packet_in(room: &[u8]) -> &[u8] {
     let at = std::mem::offset_of!(crate::c::ib_header, value_len_bytes);
     let value_len_bytes = usize::from(u16::from_be_bytes([room[at], room[at + 1]]));

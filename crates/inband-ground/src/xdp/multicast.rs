@@ -217,13 +217,13 @@ impl Multicast {
         Ok(unresolved)
     }
 
-    /// The path from this host to its own roles, if there is one.
+    /// Returns the path from this host to its own roles, if there is one.
     pub fn loopback(&self) -> Option<&Loopback> {
         self.loopback.as_ref()
     }
 
-    /// The interfaces to attach programs to. The loopback pair comes first, so that nothing is sent to a link without a
-    /// program. The pair is native in either mode, because generic XDP skips packets that tc has redirected.
+    /// Returns the interfaces to attach programs to. The loopback pair comes first, so that nothing is sent to a link
+    /// without a program. The pair is native in either mode, because generic XDP skips packets that tc has redirected.
     pub fn links(&self) -> impl Iterator<Item = (&LinkInfo, &str, XdpMode)> {
         let pair = self
             .loopback
@@ -268,7 +268,7 @@ impl Group {
         }
     }
 
-    /// The interfaces that the group's copies leave by, in order of the members.
+    /// Returns the interfaces that the group's copies leave by, in order of the members.
     fn devices(&self, uplink: u32, loopback: Option<&Loopback>) -> Vec<u32> {
         let local = self.peers.iter().any(|p| p.local);
         let near = loopback.filter(|_| local).map(|l| l.near.index);

@@ -95,7 +95,7 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEADER_LEN_BYTE
     header
 }
 
-/// The attributes after a message's fixed header.
+/// Returns the attributes after a message's fixed header.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(bytes.get(0..2)?.try_into().ok()?));
@@ -255,7 +255,7 @@ impl Netlink {
         ))
     }
 
-    /// The kernel's route to `address`, including policy rules.
+    /// Returns the kernel's route to `address`, including policy rules.
     pub fn route(&self, address: Ipv4Addr) -> io::Result<Route> {
         let mut header = [0u8; ROUTE_HEADER_LEN_BYTES];
         header[0] = libc::AF_INET as u8;
@@ -293,7 +293,7 @@ impl Netlink {
         Message::new(kind, flags, &header).attribute(libc::NDA_DST, &to.octets())
     }
 
-    /// The hardware address of a neighbour, if the kernel knows it.
+    /// Returns the hardware address of a neighbour, if the kernel knows it.
     pub fn neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<Option<[u8; 6]>> {
         let message = Self::neighbour_message(libc::RTM_GETNEIGH, 0, ifindex, false, address);
         let body = match self.ask(message) {

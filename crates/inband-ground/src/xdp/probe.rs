@@ -51,7 +51,7 @@ pub struct Probe {
     pub generic: Support,
 }
 
-/// The running kernel's version; (0, 0) if it cannot be read.
+/// Returns the running kernel's version; (0, 0) if it cannot be read.
 fn kernel_version() -> (u32, u32) {
     let release = nix::sys::utsname::uname()
         .map(|name| name.release().to_string_lossy().into_owned())
@@ -94,13 +94,13 @@ pub fn sends(
     send_from_xdp(&link, interface, mode, address, &neighbours)
 }
 
-/// The MTU of an interface of the calling thread's network namespace.
+/// Returns the MTU of an interface of the calling thread's network namespace.
 pub fn mtu_bytes(interface: &str) -> Result<u32, XdpError> {
     let netlink = Netlink::open().doing("opening a netlink socket")?;
     Ok(find_link(&netlink, interface)?.mtu_bytes)
 }
 
-/// The first hops behind this interface on the routes to the peers, and on the default route.
+/// Returns the first hops behind this interface on the routes to the peers, and on the default route.
 fn neighbours(netlink: &Netlink, link: &LinkInfo, peers: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
     let mut hops: Vec<Ipv4Addr> = Vec::new();
     for to in peers.iter().chain([&ELSEWHERE]) {

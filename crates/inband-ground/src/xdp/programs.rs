@@ -47,7 +47,7 @@ impl Settings {
     }
 }
 
-/// The bytes of a struct of settings.
+/// Returns the bytes of a struct of settings.
 fn bytes_of<T: Copy>(settings: &T) -> &[u8] {
     // SAFETY: plain integers without padding (checked by bindgen's layout test and `tests/layout.rs`).
     unsafe { std::slice::from_raw_parts((&raw const *settings).cast::<u8>(), size_of::<T>()) }
@@ -74,8 +74,8 @@ impl Loaded {
         Ok(map_array(self.map(map)?.as_fd())?.into())
     }
 
-    /// The same program with only one of its maps, under another name: for a program that shares maps of the same name
-    /// with several others.
+    /// Returns the same program with only one of its maps, under another name: for a program that shares maps of the
+    /// same name with several others.
     pub fn renamed(&self, map: &str, name: &str) -> Result<Loaded, XdpError> {
         let program = self.program.try_clone().doing("duplicating a descriptor")?;
         Ok(Loaded {
@@ -174,7 +174,7 @@ pub fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<Test
     })
 }
 
-/// The counters of a program by name, without those that are zero.
+/// Returns the counters of a program by name, without those that are zero.
 pub fn counters_of<S: System>(map: &OwnedFd) -> Result<BTreeMap<&'static str, u64>, XdpError> {
     let mut counters = BTreeMap::new();
     for reason in 0..c::IB_REASONS_MAX {

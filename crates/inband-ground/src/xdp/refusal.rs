@@ -58,7 +58,7 @@ fn remember(_level: libbpf_rs::PrintLevel, message: String) {
 }
 
 impl Listening {
-    /// The error for a program that could not be loaded.
+    /// Returns the error for a program that could not be loaded.
     pub fn error(&self, program: &'static str, error: &libbpf_rs::Error) -> XdpError {
         let messages = lock(&MESSAGES).clone();
         // A refusal by the verifier is also a permission error, but comes with a log.
@@ -87,7 +87,7 @@ impl Listening {
     }
 }
 
-/// The verifier's last message before its statistics.
+/// Returns the verifier's last message before its statistics.
 fn reason_in(messages: &str) -> Option<String> {
     let log = messages.split(LOG_END).next()?;
     let mut lines = log.lines().rev().map(str::trim);

@@ -67,7 +67,7 @@ impl Connection {
         self.encoded_len_bytes
     }
 
-    /// The next command of a lane: its encoding and when it was read.
+    /// Returns the next command of a lane: its encoding and when it was read.
     pub fn front_command(&self, lane: usize) -> Option<(&[u8], Instant)> {
         let lane = &self.lanes[lane];
         let front = lane.waiting.front()?;

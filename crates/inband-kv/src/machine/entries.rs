@@ -86,7 +86,7 @@ impl Machine {
         Ok(has_progress)
     }
 
-    /// The entry that this partition executes next at its current marker.
+    /// Returns the entry that this partition executes next at its current marker.
     pub(super) fn next_entry_at(&self, partition: usize) -> Option<u64> {
         let marker = self.log_states[partition].standing?;
         if marker > self.queue.delivered {

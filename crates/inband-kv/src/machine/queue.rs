@@ -91,7 +91,7 @@ impl Queue {
         }
     }
 
-    /// The next entry that a partition executes.
+    /// Returns the next entry that a partition executes.
     pub(super) fn next(&self, partition: usize) -> Option<u64> {
         self.pending[partition].front().copied()
     }

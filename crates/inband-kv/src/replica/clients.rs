@@ -131,7 +131,7 @@ impl Replica {
         }
     }
 
-    /// The reply to commands for the logs while they are refused.
+    /// Returns the reply to commands for the logs while they are refused.
     pub(super) fn refusal(&self) -> Option<Reply> {
         if self.is_loading {
             self.publish();
@@ -182,7 +182,7 @@ impl Replica {
         }
     }
 
-    /// The reply to a transaction; `replies` are those of its commands that went through the log.
+    /// Returns the reply to a transaction; `replies` are those of its commands that went through the log.
     pub(super) fn complete(&mut self, slot: usize, items: Vec<Item>, replies: Vec<Reply>) -> Reply {
         let mut replies = replies.into_iter();
         let (mut all, mut len_bytes) = (Vec::with_capacity(items.len()), 0);

@@ -35,8 +35,8 @@ impl Several {
 }
 
 impl Replica {
-    /// The reply to cross-partition commands while they are refused: each decided one holds up all its partitions until
-    /// the slowest has reached it.
+    /// Returns the reply to cross-partition commands while they are refused: each decided one holds up all its
+    /// partitions until the slowest has reached it.
     pub(super) fn several_refusal(&self) -> Option<Reply> {
         let queued_bytes = self.machine.queued_bytes();
         if queued_bytes > SEVERAL_QUEUED_BYTES_MAX {

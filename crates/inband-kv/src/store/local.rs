@@ -100,13 +100,13 @@ fn local_key(kind: u8, entry: u64) -> [u8; 9] {
     key
 }
 
-/// The entry of a redo record; `None` if the key belongs to another record.
+/// Returns the entry of a redo record; `None` if the key belongs to another record.
 pub(super) fn redo_entry(key: &[u8]) -> Option<u64> {
     let is_redo = key.first() == Some(&REDO_KEY) && key.len() == local_key(REDO_KEY, 0).len();
     is_redo.then(|| leading_number(&key[1..]))
 }
 
-/// The logs in a redo record, each with its batch.
+/// Returns the logs in a redo record, each with its batch.
 pub(super) fn redo_parts(record: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut rest = record;
     std::iter::from_fn(move || {
@@ -144,7 +144,7 @@ impl Store {
         std::mem::take(&mut self.queued)
     }
 
-    /// All entries in the queue, in order.
+    /// Returns all entries in the queue, in order.
     pub(crate) fn queue(&self) -> Result<Vec<QueueEntry>, StoreError> {
         let records = self.local_records(ENTRY_KEY)?;
         let entry = |(number, record): LocalRecord| QueueEntry {
@@ -181,14 +181,14 @@ impl Store {
         Ok(())
     }
 
-    /// The time at which a read-only entry was executed here, if it was noted and is written.
+    /// Returns the time at which a read-only entry was executed here, if it was noted and is written.
     pub(crate) fn noted_time_ms(&self, entry: u64) -> Result<Option<u64>, StoreError> {
         let local = Columns::of(&self.db)?.local;
         let record = self.db.get_cf(local, local_key(TIME_KEY, entry))?;
         Ok(record.map(|record| leading_number(&record)))
     }
 
-    /// The entries whose times are noted here.
+    /// Returns the entries whose times are noted here.
     pub(crate) fn noted_times(&self) -> Result<Vec<u64>, StoreError> {
         let records = self.local_records(TIME_KEY)?;
         Ok(records.into_iter().map(|(entry, _)| entry).collect())
@@ -252,7 +252,7 @@ impl Store {
         Ok(())
     }
 
-    /// The recorded effects of an entry on the store of `log`.
+    /// Returns the recorded effects of an entry on the store of `log`.
     pub(crate) fn redo(&self, entry: u64, log: usize) -> Result<Option<WriteBatch>, StoreError> {
         let local = Columns::of(&self.db)?.local;
         let Some(record) = self.db.get_cf(local, local_key(REDO_KEY, entry))? else {
@@ -262,7 +262,7 @@ impl Store {
         Ok(part.map(|(_, data)| WriteBatch::from_data(data)))
     }
 
-    /// The entries with redo records here.
+    /// Returns the entries with redo records here.
     pub(crate) fn redo_entries(&self) -> Result<Vec<u64>, StoreError> {
         let records = self.local_records(REDO_KEY)?;
         Ok(records.into_iter().map(|(entry, _)| entry).collect())

@@ -90,7 +90,7 @@ impl SharedDbs {
         dbs.iter().filter_map(keys).sum()
     }
 
-    /// The active databases, one per log.
+    /// Returns the active databases, one per log.
     pub(crate) fn dbs(&self) -> MutexGuard<'_, Vec<Arc<DB>>> {
         lock(&self.0.dbs)
     }
@@ -155,7 +155,7 @@ impl SharedDbs {
         dirs.iter().map(|dir| Store::position_in(dir)).collect()
     }
 
-    /// The active databases, kept open while the handles exist.
+    /// Returns the active databases, kept open while the handles exist.
     pub(crate) fn handles(&self) -> Vec<Arc<DB>> {
         self.dbs().clone()
     }
@@ -181,7 +181,7 @@ impl SharedDbs {
         dbs.iter().zip(snapshots).map(state).collect()
     }
 
-    /// A cross-partition command that only some of its partitions have executed, if there is one.
+    /// Returns a cross-partition command that only some of its partitions have executed, if there is one.
     pub(crate) fn half_applied(
         dbs: &[Arc<DB>],
         snapshots: &[Snapshot<'_>],

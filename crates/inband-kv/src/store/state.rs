@@ -32,7 +32,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The state before anything was applied.
+    /// Returns the state before anything was applied.
     pub(super) fn new(role: LogRole) -> Self {
         Self {
             applied: 0,
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// The stored state; `None` if there is none yet.
+    /// Returns the stored state; `None` if there is none yet.
     pub(super) fn load(db: &DB) -> Result<Option<Self>, StoreError> {
         let record = db.get_cf(family(db, META)?, STATE_KEY)?;
         record.map(|record| Self::decode(&record)).transpose()

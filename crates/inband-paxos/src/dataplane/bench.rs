@@ -64,7 +64,7 @@ pub struct RoleCost {
     pub driver_ns: f64,
 }
 
-/// The cost of a packet that is not Inband's: the dispatch program compared with one that passes everything.
+/// Returns the cost of a packet that is not Inband's: the dispatch program compared with one that passes everything.
 pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
     let roles = Roles {
         leader: true,
@@ -95,7 +95,7 @@ pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
         .collect()
 }
 
-/// The cost of a packet for each role and several value lengths, first without and then with a key.
+/// Returns the cost of a packet for each role and several value lengths, first without and then with a key.
 pub fn role_costs() -> Result<Vec<RoleCost>, XdpError> {
     let mut costs = Vec::new();
     for role in ["leader", "acceptor", "quorum"] {

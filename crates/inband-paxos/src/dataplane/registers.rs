@@ -208,23 +208,23 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring over a program's two maps, which must have the same length.
+    /// Creates a ring over a program's two maps, which must have the same length.
     pub fn new(slots: Shared<c::ib_slot>, tails: Shared<c::ib_tail>) -> Ring {
         assert_eq!(slots.count(), tails.count(), "every slot has a tail");
         Ring { slots, tails }
     }
 
-    /// A ring in zeroed memory of this process.
+    /// Creates a ring in zeroed memory of this process.
     pub fn zeroed(count: usize) -> Ring {
         Ring::new(Shared::zeroed(count), Shared::zeroed(count))
     }
 
-    /// The slots, for the native roles.
+    /// Returns the slots, for the native roles.
     pub fn slots(&self) -> &Shared<c::ib_slot> {
         &self.slots
     }
 
-    /// The tails, for the native roles.
+    /// Returns the tails, for the native roles.
     pub fn tails(&self) -> &Shared<c::ib_tail> {
         &self.tails
     }
@@ -234,7 +234,7 @@ impl Ring {
         self.slots.memory_bytes() + self.tails.memory_bytes()
     }
 
-    /// The words of a slot and its tail, each read atomically; consistent with each other only if there are no
+    /// Returns the words of a slot and its tail, each read atomically; consistent with each other only if there are no
     /// concurrent writes.
     pub fn words(&self, index: usize) -> Vec<u64> {
         [self.slots.words(index), self.tails.words(index)].concat()

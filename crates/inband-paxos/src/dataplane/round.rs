@@ -36,22 +36,22 @@ pub fn round(counter: u64, incarnation: u64, node: u8) -> Result<u64, RoundOverf
     Ok(counter << low_bits | incarnation << c::IB_ROUND_NODE_BITS | u64::from(node))
 }
 
-/// The counter of a round.
+/// Returns the counter of a round.
 pub fn counter(round: u64) -> u64 {
     round >> (c::IB_ROUND_INCARNATION_BITS + c::IB_ROUND_NODE_BITS)
 }
 
-/// The node that owns a round; 0 for round 0, which has no owner.
+/// Returns the node that owns a round; 0 for round 0, which has no owner.
 pub fn owner(round: u64) -> u8 {
     (round & 0xff) as u8
 }
 
-/// The process that owns a round: its incarnation and node.
+/// Returns the process that owns a round: its incarnation and node.
 pub fn process(round: u64) -> u64 {
     round & ((1 << (c::IB_ROUND_INCARNATION_BITS + c::IB_ROUND_NODE_BITS)) - 1)
 }
 
-/// The lowest round of this owner above `seen`.
+/// Returns the lowest round of this owner above `seen`.
 pub fn next_above(seen: u64, incarnation: u64, node: u8) -> Result<u64, RoundOverflow> {
     round(counter(seen) + 1, incarnation, node)
 }

@@ -49,7 +49,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The settings with which a program of this geometry is loaded.
+    /// Returns the settings with which a program of this geometry is loaded.
     pub(crate) fn settings(self, common: c::ib_settings) -> Settings {
         let own = c::ib_paxos_settings {
             ring_slots: self.ring_slots as u32,
@@ -147,7 +147,7 @@ unsafe impl Send for SoftSwitch {}
 unsafe impl Sync for SoftSwitch {}
 
 impl SoftSwitch {
-    /// A switch with zeroed registers: inactive leader, recovering acceptor.
+    /// Creates a switch with zeroed registers: inactive leader, recovering acceptor.
     pub fn new(node: u8, roles: Roles, geometry: Geometry) -> SoftSwitch {
         let registers = Arc::new(Registers::new(geometry, roles));
         let counters = Counters::default();
@@ -197,7 +197,7 @@ impl SoftSwitch {
         (verdict, result.reason, len as usize)
     }
 
-    /// The registers, which may outlive the switch.
+    /// Returns the registers, which may outlive the switch.
     pub fn registers(&self) -> &Arc<Registers> {
         &self.registers
     }

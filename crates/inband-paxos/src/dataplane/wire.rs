@@ -66,7 +66,7 @@ inband_ground::header!(
 );
 
 impl Header {
-    /// A header with all other fields zero.
+    /// Creates a header with all other fields zero.
     pub fn new(kind: Type, node: u16, epoch: u32) -> Header {
         Header {
             node,

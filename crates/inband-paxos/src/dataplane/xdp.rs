@@ -189,7 +189,7 @@ impl XdpHost {
         Ok(())
     }
 
-    /// The registers, shared with the programs; they may outlive the programs.
+    /// Returns the registers, shared with the programs; they may outlive the programs.
     pub fn registers(&self) -> &Arc<Registers> {
         &self.programs.registers
     }
@@ -221,8 +221,8 @@ impl XdpHost {
         self.programs.up.as_ref().is_some_and(|up| up.has_record())
     }
 
-    /// A descriptor that is readable when [`decided`](Self::decided) has something; works with
-    /// level- and edge-triggered epoll. `None` without the quorum role.
+    /// Returns a descriptor that is readable when [`decided`](Self::decided) has something; works with level- and
+    /// edge-triggered epoll. `None` without the quorum role.
     pub fn decided_fd(&self) -> Option<BorrowedFd<'_>> {
         self.programs.up.as_ref().map(|up| up.fd())
     }

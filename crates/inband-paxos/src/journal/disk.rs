@@ -144,8 +144,8 @@ impl AcceptorDisk {
         Ok((disk, start))
     }
 
-    /// The same for an acceptor whose control plane decides when it votes: it has what the journal holds, and does not
-    /// vote yet.
+    /// Returns the same for an acceptor whose control plane decides when it votes: it has what the journal holds, and
+    /// does not vote yet.
     pub fn resume(
         storage: &mut dyn FnMut() -> Result<Box<dyn Storage>, StorageError>,
         limits: DiskLimits,
@@ -273,7 +273,7 @@ impl AcceptorDisk {
         self.journal.len_bytes()
     }
 
-    /// Why the acceptor does not vote now, if the last write failed.
+    /// Returns why the acceptor does not vote now, if the last write failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }

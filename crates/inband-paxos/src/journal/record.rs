@@ -209,13 +209,13 @@ impl Restored {
         }
     }
 
-    /// The epoch that the acceptor has entered; 0: none.
+    /// Returns the epoch that the acceptor has entered; 0: none.
     pub fn epoch(&self) -> u64 {
         self.partitions.values().map(|p| p.epoch).max().unwrap_or(0)
     }
 
-    /// The epoch for which its votes are complete. Without a control plane this is not recorded; then they are complete
-    /// if it voted.
+    /// Returns the epoch for which its votes are complete. Without a control plane this is not recorded; then they are
+    /// complete if it voted.
     pub fn holds(&self) -> Option<Holds> {
         let epoch = u32::try_from(self.epoch()).ok()?;
         let voted = || self.voting().then_some(Holds { epoch, base: 0 });

@@ -29,7 +29,7 @@ impl Host {
         SocketAddrV4::new(Ipv4Addr::new(10, 0, kind, number), PORT)
     }
 
-    /// The host with this address.
+    /// Returns the host with this address.
     pub fn at(address: SocketAddrV4) -> Option<Host> {
         if address.port() != PORT {
             return None;

@@ -53,7 +53,7 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
 }
 
 impl Layout {
-    /// A random layout; the policy follows from the seed.
+    /// Returns a random layout; the policy follows from the seed.
     pub fn random(seed: u64, rng: &mut Rng) -> Layout {
         let policy = Policy::ALL[(seed % Policy::ALL.len() as u64) as usize];
         let is_calm = rng.below(8) == 0;

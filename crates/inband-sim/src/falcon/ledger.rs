@@ -97,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// How the task ended, as its client was told.
+    /// Returns how the task ended, as its client was told.
     pub fn ended(&self, id: TaskId) -> Option<&'static str> {
         let job = self.jobs.get(&(id.user, id.job))?;
         job.tasks.get(id.task as usize)?.ended
@@ -177,7 +177,7 @@ impl Ledger {
         jobs.rev().take(count).map(|((_, job), _)| *job).collect()
     }
 
-    /// A task of this client that has not ended, counted back from the newest.
+    /// Returns a task of this client that has not ended, counted back from the newest.
     pub fn open_task(&self, user: u32, from: u32, skip: usize) -> Option<TaskId> {
         let jobs = self.jobs.range((user, from)..=(user, u32::MAX)).rev();
         let mut open = jobs.flat_map(|((user, job), of)| {

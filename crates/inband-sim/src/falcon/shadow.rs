@@ -53,7 +53,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// The state of a scheduler that has just started.
+    /// Returns the state of a scheduler that has just started.
     pub fn new(config: FalconConfig) -> Shadow {
         Shadow {
             config,
@@ -228,7 +228,7 @@ impl Shadow {
         self.nobody_starves(queue, worker, candidates)
     }
 
-    /// The non-empty queues from which a worker may be given a task.
+    /// Returns the non-empty queues from which a worker may be given a task.
     fn candidates(&self, worker: usize, now_ns: Nanos, registers: &FalconRegisters) -> u64 {
         let mut not_empty = 0;
         let mut waited = 0;

@@ -48,7 +48,7 @@ fn number(host: Host) -> u64 {
     }
 }
 
-/// A packet's content for people.
+/// Returns a packet's content for people.
 fn said(bytes: &[u8], codec: &Codec) -> String {
     let incoming = codec.read_admitted(bytes);
     let messages = incoming.into_iter().filter_map(|incoming| match incoming {

@@ -61,7 +61,8 @@ impl Plan {
     }
 }
 
-/// The outcome of running this work. It is derived from the bytes, so that one task's result cannot pass for another's.
+/// Returns the outcome of running this work. It is derived from the bytes, so that one task's result cannot pass for
+/// another's.
 pub fn outcome_of(work: &[u8]) -> Outcome {
     let hash = work
         .iter()

@@ -26,7 +26,7 @@ pub(super) use self::schedulers::SchedulerHost;
 pub(super) use self::workers::WorkerHost;
 
 impl World {
-    /// A world whose hosts have just started. There are no faults until some are injected.
+    /// Creates a world whose hosts have just started. There are no faults until some are injected.
     pub fn new(seed: u64, layout: Layout) -> World {
         let rng = Streams {
             hosts: Rng::new(seed, 201),
@@ -79,7 +79,7 @@ impl World {
         self.trace.keep = events;
     }
 
-    /// The last events, one per line.
+    /// Returns the last events, one per line.
     pub fn trace(&self) -> Vec<String> {
         self.trace.lines()
     }

@@ -99,7 +99,7 @@ impl Falcon {
         }
     }
 
-    /// The scheduler of an executor, and the executor's number there.
+    /// Returns the scheduler of an executor, and the executor's number there.
     fn place(&self, executor: usize) -> (usize, u32) {
         let (node, own) = (
             executor / self.executors_of_node,

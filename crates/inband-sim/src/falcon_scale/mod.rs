@@ -36,8 +36,8 @@ pub struct Delays {
 }
 
 impl Default for Delays {
-    /// A data centre: 5 us in each host's stack and driver, 1 us for each of up to three switches, 3 us to wake a
-    /// thread.
+    /// Creates a data centre: 5 us in each host's stack and driver, 1 us for each of up to three switches, 3 us to wake
+    /// a thread.
     fn default() -> Delays {
         Delays {
             to_scheduler_ns: 7 * US,
@@ -117,7 +117,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The delay at this permille of the distribution.
+    /// Returns the delay at this permille of the distribution.
     ///
     /// # Panics
     /// If no task was measured.

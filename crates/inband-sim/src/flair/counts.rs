@@ -12,7 +12,7 @@ pub const RESETS: &str = "switches that came back empty";
 /// Reads sent to a replica that was down.
 pub const READS_OF_THE_DEAD: &str = "reads of the dead";
 
-/// The counters of a replica.
+/// Returns the counters of a replica.
 pub(super) fn of_replica(replica: Counters) -> Counts {
     let mut counts = Counts::default();
     for (name, count) in [

@@ -27,7 +27,7 @@ pub struct History {
     pub ends: BTreeMap<&'static str, u64>,
 }
 
-/// A value as stored.
+/// Returns a value as stored.
 pub(super) fn written(value: u64) -> Vec<u8> {
     value.to_be_bytes().to_vec()
 }

@@ -65,7 +65,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// A packet's header; `None` for a message, and for a packet that cannot be parsed.
+    /// Returns a packet's header; `None` for a message, and for a packet that cannot be parsed.
     pub fn header(&self) -> Option<Header> {
         match self {
             Packet::Bytes(bytes) => wire::parse(bytes).ok().map(|(header, ..)| header),
@@ -108,12 +108,12 @@ impl system::Packet for Packet {
 pub type Passing<'a> = links::Passing<'a, Host, Packet>;
 
 impl Passing<'_> {
-    /// A packet's header; `None` for a message between replicas.
+    /// Returns a packet's header; `None` for a message between replicas.
     pub fn header(&self) -> Option<Header> {
         self.packet.header()
     }
 
-    /// The kind of a message between replicas; `None` for a packet.
+    /// Returns the kind of a message between replicas; `None` for a packet.
     pub fn message(&self) -> Option<MessageKind> {
         match self.packet {
             Packet::Bytes(_) => None,

@@ -25,7 +25,7 @@ pub(super) enum Happened {
     Stopped(Host),
 }
 
-/// A message between replicas as a trace shows it.
+/// Returns a message between replicas as a trace shows it.
 pub(super) fn message(from: Host, to: Host, message: &Message) -> Happened {
     match message {
         Message::Raft(_) => Happened::Message(from, to, "raft"),

@@ -28,7 +28,7 @@ pub(super) struct ReplicaHost {
 }
 
 impl ReplicaHost {
-    /// The counters of all its processes.
+    /// Returns the counters of all its processes.
     pub fn counted(&self) -> impl Iterator<Item = Counters> + '_ {
         let running = self.replica.as_ref().map(Replica::counters);
         self.counters.iter().copied().chain(running)
@@ -43,7 +43,8 @@ pub(super) struct ClientHost {
 }
 
 impl World {
-    /// A world whose hosts have just started; replica 0 founds the group. There are no faults until some are injected.
+    /// Creates a world whose hosts have just started; replica 0 founds the group. There are no faults until some are
+    /// injected.
     pub fn new(seed: u64, layout: Layout, mutation: Option<Mutation>) -> World {
         let rng = Streams {
             hosts: Rng::new(seed, 101),
@@ -95,7 +96,7 @@ impl World {
         }
     }
 
-    /// The replica that serves as leader.
+    /// Returns the replica that serves as leader.
     pub fn leader(&self) -> Option<u8> {
         let serves = |host: &ReplicaHost| {
             let status = host.replica.as_ref().map(|r| r.status(0));

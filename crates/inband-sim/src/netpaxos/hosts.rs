@@ -55,7 +55,7 @@ impl World<NetPaxos> {
         }
     }
 
-    /// The next incarnation of a minion. It is stored durably.
+    /// Returns the next incarnation of a minion. It is stored durably.
     fn incarnation(&mut self, host: Host) -> u64 {
         let last = self.system.incarnation.entry(host).or_default();
         *last = next_incarnation(*last, 0);
@@ -418,13 +418,13 @@ impl World<NetPaxos> {
         }
     }
 
-    /// The highest floor of the storage servers.
+    /// Returns the highest floor of the storage servers.
     pub(super) fn floor(&self) -> u64 {
         let storages = self.system.storage.values().flatten();
         storages.map(|s| s.process.floor()).max().unwrap_or(0)
     }
 
-    /// The deadline of a request that starts now, by the host's clock.
+    /// Returns the deadline of a request that starts now, by the host's clock.
     pub(super) fn deadline(&self, host: Host) -> Time {
         self.local(host) + self.system.deadline_ns
     }

@@ -33,19 +33,19 @@ pub struct App {
     pub durable: State,
 }
 
-/// A command's number: the first bytes of its value.
+/// Returns a command's number: the first bytes of its value.
 pub fn command_id(value: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(value.get(..8)?.try_into().ok()?))
 }
 
-/// A hash of everything that distinguishes one decided value from another.
+/// Returns a hash of everything that distinguishes one decided value from another.
 pub fn value_key(digest: u64, client_id: u64, client_seq: u64, client_low: u64, flags: u16) -> u64 {
     [client_id, client_seq, client_low, u64::from(flags)]
         .into_iter()
         .fold(mix(1, digest), mix)
 }
 
-/// The [`value_key`] of a decided value.
+/// Returns the [`value_key`] of a decided value.
 pub fn decided_key(decided: &Decided<'_>, digest: Digest) -> u64 {
     let flags = match decided.origin.kind {
         ValueKind::Command => 0,

@@ -56,7 +56,7 @@ impl World {
         true
     }
 
-    /// A value for a log, the number of its first command, and the request if replicas run the real store.
+    /// Returns a value for a log, the number of its first command, and the request if replicas run the real store.
     fn new_value(&mut self, at: usize, partition: usize) -> (u64, Vec<u8>, Option<Asked>) {
         if self.system.hosts[at].store.is_some() {
             let command = self.system.ledger.commands() + 1;
@@ -121,7 +121,7 @@ impl World {
         true
     }
 
-    /// A random request of a client of the store for a log.
+    /// Returns a random request of a client of the store for a log.
     pub(crate) fn ask_of_store(&mut self, log: usize) -> Asked {
         let partitions = inband_kv::partition::partitions_of_logs(self.system.layout.partitions);
         let rng = &mut self.system.rng.load;

@@ -11,12 +11,12 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The clock's reading at this simulated time.
+    /// Returns the clock's reading at this simulated time.
     pub fn shows(&self, now: Micros) -> Micros {
         self.stands_since.unwrap_or(now) + self.ahead_us - self.behind_us
     }
 
-    /// The simulated time at which the clock will show this.
+    /// Returns the simulated time at which the clock will show this.
     pub fn when(&self, shown: Micros) -> Micros {
         shown
             .saturating_add(self.behind_us)

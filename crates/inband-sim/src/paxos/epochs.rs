@@ -110,7 +110,7 @@ fn needs(acceptors: &[u8], is_good: impl Fn(u8) -> bool, node: u8) -> bool {
 }
 
 impl World {
-    /// The latest epoch that the coordinator has begun.
+    /// Returns the latest epoch that the coordinator has begun.
     pub fn epoch(&self) -> u32 {
         self.system.members.len() as u32
     }
@@ -119,7 +119,7 @@ impl World {
         &self.system.members[epoch as usize - 1]
     }
 
-    /// The configuration for a host that enters this epoch.
+    /// Returns the configuration for a host that enters this epoch.
     pub(crate) fn epoch_config(&self, epoch: u32) -> EpochConfig {
         let members = self.members_of(epoch);
         EpochConfig {

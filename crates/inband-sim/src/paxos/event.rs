@@ -18,7 +18,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// An undamaged packet.
+    /// Returns an undamaged packet.
     pub fn whole(bytes: Vec<u8>, sent: u64) -> Packet {
         Packet {
             bytes,

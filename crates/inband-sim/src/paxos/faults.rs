@@ -185,7 +185,7 @@ impl World {
         Some(Strike::Once)
     }
 
-    /// The last instance that a majority of replicas holds durably.
+    /// Returns the last instance that a majority of replicas holds durably.
     fn held_by_majority(&self, partition: usize) -> u64 {
         let replicas = self.system.layout.replicas.iter();
         let held = replicas.map(|n| self.host(*n).apps[partition].durable.applied);

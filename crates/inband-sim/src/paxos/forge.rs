@@ -15,7 +15,7 @@ pub(crate) fn packet(header: &Header, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The packet that is sent instead of this one; `None`: the packet itself.
+/// Returns the packet that is sent instead of this one; `None`: the packet itself.
 pub(crate) fn instead(
     mutation: Mutation,
     layout: &Layout,
@@ -56,7 +56,7 @@ pub(crate) fn answers_read(header: &Header) -> bool {
     is_for_read(header) && header.has(flag::ANSWER)
 }
 
-/// A forged answer: the acceptor has voted up to `highest`.
+/// Returns a forged answer: the acceptor has voted up to `highest`.
 pub(crate) fn read_answer(question: &Header, acceptor: u8, highest: u64) -> Header {
     let mut answer = *question;
     answer.flags |= flag::ANSWER;
@@ -65,7 +65,7 @@ pub(crate) fn read_answer(question: &Header, acceptor: u8, highest: u64) -> Head
     answer
 }
 
-/// The answer as if answers did not name the client that asked.
+/// Returns the answer as if answers did not name the client that asked.
 pub(crate) fn as_if_asked_by(client_id: u64, answer: &[u8]) -> Vec<u8> {
     match wire::parse(answer) {
         Ok((header, value)) => packet(
@@ -79,7 +79,7 @@ pub(crate) fn as_if_asked_by(client_id: u64, answer: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A packet to send in addition.
+/// Returns a packet to send in addition.
 pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> Option<Header> {
     let is_doubled = match mutation {
         Mutation::VoteCountedTwice => header.kind == Type::Phase2B,
@@ -98,7 +98,7 @@ pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> O
     Some(forged)
 }
 
-/// A forged answer to a question that was lost.
+/// Returns a forged answer to a question that was lost.
 pub(crate) fn answer_to_lost(mutation: Option<Mutation>, lost: &Header, to: u8) -> Option<Header> {
     let concerned = mutation == Some(Mutation::SilenceIsNoVote)
         && lost.kind == Type::Phase1A

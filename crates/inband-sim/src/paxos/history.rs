@@ -13,7 +13,7 @@ use crate::paxos::invariant::{Broken, Invariant};
 /// Length of a command's number in a history.
 const NUMBER_LEN_BYTES: usize = 8;
 
-/// A command's number as stored in a history.
+/// Returns a command's number as stored in a history.
 pub(crate) fn written(command: u64) -> String {
     format!("{command:07};")
 }

@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// When a host handles a packet that has just arrived: at once, later, or never.
+    /// Returns when a host handles a packet that has just arrived: at once, later, or never.
     pub(crate) fn time_for_packet(&mut self, node: u8) -> Option<Micros> {
         let at = self.index(node)?;
         let sim = &mut self.system.hosts[at];

@@ -28,7 +28,7 @@ listed! {
 }
 
 impl Invariant {
-    /// A violation of this rule, with details.
+    /// Returns a violation of this rule, with details.
     pub fn broken(self, what: impl Into<String>) -> Broken {
         Broken {
             invariant: self,

@@ -106,7 +106,7 @@ impl Layout {
         Layout::of(of.acceptors, of.replicas.clone(), of.replicas)
     }
 
-    /// A random layout.
+    /// Returns a random layout.
     pub fn random(rng: &mut Rng) -> Layout {
         let acceptors = if rng.chance_ppm(300_000) { 5 } else { 3 };
         let replicas = [3, 3, 2, 1][rng.below(4) as usize];
@@ -122,7 +122,7 @@ impl Layout {
         layout
     }
 
-    /// All nodes, ascending.
+    /// Returns all nodes, ascending.
     pub fn nodes(&self) -> Vec<u8> {
         let hosts = [
             &self.leader_hosts[..],
@@ -145,7 +145,7 @@ impl Layout {
         (self.replicas.len() - 1) / 2
     }
 
-    /// The configuration with which host `node` starts; `applied` is by log.
+    /// Returns the configuration with which host `node` starts; `applied` is by log.
     pub fn host(
         &self,
         node: u8,
@@ -197,7 +197,7 @@ impl Layout {
         self.timing.submit_deadline_us
     }
 
-    /// A one-line description for people.
+    /// Returns a one-line description for people.
     pub fn describe(&self) -> String {
         format!(
             "acceptors {:?}, leaders {:?}, replicas {:?}{}, {} logs, {} slots, {}{}{}, deadline {} ms",

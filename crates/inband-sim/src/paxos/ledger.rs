@@ -91,7 +91,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for this many logs.
+    /// Creates an empty ledger for this many logs.
     pub fn new(partitions: usize) -> Ledger {
         Ledger {
             histories: vec![Vec::new(); partitions],
@@ -340,7 +340,7 @@ impl Ledger {
         submissions.next().is_none() && reads.next().is_none()
     }
 
-    /// A submission or read at this replica that should have ended before `now`.
+    /// Returns a submission or read at this replica that should have ended before `now`.
     pub fn overdue(&self, node: u8, now: Micros) -> Option<String> {
         let first_read = |partition| {
             let from = ReadTicket::new(partition, 0);
@@ -383,12 +383,12 @@ impl Ledger {
         self.len() == 0
     }
 
-    /// The last instance of a log that any replica applied.
+    /// Returns the last instance of a log that any replica applied.
     pub fn last(&self, partition: usize) -> u64 {
         self.histories[partition].len() as u64
     }
 
-    /// The hash of a log's state after `instance`.
+    /// Returns the hash of a log's state after `instance`.
     pub fn state_after(&self, partition: usize, instance: u64) -> Option<u64> {
         self.histories[partition]
             .get((instance as usize).checked_sub(1)?)

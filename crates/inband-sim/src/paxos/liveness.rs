@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// The state of all hosts, for the report of a failure.
+    /// Returns the state of all hosts, for the report of a failure.
     pub fn explain(&self) -> String {
         let logs = 0..self.system.layout.partitions;
         logs.map(|partition| self.explain_log(partition))

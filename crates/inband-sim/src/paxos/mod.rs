@@ -58,7 +58,7 @@ pub type Report = crate::Report<Invariant>;
 pub type Passing<'a> = crate::links::Passing<'a, u8, Packet>;
 
 impl Passing<'_> {
-    /// The packet's header.
+    /// Returns the packet's header.
     ///
     /// # Panics
     /// If the packet has none. The world notices that first.

@@ -463,7 +463,7 @@ impl Observer {
         }
     }
 
-    /// The highest instance that is chosen.
+    /// Returns the highest instance that is chosen.
     pub fn chosen_highest(&self) -> u64 {
         self.chosen_highest
     }

@@ -138,7 +138,7 @@ fn first_configuration(layout: &Layout) -> Configuration {
     }
 }
 
-/// The part of a configuration that a host is told.
+/// Returns the part of a configuration that a host is told.
 fn epoch_config(configuration: &Configuration) -> EpochConfig {
     EpochConfig {
         epoch: configuration.epoch,
@@ -181,7 +181,7 @@ impl Plane {
         }
     }
 
-    /// The configuration with which a host starts.
+    /// Returns the configuration with which a host starts.
     pub fn kept(&self, node: NodeId) -> EpochConfig {
         epoch_config(&self.parts[&node].kept)
     }

@@ -113,7 +113,7 @@ fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
     (0..partitions).map(key_of).collect()
 }
 
-/// The wall clock of a host whose clock shows this.
+/// Returns the wall clock of a host whose clock shows this.
 pub(crate) fn wall_ms(shows: Micros) -> u64 {
     WALL_CLOCK_MS + shows / 1000
 }
@@ -143,7 +143,7 @@ fn with_args<R>(words: &[&[u8]], act: impl FnOnce(Strings<'_>) -> R) -> R {
 }
 
 impl StoreReplica {
-    /// An empty store, in memory if there is a file system for that.
+    /// Creates an empty store, in memory if there is a file system for that.
     pub fn new(logs: usize, sync: bool) -> std::io::Result<StoreReplica> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("inband-sim-");
@@ -236,7 +236,7 @@ impl StoreReplica {
         self.confirmed.clear();
     }
 
-    /// The state machine.
+    /// Returns the state machine.
     ///
     /// # Panics
     /// While the host is down.
@@ -315,7 +315,7 @@ impl StoreReplica {
         }
     }
 
-    /// The history of a partition as this replica has it.
+    /// Returns the history of a partition as this replica has it.
     pub fn history(&mut self, partition: usize, shows: Micros) -> Result<Vec<u8>, StoreError> {
         let command = encoded(&Command::Get(self.history_keys[partition].as_bytes()));
         let mut reader = self.machine().reader(partition, wall_ms(shows))?;

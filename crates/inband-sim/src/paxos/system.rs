@@ -168,7 +168,7 @@ impl Paxos {
     }
 }
 
-/// A seed's link rates, and the mean time between its faults.
+/// Returns a seed's link rates, and the mean time between its faults.
 fn fault_rates(rng: &mut Rng) -> (Rates, Micros) {
     let loss_ppm = [0, 1_000, 10_000, 100_000, 250_000][rng.below(5) as usize];
     let rates = Rates {

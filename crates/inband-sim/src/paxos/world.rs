@@ -27,7 +27,7 @@ pub(crate) struct ReadAnswers {
 }
 
 impl World {
-    /// A cluster whose hosts have just started. There are no faults until some are injected.
+    /// Creates a cluster whose hosts have just started. There are no faults until some are injected.
     pub fn new(
         seed: u64,
         layout: Layout,
@@ -49,12 +49,12 @@ impl World {
         world
     }
 
-    /// The index of a node among the hosts.
+    /// Returns the index of a node among the hosts.
     pub(crate) fn index(&self, node: u8) -> Option<usize> {
         self.system.hosts.iter().position(|h| h.node == node)
     }
 
-    /// The host `node`.
+    /// Returns the host `node`.
     ///
     /// # Panics
     /// If the layout has no such node.
@@ -123,7 +123,7 @@ impl World {
         })
     }
 
-    /// The lowest last-stamped instance among nodes that think they lead.
+    /// Returns the lowest last-stamped instance among nodes that think they lead.
     fn lowest_stamped(&self, partition: usize) -> Option<u64> {
         let hosts = self.system.hosts.iter().filter_map(|sim| sim.host.as_ref());
         hosts

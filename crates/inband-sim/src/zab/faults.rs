@@ -44,7 +44,7 @@ impl World<Zab> {
         1 + self.rng.faults.below(self.system.nodes.into()) as u8
     }
 
-    /// The leader of the highest epoch.
+    /// Returns the leader of the highest epoch.
     pub fn leader(&self) -> Option<u8> {
         let (_, (node, _)) = self.system.led.last_key_value()?;
         self.system.node[node].is_some().then_some(*node)

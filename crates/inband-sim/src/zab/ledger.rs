@@ -42,7 +42,7 @@ impl Ledger {
         self.submitted.insert((session, seq), value);
     }
 
-    /// A record, and whether it was executed.
+    /// Returns a record, and whether it was executed.
     pub fn entry(&self, zxid: u64) -> (&Record, bool) {
         let entry = &self.entries[zxid as usize - 1];
         (&entry.record, entry.is_executed)

@@ -133,7 +133,7 @@ impl Zab {
 }
 
 impl World<Zab> {
-    /// A cluster without faults, for directed tests.
+    /// Returns a cluster without faults, for directed tests.
     pub fn quiet(seed: u64) -> World<Zab> {
         World::drawn(seed, &mut Rng::new(seed, 100), &Options::default())
     }

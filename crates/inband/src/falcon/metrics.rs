@@ -7,7 +7,7 @@ use prometheus::{IntGaugeVec, Opts, Registry};
 use crate::metrics::{signed, text};
 use inband_cluster::falcon::status::SchedulerStatus;
 
-/// A scheduler's metrics; their names begin with `inband_falcon_`.
+/// Returns a scheduler's metrics; their names begin with `inband_falcon_`.
 pub fn encode(status: &SchedulerStatus) -> Result<Vec<u8>> {
     let registry = Registry::new();
     let add = |name: &str, help: &str, label: &str, values: &[(String, u64)]| -> Result<()> {

@@ -106,7 +106,7 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     Ok(())
 }
 
-/// The bitmap of its resources; `None` if it was told to stop.
+/// Returns the bitmap of its resources; `None` if it was told to stop.
 fn resources(said: &[String], reached: &Reached, stop: &StopRequest) -> Result<Option<u64>> {
     if said.is_empty() {
         return Ok(Some(ResourceNames::default().bitmap(said)?));

@@ -211,7 +211,7 @@ fn voting(statuses: &[Option<HostStatus>], logs: usize) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The common position, if nothing above it can have been chosen.
+/// Returns the common position, if nothing above it can have been chosen.
 fn agreed(
     positions: &[Position],
     votes: &[Vec<u64>],

@@ -202,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// What a membership change is doing now.
+    /// Returns what a membership change is doing now.
     pub(super) fn progress(&self) -> Option<String> {
         lock(&self.progress).clone()
     }
@@ -344,7 +344,7 @@ impl Shared {
         self.wait_until_answering(host)
     }
 
-    /// The members that a new host knows at first: all controllers, because it may not hear from their leader
+    /// Returns the members that a new host knows at first: all controllers, because it may not hear from their leader
     /// otherwise, and no more of the others than a configuration allows.
     fn as_known_to(&self, new: &HostRuntime) -> Vec<Arc<HostRuntime>> {
         let mut hosts = self.hosts();

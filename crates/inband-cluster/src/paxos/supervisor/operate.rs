@@ -22,7 +22,7 @@ const SPARE_LIMIT: Duration = Duration::from_secs(15);
 const BACK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Shared {
-    /// The log whose leader a role names; `None` if it names a host.
+    /// Returns the log whose leader a role names; `None` if it names a host.
     fn led_log(&self, role: &str) -> Option<usize> {
         let logs = self.logs();
         match role.strip_prefix(LEADER)? {
@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// The host that a role names for kill and pause.
+    /// Returns the host that a role names for kill and pause.
     pub(super) fn resolve(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let Some(log) = self.led_log(role) else {
             return self.named(role);
@@ -49,8 +49,8 @@ impl Shared {
         }
     }
 
-    /// The host that a role names for restart and resume: a leader is the one that was killed or paused under this
-    /// name, not the one that has taken over since.
+    /// Returns the host that a role names for restart and resume: a leader is the one that was killed or paused under
+    /// this name, not the one that has taken over since.
     fn resolve_past(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let log = self.led_log(role);
         let past = log.and_then(|log| lock(&self.last_leaders).get(&log).cloned());

@@ -14,7 +14,7 @@ use inband_host::line_json::CallError;
 const PLANE_LIMIT: Duration = Duration::from_secs(8);
 
 impl Shared {
-    /// The control plane's answer; a refusal is an error.
+    /// Returns the control plane's answer; a refusal is an error.
     pub(super) fn ask_plane(&self, request: &Request) -> Result<Response, PlaneError> {
         let mut hosts = self.hosts();
         hosts.retain(|host| host.is_running());
@@ -41,7 +41,7 @@ impl Shared {
         Err(last)
     }
 
-    /// The control plane's status.
+    /// Returns the control plane's status.
     pub(super) fn plane_status(&self) -> Result<Status, PlaneError> {
         match self.ask_plane(&Request::Status)? {
             Response::Status(status) => Ok(*status),
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// The control plane's status, in words.
+    /// Returns the control plane's status, in words.
     pub(super) fn plane_in_words(&self) -> String {
         change::in_words(&self.plane_status())
     }

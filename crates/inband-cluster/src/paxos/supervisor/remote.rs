@@ -168,7 +168,7 @@ pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, 
     }
 }
 
-/// The status of the cluster in a directory.
+/// Returns the status of the cluster in a directory.
 pub fn status(data: &Path) -> Result<ClusterStatus, SupervisorError> {
     match ask(data, &SupervisorRequest::Status)? {
         SupervisorReply::Status(status) => Ok(*status),
@@ -176,7 +176,7 @@ pub fn status(data: &Path) -> Result<ClusterStatus, SupervisorError> {
     }
 }
 
-/// The control plane's status, for the cluster in a directory.
+/// Returns the control plane's status, for the cluster in a directory.
 pub fn plane_status(data: &Path) -> Result<service::Status, SupervisorError> {
     let request = service::Request::Status;
     match ask(data, &SupervisorRequest::Control { request })? {

@@ -142,7 +142,7 @@ pub(super) fn resolve(wanted: Dataplane, cluster: Dataplane) -> Dataplane {
     }
 }
 
-/// The port of a replica alone: `replica/2` has the third port after that of the client address.
+/// Returns the port of a replica alone: `replica/2` has the third port after that of the client address.
 pub(super) fn own_listener(spec: &ClusterSpec, plan: &HostPlan) -> Option<SocketAddr> {
     let number = u16::try_from(kind_of(&plan.name).1).ok()?;
     let port = spec.resp.port().checked_add(number)?.checked_add(1)?;
@@ -170,13 +170,13 @@ fn keep_network(spec: &mut ClusterSpec, hosts: &[PlannedHost]) -> Result<(), Sup
     Ok(())
 }
 
-/// Where each host's packets go in the lab.
+/// Returns where each host's packets go in the lab.
 fn in_lab(hosts: &[PlannedHost]) -> Vec<SocketAddrV4> {
     let address = |host: &PlannedHost| host.address.unwrap_or(lab_address(host.id));
     hosts.iter().map(address).collect()
 }
 
-/// Where each host's packets go on loopback.
+/// Returns where each host's packets go on loopback.
 fn on_loopback(
     spec: &ClusterSpec,
     cluster: &str,
@@ -195,12 +195,12 @@ fn on_loopback(
     hosts.iter().map(address).collect()
 }
 
-/// The first ports at which hosts listen for clients and for metrics.
+/// Returns the first ports at which hosts listen for clients and for metrics.
 pub(super) fn first_listeners(spec: &ClusterSpec) -> [u16; 2] {
     [spec.resp.port(), spec.metrics_port]
 }
 
-/// Where the packets of a host in the lab go. Ids are never reused, and so neither are addresses.
+/// Returns where the packets of a host in the lab go. Ids are never reused, and so neither are addresses.
 pub(super) fn lab_address(id: u8) -> SocketAddrV4 {
     let before_first = u32::from(FIRST_ADDRESS) - 1;
     SocketAddrV4::new((before_first + u32::from(id)).into(), DEFAULT_PORT)
@@ -318,7 +318,7 @@ fn one_line(text: &str) -> String {
 }
 
 impl HostRuntime {
-    /// The host's entry in the cluster's record.
+    /// Returns the host's entry in the cluster's record.
     pub(super) fn record(&self, changing: bool) -> HostRecord {
         HostRecord {
             id: self.id,
@@ -387,7 +387,7 @@ impl Shared {
         fs::write(&path, text).map_err(SupervisorError::file("write", &path))
     }
 
-    /// The host's TLS configuration; its certificate is made if missing.
+    /// Returns the host's TLS configuration; its certificate is made if missing.
     fn certificate(&self, host: &HostRuntime) -> Result<Option<TlsConfig>, SupervisorError> {
         if !self.spec.tls {
             return Ok(None);

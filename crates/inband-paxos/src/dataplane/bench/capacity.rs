@@ -225,7 +225,7 @@ impl Site {
     }
 }
 
-/// The members of the multicast group of a site: those at the other ends of its links.
+/// Returns the members of the multicast group of a site: those at the other ends of its links.
 fn group(site: usize, out: &[(u32, usize)]) -> c::ib_group {
     let member = |ifindex: u32, to: usize| c::ib_member {
         known: 1,

@@ -47,7 +47,8 @@ pub struct Programs {
     memory_bytes: usize,
 }
 
-/// The program of a role that is alone on its host: it includes dispatch, which makes an instance some 4% cheaper.
+/// Returns the program of a role that is alone on its host: it includes dispatch, which makes an instance some 4%
+/// cheaper.
 fn alone_object(roles: Roles) -> Option<(&'static str, &'static [u8])> {
     match (roles.leader, roles.acceptor, roles.quorum) {
         (true, false, false) => Some(("leader_alone", objects::LEADER_ALONE)),
@@ -158,7 +159,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// The program to attach to the host's interface.
+    /// Returns the program to attach to the host's interface.
     pub fn entry(&self) -> &Loaded {
         self.alone.as_ref().unwrap_or(&self.dispatch)
     }

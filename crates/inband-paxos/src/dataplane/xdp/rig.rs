@@ -43,7 +43,7 @@ impl Rig {
         Rig::load_with_keys(node, address, roles, geometry, variant, None)
     }
 
-    /// The same; with keys, packets carry tags.
+    /// Returns the same; with keys, packets carry tags.
     pub fn load_with_keys(
         node: u8,
         address: SocketAddrV4,
@@ -88,7 +88,7 @@ impl Rig {
         self.programs.set_keys(keys)
     }
 
-    /// The registers.
+    /// Returns the registers.
     pub fn registers(&self) -> &Registers {
         &self.programs.registers
     }

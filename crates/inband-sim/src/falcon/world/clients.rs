@@ -92,7 +92,7 @@ impl World {
         up.map(|process| process.client.tasks_left()).sum()
     }
 
-    /// A running client's counters.
+    /// Returns a running client's counters.
     pub fn client_counters(&self, number: u8) -> Option<client::Counters> {
         let process = self.system.clients[usize::from(number)].0.as_ref()?;
         Some(process.client.counters())
@@ -358,14 +358,14 @@ impl World {
         Some(job)
     }
 
-    /// The id of a task, by its index in the job.
+    /// Returns the id of a task, by its index in the job.
     pub fn task(&self, number: u8, job: u32, task: u32) -> TaskId {
         let process = self.system.clients[usize::from(number)].0.as_ref();
         let user = process.expect("it is up").user;
         TaskId { user, job, task }
     }
 
-    /// How a task ended, as its client was told.
+    /// Returns how a task ended, as its client was told.
     pub fn ended(&self, id: TaskId) -> Option<&'static str> {
         self.system.ledger.ended(id)
     }

@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// The run with this number, if it is still the current one.
+    /// Returns the run with this number, if it is still the current one.
     fn run_of(&mut self, number: u8, slot: usize, run: u64) -> Option<&mut Run> {
         let run_of = self.worker(number)?.slots.get_mut(slot)?.run.as_mut();
         run_of.filter(|is| is.number == run)
