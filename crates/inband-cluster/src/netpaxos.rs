@@ -54,7 +54,7 @@ pub struct Options {
     /// before they are confirmed
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
-    /// Where Redis clients of the first learner connect; those of the others use the ports that follow
+    /// Address for Redis clients of the first learner; the other learners use the ports that follow
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6379")]
     pub resp: SocketAddr,
     /// Start a log without a store, for `inband netpaxos submit` and `deliver`
@@ -126,7 +126,7 @@ pub struct NetPaxos {
     cluster: Cluster,
     sizes: Sizes,
     notice: String,
-    /// Where Redis clients of each learner connect; the learners inherit them.
+    /// The listeners for Redis clients of each learner, inherited by the learners.
     listeners: Vec<Arc<TcpListener>>,
 }
 
@@ -317,7 +317,7 @@ impl System for NetPaxos {
         let learners: Vec<&Status> = nodes.iter().filter(|n| is_of(n, "learner")).collect();
         let longest = learners.iter().map(|n| n.position).max().unwrap_or(0);
         let has_all = |node: &&&Status| node.position == longest && node.name != host;
-        // A store is on disk, wherever the votes are.
+        // A store is on disk, whatever the durability of the votes.
         ensure!(
             !self.spec.options.log_only || !host.starts_with("learner/") || learners.iter().any(|node| has_all(&node)),
             "the log would be lost: no other learner has all {longest} instances; wait until `inband status` says so, or lose it with --force"
@@ -473,7 +473,8 @@ impl SystemCommand for NetPaxos {
     }
 }
 
-/// The first learner's client sets a value that the last one's reads, many times. Returns the median time of both.
+/// Lets the first learner's client set a value that the last learner's client reads, many times. Returns the median
+/// time of both.
 fn check_store(cluster: &Cluster) -> Result<Duration> {
     const KEY: &str = "inband-self-check";
     let connect = |address: Option<&SocketAddr>| {

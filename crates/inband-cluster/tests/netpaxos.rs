@@ -55,7 +55,7 @@ fn start(dir: &Path, durability: Durability, accept_loss: bool) -> Result<Superv
     start_with(dir, &options(durability, accept_loss))
 }
 
-/// A cluster with a store at each learner.
+/// Starts a cluster with a store at each learner.
 fn start_store(dir: &Path, durability: Durability, learners: u8) -> Result<Supervisor<NetPaxos>> {
     let log_only = options(durability, false);
     start_with(
@@ -68,7 +68,7 @@ fn start_store(dir: &Path, durability: Durability, learners: u8) -> Result<Super
     )
 }
 
-/// A Redis client of a learner.
+/// Returns a Redis client of a learner.
 fn store_of(cluster: &Supervisor<NetPaxos>, learner: u8) -> RespClient {
     let address = cluster.status().cluster.resp[usize::from(learner) - 1];
     let connect = || {
@@ -273,7 +273,7 @@ fn a_store_outlives_every_process() {
     let all = ["serializer/1", "minion/2", "storage/3", "learner/1"];
     for host in all {
         cluster.kill(host).expect("killed");
-        // The learner that is left serves; a read at the other one sees what was acknowledged.
+        // The remaining learner serves; a read at the other one sees what was acknowledged.
         let mut second = store_of(&cluster, 2);
         set(&mut second, host, "while it is down");
         cluster.restart(host).expect("restarted");
@@ -321,10 +321,10 @@ fn a_store_on_disk_outlives_the_cluster() {
     );
 }
 
-/// A learner without its store is behind what the others keep of the log: it copies a store.
+/// A learner that has lost its store is further behind than the others' logs reach back: it copies a store.
 #[test]
 fn a_learner_that_lost_its_store_gets_a_checkpoint() {
-    // Each fills a request, and so an instance.
+    // Each value fills a request, and so an instance.
     const VALUE_LEN_BYTES: usize = 1_100;
     const BATCH: usize = 500;
     let dir = tempfile::tempdir().expect("a directory");

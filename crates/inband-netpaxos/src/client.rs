@@ -24,7 +24,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Open a session. Of a cluster with a network of its own: the calling thread is in that network from then on.
+    /// Opens a session. If the cluster has its own network, the calling thread is moved into it for good.
     pub fn connect(cluster: &Cluster, timeout: Duration) -> Result<Client> {
         ensure!(
             cluster.resp.is_empty(),

@@ -37,12 +37,12 @@ pub struct Cluster {
     pub learners: Vec<SocketAddrV4>,
     /// The file with the cluster's key.
     pub key_file: Option<PathBuf>,
-    /// The address of clients, and the network namespace that has it, if the cluster has a network of its own.
+    /// The address of clients, and the network namespace that has it, if the cluster has its own network.
     pub client: Option<(Ipv4Addr, PathBuf)>,
-    /// Where Redis clients of each learner connect; empty: it is a log without a store.
+    /// Addresses for Redis clients of each learner; empty for a log without a store.
     #[serde(default)]
     pub resp: Vec<SocketAddr>,
-    /// Control sockets of its processes, by name.
+    /// The processes' control sockets, by process name.
     pub sockets: BTreeMap<String, PathBuf>,
 }
 

@@ -98,23 +98,23 @@ pub enum Control {
         /// The instance.
         instance: u64,
     },
-    /// [learner -> storages] How far are you?
+    /// [learner -> storages] Asks for their position.
     Ask {
-        /// For reads.
+        /// The question, if it is asked for reads.
         question: Option<Question>,
     },
-    /// [storage -> learner] So far.
+    /// [storage -> learner] Answers Ask.
     Position {
         /// The highest instance in which it may have voted or promised.
         highest: u64,
-        /// What the storage knows.
+        /// The generations that the storage knows.
         generations: Generations,
-        /// As asked.
+        /// The question of the Ask.
         question: Option<Question>,
     },
-    /// [learner -> whoever wants to learn] All instances up to here are decided, and what they decided is forgotten.
+    /// [learner -> the process that asked to learn] All instances up to this one are decided, and forgotten here.
     Forgotten {
-        /// The last one.
+        /// The last such instance.
         floor: u64,
     },
     /// [learner -> storage] A request that its minion has numbered as well was decided in this instance.
@@ -154,14 +154,15 @@ pub enum Control {
     },
 }
 
-/// Which question of which start of which learner: an answer to an earlier one, or to another learner, says nothing of now.
+/// Identifies a question by learner, start and number: an answer to an earlier question, or to another learner, says
+/// nothing about the present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Its number.
+    /// The learner's number.
     pub learner: u8,
-    /// Of its start.
+    /// The learner's incarnation.
     pub incarnation: u32,
-    /// Of the question.
+    /// Number of the question.
     pub number: u64,
 }
 

@@ -1,5 +1,5 @@
-//! A learner, sans-I/O: a queue of numbered requests a minion, votes counted as storages confirm them, recovery where they
-//! disagree, and the log (docs/netpaxos.md).
+//! A learner, sans-I/O: a queue of numbered requests per minion, votes counted as storages confirm them, recovery where
+//! they disagree, and the log (docs/netpaxos.md).
 
 mod application;
 mod delivery;
@@ -62,8 +62,8 @@ pub struct Delivered {
     pub instance: u64,
     /// The value it decided.
     pub value: Value,
-    /// Is it to be applied? Otherwise it fills a hole, opens a session or repeats what was applied. Under an application: it
-    /// is no hole.
+    /// Whether the value is to be applied. If not, it fills a hole, opens a session or repeats what was applied before.
+    /// If the learner serves an application, whether it is not a hole.
     pub applies: bool,
 }
 
@@ -72,11 +72,12 @@ pub struct Delivered {
 pub struct Out {
     /// Instances in order, each once. If the log is durable, they must be stored before the packets leave.
     pub delivered: Vec<Delivered>,
-    /// To be signed and sent.
+    /// Packets to sign and send.
     pub packets: Vec<(To, Vec<u8>)>,
-    /// Reads that may be answered once what is delivered is applied: the caller's id, and the instance that they see.
+    /// Reads that may be answered once everything delivered is applied: the caller's id, and the instance that they
+    /// see.
     pub confirmed: Vec<(u64, u64)>,
-    /// Decided in fast mode: instance and request. For tests.
+    /// Instances decided in fast mode, and their requests. For tests.
     pub fast: Vec<(u64, Arc<Request>)>,
 }
 
@@ -118,11 +119,11 @@ pub struct Learner {
     known: Generations,
     queues: BTreeMap<u8, Queue>,
     instances: BTreeMap<u64, Instance>,
-    /// Instances up to here are forgotten.
+    /// Instances up to this one are forgotten.
     base: u64,
-    /// Instances from `base` + 1.
+    /// Values of the instances from `base` + 1 on.
     log: VecDeque<Value>,
-    /// Others have forgotten instances up to here.
+    /// Other learners have forgotten instances up to this one.
     forgotten: u64,
     application: Option<Application>,
     reads: Reads,
@@ -201,7 +202,7 @@ impl Learner {
         self.highest
     }
 
-    /// What an instance decided, of those delivered and not forgotten.
+    /// Returns what an instance decided, if it is delivered and not forgotten.
     pub fn decided(&self, instance: u64) -> Option<&Value> {
         self.log
             .get(usize::try_from(instance.checked_sub(self.base + 1)?).ok()?)
@@ -461,7 +462,7 @@ impl Learner {
         self.send(To::Node(node::storage(minion)), &align, out);
     }
 
-    /// A message of another process has come.
+    /// Handles a message of another process.
     pub fn on_control(&mut self, now: u64, from: u8, control: Control, out: &mut Out) {
         let minions = self.config.sizes.minions();
         let minion = node::as_storage(from, minions);
@@ -597,7 +598,7 @@ impl Learner {
             .filter(|at| at.is_none_or(|at| at.decided.is_none()))
     }
 
-    /// Time has passed.
+    /// Advances time.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
         self.deliver(out);
         self.tick_reads(now, out);

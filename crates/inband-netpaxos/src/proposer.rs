@@ -26,7 +26,7 @@ pub enum Outcome {
 }
 
 struct Sent {
-    /// Its session, or the nonce of the opening.
+    /// The request's session, or the nonce of the opening.
     client: u64,
     packet: Vec<u8>,
     /// The serializer it was last sent to.
@@ -209,8 +209,8 @@ impl Proposer {
         self.session.is_none() && !self.sent.contains_key(&OPENING)
     }
 
-    /// This request was decided, as a learner in the same process has delivered. Requests that end in this way are not in
-    /// [`Proposer::take_done`].
+    /// Completes a request that a learner in the same process has delivered. [`Proposer::take_done`] does not return
+    /// such requests.
     pub fn on_decided(&mut self, now: u64, instance: u64, request: &Request) {
         if request.opens && request.client == self.nonce && self.session.is_none() {
             self.session = Some(instance);
@@ -222,13 +222,14 @@ impl Proposer {
         }
     }
 
-    /// Its session has expired: open another one. What is under way in the old one goes on. `nonce`: drawn for this.
+    /// Opens a new session after the current one has expired. Requests in flight in the old one continue. `nonce` must
+    /// be drawn afresh.
     pub fn renew(&mut self, nonce: u64) {
         self.session = None;
         self.nonce = nonce;
     }
 
-    /// How many more requests may be submitted.
+    /// Returns how many more requests may be submitted.
     pub fn room(&self) -> usize {
         match self.is_ready() {
             true => self.window.size() - self.sent.len(),
@@ -236,7 +237,7 @@ impl Proposer {
         }
     }
 
-    /// When [`Proposer::tick`] is due.
+    /// Returns when [`Proposer::tick`] is due.
     pub fn due(&self) -> u64 {
         if self.is_to_open() {
             return 0;

@@ -50,7 +50,7 @@ impl Request {
         (self.client, self.number)
     }
 
-    /// Its submitter.
+    /// Returns its submitter.
     pub fn origin(&self) -> Origin {
         Origin {
             client_id: self.client,

@@ -146,7 +146,7 @@ fn config() -> Config {
     }
 }
 
-/// The last question that it has asked for reads.
+/// Returns the last question that the learner has asked for reads.
 fn question_of(out: &Out) -> Option<Question> {
     let said = out.packets.iter().rev();
     let mut said = said.filter_map(|(_, packet)| Control::of(packet));
@@ -213,7 +213,7 @@ fn a_read_waits_for_a_quorum_and_for_what_it_knows() {
     learner.tick(2, &mut out);
     assert_eq!(out.confirmed, [(7, 4)]);
 
-    // What began after the question was sent needs another one.
+    // Reads that began after the question was sent need another one.
     learner.read(8);
     learner.tick(3, &mut out);
     let next = question_of(&out).expect("it asks at once");
@@ -235,7 +235,7 @@ fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
     let all = KEPT_MAX as u64 + 10;
     (1..=all).for_each(|instance| decide(&mut learner, instance, &mut out));
     assert_eq!(learner.position(), all);
-    // Storage servers keep what is not applied.
+    // Storage servers keep what has not been applied.
     let reported = |learner: &mut Learner, now| {
         let mut out = Out::default();
         learner.tick(now, &mut out);
@@ -269,7 +269,7 @@ fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
     behind.reset(5);
     assert!(!behind.needs_checkpoint());
     assert_eq!(behind.position(), 5);
-    // Nothing is delivered while its application is busy.
+    // Nothing is delivered while the application is busy.
     behind.pause(true);
     let mut out = Out::default();
     decide(&mut behind, 6, &mut out);

@@ -21,7 +21,7 @@ use super::store;
 pub struct LearnerArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// The log is new: a store that is here is of a log that is gone
+    /// The log is new: a store found here belongs to an earlier log
     #[arg(long)]
     new: bool,
 }

@@ -25,24 +25,24 @@ const MS: u64 = 1_000_000;
 /// Longest sleep; a failed socket is noticed then.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// A value that its store waits for.
+/// A value that the store waits for.
 struct Pending {
     value: Vec<u8>,
     deadline: u64,
-    /// Its number at the proposer, once it is sent.
+    /// The value's number at the proposer, once it has been sent.
     number: Option<u64>,
 }
 
-/// See the module. It has one log, number 0.
+/// The log as a store uses it; it has number 0. See the [module](self).
 pub struct Log {
     process: Process,
     learner: Arc<Mutex<Learner>>,
     proposer: Proposer,
     next_ticket: u64,
     pending: BTreeMap<Ticket, Pending>,
-    /// By the number at the proposer: the session in which the value was sent.
+    /// By number at the proposer: the session in which the value was sent.
     sent: BTreeMap<u64, (u64, Ticket)>,
-    /// Values to be sent in the next session, because theirs has expired.
+    /// Values to send in the next session, because theirs has expired.
     again: VecDeque<Ticket>,
     /// Deadlines of reads.
     reads: BTreeMap<ReadTicket, u64>,
@@ -51,7 +51,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log whose learner is under an application.
+    /// Creates a log whose learner serves an application.
     pub fn new(process: Process, learner: Arc<Mutex<Learner>>) -> Log {
         let serializers = process.cluster.serializers.len();
         Log {
@@ -73,7 +73,7 @@ impl Log {
         self.next_ticket - 1
     }
 
-    /// Hand a pending value to the proposer, which is ready.
+    /// Passes a pending value to the proposer, which is ready.
     fn send(&mut self, now: u64, ticket: Ticket) {
         let Some(pending) = self.pending.get_mut(&ticket) else {
             return;
@@ -93,7 +93,7 @@ impl Log {
         }
     }
 
-    /// A socket that fails is as good as one that gets nothing; its error is logged.
+    /// Logs the error of a failed socket, which is then treated as one that receives nothing.
     fn receive(&mut self, learner: &mut Learner, now: u64, out: &mut Out) {
         for _ in 0..PACKETS_OF_A_TURN {
             match self.process.receive(&mut self.buffer) {
@@ -124,7 +124,7 @@ impl Log {
         burst.push(instance, request.origin(), ticket, &request.value);
     }
 
-    /// What has taken too long.
+    /// Ends the values and reads that have taken too long.
     fn expire(&mut self, now: u64, learner: &mut Learner, burst: &mut Burst) {
         let unknown = SubmitFailure::OutcomeUnknown(DEADLINE_MS);
         for (number, outcome) in self.proposer.take_done() {

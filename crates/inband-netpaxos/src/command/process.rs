@@ -25,9 +25,9 @@ use inband_netpaxos::wire::unpacked;
 
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
-/// So many packets are handled before the clock is looked at again.
+/// Packets handled before the clock is read again.
 pub const PACKETS_OF_A_TURN: usize = 64;
-/// The number of the last start, in the directory.
+/// The file in the directory with the number of the last start.
 const INCARNATION: &str = "incarnation";
 
 /// Options of every process.
@@ -79,7 +79,7 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answer on the control socket in this directory.
+/// Answers requests on the control socket in this directory.
 pub fn answer_in<T: Send + 'static>(
     data: &Path,
     shared: &Arc<Mutex<T>>,
@@ -186,8 +186,8 @@ impl Process {
         answer_in(&self.data, shared, answer)
     }
 
-    /// Until a signal comes: `turn` gets each packet that the gate admits, and a tick after packets and when its time has come.
-    /// What it returns of a tick is when that is next.
+    /// Runs until a signal arrives. `turn` gets each packet that the gate admits, and a tick after packets and when it
+    /// is due. What it returns for a tick is the time of the next one.
     pub fn serve(mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
         let mut buffer = Box::new([0; PACKET_LEN_MAX_BYTES + 1]);
         let signals = self.take_signals();
@@ -220,7 +220,7 @@ impl Process {
         }
     }
 
-    /// The length of the next packet that has arrived, if there is one; 0: the gate refuses it.
+    /// Receives the next packet, if one has arrived, and returns its length; 0 if the gate refuses it.
     pub fn receive(
         &mut self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
@@ -233,12 +233,12 @@ impl Process {
         Ok(Some(if is_admitted { len_bytes } else { 0 }))
     }
 
-    /// Its socket, for processes with a loop of their own.
+    /// Returns its socket, for processes with their own event loop.
     pub fn socket(&self) -> &HostSocket {
         &self.socket
     }
 
-    /// The signals that end it, for whoever waits for them.
+    /// Returns the signals that end it, for code that waits for them itself.
     pub fn take_signals(&mut self) -> StopSignals {
         self.signals.take().expect("they are taken once")
     }

@@ -22,14 +22,14 @@ use super::process::{named, Process, ProcessArgs};
 
 /// The store in a learner's directory.
 const DIR: &str = "store";
-/// How soon a signal is noticed.
+/// How often signals are checked.
 const STOP_POLL: Duration = Duration::from_millis(20);
-/// When it is told to stop, accepted commands are answered for at most this long.
+/// How long accepted commands are still answered after the process was told to stop.
 const STOP_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How much longer a command may take than its value in the log.
 const APPLY_MS_MAX: u64 = 2_000;
 
-/// Forget the store of a log that is gone.
+/// Removes the store of a log that is gone.
 pub fn remove(data: &Path) -> Result<()> {
     let dir = data.join(DIR);
     match fs::remove_dir_all(&dir) {
@@ -40,7 +40,8 @@ pub fn remove(data: &Path) -> Result<()> {
     }
 }
 
-/// Redis clients connect here: to what the supervisor has opened, or where the cluster's file says.
+/// Returns the listeners for Redis clients: those that the supervisor has opened, or else new ones at the addresses in
+/// the cluster's file.
 fn listeners(process: &Process, number: u8) -> Result<Vec<TcpListener>> {
     let inherited = inherit::listeners(LISTEN_FDS_ENV).into_iter();
     let inherited: Vec<_> = inherited.map(|(_, listener)| listener).collect();
@@ -57,7 +58,7 @@ fn listeners(process: &Process, number: u8) -> Result<Vec<TcpListener>> {
     Ok(vec![listener])
 }
 
-/// Run it.
+/// Runs the learner and its store.
 pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<()> {
     ensure!(
         process.listen.ip().is_loopback() || process.cluster.client.is_some(),
@@ -105,7 +106,7 @@ pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<(
             Ask::Status => {
                 let store = watched.status();
                 let mut counters = counters_of(learner);
-                // The store's sessions are not the learner's.
+                // The store has its own sessions, apart from the learner's.
                 counters.remove("sessions");
                 counters.extend(named([
                     ("store_keys", store.keys),

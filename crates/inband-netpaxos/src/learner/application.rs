@@ -1,23 +1,23 @@
-//! A learner under an application, such as a store. The application keeps the state and the sessions, and says what of the
-//! log it no longer needs; the learner keeps the end of the log for others that are behind.
+//! A learner that serves an application, such as a store. The application keeps the state and the sessions, and says
+//! which part of the log it no longer needs; the learner keeps the end of the log for others that are behind.
 
 use super::{Learner, Out};
 use crate::request::Value;
 
-/// Instances that are kept though the application has applied them. A learner that is further behind needs a checkpoint of
-/// the application's state.
+/// Number of instances kept although the application has applied them. A learner that is further behind needs a
+/// checkpoint of the application's state.
 pub const KEPT_MAX: usize = 1 << 14;
 
-/// What a learner's application has said.
+/// What a learner's application has reported.
 #[derive(Debug, Default)]
 pub(super) struct Application {
-    /// Applied up to here, as durably as the application does it.
+    /// The last applied instance, as durable as the application makes it.
     applied: u64,
     is_paused: bool,
 }
 
 impl Learner {
-    /// A learner of an application that has applied nothing; otherwise call [`Learner::reset`].
+    /// Creates a learner for an application that has applied nothing; otherwise call [`Learner::reset`].
     pub fn under_application(config: super::Config) -> Learner {
         Learner {
             application: Some(Application::default()),
@@ -25,7 +25,7 @@ impl Learner {
         }
     }
 
-    /// The application has the state after this instance: deliver from the next one on.
+    /// Tells the learner that the application has the state after this instance: it delivers from the next one on.
     pub fn reset(&mut self, applied: u64) {
         if applied > self.position() {
             self.log.clear();
@@ -36,7 +36,7 @@ impl Learner {
         self.applied(applied);
     }
 
-    /// The application has applied everything up to this instance and does not lose it.
+    /// Tells the learner that the application has applied everything up to this instance, and will not lose it.
     pub fn applied(&mut self, instance: u64) {
         let Some(application) = &mut self.application else {
             return;
@@ -49,19 +49,19 @@ impl Learner {
         }
     }
 
-    /// Deliver nothing for now, or go on.
+    /// Pauses or resumes delivery.
     pub fn pause(&mut self, is_paused: bool) {
         if let Some(application) = &mut self.application {
             application.is_paused = is_paused;
         }
     }
 
-    /// Are the next instances forgotten everywhere, so that it needs a checkpoint?
+    /// Returns whether the next instances are forgotten everywhere, so that the application needs a checkpoint.
     pub fn needs_checkpoint(&self) -> bool {
         self.position() < self.forgotten
     }
 
-    /// What storage servers may forget once a majority of the learners has it.
+    /// Returns the instance up to which storage servers may forget once a majority of the learners has reached it.
     pub(super) fn kept(&self) -> u64 {
         let application = self.application.as_ref();
         application.map_or(self.position(), |application| application.applied)
@@ -72,7 +72,7 @@ impl Learner {
         application.is_some_and(|application| application.is_paused)
     }
 
-    /// Whether a value is to be applied, which an application decides itself.
+    /// Returns whether a value is to be applied. An application decides that itself.
     pub(super) fn applies(&mut self, instance: u64, value: &Value, out: &mut Out) -> bool {
         if self.application.is_some() {
             self.counts.noops += u64::from(value.is_none());

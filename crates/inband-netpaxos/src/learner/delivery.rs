@@ -1,4 +1,4 @@
-//! Decided instances are delivered in order, and proposers are answered.
+//! Delivers decided instances in order, and answers proposers.
 
 use inband_host::session::Verdict;
 

@@ -1,23 +1,23 @@
-//! Linearizable reads. Whatever is decided has the votes of 2f + 1 storage servers, so of any 2f + 1 that are asked how far
-//! they are, f + 1 know of it: a read that waits for the highest instance they name sees all that was decided before it
-//! began. One question serves all reads that began before it was sent.
+//! Linearizable reads. Every decision has the votes of 2f + 1 storage servers, so of any 2f + 1 that are asked for
+//! their position, f + 1 know of it: a read that waits for the highest instance they report sees everything that was
+//! decided before it began. One question serves all reads that began before it was sent.
 
 use std::collections::BTreeSet;
 
 use super::{Learner, Out};
 use crate::control::{Control, Question, To};
 
-/// How long it waits for answers before it asks again, in nanoseconds.
+/// Retransmission interval, in nanoseconds.
 const REPEAT_NS: u64 = 4_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// They began after the last question was sent.
+    /// Reads that began after the last question was sent.
     waiting: Vec<u64>,
     asked: Option<Asked>,
     /// The instance that must be delivered first, and the read.
     known: Vec<(u64, u64)>,
-    /// Of the last question.
+    /// Number of the last question.
     number: u64,
 }
 
@@ -31,13 +31,13 @@ struct Asked {
 }
 
 impl Learner {
-    /// Begin a read; `id` is the caller's. It appears in [`Out::confirmed`] once everything that was decided before this call
-    /// is delivered.
+    /// Begins a read, identified by the caller's `id`. It appears in [`Out::confirmed`] once everything that was
+    /// decided before this call is delivered.
     pub fn read(&mut self, id: u64) {
         self.reads.waiting.push(id);
     }
 
-    /// Nobody waits for this read any more.
+    /// Cancels a read.
     pub fn forget_read(&mut self, id: u64) {
         self.reads.waiting.retain(|read| *read != id);
         self.reads.known.retain(|(_, read)| *read != id);
@@ -91,7 +91,7 @@ impl Learner {
         });
     }
 
-    /// A storage server has answered: it knows of nothing above `highest`.
+    /// Handles a storage server's answer: it knows of nothing above `highest`.
     pub(super) fn on_read_position(&mut self, minion: u8, question: Question, highest: u64) {
         if question != self.question() {
             return;
