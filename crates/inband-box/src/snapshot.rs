@@ -161,7 +161,8 @@ impl Node {
         self.pull_again(now, out);
     }
 
-    /// No part has arrived for a while: ask again, from the first missing byte. Later parts may be in flight.
+    /// Repeats the request after no part has arrived for a while, from the first missing byte. Later parts may still be
+    /// in flight.
     pub(crate) fn pull_again(&mut self, now: Nanos, out: &mut Out) {
         let again_at = now + self.config.resend_after_ns();
         let State::Following {

@@ -55,7 +55,7 @@ pub trait Subject: Sized + Send + Sync + 'static {
     fn into_agreed(self) -> Result<()>;
 }
 
-/// No process may exit by itself, even if the supervisor has restarted it.
+/// Checks that no process has exited by itself, even if the supervisor has restarted it.
 pub fn check_alive(processes: &[ProcessStatus]) -> Result<()> {
     for process in processes {
         ensure!(

@@ -156,7 +156,7 @@ impl Options {
         Ok(addresses.transpose()?.unwrap_or_default())
     }
 
-    /// One address per node, with consecutive ports.
+    /// Returns one address per node, with consecutive ports.
     fn addresses_from(&self, first: SocketAddr, option: &str) -> Result<Vec<SocketAddr>> {
         ensure!(
             first.ip().is_loopback(),
@@ -434,7 +434,7 @@ impl System for BoxCluster {
         has_promised(data) && data.join(SESSION).exists()
     }
 
-    /// A node that stops loses its log; records that no majority holds are lost.
+    /// Checks that a node may stop: it loses its log, and records that no majority holds are lost.
     fn check_spare(&self, host: &str) -> Result<()> {
         if self.spec.options.durability == Durability::Sync {
             return Ok(());

@@ -297,7 +297,7 @@ impl System for NetPaxos {
         }
     }
 
-    /// A storage server that stops loses its votes; learners hold the log.
+    /// Checks that a storage server may stop: it loses its votes; learners hold the log.
     fn check_spare(&self, host: &str) -> Result<()> {
         if self.spec.options.durability == Durability::Sync {
             return Ok(());

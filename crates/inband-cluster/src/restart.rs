@@ -43,7 +43,7 @@ impl RestartPolicy {
         self.due = None;
     }
 
-    /// The process has ended by itself. With exit status 78 it is not restarted.
+    /// Records that the process has ended by itself. With exit status 78 it is not restarted.
     pub fn ended(&mut self, now: Instant, status: ExitStatus) {
         self.last_exit = Some(status.to_string());
         if status.code() == Some(EXIT_CONFIGURATION.into()) {
@@ -53,7 +53,7 @@ impl RestartPolicy {
         self.retry(now);
     }
 
-    /// The process could not be started.
+    /// Records that the process could not be started.
     pub fn retry(&mut self, now: Instant) {
         let ran = self.started.take().map(|at| now.duration_since(at));
         if ran.is_some_and(|ran| ran >= WELL_AFTER) {
@@ -63,7 +63,7 @@ impl RestartPolicy {
         self.delay = (self.delay * 2).min(DELAY_MAX);
     }
 
-    /// The user has stopped or started the process: cancels a scheduled restart.
+    /// Records that the user has stopped or started the process, and cancels a scheduled restart.
     pub fn cancel(&mut self) {
         self.due = None;
         self.delay = DELAY_MIN;

@@ -48,7 +48,7 @@ fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
     }
 }
 
-/// Can namespaces be made here? If not, the test is noted as not run.
+/// Returns whether namespaces can be created here. If not, the test is reported as not run.
 fn privileged() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

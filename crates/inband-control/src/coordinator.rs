@@ -157,7 +157,7 @@ impl Coordinator {
         self.listened.is_some_and(heard_all)
     }
 
-    /// The state has changed: send orders at once.
+    /// Notes that the state has changed: orders are sent at once.
     pub fn on_applied(&mut self) {
         self.proposed = None;
         self.due = 0;

@@ -162,7 +162,7 @@ impl Fetch<'_> {
     }
 }
 
-/// A file name that cannot escape its directory.
+/// Returns whether this is a file name that cannot escape its directory.
 fn is_plain_name(name: &str) -> bool {
     (1..=CHECKPOINT_FILE_NAME_LEN_BYTES_MAX).contains(&name.len())
         && name

@@ -97,7 +97,7 @@ impl Chunks {
         self.transfers.len()
     }
 
-    /// No command is being sent.
+    /// Returns whether no command is being sent.
     pub fn is_empty(&self) -> bool {
         self.transfers.is_empty()
     }

@@ -275,7 +275,7 @@ impl Keyspace {
         self.put_bytes - self.written_bytes
     }
 
-    /// All changes have been written.
+    /// Notes that all changes have been written.
     pub fn burst_written(&mut self) {
         self.written_bytes = self.put_bytes;
         self.dirty.clear();

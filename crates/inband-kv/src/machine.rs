@@ -53,7 +53,7 @@ pub struct MachineConfig {
 }
 
 impl MachineConfig {
-    /// One partition in one directory.
+    /// Returns the configuration of one partition in one directory.
     pub fn single(dir: &Path) -> Self {
         Self {
             dirs: vec![dir.to_path_buf()],
@@ -345,14 +345,14 @@ impl Machine {
         self.config.sync
     }
 
-    /// A sync through [`shared`](Self::shared) has begun.
+    /// Notes that a sync through [`shared`](Self::shared) has begun.
     pub fn sync_begins(&mut self) {
         self.log_states
             .iter_mut()
             .for_each(|s| s.store.sync_begins());
     }
 
-    /// The sync has succeeded.
+    /// Notes that the sync has succeeded.
     pub fn sync_ends(&mut self) {
         self.log_states.iter_mut().for_each(|s| s.store.sync_ends());
     }

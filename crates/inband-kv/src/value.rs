@@ -76,7 +76,7 @@ impl ValueWriter {
         self.bytes.len()
     }
 
-    /// No command was added.
+    /// Returns whether no command was added.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -87,7 +87,7 @@ impl Owner {
         self.write()
     }
 
-    /// A namespace has been removed.
+    /// Removes the record of a namespace that has been removed.
     pub(crate) fn forget(&mut self, namespace: &str) -> Result<(), LabError> {
         self.namespaces.retain(|n| n != namespace);
         self.write()

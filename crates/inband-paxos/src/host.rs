@@ -304,7 +304,7 @@ impl Host {
         &self.partitions
     }
 
-    /// One log.
+    /// Returns a log.
     ///
     /// # Panics
     /// If there is none of this number.

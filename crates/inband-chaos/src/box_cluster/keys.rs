@@ -14,13 +14,13 @@ fn window(index: u64, now_ns: u64) -> u64 {
     (now_ns + KEY_FOR_NS / KEYS * index) / KEY_FOR_NS
 }
 
-/// One of those in use. Keys change at different times.
+/// Returns one of the keys in use. Keys change at different times.
 pub fn one(random: u64, now_ns: u64) -> String {
     let index = random % KEYS;
     format!("key{index}-{}", window(index, now_ns))
 }
 
-/// All keys there were until now.
+/// Returns all keys used so far.
 pub fn all_until(now_ns: u64) -> Vec<String> {
     let of = |index| {
         let windows = window(index, 0)..=window(index, now_ns);

@@ -101,7 +101,7 @@ impl Cluster {
     }
 }
 
-/// Is there a leader, which all others follow?
+/// Returns whether there is a leader that all other nodes follow.
 fn is_whole(status: &ClusterStatus) -> bool {
     let Some(leader) = status.nodes.iter().find(|node| node.state == "leading") else {
         return false;

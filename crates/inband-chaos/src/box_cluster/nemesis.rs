@@ -23,7 +23,8 @@ impl Lane<Cluster> {
         }
     }
 
-    /// A node that dies loses its log, so a minority may, and only while all have theirs.
+    /// Returns whether a node may be killed: it loses its log, so at most a minority may, and only while all have
+    /// theirs.
     fn is_node_spare(&self) -> bool {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }

@@ -136,7 +136,7 @@ fn is_whole(status: &ClusterStatus) -> bool {
     replicas.all(says_so)
 }
 
-/// No host may exit by itself.
+/// Checks that no host has exited by itself.
 fn check_alive(status: &ClusterStatus) -> Result<()> {
     let ended = status.hosts.iter().find(|h| h.process == Process::Ended);
     let name = ended.map(|host| host.name.as_str());

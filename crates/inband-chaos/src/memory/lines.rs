@@ -26,7 +26,7 @@ fn window(index: u64, now_ns: u64) -> u64 {
     (now_ns + CHUNK_FOR_NS / CHUNKS * index) / CHUNK_FOR_NS
 }
 
-/// One of so many by chance, every other time the first: where clients meet most often, most can be noticed.
+/// Returns a random number below `count`, but 0 every other time: most is detected where clients collide most often.
 fn hot(random: u64, count: u64) -> u64 {
     (random / 2 % count) * (random % 2)
 }

@@ -126,7 +126,7 @@ impl Cluster {
     }
 }
 
-/// Does every server serve, and no process lie still?
+/// Returns whether every server serves, and no process is suspended.
 fn is_whole(status: &ClusterStatus) -> bool {
     let processes = &status.processes;
     let serving = status.nodes.iter().filter(|node| node.state == "serving");

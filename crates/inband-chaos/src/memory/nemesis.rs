@@ -26,7 +26,8 @@ impl Lane<Cluster> {
         }
     }
 
-    /// A server that dies loses its memory, so a minority may, and only while all serve.
+    /// Returns whether a server may be killed: it loses its memory, so at most a minority may, and only while all
+    /// serve.
     fn is_server_spare(&self) -> bool {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
@@ -36,7 +37,7 @@ impl Lane<Cluster> {
         active_switch(status).or_else(|| self.rng.pick(&names(status, "switch/")).cloned())
     }
 
-    /// One server to a minority of them.
+    /// Returns between one server and a minority of them.
     fn servers(&mut self, status: &ClusterStatus) -> Vec<String> {
         let mut servers = names(status, "server/");
         let minority = (servers.len() as u64 - 1) / 2;

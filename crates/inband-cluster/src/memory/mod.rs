@@ -262,7 +262,7 @@ impl System for Memory {
         has_promised(data)
     }
 
-    /// A server that stops loses its memory; what no majority holds is lost.
+    /// Checks that a server may stop: it loses its memory, and what no majority holds is lost.
     fn check_spare(&self, host: &str) -> Result<()> {
         let nodes = self.nodes();
         let is_server = |name: &str| self.spec.options.is_server(name);
