@@ -17,7 +17,7 @@ up: setup
 down:
 	@target/release/inband down $(ARGS)
 
-# One test or crate: make test ARGS="-p inband-kv --test several". Two programs at a time; see scripts/test.
+# One test or crate: make test ARGS="-p inband-kv --test suite several". Two programs at a time; see scripts/test.
 test: setup
 	@scripts/setup --test
 	@scripts/test $(ARGS)
@@ -30,7 +30,7 @@ vm-test: build
 # The roles in RTL (docs/portability.md): every vector and 10,000 random packets a role, at every width, and the proofs.
 rtl-test: setup
 	@scripts/setup --rtl
-	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane --test rtl -- --nocapture
+	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane --test suite rtl:: -- --nocapture
 	@scripts/rtl prove paxos
 
 # Area and clock of every role in RTL, for WIDTHS="64 128 512"; takes long.

@@ -2,9 +2,7 @@
 //! registers and counters. `INBAND_SEED=N` repeats a run.
 #![allow(missing_docs)]
 
-mod common;
-
-use common::{rig, role, Tested, CAPACITY};
+use crate::common::{rig, role, Tested, CAPACITY};
 use inband_box::registers::Registers;
 use inband_box::role::{Mode, Peer, View};
 use inband_box::wire::{emit, flag, Header, Type};

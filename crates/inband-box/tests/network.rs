@@ -2,16 +2,12 @@
 //! without any process, and sleeping processes are woken.
 #![allow(missing_docs)]
 
-mod common;
-#[allow(dead_code)]
-#[path = "../../inband-dataplane/tests/common/net.rs"]
-mod net;
-
 use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::spec;
+use crate::common::spec;
+use crate::net::{address, Net, PORT, TIMEOUT};
 use inband_box::role::{Record, Role};
 use inband_box::wire::{emit, Header, Type};
 use inband_box::xdp::{Attached, Spec};
@@ -21,7 +17,6 @@ use inband_ground::xdp::multicast::Peer;
 use inband_ground::xdp::XdpMode;
 use inband_testing::frame::may_load_bpf;
 use inband_testing::role::two_keys;
-use net::{address, Net, PORT, TIMEOUT};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 /// Node ids are hosts of the network.

@@ -3,13 +3,11 @@
 //! builds.
 #![allow(missing_docs, unsafe_code)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use common::spec;
+use crate::common::spec;
 use inband_box::registers::Registers;
 use inband_box::role::{Record, Role};
 use inband_box::soft::soft;

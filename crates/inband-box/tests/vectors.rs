@@ -1,9 +1,7 @@
 //! The packet vectors through the native role and, as real frames, through the kernel's program.
 #![allow(missing_docs)]
 
-mod common;
-
-use common::{rig, role, Rig, Tested};
+use crate::common::{rig, role, Rig, Tested};
 use inband_box::registers::Registers;
 use inband_box::role::{Mode, Peer, Record, View};
 use inband_box::wire::{emit, flag, Header, Type};

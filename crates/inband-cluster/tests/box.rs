@@ -26,10 +26,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const KEYS: usize = 30;
 
 fn program() -> PathBuf {
-    inband_testing::build("inband-box");
-    let test = std::env::current_exe().expect("this test is a file");
-    let release = test.parent().and_then(Path::parent).expect("two parents");
-    release.join("inband-box")
+    inband_testing::build("inband-box")
 }
 
 /// The first of three ports in a row that nobody uses now.

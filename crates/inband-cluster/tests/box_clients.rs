@@ -20,8 +20,7 @@ const NODES: u16 = 3;
 static ONE: Mutex<()> = Mutex::new(());
 
 fn program() -> PathBuf {
-    inband_testing::build("inband-box");
-    target().join("release/inband-box")
+    inband_testing::build("inband-box")
 }
 
 fn target() -> PathBuf {

@@ -20,10 +20,7 @@ const KEYS: usize = 20;
 static ONE: Mutex<()> = Mutex::new(());
 
 fn program() -> PathBuf {
-    inband_testing::build("inband-box");
-    let test = std::env::current_exe().expect("this test is a file");
-    let release = test.parent().and_then(Path::parent).expect("two parents");
-    release.join("inband-box")
+    inband_testing::build("inband-box")
 }
 
 fn start(dir: &Path, nodes: u8, quorum: Quorum) -> Supervisor<BoxCluster> {

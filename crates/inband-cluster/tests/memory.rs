@@ -26,10 +26,7 @@ const LINE: u64 = 5;
 const VALUE: [u8; 64] = [7; 64];
 
 fn program() -> PathBuf {
-    inband_testing::build("inband-memory");
-    let test = std::env::current_exe().expect("this test is a file");
-    let release = test.parent().and_then(Path::parent).expect("two parents");
-    release.join("inband-memory")
+    inband_testing::build("inband-memory")
 }
 
 fn start(dir: &Path, accept_loss: bool) -> Result<Supervisor<Memory>> {

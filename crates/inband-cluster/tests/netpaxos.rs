@@ -25,10 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LEARNERS: u8 = 2;
 
 fn program() -> PathBuf {
-    inband_testing::build("inband-netpaxos");
-    let test = std::env::current_exe().expect("this test is a file");
-    let release = test.parent().and_then(Path::parent).expect("two parents");
-    release.join("inband-netpaxos")
+    inband_testing::build("inband-netpaxos")
 }
 
 fn options(durability: Durability, accept_loss: bool) -> Options {

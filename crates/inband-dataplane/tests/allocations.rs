@@ -1,7 +1,6 @@
 //! Checks that the packet path allocates no memory: soft switch, socket, packet programs.
 
-mod common;
-
+use crate::common;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -2,12 +2,10 @@
 //! verdicts, output packets, registers and counters. The sequences are random ones (`INBAND_SEED=N` repeats a run) and
 //! the fuzzer's corpus (`fuzz/corpus/roles.tar.gz`).
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
-use common::{seed, Kernel, Outcome, Prng, Registers};
+use crate::common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
+use crate::common::{self, seed, Kernel, Outcome, Prng, Registers};
 use inband_ground::auth::{Gate, Keys, Secret};
 use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;

@@ -2,13 +2,11 @@
 //! verdicts, output packets, registers and counters, with every policy. The sequences are random ones (`INBAND_SEED=N`
 //! repeats a run) and the fuzzer's corpus (`fuzz/corpus/falcon.tar.gz`).
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::falcon::{rig, FalconUnderTest};
-use common::falcon_sequence::{config, Sequence, INCARNATION, NODE};
-use common::{seed, Prng};
+use crate::common::falcon::{rig, FalconUnderTest};
+use crate::common::falcon_sequence::{config, Sequence, INCARNATION, NODE};
+use crate::common::{self, seed, Prng};
 use inband_falcon::dataplane::{Falcon, FalconRegisters, FalconSwitch, Policy};
 use inband_ground::auth::Keys;
 use inband_ground::soft::Arrival;

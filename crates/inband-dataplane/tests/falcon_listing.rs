@@ -1,12 +1,10 @@
 //! The paper's listings lose tasks (schedules.md, 16). The queue as implemented, in a form for switches that access
 //! each register only once per packet, does not.
 
-mod common;
-
 use std::collections::VecDeque;
 
-use common::falcon::{bytes, pull, task, INCARNATION};
-use common::{seed, Prng, NODE, THERE};
+use crate::common::falcon::{bytes, pull, task, INCARNATION};
+use crate::common::{seed, Prng, NODE, THERE};
 use inband_falcon::dataplane::wire::{parse, Header, Type};
 use inband_falcon::dataplane::{FalconConfig, FalconSwitch};
 use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;

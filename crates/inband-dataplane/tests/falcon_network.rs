@@ -1,11 +1,10 @@
 //! A Falcon scheduler as a program on an interface, with sockets as clients and executors, between network namespaces.
 
-mod common;
-
+use crate::common;
 use std::net::{SocketAddr, UdpSocket};
 
-use common::falcon::{bytes, pull, task, INCARNATION};
-use common::net::{address, Net, PORT};
+use crate::common::falcon::{bytes, pull, task, INCARNATION};
+use crate::common::net::{address, Net, PORT};
 use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type};
 use inband_falcon::dataplane::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,

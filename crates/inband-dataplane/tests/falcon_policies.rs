@@ -1,11 +1,9 @@
 //! The guarantees of each policy, over many tasks.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::falcon::{bytes, pull, task, INCARNATION};
-use common::{seed, Prng, NODE, THERE};
+use crate::common::falcon::{bytes, pull, task, INCARNATION};
+use crate::common::{seed, Prng, NODE, THERE};
 use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type, PRIORITIES};
 use inband_falcon::dataplane::{FalconConfig, FalconSwitch, Policy};
 use inband_ground::auth::Digest;

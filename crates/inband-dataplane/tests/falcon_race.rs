@@ -1,8 +1,6 @@
 //! Falcon's invariants under several threads that submit and pull, and with duplicated packets (docs/falcon.md). The
 //! same test must fail on deliberately faulty builds.
 
-mod common;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,8 +8,8 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::falcon::{bytes, pull, spec, task, INCARNATION};
-use common::{Prng, FRAME_LEN_BYTES, HERE, NODE, XDP_DROP, XDP_TX};
+use crate::common::falcon::{bytes, pull, spec, task, INCARNATION};
+use crate::common::{self, Prng, FRAME_LEN_BYTES, HERE, NODE, XDP_DROP, XDP_TX};
 use inband_falcon::dataplane::registers::ExecutorState;
 use inband_falcon::dataplane::rig::FalconRig;
 use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type, TASKS_MAX};

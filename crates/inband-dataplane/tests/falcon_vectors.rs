@@ -1,13 +1,11 @@
 //! The packet vectors of Falcon (`dataplane/falcon/vectors/scheduler.toml`) through the native role and, as real
 //! frames, through the XDP program.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
-use common::falcon::{bytes, rig, FalconUnderTest, INCARNATION};
-use common::{NODE, THERE};
+use crate::common::falcon::{bytes, rig, FalconUnderTest, INCARNATION};
+use crate::common::{NODE, THERE};
 use inband_falcon::dataplane::registers::{ExecutorState, QueueView, SlotView};
 use inband_falcon::dataplane::rig::FalconRig;
 use inband_falcon::dataplane::wire::{self, flag, Description, Header, Task, Type};

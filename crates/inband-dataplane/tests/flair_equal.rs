@@ -2,11 +2,9 @@
 //! verdicts, output packets, registers and counters. The sequences are random ones (`INBAND_SEED=N` repeats a run) and
 //! the fuzzer's corpus (`fuzz/corpus/flair.tar.gz`).
 
-mod common;
-
-use common::flair::{rig, spec, FlairUnderTest};
-use common::flair_sequence::{Sequence, GEOMETRY, INCARNATION, NODE};
-use common::{seed, Prng, HERE, THERE};
+use crate::common::flair::{rig, spec, FlairUnderTest};
+use crate::common::flair_sequence::{Sequence, GEOMETRY, INCARNATION, NODE};
+use crate::common::{self, seed, Prng, HERE, THERE};
 use inband_flair::dataplane::registers::SessionView;
 use inband_flair::dataplane::rig::FlairRig;
 use inband_flair::dataplane::wire::{emit, parse, Header, Type};

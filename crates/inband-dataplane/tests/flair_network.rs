@@ -1,12 +1,11 @@
 //! A FLAIR switch as a program on an interface, with sockets as replicas and clients, between network namespaces.
 
-mod common;
-
+use crate::common;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::net::{address, Net, PORT, TIMEOUT};
+use crate::common::net::{address, Net, PORT, TIMEOUT};
 use inband_flair::dataplane::wire::{digest, emit, flag, key_hash, parse, Header, Type};
 use inband_flair::dataplane::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FlairXdp, FlairXdpSpec,

@@ -1,18 +1,15 @@
 //! FLAIR's invariants under several CPUs that write, answer, read, renew and install (schedules.md, 14 and 15). The
 //! same test must fail on deliberately faulty builds.
 
-#[path = "common/objects.rs"]
-mod by_name;
-mod common;
-use by_name::object;
+use crate::common::objects::object;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::flair::{spec, INCARNATION};
-use common::{stay_on_cpu, Prng, FRAME_LEN_BYTES, HERE, NODE, THERE, XDP_DROP};
+use crate::common::flair::{spec, INCARNATION};
+use crate::common::{self, stay_on_cpu, Prng, FRAME_LEN_BYTES, HERE, NODE, THERE, XDP_DROP};
 use inband_flair::dataplane::rig::{Destination, FlairRig};
 use inband_flair::dataplane::wire::{emit, flag, key_hash, parse, Header, Type};
 use inband_flair::dataplane::{FlairGeometry, FlairRegisters, FlairSwitch, Verdict};

@@ -1,13 +1,11 @@
 //! The packet vectors of FLAIR (`dataplane/flair/vectors/switch.toml`) through the native role and, as real
 //! frames, through the XDP program.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 
-use common::flair::{rig, FlairUnderTest, GEOMETRY, INCARNATION};
-use common::{NODE, THERE};
+use crate::common::flair::{rig, FlairUnderTest, GEOMETRY, INCARNATION};
+use crate::common::{NODE, THERE};
 use inband_flair::dataplane::registers::{GroupView, SessionView};
 use inband_flair::dataplane::rig::FlairRig;
 use inband_flair::dataplane::wire::{digest, emit, flag, key_hash, Header, Type};

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-#[path = "common/objects.rs"]
-mod objects;
-use objects::object;
+use crate::common::objects::object;
 
 /// Bindings for all systems.
 mod c {

@@ -1,13 +1,12 @@
 //! Real packets between network namespaces: one per host, each with a veth to a common bridge.
 
-mod common;
-
+use crate::common;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::net::{address, Net, PORT, TIMEOUT};
+use crate::common::net::{address, Net, PORT, TIMEOUT};
 use inband_ground::xdp::XdpMode;
 use inband_paxos::dataplane::registers::LeaderView;
 use inband_paxos::dataplane::round::round;

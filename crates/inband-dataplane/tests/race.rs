@@ -1,10 +1,7 @@
 //! protocol.md, 1: packets of one partition on several CPUs, concurrently with promises and reads from user space. The
 //! same test must fail on deliberately faulty builds.
 
-#[path = "common/objects.rs"]
-mod by_name;
-mod common;
-use by_name::object;
+use crate::common::objects::object;
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -14,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{stay_on_cpu, Prng, EPOCH};
+use crate::common::{self, stay_on_cpu, Prng, EPOCH};
 use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::registers::{LeaderView, SlotView};
 use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};

@@ -1,13 +1,11 @@
 //! Delivery of decided values through the ring buffer: none is lost or duplicated, and a waiting consumer is woken.
 
-mod common;
-
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Prng, EPOCH, HERE, NODE, THERE};
+use crate::common::{self, Prng, EPOCH, HERE, NODE, THERE};
 use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::soft::{Geometry, Roles};
 use inband_paxos::dataplane::wire::{digest, emit, parse, Header, Type};

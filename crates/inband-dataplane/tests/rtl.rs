@@ -3,17 +3,15 @@
 //!
 //! `make test` runs a short form. `INBAND_RTL=all` (`make rtl-test`) runs every width and 10,000 packets per role.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::sequence::{self, Sequence};
-use common::vectors::{self, expected_packet, packet_of, verdict_of, Case};
-use common::{seed, Outcome, Prng, Registers, HERE, NODE, THERE};
+use crate::common::sequence::{self, Sequence};
+use crate::common::vectors::{self, expected_packet, packet_of, verdict_of, Case};
+use crate::common::{self, seed, Outcome, Prng, Registers, HERE, NODE, THERE};
 use inband_ground::auth::Gate;
 use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};

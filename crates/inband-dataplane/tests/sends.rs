@@ -1,12 +1,11 @@
 //! Checks whether an interface sends what XDP sends, and what is counted if it does not.
 
-mod common;
-
+use crate::common;
 use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::net::{address, Net, PORT, TIMEOUT};
+use crate::common::net::{address, Net, PORT, TIMEOUT};
 use inband_ground::xdp::{sends, Proof, XdpError, XdpMode};
 use inband_paxos::dataplane::soft::{Geometry, Roles};
 use inband_paxos::dataplane::wire::{emit, Header, Type};

@@ -1,12 +1,11 @@
 //! The packet vectors of `dataplane/paxos/vectors/` through the native roles and, as real frames, through
 //! the XDP programs.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeSet;
 
-use common::vectors::{cases, roles_of, run, GEOMETRY};
-use common::Kernel;
+use crate::common::vectors::{cases, roles_of, run, GEOMETRY};
+use crate::common::Kernel;
 use inband_ground::auth::Gate;
 use inband_ground::System as _;
 use inband_paxos::dataplane::soft::SoftSwitch;

@@ -1,13 +1,11 @@
 //! State transfer between replicas, with intact and damaged streams.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{open, wait_for, Bench, Served};
+use crate::common::{self, open, wait_for, Bench, Served};
 use inband_kv::checkpoint::TransferError;
 use inband_kv::checkpoint_client::Fetch;
 use inband_kv::checkpoint_server::CheckpointServer;

@@ -1,12 +1,10 @@
 //! Replicated time when hosts' clocks are wrong, with replicas that query each other over TCP.
 
-mod common;
-
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{scratch, wait_for, Served, TestClocks};
+use crate::common::{scratch, wait_for, Served, TestClocks};
 use inband_kv::machine::MachineConfig;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;

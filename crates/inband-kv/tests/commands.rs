@@ -1,8 +1,6 @@
 //! Every replicated command, executed by a single store.
 
-mod common;
-
-use common::{show, Bench, T0_MS};
+use crate::common::{show, Bench, T0_MS};
 
 /// Run `line` and compare; lines are `command -> reply`, `@ms` sets the clock to `T0 + ms`.
 #[track_caller]

@@ -1,7 +1,5 @@
 //! Exports all keys from a replica into a cluster with a different number of partitions.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -9,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{encode, key_of_each, resp, scratch, words, Served, T0_MS};
+use crate::common::{self, encode, key_of_each, resp, scratch, words, Served, T0_MS};
 use inband_host::log::{Origin, ValueKind};
 use inband_kv::access::Access;
 use inband_kv::export::{ExportError, Summary};

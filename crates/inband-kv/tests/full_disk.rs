@@ -1,12 +1,10 @@
 //! A full disk: reads are served and writes refused with the reason; writes recover by themselves.
 
-mod common;
-
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::{scratch, wait_for, Served};
+use crate::common::{scratch, wait_for, Served};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 use nix::mount::{mount, umount, MsFlags};

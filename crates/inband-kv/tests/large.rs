@@ -1,10 +1,8 @@
 //! Commands that do not fit in one value.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{encode, key_of_each, open, resp, scratch, wait_for, Client, Served};
+use crate::common::{self, encode, key_of_each, open, resp, scratch, wait_for, Client, Served};
 use inband_host::log::{Origin, SubmitFailure, Ticket, ValueKind};
 use inband_host::session::SESSIONS_MAX;
 use inband_kv::limits::{

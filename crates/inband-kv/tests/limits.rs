@@ -1,13 +1,11 @@
 //! Every limit of a replica's listeners, tested at the limit, over real sockets. See docs/limits.md.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{resp, wait_for, Client, Served};
+use crate::common::{self, resp, wait_for, Client, Served};
 use inband_kv::control::Status;
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{

@@ -1,11 +1,9 @@
 //! Several partitions: where their data is, and how connections use them.
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{key_of_each, resp, wait_for, Served, T0_MS};
+use crate::common::{self, key_of_each, resp, wait_for, Served, T0_MS};
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::PARTITION_STUCK_MS;
 use inband_kv::machine::{Machine, MachineConfig};

@@ -1,11 +1,9 @@
 //! Reads that do not go through the log.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{key_of_each, resp, scratch, wait_for, Client, Served};
+use crate::common::{self, key_of_each, resp, scratch, wait_for, Client, Served};
 use inband_host::log::SubmitFailure;
 use inband_kv::machine::Machine;
 use inband_kv::parse::ReadMode;

@@ -1,14 +1,13 @@
 //! A replica over a log that does exactly what the test specifies.
 
-mod common;
-
+use crate::common;
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::Client;
+use crate::common::Client;
 use inband_host::log::{
     Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };

@@ -1,12 +1,10 @@
 //! Cross-partition commands as executed by the state machine: atomically, in one order, and identically on every
 //! replica, whatever the delivery order and wherever replicas crash.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::world::{encoded, exec, World};
-use common::{encode, key_of_each, scratch, show, words};
+use crate::common::world::{encoded, exec, World};
+use crate::common::{self, encode, key_of_each, scratch, show, words};
 use inband_host::log::Ticket;
 use inband_kv::command::SessionStamp;
 use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};

@@ -1,9 +1,7 @@
 //! Cross-partition reads show one point in time for all partitions, on every replica and after every crash.
 
-mod common;
-
-use common::world::{encoded, exec, World, SYNCED};
-use common::{key_of_each, show};
+use crate::common::world::{encoded, exec, World, SYNCED};
+use crate::common::{self, key_of_each, show};
 use inband_host::log::Ticket;
 use inband_kv::export::ExportError;
 use inband_kv::import::read;

@@ -1,13 +1,11 @@
 //! Replicas over real sockets and an in-memory log.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{resp, wait_for, Client, Served};
+use crate::common::{self, resp, wait_for, Client, Served};
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{PENDING_COMMANDS_MAX, UNWRITTEN_INSTANCES_MAX};
 use inband_kv::replica::ReplicaConfig;

@@ -1,11 +1,9 @@
 //! The store as a state machine: the same log produces the same state, whatever happens around it.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::world::exec;
-use common::{deliver, encode, open, show, words, Bench, Log, T0_MS};
+use crate::common::world::exec;
+use crate::common::{self, deliver, encode, open, show, words, Bench, Log, T0_MS};
 use inband_host::log::{Decided, Origin, Ticket, ValueKind};
 use inband_host::session::Verdict;
 use inband_kv::command::SessionStamp;

@@ -1,11 +1,9 @@
 //! Transactions and other multi-key commands, in one partition and over several.
 
-mod common;
-
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{key_of_each, resp, scratch, wait_for, Client, Served};
+use crate::common::{key_of_each, resp, scratch, wait_for, Client, Served};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 

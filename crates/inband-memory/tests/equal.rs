@@ -2,14 +2,12 @@
 //! registers and counters. `INBAND_SEED=N` repeats a run.
 #![allow(missing_docs)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{
-    buffer_of, in_the_kernel, kernel_is_there, leaves, switch_spec, with_and_without_keys, To,
-    HERE, SERVER_NODE, THERE,
+use crate::common::{
+    self, buffer_of, in_the_kernel, kernel_is_there, leaves, switch_spec, with_and_without_keys,
+    To, HERE, SERVER_NODE, THERE,
 };
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::wire::checksum;

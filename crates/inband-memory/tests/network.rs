@@ -1,16 +1,13 @@
 //! A switch and three servers as programs on interfaces, and a client that uses a socket, across network namespaces.
 #![allow(missing_docs)]
 
-mod common;
-#[allow(dead_code)]
-#[path = "../../inband-dataplane/tests/common/net.rs"]
-mod net;
-
+use crate::common;
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::with_and_without_keys;
+use crate::common::with_and_without_keys;
+use crate::net::{address, Net, PORT, TIMEOUT};
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::xdp::multicast::Peer;
 use inband_ground::xdp::{probe, XdpMode};
@@ -18,7 +15,6 @@ use inband_memory::lines::{Chunk, CHUNK_LINES};
 use inband_memory::soft_switch::SwitchSpec;
 use inband_memory::wire::{self, Header};
 use inband_memory::{xdp, Memory, SPACES};
-use net::{address, Net, PORT, TIMEOUT};
 
 /// Hosts of the network.
 const SWITCH: usize = 1;

@@ -3,8 +3,6 @@
 //! builds.
 #![allow(missing_docs, unsafe_code)]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -12,8 +10,9 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::{
-    buffer_of, in_the_kernel, kernel_is_there, leaves, switch_spec, To, HERE, SERVER_NODE, THERE,
+use crate::common::{
+    self, buffer_of, in_the_kernel, kernel_is_there, leaves, switch_spec, To, HERE, SERVER_NODE,
+    THERE,
 };
 use inband_ground::auth::Gate;
 use inband_ground::xdp::XdpMode;

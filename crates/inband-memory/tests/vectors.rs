@@ -1,13 +1,11 @@
 //! The packet vectors of switch and server, through the native roles and, as real frames, through the kernel's programs.
 #![allow(missing_docs)]
 
-mod common;
-
 use std::net::SocketAddrV4;
 
-use common::{
-    buffer_of, in_the_kernel, kernel_is_there, leaves, server_cases, switch_cases, switch_spec,
-    with_and_without_keys, Role, CHUNKS, EPOCH, HERE, SERVER_NODE, SESSION, THERE,
+use crate::common::{
+    self, buffer_of, in_the_kernel, kernel_is_there, leaves, server_cases, switch_cases,
+    switch_spec, with_and_without_keys, Role, CHUNKS, EPOCH, HERE, SERVER_NODE, SESSION, THERE,
 };
 use inband_ground::auth::Gate;
 use inband_ground::xdp::XdpMode;

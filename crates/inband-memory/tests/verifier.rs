@@ -2,9 +2,7 @@
 //! limit, since every kernel version counts differently (protocol.md, 15).
 #![allow(missing_docs)]
 
-mod common;
-
-use common::{kernel_is_there, switch_spec, HERE, SERVER_NODE};
+use crate::common::{kernel_is_there, switch_spec, HERE, SERVER_NODE};
 use inband_ground::auth::{Keys, Secret};
 use inband_ground::xdp::XdpMode;
 use inband_memory::soft_switch::SwitchSpec;

@@ -2,11 +2,9 @@
 //! programs; random packets, which both builds must handle alike; and threads.
 #![allow(missing_docs)]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{rig, Rig, Tested};
+use crate::common::{rig, Rig, Tested};
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::c::IB_DROP;
 use inband_ground::soft::{Arrival, Soft};

@@ -1,11 +1,8 @@
 //! The real control plane: coordinator, members and replicated state of inband-control change the epochs
 //! of the simulated cluster (schedules.md, 5 and 11).
 
-mod common;
-#[path = "common/worlds.rs"]
-mod worlds;
-
-use common::{acceptor, settle, sound, submit, MS};
+use crate::common::worlds;
+use crate::common::{self, acceptor, settle, sound, submit, MS};
 use inband_sim::paxos::{counts, Layout, Options, Paxos, World};
 use inband_sim::run_with_trace;
 

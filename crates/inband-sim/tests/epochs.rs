@@ -1,8 +1,6 @@
 //! Epochs: acceptors, replicas and leaders change while the cluster serves.
 
-mod common;
-
-use common::{acceptor, active, applied, lose, settle, sound, submit, warm, world, MS};
+use crate::common::{acceptor, active, applied, lose, settle, sound, submit, warm, world, MS};
 use inband_paxos::dataplane::wire::Type;
 use inband_sim::paxos::{Invariant, Layout, Members, Mutation, World};
 

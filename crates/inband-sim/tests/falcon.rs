@@ -1,8 +1,6 @@
 //! Falcon: random schedules are survived.
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use inband_sim::falcon::{run, Falcon, Fault, Options};
 use inband_sim::run_with_trace;
 

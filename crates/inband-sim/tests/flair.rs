@@ -1,8 +1,6 @@
 //! FLAIR: random schedules are survived, broken rules are noticed, known schedules end well.
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use inband_sim::flair::{run, Fault, Flair, Invariant, Mutation, Options};
 
 /// Seeds played by every test run.

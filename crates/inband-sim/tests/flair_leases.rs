@@ -1,13 +1,10 @@
 //! Leases for followers, and reads that a majority confirms: schedules that break a careless implementation end well. Each
 //! is noticed where a rule is missing (`mutants/flair-lease-*`, `mutants/flair-majority-*`).
 
-#[path = "common/flair.rs"]
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{end, filter, gets, put, verdict, wait};
+use crate::common::flair::{end, filter, gets, put, verdict, wait};
 use inband_flair::dataplane::wire::Type;
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};

@@ -1,8 +1,6 @@
 //! The ways to read that FLAIR is measured against: random schedules are survived, and reads linearizable.
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use inband_flair::reads::Reads;
 use inband_sim::flair::{Flair, Options};
 use inband_sim::Stats;

@@ -1,13 +1,10 @@
 //! FLAIR: schedules that break a careless implementation end well, and are noticed where a rule is missing.
 
-#[path = "common/flair.rs"]
-mod common;
-
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use common::{end, filter, gets, is_control, put, verdict, wait};
+use crate::common::flair::{end, filter, gets, is_control, put, verdict, wait};
 use inband_flair::dataplane::wire::{flag, Type};
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};

@@ -1,8 +1,8 @@
 //! Liveness under faults that never make a majority impossible, played one by one.
 
-mod common;
-
-use common::{acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS};
+use crate::common::{
+    acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS,
+};
 use inband_paxos::dataplane::round;
 use inband_paxos::dataplane::wire::{flag, Type};
 use inband_sim::paxos::{counts, Layout};

@@ -1,8 +1,6 @@
 //! The world of replicated memory: it is played, and deliberate faults in it are noticed.
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use inband_sim::memory::{Fault, Invariant, Memory, Mistake, Options};
 use inband_sim::{run, run_with_trace};
 

@@ -1,9 +1,6 @@
 //! The world of NetPaxos.
-#![allow(missing_docs)]
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use inband_sim::netpaxos::{Fault, NetPaxos, Options};
 use inband_sim::{run, run_with_trace};
 

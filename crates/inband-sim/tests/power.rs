@@ -1,8 +1,6 @@
 //! `sync` mode: power cuts, full disks and damaged journals (schedules.md, 8 and 11).
 
-mod common;
-
-use common::{acceptor, applied, settle, sound, submit, world, MS};
+use crate::common::{self, acceptor, applied, settle, sound, submit, world, MS};
 use inband_sim::paxos::{Invariant, Layout, World};
 
 fn sync(mut layout: Layout) -> Layout {

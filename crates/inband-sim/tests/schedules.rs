@@ -1,8 +1,8 @@
 //! The schedules of schedules.md that concern Paxos, played one by one.
 
-mod common;
-
-use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
+use crate::common::{
+    self, acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS,
+};
 use inband_paxos::dataplane::wire::{flag, Type};
 use inband_sim::paxos::{counts, Invariant, Layout, Mutation, Passing, World};
 use inband_sim::Fate;

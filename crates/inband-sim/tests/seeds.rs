@@ -1,8 +1,6 @@
 //! Random schedules: safety after every event, then everything must finish.
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use inband_sim::paxos::{counts, FaultKind, Options, Paxos};

@@ -1,9 +1,7 @@
 //! Hosts that are slow: emulated machines, overcommitted ones, containers with a CPU quota. Their round trips take
 //! longer than a suspicion. The loss of one of three may cost no more than a suspicion and one take-over even so.
 
-mod common;
-
-use common::{active, applied, sound, warm, world, MS};
+use crate::common::{active, applied, sound, warm, world, MS};
 use inband_sim::paxos::{Layout, World};
 use inband_sim::Rng;
 

@@ -1,11 +1,8 @@
 //! Replicas of the real key-value store: commands over several partitions, crashes, checkpoints
 //! (schedules.md, 4).
 
-mod common;
-#[path = "common/worlds.rs"]
-mod worlds;
-
-use common::{active_in, applied, lose, settle, sound, submit, world, MS};
+use crate::common::worlds;
+use crate::common::{self, active_in, applied, lose, settle, sound, submit, world, MS};
 use inband_paxos::dataplane::wire::Type;
 use inband_sim::paxos::{counts, run, Layout, Options, Paxos, World};
 

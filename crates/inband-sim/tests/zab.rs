@@ -1,8 +1,6 @@
 //! The world of consensus in a box: it is played, and deliberate faults in it are noticed.
 
-#[path = "common/worlds.rs"]
-mod worlds;
-
+use crate::common::worlds;
 use inband_sim::zab::{Fault, Invariant, Mistake, Options, Zab};
 use inband_sim::{run, run_with_trace, World};
 

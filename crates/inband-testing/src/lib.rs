@@ -16,7 +16,7 @@ pub mod vector;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// If set and not empty, tests that cannot run fail.
@@ -77,15 +77,17 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     entries
 }
 
-/// Builds a program of another crate from the current sources into the directory of this test's programs: `cargo test
-/// -p CRATE` builds only those of CRATE. `make test` has already built everything, and unsets `CARGO` to say so.
-pub fn build(program: &str) {
-    let Some(cargo) = std::env::var_os("CARGO") else {
-        return;
-    };
+/// Builds a program of another crate from the current sources into the directory of this test's programs, and returns its
+/// path: `cargo test -p CRATE` builds only those of CRATE. `make test` has already built everything, and unsets `CARGO`
+/// to say so.
+pub fn build(program: &str) -> PathBuf {
     // target/release/deps/TEST
     let test = std::env::current_exe().expect("this test is a file");
     let release = test.parent().and_then(Path::parent).expect("two parents");
+    let built = release.join(program);
+    let Some(cargo) = std::env::var_os("CARGO") else {
+        return built;
+    };
     let target = release.parent().expect("a target directory");
     let status = Command::new(cargo)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
@@ -96,4 +98,5 @@ pub fn build(program: &str) {
         .status();
     let is_built = status.expect("cargo runs").success();
     assert!(is_built, "{program} cannot be built");
+    built
 }

@@ -1,12 +1,10 @@
 //! The command line's behaviour as a Unix tool.
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::port;
+use crate::common::port;
 use nix::sys::signal::Signal;
 
 #[test]

@@ -1,7 +1,5 @@
 //! `inband export` and `inband import` as a user runs them.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Client, Cluster, PROGRAM};
+use crate::common::{Client, Cluster, PROGRAM};
 use inband_kv::import::read;
 use inband_paxos::config::Dataplane;
 

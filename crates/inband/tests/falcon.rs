@@ -1,8 +1,6 @@
 //! A Falcon cluster on real packets, driven by the command line: commands run as tasks while workers, the scheduler and
 //! clients fail; nothing is left behind at the end.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -10,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{lab_works, port, PROGRAM};
+use crate::common::{lab_works, port, PROGRAM};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;

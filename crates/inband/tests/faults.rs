@@ -1,14 +1,12 @@
 //! Faults on a real cluster in namespaces, under a client that records every reply.
 
-mod common;
-
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{check, lab_works, progress, Client, Cluster, Load};
+use crate::common::{check, lab_works, progress, Client, Cluster, Load};
 use inband_cluster::paxos::supervisor::HostEntry;
 use inband_cluster::paxos::{ClusterSpec, LeaderLayout};
 use inband_ground::auth::sign;

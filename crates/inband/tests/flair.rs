@@ -1,14 +1,12 @@
 //! A FLAIR cluster on real packets, driven by the command line: it serves Redis clients while its switch, its leader
 //! and a follower fail and recover, and nothing acknowledged is lost. Strangers are ignored.
 
-mod common;
-
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::flair::{addresses, hosts, Flair, TIMEOUT};
-use common::{lab_works, Client, PROGRAM};
+use crate::common::flair::{addresses, hosts, Flair, TIMEOUT};
+use crate::common::{lab_works, Client, PROGRAM};
 use inband_flair::client::{self, Op, Outcome};
 use inband_flair::dataplane::wire::{self, Header, Type};
 use inband_flair::digests::Digests;

@@ -1,10 +1,8 @@
 //! Several replica sets behind one FLAIR switch: keys are distributed over them, and a set whose leader fails delays
 //! only requests for its own keys.
 
-mod common;
-
-use common::flair::{hosts, members, Flair};
-use common::{lab_works, Client};
+use crate::common::flair::{hosts, members, Flair};
+use crate::common::{lab_works, Client};
 use inband_flair::sets::set_of;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;

@@ -1,15 +1,13 @@
 //! Three hosts of `inband run` in network namespaces, as in docs/deploy.md: which data plane they choose, and how they
 //! report it.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::PROGRAM;
+use crate::common::PROGRAM;
 use inband_ground::xdp::PassThrough;
 
 const TIMEOUT: Duration = Duration::from_secs(60);

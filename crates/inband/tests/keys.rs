@@ -1,13 +1,11 @@
 //! Clusters whose packets carry tags: strangers are ignored, and keys are rotated while they serve.
 
-mod common;
-
 use std::net::{SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{check, lab_works, Client, Cluster, Load, PROGRAM};
+use crate::common::{check, lab_works, Client, Cluster, Load, PROGRAM};
 use inband_ground::auth::{Keys, Secret};
 use inband_host::key_file::KeyFile;
 use inband_paxos::config::Dataplane;

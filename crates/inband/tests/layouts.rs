@@ -1,11 +1,9 @@
 //! Roles on every backend, mixed, and together on one host; data that survives; starts that are refused.
 
-mod common;
-
 use std::process::Command;
 use std::time::Duration;
 
-use common::{check, lab_works, Client, Cluster, Load, PROGRAM};
+use crate::common::{check, lab_works, Client, Cluster, Load, PROGRAM};
 use inband_cluster::paxos::{LeaderLayout, Supervisor};
 use inband_paxos::config::Dataplane;
 

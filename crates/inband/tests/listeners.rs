@@ -2,8 +2,6 @@
 //! Whatever they send, the host keeps serving, within its memory limit. See docs/limits.md; the limits themselves are
 //! tested elsewhere.
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Client, PROGRAM};
+use crate::common::{Client, PROGRAM};
 use inband_cluster::paxos::control;
 
 const TIMEOUT: Duration = Duration::from_secs(30);

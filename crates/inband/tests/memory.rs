@@ -1,15 +1,13 @@
 //! Memory stays constant at full rate: registers do not grow at all, processes by no more than the store's write
 //! buffers. `inband bench` does the same for minutes.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{lab_works, Cluster};
+use crate::common::{lab_works, Cluster};
 use inband_paxos::config::{Dataplane, Role};
 
 const WARM_UP: Duration = Duration::from_secs(4);

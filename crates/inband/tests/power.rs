@@ -1,8 +1,6 @@
 //! `sync` mode with real processes on a real file system: everything is killed, or loses power, and recovers completely
 //! in the same epoch.
 
-mod common;
-
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +8,7 @@ use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::{Client, Cluster};
+use crate::common::{self, Client, Cluster};
 use inband_paxos::config::{Dataplane, Durability};
 
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,11 +1,9 @@
 //! A host process that exits by itself is restarted; one that was killed on request is not.
 
-mod common;
-
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use common::{port, Client, PROGRAM};
+use crate::common::{port, Client, PROGRAM};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! `inband run` by hand, as on a real machine: one host with all roles, over UDP.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -9,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Client, PROGRAM};
+use crate::common::{self, Client, PROGRAM};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sys::signal::{kill, Signal};

@@ -1,5 +1,5 @@
 //! The role under test: in this process and in the kernel.
-#![allow(missing_docs, dead_code)]
+#![allow(missing_docs)]
 
 use std::net::SocketAddrV4;
 use std::ops::Deref;
@@ -108,9 +108,4 @@ impl UnderTest for Tested {
         check_ip(frame);
         Some(c::IB_BOX_TO_OTHERS)
     }
-}
-
-/// Every word but the sequences: the native build and the kernel's count locks alike, so these too.
-pub fn words(registers: &Registers) -> Vec<(String, Vec<u64>)> {
-    registers.words()
 }

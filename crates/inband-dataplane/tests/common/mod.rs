@@ -6,6 +6,7 @@ pub mod falcon_sequence;
 pub mod flair;
 pub mod flair_sequence;
 pub mod net;
+pub mod objects;
 pub mod sequence;
 pub mod vectors;
 

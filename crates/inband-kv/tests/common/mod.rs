@@ -1,5 +1,4 @@
 //! Shared by the tests: a hand-written log, and replicas served on a thread.
-#![allow(dead_code)] // each test binary uses its part
 
 pub mod world;
 

@@ -1,5 +1,4 @@
 //! Several replicas with several partitions, and the hand-written logs that they all receive.
-#![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
 

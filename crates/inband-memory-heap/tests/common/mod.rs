@@ -27,23 +27,22 @@ pub fn library() -> PathBuf {
 }
 
 /// Returns a command that runs one of the project's programs, freshly built.
-fn program(name: &'static str, built: &OnceLock<()>, words: &[&str]) -> Command {
-    built.get_or_init(|| inband_testing::build(name));
-    let mut command = Command::new(beside(name));
+fn program(name: &'static str, built: &OnceLock<PathBuf>, words: &[&str]) -> Command {
+    let mut command = Command::new(built.get_or_init(|| inband_testing::build(name)));
     command.args(words);
     command
 }
 
 /// Returns the command `inband memory` with these arguments.
 pub fn memory(words: &[&str]) -> Command {
-    static BUILT: OnceLock<()> = OnceLock::new();
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
     program("inband-memory", &BUILT, words)
 }
 
 /// Returns the command `inband` with these arguments. `inband up memory` starts the `inband-memory` in the same
 /// directory.
 pub fn inband(words: &[&str]) -> Command {
-    static BUILT: OnceLock<()> = OnceLock::new();
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
     drop(memory(&[]));
     program("inband", &BUILT, words)
 }

@@ -1,5 +1,5 @@
 //! Packet vectors of both roles: packets in, packets out.
-#![allow(missing_docs, dead_code)]
+#![allow(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,5 +1,4 @@
 //! Directed schedules of FLAIR: what a test does to a world in which nothing happens by itself.
-#![allow(dead_code, missing_docs)]
 
 use inband_flair::dataplane::wire::Type;
 use inband_flair::timing::MS;

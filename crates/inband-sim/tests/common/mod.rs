@@ -1,7 +1,7 @@
 //! What the directed tests share: a warm cluster, and filters that decide about every packet.
 
-// Each test program uses a part of this.
-#![allow(dead_code)]
+pub mod flair;
+pub mod worlds;
 
 use inband_paxos::dataplane::registers::AcceptorView;
 use inband_sim::paxos::{Layout, Mutation, Passing, World};

@@ -39,7 +39,6 @@ pub fn survive<S: System>(first: u64, count: u64, options: &S::Options) -> Summa
 }
 
 /// Play `count` seeds with something done wrong on purpose, and see what breaks.
-#[allow(dead_code)]
 pub fn broken<S: System>(count: u64, options: &S::Options) -> (Summary, Vec<S::Invariant>) {
     let seeds = Seeds {
         first: 1,
@@ -63,7 +62,6 @@ pub fn broken<S: System>(count: u64, options: &S::Options) -> (Summary, Vec<S::I
 }
 
 /// A world in which nothing happens proves nothing: each of these must have happened so often.
-#[allow(dead_code)]
 pub fn must_have_happened(stats: &Stats, names: &[&'static str], least: u64) {
     println!("{stats:#?}");
     for name in names {

@@ -1,0 +1,10 @@
+//! The integration tests of this crate, as one program because each program costs seconds to build. A file is a module:
+//! `memory::` selects the tests of `memory.rs`.
+
+mod box_clients;
+#[path = "box.rs"]
+mod box_cluster;
+mod box_sizes;
+mod memory;
+mod netpaxos;
+mod supervisor;

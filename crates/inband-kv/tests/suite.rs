@@ -1,0 +1,20 @@
+//! The integration tests of this crate, as one program because each program costs seconds to build. A file is a module:
+//! `checkpoints::` selects the tests of `checkpoints.rs`.
+
+mod checkpoints;
+mod clock_world;
+mod clocks;
+mod commands;
+mod common;
+mod export;
+mod full_disk;
+mod large;
+mod limits;
+mod partitions;
+mod reads;
+mod scripted;
+mod several;
+mod several_reads;
+mod sockets;
+mod state_machine;
+mod transactions;

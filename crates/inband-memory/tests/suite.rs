@@ -1,0 +1,14 @@
+//! The integration tests of this crate, as one program because each program costs seconds to build. A file is a module:
+//! `equal::` selects the tests of `equal.rs`.
+
+mod common;
+mod equal;
+mod network;
+mod race;
+mod vectors;
+mod verifier;
+
+/// Networks of namespaces. What another crate uses of it is not dead.
+#[allow(dead_code, missing_docs)]
+#[path = "../../inband-dataplane/tests/common/net.rs"]
+mod net;

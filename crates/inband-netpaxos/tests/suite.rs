@@ -1,0 +1,7 @@
+//! The integration tests of this crate, as one program because each program costs seconds to build. A file is a module:
+//! `learner::` selects the tests of `learner.rs`.
+
+mod common;
+mod learner;
+mod quorum;
+mod vectors;

@@ -1,0 +1,18 @@
+//! The integration tests of this crate, as one program because each program costs seconds to build. A file is a module:
+//! `cli::` selects the tests of `cli.rs`.
+
+mod cli;
+mod common;
+mod export;
+mod falcon;
+mod faults;
+mod flair;
+mod flair_sets;
+mod hosts;
+mod keys;
+mod layouts;
+mod listeners;
+mod memory;
+mod power;
+mod restarts;
+mod run;
