@@ -4,7 +4,9 @@ use crate::common::worlds;
 use inband_sim::zab::{Fault, Invariant, Mistake, Options, Zab};
 use inband_sim::{run, run_with_trace, World};
 
-const SEEDS: u64 = 1_000;
+/// Seeds played by every test run; `make soak` plays thousands. Of the mutants that only these notice, the last is noticed in
+/// the 64th.
+const SEEDS: u64 = 300;
 
 #[test]
 fn nothing_committed_is_lost_and_reads_are_as_declared() {

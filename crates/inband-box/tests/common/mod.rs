@@ -4,7 +4,6 @@
 use std::net::SocketAddrV4;
 use std::ops::Deref;
 
-use inband_box::registers::Registers;
 use inband_box::soft::soft;
 use inband_box::xdp::{Program, Spec};
 use inband_box::{c, objects, Zab};
