@@ -17,7 +17,7 @@ up: setup
 down:
 	@target/release/inband down $(ARGS)
 
-# One test or crate: make test ARGS="-p inband-kv --test suite several". Two programs at a time; see scripts/test.
+# One test or crate: make test ARGS="-p inband-kv --test suite several". See scripts/test.
 test: setup
 	@scripts/setup --test
 	@scripts/test $(ARGS)

@@ -3,10 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
-
-/// One cluster at a time.
-static ONE: Mutex<()> = Mutex::new(());
 
 fn report_dir(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("ib-chaos-{name}-{}", std::process::id()))
@@ -15,7 +11,6 @@ fn report_dir(name: &str) -> PathBuf {
 /// Runs `inband chaos` and returns its standard output. A failed run leaves the history and the report in its
 /// directory.
 fn chaos(name: &str, arguments: &[&str]) -> String {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let report = report_dir(name);
     inband_testing::build(match arguments.first() {
         Some(&"memory") => "inband-memory",

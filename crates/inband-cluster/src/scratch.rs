@@ -11,6 +11,8 @@ use anyhow::{bail, Context, Result};
 
 /// The range of ports: below those of hosts on loopback.
 const PORTS: std::ops::Range<u16> = 14_000..20_000;
+/// Processes with consecutive ids begin this far apart in the range.
+const PORTS_BETWEEN_PROCESSES: u32 = 101;
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A directory that is removed with its content when dropped.
@@ -78,15 +80,21 @@ impl Drop for Server {
 
 /// `count` consecutive TCP ports of loopback, free at the moment and not returned before.
 pub fn free_ports(count: u16) -> Result<u16> {
-    static NEXT: AtomicU32 = AtomicU32::new(PORTS.start as u32);
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let in_range = u32::from(PORTS.end - PORTS.start);
+    // Processes that ask at the same time would all find the same ports free.
+    let first_of_process = std::process::id().wrapping_mul(PORTS_BETWEEN_PROCESSES);
     loop {
-        let first = NEXT.fetch_add(u32::from(count), Ordering::Relaxed);
-        let end = first + u32::from(count);
-        if end > u32::from(PORTS.end) {
+        let given = GIVEN.fetch_add(u32::from(count), Ordering::Relaxed);
+        if given >= in_range {
             bail!("no {count} free TCP ports in {PORTS:?}");
         }
-        let (first, end) = (first as u16, end as u16);
-        if (first..end).all(|port| TcpListener::bind(loopback(port)).is_ok()) {
+        let offset = first_of_process.wrapping_add(given) % in_range;
+        if offset + u32::from(count) > in_range {
+            continue;
+        }
+        let first = PORTS.start + offset as u16;
+        if (first..first + count).all(|port| TcpListener::bind(loopback(port)).is_ok()) {
             return Ok(first);
         }
     }

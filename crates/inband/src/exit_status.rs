@@ -33,14 +33,19 @@ impl std::error::Error for Unsuitable {}
 
 /// Returns the exit status for an error.
 pub fn of(error: &Error) -> ExitCode {
-    if error.chain().any(is_lasting) {
+    if is_lasting(error) {
         ExitCode::from(EXIT_CONFIGURATION)
     } else {
         ExitCode::FAILURE
     }
 }
 
-fn is_lasting(cause: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether only a change of the configuration or of the data cures it.
+pub fn is_lasting(error: &Error) -> bool {
+    error.chain().any(is_lasting_cause)
+}
+
+fn is_lasting_cause(cause: &(dyn std::error::Error + 'static)) -> bool {
     let xdp = match cause.downcast_ref() {
         Some(SwitchError::Xdp(error)) => Some(error),
         _ => match cause.downcast_ref() {
@@ -63,44 +68,4 @@ fn is_lasting(cause: &(dyn std::error::Error + 'static)) -> bool {
             cause.downcast_ref(),
             Some(ServiceError::Files(FilesError::Damaged { .. }))
         )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lasts(error: impl Into<Error>) -> bool {
-        error.into().context("starting").chain().any(is_lasting)
-    }
-
-    #[test]
-    fn what_only_a_change_cures_is_told_from_what_may_pass() {
-        let partitions = || StoreError::Partitions {
-            path: "/data".into(),
-            found: 1,
-            asked: 2,
-        };
-        let io = || std::io::Error::from_raw_os_error(28); // no space left
-        assert!(lasts(partitions()));
-        assert!(lasts(ReplicaError::from(partitions())));
-        assert!(lasts(NodeError::from(DurableError::from(
-            StateError::Damaged {
-                path: "/state/epoch".into(),
-                found: "x".into(),
-            }
-        ))));
-        assert!(lasts(ServiceError::from(FilesError::Damaged {
-            file: "raft"
-        })));
-        assert!(!lasts(StoreError::Io {
-            path: "/data".into(),
-            source: io(),
-        }));
-        assert!(!lasts(NodeError::from(DurableError::from(
-            StateError::Io {
-                path: "/state/epoch".into(),
-                source: io(),
-            }
-        ))));
-    }
 }

@@ -111,7 +111,7 @@ impl TakeoverWatch {
 
 /// Why a log delivers nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waits {
+pub enum Waits {
     Nothing,
     /// Something exists or was submitted, and has not been delivered.
     Log,
@@ -121,7 +121,7 @@ enum Waits {
 
 /// Observes whether a log makes progress, from publication to publication.
 #[derive(Default)]
-struct Movement {
+pub struct Movement {
     next: u64,
     /// When `next` was first waited for, and when last.
     waited: Option<(Instant, Instant)>,
@@ -129,7 +129,7 @@ struct Movement {
 
 impl Movement {
     /// How long the log has made no progress.
-    fn look(&mut self, now: Instant, next: u64, waits: Waits) -> Duration {
+    pub fn look(&mut self, now: Instant, next: u64, waits: Waits) -> Duration {
         if waits == Waits::Replica {
             *self = Self::default();
         }
@@ -361,47 +361,5 @@ impl ReplicatedLog for PublishedNode {
     }
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {
         self.node.checkpoint_peers()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_stands_while_what_was_waited_for_does_not_come() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut movement = Movement::default();
-        let mut look = |seconds, next, waits| {
-            let waits = if waits { Waits::Log } else { Waits::Nothing };
-            movement.look(at(seconds), next, waits).as_secs()
-        };
-        assert_eq!(look(0, 7, false), 0);
-        assert_eq!(look(10, 7, true), 0);
-        assert_eq!(look(12, 7, true), 2);
-        // Given up, then submitted again.
-        assert_eq!(look(20, 7, false), 10);
-        assert_eq!(look(21, 7, true), 11);
-        assert_eq!(look(22, 8, true), 0, "it moves");
-        assert_eq!(look(25, 8, false), 3);
-        assert_eq!(look(60, 8, false), 0, "forgotten");
-    }
-
-    /// Only its own replica holds it up: a restart would discard decided values.
-    #[test]
-    fn a_paused_log_does_not_stand() {
-        let start = Instant::now();
-        let mut movement = Movement::default();
-        let mut look = |seconds, waits| {
-            let stands = movement.look(start + Duration::from_secs(seconds), 7, waits);
-            stands.as_secs()
-        };
-        assert_eq!(look(0, Waits::Log), 0);
-        assert_eq!(look(1, Waits::Replica), 0);
-        assert_eq!(look(9, Waits::Replica), 0);
-        // It resumes, and waits from then on.
-        assert_eq!(look(10, Waits::Log), 0);
-        assert_eq!(look(13, Waits::Log), 3);
     }
 }

@@ -3,16 +3,21 @@
 
 mod cli;
 mod common;
+mod control_plane;
+mod exit_status;
 mod export;
 mod falcon;
 mod faults;
 mod flair;
 mod flair_sets;
+mod grammar;
 mod hosts;
 mod keys;
 mod layouts;
 mod listeners;
+mod member;
 mod memory;
 mod power;
+mod published;
 mod restarts;
 mod run;

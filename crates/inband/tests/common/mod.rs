@@ -353,6 +353,16 @@ impl Client {
         self.try_call(parts).expect("an answer")
     }
 
+    /// GET of each key, all sent at once.
+    fn get_all(&mut self, keys: &[String]) -> Vec<String> {
+        let get = |key: &String| format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len());
+        let requests: String = keys.iter().map(get).collect();
+        let sent = self.stream.write_all(requests.as_bytes());
+        sent.expect("the store takes them");
+        let replies = keys.iter().map(|_| self.reply().expect("an answer"));
+        replies.collect()
+    }
+
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -371,6 +381,10 @@ pub struct Record {
     pub longest_pause: Duration,
     pub increments: u64,
 }
+
+/// Without a pause, clients would take the CPUs from the cluster, and write more than a test can read back in the end.
+const BETWEEN_COMMANDS: Duration = Duration::from_millis(2);
+const GETS_AT_ONCE: usize = 64;
 
 /// Clients that write numbered keys and increment a counter, each one command at a time.
 pub struct Load {
@@ -413,6 +427,7 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
         let reply = client.try_call(&["SET", &key, &value]);
         let counted = client.try_call(&["INCR", &format!("count{id}")]);
         record.longest_pause = record.longest_pause.max(last.elapsed());
+        std::thread::sleep(BETWEEN_COMMANDS);
         last = Instant::now();
         match reply {
             Some(reply) if reply == "+OK" => record.acknowledged.push(number),
@@ -464,14 +479,21 @@ pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
     let mut client = Client::connect(address);
     let mut checked = 0;
     for (id, record) in records.iter().enumerate() {
-        for number in &record.acknowledged {
-            let got = loaded(&mut client, &format!("client{id}:{number}"));
-            assert_eq!(
-                got,
-                number.to_string(),
-                "client {id}: an acknowledged SET is lost"
-            );
-            checked += 1;
+        for numbers in record.acknowledged.chunks(GETS_AT_ONCE) {
+            let key = |number: &u64| format!("client{id}:{number}");
+            let keys: Vec<String> = numbers.iter().map(key).collect();
+            let replies = client.get_all(&keys);
+            for ((number, key), mut got) in numbers.iter().zip(&keys).zip(replies) {
+                if got.starts_with("-LOADING") {
+                    got = loaded(&mut client, key);
+                }
+                assert_eq!(
+                    got,
+                    number.to_string(),
+                    "client {id}: an acknowledged SET is lost"
+                );
+                checked += 1;
+            }
         }
         let count: u64 = loaded(&mut client, &format!("count{id}"))
             .parse()
