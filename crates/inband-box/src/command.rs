@@ -114,7 +114,7 @@ pub enum StreamError {
     #[error("a command of {0} bytes; the longest has {COMMAND_LEN_BYTES_MAX}")]
     TooLong(usize),
     /// A command cannot be decoded.
-    #[error("{0} bytes that are no command")]
+    #[error("{0} bytes that are not a command")]
     Unreadable(usize),
 }
 

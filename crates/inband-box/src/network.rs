@@ -45,7 +45,7 @@ impl FromStr for Network {
                 prefix_bits,
             }),
             false => Err(format!(
-                "{text}: {prefix_bits} bits; give 1 to {bits_max}, for everybody is no network"
+                "{text}: {prefix_bits} bits; give 1 to {bits_max}, since a network must not include everybody"
             )),
         }
     }

@@ -51,7 +51,7 @@ impl Client {
         client.run(until, |proposer| proposer.is_ready())?;
         ensure!(
             client.proposer.is_ready(),
-            "no answer within {} ms: does the cluster run, and is the key file the same? `inband status` says",
+            "no answer within {} ms: is the cluster running, and is the key file the same? See `inband status`",
             timeout.as_millis()
         );
         Ok(client)
@@ -153,9 +153,9 @@ fn route_to(address: SocketAddrV4) -> Result<Ipv4Addr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket
         .connect(address)
-        .with_context(|| format!("there is no way to {address}"))?;
+        .with_context(|| format!("there is no route to {address}"))?;
     match socket.local_addr()? {
         std::net::SocketAddr::V4(own) => Ok(*own.ip()),
-        std::net::SocketAddr::V6(own) => anyhow::bail!("{own} is no address of IPv4"),
+        std::net::SocketAddr::V6(own) => anyhow::bail!("{own} is not an IPv4 address"),
     }
 }

@@ -72,7 +72,7 @@ impl Cluster {
         }
         ensure!(
             cluster.resp.is_empty() || cluster.resp.len() == cluster.learners.len(),
-            "{}: {} addresses for Redis clients, one a learner is needed",
+            "{}: {} addresses for Redis clients; one per learner is needed",
             path.display(),
             cluster.resp.len()
         );
@@ -96,7 +96,7 @@ impl Cluster {
         let sizes = sizes.with_context(|| format!("{minions} minions; 4 or 7 are possible"))?;
         ensure!(
             self.storages.len() == minions,
-            "{} storage servers, one a minion is needed",
+            "{} storage servers; one per minion is needed",
             self.storages.len()
         );
         Ok(sizes)

@@ -60,7 +60,7 @@ impl TopArgs {
         let mut before = sums(&ask(&self.cluster)?);
         if !self.cluster.switches.is_empty() {
             println!(
-                "What its nodes count is not seen from here: inband memory status --data DIR, on their machines"
+                "The nodes' counters are not available here: run inband memory status --data DIR on their machines"
             );
         }
         let mut programs_before: Vec<Program> = programs(data);

@@ -471,7 +471,7 @@ fn hello(socket: &OwnedFd, child: &mut Child, name: &str) -> Result<Option<(Uffd
             uffd,
         }) => Ok(Some((Uffd::new(uffd, base), user_mode_only))),
         Some(message) => {
-            bail!("{name} says {message:?} before it says hello: {LIBRARY} is of another version")
+            bail!("{name} has sent {message:?} before its hello: {LIBRARY} is of another version")
         }
         None => Ok(None),
     }

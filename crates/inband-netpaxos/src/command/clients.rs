@@ -36,7 +36,7 @@ impl SubmitArgs {
         for value in &self.values {
             ensure!(
                 value.len() <= VALUE_LEN_MAX_BYTES,
-                "a value of {} bytes: {VALUE_LEN_MAX_BYTES} are the limit",
+                "a value of {} bytes: the limit is {VALUE_LEN_MAX_BYTES}",
                 value.len()
             );
         }
@@ -55,7 +55,7 @@ impl SubmitArgs {
         }
         ensure!(
             unknown == 0,
-            "{unknown} requests were not answered within {} ms: they may be in the log, now or later; `inband status` says what runs",
+            "{unknown} requests were not answered within {} ms: they may be in the log, now or later; see `inband status`",
             self.timeout_ms
         );
         Ok(())

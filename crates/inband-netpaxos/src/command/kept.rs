@@ -35,8 +35,9 @@ impl Kept {
         let journal = Journal::open(disk, JournalConfig::default(), &mut replay)
             .with_context(|| format!("{}", dir.display()))?;
         if let Some(error) = unreadable {
-            return Err(error)
-                .with_context(|| format!("{}: a record is of another version", dir.display()));
+            return Err(error).with_context(|| {
+                format!("{}: a record was written by another version", dir.display())
+            });
         }
         Ok((Kept(Some(journal)), records))
     }
