@@ -46,7 +46,8 @@ struct ib_box_node {
     ib_u64 applied;         /* by the process: slots up to here may be reused */
     ib_u64 time_ms;         /* the process's clock */
     ib_u64 advances; /* how often the process was to be woken: committed or a round has advanced */
-    ib_u64 reserved[3];
+    ib_u64 guests;   /* bitmap: no members, but their packets are handled */
+    ib_u64 reserved[2];
     struct ib_box_peer peer[IB_BOX_NODES_MAX + 1];
 };
 

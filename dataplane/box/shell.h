@@ -116,7 +116,7 @@ IB_INLINE struct ib_result ib_shell_box_locked(struct ib_box_here *here, struct 
                                                struct ib_box_node *n, ib_u64 now_ns,
                                                int *advances) {
     struct ib_result result;
-    if (IB_RARE(!(n->members >> (m->node & IB_BOX_NODES_MAX) & 1)))
+    if (IB_RARE(!((n->members | n->guests) >> (m->node & IB_BOX_NODES_MAX) & 1)))
         return ib_verdict(IB_DROP, IB_R_box_not_member);
     if (m->type == IB_BOX_SUBMIT)
         return ib_shell_box_submit(here, m, n);

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::command::{decode, Command, Mode, StreamError};
 use crate::limits::VALUE_LEN_BYTES_MAX;
+use crate::membership::Membership;
 use crate::role::Record;
 use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
@@ -18,7 +19,7 @@ use crate::store::{Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
 /// Expiry times up to this are relative to now, larger ones are dates, as in memcached.
 const RELATIVE_S_MAX: i32 = 60 * 60 * 24 * 30;
 /// Of snapshots.
-const SNAPSHOT_VERSION: u32 = 1;
+const SNAPSHOT_VERSION: u32 = 2;
 
 /// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +106,8 @@ struct State {
     cas: u64,
     flush_at_ms: Option<u64>,
     limit_chunks: Option<u64>,
+    /// `None`: no record has said it.
+    membership: Option<Membership>,
     sessions: Sessions,
     /// The stream of each node's current session.
     streams: BTreeMap<u8, Stream>,
@@ -193,6 +196,11 @@ impl Machine {
         self.state.time_ms
     }
 
+    /// Who takes part, if a record has said it.
+    pub fn membership(&self) -> Option<Membership> {
+        self.state.membership
+    }
+
     /// Something is to happen at a time: the leader is to let it pass.
     pub fn needs_time(&self) -> bool {
         self.table.next_expiry_ms().is_some() || self.state.flush_at_ms.is_some()
@@ -223,6 +231,9 @@ impl Machine {
         assert_eq!(record.zxid, self.state.applied + 1, "records in order");
         (self.state.applied, self.state.epoch) = (record.zxid, record.epoch);
         self.pass_time(record.time_ms);
+        if let Some(membership) = Membership::of(record) {
+            self.state.membership = Some(membership);
+        }
         let applied = self.execute(record);
         self.table.publish(self.state.applied, self.state.time_ms);
         applied

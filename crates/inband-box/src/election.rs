@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::control::Control;
+use crate::membership::ids;
 use crate::node::{Node, Out, State, To, IDS};
 use crate::owner_of;
-use crate::promise::{majority, next, Nanos};
+use crate::promise::{next, Nanos};
 use crate::role::{Put, Record, Role};
 
 /// Maximum number of records that are pulled at a time.
@@ -65,7 +66,7 @@ impl Election {
 pub(crate) struct PreElection {
     id: u64,
     /// Bit n is node n.
-    willing: u64,
+    willing: u8,
     again_at: Nanos,
     until: Nanos,
 }
@@ -90,8 +91,9 @@ impl Node {
                 until,
             });
         }
+        let membership = self.latest(role);
         let pre_election = self.pre_election.as_mut().expect("it is there now");
-        if pre_election.willing.count_ones() as usize >= majority(self.config.nodes) {
+        if membership.has_majority(pre_election.willing) {
             return self.elect(now, role, out);
         }
         if now >= pre_election.again_at {
@@ -189,22 +191,40 @@ impl Node {
         role: &impl Role,
         out: &mut Out,
     ) {
-        let own = self.config.node;
         let is_ours = epoch == self.epoch();
         let State::Electing(election) = &mut self.state else {
             return;
         };
-        if !is_ours || election.pull.is_some() {
+        if is_ours {
+            election.promises[usize::from(from)] = Some(ending);
+            self.count_promises(now, role, out);
+        }
+    }
+
+    /// Lead, if our log is the freshest of those of a majority: of the members that this log names, which may not be those that
+    /// it named when the election began.
+    fn count_promises(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let own = self.config.node;
+        let membership = self.latest(role);
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        if election.pull.is_some() {
             return;
         }
-        election.promises[usize::from(from)] = Some(ending);
+        election.promises[usize::from(own)] = Some(Ending::of(role));
         let promises = election.promises;
-        let promised = promises.iter().flatten().count();
-        if promised < majority(self.config.nodes) {
+        let by_id = (1..).zip(&promises[1..]);
+        let all = by_id.filter_map(|(node, ending): (u8, _)| ending.map(|ending| (node, ending)));
+        let promised = all
+            .clone()
+            .fold(0, |promised, (node, _)| promised | 1 << node);
+        if !membership.is_member(own) {
+            return self.wait(now); // one of the others is to lead
+        }
+        if !membership.has_majority(promised) {
             return;
         }
-        let by_id = (1..).zip(&promises[1..]);
-        let all = by_id.filter_map(|(node, ending)| ending.map(|ending| (node, ending)));
         let best = all.max_by_key(|(node, ending)| (ending.freshness(), *node == own));
         let (freshest, ending) = best.expect("the own one is there");
         if freshest == own {
@@ -217,9 +237,6 @@ impl Node {
             self.wait(now);
             return;
         }
-        let State::Electing(election) = &mut self.state else {
-            return;
-        };
         election.pull = Some(Pull {
             from: freshest,
             last: ending.last,
@@ -314,7 +331,8 @@ impl Node {
             matched += 1;
         }
         if matched >= pull.last {
-            self.lead(now, role, out);
+            election.pull = None;
+            self.count_promises(now, role, out);
         } else if matched / PULL_MAX > before / PULL_MAX {
             self.pull(now, role, out);
         }
@@ -338,7 +356,7 @@ impl Node {
             return self.pull(now, role, out);
         }
         let promises = election.promises;
-        for node in self.config.others() {
+        for node in ids(self.reach()) {
             if promises[usize::from(node)].is_none() {
                 self.say(To::Node(node), self.epoch(), &Control::Elect, out);
             }

@@ -20,6 +20,11 @@ enum Command {
     Node(Box<node_command::NodeArgs>),
     /// What a node says of itself
     Status(node_command::StatusArgs),
+    /// Change how many nodes must have a write, while clients use them
+    Quorum(node_command::QuorumArgs),
+    /// Let nodes join, or take them out, while clients use the others
+    #[command(subcommand)]
+    Member(node_command::MemberCommand),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +32,8 @@ fn main() -> ExitCode {
         match Command::parse() {
             Command::Node(args) => args.run(),
             Command::Status(args) => args.run(),
+            Command::Quorum(args) => args.run(),
+            Command::Member(command) => command.run(),
         }
     })
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::Control;
 use crate::election::{Election, PreElection};
+use crate::membership::{ids, Membership};
 use crate::promise::{Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
 use crate::reads::Reads;
 use crate::role::{Record, Role, View};
@@ -51,32 +52,15 @@ impl Quorum {
 pub struct Config {
     /// The node's id, from 1.
     pub node: u8,
-    /// How many there are: 1 to this.
+    /// How many have an address: 1 to this. Not all need be members.
     pub nodes: u8,
-    /// How many must have a record.
-    pub quorum: Quorum,
+    /// Who begins together, where the log does not say who are members.
+    pub founding: Membership,
     /// A leader that was not heard for so long is suspected.
     pub suspect_after_ns: Nanos,
 }
 
 impl Config {
-    pub fn members(&self) -> u64 {
-        (1..=self.nodes).fold(0, |members, node| members | 1 << node)
-    }
-
-    /// How many must have a record.
-    pub fn quorum_count(&self) -> usize {
-        match self.quorum {
-            Quorum::Majority => crate::promise::majority(self.nodes),
-            Quorum::All => self.nodes.into(),
-        }
-    }
-
-    pub(crate) fn others(&self) -> impl Iterator<Item = u8> {
-        let own = self.node;
-        (1..=self.nodes).filter(move |node| *node != own)
-    }
-
     pub(crate) fn heartbeat_ns(&self) -> Nanos {
         self.suspect_after_ns / 5
     }
@@ -139,6 +123,8 @@ pub struct Out {
     pub snapshot: Option<Snapshot>,
     /// It misses records that the others no longer have: start again, without log and table, as a node that recovers.
     pub begins_again: bool,
+    /// It is no member any more, and never will be again.
+    pub is_removed: bool,
 }
 
 impl Out {
@@ -192,6 +178,10 @@ pub struct Status {
     pub committed: u64,
     /// All up to here is applied.
     pub applied: u64,
+    /// Who takes part, as far as is applied here.
+    pub membership: Membership,
+    /// Leading: who will, once that is committed.
+    pub changes_to: Option<Membership>,
     /// Records that the gateway waits for.
     pub outstanding: usize,
     /// Elections that it has begun.
@@ -228,6 +218,10 @@ pub struct Node {
     /// Our log is on disk up to here; `None`: it is in memory.
     pub(crate) durable: Option<u64>,
     owed: Option<Owed>,
+    /// What the records say that are applied here.
+    pub(crate) membership: Membership,
+    /// The role must be told.
+    pub(crate) has_membership_changed: bool,
     /// It has started with a log from its disk, and has not all that its leader had when it joined: it submits nothing, and so may
     /// install a table.
     pub(crate) catches_up: bool,
@@ -236,7 +230,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A process that has just started, with an empty role. `stored`: what it stored last; `random`: drawn at its start.
+    /// A process that has just started, with an empty role. `stored`: what it stored last; `random`: drawn at its start;
+    /// `membership`: what the records say that are in its table.
     ///
     /// # Panics
     /// If the configuration is impossible.
@@ -244,6 +239,7 @@ impl Node {
         config: Config,
         start: Start,
         stored: Stored,
+        membership: Option<Membership>,
         random: u64,
         now: Nanos,
         role: &impl Role,
@@ -255,7 +251,6 @@ impl Node {
             config.nodes
         );
         let session = stored.session + 1;
-        role.set_quorum(config.members(), config.quorum_count());
         if stored.promise > 0 {
             role.raise_epoch(stored.promise);
         }
@@ -283,10 +278,13 @@ impl Node {
             epochs_refused: 0,
             durable: None,
             owed: None,
+            membership: membership.unwrap_or(config.founding),
+            has_membership_changed: true,
             catches_up: start == Start::WithLog,
             submitter: Submitter::new(session),
             reads: Reads::new(random),
         };
+        node.tell_role(role);
         node.wait(now);
         node
     }
@@ -415,6 +413,8 @@ impl Node {
             last: now.last,
             committed: now.committed,
             applied: now.applied,
+            membership: self.membership,
+            changes_to: self.pending().last().map(|(_, next)| *next),
             outstanding: self.submitter.outstanding(),
             elections: self.elections,
             epochs_refused: self.epochs_refused,
@@ -442,6 +442,13 @@ impl Node {
     /// it.
     pub fn on_applied(&mut self, record: &Record, is_executed: bool, now: Nanos) {
         self.retain(record);
+        if let Some(membership) = Membership::of(record) {
+            self.membership = membership;
+            self.has_membership_changed = true;
+            if let State::Leading(leading) = &mut self.state {
+                leading.pending.retain(|(zxid, _)| *zxid > record.zxid);
+            }
+        }
         let is_own = record.origin == self.config.node;
         if is_own && record.origin_session == self.session() {
             self.submitter
@@ -578,6 +585,10 @@ impl Node {
     /// Advances time. Must be called again at [`Node::due`] at the latest.
     pub fn on_tick(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         self.finish_joining(now, role, out);
+        if self.has_membership_changed {
+            self.tell_role(role);
+            out.is_removed |= self.membership.has_removed(self.config.node);
+        }
         let registers = role.view();
         self.seen = self.seen.max(registers.higher_epoch);
         match &self.state {
@@ -597,7 +608,10 @@ impl Node {
 
     fn tick_waiting(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         if now >= self.elect_at && !self.recovering {
-            return self.pre_elect(now, role, out);
+            if self.latest(role).is_member(self.config.node) {
+                return self.pre_elect(now, role, out);
+            }
+            self.elect_at = now + self.config.suspect_after_ns;
         }
         if now >= self.hello_at {
             self.hello_at = now + self.config.stagger_ns();
@@ -616,9 +630,12 @@ impl Node {
     }
 
     pub(crate) fn suspect_at(&self, heard: Nanos) -> Nanos {
-        let Config { node, nodes, .. } = self.config;
-        let rank =
-            (u64::from(node) + u64::from(nodes) - u64::from(self.hint) - 1) % u64::from(nodes);
+        let (node, hint) = (self.config.node, self.hint);
+        let is_between = |id: &u8| match hint < node {
+            true => (hint + 1..node).contains(id),
+            false => *id > hint || *id < node,
+        };
+        let rank = ids(self.membership.members).filter(is_between).count() as u64;
         heard + self.config.suspect_after_ns + rank * self.config.stagger_ns() + self.jitter
     }
 
@@ -662,6 +679,7 @@ impl Node {
         self.state = State::Waiting;
         self.pre_election = None;
         self.owed = None;
+        self.has_membership_changed = true;
     }
 
     pub(crate) fn step_down(&mut self, now: Nanos, role: &impl Role) {
@@ -711,7 +729,7 @@ impl Node {
     pub fn due(&self, now: Nanos, role: &impl Role) -> Nanos {
         let registers = role.view();
         let state = match &self.state {
-            _ if !self.is_stored => now,
+            _ if !self.is_stored || self.has_membership_changed => now,
             State::Waiting if self.recovering => self.hello_at,
             State::Waiting => match &self.pre_election {
                 Some(pre_election) => pre_election.due(),
@@ -735,7 +753,7 @@ impl Node {
                     (false, None) => suspect_at,
                 }
             }
-            State::Leading(leading) => leading.due(now, &self.config, &registers),
+            State::Leading(leading) => leading.due(now, &self.cluster(), &registers),
         };
         let submitter = match self.leader() {
             Some(_) if !self.lacks_records() => self.submitter.due(),

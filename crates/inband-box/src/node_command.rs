@@ -2,23 +2,26 @@
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use clap::Args;
+use clap::{Args, Subcommand};
+use inband_box::changes::{change_at, Changed};
 use inband_box::durable::Durability;
 use inband_box::gateway::datagrams::Listener;
 use inband_box::gateway::Settings;
 use inband_box::kernel::Kernel;
 use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::membership::{Change, Membership};
 use inband_box::network::Network;
 use inband_box::node::{
     Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
 };
 use inband_box::ports::Ports;
 use inband_box::process::{
-    forget, has_log, has_promised, socket_of, status_at, End, Process, Spec,
+    forget, has_log, has_promised, socket_of, status_at, End, Process, Spec, Status,
 };
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
@@ -34,6 +37,15 @@ use inband_host::role_process::RoleArgs;
 use inband_host::signals::StopSignals;
 use inband_host::size::parse_size;
 use inband_host::state_dir::{self, StateLock};
+use serde::Serialize;
+
+/// What the control socket answers: how the node is, or what a change has led to.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Status(Box<Status>),
+    Changed(Changed),
+}
 
 #[derive(Debug, Args)]
 pub struct NodeArgs {
@@ -71,7 +83,13 @@ pub struct NodeArgs {
     /// Maximum number of concurrent clients
     #[arg(long, default_value_t = CLIENTS_MAX)]
     clients_max: usize,
-    /// How many nodes must have a write
+    /// So many of --nodes, from the first on, begin together; the others may join later (--join). By default all
+    #[arg(long, value_name = "COUNT")]
+    members: Option<u8>,
+    /// This node is not one of those that began together: it joins, once `inband-box member add` has let it in
+    #[arg(long, conflicts_with = "new")]
+    join: bool,
+    /// How many nodes must have a write when the cluster begins; from then on `inband-box quorum` changes it
     #[arg(long, value_enum, default_value_t = Quorum::Majority)]
     quorum: Quorum,
     /// What survives a node's crash, the same at every node
@@ -114,13 +132,24 @@ fn link(text: &str) -> Result<(u8, String), String> {
 impl NodeArgs {
     fn check(&self) -> Result<()> {
         let count = self.nodes.len();
+        let founding = self.founding();
         ensure!(
-            NODE_COUNTS.contains(&count),
-            "--nodes: {count} addresses; give 3, 4, 5 or 7"
+            (3..=usize::from(*NODES.end())).contains(&count),
+            "--nodes: {count} addresses; give 3 to {}",
+            NODES.end()
         );
         ensure!(
             NODES.contains(&self.node) && usize::from(self.node) <= count,
             "--node {}: --nodes has {count} addresses",
+            self.node
+        );
+        ensure!(
+            NODE_COUNTS.contains(&founding.into()) && usize::from(founding) <= count,
+            "{founding} nodes begin together; give 3, 4, 5 or 7 of the {count} --nodes with --members"
+        );
+        ensure!(
+            self.join == (self.node > founding),
+            "--node {}: {founding} nodes begin together; those that follow them are started with --join, and only they",
             self.node
         );
         for (n, node) in self.nodes.iter().enumerate() {
@@ -178,7 +207,7 @@ impl NodeArgs {
         state_dir::create(&self.data)?;
         let _lock = StateLock::take(&self.data)?;
         ensure!(
-            self.new || has_promised(&self.data),
+            self.new || self.join || has_promised(&self.data),
             "{} has no promise of this node: say --new if the cluster is new at all nodes",
             self.data.display()
         );
@@ -207,7 +236,7 @@ impl NodeArgs {
             config: Config {
                 node: self.node,
                 nodes: self.nodes.len() as u8,
-                quorum: self.quorum,
+                founding: Membership::founding(self.founding(), self.quorum),
                 suspect_after_ns: match (self.suspect_after_us, self.durability) {
                     (Some(us), _) => us * 1000,
                     (None, Durability::Memory) => SUSPECT_AFTER_NS,
@@ -227,13 +256,21 @@ impl NodeArgs {
                 ..Settings::default()
             },
         };
-        while self.run_once(&spec, place, &listeners, datagrams.as_ref(), &signals)?
-            == End::BeginsAgain
-        {
-            eprintln!("the other nodes' logs begin behind this one's end: it gets their table");
-            spec.is_founding = false;
+        loop {
+            match self.run_once(&spec, place, &listeners, datagrams.as_ref(), &signals)? {
+                End::Stopped => return Ok(()),
+                End::Removed => {
+                    println!("node/{} was removed from the cluster for good", self.node);
+                    return Ok(());
+                }
+                End::BeginsAgain => {
+                    eprintln!(
+                        "the other nodes' logs begin behind this one's end: it gets their table"
+                    );
+                    spec.is_founding = false;
+                }
+            }
         }
-        Ok(())
     }
 
     /// Binds the sockets for memcached clients: the ordinary port, the port of local reads, and the one for datagrams.
@@ -261,6 +298,11 @@ impl NodeArgs {
             });
             there.join().expect("it does not panic")
         })
+    }
+
+    /// How many begin together.
+    fn founding(&self) -> u8 {
+        self.members.unwrap_or(self.nodes.len() as u8)
     }
 
     /// The other nodes.
@@ -324,7 +366,7 @@ impl NodeArgs {
         };
         // A new leader must find room for its first record after everything that was not committed under the last one.
         role.set_window((self.log_records as u64 / 4).min(WINDOW_DEFAULT));
-        let process = Process::start(
+        let mut process = Process::start(
             spec.clone(),
             role,
             kernel,
@@ -345,11 +387,18 @@ impl NodeArgs {
             }
         );
         let status = process.status();
-        let status = move |()| {
+        let changer = process.take_changer().expect("nobody has taken it");
+        let changer = Mutex::new(changer);
+        let answer = move |change: Option<Change>| -> Result<Answer, String> {
+            if let Some(change) = change {
+                let changer = changer.lock().expect("nobody panics with it");
+                return Ok(Answer::Changed(changer.change(change)));
+            }
             let status = status.lock().expect("nobody panics with it").clone();
-            status.ok_or_else(|| "it is starting".to_owned())
+            let status = status.ok_or_else(|| "it is starting".to_owned())?;
+            Ok(Answer::Status(Box::new(status)))
         };
-        let _control = Server::start(&socket_of(&self.data), status, Err)?;
+        let _control = Server::start(&socket_of(&self.data), answer, Err)?;
         process.run(|| signals.wait(Duration::ZERO))
     }
 }
@@ -370,6 +419,63 @@ impl StatusArgs {
         match self.json {
             true => println!("{}", serde_json::to_string_pretty(&status)?),
             false => println!("{}", status.in_words()),
+        }
+        Ok(())
+    }
+}
+
+/// Options of `inband-box quorum`.
+#[derive(Debug, Args)]
+pub struct QuorumArgs {
+    #[arg(value_enum)]
+    quorum: Quorum,
+    /// Majority, although a node is down that all would need: writes that wait for it are then answered without it
+    #[arg(long)]
+    force: bool,
+    /// Directory of the node that leads
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+}
+
+impl QuorumArgs {
+    pub fn run(&self) -> Result<()> {
+        let &QuorumArgs { quorum, force, .. } = self;
+        let now = change_at(&socket_of(&self.data), Change::Quorum { quorum, force })??;
+        println!("quorum: {}", now.quorum.name());
+        Ok(())
+    }
+}
+
+/// Subcommands of `inband-box member`.
+#[derive(Debug, Subcommand)]
+pub enum MemberCommand {
+    /// Let the next node join; then start it with --join. It is a member once it has all records
+    Add {
+        /// Directory of the node that leads
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Take a node out for good, or give up one that is joining. Its id is not used again
+    Remove {
+        /// Its id
+        node: u8,
+        /// Directory of the node that leads
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+}
+
+impl MemberCommand {
+    pub fn run(&self) -> Result<()> {
+        match self {
+            MemberCommand::Add { data } => {
+                let now = change_at(&socket_of(data), Change::Add)??;
+                println!("node/{} may join: start it with --join", now.joining);
+            }
+            MemberCommand::Remove { node, data } => {
+                change_at(&socket_of(data), Change::Remove { node: *node })??;
+                println!("removed node/{node}");
+            }
         }
         Ok(())
     }

@@ -18,24 +18,24 @@ use inband_ground::auth::{Gate, Keys};
 use inband_ground::soft::Soft;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::backend::Choice;
-use inband_host::config::Dataplane;
-use inband_host::line_json::call;
 use inband_host::state_dir::{read_number, write_number};
 use inband_host::wait::wait;
 use mio::Waker;
 use nix::time::{clock_gettime, ClockId};
-use serde::{Deserialize, Serialize};
 
 use crate::apply::Machine;
+use crate::changes::{Changed, Changer, Changes};
 use crate::durable::{Durability, Durable};
 use crate::gateway::datagrams::Listener;
 use crate::gateway::{Counters, Event, Gateway, Settings, Submit};
 use crate::kernel::Kernel;
+use crate::membership::{ids, Change};
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
 use crate::ports::Ports;
 use crate::promise::{Nanos, Stored};
 use crate::role::{Mode, Record, Role, Verdict};
 use crate::snapshot::Snapshot;
+pub use crate::status::{status_at, Status};
 use crate::store::Reader;
 use crate::{wire, Zab, GROUPS};
 
@@ -49,8 +49,6 @@ pub const HAS_LOG: &str = "has-log";
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets handled before everything else gets its turn.
 const PACKETS_PER_TURN: usize = 256;
-/// How long a node may take to say how it is.
-const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often it says so.
 const STATUS_PERIOD: Duration = Duration::from_millis(50);
 /// Records applied before everything else, such as heartbeats, gets its turn.
@@ -86,12 +84,6 @@ pub fn socket_of(data: &Path) -> PathBuf {
     data.join("control.sock")
 }
 
-/// Ask a node how it is.
-pub fn status_at(socket: &Path) -> Result<Status> {
-    let answer: Result<Status, String> = call(socket, &(), STATUS_TIMEOUT)?;
-    answer.map_err(anyhow::Error::msg)
-}
-
 /// What a node is started with.
 #[derive(Debug, Clone)]
 pub struct Spec {
@@ -113,61 +105,12 @@ pub struct Spec {
     pub gateway: Settings,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Status {
-    pub name: String,
-    pub listen: SocketAddrV4,
-    /// Where its role runs, and why.
-    pub dataplane: Dataplane,
-    pub why: String,
-    pub memcached: Vec<SocketAddr>,
-    #[serde(default)]
-    pub memcached_udp: Option<SocketAddr>,
-    pub pid: u32,
-    /// leading, following, electing, waiting or recovering.
-    pub state: String,
-    pub epoch: u64,
-    pub leader: Option<u8>,
-    pub last: u64,
-    pub committed: u64,
-    pub applied: u64,
-    /// Of the machine at `applied`.
-    pub digest: u64,
-    pub items: u64,
-    pub memory_bytes: u64,
-    pub elections: u64,
-    pub notes: Vec<String>,
-    pub counters: BTreeMap<String, u64>,
-}
-
-impl Status {
-    pub fn in_words(&self) -> String {
-        let ports: Vec<String> = self
-            .memcached
-            .iter()
-            .map(|a| a.port().to_string())
-            .collect();
-        format!(
-            "{:<7} {:<10} {:<11} epoch {:<6} zxid {:<9} {:>7} items  memcached at port {}  {}",
-            self.name,
-            self.state,
-            self.dataplane.to_string(),
-            self.epoch,
-            self.applied,
-            self.items,
-            ports.join(", local reads "),
-            self.notes.join(", ")
-        )
-        .trim_end()
-        .to_owned()
-    }
-}
-
 /// What a gateway asks of its node.
-enum Asked {
+pub(crate) enum Asked {
     Submit(Vec<u8>),
     Barrier(u64),
+    /// Of an operator.
+    Change(Change, Sender<Changed>),
 }
 
 /// The gateway's end of the connection.
@@ -213,6 +156,8 @@ pub enum End {
     Stopped,
     /// It misses more than the other nodes' logs have. Start it again as a node that recovers: it gets their table.
     BeginsAgain,
+    /// It is no member any more, and never will be again.
+    Removed,
 }
 
 /// A running node.
@@ -245,6 +190,10 @@ pub struct Process {
     packets_refused: AtomicU64,
     snapshots_made: u64,
     snapshots_installed: u64,
+    changer: Option<Changer>,
+    changes: Changes,
+    /// Whom the program in the kernel sends to.
+    group: u8,
 }
 
 /// Returns the role's clock, which is the same in the kernel.
@@ -304,6 +253,7 @@ impl Process {
             spec.config,
             start,
             stored,
+            machine.membership(),
             rand::random(),
             clock_ns(),
             &role,
@@ -316,6 +266,10 @@ impl Process {
         let (bell, bell_of) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         bell_of.set_nonblocking(true)?;
+        let changer = Changer {
+            asked: asked_to.clone(),
+            bell: bell_of.try_clone()?,
+        };
         let submit = ToNode {
             asked: asked_to,
             events: events_of,
@@ -363,7 +317,15 @@ impl Process {
             packets_refused: AtomicU64::new(0),
             snapshots_made: 0,
             snapshots_installed: 0,
+            changer: Some(changer),
+            changes: Changes::default(),
+            group: 0,
         })
+    }
+
+    /// For an operator. `None`: it was taken before.
+    pub fn take_changer(&mut self) -> Option<Changer> {
+        self.changer.take()
     }
 
     /// How it is, renewed several times a second.
@@ -441,9 +403,13 @@ impl Process {
             let now = clock_ns();
             self.node.on_tick(now, &self.role, &mut self.out);
             self.pass_time();
+            self.tell_kernel()?;
             self.flush()?;
             self.make_durable()?;
             self.apply()?;
+            if self.out.is_removed {
+                return Ok(End::Removed);
+            }
             if self.out.begins_again {
                 return Ok(End::BeginsAgain);
             }
@@ -471,13 +437,23 @@ impl Process {
         }
     }
 
+    /// Whom a leader sends to: the program in the kernel must know.
+    fn tell_kernel(&mut self) -> Result<()> {
+        let group = self.node.group();
+        if let (Some(kernel), true) = (&mut self.kernel, group != self.group) {
+            kernel.set_others(group)?;
+            self.group = group;
+        }
+        Ok(())
+    }
+
     fn is_own(&self, packet: &[u8]) -> bool {
         let own = u16::from(self.spec.config.node);
         wire::parse(packet).is_ok_and(|(header, _)| header.node == own)
     }
 
     fn send_to_others(&self, packet: &[u8]) {
-        for to in self.spec.config.others() {
+        for to in ids(self.node.reach()) {
             self.ports.send(packet, to);
         }
     }
@@ -521,6 +497,10 @@ impl Process {
                     self.node.submit(value);
                 }
                 Asked::Barrier(id) => self.node.read_index(id),
+                Asked::Change(change, to) => {
+                    let begun = self.node.change(change, &self.role, &mut self.out);
+                    self.changes.begun(begun, to, clock_ns());
+                }
             }
         }
     }
@@ -539,7 +519,7 @@ impl Process {
             match to {
                 To::Node(node) => self.ports.queue(&packet, node),
                 To::Others => {
-                    for node in self.spec.config.others() {
+                    for node in ids(self.node.reach()) {
                         self.ports.queue(&packet, node);
                     }
                 }
@@ -610,6 +590,9 @@ impl Process {
         // If this returns false, the log already goes on past it.
         self.role.install(zxid, epoch, machine.time_ms());
         self.role.set_applied(zxid);
+        let membership = self.machine.membership();
+        self.node
+            .on_installed(membership, &self.role, &mut self.out);
         if let Some(durable) = &mut self.durable {
             durable.installed(zxid, &snapshot.bytes, &self.role)?;
         }
@@ -636,10 +619,15 @@ impl Process {
             let applied = self.machine.apply(&record)?;
             self.role.set_applied(zxid);
             self.node.on_applied(&record, applied.is_executed, now);
+            self.changes.on_applied(&record);
             if !applied.outcomes.is_empty() {
                 let _ = self.events.send(Event::Outcomes(applied.outcomes));
                 has_told = true;
             }
+        }
+        if !self.changes.is_empty() {
+            let (node, role) = (&self.node, &self.role);
+            self.changes.tell_late(now, |zxid| node.lacking(zxid, role));
         }
         let applied = self.machine.applied();
         let mut reached = None;
@@ -667,6 +655,9 @@ impl Process {
         self.status_at = now + STATUS_PERIOD.as_nanos() as Nanos;
         let node = self.node.status(&self.role);
         let mut notes = Vec::new();
+        if node.changes_to.is_some() {
+            notes.push("a change of the membership waits to be committed".to_owned());
+        }
         if node.recovering {
             notes.push("it has lost its log and joins the next leader".to_owned());
         }
@@ -716,6 +707,7 @@ impl Process {
             .to_owned(),
             epoch: node.epoch,
             leader: node.leader,
+            membership: node.membership,
             last: node.last,
             committed: node.committed,
             applied: self.machine.applied(),

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::node::{commit, Node, Out, State, To};
-use crate::promise::{majority, Nanos};
+use crate::promise::Nanos;
 use crate::role::{Role, View};
 use crate::sync::Leading;
 
@@ -114,19 +114,15 @@ impl Node {
     }
 
     fn tick_rounds(&mut self, now: Nanos, registers: &View, out: &mut Out) {
-        let (config, epoch) = (self.config, self.epoch());
+        let (cluster, epoch) = (self.cluster(), self.epoch());
         let State::Leading(leading) = &mut self.state else {
             return;
         };
-        let answered = |round: u64| {
-            let others = config.others();
-            1 + others
-                .filter(|node| registers.peers[usize::from(*node)].round >= round)
-                .count()
+        let is_answered = |reading: &mut Reading| {
+            cluster.is_majority(|node| registers.peers[usize::from(node)].round >= reading.round)
         };
-        let needed = majority(config.nodes);
         let mut answers = Vec::new();
-        if let Some(reading) = leading.reading.take_if(|r| answered(r.round) >= needed) {
+        if let Some(reading) = leading.reading.take_if(is_answered) {
             for who in reading.who {
                 match who {
                     Who::Own(token) => out.reads.push((token, reading.index)),
@@ -142,8 +138,8 @@ impl Node {
                 index: registers.committed,
                 who: std::mem::take(&mut leading.queue),
             });
-            leading.heartbeat_at = now + config.heartbeat_ns();
-            commit(&config, epoch, leading.round, registers, out);
+            leading.heartbeat_at = now + cluster.config.heartbeat_ns();
+            commit(&cluster.config, epoch, leading.round, registers, out);
         }
         for (node, id, index) in answers {
             self.say(To::Node(node), epoch, &Control::Index { id, index }, out);

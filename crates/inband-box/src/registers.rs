@@ -145,6 +145,7 @@ impl Registers {
             committed: get!(committed),
             established_at: get!(established_at),
             members: get!(members),
+            guests: get!(guests),
             quorum: get!(quorum) as usize,
             window: get!(window),
             recovering: get!(recovering) != 0,
@@ -225,6 +226,7 @@ impl Registers {
         );
         set!(
             members,
+            guests,
             quorum,
             window,
             recovering,

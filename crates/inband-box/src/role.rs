@@ -73,6 +73,8 @@ pub struct View {
     pub established_at: u64,
     /// Bit n is node n.
     pub members: u64,
+    /// Nodes whose packets are handled, although they are no members.
+    pub guests: u64,
     /// How many members must have a record.
     pub quorum: usize,
     /// If leading: how many records may be uncommitted.
@@ -196,6 +198,9 @@ pub trait Role {
 
     /// Who is a member, and how many of them must have a record. Leading, more may be committed by it.
     fn set_quorum(&self, members: u64, quorum: usize);
+
+    /// Sets the nodes whose packets are handled although they do not count.
+    fn set_guests(&self, guests: u64);
 
     /// If leading: sets how many records may be uncommitted.
     fn set_window(&self, window: u64);

@@ -219,6 +219,12 @@ impl Role for Soft<Zab> {
         self.ack_own(0);
     }
 
+    fn set_guests(&self, guests: u64) {
+        let r = self.registers();
+        let _held = r.hold();
+        word!(r, guests).store(guests, SeqCst);
+    }
+
     fn set_window(&self, window: u64) {
         let r = self.registers();
         let _held = r.hold();

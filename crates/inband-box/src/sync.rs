@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use crate::control::Control;
-use crate::node::{append, commit, Config, Node, Out, State, To, IDS};
+use crate::membership::{ids, Cluster, Membership};
+use crate::node::{commit, Node, Out, State, To, IDS};
 use crate::owner_of;
-use crate::promise::{majority, Nanos};
+use crate::promise::Nanos;
 use crate::reads::{Reading, Who};
 use crate::role::{Record, Role, View};
 use crate::snapshot::Serving;
@@ -49,6 +50,8 @@ pub(crate) struct Leading {
     pub heartbeat_at: Nanos,
     pub round: u64,
     majority_at: Nanos,
+    /// Records of our log that say who takes part and are not applied: their zxids, and what they say.
+    pub pending: Vec<(u64, Membership)>,
     /// Reads that wait for the next round.
     pub queue: Vec<Who>,
     /// Reads of the round in progress.
@@ -71,17 +74,27 @@ impl Leading {
 
     /// May this node be told that it is behind? With a log in memory it then discards the log, and a majority of the nodes must
     /// still have one, or no node could lead. Until then it keeps its vote.
-    fn may_begin_again(&self, node: u8, config: &Config, registers: &View) -> bool {
-        let has_log = |other: &u8| {
-            let follower = &self.followers[usize::from(*other)];
-            let matched = registers.peers[usize::from(*other)].matched;
-            follower.nonce.is_some() && (!follower.recovering || matched > follower.had)
-        };
+    fn may_begin_again(&self, node: u8, cluster: &Cluster, registers: &View) -> bool {
         let follower = &self.followers[usize::from(node)];
-        let others = config.others().filter(|other| *other != node);
         follower.recovering
             || follower.is_durable
-            || 1 + others.filter(has_log).count() >= majority(config.nodes)
+            || cluster.is_majority(|other| other != node && self.has_log(other, registers))
+    }
+
+    /// Whether a node follows, and has a log that counts.
+    fn has_log(&self, node: u8, registers: &View) -> bool {
+        let follower = &self.followers[usize::from(node)];
+        let matched = registers.peers[usize::from(node)].matched;
+        follower.nonce.is_some() && (!follower.recovering || matched > follower.had)
+    }
+
+    /// Whether a majority of these members has the log: without, nobody could lead them if this leader were lost.
+    pub fn may_lead_to(&self, next: Membership, cluster: &Cluster, registers: &View) -> bool {
+        let next = Cluster {
+            membership: next,
+            ..*cluster
+        };
+        next.is_majority(|node| self.has_log(node, registers))
     }
 
     /// Sends a node the records after `has`.
@@ -89,7 +102,7 @@ impl Leading {
         &mut self,
         (node, has): (u8, u64),
         now: Nanos,
-        config: &Config,
+        cluster: &Cluster,
         role: &impl Role,
         out: &mut Out,
     ) {
@@ -110,7 +123,7 @@ impl Leading {
         let mut has_more = resent_to < registers.last;
         let first = role.view().first;
         let is_behind = resent_to == has && has + 1 < first;
-        if is_behind && self.may_begin_again(node, config, &registers) {
+        if is_behind && self.may_begin_again(node, cluster, &registers) {
             let (header, value) = Control::Behind { first }.encode(role.node(), registers.epoch);
             out.packet(To::Node(node), &header, &value);
             // It is not told so again for each record that it misses.
@@ -122,12 +135,12 @@ impl Leading {
         follower.has_more = has_more;
     }
 
-    pub fn due(&self, now: Nanos, config: &Config, registers: &View) -> Nanos {
-        let lags = config
+    pub fn due(&self, now: Nanos, cluster: &Cluster, registers: &View) -> Nanos {
+        let lags = cluster
             .others()
             .filter(|node| self.followers[usize::from(*node)].nonce.is_some())
             .any(|node| self.has(registers, node) < registers.last);
-        let soon = now + config.resend_after_ns() / 2;
+        let soon = now + cluster.config.resend_after_ns() / 2;
         match lags || self.reading.is_some() || !self.is_begun {
             true => self.heartbeat_at.min(soon),
             false => self.heartbeat_at,
@@ -138,11 +151,7 @@ impl Leading {
 impl Node {
     /// Starts leading: the election is won, and our log has everything that is committed.
     pub(crate) fn lead(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
-        let (config, epoch) = (self.config, self.epoch());
-        if !role.lead(epoch) {
-            return self.wait(now);
-        }
-        self.hint = config.node;
+        self.hint = self.config.node;
         self.catches_up = false;
         self.state = State::Leading(Leading {
             is_begun: false,
@@ -150,11 +159,18 @@ impl Node {
             heartbeat_at: now,
             round: 0,
             majority_at: now,
+            pending: self.unapplied(role),
             queue: Vec::new(),
             reading: None,
             snapshots: 0,
             serving: None,
         });
+        // Before an acknowledgement counts.
+        self.tell_role(role);
+        if !role.lead(self.epoch()) {
+            self.leave();
+            return self.wait(now);
+        }
         let registers = role.view();
         self.tick_leading(now, &registers, role, out);
     }
@@ -166,37 +182,63 @@ impl Node {
         role: &impl Role,
         out: &mut Out,
     ) {
-        let (config, epoch) = (self.config, self.epoch());
+        let epoch = self.epoch();
         if registers.higher_epoch > epoch {
             return self.step_down(now, role);
         }
+        let is_begun = matches!(&self.state, State::Leading(leading) if leading.is_begun);
+        if !is_begun {
+            // The first record of the epoch: nothing is committed before it. It says who takes part, so that one of the records
+            // does, whatever the nodes were started with.
+            let membership = Membership {
+                is_forced: false,
+                ..self.cluster().membership
+            };
+            let begun = self.propose_membership(membership, role, out);
+            if let State::Leading(leading) = &mut self.state {
+                leading.is_begun = begun.is_some();
+            }
+        }
+        self.go_on_changing(registers, role, out);
+        let cluster = self.cluster();
+        let config = cluster.config;
         let State::Leading(leading) = &mut self.state else {
             return;
         };
         let patience = PATIENCE * config.suspect_after_ns;
-        let is_heard = |node: &u8| registers.peers[usize::from(*node)].heard_ns + patience > now;
-        if config.others().filter(is_heard).count() + 1 >= majority(config.nodes) {
+        let is_heard = |node: u8| registers.peers[usize::from(node)].heard_ns + patience > now;
+        if cluster.is_majority(is_heard) {
             leading.majority_at = now;
         } else if now > leading.majority_at + patience {
             return self.step_down(now, role);
-        }
-        if !leading.is_begun {
-            // The first record of the epoch: nothing is committed before it.
-            leading.is_begun = append(&Record::default(), role, out);
         }
         if now >= leading.heartbeat_at {
             leading.heartbeat_at = now + config.heartbeat_ns();
             leading.round += 1;
             commit(&config, epoch, leading.round, registers, out);
-            let absent: VecDeque<u8> = config
+            let joining = cluster.membership.joining;
+            let absent: VecDeque<u8> = cluster
                 .others()
-                .filter(|node| leading.followers[usize::from(*node)].nonce.is_none())
+                .filter(|node| {
+                    let follower = &leading.followers[usize::from(*node)];
+                    // That it has caught up may have got lost.
+                    follower.nonce.is_none() || *node == joining && follower.recovering
+                })
                 .collect();
             for node in absent {
                 self.say(To::Node(node), epoch, &Control::Lead, out);
             }
         }
         self.resend_what_is_late(now, registers, role, out);
+    }
+
+    /// Has a node all that it can ever have acknowledged, so that it may count?
+    pub(crate) fn has_caught_up(&self, node: u8) -> bool {
+        let State::Leading(leading) = &self.state else {
+            return false;
+        };
+        let follower = &leading.followers[usize::from(node)];
+        follower.nonce.is_some() && !follower.recovering
     }
 
     fn resend_what_is_late(
@@ -206,12 +248,13 @@ impl Node {
         role: &impl Role,
         out: &mut Out,
     ) {
-        let config = self.config;
+        let cluster = self.cluster();
+        let resend_after_ns = cluster.config.resend_after_ns();
         let State::Leading(leading) = &mut self.state else {
             return;
         };
         leading.forget_snapshot(now);
-        for node in config.others() {
+        for node in cluster.others() {
             let has = leading.has(registers, node);
             let follower = &mut leading.followers[usize::from(node)];
             if has != follower.has {
@@ -220,15 +263,15 @@ impl Node {
             if follower.nonce.is_none() || has >= registers.last {
                 continue;
             }
-            let is_stuck = now >= follower.since + config.resend_after_ns()
-                && now >= follower.resent_at + config.resend_after_ns();
+            let is_stuck = now >= follower.since + resend_after_ns
+                && now >= follower.resent_at + resend_after_ns;
             let has_room = has + RESEND_WINDOW >= follower.resent_to + RESEND_MAX;
             let goes_on = follower.has_more && has <= follower.resent_to && has_room;
             let resent_to = follower.resent_to;
             if is_stuck {
-                leading.send_from((node, has), now, &config, role, out);
+                leading.send_from((node, has), now, &cluster, role, out);
             } else if goes_on {
-                leading.send_from((node, resent_to), now, &config, role, out);
+                leading.send_from((node, resent_to), now, &cluster, role, out);
             }
         }
     }
@@ -242,6 +285,10 @@ impl Node {
         role: &impl Role,
         out: &mut Out,
     ) {
+        let is_leading = matches!(self.state, State::Leading(_));
+        if is_leading && ids(self.reach()).all(|node| node != from) {
+            return; // it was removed, or is not to join yet: it deposes nobody
+        }
         self.on_higher(now, promised, role);
         if matches!(self.state, State::Leading(_)) {
             self.say(To::Node(from), self.epoch(), &Control::Lead, out);
@@ -313,7 +360,8 @@ impl Node {
         role: &impl Role,
         out: &mut Out,
     ) {
-        let config = self.config;
+        let cluster = self.cluster();
+        let config = cluster.config;
         let State::Leading(leading) = &mut self.state else {
             return;
         };
@@ -340,7 +388,7 @@ impl Node {
         (follower.recovering, follower.is_durable) = (recovering, is_durable);
         let last = registers.last;
         if matched < last && now >= follower.resent_at + config.resend_after_ns() {
-            leading.send_from((from, matched), now, &config, role, out);
+            leading.send_from((from, matched), now, &cluster, role, out);
         }
         let target = Control::Target { nonce, zxid: last };
         self.say(To::Node(from), self.epoch(), &target, out);
@@ -355,7 +403,8 @@ impl Node {
         role: &impl Role,
         out: &mut Out,
     ) {
-        let config = self.config;
+        let cluster = self.cluster();
+        let config = cluster.config;
         let State::Leading(leading) = &mut self.state else {
             return;
         };
@@ -367,7 +416,7 @@ impl Node {
             (follower.gap_has, follower.gap_at) = (matched, now);
         }
         if is_stuck || matched >= follower.resent_to {
-            leading.send_from((from, matched), now, &config, role, out);
+            leading.send_from((from, matched), now, &cluster, role, out);
         }
     }
 
@@ -420,13 +469,14 @@ impl Node {
             self.pull_again(now, out);
         }
         let is_suspected = now >= self.suspect_at(self.contact.max(registers.heard_ns));
-        match (is_suspected, self.recovering) {
-            (true, true) => {
+        let may_elect = || !self.recovering && self.latest(role).is_member(self.config.node);
+        match (is_suspected, is_suspected && may_elect()) {
+            // It still follows until it promises another epoch.
+            (true, true) => self.pre_elect(now, role, out),
+            (true, false) => {
                 self.leave();
                 self.wait(now);
             }
-            // It still follows until it promises another epoch.
-            (true, false) => self.pre_elect(now, role, out),
             (false, _) => self.pre_election = None,
         }
     }

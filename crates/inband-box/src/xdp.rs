@@ -104,6 +104,7 @@ impl Spec {
             mode: self.mode,
         };
         let multicast = Multicast::new(maps, uplink, None, &[(group, others)])?;
+        let all = others.to_vec();
         let role = role_of(&program, self.node)?;
         let notes = UpRing::new(program.loaded().map("ib_ringbuf_map")?, NOTES_LEN_BYTES)?;
         let polling = program.loaded().registers("ib_polling_map")?;
@@ -112,6 +113,7 @@ impl Spec {
         Ok(Attached {
             attached,
             multicast,
+            all,
             role,
             notes,
             polling,
@@ -135,6 +137,8 @@ pub struct Attached {
     // Dropped before the maps that it sends by.
     attached: alone::Attached<Zab, Registers>,
     multicast: Multicast,
+    /// The other nodes that have an address.
+    all: Vec<Peer>,
     role: Soft<Zab>,
     notes: UpRing,
     polling: Shared<u64>,
@@ -153,6 +157,14 @@ impl Attached {
     /// no packets.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
+    }
+
+    /// The program sends what is for all others to these, a bitmap.
+    pub fn set_others(&mut self, nodes: u8) -> Result<(), XdpError> {
+        let others = self.all.iter().filter(|peer| nodes >> peer.node & 1 != 0);
+        let others: Vec<Peer> = others.copied().collect();
+        let group = c::IB_BOX_OTHERS_GROUP;
+        self.multicast.set_groups(&[(group, &others)])
     }
 
     /// Returns the role over the program's registers.

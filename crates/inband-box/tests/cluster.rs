@@ -17,6 +17,8 @@ struct Cluster {
     nodes: Vec<SocketAddr>,
     memcached: Vec<SocketAddr>,
     processes: Vec<Option<Child>>,
+    /// So many begin together; the others may join.
+    members: usize,
     log_records: &'static str,
     durability: &'static str,
 }
@@ -37,17 +39,28 @@ impl Cluster {
     }
 
     fn start_with(nodes: usize, log_records: &'static str, durability: &'static str) -> Cluster {
-        let mut cluster = Cluster {
+        let mut cluster = Cluster::with_places(nodes, nodes, log_records, durability);
+        (0..nodes).for_each(|n| cluster.spawn(n, true));
+        cluster.until_whole();
+        cluster
+    }
+
+    /// Nothing runs yet.
+    fn with_places(
+        nodes: usize,
+        members: usize,
+        log_records: &'static str,
+        durability: &'static str,
+    ) -> Cluster {
+        Cluster {
             dir: tempfile::tempdir().expect("a directory"),
             nodes: (0..nodes).map(|_| free_udp()).collect(),
             memcached: (0..nodes).map(|_| free_tcp()).collect(),
             processes: (0..nodes).map(|_| None).collect(),
+            members,
             log_records,
             durability,
-        };
-        (0..nodes).for_each(|n| cluster.spawn(n, true));
-        cluster.until_whole();
-        cluster
+        }
     }
 
     fn until_whole(&self) {
@@ -75,7 +88,11 @@ impl Cluster {
             .args(["--durability", self.durability])
             .arg("--data")
             .arg(self.data(n))
+            .args(["--members", &self.members.to_string()])
             .stdout(Stdio::null());
+        if n >= self.members {
+            command.arg("--join");
+        }
         if is_new {
             command.arg("--new");
         }
@@ -274,6 +291,43 @@ fn a_node_that_misses_more_than_the_log_gets_the_table() {
 }
 
 #[test]
+fn a_node_joins_and_leaves_by_commands_at_the_leader() {
+    let mut cluster = Cluster::with_places(4, 3, "1024", "memory");
+    (0..3).for_each(|n| cluster.spawn(n, true));
+    let leader = cluster.leader();
+    let data: Vec<PathBuf> = (0..3).map(|n| cluster.data(n)).collect();
+    let at = |n: usize, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
+        command.args(args).arg("--data").arg(&data[n]);
+        let output = command.output().expect("it runs");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (output.status.success(), said)
+    };
+    let (done, said) = at((leader + 1) % 3, &["quorum", "all"]);
+    let leads = format!("node/{} does", leader + 1);
+    assert!(!done && said.contains(&leads), "{said}");
+    let (done, said) = at(leader, &["quorum", "all"]);
+    assert!(done && said.contains("quorum: all"), "{said}");
+    let (done, said) = at(leader, &["member", "add"]);
+    assert!(done && said.contains("node/4 may join"), "{said}");
+    let (done, said) = at(leader, &["member", "add"]);
+    assert!(!done && said.contains("node/4 is joining"), "{said}");
+    cluster.spawn(3, false);
+    cluster.until("four members", |statuses| {
+        let is_member = |s: &Status| s.membership.is_member(4);
+        statuses.len() == 4 && statuses.iter().all(is_member)
+    });
+    let (done, said) = at(leader, &["member", "remove", "4"]);
+    assert!(done && said.contains("removed node/4"), "{said}");
+    // It ends by itself.
+    let left = cluster.processes[3].as_mut().expect("it runs").wait();
+    assert!(left.expect("it ends").success());
+    let (done, said) = at(leader, &["member", "remove", "4"]);
+    assert!(!done && said.contains("no member"), "{said}");
+}
+
+#[test]
 fn a_node_says_what_is_wrong() {
     let dir = tempfile::tempdir().expect("a directory");
     let say = |args: &[&str], data: &Path| {
@@ -285,10 +339,12 @@ fn a_node_says_what_is_wrong() {
     };
     let nodes = "--nodes=127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
     for (args, expected) in [
+        (&["--node=1", "--nodes=127.0.0.1:1"][..], "give 3 to 7"),
         (
-            &["--node=1", "--nodes=127.0.0.1:1"][..],
-            "give 3, 4, 5 or 7",
+            &["--node=1", nodes, "--members=2"],
+            "2 nodes begin together",
         ),
+        (&["--node=1", nodes, "--join"], "and only they"),
         (&["--node=4", nodes], "--nodes has 3 addresses"),
         (&["--node=1", nodes], "say --new"),
         (

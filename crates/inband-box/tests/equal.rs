@@ -73,6 +73,7 @@ fn process(random: &mut Prng, view: &mut View) {
         13 => view.recovering = random.below(4) == 0,
         14..=30 => view.applied = view.committed,
         31 => view.time_ms += random.below(50),
+        32 => view.guests = pick(random, &[0, 0b1_0000, 0b1000]),
         _ => {}
     }
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 use inband_box::control::Control;
+use inband_box::membership::Membership;
 use inband_box::node::{Config, Node, Out, Quorum, Start, To, SUSPECT_AFTER_NS};
 use inband_box::promise::Stored;
 use inband_box::role::{Mode, Record, Role, Verdict};
@@ -10,11 +11,11 @@ use inband_box::wire::{self, flag, Header, Type};
 fn started(start: Start, stored: Stored, role: &impl Role) -> Node {
     let config = Config {
         node: 1,
-        nodes: 3,
-        quorum: Quorum::Majority,
+        nodes: 5,
+        founding: Membership::founding(3, Quorum::Majority),
         suspect_after_ns: SUSPECT_AFTER_NS,
     };
-    Node::new(config, start, stored, 7, 0, role)
+    Node::new(config, start, stored, None, 7, 0, role)
 }
 
 fn gets(node: &mut Node, from: u8, epoch: u64, control: &Control, role: &impl Role) -> Out {
@@ -153,8 +154,8 @@ fn a_node_that_hears_a_leader_wants_no_other() {
     assert_eq!(node.epoch(), 34);
 }
 
-/// Node 1 leads with the votes of 1 and 2, at this time.
-fn leads(node: &mut Node, role: &impl Role) -> u64 {
+/// Node 1 asks for promises, at this time.
+fn elects(node: &mut Node, role: &impl Role) -> u64 {
     let mut now = 0;
     let id = loop {
         now += SUSPECT_AFTER_NS;
@@ -173,6 +174,12 @@ fn leads(node: &mut Node, role: &impl Role) -> u64 {
     };
     gets(node, 2, 0, &Control::Willing { id }, role);
     node.on_tick(now, role, &mut Out::default());
+    now
+}
+
+/// Node 1 leads with the votes of 1 and 2, at this time.
+fn leads(node: &mut Node, role: &impl Role) -> u64 {
+    let now = elects(node, role);
     let promise = Control::Promise {
         last_epoch: 0,
         last: 0,
@@ -333,4 +340,45 @@ fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
     assert!(joins(3, 1, false, true), "it keeps its own on disk");
     joins(2, 200, false, false);
     assert!(joins(3, 1, false, false), "1 and 2 have it");
+}
+
+/// The schedule: a node had joined, and this one did not know.
+#[test]
+fn a_candidate_counts_again_by_the_members_of_the_log_that_it_takes_over() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    elects(&mut node, &role);
+    let epoch = node.epoch();
+    let promise = |last_epoch, last| Control::Promise {
+        last_epoch,
+        last,
+        committed: 0,
+        first: 1,
+    };
+    gets(&mut node, 2, epoch, &promise(2, 1), &role);
+    assert_ne!(role.view().mode, Mode::Leading, "node 2 has more");
+    let grown = Membership {
+        members: 0b11110,
+        next: 5,
+        ..Membership::founding(3, Quorum::Majority)
+    };
+    let record = Record {
+        zxid: 1,
+        epoch: 2,
+        ..grown.record()
+    };
+    let record = Control::Record {
+        record,
+        committed: 0,
+    };
+    gets(&mut node, 2, epoch, &record, &role);
+    assert_eq!(role.view().matched, 1);
+    assert_ne!(
+        role.view().mode,
+        Mode::Leading,
+        "two of four are no majority"
+    );
+    gets(&mut node, 4, epoch, &promise(0, 0), &role);
+    assert_eq!(role.view().mode, Mode::Leading);
+    assert_eq!((role.view().members, role.view().quorum), (0b11110, 3));
 }

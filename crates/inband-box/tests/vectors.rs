@@ -45,6 +45,7 @@ struct State {
     committed: Option<u64>,
     established_at: Option<u64>,
     members: Option<Vec<u8>>,
+    guests: Option<Vec<u8>>,
     quorum: Option<usize>,
     window: Option<u64>,
     recovering: Option<bool>,
@@ -84,9 +85,9 @@ impl State {
                 other => panic!("there is no mode {other}"),
             };
         }
-        if let Some(members) = &self.members {
-            view.members = members.iter().map(|node| 1 << node).sum();
-        }
+        let bitmap = |nodes: &Vec<u8>| nodes.iter().map(|node| 1 << node).sum();
+        set(&mut view.members, self.members.as_ref().map(bitmap));
+        set(&mut view.guests, self.guests.as_ref().map(bitmap));
         set(&mut view.epoch, self.epoch);
         set(&mut view.leader, self.leader);
         set(&mut view.first, self.first);

@@ -267,6 +267,11 @@ impl HostProcess {
         &self.plan.name
     }
 
+    /// Whether it starts on request only, not with the cluster.
+    pub(crate) fn is_on_request(&self) -> bool {
+        self.plan.is_on_request
+    }
+
     /// The state of the process, and its id while it runs.
     pub fn state(&self) -> (Process, Option<u32>) {
         self.slot.state()

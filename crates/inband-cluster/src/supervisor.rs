@@ -209,7 +209,7 @@ fn take_directory<S: System>(data: &mut PathBuf) -> Result<StateLock> {
 
 impl<S: System> Shared<S> {
     fn start_all(&self) -> Result<()> {
-        for host in self.hosts.iter() {
+        for host in self.hosts.iter().filter(|host| !host.is_on_request()) {
             self.start(host, true)?;
         }
         self.wait(

@@ -99,6 +99,8 @@ pub struct HostPlan {
     pub name: String,
     pub program: PathBuf,
     pub args: Vec<OsString>,
+    /// It starts on request only, not with the cluster.
+    pub is_on_request: bool,
     /// Additional arguments when the whole cluster is started, but not when this process is restarted.
     pub first_args: Vec<OsString>,
     /// Its control socket. It is removed before each start, because a stale one could be queried instead of the new
@@ -115,6 +117,7 @@ impl HostPlan {
             name: name.into(),
             program: program.into(),
             args: Vec::new(),
+            is_on_request: false,
             first_args: Vec::new(),
             socket: None,
             listeners: Vec::new(),

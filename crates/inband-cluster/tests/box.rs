@@ -4,13 +4,17 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_box::durable::Durability;
+use inband_box::membership::Change;
+use inband_box::process::Status;
 use inband_box::wire::{parse, Type};
-use inband_cluster::box_cluster::{BoxCluster, Options};
+use inband_cluster::box_cluster::{self, BoxCluster, Options, Quorum};
 use inband_cluster::command::SystemCommand;
 use inband_cluster::scratch::{free_ports, loopback, retry};
 use inband_cluster::socket::{self, Request};
@@ -392,4 +396,118 @@ fn with_sync_a_cluster_that_was_stopped_goes_on() {
         ..sync
     };
     refused(memory, "is on disk");
+}
+
+/// Clients write at one of its nodes until told to stop. Returns how many writes were answered.
+fn writes_at(address: SocketAddr) -> (Arc<AtomicBool>, JoinHandle<Result<usize>>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let writer = std::thread::spawn(move || {
+        let mut n = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            set(address, &format!("w{n}"), &format!("{n}"))?;
+            n += 1;
+        }
+        Ok(n)
+    });
+    (stop, writer)
+}
+
+#[test]
+fn quorum_and_members_change_while_clients_write() {
+    change_everything(Dataplane::Udp);
+}
+
+#[test]
+fn quorum_and_members_change_while_clients_write_and_the_kernel_serves() {
+    if inband_testing::frame::may_load_bpf() {
+        change_everything(Dataplane::Xdp);
+    }
+}
+
+fn change_everything(dataplane: Dataplane) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let options = Options {
+        memcached: loopback(free_ports(7).expect("free ports")),
+        dataplane,
+        ..options()
+    };
+    let first = options.memcached;
+    let at = |id: u8| SocketAddr::new(first.ip(), first.port() + u16::from(id) - 1);
+    let cluster = start(dir, options).expect("a new cluster");
+    let state_of = |name: &str| {
+        let nodes = cluster.status().nodes;
+        let node = nodes.into_iter().find(|node| node.name == name);
+        node.map(|node| node.state)
+    };
+    let leader = || cluster.system().leader().expect("somebody leads");
+    let number = |name: &str| -> u8 { name["node/".len()..].parse().expect("a number") };
+    let writes_with = (1..=3).find(|id| *id != number(&leader())).expect("two");
+    let (stop, writer) = writes_at(at(writes_with));
+    let switch = |quorum, force| box_cluster::change(dir, Change::Quorum { quorum, force });
+
+    let now = switch(Quorum::All, false).expect("all are there");
+    assert_eq!((now.quorum, now.members), (Quorum::All, 0b1110));
+    // The first joins under `all`.
+    for id in 4..=7 {
+        let name = box_cluster::add(dir).expect("it joins");
+        assert_eq!(name, format!("node/{id}"));
+        assert_eq!(get(at(id), "w0").expect("found"), "0", "{name}");
+        if id == 4 {
+            switch(Quorum::Majority, false).expect("all are there");
+        }
+    }
+    let full = box_cluster::add(dir).unwrap_err().to_string();
+    assert!(full.contains("no place"), "{full}");
+    let mut members: Vec<u8> = (1..=7).collect();
+    while members.len() > 3 {
+        let leads = number(&leader());
+        let goes = match leads == writes_with {
+            true => members.iter().copied().find(|id| *id != leads),
+            false => Some(leads),
+        };
+        let goes = goes.expect("there are several");
+        box_cluster::remove(dir, &format!("node/{goes}")).expect("it leaves");
+        members.retain(|id| *id != goes);
+        until_states_are_of(&cluster, &members);
+    }
+    let few = box_cluster::remove(dir, &leader()).unwrap_err().to_string();
+    assert!(few.contains("the fewest"), "{few}");
+
+    switch(Quorum::All, false).expect("all are there");
+    stop.store(true, Ordering::Relaxed);
+    let written = writer.join().expect("it does not panic");
+    let written = written.expect("each write is answered");
+    assert!(written > KEYS, "{written}");
+    for id in &members {
+        for n in 0..written {
+            let value = get(at(*id), &format!("w{n}")).expect("found");
+            assert_eq!(value, n.to_string(), "at node/{id}");
+        }
+    }
+    let follows = |id: &&u8| state_of(&format!("node/{id}")).as_deref() == Some("following");
+    let dies = members.iter().find(follows).expect("two follow");
+    let dies = format!("node/{dies}");
+    cluster.kill(&dies).expect("it runs");
+    let late = switch(Quorum::Majority, false).unwrap_err().to_string();
+    assert!(late.contains(&dies) && late.contains("--force"), "{late}");
+    let now = switch(Quorum::Majority, true).expect("two of three are there");
+    assert_eq!(now.quorum, Quorum::Majority);
+    let alive = number(&leader());
+    set(at(alive), "later", "yes").expect("stored by two of three");
+}
+
+/// These are the members, and all of them follow one of them.
+fn until_states_are_of(cluster: &Supervisor<BoxCluster>, members: &[u8]) {
+    let are = retry(LIMIT, || {
+        let nodes = cluster.status().nodes;
+        let serves = |node: &&Status| ["leading", "following"].contains(&&node.state[..]);
+        let serving: Vec<&str> = nodes.iter().filter(serves).map(|n| &n.name[..]).collect();
+        let expected: Vec<String> = members.iter().map(|id| format!("node/{id}")).collect();
+        let leads = nodes.iter().filter(|node| node.state == "leading").count();
+        ensure!(serving == expected && leads == 1, "{nodes:?}");
+        Ok(())
+    });
+    are.expect("members");
 }

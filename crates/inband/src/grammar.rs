@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use inband_cluster::box_cluster::BoxCluster;
+use inband_cluster::box_cluster::{BoxCluster, BoxCommand};
 use inband_cluster::command::{ClusterCommand, Entry, Registered};
 use inband_cluster::memory::{Memory, MemoryCommand};
 use inband_cluster::netpaxos::NetPaxos;
@@ -23,7 +23,7 @@ pub const SYSTEMS: &[&dyn Registered] = &[
     &Entry::<FlairCommand>::new(),
     &Entry::<FalconCommand>::new(),
     // Before memory, which would claim the directory of one node of either.
-    &Entry::<ClusterCommand<BoxCluster>>::new(),
+    &Entry::<BoxCommand>::new(),
     &Entry::<MemoryCommand>::new(),
     &Entry::<ClusterCommand<NetPaxos>>::new(),
 ];
@@ -35,6 +35,10 @@ const ABOUT_CLUSTERS: [&str; 7] = [
     "status", "kill", "restart", "pause", "resume", REPLACE, "down",
 ];
 const REPLACE: &str = "replace";
+/// Changes the members of a store or a box.
+const MEMBER: &str = "member";
+/// Only a box has it.
+const QUORUM: &str = "quorum";
 
 /// The system with this name, except the store.
 pub fn named(name: &str) -> Option<&'static dyn Registered> {
@@ -89,14 +93,19 @@ pub fn in_order(
         ordered.extend_from_slice(&words[from..]);
         ordered
     };
+    let system_meant = || match data_of(&words) {
+        Some(data) => system_in(&data),
+        None if words.iter().any(|word| is_option(word, "--config")) => STORE,
+        None => system_that_runs(),
+    };
     match (word(1), word(2)) {
+        (QUORUM, _) => (of_system(BoxCluster::COMMAND, QUORUM, 2), None),
+        (MEMBER, _) if system_meant() == BoxCluster::COMMAND => {
+            (of_system(BoxCluster::COMMAND, MEMBER, 2), None)
+        }
         ("up", system) if is_system(system) => (of_system(system, "up", 3), None),
         (command, _) if ABOUT_CLUSTERS.contains(&command) => {
-            let system = match data_of(&words) {
-                Some(data) => system_in(&data),
-                None if words.iter().any(|word| is_option(word, "--config")) => STORE,
-                None => system_that_runs(),
-            };
+            let system = system_meant();
             // The store has its own `inband member replace`, so a bare `replace` is for a memory cluster; the command
             // reports it if none is running.
             let system = match (command, system) {

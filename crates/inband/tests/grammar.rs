@@ -52,6 +52,7 @@ fn a_command_is_of_the_system_that_it_names_or_finds() {
             "inband replace server/1 --data x",
             "inband memory replace server/1 --data x",
         ),
+        ("inband quorum all", "inband box quorum all"),
         ("inband", "inband"),
     ] {
         assert_eq!(
@@ -61,6 +62,10 @@ fn a_command_is_of_the_system_that_it_names_or_finds() {
         );
     }
     assert_eq!(ordered("inband down", || "kv").0, "inband down");
+    let line = "inband member remove node/4";
+    assert_eq!(ordered(line, || "kv").0, line);
+    let expected = "inband box member remove node/4";
+    assert_eq!(ordered(line, || "box").0, expected);
     assert_eq!(
         ordered("inband replace server/1", || "kv").0,
         "inband memory replace server/1"

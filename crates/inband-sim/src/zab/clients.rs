@@ -1,5 +1,8 @@
 //! Clients of the gateways, each with one request at a time. Keys are registers.
 
+use inband_box::membership::Membership;
+use inband_box::node::Quorum;
+use inband_box::role::Record;
 use inband_box::sessions::Sessions;
 use std::collections::BTreeMap;
 
@@ -22,12 +25,17 @@ const VALUE_LEN_BYTES: usize = 16;
 pub(super) struct Keys {
     pub sessions: Sessions,
     values: BTreeMap<u64, u64>,
+    pub membership: Option<Membership>,
     pub hash: u64,
 }
 
 impl Keys {
     /// Applies a record. Returns whether it is executed.
     pub fn apply(&mut self, record: &inband_box::role::Record) -> bool {
+        if let Some(membership) = Membership::of(record) {
+            self.membership = Some(membership);
+            self.hash = mix(self.hash, word_of(Some(membership)));
+        }
         let is_executed = record.origin != 0
             && self
                 .sessions
@@ -44,10 +52,10 @@ impl Keys {
     /// Encodes a snapshot.
     pub fn encode(&self) -> Vec<u8> {
         let sessions = self.sessions.encode();
-        let mut words = vec![self.hash, sessions.len() as u64];
+        let mut words = vec![self.hash, sessions.len() as u64, word_of(self.membership)];
         words.extend(self.values.iter().flat_map(|(key, value)| [*key, *value]));
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_be_bytes).collect();
-        bytes.splice(16..16, sessions);
+        bytes.splice(24..24, sessions);
         // The padding makes the snapshot span many packets.
         bytes.extend(std::iter::repeat_n(0, SNAPSHOT_PADDING_LEN_BYTES));
         bytes
@@ -59,12 +67,13 @@ impl Keys {
             let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
             Some(u64::from_be_bytes(bytes))
         };
-        let rest = 16 + word(8)? as usize;
+        let rest = 24 + word(8)? as usize;
         let end = bytes.len().checked_sub(SNAPSHOT_PADDING_LEN_BYTES)?;
         let pairs = (rest..end).step_by(16);
         Some(Keys {
             hash: word(0)?,
-            sessions: Sessions::decode(bytes.get(16..rest)?)?,
+            sessions: Sessions::decode(bytes.get(24..rest)?)?,
+            membership: membership_of(word(16)?),
             values: pairs
                 .map(|at| Some((word(at)?, word(at + 8)?)))
                 .collect::<Option<_>>()?,
@@ -74,6 +83,26 @@ impl Keys {
     pub fn get(&self, key: u64) -> Option<u64> {
         self.values.get(&key).copied()
     }
+}
+
+/// As a word of a snapshot; 0: none.
+fn word_of(membership: Option<Membership>) -> u64 {
+    let mut bytes = [0; 8];
+    if let Some(membership) = membership {
+        let value = membership.record().value;
+        bytes[..value.len()].copy_from_slice(&value);
+    }
+    u64::from_le_bytes(bytes)
+}
+
+fn membership_of(word: u64) -> Option<Membership> {
+    let len_bytes = 8 - word.leading_zeros() as usize / 8;
+    let value = Membership::founding(1, Quorum::All).record().value;
+    let value = word.to_le_bytes()[..len_bytes.max(value.len())].to_vec();
+    Membership::of(&Record {
+        value,
+        ..Record::default()
+    })
 }
 
 /// A request in flight.

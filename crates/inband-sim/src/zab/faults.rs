@@ -3,7 +3,7 @@
 use inband_box::node::Start;
 use inband_box::wire::Type;
 
-use super::{Host, Zab, CLIENTS};
+use super::{Host, Zab, CLIENTS, PLACES};
 use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
@@ -41,7 +41,8 @@ listed! {
 
 impl World<Zab> {
     fn any_node(&mut self) -> u8 {
-        1 + self.rng.faults.below(self.system.nodes.into()) as u8
+        let nodes: Vec<u8> = self.system.node.keys().copied().collect();
+        *self.rng.faults.pick(&nodes).expect("some")
     }
 
     /// Returns the leader of the highest epoch.
@@ -50,13 +51,22 @@ impl World<Zab> {
         self.system.node[node].is_some().then_some(*node)
     }
 
+    /// Nodes that run and have their log, as a bitmap.
+    pub(super) fn with_logs(&self) -> u8 {
+        let nodes = self.system.node.iter();
+        let with_logs =
+            nodes.filter(|(_, host)| host.as_ref().is_some_and(|host| !host.node.is_recovering()));
+        with_logs.fold(0, |nodes, (node, _)| nodes | 1 << node)
+    }
+
     /// Whether a majority keeps its memory without this node.
     fn may_lose(&self, node: u8) -> bool {
-        let nodes = self.system.node.iter();
-        let keep = nodes.filter(|(n, host)| {
-            **n != node && host.as_ref().is_some_and(|host| !host.node.is_recovering())
-        });
-        keep.count() >= self.system.majority() && self.system.node[&node].is_some()
+        let keep = self.with_logs() & !(1 << node);
+        let hosts = self.system.node.values().flatten();
+        let mut memberships = hosts.map(|host| host.node.latest(&host.role));
+        let is_kept = self.system.membership().has_majority(keep)
+            && memberships.all(|membership| membership.has_majority(keep));
+        is_kept && self.system.node[&node].is_some()
     }
 
     /// Returns whether a node may stop, keeping what is on its disk.
@@ -72,7 +82,8 @@ impl World<Zab> {
         for node in &up {
             self.stop_node(*node);
         }
-        for node in 1..=self.system.nodes {
+        let all: Vec<u8> = self.system.node.keys().copied().collect();
+        for node in all {
             self.cut_power(node);
         }
         for node in up {
@@ -82,7 +93,7 @@ impl World<Zab> {
     }
 
     fn between(&self, some: &[u8]) -> Vec<(Host, Host)> {
-        let others = (1..=self.system.nodes).filter(|node| !some.contains(node));
+        let others = (1..=PLACES).filter(|node| !some.contains(node));
         others
             .flat_map(|other| some.iter().map(move |one| (Host(*one), Host(other))))
             .collect()
@@ -134,7 +145,7 @@ impl World<Zab> {
             }
             Fault::NodeDeaf => self.deafen(node),
             Fault::Split => {
-                let nodes = 1..=self.system.nodes;
+                let nodes = 1..=PLACES;
                 let some: Vec<u8> = nodes.filter(|_| self.rng.faults.below(2) == 0).collect();
                 self.isolate(&some)
             }

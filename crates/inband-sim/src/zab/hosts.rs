@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use inband_box::journal::LogOnDisk;
+use inband_box::membership::{ids, Membership};
 use inband_box::node::{Config, Doing, Node, Out, Start, To};
 use inband_box::role::{Record, Role, Verdict};
 use inband_box::snapshot::Snapshot;
@@ -13,7 +14,7 @@ use inband_ground::wire::{checksum, PACKET_LEN_MAX_BYTES};
 use inband_storage::{Cut, Journal, SimulatedDisk, Storage};
 
 use super::clients::Keys;
-use super::{Event, Host, Invariant, Mistake, Zab, MS};
+use super::{Event, Host, Invariant, Mistake, Zab, MS, PLACES};
 use crate::{Time, World};
 
 /// A packet reaches the process less than this after the role passes it.
@@ -32,7 +33,9 @@ pub(super) struct NodeHost {
     pub ready: Vec<(u64, u64)>,
     pub start: u64,
     advances: u64,
-    log: Option<LogOnDisk>,
+    /// In which epoch it led, and up to where, when it was checked who has what is committed.
+    pub checked: (u64, u64),
+    pub log: Option<LogOnDisk>,
 }
 
 /// What a node keeps across restarts.
@@ -57,6 +60,9 @@ fn gate() -> Gate {
 
 impl World<Zab> {
     pub(super) fn start_node(&mut self, id: u8, start: Start) {
+        if self.system.left.contains(&id) {
+            return;
+        }
         let mut stored = self.system.stored.get(&id).copied().unwrap_or_default();
         match self.system.mistake {
             Some(Mistake::ForgottenPromise) => stored.promise = 0,
@@ -69,8 +75,8 @@ impl World<Zab> {
         role.set_window(self.system.window);
         let config = Config {
             node: id,
-            nodes: self.system.nodes,
-            quorum: self.system.quorum,
+            nodes: PLACES,
+            founding: Membership::founding(self.system.nodes, self.system.quorum),
             suspect_after_ns: self.system.suspect_after_ns,
         };
         let random = self.rng.hosts.next_u64();
@@ -98,7 +104,7 @@ impl World<Zab> {
             _ => soft::soft(id, self.system.capacity),
         };
         role.set_window(self.system.window);
-        let mut node = Node::new(config, start, stored, random, now, &role);
+        let mut node = Node::new(config, start, stored, keys.membership, random, now, &role);
         if let Some(log) = &log {
             node.keep_log(log.durable(), &role);
         }
@@ -117,6 +123,7 @@ impl World<Zab> {
             ready: Vec::new(),
             start: self.system.starts,
             advances: 0,
+            checked: (0, 0),
             log,
         };
         self.system.node.insert(id, Some(host));
@@ -269,6 +276,7 @@ impl World<Zab> {
             }
             Verdict::Reply => {
                 gate.sign(left);
+                self.remember_acknowledged(left);
                 self.send(Host(id), Host(from), left.to_vec());
             }
             Verdict::ToOthers => {
@@ -276,6 +284,7 @@ impl World<Zab> {
                 self.send_to_others(id, left);
             }
         }
+        self.check_commits(id);
         if is_woken {
             let wait = self.rng.hosts.below(PASS_NS);
             self.after(wait, Event::Advanced(Host(id)));
@@ -283,7 +292,10 @@ impl World<Zab> {
     }
 
     fn send_to_others(&mut self, id: u8, packet: &[u8]) {
-        for to in (1..=self.system.nodes).filter(|to| *to != id) {
+        let Some(Some(host)) = self.system.node.get(&id) else {
+            return;
+        };
+        for to in ids(host.node.reach()) {
             self.send(Host(id), Host(to), packet.to_vec());
         }
     }
@@ -318,8 +330,12 @@ impl World<Zab> {
         host.ready.append(&mut out.reads);
         let (taken, snapshot, begins_again) =
             (out.takes_snapshot, out.snapshot.take(), out.begins_again);
+        if out.is_removed {
+            return self.leaves(id);
+        }
         self.perform(id, out);
         self.make_durable(id);
+        self.check_commits(id);
         self.look_at(id);
         self.apply(id);
         if begins_again {
@@ -368,6 +384,9 @@ impl World<Zab> {
         (host.keys, host.applied) = (keys, zxid);
         host.role.install(zxid, record.epoch, record.time_ms);
         host.role.set_applied(zxid);
+        let membership = host.keys.membership;
+        let mut told = Out::default();
+        host.node.on_installed(membership, &host.role, &mut told);
         if let Some(log) = host.log.as_mut() {
             let table = table(record, &host.keys);
             disks.table.replace(TABLE, &table).expect("the disk works");
@@ -381,7 +400,7 @@ impl World<Zab> {
         self.check(result);
     }
 
-    fn perform(&mut self, id: u8, out: Out) {
+    pub(super) fn perform(&mut self, id: u8, out: Out) {
         if let Some(stored) = out.store {
             let before = self.system.stored.insert(id, stored);
             let before = before.unwrap_or_default();
@@ -392,6 +411,7 @@ impl World<Zab> {
         let gate = gate();
         for (to, mut packet) in out.packets {
             gate.sign(&mut packet);
+            self.remember_acknowledged(&packet);
             match to {
                 To::Node(to) => self.send(Host(id), Host(to), packet),
                 To::Others => self.send_to_others(id, &packet),
@@ -500,7 +520,7 @@ impl World<Zab> {
     }
 
     /// The state of all nodes, for reports.
-    pub(super) fn standing(&self) -> String {
+    pub fn standing(&self) -> String {
         let nodes = self.system.node.iter();
         let said: Vec<String> = nodes
             .map(|(id, host)| match host {

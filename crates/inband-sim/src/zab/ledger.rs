@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use inband_box::membership::Membership;
 use inband_box::role::Record;
 
 use super::Invariant;
@@ -22,6 +23,8 @@ pub(super) struct Ledger {
     submitted: BTreeMap<(Session, u64), Vec<u8>>,
     executed: BTreeSet<Vec<u8>>,
     last_of: BTreeMap<Session, u64>,
+    /// What records say of who takes part, by zxid.
+    memberships: BTreeMap<u64, Membership>,
 }
 
 fn broken(invariant: Invariant, what: String) -> Result<(), Broken<Invariant>> {
@@ -36,6 +39,17 @@ impl Ledger {
     /// Returns the number of executed records.
     pub fn executed(&self) -> u64 {
         self.executed.len() as u64
+    }
+
+    /// What the last record says that says who takes part.
+    pub fn membership(&self) -> Option<Membership> {
+        self.memberships.values().next_back().copied()
+    }
+
+    /// What the last record before this one says.
+    pub fn membership_before(&self, zxid: u64) -> Option<Membership> {
+        let before = self.memberships.range(..zxid).next_back();
+        before.map(|(_, membership)| *membership)
     }
 
     pub fn submit(&mut self, session: Session, seq: u64, value: Vec<u8>) {
@@ -93,6 +107,15 @@ impl Ledger {
             state,
         };
         self.entries.push(entry);
+        if let Some(membership) = Membership::of(record) {
+            let before = self.membership().unwrap_or(membership);
+            let changed = (before.members ^ membership.members).count_ones();
+            if changed > 1 || membership.next < before.next {
+                let what = format!("{membership:?} follows {before:?} at {zxid}");
+                return broken(Invariant::OneChange, what);
+            }
+            self.memberships.insert(zxid, membership);
+        }
         if record.origin == 0 {
             return Ok(());
         }

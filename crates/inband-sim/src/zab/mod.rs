@@ -5,12 +5,14 @@ mod clients;
 mod faults;
 mod hosts;
 mod ledger;
+mod operator;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use clap::Args;
 use inband_box::control::Control;
+use inband_box::membership::{ids, Membership};
 use inband_box::node::{Quorum, Start};
 use inband_box::promise::Stored;
 use inband_box::wire::{self, Type};
@@ -31,6 +33,8 @@ const SETTLE_NS: Time = 4_000 * MS;
 /// Requests that each client must complete after that.
 const REQUESTS_AFTER: u64 = 10;
 const CLIENTS: u8 = 5;
+/// The highest id of a node.
+const PLACES: u8 = 7;
 const KEYS: u64 = 5;
 
 /// A node, by its id.
@@ -51,6 +55,8 @@ listed! {
         TotalOrder = "all nodes apply the same records at the same zxids",
         Agreement = "the state is equal at equal zxids",
         PrimaryOrder = "epochs never decrease along the log, and what a gateway submits is executed in its order",
+        Quorum = "a record is committed by as many members as the log says at its place",
+        OneChange = "members change one at a time, and no id is given twice",
         NothingLost = "a leader has every record that was committed",
         OneLeader = "an epoch has one leader",
         Linearizable = "strong reads and writes of a key are linearizable",
@@ -92,11 +98,21 @@ pub enum Event {
     Request(u8),
     /// A client's request times out.
     GiveUp(u8, u64),
+    /// The operator thinks of something.
+    Operator,
 }
 
 pub struct Zab {
+    /// Those that begin together.
     nodes: u8,
+    /// How many must have a record at first.
     quorum: Quorum,
+    /// The operator acts so often; `None`: there is none.
+    operates_ns: Option<Time>,
+    /// Members that have left.
+    left: BTreeSet<u8>,
+    /// By epoch: what each node has said that it has.
+    acknowledged: BTreeMap<u64, [u64; 8]>,
     suspect_after_ns: Time,
     capacity: usize,
     window: u64,
@@ -121,8 +137,10 @@ pub struct Zab {
 }
 
 impl Zab {
-    fn majority(&self) -> usize {
-        inband_box::promise::majority(self.nodes)
+    /// Who takes part by what is applied.
+    fn membership(&self) -> Membership {
+        let founding = Membership::founding(self.nodes, self.quorum);
+        self.ledger.membership().unwrap_or(founding)
     }
 
     /// Running nodes.
@@ -143,6 +161,16 @@ impl World<Zab> {
         self.system.led.len()
     }
 
+    /// Who takes part by what is applied.
+    pub fn membership(&self) -> Membership {
+        self.system.membership()
+    }
+
+    /// How many records are committed and applied somewhere.
+    pub fn records(&self) -> u64 {
+        self.system.ledger.len()
+    }
+
     pub fn nodes(&self) -> u8 {
         self.system.nodes
     }
@@ -153,6 +181,9 @@ impl World<Zab> {
             quorum: *rng
                 .pick(&[Quorum::Majority, Quorum::Majority, Quorum::All])
                 .expect("some"),
+            operates_ns: None,
+            left: BTreeSet::new(),
+            acknowledged: BTreeMap::new(),
             suspect_after_ns: *rng.pick(&[2, 5, 10]).expect("some") * MS,
             capacity: *rng.pick(&[32, 256, 4096]).expect("some"),
             window: *rng.pick(&[4, 8, 64]).expect("some"),
@@ -174,8 +205,10 @@ impl World<Zab> {
         zab.window = zab.window.min(zab.capacity as u64 / 4);
         let nodes = zab.nodes;
         let mut world = World::of(zab, Streams::of(seed));
-        for node in 1..=nodes {
+        for node in 1..=PLACES {
             world.add_host(Host(node));
+        }
+        for node in 1..=nodes {
             world.start_node(node, Start::Founding);
         }
         for number in 0..CLIENTS {
@@ -208,6 +241,10 @@ impl System for Zab {
         let mut world = World::<Zab>::drawn(seed, &mut rng, options);
         world.links.rates = Rates::draw(&mut rng);
         world.links.rates.bit_flip_ppm = [0, 0, 20_000][rng.below(3) as usize];
+        world.system.operates_ns = [None, Some(10 * MS), Some(30 * MS)][rng.below(3) as usize];
+        if world.system.operates_ns.is_some() {
+            world.after(10 * MS, Event::Operator);
+        }
         world.inject_faults([8 * MS, 15 * MS, 40 * MS][rng.below(3) as usize]);
         world
     }
@@ -248,6 +285,7 @@ impl System for Zab {
             Event::Checkpoint(host) => world.checkpoint(host.0),
             Event::Request(number) => world.client_thinks(number),
             Event::GiveUp(number, token) => world.client_gives_up(number, token),
+            Event::Operator => world.operate(),
         }
     }
 
@@ -257,7 +295,7 @@ impl System for Zab {
             | Event::Advanced(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),
-            Event::Request(_) | Event::GiveUp(..) => None,
+            Event::Request(_) | Event::GiveUp(..) | Event::Operator => None,
         }
     }
 
@@ -268,12 +306,14 @@ impl System for Zab {
     fn heal(world: &mut World<Zab>) {
         world.end_faults();
         world.system.process_paused_until.clear();
-        for node in 1..=world.system.nodes {
-            if world.system.node[&node].is_none() {
-                world.start_node(node, Start::Recovering);
+        world.system.operates_ns = None;
+        let nodes: Vec<u8> = world.system.node.keys().copied().collect();
+        for node in &nodes {
+            if world.system.node[node].is_none() {
+                world.start_node(*node, Start::Recovering);
             }
         }
-        for node in 1..=world.system.nodes {
+        for node in nodes {
             world.process_acts(node, Process::Ticks);
         }
     }
@@ -298,9 +338,15 @@ impl System for Zab {
         let is_over = |world: &World<Zab>| {
             let idle = world.system.client.values().all(|c| c.asked.is_none());
             let all = world.system.ledger.len();
-            let mut nodes = world.system.node.values().flatten();
-            idle && nodes
-                .all(|n| n.applied == all && !n.node.is_recovering() && n.node.outstanding() == 0)
+            let membership = world.system.membership();
+            let mut members = ids(membership.reach()).map(|id| &world.system.node[&id]);
+            idle && membership.joining == 0
+                && members.all(|node| {
+                    node.as_ref().is_some_and(|n| {
+                        let is_settled = !n.node.is_recovering() && n.node.outstanding() == 0;
+                        n.applied == all && is_settled
+                    })
+                })
         };
         if !world.run_until(until, is_over) {
             let what = format!("not all have all records: {}", world.standing());

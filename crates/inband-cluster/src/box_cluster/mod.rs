@@ -8,13 +8,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{Args, Parser};
 use inband_box::durable::Durability;
 use inband_box::limits::{LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::membership::{ids, Change, Membership};
 pub use inband_box::node::Quorum;
 use inband_box::process::{has_log, has_promised, socket_of, status_at, Status, SESSION};
 use inband_box::promise::majority;
+use inband_box::NODES;
 use inband_host::config::Dataplane;
 use inband_host::program;
 use inband_host::settings::{of_up, Setting};
@@ -26,15 +28,22 @@ use serde::{Deserialize, Serialize};
 use crate::command::{
     counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
 };
-use crate::host_process::{HostProcess, ProcessStatus};
+use crate::host_process::{HostProcess, Process, ProcessStatus};
 use crate::keys;
 use crate::listeners;
 use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
-use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
+use crate::system::{is_spare, HostPlan, Plan, System};
+
+mod change;
+
+use change::membership_of;
+pub use change::{add, change, remove, BoxCommand, MemberCommand, QuorumArgs};
 
 /// The options with which the cluster was started, in its directory.
 const FILE: &str = "cluster.json";
+/// The nodes of the cluster since then, likewise.
+const MEMBERS_FILE: &str = "members.json";
 /// The current leader, as a role's name.
 const LEADER: &str = "leader";
 /// States of a node, as it reports them.
@@ -128,8 +137,12 @@ fn nodes(text: &str) -> Result<u8, String> {
 }
 
 impl Options {
-    fn names(&self) -> impl Iterator<Item = String> {
-        (1..=self.nodes).map(|node| format!("node/{node}"))
+    /// The highest id of a node: others may join up to it. Links between nodes are made at the start only.
+    fn places(&self) -> u8 {
+        match self.direct {
+            true => self.nodes,
+            false => *NODES.end(),
+        }
     }
 
     /// Client addresses, by node.
@@ -162,12 +175,12 @@ impl Options {
             first.ip().is_loopback(),
             "{option} {first} is beyond loopback, where anyone could read and write; give 127.0.0.1:PORT"
         );
-        let last = first.port().checked_add(u16::from(self.nodes) - 1);
+        let places = u16::from(self.places());
+        let last = first.port().checked_add(places - 1);
         let last = last.filter(|_| first.port() > 0).with_context(|| {
             format!(
-                "{option} {first}: {} nodes need as many ports; give one from 1 to {}",
-                self.nodes,
-                u16::MAX - u16::from(self.nodes) + 1
+                "{option} {first}: {places} nodes, with those that may join, need as many ports; give one from 1 to {}",
+                u16::MAX - places + 1
             )
         })?;
         let ports = first.port()..=last;
@@ -177,7 +190,34 @@ impl Options {
     }
 }
 
+/// The number of `node/4`.
+fn node_number(name: &str) -> Option<u8> {
+    let number = name.strip_prefix("node/")?.parse().ok()?;
+    NODES.contains(&number).then_some(number)
+}
+
+fn name_of(node: u8) -> String {
+    format!("node/{node}")
+}
+
 impl Spec {
+    /// The nodes that the cluster had last, if there are any on disk; else those that begin together.
+    fn members(&self) -> Vec<u8> {
+        let founding = || (1..=self.options.nodes).collect();
+        if self.options.durability == Durability::Memory || self.options.accept_loss {
+            return founding();
+        }
+        let text = fs::read(self.data.join(MEMBERS_FILE));
+        let stored = text
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        stored.unwrap_or_else(founding)
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        self.members().into_iter().map(name_of)
+    }
+
     fn is_there(&self, name: &str) -> bool {
         has_promised(&host_dir(&self.data, name))
     }
@@ -186,7 +226,7 @@ impl Spec {
     fn goes_on(&self) -> bool {
         let options = &self.options;
         let is_sync = options.durability == Durability::Sync;
-        is_sync && !options.accept_loss && options.names().any(|name| self.is_there(&name))
+        is_sync && !options.accept_loss && self.names().any(|name| self.is_there(&name))
     }
 
     fn check_loss(&self) -> Result<()> {
@@ -195,8 +235,9 @@ impl Spec {
             return Ok(());
         }
         let has_log = |name: &String| has_log(&host_dir(&self.data, name));
-        let with_log = options.names().filter(has_log).count();
-        let there = options.names().filter(|name| self.is_there(name)).count();
+        let members = self.members().len();
+        let with_log = self.names().filter(has_log).count();
+        let there = self.names().filter(|name| self.is_there(name)).count();
         if options.durability == Durability::Memory {
             ensure!(
                 with_log == 0,
@@ -209,14 +250,12 @@ impl Spec {
             return Ok(());
         }
         ensure!(
-            there == 0 || there == usize::from(options.nodes),
-            "--nodes {}: {there} of them have been in {data} before; give as many as then, or say --accept-loss to begin with an empty table",
-            options.nodes
+            there == 0 || there == members,
+            "--nodes {members}: {there} of them have been in {data} before; give as many as then, or say --accept-loss to begin with an empty table"
         );
         ensure!(
-            there == 0 || with_log >= majority(options.nodes),
-            "--durability sync: only {with_log} of {} nodes in {data} have their log on disk; if they ran with --durability memory their table is lost: say --accept-loss to begin with an empty one",
-            options.nodes
+            there == 0 || with_log >= majority(members as u8),
+            "--durability sync: only {with_log} of {members} nodes in {data} have their log on disk; if they ran with --durability memory their table is lost: say --accept-loss to begin with an empty one"
         );
         Ok(())
     }
@@ -239,7 +278,7 @@ pub struct ClusterStatus {
     pub options: Options,
     /// Where the nodes' roles run, and why.
     pub place: String,
-    /// Client addresses, by node.
+    /// Client addresses, by node, also of a node that has left.
     pub memcached: Vec<SocketAddr>,
     /// Addresses for reads of the nodes' own copies.
     #[serde(default)]
@@ -257,8 +296,8 @@ impl System for BoxCluster {
 
     type Spec = Spec;
     type Status = ClusterStatus;
-    type Request = NoRequest;
-    type Reply = NoRequest;
+    type Request = Change;
+    type Reply = Membership;
 
     fn data(spec: &mut Spec) -> &mut PathBuf {
         &mut spec.data
@@ -270,8 +309,12 @@ impl System for BoxCluster {
         spec.options.memcached_udp()?;
         // The nodes bind the ports; here the error can name the option. All are bound together, so that no two may be
         // equal.
+        let members = spec.members();
         let bind = |(addresses, option): (&Vec<SocketAddr>, _)| {
-            let addresses = addresses.iter();
+            let addresses = (1..)
+                .zip(addresses)
+                .filter(|(node, _)| members.contains(node));
+            let addresses = addresses.map(|(_, address)| address);
             let bound = addresses.map(|address| listeners::bind(*address, option));
             bound.collect::<Result<Vec<_>, _>>()
         };
@@ -286,7 +329,7 @@ impl System for BoxCluster {
             "--direct: nodes have links of their own only in namespaces, where their roles run in the kernel, and --durability sync keeps them out of it"
         );
         let plan = Plan {
-            hosts: spec.options.names().collect(),
+            hosts: (1..=spec.options.places()).map(name_of).collect(),
             dataplane: match choice {
                 Some(_) => Dataplane::Udp,
                 None => options.dataplane,
@@ -332,11 +375,17 @@ impl System for BoxCluster {
         let addresses = network.addresses().iter().map(ToString::to_string);
         let nodes = addresses.collect::<Vec<_>>().join(",");
         let mut plans = Vec::new();
-        for (node, name) in (1..).zip(options.names()) {
+        let members = self.spec.members();
+        for place in 1..=options.places() {
+            let (node, name) = (usize::from(place), name_of(place));
             let dir = host_dir(&self.spec.data, &name);
             let mut args: Vec<OsString> = vec!["node".into()];
             args.push(format!("--node={node}").into());
             args.push(format!("--nodes={nodes}").into());
+            args.push(format!("--members={}", options.nodes).into());
+            if place > options.nodes {
+                args.push("--join".into());
+            }
             args.extend(["--data".into(), dir.clone().into()]);
             args.push(format!("{MEMCACHED}={}", self.memcached[node - 1]).into());
             if let Some(address) = self.memcached_local.get(node - 1) {
@@ -366,11 +415,12 @@ impl System for BoxCluster {
                 None => args.push("--no-key".into()),
             }
             let mut plan = HostPlan::new(name.clone(), &program).args(args);
-            if !self.spec.goes_on() {
+            plan.is_on_request = !members.contains(&place);
+            if !self.spec.goes_on() && !plan.is_on_request {
                 plan.first_args = vec!["--new".into()];
-            }
-            if options.accept_loss {
-                plan.first_args.push("--accept-loss".into());
+                if options.accept_loss {
+                    plan.first_args.push("--accept-loss".into());
+                }
             }
             let socket = socket_of(&dir);
             plan.socket = Some(socket.clone());
@@ -380,6 +430,7 @@ impl System for BoxCluster {
         let path = self.spec.data.join(FILE);
         let store = || fs::write(&path, serde_json::to_vec_pretty(options)?);
         store().with_context(|| format!("cannot write {}", path.display()))?;
+        self.store_members(&members)?;
         Ok(plans)
     }
 
@@ -393,7 +444,7 @@ impl System for BoxCluster {
         let leader = leader.ok_or("no node leads")?;
         let follows = |node: &&Status| node.state == FOLLOWING && node.epoch == leader.epoch;
         let following = nodes.iter().filter(follows).count();
-        let others = usize::from(self.spec.options.nodes) - 1;
+        let others = self.spec.members().len() - 1;
         match following == others {
             true => Ok(()),
             false => Err(format!("{following} of {others} nodes follow the leader")),
@@ -401,14 +452,29 @@ impl System for BoxCluster {
     }
 
     fn status(&self, hosts: &Hosts) -> ClusterStatus {
+        let nodes = self.nodes();
+        let membership = membership_of(&nodes);
+        let mut known = self.spec.members();
+        known.extend(ids(membership.reach()));
+        let highest = known.iter().max().copied().map_or(0, usize::from);
+        let of = |addresses: &[SocketAddr]| addresses.iter().take(highest).copied().collect();
+        let is_shown = |host: &&HostProcess| {
+            let is_known = node_number(host.name()).is_some_and(|id| known.contains(&id));
+            let runs = host.state().0 != Process::Killed;
+            runs || is_known && !membership_has_removed(&membership, host.name())
+        };
         ClusterStatus {
             options: self.spec.options.clone(),
             place: self.place.clone(),
-            memcached: self.memcached.clone(),
-            memcached_local: self.memcached_local.clone(),
+            memcached: of(&self.memcached),
+            memcached_local: of(&self.memcached_local),
             key_file: self.key_file.clone(),
-            processes: hosts.iter().map(HostProcess::status).collect(),
-            nodes: self.nodes(),
+            processes: hosts
+                .iter()
+                .filter(is_shown)
+                .map(HostProcess::status)
+                .collect(),
+            nodes,
         }
     }
 
@@ -442,19 +508,20 @@ impl System for BoxCluster {
         let nodes = self.nodes();
         let has_log = |node: &Status| node.state != RECOVERING;
         let with_log = nodes.iter().filter(|node| has_log(node)).count();
-        let majority = majority(self.spec.options.nodes);
+        let members = membership_of(&nodes).count();
+        let majority = majority(members);
         let answering = nodes.iter().map(|node| (&node.name[..], has_log(node)));
         ensure!(
             is_spare(answering, host, majority),
             "the table would be lost: {} of {} nodes have the log, and {majority} must without {host}; wait until `inband status` says that the others follow, or lose it with --force",
             with_log,
-            self.spec.options.nodes
+            members
         );
         Ok(())
     }
 
-    fn request(&self, request: NoRequest, _hosts: &Hosts) -> Result<NoRequest> {
-        match request {}
+    fn request(&self, request: Change, _hosts: &Hosts) -> Result<Membership> {
+        self.change(request)
     }
 }
 
@@ -477,6 +544,11 @@ impl BoxCluster {
         Ok(())
     }
 
+    /// The node that leads now.
+    pub fn leader(&self) -> Option<String> {
+        leader_of(&self.nodes()).map(|node| node.name.clone())
+    }
+
     fn node(&self, host: &str) -> Option<Status> {
         status_at(self.sockets.get(host)?).ok()
     }
@@ -485,6 +557,17 @@ impl BoxCluster {
         let names = self.sockets.keys();
         names.filter_map(|name| self.node(name)).collect()
     }
+
+    /// For the next start.
+    fn store_members(&self, members: &[u8]) -> Result<()> {
+        let path = self.spec.data.join(MEMBERS_FILE);
+        let store = || fs::write(&path, serde_json::to_vec(members)?);
+        store().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn membership_has_removed(membership: &Membership, host: &str) -> bool {
+    node_number(host).is_some_and(|id| membership.has_removed(id))
 }
 
 /// Returns the leader: of the nodes that claim to lead, the one with the highest epoch. A node that was paused may not
@@ -545,20 +628,25 @@ impl SystemCommand for BoxCluster {
 
     fn in_words(status: &ClusterStatus) -> String {
         let mut text = nodes_in_words(&status.processes, &status.nodes);
-        let options = &status.options;
         let serves = |node: &&Status| [LEADING, FOLLOWING].contains(&&node.state[..]);
-        let serving = status.nodes.iter().filter(serves).count();
-        let need = match options.quorum {
-            Quorum::Majority => majority(options.nodes),
-            Quorum::All => options.nodes.into(),
+        let is_member = |node: &&Status| {
+            let id = node_number(&node.name);
+            id.is_some_and(|id| membership_of(&status.nodes).is_member(id))
+        };
+        let serving = status.nodes.iter().filter(serves).filter(is_member).count();
+        let membership = membership_of(&status.nodes);
+        text += &format!("{membership}\n");
+        let need = match membership.quorum {
+            Quorum::Majority => membership.majority(),
+            Quorum::All => membership.count().into(),
         };
         if leader_of(&status.nodes).is_none() {
             text += "no node leads: reads and writes wait\n";
         } else if serving < need {
             text += &format!(
-                "{serving} of {} nodes are up to date, and --quorum {} needs {need}: writes wait\n",
-                options.nodes,
-                options.quorum.name()
+                "{serving} of {} nodes are up to date, and a quorum of {} needs {need}: writes wait\n",
+                membership.count(),
+                membership.quorum.name()
             );
         }
         text
@@ -569,10 +657,11 @@ impl SystemCommand for BoxCluster {
     }
 
     fn self_check(_: &Options, status: &ClusterStatus) -> Result<Option<String>> {
-        let (first, last) = match &status.memcached[..] {
-            [first, .., last] => (*first, *last),
-            _ => bail!("a cluster has several nodes"),
-        };
+        let members = ids(membership_of(&status.nodes).members);
+        let at = |node: u8| status.memcached[usize::from(node) - 1];
+        let (first, last) = (members.clone().next(), members.last());
+        let (first, last) = first.zip(last).context("no node answers")?;
+        let (first, last) = (at(first), at(last));
         let began = Instant::now();
         let set = format!("set {SELF_CHECK_KEY} 0 0 5\r\nhello\r\n");
         ask(first, &set, &["STORED"])?;
@@ -588,16 +677,16 @@ impl SystemCommand for BoxCluster {
     }
 
     fn notice(status: &ClusterStatus) -> String {
-        let options = &status.options;
+        let membership = membership_of(&status.nodes);
         let keys = match status.key_file {
             Some(_) => "packets are authenticated",
             None => "packets are not authenticated",
         };
         format!(
             "{} nodes {}; quorum: {}; {keys}",
-            options.nodes,
+            membership.count(),
             status.place,
-            options.quorum.name()
+            membership.quorum.name()
         )
     }
 
@@ -687,12 +776,13 @@ mod tests {
             let addresses = options(args).memcached()?;
             Ok(addresses.iter().map(SocketAddr::port).collect())
         };
-        assert_eq!(ports(&[]).unwrap(), [11211, 11212, 11213]);
-        let last = ports(&["--memcached=127.0.0.1:65533"]).unwrap();
+        // Those of nodes that may join are among them.
+        assert_eq!(ports(&[]).unwrap(), (11211..=11217).collect::<Vec<_>>());
+        let last = ports(&["--memcached=127.0.0.1:65533", "--direct"]).unwrap();
         assert_eq!(last, [65533, 65534, 65535]);
         for (address, says) in [
-            ("127.0.0.1:65534", "from 1 to 65533"),
-            ("127.0.0.1:0", "from 1 to 65533"),
+            ("127.0.0.1:65530", "from 1 to 65529"),
+            ("127.0.0.1:0", "from 1 to 65529"),
             ("10.0.0.1:11211", "beyond loopback"),
         ] {
             let error = ports(&["--memcached", address]).unwrap_err().to_string();

@@ -1,0 +1,76 @@
+//! What a node says of itself.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use inband_host::config::Dataplane;
+use inband_host::line_json::call;
+use serde::{Deserialize, Serialize};
+
+use crate::membership::{Change, Membership};
+
+/// How long a node may take to say how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Ask a node how it is.
+pub fn status_at(socket: &Path) -> Result<Status> {
+    let answer: Result<Status, String> = call(socket, &None::<Change>, STATUS_TIMEOUT)?;
+    answer.map_err(anyhow::Error::msg)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Status {
+    pub name: String,
+    pub listen: SocketAddrV4,
+    /// Where its role runs, and why.
+    pub dataplane: Dataplane,
+    pub why: String,
+    pub memcached: Vec<SocketAddr>,
+    #[serde(default)]
+    pub memcached_udp: Option<SocketAddr>,
+    pub pid: u32,
+    /// leading, following, electing, waiting or recovering.
+    pub state: String,
+    pub epoch: u64,
+    pub leader: Option<u8>,
+    /// Who takes part, as far as this node has applied.
+    pub membership: Membership,
+    pub last: u64,
+    pub committed: u64,
+    pub applied: u64,
+    /// Of the machine at `applied`.
+    pub digest: u64,
+    pub items: u64,
+    pub memory_bytes: u64,
+    pub elections: u64,
+    pub notes: Vec<String>,
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl Status {
+    pub fn in_words(&self) -> String {
+        let ports: Vec<String> = self
+            .memcached
+            .iter()
+            .map(|a| a.port().to_string())
+            .collect();
+        format!(
+            "{:<7} {:<10} {:<11} epoch {:<6} zxid {:<9} {:>7} items  memcached at port {}  {}  {}",
+            self.name,
+            self.state,
+            self.dataplane.to_string(),
+            self.epoch,
+            self.applied,
+            self.items,
+            ports.join(", local reads "),
+            self.membership,
+            self.notes.join(", ")
+        )
+        .trim_end()
+        .to_owned()
+    }
+}

@@ -1,0 +1,229 @@
+//! A box while clients use it: how many nodes must have a write, and which nodes there are.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Result};
+use clap::{Args, Subcommand};
+use inband_box::changes::{change_at, Failed};
+use inband_box::durable::Durability;
+use inband_box::membership::{ids, Change, Membership};
+use inband_box::node::Quorum;
+use inband_box::process::Status;
+
+use super::{leader_of, node_number, BoxCluster, ClusterStatus, RECOVERING};
+use crate::command::{ClusterCommand, RunCommand};
+use crate::socket::{self, Request};
+use crate::system::System;
+
+/// A node that joins may copy a large table: it is given up on when its zxid stands still for so long.
+const NO_PROGRESS: Duration = Duration::from_secs(30);
+/// Nodes have a leader by then, if a majority of them is there.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Commands of consensus in a box.
+#[derive(Subcommand)]
+pub enum BoxCommand {
+    #[command(flatten)]
+    Cluster(ClusterCommand<BoxCluster>),
+    /// Change how many nodes must have a write before it is answered, while clients use it.
+    Quorum(QuorumArgs),
+    /// Add or remove nodes while clients use the others.
+    #[command(subcommand)]
+    Member(MemberCommand),
+}
+
+/// Options of `inband quorum`.
+#[derive(Args)]
+pub struct QuorumArgs {
+    #[arg(value_enum)]
+    quorum: Quorum,
+    /// Majority, although a node is down that all would need: writes that wait for it are then answered without it
+    #[arg(long)]
+    force: bool,
+    /// Directory of the cluster
+    #[arg(long, default_value = BoxCluster::DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+}
+
+/// Subcommands of `inband member` for a box.
+#[derive(Subcommand)]
+pub enum MemberCommand {
+    /// List the members
+    List {
+        /// Directory of the cluster
+        #[arg(long, default_value = BoxCluster::DEFAULT_DATA, value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Start a node and wait until it is a member; the others go on
+    Add {
+        /// Directory of the cluster
+        #[arg(long, default_value = BoxCluster::DEFAULT_DATA, value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Take a node out for good, or give up one that is joining. Its id is not used again
+    Remove {
+        /// node/4
+        node: String,
+        /// Directory of the cluster
+        #[arg(long, default_value = BoxCluster::DEFAULT_DATA, value_name = "DIR")]
+        data: PathBuf,
+    },
+}
+
+impl RunCommand for BoxCommand {
+    type System = BoxCluster;
+
+    fn only_prints(&self) -> bool {
+        match self {
+            BoxCommand::Cluster(command) => command.only_prints(),
+            BoxCommand::Member(MemberCommand::List { .. }) => true,
+            _ => false,
+        }
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            BoxCommand::Cluster(command) => command.run(),
+            BoxCommand::Quorum(QuorumArgs {
+                quorum,
+                force,
+                data,
+            }) => {
+                let now = change(&data, Change::Quorum { quorum, force })?;
+                println!("quorum: {}", now.quorum.name());
+                Ok(())
+            }
+            BoxCommand::Member(MemberCommand::List { data }) => {
+                let status = socket::status::<BoxCluster>(&data)?;
+                let membership = membership_of(&status.nodes);
+                println!("{membership}");
+                Ok(())
+            }
+            BoxCommand::Member(MemberCommand::Add { data }) => {
+                let name = add(&data)?;
+                println!("added {name}: it is a member");
+                Ok(())
+            }
+            BoxCommand::Member(MemberCommand::Remove { node, data }) => {
+                remove(&data, &node)?;
+                println!("removed {node}");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Who takes part, by the node that has applied most.
+pub(super) fn membership_of(nodes: &[Status]) -> Membership {
+    let newest = nodes.iter().max_by_key(|node| node.applied);
+    newest.map_or(Membership::founding(0, Quorum::default()), |node| {
+        node.membership
+    })
+}
+
+/// Change something, and wait until that is committed.
+pub fn change(data: &Path, change: Change) -> Result<Membership> {
+    socket::request::<BoxCluster>(data, change)
+}
+
+/// Start another node, and wait until it is a member. Returns its name.
+pub fn add(data: &Path) -> Result<String> {
+    let id = change(data, Change::Add)?.joining;
+    let name = format!("node/{id}");
+    let (role, force) = (name.clone(), true);
+    let started = socket::done::<BoxCluster>(data, &Request::Restart { role, force });
+    if let Err(error) = started {
+        // Nobody else may join while it is on its way.
+        let _ = change(data, Change::Remove { node: id });
+        return Err(error.context(format!("{name} is not added")));
+    }
+    let (mut last, mut since) = (0, Instant::now());
+    loop {
+        let status = socket::status::<BoxCluster>(data)?;
+        if membership_of(&status.nodes).is_member(id) {
+            return Ok(name);
+        }
+        let applied = applied_by(&status, &name);
+        if applied != last {
+            (last, since) = (applied, Instant::now());
+        }
+        ensure!(
+            since.elapsed() < NO_PROGRESS,
+            "{name} has got nothing for {} s; look at `inband status`, and give it up with `inband member remove {name}`",
+            NO_PROGRESS.as_secs()
+        );
+        std::thread::sleep(POLL);
+    }
+}
+
+fn applied_by(status: &ClusterStatus, name: &str) -> u64 {
+    let node = status.nodes.iter().find(|node| node.name == name);
+    node.map_or(0, |node| node.applied)
+}
+
+/// Take a node out, and end it.
+pub fn remove(data: &Path, name: &str) -> Result<()> {
+    let Some(node) = node_number(name) else {
+        bail!("{name:?} is no node; give node/1, node/2, ...");
+    };
+    change(data, Change::Remove { node })?;
+    let (role, force) = (name.to_owned(), true);
+    // It may have ended itself, or before.
+    let _ = socket::done::<BoxCluster>(data, &Request::Kill { role, force });
+    Ok(())
+}
+
+impl BoxCluster {
+    /// Have the leader change something.
+    pub(super) fn change(&self, change: Change) -> Result<Membership> {
+        if let Change::Remove { node } = change {
+            self.check_logs_without(node)?;
+        }
+        let until = Instant::now() + LEADER_TIMEOUT;
+        let now = loop {
+            let nodes = self.nodes();
+            let asked = match leader_of(&nodes) {
+                Some(leader) => change_at(&self.sockets[&leader.name], change)?,
+                None => Err(Failed {
+                    message: "no node leads, so nothing can change; `inband status` says what the nodes do".to_owned(),
+                    may_ask_again: true,
+                }),
+            };
+            match asked {
+                Ok(now) => break now,
+                // The leader has changed since it said that it leads.
+                Err(failed) if failed.may_ask_again && Instant::now() < until => {
+                    std::thread::sleep(POLL);
+                }
+                Err(failed) => return Err(failed.into()),
+            }
+        };
+        // One that was added by a change that is not committed any more begins again with it.
+        self.store_members(&ids(now.reach()).collect::<Vec<_>>())?;
+        Ok(now)
+    }
+
+    /// With logs in memory a majority of the members that are left must have theirs, or a leader that is lost next takes the
+    /// table with it.
+    fn check_logs_without(&self, node: u8) -> Result<()> {
+        let nodes = self.nodes();
+        let mut left = membership_of(&nodes);
+        if self.spec.options.durability == Durability::Sync || !left.is_member(node) {
+            return Ok(());
+        }
+        left.members &= !(1 << node);
+        let with_log = nodes.iter().filter(|node| node.state != RECOVERING);
+        let with_log = with_log.filter_map(|node| node_number(&node.name));
+        let with_log = with_log.fold(0, |nodes, id| nodes | 1 << id);
+        ensure!(
+            left.has_majority(with_log),
+            "of the {} nodes that would be left, {} have the log, and {} must: wait until `inband status` says that the others follow",
+            left.count(),
+            (left.members & with_log).count_ones(),
+            left.majority()
+        );
+        Ok(())
+    }
+}
