@@ -5,7 +5,7 @@ use inband_sim::memory::{Fault, Invariant, Memory, Mistake, Options};
 use inband_sim::{run, run_with_trace};
 
 /// Seeds played by every test run; `make soak` plays thousands.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 1_000;
 /// Lines of a trace: all of them.
 const TRACE: usize = 1_000_000;
 /// Of slow hosts, 10 s each.

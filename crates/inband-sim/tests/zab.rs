@@ -6,9 +6,8 @@ use inband_box::node::Quorum;
 use inband_sim::zab::{Fault, Invariant, Mistake, Options, Zab};
 use inband_sim::{run, run_with_trace, World};
 
-/// Seeds played by every test run; `make soak` plays thousands. Of the mutants that only these notice, the last is noticed in
-/// the 64th.
-const SEEDS: u64 = 300;
+/// Seeds played by every test run; `make soak` plays thousands.
+const SEEDS: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 #[test]
