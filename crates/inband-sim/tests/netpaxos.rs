@@ -31,6 +31,7 @@ fn learners_never_disagree() {
         "snapshots",
         "unknown outcomes",
         "delivered",
+        "reads",
     ];
     worlds::must_have_happened(&sound.stats, &names, SEEDS);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use inband_netpaxos::proposer::{Outcome, Proposer};
 
 use super::hosts::gate;
-use super::{Event, Host, NetPaxos, SERIALIZERS};
+use super::{Event, Host, NetPaxos, LEARNERS, SERIALIZERS};
 use crate::World;
 
 /// Few different values, so that many requests have equal bytes.
@@ -86,11 +86,13 @@ impl World<NetPaxos> {
             let client = self.system.client.get_mut(&number).expect("a client");
             client.asked.remove(&request);
             match outcome {
-                Outcome::Delivered(_) => {
+                Outcome::Delivered(instance) => {
                     client.done += 1;
                     self.stats.count("delivered", 1);
                     let result = self.system.ledger.acknowledge((session, request));
                     self.check(result);
+                    // At another learner than the one that answered first, more often than not.
+                    self.read_at(1 + (instance % u64::from(LEARNERS)) as u8);
                 }
                 Outcome::Unknown => self.stats.count("unknown outcomes", 1),
             }

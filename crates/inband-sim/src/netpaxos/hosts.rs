@@ -306,12 +306,27 @@ impl World<NetPaxos> {
         self.learner_acted(number, out);
     }
 
+    /// A read begins at a learner, if it is up.
+    pub(super) fn read_at(&mut self, number: u8) {
+        let Some(Some(learner)) = self.system.learner.get_mut(&number) else {
+            return;
+        };
+        learner.read(self.system.ledger.begin_read());
+        let due = learner.due();
+        self.sleep(Host::Learner(number), due);
+    }
+
     fn learner_acted(&mut self, number: u8, out: learner::Out) {
         let own = Host::Learner(number);
         let Some(Some(learner)) = self.system.learner.get(&number) else {
             return;
         };
-        let due = learner.due();
+        let (due, position) = (learner.due(), learner.position());
+        for (read, seen) in &out.confirmed {
+            let result = self.system.ledger.end_read(*read, *seen, position);
+            self.stats.count("reads", 1);
+            self.check(result);
+        }
         let quorum = 2 * usize::from(self.system.sizes.failures) + 1;
         for (instance, request) in &out.fast {
             let ledger = &mut self.system.ledger;

@@ -28,6 +28,8 @@ pub(super) struct Ledger {
     /// By instance, minion and generation.
     acted: BTreeMap<(u64, u8, u16), Acted>,
     position: BTreeMap<u8, u64>,
+    /// What each read must see.
+    reads: Vec<u64>,
 }
 
 fn broken(invariant: Invariant, what: String) -> Result {
@@ -101,6 +103,23 @@ impl Ledger {
             return broken(Invariant::ExactlyOnce, what);
         }
         Ok(())
+    }
+
+    /// A read begins. Returns its number.
+    pub fn begin_read(&mut self) -> u64 {
+        self.reads.push(self.len());
+        self.reads.len() as u64 - 1
+    }
+
+    /// A learner that has delivered `position` instances answers a read that sees those up to `seen`.
+    pub fn end_read(&self, read: u64, seen: u64, position: u64) -> Result {
+        let must_see = self.reads[read as usize];
+        if seen >= must_see && position >= seen {
+            return Ok(());
+        }
+        let what =
+            format!("a read sees {seen} of {must_see} instances, its learner has {position}");
+        broken(Invariant::ReadsSeeAll, what)
     }
 
     /// A proposer was told that its request was delivered.

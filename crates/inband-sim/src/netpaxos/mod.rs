@@ -71,6 +71,7 @@ listed! {
         ExactlyOnce = "what is applied was submitted as it is, and is applied in one instance only",
         OneVote = "a storage server votes at most once in the fast round of an instance, and not after a promise",
         Stored = "an instance that is decided in fast mode has a fast quorum of votes that are stored",
+        ReadsSeeAll = "a read at a learner sees every instance that a learner had delivered when it began",
         Liveness = "once faults end, every client is answered and all learners have all instances",
         NoPanic = "nothing panics",
     }
