@@ -18,11 +18,11 @@ use inband_host::program;
 enum Command {
     /// Run a node until Ctrl-C
     Node(Box<node_command::NodeArgs>),
-    /// Show a node's status
+    /// What a node says of itself
     Status(node_command::StatusArgs),
-    /// Change how many nodes must have a write, while clients use the cluster
+    /// Change how many nodes must have a write, while clients use them
     Quorum(node_command::QuorumArgs),
-    /// Add or remove nodes while clients use the others
+    /// Let nodes join, or take them out, while clients use the others
     #[command(subcommand)]
     Member(node_command::MemberCommand),
 }

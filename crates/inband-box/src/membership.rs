@@ -1,6 +1,6 @@
-//! The membership: which nodes are members, and how many of them must have a record. It is part of the log: the record
-//! that changes it contains all of it, and a node goes by the last such record in its log, committed or not.
-//! docs/box.md argues why no committed record is lost by a change.
+//! Who takes part, and how many of them must have a record. It is a state of the log: the record that changes it has all of
+//! it, and the last such record in a node's log, committed or not, is what the node goes by. docs/box.md argues why no
+//! committed record is lost meanwhile.
 
 use std::fmt;
 
@@ -10,40 +10,40 @@ use crate::node::{Config, Node, Out, Quorum, State, To};
 use crate::promise::majority;
 use crate::role::{Record, Role, View};
 
-/// Minimum number of members.
+/// The fewest members that a cluster is left with.
 pub const MEMBERS_MIN: u8 = 3;
-/// Version of the records, for later programs.
+/// Of records, for those who come later.
 const VERSION: u8 = 1;
-/// Length of a record's value.
+/// Length of the value of a record.
 const LEN_BYTES: usize = 6;
 
-/// The members, and what their records need. See the [module](self).
+/// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// Bit n is set if node n is a member, and counts.
+    /// Bit n is node n: it counts.
     pub members: u8,
-    /// The node that is joining: it gets the log, and counts once it has all of it and is a member; 0: none.
+    /// It gets the log, and counts once it has all of it and is a member; 0: none.
     pub joining: u8,
-    /// The id of the next node that joins. Ids are never reused.
+    /// The id of the next node that joins. None is given twice.
     pub next: u8,
     pub quorum: Quorum,
-    /// This record, and earlier ones that are not committed yet, need no more than it says.
+    /// Records before it that are not committed yet, and itself, need no more than it says.
     pub is_forced: bool,
 }
 
-/// A change that an operator may ask for. One change at a time.
+/// What an operator may ask for. One change at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Changes how many members must have a record.
+    /// How many must have a record.
     Quorum { quorum: Quorum, force: bool },
-    /// Lets the next node join.
+    /// The next node may join.
     Add,
-    /// Removes a member, or gives up a node that is joining.
+    /// A node is no member any more, or does not join.
     Remove { node: u8 },
 }
 
-/// Why a change was refused. Nothing has changed.
+/// Why a change is refused. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     #[error("this node does not lead; {}", leader_in_words(*.leader))]
@@ -75,12 +75,12 @@ fn leader_in_words(leader: Option<u8>) -> String {
     }
 }
 
-/// Returns the nodes of a bitmap.
+/// The nodes of a bitmap.
 pub fn ids(bitmap: u8) -> impl Iterator<Item = u8> + Clone {
     (1..8).filter(move |node| bitmap >> node & 1 != 0)
 }
 
-/// What a record needs: this many of these nodes must have it.
+/// What a record needs: so many of these must have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needed {
     pub members: u8,
@@ -103,9 +103,9 @@ impl Needed {
         }
     }
 
-    /// Returns what records need while `next` is not committed. Only its members count, because a node that leaves may
-    /// have left already, knowing that the change is committed when a new leader does not. A majority of them
-    /// intersects each majority of the former members, since there is one member more or less.
+    /// While `next` is not committed. Of its members, for one that leaves may have left already: it knows that the change is
+    /// committed, when a new leader does not. A majority of them has a node in common with each majority of the former ones,
+    /// since there is one member more or less.
     fn until(self, next: &Membership) -> Needed {
         let next_needs = Needed::of(next);
         Needed {
@@ -127,7 +127,7 @@ impl fmt::Display for Membership {
 }
 
 impl Membership {
-    /// Returns the membership of the nodes from 1 on that start together.
+    /// Of the nodes from 1 on that begin together.
     pub fn founding(nodes: u8, quorum: Quorum) -> Membership {
         Membership {
             members: (1..=nodes).fold(0, |members, node| members | 1 << node),
@@ -138,7 +138,7 @@ impl Membership {
         }
     }
 
-    /// Returns the number of members.
+    /// How many members there are.
     pub fn count(&self) -> u8 {
         self.members.count_ones() as u8
     }
@@ -147,28 +147,28 @@ impl Membership {
         self.members >> node & 1 != 0
     }
 
-    /// Returns whether a node was a member, or joining, and never will be again.
+    /// Was it one, or on its way, and never will be again?
     pub fn has_removed(&self, node: u8) -> bool {
         node < self.next && self.reach() >> node & 1 == 0
     }
 
-    /// Returns the nodes that get the log.
+    /// Who gets the log.
     pub fn reach(&self) -> u8 {
-        // Bit 0 belongs to no node.
+        // Bit 0 is nobody's.
         (self.members | 1 << self.joining) & !1
     }
 
-    /// Returns how many members are a majority.
+    /// More than half of the members.
     pub fn majority(&self) -> usize {
         majority(self.count())
     }
 
-    /// Returns whether a majority of the members is among these nodes.
+    /// Are more than half of the members among these?
     pub fn has_majority(&self, nodes: u8) -> bool {
         (nodes & self.members).count_ones() as usize >= self.majority()
     }
 
-    /// Returns the membership after a change, if it is allowed. `places`: the highest id.
+    /// After a change that is allowed. `places`: the highest id.
     pub fn with(&self, change: Change, places: u8) -> Result<Membership, ChangeError> {
         let mut next = Membership {
             is_forced: false,
@@ -202,7 +202,7 @@ impl Membership {
         Ok(next)
     }
 
-    /// Returns the membership after the joining node has become a member.
+    /// The node that was joining is a member.
     pub(crate) fn with_joined(&self) -> Membership {
         Membership {
             members: self.reach(),
@@ -212,13 +212,12 @@ impl Membership {
         }
     }
 
-    /// Returns what records need while those of `pending` are in the leader's log but not committed; `self` is
-    /// committed.
+    /// What records need while those of `pending` are in the leader's log and not committed; `self` is.
     pub(crate) fn needed<'a>(&self, pending: impl Iterator<Item = &'a Membership>) -> Needed {
         pending.fold(Needed::of(self), Needed::until)
     }
 
-    /// Returns the record of this membership.
+    /// The record that says so.
     pub fn record(&self) -> Record {
         let bytes: [u8; LEN_BYTES] = [
             VERSION,
@@ -234,7 +233,7 @@ impl Membership {
         }
     }
 
-    /// Returns the membership that a record sets; `None` if it is a gateway's record, or sets none.
+    /// What a record says. `None`: it is of a gateway, or says nothing.
     pub fn of(record: &Record) -> Option<Membership> {
         let value: &[u8; LEN_BYTES] = record.value[..].try_into().ok()?;
         match *value {
@@ -255,13 +254,13 @@ impl Membership {
     }
 }
 
-/// What a leader knows about the membership.
+/// Whom a leader leads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cluster {
     pub config: Config,
-    /// According to its log, committed or not.
+    /// By its log, be it committed or not.
     pub membership: Membership,
-    /// Returns the other nodes that get the log.
+    /// Who gets the log, but itself.
     pub reach: u8,
 }
 
@@ -270,7 +269,7 @@ impl Cluster {
         ids(self.reach)
     }
 
-    /// Returns whether a condition holds for a majority of the members, counting itself.
+    /// Is it so of more than half of the members? Itself included.
     pub fn is_majority(&self, is_so: impl Fn(u8) -> bool) -> bool {
         let own = self.config.node;
         let members = ids(self.membership.members);
@@ -281,7 +280,7 @@ impl Cluster {
 }
 
 impl Node {
-    /// Stores the membership in the role's registers.
+    /// Who takes part, and how many must have a record, goes into the role's registers.
     pub(crate) fn tell_role(&mut self, role: &impl Role) {
         self.has_membership_changed = false;
         let pending = self.pending();
@@ -289,15 +288,15 @@ impl Node {
         role.set_quorum(needed.members.into(), needed.count());
         let guests = match self.state {
             State::Leading(_) => self.reach(),
-            // A node that we do not know yet may lead, or have promised a higher epoch.
+            // One that we do not know yet may lead, or have promised more than we have.
             _ => !1,
         };
-        // A leader that is no longer a member leads until that is committed.
+        // A leader that is no member any more leads until that is committed.
         let guests = (guests | 1 << self.config.node) & !needed.members;
         role.set_guests(guests.into());
     }
 
-    /// Returns the changes in the log that are not applied yet. If leading, they are not committed, or not known to be.
+    /// Changes in the log that are not applied yet. Leading: they are not committed, or it is not known here.
     pub(crate) fn pending(&self) -> &[(u64, Membership)] {
         match &self.state {
             State::Leading(leading) => &leading.pending,
@@ -305,7 +304,7 @@ impl Node {
         }
     }
 
-    /// Returns the changes in the log that are not applied.
+    /// Changes in the log that are not applied.
     pub(crate) fn unapplied(&self, role: &impl Role) -> Vec<(u64, Membership)> {
         let now = role.view();
         let records = (now.applied + 1..=now.last).filter_map(|zxid| role.read(zxid));
@@ -313,13 +312,13 @@ impl Node {
         said.collect()
     }
 
-    /// Returns the membership according to our log, committed or not.
+    /// Who takes part by our log, be it committed or not.
     pub fn latest(&self, role: &impl Role) -> Membership {
         let last = self.unapplied(role).pop();
         last.map_or(self.membership, |(_, membership)| membership)
     }
 
-    /// Returns the nodes that packets for all others go to.
+    /// The nodes that it sends to if it sends to all others.
     pub fn reach(&self) -> u8 {
         let own = 1 << self.config.node;
         let reach = match &self.state {
@@ -328,13 +327,13 @@ impl Node {
                 let pending = pending.fold(0, |reach, (_, next)| reach | next.reach());
                 self.membership.reach() | pending
             }
-            // It may not know about nodes that have joined since.
+            // It may not know who has joined since.
             _ => Membership::founding(self.config.nodes, Quorum::All).members,
         };
         reach & !own
     }
 
-    /// Returns the nodes that the role's packets for all others go to; only a leader's role sends such packets.
+    /// The nodes that the role sends to if it sends to all others, which only a leader's does.
     pub fn group(&self) -> u8 {
         match self.state {
             State::Leading(_) => self.reach(),
@@ -342,7 +341,7 @@ impl Node {
         }
     }
 
-    /// Returns the membership that a leader goes by at present.
+    /// What a leader goes by, of this moment.
     pub(crate) fn cluster(&self) -> Cluster {
         let last = self.pending().last();
         Cluster {
@@ -352,7 +351,7 @@ impl Node {
         }
     }
 
-    /// Sets the membership of the records in a table that was just installed.
+    /// What the records say that are in the table, which was just installed.
     pub fn on_installed(
         &mut self,
         membership: Option<Membership>,
@@ -364,8 +363,8 @@ impl Node {
         out.is_removed |= self.membership.has_removed(self.config.node);
     }
 
-    /// Begins a change; only the leader can. Returns the zxid of its record and the new membership. The change is done
-    /// when that record is applied, and is not done if another record is applied at that zxid.
+    /// Begin a change; only the leader can. Returns the zxid of the record and what it says: it is done when that record is
+    /// applied, and it is not if another one is.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -380,8 +379,8 @@ impl Node {
             let leader = self.leader();
             return Err(ChangeError::NotLeading { leader });
         };
-        // An earlier leader may have begun another change. Once a record of our epoch is committed, that change never
-        // will be.
+        // An earlier leader may have begun another change, of which a record of our epoch that is committed shows that it
+        // never will be done.
         if now.committed < now.established_at {
             return Err(ChangeError::NotEstablished);
         }
@@ -399,7 +398,7 @@ impl Node {
         Ok((proposed.ok_or(ChangeError::Full)?, next))
     }
 
-    /// Appends and proposes the record. Before that, what records need from now on is put in force.
+    /// Append and propose the record. What records need from now on is in force before.
     pub(crate) fn propose_membership(
         &mut self,
         next: Membership,
@@ -427,7 +426,7 @@ impl Node {
         Some(zxid)
     }
 
-    /// Makes the joining node a member once it has caught up.
+    /// The node that joins is made a member once it has caught up.
     pub(crate) fn go_on_changing(&mut self, registers: &View, role: &impl Role, out: &mut Out) {
         let joining = self.membership.joining;
         let is_established = registers.committed >= registers.established_at;
@@ -443,7 +442,7 @@ impl Node {
         }
     }
 
-    /// If leading: returns the members that this record still lacks, and how many it needs.
+    /// Leading: members that this record still needs, and how many it needs. `None`: we do not lead.
     pub fn lacking(&self, zxid: u64, role: &impl Role) -> Option<(Vec<u8>, Quorum)> {
         let State::Leading(leading) = &self.state else {
             return None;
@@ -482,7 +481,7 @@ mod tests {
         assert_eq!(needs(few, &[]), (0b1110, 2));
         assert_eq!(needs(few, &[all]), (0b1110, 3));
         assert_eq!(needs(all, &[few]), (0b1110, 3));
-        // A change that was never committed must not shorten what follows.
+        // A change that was never committed does not shorten what follows.
         assert_eq!(needs(few, &[all, few]), (0b1110, 3));
         let forced = Membership {
             is_forced: true,

@@ -192,10 +192,11 @@ impl<'a> Queue<'a> {
         self.count == 0
     }
 
-    fn has_version_3(&self) -> bool {
+    /// See [`version_of`]; a transaction itself has version 2.
+    fn version(&self) -> u8 {
         let mut reader = Reader(self.bytes);
-        let mut encoded = (0..self.count).map_while(|_| reader.string());
-        encoded.any(|command| command.first().is_some_and(|op| *op >= OP_GET_RANGE))
+        let encoded = (0..self.count).map_while(|_| reader.string());
+        encoded.map(version_of).max().unwrap_or(0).max(2)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Command<'a>> + use<'a> {
@@ -250,6 +251,14 @@ pub enum Command<'a> {
         expiry: Expiry,
         reply: SetReply,
     },
+    /// `SET` with `IFEQ`: if the key holds the value `expected`.
+    SetIfEqual {
+        key: &'a [u8],
+        value: &'a [u8],
+        expected: &'a [u8],
+        expiry: Expiry,
+        reply: SetReply,
+    },
     /// `INCR`, `DECR`, `INCRBY`, `DECRBY`.
     IncrBy(&'a [u8], i64),
     Append(&'a [u8], &'a [u8]),
@@ -272,10 +281,9 @@ pub enum Command<'a> {
     /// `GETEX` with an option; without one it is `GET`.
     GetEx(&'a [u8], Expiry),
     IncrByFloat(&'a [u8], &'a [u8]),
-    /// Delete a key if it holds this value: the script with which clients release locks.
+    /// `DELIFEQ`, and `DELEX` with `IFEQ`: delete a key if it holds this value.
     CompareDelete(&'a [u8], &'a [u8]),
-    /// Change the time to live, in milliseconds, of a key that holds this value: the scripts with which clients extend
-    /// locks.
+    /// Change the time to live, in milliseconds, of a key that holds this value. Only in logs of earlier programs.
     CompareExpire {
         key: &'a [u8],
         value: &'a [u8],
@@ -287,6 +295,17 @@ pub enum Command<'a> {
     MSet(Strings<'a>),
     /// Alternating keys and values; sets all of them if none of the keys exists.
     MSetNx(Strings<'a>),
+    /// `EVAL`, and `EVALSHA` with the text of the script.
+    Eval {
+        text: &'a [u8],
+        keys: Strings<'a>,
+        args: Strings<'a>,
+        /// `EVAL_RO`.
+        is_read_only: bool,
+    },
+    /// `SCRIPT LOAD`: every replica remembers the text.
+    ScriptLoad(&'a [u8]),
+    ScriptFlush,
     /// `DEL` and `UNLINK`.
     Del(Strings<'a>),
     Exists(Strings<'a>),
@@ -342,6 +361,12 @@ const OP_COMPARE_DELETE: u8 = 25;
 const OP_COMPARE_EXPIRE: u8 = 26;
 const OP_MSET_NX: u8 = 27;
 const OP_SESSION_NEW_OF: u8 = 28;
+/// The first operation of version 4.
+const OP_EVAL: u8 = 29;
+const OP_EVAL_RO: u8 = 30;
+const OP_SCRIPT_LOAD: u8 = 31;
+const OP_SCRIPT_FLUSH: u8 = 32;
+const OP_SET_IF_EQUAL: u8 = 33;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -373,9 +398,10 @@ pub fn version_of(encoded: &[u8]) -> u8 {
         // A value may grow beyond the first version's limit once records have versions, which needs version 2.
         Some(OP_APPEND) => 2,
         Some(OP_EXEC) => match Command::decode(encoded) {
-            Some((Command::Exec { commands, .. }, _)) if commands.has_version_3() => 3,
+            Some((Command::Exec { commands, .. }, _)) => commands.version(),
             _ => 2,
         },
+        Some(OP_EVAL..) => 4,
         Some(OP_GET_RANGE..) => 3,
         Some(OP_KEYS..) => 2,
         _ => 1,
@@ -437,6 +463,7 @@ impl<'a> Command<'a> {
             | Command::Persist(key)
             | Command::Ttl(key, _)
             | Command::Set { key, .. }
+            | Command::SetIfEqual { key, .. }
             | Command::IncrBy(key, _)
             | Command::Append(key, _)
             | Command::GetRange { key, .. }
@@ -451,7 +478,7 @@ impl<'a> Command<'a> {
     }
 
     /// Call `visit` with every key that the command names; `false` if it involves all existing keys.
-    fn each_key(&self, visit: &mut dyn FnMut(&[u8])) -> bool {
+    pub(crate) fn each_key(&self, visit: &mut dyn FnMut(&[u8])) -> bool {
         match self {
             Command::MGet(keys)
             | Command::Del(keys)
@@ -460,6 +487,8 @@ impl<'a> Command<'a> {
             Command::MSet(pairs) | Command::MSetNx(pairs) => {
                 pairs.iter().step_by(2).for_each(visit)
             }
+            Command::Eval { keys, .. } => keys.iter().for_each(visit),
+            Command::ScriptLoad(_) | Command::ScriptFlush => {}
             Command::Exec { watched, commands } => {
                 watched.iter().for_each(|(key, _)| visit(key));
                 return commands.iter().all(|command| command.each_key(visit));
@@ -509,8 +538,10 @@ impl<'a> Command<'a> {
         match self {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
             Command::GetRange { .. } | Command::GetEx(..) => true,
-            Command::Keys(_) | Command::Exec { .. } => true,
-            Command::Set { reply, .. } => *reply == SetReply::Old,
+            Command::Keys(_) | Command::Exec { .. } | Command::Eval { .. } => true,
+            Command::Set { reply, .. } | Command::SetIfEqual { reply, .. } => {
+                *reply == SetReply::Old
+            }
             _ => false,
         }
     }
@@ -522,6 +553,7 @@ impl<'a> Command<'a> {
             Command::MGet(names) | Command::Del(names) => names.len(),
             Command::Exists(names) | Command::Watch(names) => names.len(),
             Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
+            Command::Eval { keys, .. } => keys.len(),
             Command::Exec { .. } => 0,
             _ => 1,
         }
@@ -530,9 +562,9 @@ impl<'a> Command<'a> {
     /// Lengths of the longest key and of the longest value that the command stores; 0 if it stores none.
     pub fn stored_len_bytes(&self) -> (usize, usize) {
         match self {
-            Command::Set { key, value, .. } | Command::Append(key, value) => {
-                (key.len(), value.len())
-            }
+            Command::Set { key, value, .. }
+            | Command::SetIfEqual { key, value, .. }
+            | Command::Append(key, value) => (key.len(), value.len()),
             Command::SetRange { key, offset, value } if !value.is_empty() => {
                 let offset = usize::try_from(*offset).unwrap_or(usize::MAX);
                 (key.len(), offset.saturating_add(value.len()))
@@ -556,6 +588,7 @@ impl<'a> Command<'a> {
             Command::Persist(_) => OP_PERSIST,
             Command::Ttl(..) => OP_TTL,
             Command::Set { .. } => OP_SET,
+            Command::SetIfEqual { .. } => OP_SET_IF_EQUAL,
             Command::IncrBy(..) => OP_INCR_BY,
             Command::Append(..) => OP_APPEND,
             Command::Expire { .. } => OP_EXPIRE,
@@ -574,6 +607,12 @@ impl<'a> Command<'a> {
             Command::CompareDelete(..) => OP_COMPARE_DELETE,
             Command::CompareExpire { .. } => OP_COMPARE_EXPIRE,
             Command::MSetNx(_) => OP_MSET_NX,
+            Command::Eval { is_read_only, .. } => match is_read_only {
+                true => OP_EVAL_RO,
+                false => OP_EVAL,
+            },
+            Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
+            Command::ScriptFlush => OP_SCRIPT_FLUSH,
             Command::Keys(_) => OP_KEYS,
             Command::Watch(_) => OP_WATCH,
             Command::Exec { .. } => OP_EXEC,
@@ -593,6 +632,7 @@ impl<'a> Command<'a> {
             | Command::StrLen(key)
             | Command::Type(key)
             | Command::Persist(key)
+            | Command::ScriptLoad(key)
             | Command::Keys(key) => put_string(out, key),
             Command::Ttl(key, unit) => {
                 out.put_u8(place(&TIME_UNIT, unit));
@@ -610,6 +650,19 @@ impl<'a> Command<'a> {
                 put_expiry(out, *expiry);
                 put_string(out, key);
                 put_string(out, value);
+            }
+            Command::SetIfEqual {
+                key,
+                value,
+                expected,
+                expiry,
+                reply,
+            } => {
+                out.put_u8(place(&SET_REPLY, reply));
+                put_expiry(out, *expiry);
+                put_string(out, key);
+                put_string(out, value);
+                put_string(out, expected);
             }
             Command::IncrBy(key, delta) => {
                 put_signed(out, *delta);
@@ -657,8 +710,14 @@ impl<'a> Command<'a> {
             | Command::Del(strings)
             | Command::Exists(strings)
             | Command::Watch(strings) => {
-                put_varint(out, strings.len() as u64);
-                strings.iter().for_each(|string| put_string(out, string));
+                put_strings(out, strings);
+            }
+            Command::Eval {
+                text, keys, args, ..
+            } => {
+                put_string(out, text);
+                put_strings(out, keys);
+                put_strings(out, args);
             }
             Command::Exec { watched, commands } => {
                 put_varint(out, watched.count as u64);
@@ -669,7 +728,10 @@ impl<'a> Command<'a> {
                 commands.iter().for_each(|c| Queue::push(out, &c));
             }
             Command::SessionNew { owner } if *owner != 0 => put_varint(out, *owner),
-            Command::DbSize | Command::FlushAll | Command::SessionNew { .. } => {}
+            Command::DbSize
+            | Command::FlushAll
+            | Command::ScriptFlush
+            | Command::SessionNew { .. } => {}
         }
     }
 
@@ -763,6 +825,25 @@ impl<'a> Command<'a> {
                 }
             }
             OP_MSET_NX => Command::MSetNx(reader.strings().filter(|s| s.len() % 2 == 0)?),
+            op @ (OP_EVAL | OP_EVAL_RO) => Command::Eval {
+                text: reader.string()?,
+                keys: reader.strings()?,
+                args: reader.strings()?,
+                is_read_only: op == OP_EVAL_RO,
+            },
+            OP_SCRIPT_LOAD => Command::ScriptLoad(reader.string()?),
+            OP_SCRIPT_FLUSH => Command::ScriptFlush,
+            OP_SET_IF_EQUAL => {
+                let reply = reader.choice(&SET_REPLY)?;
+                let expiry = reader.expiry()?;
+                Command::SetIfEqual {
+                    key: reader.string()?,
+                    value: reader.string()?,
+                    expected: reader.string()?,
+                    expiry,
+                    reply,
+                }
+            }
             OP_KEYS => Command::Keys(reader.string()?),
             OP_WATCH => Command::Watch(reader.strings()?),
             OP_EXEC => Command::Exec {
@@ -791,6 +872,11 @@ fn put_signed(out: &mut BytesMut, number: i64) {
 fn put_string(out: &mut BytesMut, string: &[u8]) {
     put_varint(out, string.len() as u64);
     out.put_slice(string);
+}
+
+fn put_strings(out: &mut BytesMut, strings: &Strings<'_>) {
+    put_varint(out, strings.len() as u64);
+    strings.iter().for_each(|string| put_string(out, string));
 }
 
 fn put_expiry(out: &mut BytesMut, expiry: Expiry) {
@@ -943,6 +1029,27 @@ mod tests {
                 extend: Extend::AddIfExpiring,
             },
             Command::MSetNx(strings),
+            Command::Eval {
+                text: b"return 1",
+                keys: strings,
+                args: strings,
+                is_read_only: false,
+            },
+            Command::Eval {
+                text: b"",
+                keys: strings,
+                args: strings,
+                is_read_only: true,
+            },
+            Command::ScriptLoad(b"return 1"),
+            Command::ScriptFlush,
+            Command::SetIfEqual {
+                key: b"k",
+                value: b"new",
+                expected: b"old",
+                expiry: Expiry::InMs(5),
+                reply: SetReply::Old,
+            },
             Command::Keys(b"k*"),
             Command::Watch(strings),
             Command::Exec {
@@ -1018,9 +1125,11 @@ mod tests {
         assert_eq!(version(&Command::Get(b"k")), 1);
         assert_eq!(version(&Command::Keys(b"k")), 2);
         assert_eq!(version(&Command::CompareDelete(b"k", b"v")), 3);
+        assert_eq!(version(&Command::ScriptFlush), 4);
         for (inner, expected) in [
             (Command::Get(b"k"), 2),
             (Command::GetEx(b"k", Expiry::Never), 3),
+            (Command::ScriptLoad(b"return 1"), 4),
         ] {
             let mut queue = BytesMut::new();
             Queue::push(&mut queue, &inner);

@@ -36,6 +36,7 @@ use crate::limits::{
 use crate::local;
 use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
+use crate::script_cache::{Scripts, NO_SCRIPT};
 use crate::table::CommandId;
 pub use transaction::Item;
 use transaction::{Transaction, Watches};
@@ -171,6 +172,8 @@ pub struct Intake<'a> {
     pub now: Instant,
     /// Counters of refusals.
     pub hits: &'a LimitHits,
+    /// The scripts that this replica knows.
+    pub scripts: &'a Scripts,
 }
 
 impl Intake<'_> {
@@ -503,6 +506,16 @@ impl Connection {
                 let owner = client_sessions::owner_of(self.peer.ip());
                 self.take_command(&Command::SessionNew { owner }, intake)
             }
+            Ok(Request::EvalSha { sha1, command }) => {
+                // Earlier requests may load the script.
+                if !self.replies.is_empty() && !intake.scripts.knows(sha1) {
+                    return None;
+                }
+                match intake.scripts.text(sha1) {
+                    Some(text) => self.take_command(&command.with_text(&text), intake),
+                    None => Some(self.answered(Reply::error(NO_SCRIPT))),
+                }
+            }
             Ok(Request::Replicated(command)) => self.take_command(&command, intake),
         }
     }
@@ -763,7 +776,7 @@ impl ClientConnection for Connection {
 }
 
 /// The error for a command with a key or value that is too long.
-fn over_limit(command: &Command<'_>) -> Option<Reply> {
+pub(crate) fn over_limit(command: &Command<'_>) -> Option<Reply> {
     let (key_len_bytes, value_len_bytes) = command.stored_len_bytes();
     let over = |what, len_bytes, limit| {
         (len_bytes > limit).then(|| {

@@ -13,6 +13,7 @@ use crate::glob;
 use crate::keyspace::Keys;
 use crate::limits::{KEYS_REPLY_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
+use crate::script;
 
 const MS_PER_S: i64 = 1000;
 
@@ -25,6 +26,22 @@ type Result<T> = std::result::Result<T, rocksdb::Error>;
 
 /// Execute one command, except `INBAND.SESSION NEW`: sessions are not in the keyspace.
 pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
+    match command {
+        Command::Eval { .. } => script::execute(keys, command),
+        Command::Exec { watched, commands } => {
+            for (key, version) in watched.iter() {
+                if version_of(keys, key)? != version {
+                    return Ok(Reply::NilArray);
+                }
+            }
+            execute_all(keys, commands)
+        }
+        command => execute_simple(keys, command),
+    }
+}
+
+/// Execute a command that consists of no others.
+pub(crate) fn execute_simple(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
     Ok(match command {
         Command::Get(key) => bulk_or_nil(keys, key)?,
         Command::GetDel(key) => {
@@ -52,6 +69,21 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
             expiry,
             reply,
         } => set(keys, key, value, *when, *expiry, *reply)?,
+        Command::SetIfEqual {
+            key,
+            value,
+            expected,
+            expiry,
+            reply,
+        } => {
+            let record = keys.get(key)?;
+            let is_equal = record.is_some_and(|record| record.value == *expected);
+            match (is_equal, reply) {
+                (true, _) => set(keys, key, value, SetWhen::Always, *expiry, *reply)?,
+                (false, SetReply::Old) => bulk_or_nil(keys, key)?,
+                (false, _) => Reply::Nil,
+            }
+        }
         Command::IncrBy(key, delta) => incr_by(keys, key, *delta)?,
         Command::Append(key, tail) => append(keys, key, tail)?,
         Command::Expire { key, expiry, when } => expire(keys, key, *expiry, *when)?,
@@ -118,13 +150,13 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
             });
             Reply::Array(versions.collect::<Result<_>>()?)
         }
-        Command::Exec { watched, commands } => {
-            for (key, version) in watched.iter() {
-                if version_of(keys, key)? != version {
-                    return Ok(Reply::NilArray);
-                }
-            }
-            execute_all(keys, commands)?
+        Command::ScriptLoad(text) => Reply::bulk(keys.scripts().remember(text)),
+        Command::ScriptFlush => {
+            keys.scripts().forget_all();
+            Reply::Ok
+        }
+        Command::Eval { .. } | Command::Exec { .. } => {
+            Reply::error("ERR this command cannot be executed here")
         }
     })
 }

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::db::{Columns, HASH_LEN_BYTES};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
+use crate::script_cache::Scripts;
 
 /// Length of the expiry time, in front of a record and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
@@ -164,6 +165,7 @@ pub struct Keyspace {
     put_bytes: u64,
     /// How many of these bytes have been written.
     written_bytes: u64,
+    scripts: Scripts,
 }
 
 /// A live record.
@@ -194,6 +196,8 @@ pub trait Keys {
     fn grown_len_bytes_max(&self) -> usize;
     /// Bytes of values put so far. Only the difference between two calls within one command is meaningful.
     fn put_bytes(&self) -> u64;
+    /// The scripts that this replica knows.
+    fn scripts(&self) -> &Scripts;
 }
 
 impl Keyspace {
@@ -203,6 +207,7 @@ impl Keyspace {
         columns: Columns<'_>,
         keys: u64,
         cache_bytes_max: usize,
+        scripts: Scripts,
     ) -> Result<Self, rocksdb::Error> {
         let first = db
             .iterator_cf(columns.expiry, IteratorMode::Start)
@@ -224,6 +229,7 @@ impl Keyspace {
             writes: 0,
             put_bytes: 0,
             written_bytes: 0,
+            scripts,
         })
     }
 
@@ -433,6 +439,10 @@ impl Keys for View<'_> {
 
     fn put_bytes(&self) -> u64 {
         self.keyspace.put_bytes
+    }
+
+    fn scripts(&self) -> &Scripts {
+        &self.keyspace.scripts
     }
 }
 

@@ -188,6 +188,18 @@ pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
 /// long values: `SETRANGE`, and everything that rewrites an existing value. *Replicated.*
 pub const TRANSACTION_WRITTEN_BYTES_MAX: usize = 32 << 20;
 
+/// Most steps of one script: instructions, and what library functions do by length. *Replicated.*
+pub const SCRIPT_STEPS_MAX: u64 = 2_000_000;
+
+/// Most bytes that one script may allocate in total. *Replicated.*
+pub const SCRIPT_MEMORY_BYTES_MAX: usize = 32 << 20;
+
+/// Most scripts that a replica remembers for `EVALSHA`; the one not used for longest is forgotten first.
+pub const SCRIPTS_MAX: usize = 1024;
+
+/// Most bytes of these scripts.
+pub const SCRIPTS_BYTES_MAX: usize = 16 << 20;
+
 /// Applied values are written to RocksDB when they reach this many bytes.
 pub const UNWRITTEN_BYTES_MAX: usize = 32 << 20;
 

@@ -16,7 +16,8 @@ use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
-use crate::scripts;
+use crate::script;
+use crate::script_cache::Scripts;
 use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 
@@ -41,6 +42,7 @@ pub struct World<'a> {
     /// Approximate number of keys with an expiry time.
     pub expiring_keys: &'a dyn Fn() -> u64,
     pub identity: &'a info::Identity,
+    pub scripts: &'a Scripts,
     pub now: Instant,
 }
 
@@ -118,7 +120,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
             }
         }
         CommandId::Hello => hello(args, world),
-        CommandId::Script => scripts::script_command(args),
+        CommandId::Script => script::local(args, world.scripts),
         CommandId::Time => {
             let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
             let since_epoch = since_epoch.unwrap_or_default();

@@ -36,6 +36,7 @@ use crate::db::block_cache;
 use crate::layout::{remove_dir, Layout};
 use crate::limits::{SCAN_CURSOR_BITS, UNAPPLIED_BYTES_MAX};
 use crate::partition::logs_of;
+use crate::script_cache::Scripts;
 use crate::store::{
     LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store, StoreError, Turn,
 };
@@ -276,6 +277,11 @@ impl Machine {
     /// Returns the number of keys, including expired keys not yet deleted.
     pub fn keys(&self) -> u64 {
         self.stores().map(Store::keys).sum()
+    }
+
+    /// The scripts that this replica knows.
+    pub fn scripts(&self) -> &Scripts {
+        self.shared.scripts()
     }
 
     pub fn shared(&self) -> SharedDbs {

@@ -5,7 +5,7 @@ use inband_resp::request::Args;
 
 use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, TimeUnit};
 use crate::float;
-use crate::scripts;
+use crate::script;
 use crate::table::{self, CommandId, CommandSpec};
 
 /// Unix times and times to live beyond this many milliseconds are rejected as invalid.
@@ -50,6 +50,12 @@ impl ReadMode {
 pub enum Request<'a> {
     /// Goes through the log.
     Replicated(Command<'a>),
+    /// `EVALSHA`: goes through the log with the text of the script, if this replica knows it.
+    EvalSha {
+        sha1: &'a [u8],
+        /// `EVAL` of an empty text.
+        command: Command<'a>,
+    },
     /// Answered by this replica; see [`crate::local`].
     Local(&'static CommandSpec),
     /// `INBAND.READS`: the read mode of this connection from now on.
@@ -117,7 +123,17 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
             float::parse(args.get(2)).ok_or_else(|| Reply::error(float::NOT_A_FLOAT))?;
             Command::IncrByFloat(key, args.get(2))
         }
-        CommandId::Eval | CommandId::EvalSha => scripts::parse(spec.id, args)?,
+        CommandId::Eval | CommandId::EvalRo => {
+            script::parse_eval(args, spec.id == CommandId::EvalRo)?
+        }
+        CommandId::EvalSha | CommandId::EvalShaRo => {
+            let command = script::parse_eval(args, spec.id == CommandId::EvalShaRo)?;
+            return Ok(Request::EvalSha { sha1: key, command });
+        }
+        CommandId::Script => match script::parse(args)? {
+            Some(command) => command,
+            None => return Ok(Request::Local(spec)),
+        },
         CommandId::StrLen => Command::StrLen(key),
         CommandId::Type => Command::Type(key),
         CommandId::Persist => Command::Persist(key),
@@ -149,6 +165,20 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::MSetNx if args.len() % 2 == 0 => return Err(wrong_arity("MSETNX")),
         CommandId::MSetNx => Command::MSetNx(strings),
         CommandId::Del => Command::Del(strings),
+        CommandId::DelEx => match args.len() {
+            2 => Command::Del(strings),
+            4 if is(args.get(2), "IFEQ") => Command::CompareDelete(key, args.get(3)),
+            4 if ["IFNE", "IFDEQ", "IFDNE"]
+                .iter()
+                .any(|word| is(args.get(2), word)) =>
+            {
+                return Err(Reply::error(
+                    "ERR of DELEX's conditions only IFEQ is supported",
+                ));
+            }
+            _ => return Err(syntax_error()),
+        },
+        CommandId::DelIfEq => Command::CompareDelete(key, args.get(2)),
         CommandId::Exists => Command::Exists(strings),
         CommandId::DbSize => Command::DbSize,
         CommandId::FlushAll => parse_flush(args)?,
@@ -175,7 +205,6 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::Ping
         | CommandId::Quit
         | CommandId::Reset
-        | CommandId::Script
         | CommandId::Select
         | CommandId::Time => return Ok(Request::Local(spec)),
     };
@@ -281,6 +310,7 @@ const TIME_OPTIONS: [(&str, i64, ExpiryKind); 4] = [
 
 fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
     let (mut when, mut reply) = (None, SetReply::Status);
+    let mut expected = None;
     let mut expiry: Option<Expiry> = None;
     // The time is validated after all options, as in Redis: syntax errors take precedence.
     let mut time: Option<(&[u8], i64, ExpiryKind)> = None;
@@ -292,9 +322,14 @@ fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
         // The same unit may be repeated, as in Redis: the last one counts.
         let is_unit_again = unit.is_some_and(|unit| is(option, unit));
         let no_expiry = expiry.is_none() && (time.is_none() || is_unit_again);
-        if is(option, "NX") && when.is_none_or(|w| w == SetWhen::Missing) {
+        let is_free = |w| expected.is_none() && when.is_none_or(|other| other == w);
+        let is_equal_free = when.is_none() && expected.is_none();
+        if is(option, "IFEQ") && has_argument && is_equal_free {
+            at += 1;
+            expected = Some(args.get(at));
+        } else if is(option, "NX") && is_free(SetWhen::Missing) {
             when = Some(SetWhen::Missing);
-        } else if is(option, "XX") && when.is_none_or(|w| w == SetWhen::Exists) {
+        } else if is(option, "XX") && is_free(SetWhen::Exists) {
             when = Some(SetWhen::Exists);
         } else if is(option, "GET") {
             reply = SetReply::Old;
@@ -318,6 +353,15 @@ fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
         when.unwrap_or(SetWhen::Always),
         expiry.unwrap_or(Expiry::Never),
     );
+    if let Some(expected) = expected {
+        return Ok(Command::SetIfEqual {
+            key: args.get(1),
+            value: args.get(2),
+            expected,
+            expiry,
+            reply,
+        });
+    }
     Ok(set(args.get(1), args.get(2), when, expiry, reply))
 }
 
@@ -466,6 +510,11 @@ mod tests {
             ("SET a b c", "ERR syntax error"),
             ("SET a b NX XX", "ERR syntax error"),
             ("SET a b EX", "ERR syntax error"),
+            ("SET a b IFEQ", "ERR syntax error"),
+            ("SET a b IFEQ c NX", "ERR syntax error"),
+            ("SET a b XX IFEQ c", "ERR syntax error"),
+            ("DELEX a IFEQ", "ERR syntax error"),
+            ("DELEX a WHEN b", "ERR syntax error"),
             ("SET a b EX 1 PX 1", "ERR syntax error"),
             ("SET a b EX 1 KEEPTTL EX 1", "ERR syntax error"),
             (
@@ -521,17 +570,19 @@ mod tests {
                 "MSETNX a 1 b",
                 "ERR wrong number of arguments for 'msetnx' command",
             ),
+            ("EVAL text x", NOT_AN_INTEGER),
+            ("EVAL text -1", "ERR Number of keys can't be negative"),
             (
-                "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 2 a b t",
-                "ERR this script takes 1 key, and 2 were given",
+                "EVAL text 2 a",
+                "ERR Number of keys can't be greater than number of args",
             ),
             (
-                "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 a",
-                "ERR this script takes 1 argument after its key, and 0 were given",
+                "SCRIPT FLUSH NOW",
+                "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
             ),
             (
-                "EVALSHA 0000000000000000000000000000000000000000 0",
-                "NOSCRIPT No matching script. Please use EVAL.",
+                "SCRIPT LOAD retrn",
+                "ERR Error compiling script (new function): user_script:1: '=' expected near '<eof>'",
             ),
         ];
         for (line, expected) in cases {

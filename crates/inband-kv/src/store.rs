@@ -428,7 +428,8 @@ impl Store {
             }
         }
         let cache_bytes_max = RECORD_CACHE_BYTES_MAX / role.partitions;
-        let mut keyspace = Keyspace::open(&db, columns, state.keys, cache_bytes_max)?;
+        let scripts = shared.scripts().clone();
+        let mut keyspace = Keyspace::open(&db, columns, state.keys, cache_bytes_max, scripts)?;
         (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
         let removals = Removals::load(&db, columns, role)?;
         Ok(Self {

@@ -9,6 +9,8 @@ pub enum CommandId {
     Decr,
     DecrBy,
     Del,
+    DelEx,
+    DelIfEq,
     Exists,
     Expire,
     ExpireAt,
@@ -37,7 +39,9 @@ pub enum CommandId {
     Ttl,
     Type,
     Eval,
+    EvalRo,
     EvalSha,
+    EvalShaRo,
     Keys,
     Watch,
     Unwatch,
@@ -129,10 +133,14 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("DECR", CommandId::Decr, 2, WRITE, ONE),
     row("DECRBY", CommandId::DecrBy, 3, WRITE, ONE),
     row("DEL", CommandId::Del, -2, SHRINK, ALL),
+    row("DELEX", CommandId::DelEx, -2, SHRINK, ONE),
+    row("DELIFEQ", CommandId::DelIfEq, 3, SHRINK, ONE),
     row("DISCARD", CommandId::Discard, 1, TRANSACTION, NONE),
     row("ECHO", CommandId::Echo, 2, ADMIN, NONE),
     row("EVAL", CommandId::Eval, -3, SCRIPT, NONE),
     row("EVALSHA", CommandId::EvalSha, -3, SCRIPT, NONE),
+    row("EVALSHA_RO", CommandId::EvalShaRo, -3, SCRIPT, NONE),
+    row("EVAL_RO", CommandId::EvalRo, -3, SCRIPT, NONE),
     row("EXEC", CommandId::Exec, 1, TRANSACTION, NONE),
     row("EXISTS", CommandId::Exists, -2, READ, ALL),
     row("EXPIRE", CommandId::Expire, -3, SHRINK, ONE),
@@ -166,7 +174,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("QUIT", CommandId::Quit, -1, ADMIN, NONE),
     row("RESET", CommandId::Reset, 1, ADMIN, NONE),
     row("SCAN", CommandId::Scan, -2, SCAN, NONE),
-    row("SCRIPT", CommandId::Script, -2, ADMIN, NONE),
+    row("SCRIPT", CommandId::Script, -2, TRANSACTION, NONE),
     row("SELECT", CommandId::Select, 2, ADMIN, NONE),
     row("SET", CommandId::Set, -3, WRITE, ONE),
     row("SETEX", CommandId::SetEx, 4, WRITE, ONE),
@@ -214,5 +222,18 @@ mod tests {
         }
         assert!(find(b"").is_none());
         assert!(find(b"a name that is longer than any").is_none());
+    }
+
+    #[test]
+    fn the_document_lists_the_same() {
+        let text = include_str!("../../../docs/compatibility.md");
+        let rows = text.lines().skip_while(|line| !line.starts_with("|---"));
+        let rows = rows.skip(1).take_while(|line| line.starts_with("| "));
+        let listed: Vec<&str> = rows
+            .filter_map(|row| row.split('|').nth(1))
+            .map(str::trim)
+            .collect();
+        let commands: Vec<&str> = COMMANDS.iter().map(|row| row.name).collect();
+        assert_eq!(listed, commands);
     }
 }

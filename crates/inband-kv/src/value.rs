@@ -6,6 +6,7 @@
 //! | 2 | the same, with commands that programs knowing only 1 do not understand |
 //! | 3 | a *marker*: `entry u64`; see [`crate::machine`] |
 //! | 5 | as 1, with commands that programs knowing only 1 to 4 do not understand |
+//! | 6 | as 1, with commands that programs knowing only 1 to 5 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //!
 //! A value without commands is a *tick*: it only advances replicated time.
@@ -13,7 +14,7 @@
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 5;
+pub const VALUE_VERSION: u8 = 6;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -21,6 +22,8 @@ const COMMANDS: u8 = 1;
 const COMMANDS_2: u8 = 2;
 /// First byte of commands of which some need version 5.
 const COMMANDS_3: u8 = 5;
+/// First byte of commands of which some need version 6.
+const COMMANDS_4: u8 = 6;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -86,7 +89,8 @@ impl ValueWriter {
         let first_byte = match command::version_of(command) {
             1 => COMMANDS,
             2 => COMMANDS_2,
-            _ => COMMANDS_3,
+            3 => COMMANDS_3,
+            _ => COMMANDS_4,
         };
         self.bytes[0] = self.bytes[0].max(first_byte);
         self.bytes
@@ -193,7 +197,7 @@ impl<'a> ValueReader<'a> {
     /// Validates a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
-            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3)) => {}
+            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4)) => {}
             None | Some(&(0 | MARKER | CHUNK)) => return Err(ValueError::Malformed),
             Some(&other) => return Err(ValueError::Version(other)),
         }

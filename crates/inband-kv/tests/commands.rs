@@ -173,53 +173,168 @@ fn floats() {
     );
 }
 
-/// What redis-py's `Lock` sends.
 #[test]
-fn scripts_of_locks() {
-    let (release, extend, reacquire) = (
-        "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1",
-        "EVALSHA A4E8783852E6B949F9EF3A97212805108459A890 1",
-        "EVALSHA 1cac51482acf5858da00f6d685d68f886cd6b6b2 1",
+fn compared_before_it_is_changed() {
+    script(
+        "SET a 2 IFEQ 1 -> nil
+         EXISTS a -> 0
+         SET a 1 -> OK
+         SET a 2 IFEQ 1 -> OK
+         SET a 3 IFEQ 1 -> nil
+         SET a 3 IFEQ 1 GET -> '2'
+         SET a 3 GET IFEQ 2 PX 500 -> '2'
+         GET a -> '3'
+         PTTL a -> 500
+         SET a 4 IFEQ 3 KEEPTTL -> OK
+         PTTL a -> 500
+         DELIFEQ a 3 -> 0
+         DELIFEQ a 4 -> 1
+         DELIFEQ a 4 -> 0
+         SET a 1 -> OK
+         DELEX a IFEQ 2 -> 0
+         DELEX a IFEQ 1 -> 1
+         DELEX a -> 0
+         SET a 1 -> OK
+         DELEX a -> 1
+         DELEX a IFNE 1 -> -ERR of DELEX's conditions only IFEQ is supported",
     );
-    script(&format!(
-        "{release} lock t1 -> 0
-         SET lock t1 NX PX 500 -> OK
-         {release} lock t2 -> 0
-         {extend} lock t2 100 0 -> 0
-         {extend} lock t1 100 0 -> 1
-         PTTL lock -> 600
-         {extend} lock t1 100 1 -> 1
-         PTTL lock -> 100
-         {reacquire} lock t2 900 -> 0
-         {reacquire} lock t1 900 -> 1
-         PTTL lock -> 900
-         {release} lock t1 -> 1
-         EXISTS lock -> 0
-         SET lock t1 -> OK
-         {extend} lock t1 100 1 -> 0
-         {reacquire} lock t1 900 -> 1
-         PTTL lock -> 900
-         {reacquire} lock t1 0 -> 1
-         EXISTS lock -> 0
-         EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901659 1 lock t1 -> -NOSCRIPT No matching script. Please use EVAL."
-    ));
 }
 
+/// redis-py's `Lock`: release, extend and reacquire.
+const LOCK_SCRIPTS: [&str; 3] = [
+    "local token = redis.call('get', KEYS[1])
+     if not token or token ~= ARGV[1] then
+         return 0
+     end
+     redis.call('del', KEYS[1])
+     return 1",
+    "local token = redis.call('get', KEYS[1])
+     if not token or token ~= ARGV[1] then
+         return 0
+     end
+     local expiration = redis.call('pttl', KEYS[1])
+     if not expiration then
+         expiration = 0
+     end
+     if expiration < 0 then
+         return 0
+     end
+     local newttl = ARGV[2]
+     if ARGV[3] == \"0\" then
+         newttl = ARGV[2] + expiration
+     end
+     redis.call('pexpire', KEYS[1], newttl)
+     return 1",
+    "local token = redis.call('get', KEYS[1])
+     if not token or token ~= ARGV[1] then
+         return 0
+     end
+     redis.call('pexpire', KEYS[1], ARGV[2])
+     return 1",
+];
+
 #[test]
-fn scripts_are_known_by_their_words() {
+fn scripts_of_locks() {
+    let mut bench = Bench::default();
+    let mut run = |line: &str| {
+        let mut words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let script = ["release", "extend", "reacquire"];
+        let script = script.iter().position(|name| words[0] == name.as_bytes());
+        if let Some(script) = script {
+            words.splice(..1, [&b"EVAL"[..], LOCK_SCRIPTS[script].as_bytes(), b"1"]);
+        }
+        show(&bench.run_words(&words, None))
+    };
+    for (line, expected) in [
+        ("release lock t1", "0"),
+        ("SET lock t1 NX PX 500", "OK"),
+        ("release lock t2", "0"),
+        ("extend lock t2 100 0", "0"),
+        ("extend lock t1 100 0", "1"),
+        ("PTTL lock", "600"),
+        ("extend lock t1 100 1", "1"),
+        ("PTTL lock", "100"),
+        ("reacquire lock t2 900", "0"),
+        ("reacquire lock t1 900", "1"),
+        ("PTTL lock", "900"),
+        ("release lock t1", "1"),
+        ("EXISTS lock", "0"),
+        ("SET lock t1", "OK"),
+        ("extend lock t1 100 1", "0"),
+        ("reacquire lock t1 900", "1"),
+        ("PTTL lock", "900"),
+        ("reacquire lock t1 0", "1"),
+        ("EXISTS lock", "0"),
+    ] {
+        assert_eq!(run(line), expected, "{line}");
+    }
+}
+
+/// What a script ended by a limit has written is undone, and its time is that of the log.
+#[test]
+fn scripts_are_all_or_nothing() {
     let mut bench = Bench::default();
     let mut eval = |words: &[&str]| {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         show(&bench.run_words(&words, None))
     };
-    let release = "if redis.call('GET', KEYS[1]) == ARGV[1]\n then return redis.call('DEL', KEYS[1]); else return 0; end";
-    assert_eq!(eval(&["SET", "lock", "t1"]), "OK");
-    assert_eq!(eval(&["EVAL", release, "1", "lock", "t2"]), "0");
-    assert_eq!(eval(&["EVAL", release, "1", "lock", "t1"]), "1");
-    let other = eval(&["EVAL", "return 1", "1", "lock", "t1"]);
+    assert_eq!(eval(&["SET", "a", "1", "PX", "700"]), "OK");
+    let endless = "redis.call('set', KEYS[1], 2) redis.call('set', KEYS[2], 3) \
+                   redis.call('del', KEYS[1]) redis.call('set', KEYS[1], 4) while true do end";
+    let over = "-ERR script is over the limit of 2000000 steps; nothing that it did took effect";
+    assert_eq!(eval(&["EVAL", endless, "2", "a", "b"]), over);
+    assert_eq!(eval(&["MGET", "a", "b"]), "['1' nil]");
+    assert_eq!(eval(&["PTTL", "a"]), "700");
+    assert_eq!(eval(&["DBSIZE"]), "1");
+    // An error is not a limit: as in Redis, what was done stays.
+    let fails = "redis.call('set', KEYS[1], 2) error('no')";
+    assert!(eval(&["EVAL", fails, "1", "a"]).starts_with("-ERR user_script:1: no script: "));
+    assert_eq!(eval(&["GET", "a"]), "'2'");
+    let time = "return redis.call('time')[1]";
+    let now_s = (T0_MS / 1000).to_string();
+    assert_eq!(eval(&["EVAL", time, "0"]), format!("'{now_s}'"));
+    let other = eval(&["EVAL", "return redis.call('get', 'b')", "1", "a"]);
+    assert!(other.starts_with("-ERR the script uses key 'b', which is not among its KEYS"));
+    for command in [
+        "FLUSHALL",
+        "DBSIZE",
+        "KEYS *",
+        "WATCH a",
+        "EVAL x 0",
+        "SCRIPT FLUSH",
+    ] {
+        let words: Vec<String> = command.split(' ').map(|word| format!("'{word}'")).collect();
+        let text = format!("return redis.call({})", words.join(","));
+        let reply = eval(&["EVAL", &text, "1", "a"]);
+        assert!(
+            reply.contains("not allowed from script"),
+            "{command}: {reply}"
+        );
+    }
+    let long = format!(
+        "return redis.call('set', KEYS[1], ('x'):rep({}))",
+        (1 << 20) + 1
+    );
+    let reply = eval(&["EVAL", &long, "1", "a"]);
     assert!(
-        other.starts_with("-ERR Lua scripts are not supported"),
-        "{other}"
+        reply.starts_with("-ERR value of 1048577 bytes is over the limit"),
+        "{reply}"
+    );
+    let much = "for i = 1, 40 do redis.call('setrange', KEYS[1], 1048575, 'x') end";
+    let reply = eval(&["EVAL", much, "1", "a"]);
+    assert!(
+        reply.starts_with("-ERR the script has written 33554432 bytes"),
+        "{reply}"
+    );
+    let read_only = "return redis.call('set', KEYS[1], 1)";
+    let reply = eval(&["EVAL_RO", read_only, "1", "a"]);
+    assert!(
+        reply.starts_with("-ERR Write commands are not allowed"),
+        "{reply}"
+    );
+    assert_eq!(
+        eval(&["EVAL_RO", "return redis.call('strlen', KEYS[1])", "1", "a"]),
+        "1048576"
     );
 }
 

@@ -13,6 +13,7 @@ mod limits;
 mod partitions;
 mod reads;
 mod scripted;
+mod scripts;
 mod several;
 mod several_reads;
 mod sockets;

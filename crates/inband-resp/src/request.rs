@@ -79,6 +79,15 @@ impl<'a> Args<'a> {
             .map_or(&[], |(start, end)| &self.bytes[*start..*end])
     }
 
+    /// Up to `count` arguments from `first` on.
+    pub fn part(&self, first: usize, count: usize) -> Self {
+        let from = self.ranges.get(first..).unwrap_or_default();
+        Self {
+            bytes: self.bytes,
+            ranges: &from[..count.min(from.len())],
+        }
+    }
+
     /// The arguments from `first` on.
     pub fn from(&self, first: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let (bytes, ranges) = (self.bytes, self.ranges.get(first..).unwrap_or(&[]));

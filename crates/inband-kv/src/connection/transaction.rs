@@ -16,6 +16,7 @@ use crate::limits::{
     COMMAND_LEN_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_BYTES_MAX, WATCHED_KEYS_MAX,
 };
 use crate::parse::{parse, Request};
+use crate::script_cache::NO_SCRIPT;
 use crate::table::{self, CommandId};
 
 #[derive(Debug)]
@@ -125,7 +126,18 @@ impl Connection {
         // As in Redis, these errors are detected when the command is queued, all others when it is executed.
         let is_callable = spec.is_some_and(|spec| spec.takes(args.len()));
         let transaction = self.transaction.as_mut()?;
-        let item = match parse(args) {
+        let text;
+        let request = match parse(args) {
+            Ok(Request::EvalSha { sha1, command }) => {
+                text = intake.scripts.text(sha1);
+                match &text {
+                    Some(text) => Ok(Request::Replicated(command.with_text(text))),
+                    None => Err(Reply::error(NO_SCRIPT)),
+                }
+            }
+            request => request,
+        };
+        let item = match request {
             Ok(Request::Exec | Request::Discard) => return None,
             Err(Reply::Error(why)) if spec.is_some_and(|spec| spec.id == CommandId::Exec) => {
                 (self.transaction, self.watches) = (None, Watches::default());
@@ -158,6 +170,7 @@ impl Connection {
                 transaction.local_bytes += args.memory_bytes();
                 Ok(Item::Local(spec.id, args))
             }
+            Ok(Request::EvalSha { .. }) => Err(Reply::error(NO_SCRIPT)),
             Ok(Request::Replicated(command)) => match intake
                 .refusal_of(&command)
                 .cloned()

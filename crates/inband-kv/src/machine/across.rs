@@ -2,6 +2,7 @@
 
 use crate::keyspace::{Keys, Record, View};
 use crate::partition::partition_of;
+use crate::script_cache::Scripts;
 
 /// The keyspaces of the partitions that a command involves.
 pub(super) struct Across<'a> {
@@ -79,5 +80,10 @@ impl Keys for Across<'_> {
 
     fn put_bytes(&self) -> u64 {
         self.involved().map(View::put_bytes).sum()
+    }
+
+    fn scripts(&self) -> &Scripts {
+        let mut involved = self.involved();
+        involved.next().expect("a partition is involved").scripts()
     }
 }

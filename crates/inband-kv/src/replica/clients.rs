@@ -86,6 +86,7 @@ impl Replica {
                 reads: self.config.reads,
                 now: self.now,
                 hits: &self.control.limit_hits,
+                scripts: self.machine.scripts(),
             };
             let Some(connection) = self.front.connections.get_mut(slot) else {
                 return;
@@ -162,6 +163,7 @@ impl Replica {
             password: self.config.password.as_ref(),
             hits: &self.control.limit_hits,
             identity: &self.identity,
+            scripts: self.machine.scripts(),
             now: self.now,
         };
         local::execute(id, args, &mut world)

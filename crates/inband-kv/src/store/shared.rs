@@ -18,6 +18,7 @@ use crate::db::{family, EXPIRY, LOCAL, META, REPLICATED_FAMILIES};
 use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
 use crate::limits::UNWRITTEN_WAIT_MS_MAX;
+use crate::script_cache::Scripts;
 
 /// Polling interval while waiting for writes.
 const UNWRITTEN_LOOK: Duration = Duration::from_millis(1);
@@ -37,6 +38,7 @@ struct Shared {
     cuts: AtomicUsize,
     /// Number of threads that wait for applied instances to be written.
     waiting: AtomicUsize,
+    scripts: Scripts,
     #[cfg(any(test, feature = "testing"))]
     faults: super::super::testing::Faults,
 }
@@ -88,6 +90,11 @@ impl SharedDbs {
             estimate.ok()?
         };
         dbs.iter().filter_map(keys).sum()
+    }
+
+    /// The scripts that this replica knows.
+    pub(crate) fn scripts(&self) -> &Scripts {
+        &self.0.scripts
     }
 
     /// Returns the active databases, one per log.

@@ -1,0 +1,331 @@
+//! `EVAL` and `SCRIPT`: scripts are executed by every replica in the order of the log; see [`inband_lua`].
+//!
+//! A script may use only the keys that it was given: they say which partitions it involves. If a limit ends it, what it
+//! wrote is undone.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use inband_lua::{Ended, Host, Limits};
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
+
+use crate::command::{Command, Strings};
+use crate::connection::over_limit;
+use crate::engine;
+use crate::keyspace::{Keys, Record};
+use crate::limits::{
+    SCRIPT_MEMORY_BYTES_MAX, SCRIPT_STEPS_MAX, TRANSACTION_WRITTEN_BYTES_MAX,
+    VALUES_REPLY_BYTES_MAX,
+};
+use crate::parse::{self, integer, Request};
+use crate::script_cache::Scripts;
+use crate::table::{self, CommandId};
+
+const LIMITS: Limits = Limits {
+    steps: SCRIPT_STEPS_MAX,
+    memory_bytes: SCRIPT_MEMORY_BYTES_MAX,
+    reply_bytes: VALUES_REPLY_BYTES_MAX,
+};
+const NOT_ALLOWED: &str = "ERR This Redis command is not allowed from script";
+const US_PER_MS: u64 = 1000;
+
+/// The arguments of `EVAL` and `EVALSHA`.
+pub fn parse_eval(args: Args<'_>, is_read_only: bool) -> Result<Command<'_>, Reply> {
+    let count = integer(args.get(2))?;
+    let rest = args.len() - 3;
+    let keys = match usize::try_from(count) {
+        Err(_) => return Err(Reply::error("ERR Number of keys can't be negative")),
+        Ok(keys) if keys > rest => {
+            let why = "ERR Number of keys can't be greater than number of args";
+            return Err(Reply::error(why));
+        }
+        Ok(keys) => keys,
+    };
+    Ok(Command::Eval {
+        text: args.get(1),
+        keys: Strings::Args(args.part(3, keys), 0),
+        args: Strings::Args(args.part(3 + keys, rest - keys), 0),
+        is_read_only,
+    })
+}
+
+/// `SCRIPT`; `None` if this replica answers it.
+pub fn parse(args: Args<'_>) -> Result<Option<Command<'_>>, Reply> {
+    let is = |at: usize, word: &str| args.get(at).eq_ignore_ascii_case(word.as_bytes());
+    if is(1, "LOAD") && args.len() == 3 {
+        inband_lua::compile(args.get(2), &LIMITS)?;
+        return Ok(Some(Command::ScriptLoad(args.get(2))));
+    }
+    if is(1, "FLUSH") {
+        return match args.len() {
+            2 => Ok(Some(Command::ScriptFlush)),
+            3 if is(2, "SYNC") || is(2, "ASYNC") => Ok(Some(Command::ScriptFlush)),
+            _ => Err(Reply::error(
+                "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
+            )),
+        };
+    }
+    Ok(None)
+}
+
+/// The subcommands of `SCRIPT` that this replica answers.
+pub fn local(args: Args<'_>, scripts: &Scripts) -> Reply {
+    let is = |word: &str| args.get(1).eq_ignore_ascii_case(word.as_bytes());
+    if is("EXISTS") && args.len() > 2 {
+        let known = args.from(2).map(|sha1| scripts.knows(sha1));
+        return Reply::Array(known.map(|known| Reply::Integer(known.into())).collect());
+    }
+    if is("KILL") && args.len() == 2 {
+        return Reply::error("NOTBUSY No scripts in execution right now.");
+    }
+    parse::unknown_subcommand("SCRIPT", args.get(1))
+}
+
+impl<'a> Command<'a> {
+    /// `EVAL` with another text.
+    pub(crate) fn with_text(self, text: &'a [u8]) -> Command<'a> {
+        match self {
+            Command::Eval {
+                keys,
+                args,
+                is_read_only,
+                ..
+            } => Command::Eval {
+                text,
+                keys,
+                args,
+                is_read_only,
+            },
+            other => other,
+        }
+    }
+}
+
+/// Execute `EVAL`.
+pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rocksdb::Error> {
+    let Command::Eval {
+        text,
+        keys: names,
+        args,
+        is_read_only,
+    } = command
+    else {
+        return Ok(Reply::error(NOT_ALLOWED));
+    };
+    let (names, args): (Vec<&[u8]>, Vec<&[u8]>) = (names.iter().collect(), args.iter().collect());
+    keys.scripts().remember(text);
+    let mut host = ScriptHost {
+        put_before: keys.put_bytes(),
+        keys: Undoable {
+            keys,
+            before: HashMap::new(),
+        },
+        declared: names.iter().copied().collect(),
+        is_read_only: *is_read_only,
+        failure: None,
+    };
+    let script = inband_lua::Script {
+        text,
+        keys: &names,
+        args: &args,
+    };
+    let ended = inband_lua::run(&script, &LIMITS, &mut host);
+    let ScriptHost { keys, failure, .. } = host;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    match ended {
+        Ended::Reply(reply) => Ok(reply),
+        Ended::Undo(reply) => {
+            keys.undo()?;
+            Ok(reply)
+        }
+    }
+}
+
+struct ScriptHost<'a> {
+    keys: Undoable<'a>,
+    declared: HashSet<&'a [u8]>,
+    is_read_only: bool,
+    /// Bytes put before the script.
+    put_before: u64,
+    /// The store failed.
+    failure: Option<rocksdb::Error>,
+}
+
+impl Host for ScriptHost<'_> {
+    fn call(&mut self, words: &[Vec<u8>]) -> Option<Reply> {
+        let mut ranges = Vec::with_capacity(words.len());
+        let mut at = 0;
+        for word in words {
+            ranges.push((at, at + word.len()));
+            at += word.len();
+        }
+        let bytes = words.concat();
+        match self.execute(Args::new(&bytes, &ranges)) {
+            Ok(reply) => Some(reply),
+            Err(failure) => {
+                self.failure = Some(failure);
+                None
+            }
+        }
+    }
+}
+
+impl ScriptHost<'_> {
+    fn execute(&mut self, args: Args<'_>) -> Result<Reply, rocksdb::Error> {
+        let error = |why: &'static str| Ok(Reply::error(why));
+        let Some(spec) = table::find(args.get(0)) else {
+            return error("ERR Unknown Redis command called from script");
+        };
+        if !spec.takes(args.len()) {
+            return error("ERR Wrong number of args calling Redis command from script");
+        }
+        let command = match parse::parse(args) {
+            Ok(Request::Replicated(command)) => command,
+            Ok(Request::Local(spec)) => return Ok(self.local(spec.id, args)),
+            Ok(_) => return error(NOT_ALLOWED),
+            Err(reply) => return Ok(reply),
+        };
+        if let Some(refusal) = self.refusal_of(&command) {
+            return Ok(Reply::Error(refusal));
+        }
+        engine::execute_simple(&mut self.keys, &command)
+    }
+
+    fn refusal_of(&self, command: &Command<'_>) -> Option<Cow<'static, str>> {
+        if matches!(
+            command,
+            Command::Watch(_)
+                | Command::Eval { .. }
+                | Command::ScriptLoad(_)
+                | Command::ScriptFlush
+                | Command::SessionNew { .. }
+        ) {
+            return Some(NOT_ALLOWED.into());
+        }
+        if self.is_read_only && !command.only_reads() {
+            return Some("ERR Write commands are not allowed from read-only scripts.".into());
+        }
+        if let Some(Reply::Error(why)) = over_limit(command) {
+            return Some(why);
+        }
+        let mut undeclared = None;
+        let names_all = command.each_key(&mut |key| {
+            if !self.declared.contains(key) && undeclared.is_none() {
+                undeclared = Some(String::from_utf8_lossy(key).into_owned());
+            }
+        });
+        if !names_all {
+            return Some("ERR commands over all keys are not allowed from script".into());
+        }
+        if let Some(key) = undeclared {
+            let why = format!("ERR the script uses key '{key}', which is not among its KEYS");
+            return Some(why.into());
+        }
+        let put_bytes = self.keys.put_bytes() - self.put_before;
+        if !command.only_reads() && put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64 {
+            let why = format!(
+                "ERR the script has written {TRANSACTION_WRITTEN_BYTES_MAX} bytes, which is the limit"
+            );
+            return Some(why.into());
+        }
+        None
+    }
+
+    /// The commands without keys that scripts use.
+    fn local(&self, id: CommandId, args: Args<'_>) -> Reply {
+        match id {
+            CommandId::Ping if args.len() == 1 => Reply::Status("PONG".into()),
+            CommandId::Ping | CommandId::Echo => Reply::bulk(args.get(1)),
+            CommandId::Time => {
+                // Replicated time: the same on every replica.
+                let now_ms = self.keys.now_ms();
+                let parts = [now_ms / 1000, now_ms % 1000 * US_PER_MS];
+                Reply::Array(parts.map(|part| Reply::bulk(part.to_string())).to_vec())
+            }
+            _ => Reply::error(NOT_ALLOWED),
+        }
+    }
+}
+
+/// A record that is to be restored.
+type Before = Option<(u64, Vec<u8>)>;
+
+/// Keys whose changes can be undone.
+struct Undoable<'a> {
+    keys: &'a mut dyn Keys,
+    /// The keys that were changed, with their former time of expiry and value.
+    before: HashMap<Vec<u8>, Before>,
+}
+
+impl Undoable<'_> {
+    fn note(&mut self, key: &[u8]) -> Result<(), rocksdb::Error> {
+        if !self.before.contains_key(key) {
+            let record = self.keys.get(key)?;
+            let before = record.map(|record| (record.expire_at_ms, record.value.to_vec()));
+            self.before.insert(key.to_vec(), before);
+        }
+        Ok(())
+    }
+
+    /// Restore what the keys were. In their order: every write numbers a version.
+    fn undo(self) -> Result<(), rocksdb::Error> {
+        let mut before: Vec<(Vec<u8>, Before)> = self.before.into_iter().collect();
+        before.sort_unstable();
+        for (key, record) in before {
+            match record {
+                Some((expire_at_ms, value)) => self.keys.put(&key, expire_at_ms, &value)?,
+                None => {
+                    self.keys.delete(&key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Keys for Undoable<'_> {
+    fn now_ms(&self) -> u64 {
+        self.keys.now_ms()
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
+        self.keys.get(key)
+    }
+
+    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
+        self.note(key)?;
+        self.keys.put(key, expire_at_ms, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
+        self.note(key)?;
+        self.keys.delete(key)
+    }
+
+    fn count(&self) -> u64 {
+        self.keys.count()
+    }
+
+    fn flush(&mut self) {
+        self.keys.flush();
+    }
+
+    fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
+        self.keys.each(visit)
+    }
+
+    fn grown_len_bytes_max(&self) -> usize {
+        self.keys.grown_len_bytes_max()
+    }
+
+    fn put_bytes(&self) -> u64 {
+        self.keys.put_bytes()
+    }
+
+    fn scripts(&self) -> &Scripts {
+        self.keys.scripts()
+    }
+}

@@ -1,0 +1,270 @@
+//! `EVAL`, `EVALSHA` and `SCRIPT` over sockets: with one partition and several, in transactions and sessions, after a
+//! restart, and compared with a real Redis.
+
+use std::process::{Command, Stdio};
+
+use crate::common::{key_of_each, scratch, wait_for, Client, Served};
+use inband_kv::replica::ReplicaConfig;
+use inband_kv::testing::MemoryCluster;
+
+fn request(words: &[&str]) -> String {
+    let strings = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), strings.collect::<String>())
+}
+
+fn ask(client: &mut Client, words: &[&str]) -> String {
+    client.send(request(words));
+    let first = client.line();
+    let len = first[1..].parse();
+    match (first.as_bytes()[0], len) {
+        (b'$', Ok(0..)) => client.line(),
+        (b'*', Ok(items)) => {
+            let mut all = first;
+            for _ in 0..items {
+                let item = client.line();
+                all += " ";
+                all += &item;
+                if item.starts_with('$') && item != "$-1" {
+                    all = format!("{all} {}", client.line());
+                }
+            }
+            all
+        }
+        _ => first,
+    }
+}
+
+const PAIR: &str = "return {KEYS[1], ARGV[1]}";
+
+/// What both answer; `SHA` stands for the digest of [`PAIR`].
+fn conversation() -> Vec<(Vec<&'static str>, &'static str)> {
+    vec![
+        (vec!["SCRIPT", "EXISTS", "SHA", "abc"], "*2 :0 :0"),
+        (
+            vec!["EVALSHA", "SHA", "1", "k", "v"],
+            "-NOSCRIPT No matching script. Please use EVAL.",
+        ),
+        (vec!["EVAL", PAIR, "1", "k", "v"], "*2 $1 k $1 v"),
+        (vec!["EVALSHA", "SHA", "1", "k", "w"], "*2 $1 k $1 w"),
+        (vec!["SCRIPT", "FLUSH"], "+OK"),
+        (vec!["SCRIPT", "EXISTS", "SHA"], "*1 :0"),
+        (vec!["SCRIPT", "LOAD", PAIR], "SHA"),
+        (vec!["SCRIPT", "EXISTS", "SHA"], "*1 :1"),
+        (vec!["EVALSHA_RO", "SHA", "1", "k", "x"], "*2 $1 k $1 x"),
+        (vec!["MULTI"], "+OK"),
+        (vec!["SET", "k", "1"], "+QUEUED"),
+        (vec!["EVALSHA", "SHA", "1", "k", "y"], "+QUEUED"),
+        (
+            vec!["EVAL", "return redis.call('incr', KEYS[1])", "1", "k"],
+            "+QUEUED",
+        ),
+        (vec!["EXEC"], "*3 +OK *2 $1 k"),
+    ]
+}
+
+fn converse(client: &mut Client) {
+    let sha1 = ask(client, &["SCRIPT", "LOAD", PAIR]);
+    assert_eq!(ask(client, &["SCRIPT", "FLUSH", "SYNC"]), "+OK");
+    for (words, expected) in conversation() {
+        let words: Vec<&str> = words
+            .iter()
+            .map(|w| if *w == "SHA" { &sha1[..] } else { w })
+            .collect();
+        let expected = expected.replace("SHA", &sha1);
+        assert_eq!(ask(client, &words), expected, "{words:?}");
+    }
+    // The rest of the nested reply.
+    assert_eq!(
+        [client.line(), client.line(), client.line()],
+        ["$1", "y", ":2"]
+    );
+}
+
+fn start(partitions: usize) -> (MemoryCluster, tempfile::TempDir, Served) {
+    let (cluster, dir) = (MemoryCluster::with_partitions(partitions), scratch());
+    let served = Served::start(&cluster, dir.path(), ReplicaConfig::default());
+    (cluster, dir, served)
+}
+
+#[test]
+fn scripts_with_one_partition_and_several() {
+    for partitions in [1, 3] {
+        let (_cluster, _dir, served) = start(partitions);
+        converse(&mut served.client());
+    }
+}
+
+#[test]
+fn a_real_redis_answers_the_same() {
+    let dir = scratch();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    drop(socket);
+    let redis = Command::new("redis-server")
+        .args(["--port", &address.port().to_string(), "--save", "", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .spawn();
+    let Ok(mut redis) = redis else {
+        inband_testing::not_run("redis-server is not on the PATH");
+        return;
+    };
+    wait_for("it is up", || std::net::TcpStream::connect(address).is_ok());
+    let outcome = std::panic::catch_unwind(|| converse(&mut Client::connect(address)));
+    redis.kill().unwrap();
+    redis.wait().unwrap();
+    outcome.expect("this is what Redis does");
+}
+
+const TRANSFER: &str = "local from = tonumber(redis.call('get', KEYS[1]) or '0')
+    if from < tonumber(ARGV[1]) then return redis.error_reply('ERR too little') end
+    redis.call('set', KEYS[1], from - ARGV[1])
+    return redis.call('incrby', KEYS[2], ARGV[1])";
+
+/// A script over several partitions is atomic, equal on all replicas, and undone in all of them.
+#[test]
+fn a_script_over_partitions() {
+    let cluster = MemoryCluster::with_partitions(3);
+    let dirs = [scratch(), scratch()];
+    let served: Vec<Served> = (0..2)
+        .map(|i| {
+            let config = ReplicaConfig {
+                replica_index: i as u64,
+                ..ReplicaConfig::default()
+            };
+            Served::start(&cluster, dirs[i].path(), config)
+        })
+        .collect();
+    let keys = key_of_each("k", 3);
+    let mut client = served[0].client();
+    assert_eq!(client.ask(&format!("SET {} 1000", keys[0])), "+OK");
+    let workers: Vec<_> = (0..4)
+        .map(|at| {
+            let (mut client, keys) = (served[at % 2].client(), keys.clone());
+            std::thread::spawn(move || {
+                for step in 0..30 {
+                    let (from, to) = (&keys[(at + step) % 3], &keys[(at + step + 1) % 3]);
+                    let reply = ask(&mut client, &["EVAL", TRANSFER, "2", from, to, "7"]);
+                    assert!(
+                        reply.starts_with(':') || reply == "-ERR too little",
+                        "{reply}"
+                    );
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().expect("no panic");
+    }
+    let sum = "local sum = 0 for _, k in ipairs(KEYS) do sum = sum + (redis.call('get', k) or 0) end return sum";
+    let mut words = vec!["EVAL", sum, "3"];
+    words.extend(keys.iter().map(String::as_str));
+    assert_eq!(ask(&mut client, &words), ":1000");
+    let endless = "for _, k in ipairs(KEYS) do redis.call('set', k, 0) end while true do end";
+    words[1] = endless;
+    assert!(ask(&mut client, &words).starts_with("-ERR script is over the limit"));
+    words[1] = sum;
+    assert_eq!(ask(&mut client, &words), ":1000");
+    wait_for("both are equal", || {
+        let digests: Vec<_> = served.iter().map(|s| s.control.digest().unwrap()).collect();
+        digests[0] == digests[1]
+    });
+    // The other replica has applied the script, so it knows it.
+    let sha1 = ask(&mut client, &["SCRIPT", "LOAD", sum]);
+    words.splice(..2, ["EVALSHA", &sha1]);
+    wait_for("the other one knows it", || {
+        ask(&mut served[1].client(), &words) == ":1000"
+    });
+}
+
+/// A retry in a session does not execute a script again, and what a script has done is there after a restart.
+#[test]
+fn once_in_a_session_and_after_a_restart() {
+    for partitions in [1, 2] {
+        let (cluster, dir, served) = start(partitions);
+        let mut client = served.client();
+        let id = client.ask("INBAND.SESSION NEW")[1..].to_string();
+        let script = "return redis.call('incr', KEYS[1])";
+        for expected in [":1", ":1"] {
+            assert_eq!(client.ask(&format!("INBAND.SESSION {id} 1")), "+OK");
+            assert_eq!(ask(&mut client, &["EVAL", script, "1", "n"]), expected);
+        }
+        assert_eq!(ask(&mut client, &["EVAL", script, "1", "n"]), ":2");
+        let sha1 = ask(&mut served.client(), &["SCRIPT", "LOAD", script]);
+        let served = served.restart(&cluster, dir.path(), ReplicaConfig::default());
+        let mut client = served.client();
+        assert_eq!(client.ask("GET n"), "$1");
+        assert_eq!(client.line(), "2");
+        let reply = ask(&mut client, &["EVALSHA", &sha1, "1", "n"]);
+        assert!(reply.starts_with("-NOSCRIPT") || reply == ":3", "{reply}");
+        assert_eq!(client.ask(&format!("INBAND.SESSION {id} 1")), "+OK");
+        assert_eq!(ask(&mut client, &["EVAL", script, "1", "n"]), ":1");
+    }
+}
+
+/// A script that does not fit one value of the log is sent in chunks.
+#[test]
+fn a_long_script() {
+    let (_cluster, _dir, served) = start(1);
+    let mut client = served.client();
+    let script = format!("-- {}\nreturn #ARGV[1]", "x".repeat(200_000));
+    let arg = "y".repeat(300_000);
+    assert_eq!(ask(&mut client, &["EVAL", &script, "0", &arg]), ":300000");
+    let sha1 = ask(&mut client, &["SCRIPT", "LOAD", &script]);
+    assert_eq!(ask(&mut client, &["EVALSHA", &sha1, "0", "z"]), ":1");
+}
+
+/// The locks and scripts of redis-py, from Debian.
+const REDIS_PY: &str = r#"
+import sys, redis
+r = redis.Redis(port=int(sys.argv[1]))
+for flushes in [False, True]:
+    mine, other = r.lock("lock", timeout=30), r.lock("lock", timeout=30)
+    assert mine.acquire(blocking=False) and mine.owned()
+    if flushes:
+        r.script_flush()
+    assert not other.acquire(blocking=False) and not other.owned()
+    assert mine.extend(10, replace_ttl=True) and 0 < r.pttl("lock") <= 10_000
+    assert mine.extend(100) and 60_000 < r.pttl("lock") <= 110_000
+    assert mine.reacquire() and r.pttl("lock") <= 30_000
+    other.local.token = b"not it"
+    for refused in [other.release, lambda: other.extend(10), other.reacquire]:
+        try:
+            refused()
+        except redis.exceptions.LockError:
+            continue
+        raise AssertionError("it is another's lock")
+    mine.release()
+    assert not r.exists("lock") and other.acquire(blocking=False)
+    other.release()
+add = r.register_script("return redis.call('incrby', KEYS[1], ARGV[1])")
+assert add(keys=["n"], args=[5]) == 5
+r.script_flush()
+with r.pipeline() as pipe:
+    add(keys=["n"], args=[2], client=pipe)
+    pipe.get("n")
+    assert pipe.execute() == [7, b"7"]
+print("good")
+"#;
+
+#[test]
+fn the_locks_of_redis_py() {
+    // The interpreter that has Debian's packages.
+    let python = |arguments: &[&str]| {
+        let output = Command::new("/usr/bin/python3").args(arguments).output();
+        output.map(|output| (output.status.success(), output))
+    };
+    if !matches!(python(&["-c", "import redis"]), Ok((true, _))) {
+        inband_testing::not_run("python3-redis is not installed");
+        return;
+    }
+    for partitions in [1, 3] {
+        let (_cluster, _dir, served) = start(partitions);
+        let port = served.address.port().to_string();
+        let (is_good, output) = python(&["-c", REDIS_PY, &port]).expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(is_good && output.stdout == b"good\n", "{errors}");
+    }
+}
