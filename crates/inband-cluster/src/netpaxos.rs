@@ -1,22 +1,26 @@
 //! Clusters of NetPaxos on this machine: serializers, minions with their storage servers, and learners (docs/netpaxos.md).
 
 use std::ffi::OsString;
+use std::fs;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use clap::Args;
+use clap::{Args, Parser};
 use inband_host::config::{Dataplane, Durability};
 use inband_host::program;
+use inband_host::settings::{of_up, Setting, BUILT_IN};
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::netns::NETNS_DIR;
 use inband_netpaxos::client::Client;
 use inband_netpaxos::cluster::{Cluster, DATA, FILE, LEARNERS_MAX, SERIALIZERS_MAX};
-use inband_netpaxos::proposer::Outcome;
+use inband_netpaxos::learner;
+use inband_netpaxos::proposer::{Outcome, OUTSTANDING_MAX};
 use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::status::{socket_of, status_at, Status};
+use inband_netpaxos::{storage, VALUE_LEN_MAX_BYTES};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{Answer, Client as RespClient};
@@ -32,10 +36,12 @@ use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 /// The host from which clients use a cluster with its own network.
 const CLIENT: &str = "client";
+/// What the cluster was started with, in its directory.
+const OPTIONS: &str = "options.json";
 const SELF_CHECK_REQUESTS: usize = 100;
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct Options {
     /// Number of minions, each with a storage server: 4, of which one may fail, or 7, of which two may fail
     #[arg(long, default_value_t = 4, value_parser = minions)]
@@ -66,6 +72,20 @@ pub struct Options {
     /// Start with an empty log although this directory had one that was lost when its processes stopped
     #[arg(long)]
     pub accept_loss: bool,
+}
+
+/// For the options' default values.
+#[derive(Parser)]
+struct Defaults {
+    #[command(flatten)]
+    options: Options,
+}
+
+/// As `inband up netpaxos` without options has it.
+impl Default for Options {
+    fn default() -> Options {
+        Defaults::parse_from(["inband"]).options
+    }
 }
 
 fn minions(text: &str) -> Result<u8, String> {
@@ -269,6 +289,9 @@ impl System for NetPaxos {
             }
         }
         self.cluster.store(&self.spec.data)?;
+        let path = self.spec.data.join(OPTIONS);
+        let store = || fs::write(&path, serde_json::to_vec_pretty(options)?);
+        store().with_context(|| format!("cannot write {}", path.display()))?;
         Ok(plans)
     }
 
@@ -442,6 +465,38 @@ impl SystemCommand for NetPaxos {
         )))
     }
 
+    fn settings(data: &Path) -> Result<Vec<Setting>> {
+        let path = data.join(OPTIONS);
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let options: Options =
+            serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))?;
+        let defaults = Options::default();
+        let one = |name: &str, of: fn(&Options) -> String| {
+            let (value, default) = (of(&options), of(&defaults));
+            let from = of_up(name, value == default);
+            Setting::new(format!("--{name}"), value, default, from)
+        };
+        let limit =
+            |name: &str, value: u64| Setting::new(format!("limits.{name}"), value, value, BUILT_IN);
+        Ok(vec![
+            one("minions", |options| options.minions.to_string()),
+            one("learners", |options| options.learners.to_string()),
+            one("serializers", |options| options.serializers.to_string()),
+            one("durability", |options| options.durability.to_string()),
+            one("dataplane", |options| options.dataplane.to_string()),
+            one("resp", |options| options.resp.to_string()),
+            one("log-only", |options| options.log_only.to_string()),
+            one("no-key", |options| options.no_key.to_string()),
+            limit("value_bytes", VALUE_LEN_MAX_BYTES as u64),
+            limit("storage_instances", storage::WINDOW),
+            limit("learner_instances", learner::WINDOW),
+            limit("learner_instances_kept", learner::KEPT_MAX as u64),
+            limit("proposer_requests", OUTSTANDING_MAX as u64),
+            limit("recover_after_ms", learner::RECOVER_AFTER_NS / 1_000_000),
+            limit("ask_every_ms", learner::ASK_EVERY_NS / 1_000_000),
+        ])
+    }
+
     fn notice(status: &ClusterStatus) -> String {
         status.notice.clone()
     }
@@ -520,4 +575,32 @@ fn check_log(cluster: &Cluster) -> Result<Duration> {
         Ok(took[took.len() / 2])
     });
     check.join().expect("it does not panic")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_of_the_cluster_s_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            minions: 7,
+            ..Options::default()
+        };
+        let text = serde_json::to_vec(&options).unwrap();
+        fs::write(dir.path().join(OPTIONS), text).unwrap();
+        let settings = NetPaxos::settings(dir.path()).unwrap();
+        let of = |name: &str| {
+            let mut all = settings.iter();
+            let setting = all.find(|setting| setting.name == name).unwrap();
+            (&setting.value[..], &setting.default[..], &setting.from[..])
+        };
+        assert_eq!(of("--minions"), ("7", "4", "inband up"));
+        assert_eq!(
+            of("--resp"),
+            ("127.0.0.1:6379", "127.0.0.1:6379", "default")
+        );
+        assert_eq!(of("limits.value_bytes").0, VALUE_LEN_MAX_BYTES.to_string());
+    }
 }

@@ -61,21 +61,23 @@ impl Client {
         self.started.elapsed().as_nanos() as u64 + 1
     }
 
-    fn send(&self, out: Out) {
+    /// Signs packets, and sends them with the next flush.
+    fn queue(&self, out: Out) {
         for (serializer, mut packet) in out {
             self.gate.sign(&mut packet);
             self.socket.queue(&packet, self.serializers[serializer]);
         }
-        self.socket.flush();
     }
 
     /// Runs until this time, or until `done` holds.
     fn run(&mut self, until: u64, done: impl Fn(&Proposer) -> bool) -> Result<()> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        self.socket.flush();
         while !done(&self.proposer) && self.now() < until {
             let mut out = Out::new();
             self.proposer.tick(self.now(), &mut out);
-            self.send(out);
+            self.queue(out);
+            self.socket.flush();
             let due = self.proposer.due().min(until);
             wait(
                 &[self.socket.fd()],
@@ -112,7 +114,7 @@ impl Client {
         let mut out = Out::new();
         let deadline = now + timeout.as_nanos() as u64;
         let number = self.proposer.submit(now, value, deadline, &mut out);
-        self.send(out);
+        self.queue(out);
         number
     }
 
