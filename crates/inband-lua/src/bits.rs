@@ -12,9 +12,12 @@ fn signed(bits: u32) -> f64 {
     f64::from(bits as i32)
 }
 
+type OfOne = fn(u32) -> u32;
+type OfTwo = fn(u32, u32) -> u32;
+
 pub fn library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    let of_one: [(&str, fn(u32) -> u32); 3] = [
+    let of_one: [(&str, OfOne); 3] = [
         ("tobit", |a| a),
         ("bnot", |a| !a),
         ("bswap", u32::swap_bytes),
@@ -25,7 +28,7 @@ pub fn library(lua: &Lua) -> mlua::Result<Table> {
             lua.create_function(move |_, a: f64| Ok(signed(f(bits(a)))))?,
         )?;
     }
-    let of_many: [(&str, fn(u32, u32) -> u32); 3] = [
+    let of_many: [(&str, OfTwo); 3] = [
         ("band", |a, b| a & b),
         ("bor", |a, b| a | b),
         ("bxor", |a, b| a ^ b),
@@ -39,7 +42,7 @@ pub fn library(lua: &Lua) -> mlua::Result<Table> {
         })?;
         table.set(name, function)?;
     }
-    let shifts: [(&str, fn(u32, u32) -> u32); 5] = [
+    let shifts: [(&str, OfTwo); 5] = [
         ("lshift", |a, by| a << by),
         ("rshift", |a, by| a >> by),
         ("arshift", |a, by| (a as i32 >> by) as u32),

@@ -97,19 +97,18 @@ fn sized(len: usize, [tag_1, tag_2, tag_4]: [u8; 3], out: &mut Vec<u8>) {
 
 fn write_integer(number: i64, out: &mut Vec<u8>) {
     match number {
-        0..=0x7f => out.push(number as u8),
-        -32..=-1 => out.push(number as i8 as u8),
-        0..=0xffff_ffff => sized(number as usize, [0xcc, 0xcd, 0xce], out),
-        0.. => {
+        -32..=0x7f => out.push(number as u8),
+        0x80..=0xffff_ffff => sized(number as usize, [0xcc, 0xcd, 0xce], out),
+        0x1_0000_0000.. => {
             out.push(0xcf);
             out.extend_from_slice(&number.to_be_bytes());
         }
-        -0x80..=-1 => out.extend_from_slice(&[0xd0, number as i8 as u8]),
-        -0x8000..=-1 => {
+        -0x80..=-33 => out.extend_from_slice(&[0xd0, number as i8 as u8]),
+        -0x8000..=-0x81 => {
             out.push(0xd1);
             out.extend_from_slice(&(number as i16).to_be_bytes());
         }
-        -0x8000_0000..=-1 => {
+        -0x8000_0000..=-0x8001 => {
             out.push(0xd2);
             out.extend_from_slice(&(number as i32).to_be_bytes());
         }

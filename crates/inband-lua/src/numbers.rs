@@ -18,9 +18,12 @@ const DROPPED_BITS: u32 = 17;
 /// Largest number of `lrand48`.
 const RANDOM_MAX: f64 = 2_147_483_647.0;
 
+type OfOne = fn(f64) -> f64;
+type OfTwo = fn(f64, f64) -> f64;
+
 pub fn library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    let of_one: [(&str, fn(f64) -> f64); 12] = [
+    let of_one: [(&str, OfOne); 12] = [
         ("sin", libm::sin),
         ("cos", libm::cos),
         ("tan", libm::tan),
@@ -37,7 +40,7 @@ pub fn library(lua: &Lua) -> mlua::Result<Table> {
     for (name, function) in of_one {
         table.set(name, lua.create_function(move |_, x: f64| Ok(function(x)))?)?;
     }
-    let of_two: [(&str, fn(f64, f64) -> f64); 2] = [("atan2", libm::atan2), ("pow", libm::pow)];
+    let of_two: [(&str, OfTwo); 2] = [("atan2", libm::atan2), ("pow", libm::pow)];
     for (name, function) in of_two {
         let function = lua.create_function(move |_, (x, y): (f64, f64)| Ok(function(x, y)))?;
         table.set(name, function)?;
@@ -50,7 +53,7 @@ pub fn library(lua: &Lua) -> mlua::Result<Table> {
     })?;
     table.set("randomseed", seed)?;
     let random = lua.create_function(move |lua, bounds: Variadic<f64>| {
-        let next = (state.get().wrapping_mul(MULTIPLIER) + INCREMENT) & MASK;
+        let next = (state.get().wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT)) & MASK;
         state.set(next);
         let number = next >> DROPPED_BITS;
         let fraction = (number % RANDOM_MAX as u64) as f64 / RANDOM_MAX;
