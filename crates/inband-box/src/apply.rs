@@ -18,7 +18,7 @@ use crate::store::{Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
 
 /// Expiry times up to this are relative to now, larger ones are dates, as in memcached.
 const RELATIVE_S_MAX: i32 = 60 * 60 * 24 * 30;
-/// Of snapshots.
+/// Version of the snapshot format.
 const SNAPSHOT_VERSION: u32 = 2;
 
 /// The outcome of a command.
@@ -106,7 +106,7 @@ struct State {
     cas: u64,
     flush_at_ms: Option<u64>,
     limit_chunks: Option<u64>,
-    /// `None`: no record has said it.
+    /// `None` until a record has said it.
     membership: Option<Membership>,
     sessions: Sessions,
     /// The stream of each node's current session.
@@ -196,12 +196,12 @@ impl Machine {
         self.state.time_ms
     }
 
-    /// Who takes part, if a record has said it.
+    /// Returns the membership, if a record has set it.
     pub fn membership(&self) -> Option<Membership> {
         self.state.membership
     }
 
-    /// Something is to happen at a time: the leader is to let it pass.
+    /// Returns whether something is scheduled for a later time, so that the leader must let time pass.
     pub fn needs_time(&self) -> bool {
         self.table.next_expiry_ms().is_some() || self.state.flush_at_ms.is_some()
     }

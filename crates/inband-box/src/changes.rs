@@ -1,4 +1,4 @@
-//! Changes of who takes part: an operator asks for one, and waits until it is done.
+//! Membership changes: an operator asks for one, and waits until it is done.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -16,20 +16,20 @@ use crate::process::Asked;
 use crate::promise::{Nanos, MS};
 use crate::role::Record;
 
-/// The leader says after so long what a change waits for.
+/// After this time the leader reports what a change is waiting for.
 const TIMEOUT_NS: Nanos = 5_000 * MS;
-/// Longer than that.
+/// Must be longer than that.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What became of it.
+/// The outcome of a change.
 pub type Changed = Result<Membership, Failed>;
 
-/// Why a change is not done, or not yet.
+/// Why a change is not done, or not done yet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Failed {
     pub message: String,
-    /// It is not done and never will be, and asking again, perhaps elsewhere, may help.
+    /// The change is not done and never will be; asking again, perhaps at another node, may help.
     pub may_ask_again: bool,
 }
 
@@ -52,7 +52,7 @@ fn for_good(message: String) -> Failed {
     }
 }
 
-/// Ask a node, which must lead, and wait until the change is committed. The inner error says whether it may still be.
+/// Asks a node, which must lead, and waits until the change is committed. The inner error says whether it may still be.
 ///
 /// # Errors
 /// If the node does not answer.
@@ -64,7 +64,7 @@ pub fn change_at(socket: &Path, change: Change) -> Result<Changed> {
 /// Asks the node of this process, from any thread.
 pub struct Changer {
     pub(crate) asked: Sender<Asked>,
-    /// A byte for the node's thread, which sleeps.
+    /// A byte here wakes the node's thread.
     pub(crate) bell: UnixStream,
 }
 
@@ -76,7 +76,7 @@ impl Changer {
         self.asked
             .send(Asked::Change(change, to))
             .map_err(|_| ended(()))?;
-        // If it is full the node wakes up as well.
+        // If the pipe is full the node wakes up as well.
         let _ = (&self.bell).write(&[0]);
         answer.recv().map_err(|_| ended(()))?
     }
@@ -89,12 +89,12 @@ struct Waiting {
     to: Sender<Changed>,
 }
 
-/// Those that wait at this node.
+/// The changes that wait at this node.
 #[derive(Default)]
 pub(crate) struct Changes(Vec<Waiting>);
 
 impl Changes {
-    /// A change has begun, or has not.
+    /// Records that a change has begun, or why it has not.
     pub fn begun(
         &mut self,
         begun: Result<(u64, Membership), ChangeError>,
@@ -114,7 +114,7 @@ impl Changes {
         }
     }
 
-    /// A record was applied.
+    /// Records that a record was applied.
     pub fn on_applied(&mut self, record: &Record) {
         self.0.retain(|waiting| {
             let is_it = record.zxid == waiting.zxid;
@@ -133,7 +133,7 @@ impl Changes {
         });
     }
 
-    /// Some may have waited for too long. `lacking`: the nodes that a record still needs.
+    /// Ends changes that have waited too long. `lacking`: the nodes that a record still needs.
     pub fn tell_late(&mut self, now: Nanos, lacking: impl Fn(u64) -> Option<(Vec<u8>, Quorum)>) {
         self.0.retain(|waiting| {
             if now < waiting.until {

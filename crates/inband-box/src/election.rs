@@ -65,7 +65,7 @@ impl Election {
 /// depose a leader that the others hear.
 pub(crate) struct PreElection {
     id: u64,
-    /// Bit n is node n.
+    /// Bit n is set if node n is willing.
     willing: u8,
     again_at: Nanos,
     until: Nanos,
@@ -201,8 +201,8 @@ impl Node {
         }
     }
 
-    /// Lead, if our log is the freshest of those of a majority: of the members that this log names, which may not be those that
-    /// it named when the election began.
+    /// Starts leading if our log is the freshest of those of a majority. The members are those that the log names now,
+    /// which may differ from those it named when the election began.
     fn count_promises(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let own = self.config.node;
         let membership = self.latest(role);
@@ -220,7 +220,7 @@ impl Node {
             .clone()
             .fold(0, |promised, (node, _)| promised | 1 << node);
         if !membership.is_member(own) {
-            return self.wait(now); // one of the others is to lead
+            return self.wait(now); // another member must lead
         }
         if !membership.has_majority(promised) {
             return;

@@ -57,15 +57,15 @@ impl Kernel {
         (role.advances() == self.seen).then(|| self.attached.notes().fd().as_raw_fd())
     }
 
-    /// The other nodes that what is for all of them goes to.
+    /// The other nodes that receive packets for all nodes.
     pub(crate) fn set_others(&mut self, reach: u8) -> Result<(), XdpError> {
         self.attached.set_others(reach)?;
-        // Those that are new are to be resolved.
+        // New nodes must be resolved.
         self.refresh_at = Instant::now();
         Ok(())
     }
 
-    /// All links are up, or not all.
+    /// Tells the program whether all links are up.
     pub(crate) fn set_links_up(&self, yes: bool) {
         self.attached.set_links_up(yes);
     }

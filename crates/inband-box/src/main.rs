@@ -18,11 +18,11 @@ use inband_host::program;
 enum Command {
     /// Run a node until Ctrl-C
     Node(Box<node_command::NodeArgs>),
-    /// What a node says of itself
+    /// Show a node's status
     Status(node_command::StatusArgs),
-    /// Change how many nodes must have a write, while clients use them
+    /// Change how many nodes must have a write, while clients use the cluster
     Quorum(node_command::QuorumArgs),
-    /// Let nodes join, or take them out, while clients use the others
+    /// Add or remove nodes while clients use the others
     #[command(subcommand)]
     Member(node_command::MemberCommand),
 }

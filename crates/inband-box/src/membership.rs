@@ -1,6 +1,6 @@
-//! Who takes part, and how many of them must have a record. It is a state of the log: the record that changes it has all of
-//! it, and the last such record in a node's log, committed or not, is what the node goes by. docs/box.md argues why no
-//! committed record is lost meanwhile.
+//! The membership: which nodes are members, and how many of them must have a record. It is part of the log: the record
+//! that changes it contains all of it, and a node goes by the last such record in its log, committed or not.
+//! docs/box.md argues why no committed record is lost by a change.
 
 use std::fmt;
 
@@ -10,40 +10,40 @@ use crate::node::{Config, Node, Out, Quorum, State, To};
 use crate::promise::majority;
 use crate::role::{Record, Role, View};
 
-/// The fewest members that a cluster is left with.
+/// Minimum number of members.
 pub const MEMBERS_MIN: u8 = 3;
-/// Of records, for those who come later.
+/// Version of the records, for later programs.
 const VERSION: u8 = 1;
-/// Length of the value of a record.
+/// Length of a record's value.
 const LEN_BYTES: usize = 6;
 
-/// See the module.
+/// The members, and what their records need. See the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// Bit n is node n: it counts.
+    /// Bit n is set if node n is a member, and counts.
     pub members: u8,
-    /// It gets the log, and counts once it has all of it and is a member; 0: none.
+    /// The node that is joining: it gets the log, and counts once it has all of it and is a member; 0: none.
     pub joining: u8,
-    /// The id of the next node that joins. None is given twice.
+    /// The id of the next node that joins. Ids are never reused.
     pub next: u8,
     pub quorum: Quorum,
-    /// Records before it that are not committed yet, and itself, need no more than it says.
+    /// This record, and earlier ones that are not committed yet, need no more than it says.
     pub is_forced: bool,
 }
 
-/// What an operator may ask for. One change at a time.
+/// A change that an operator may ask for. One change at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// How many must have a record.
+    /// Changes how many members must have a record.
     Quorum { quorum: Quorum, force: bool },
-    /// The next node may join.
+    /// Lets the next node join.
     Add,
-    /// A node is no member any more, or does not join.
+    /// Removes a member, or gives up a node that is joining.
     Remove { node: u8 },
 }
 
-/// Why a change is refused. Nothing has changed.
+/// Why a change was refused. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     #[error("this node does not lead; {}", leader_in_words(*.leader))]
@@ -75,12 +75,12 @@ fn leader_in_words(leader: Option<u8>) -> String {
     }
 }
 
-/// The nodes of a bitmap.
+/// Returns the nodes of a bitmap.
 pub fn ids(bitmap: u8) -> impl Iterator<Item = u8> + Clone {
     (1..8).filter(move |node| bitmap >> node & 1 != 0)
 }
 
-/// What a record needs: so many of these must have it.
+/// What a record needs: this many of these nodes must have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needed {
     pub members: u8,
@@ -103,9 +103,9 @@ impl Needed {
         }
     }
 
-    /// While `next` is not committed. Of its members, for one that leaves may have left already: it knows that the change is
-    /// committed, when a new leader does not. A majority of them has a node in common with each majority of the former ones,
-    /// since there is one member more or less.
+    /// Returns what records need while `next` is not committed. Only its members count, because a node that leaves may
+    /// have left already, knowing that the change is committed when a new leader does not. A majority of them
+    /// intersects each majority of the former members, since there is one member more or less.
     fn until(self, next: &Membership) -> Needed {
         let next_needs = Needed::of(next);
         Needed {
@@ -127,7 +127,7 @@ impl fmt::Display for Membership {
 }
 
 impl Membership {
-    /// Of the nodes from 1 on that begin together.
+    /// Returns the membership of the nodes from 1 on that start together.
     pub fn founding(nodes: u8, quorum: Quorum) -> Membership {
         Membership {
             members: (1..=nodes).fold(0, |members, node| members | 1 << node),
@@ -138,7 +138,7 @@ impl Membership {
         }
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub fn count(&self) -> u8 {
         self.members.count_ones() as u8
     }
@@ -147,28 +147,28 @@ impl Membership {
         self.members >> node & 1 != 0
     }
 
-    /// Was it one, or on its way, and never will be again?
+    /// Returns whether a node was a member, or joining, and never will be again.
     pub fn has_removed(&self, node: u8) -> bool {
         node < self.next && self.reach() >> node & 1 == 0
     }
 
-    /// Who gets the log.
+    /// Returns the nodes that get the log.
     pub fn reach(&self) -> u8 {
-        // Bit 0 is nobody's.
+        // Bit 0 belongs to no node.
         (self.members | 1 << self.joining) & !1
     }
 
-    /// More than half of the members.
+    /// Returns how many members are a majority.
     pub fn majority(&self) -> usize {
         majority(self.count())
     }
 
-    /// Are more than half of the members among these?
+    /// Returns whether a majority of the members is among these nodes.
     pub fn has_majority(&self, nodes: u8) -> bool {
         (nodes & self.members).count_ones() as usize >= self.majority()
     }
 
-    /// After a change that is allowed. `places`: the highest id.
+    /// Returns the membership after a change, if it is allowed. `places`: the highest id.
     pub fn with(&self, change: Change, places: u8) -> Result<Membership, ChangeError> {
         let mut next = Membership {
             is_forced: false,
@@ -202,7 +202,7 @@ impl Membership {
         Ok(next)
     }
 
-    /// The node that was joining is a member.
+    /// Returns the membership after the joining node has become a member.
     pub(crate) fn with_joined(&self) -> Membership {
         Membership {
             members: self.reach(),
@@ -212,12 +212,13 @@ impl Membership {
         }
     }
 
-    /// What records need while those of `pending` are in the leader's log and not committed; `self` is.
+    /// Returns what records need while those of `pending` are in the leader's log but not committed; `self` is
+    /// committed.
     pub(crate) fn needed<'a>(&self, pending: impl Iterator<Item = &'a Membership>) -> Needed {
         pending.fold(Needed::of(self), Needed::until)
     }
 
-    /// The record that says so.
+    /// Returns the record of this membership.
     pub fn record(&self) -> Record {
         let bytes: [u8; LEN_BYTES] = [
             VERSION,
@@ -233,7 +234,7 @@ impl Membership {
         }
     }
 
-    /// What a record says. `None`: it is of a gateway, or says nothing.
+    /// Returns the membership that a record sets; `None` if it is a gateway's record, or sets none.
     pub fn of(record: &Record) -> Option<Membership> {
         let value: &[u8; LEN_BYTES] = record.value[..].try_into().ok()?;
         match *value {
@@ -254,13 +255,13 @@ impl Membership {
     }
 }
 
-/// Whom a leader leads.
+/// What a leader knows about the membership.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cluster {
     pub config: Config,
-    /// By its log, be it committed or not.
+    /// According to its log, committed or not.
     pub membership: Membership,
-    /// Who gets the log, but itself.
+    /// Returns the other nodes that get the log.
     pub reach: u8,
 }
 
@@ -269,7 +270,7 @@ impl Cluster {
         ids(self.reach)
     }
 
-    /// Is it so of more than half of the members? Itself included.
+    /// Returns whether a condition holds for a majority of the members, counting itself.
     pub fn is_majority(&self, is_so: impl Fn(u8) -> bool) -> bool {
         let own = self.config.node;
         let members = ids(self.membership.members);
@@ -280,7 +281,7 @@ impl Cluster {
 }
 
 impl Node {
-    /// Who takes part, and how many must have a record, goes into the role's registers.
+    /// Stores the membership in the role's registers.
     pub(crate) fn tell_role(&mut self, role: &impl Role) {
         self.has_membership_changed = false;
         let pending = self.pending();
@@ -288,15 +289,15 @@ impl Node {
         role.set_quorum(needed.members.into(), needed.count());
         let guests = match self.state {
             State::Leading(_) => self.reach(),
-            // One that we do not know yet may lead, or have promised more than we have.
+            // A node that we do not know yet may lead, or have promised a higher epoch.
             _ => !1,
         };
-        // A leader that is no member any more leads until that is committed.
+        // A leader that is no longer a member leads until that is committed.
         let guests = (guests | 1 << self.config.node) & !needed.members;
         role.set_guests(guests.into());
     }
 
-    /// Changes in the log that are not applied yet. Leading: they are not committed, or it is not known here.
+    /// Returns the changes in the log that are not applied yet. If leading, they are not committed, or not known to be.
     pub(crate) fn pending(&self) -> &[(u64, Membership)] {
         match &self.state {
             State::Leading(leading) => &leading.pending,
@@ -304,7 +305,7 @@ impl Node {
         }
     }
 
-    /// Changes in the log that are not applied.
+    /// Returns the changes in the log that are not applied.
     pub(crate) fn unapplied(&self, role: &impl Role) -> Vec<(u64, Membership)> {
         let now = role.view();
         let records = (now.applied + 1..=now.last).filter_map(|zxid| role.read(zxid));
@@ -312,13 +313,13 @@ impl Node {
         said.collect()
     }
 
-    /// Who takes part by our log, be it committed or not.
+    /// Returns the membership according to our log, committed or not.
     pub fn latest(&self, role: &impl Role) -> Membership {
         let last = self.unapplied(role).pop();
         last.map_or(self.membership, |(_, membership)| membership)
     }
 
-    /// The nodes that it sends to if it sends to all others.
+    /// Returns the nodes that packets for all others go to.
     pub fn reach(&self) -> u8 {
         let own = 1 << self.config.node;
         let reach = match &self.state {
@@ -327,13 +328,13 @@ impl Node {
                 let pending = pending.fold(0, |reach, (_, next)| reach | next.reach());
                 self.membership.reach() | pending
             }
-            // It may not know who has joined since.
+            // It may not know about nodes that have joined since.
             _ => Membership::founding(self.config.nodes, Quorum::All).members,
         };
         reach & !own
     }
 
-    /// The nodes that the role sends to if it sends to all others, which only a leader's does.
+    /// Returns the nodes that the role's packets for all others go to; only a leader's role sends such packets.
     pub fn group(&self) -> u8 {
         match self.state {
             State::Leading(_) => self.reach(),
@@ -341,7 +342,7 @@ impl Node {
         }
     }
 
-    /// What a leader goes by, of this moment.
+    /// Returns the membership that a leader goes by at present.
     pub(crate) fn cluster(&self) -> Cluster {
         let last = self.pending().last();
         Cluster {
@@ -351,7 +352,7 @@ impl Node {
         }
     }
 
-    /// What the records say that are in the table, which was just installed.
+    /// Sets the membership of the records in a table that was just installed.
     pub fn on_installed(
         &mut self,
         membership: Option<Membership>,
@@ -363,8 +364,8 @@ impl Node {
         out.is_removed |= self.membership.has_removed(self.config.node);
     }
 
-    /// Begin a change; only the leader can. Returns the zxid of the record and what it says: it is done when that record is
-    /// applied, and it is not if another one is.
+    /// Begins a change; only the leader can. Returns the zxid of its record and the new membership. The change is done
+    /// when that record is applied, and is not done if another record is applied at that zxid.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -379,8 +380,8 @@ impl Node {
             let leader = self.leader();
             return Err(ChangeError::NotLeading { leader });
         };
-        // An earlier leader may have begun another change, of which a record of our epoch that is committed shows that it
-        // never will be done.
+        // An earlier leader may have begun another change. Once a record of our epoch is committed, that change never
+        // will be.
         if now.committed < now.established_at {
             return Err(ChangeError::NotEstablished);
         }
@@ -398,7 +399,7 @@ impl Node {
         Ok((proposed.ok_or(ChangeError::Full)?, next))
     }
 
-    /// Append and propose the record. What records need from now on is in force before.
+    /// Appends and proposes the record. Before that, what records need from now on is put in force.
     pub(crate) fn propose_membership(
         &mut self,
         next: Membership,
@@ -426,7 +427,7 @@ impl Node {
         Some(zxid)
     }
 
-    /// The node that joins is made a member once it has caught up.
+    /// Makes the joining node a member once it has caught up.
     pub(crate) fn go_on_changing(&mut self, registers: &View, role: &impl Role, out: &mut Out) {
         let joining = self.membership.joining;
         let is_established = registers.committed >= registers.established_at;
@@ -442,7 +443,7 @@ impl Node {
         }
     }
 
-    /// Leading: members that this record still needs, and how many it needs. `None`: we do not lead.
+    /// If leading: returns the members that this record still lacks, and how many it needs.
     pub fn lacking(&self, zxid: u64, role: &impl Role) -> Option<(Vec<u8>, Quorum)> {
         let State::Leading(leading) = &self.state else {
             return None;
@@ -481,7 +482,7 @@ mod tests {
         assert_eq!(needs(few, &[]), (0b1110, 2));
         assert_eq!(needs(few, &[all]), (0b1110, 3));
         assert_eq!(needs(all, &[few]), (0b1110, 3));
-        // A change that was never committed does not shorten what follows.
+        // A change that was never committed must not shorten what follows.
         assert_eq!(needs(few, &[all, few]), (0b1110, 3));
         let forced = Membership {
             is_forced: true,

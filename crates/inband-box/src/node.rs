@@ -52,11 +52,11 @@ impl Quorum {
 pub struct Config {
     /// The node's id, from 1.
     pub node: u8,
-    /// How many have an address: 1 to this. Not all need be members.
+    /// Number of nodes with an address; their ids are 1 to this. Not all of them need be members.
     pub nodes: u8,
-    /// Who begins together, where the log does not say who are members.
+    /// The nodes that start together, used while the log does not name the members.
     pub founding: Membership,
-    /// A leader that was not heard for so long is suspected.
+    /// A leader that has not been heard from for this long is suspected.
     pub suspect_after_ns: Nanos,
 }
 
@@ -121,9 +121,9 @@ pub struct Out {
     pub takes_snapshot: bool,
     /// Unless more is applied already, restore the machine from this snapshot and call [`Role::install`].
     pub snapshot: Option<Snapshot>,
-    /// It misses records that the others no longer have: start again, without log and table, as a node that recovers.
+    /// The node misses records that the others no longer have: restart it without log and table, as a recovering node.
     pub begins_again: bool,
-    /// It is no member any more, and never will be again.
+    /// The node is no longer a member, and never will be again.
     pub is_removed: bool,
 }
 
@@ -176,13 +176,13 @@ pub struct Status {
     pub last: u64,
     /// Zxid up to which everything is committed.
     pub committed: u64,
-    /// All up to here is applied.
+    /// Zxid up to which everything is applied.
     pub applied: u64,
-    /// Who takes part, as far as is applied here.
+    /// The membership, as far as it is applied here.
     pub membership: Membership,
-    /// Leading: who will, once that is committed.
+    /// If leading: the membership once the change is committed.
     pub changes_to: Option<Membership>,
-    /// Records that the gateway waits for.
+    /// Records that the gateway is waiting for.
     pub outstanding: usize,
     /// Elections that it has begun.
     pub elections: u64,
@@ -218,20 +218,20 @@ pub struct Node {
     /// Our log is on disk up to here; `None`: it is in memory.
     pub(crate) durable: Option<u64>,
     owed: Option<Owed>,
-    /// What the records say that are applied here.
+    /// The membership of the records applied here.
     pub(crate) membership: Membership,
-    /// The role must be told.
+    /// The role must be told of a change.
     pub(crate) has_membership_changed: bool,
-    /// It has started with a log from its disk, and has not all that its leader had when it joined: it submits nothing, and so may
-    /// install a table.
+    /// The node has started with a log from its disk, and does not have everything yet that its leader had when it
+    /// joined. Meanwhile it submits nothing, and so may install a table.
     pub(crate) catches_up: bool,
     pub(crate) submitter: Submitter,
     pub(crate) reads: Reads,
 }
 
 impl Node {
-    /// A process that has just started, with an empty role. `stored`: what it stored last; `random`: drawn at its start;
-    /// `membership`: what the records say that are in its table.
+    /// Creates the state of a process that has just started, with an empty role. `stored`: what was stored last;
+    /// `random` must be drawn afresh at each start; `membership`: the membership of the records in its table.
     ///
     /// # Panics
     /// If the configuration is impossible.

@@ -39,7 +39,7 @@ use inband_host::size::parse_size;
 use inband_host::state_dir::{self, StateLock};
 use serde::Serialize;
 
-/// What the control socket answers: how the node is, or what a change has led to.
+/// The control socket's answer: the node's status, or the outcome of a change.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Answer {
@@ -83,13 +83,13 @@ pub struct NodeArgs {
     /// Maximum number of concurrent clients
     #[arg(long, default_value_t = CLIENTS_MAX)]
     clients_max: usize,
-    /// So many of --nodes, from the first on, begin together; the others may join later (--join). By default all
+    /// Number of --nodes, from the first on, that start together; the others may join later (--join). By default all
     #[arg(long, value_name = "COUNT")]
     members: Option<u8>,
-    /// This node is not one of those that began together: it joins, once `inband-box member add` has let it in
+    /// This node is not one of those that started together: it joins once `inband-box member add` has admitted it
     #[arg(long, conflicts_with = "new")]
     join: bool,
-    /// How many nodes must have a write when the cluster begins; from then on `inband-box quorum` changes it
+    /// How many nodes must have a write when the cluster starts; later `inband-box quorum` changes it
     #[arg(long, value_enum, default_value_t = Quorum::Majority)]
     quorum: Quorum,
     /// What survives a node's crash, the same at every node
@@ -300,12 +300,12 @@ impl NodeArgs {
         })
     }
 
-    /// How many begin together.
+    /// Returns how many nodes start together.
     fn founding(&self) -> u8 {
         self.members.unwrap_or(self.nodes.len() as u8)
     }
 
-    /// The other nodes.
+    /// Returns the other nodes.
     fn others(&self) -> impl Iterator<Item = Peer> + '_ {
         let nodes = (1..).zip(&self.nodes);
         let others = nodes.filter(|(node, _)| *node != self.node);
@@ -429,7 +429,7 @@ impl StatusArgs {
 pub struct QuorumArgs {
     #[arg(value_enum)]
     quorum: Quorum,
-    /// Majority, although a node is down that all would need: writes that wait for it are then answered without it
+    /// Change to majority although a node is down: writes that wait for it are then answered without it
     #[arg(long)]
     force: bool,
     /// Directory of the node that leads
@@ -449,15 +449,15 @@ impl QuorumArgs {
 /// Subcommands of `inband-box member`.
 #[derive(Debug, Subcommand)]
 pub enum MemberCommand {
-    /// Let the next node join; then start it with --join. It is a member once it has all records
+    /// Let the next node join; then start it with --join. It becomes a member once it has all records
     Add {
         /// Directory of the node that leads
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Take a node out for good, or give up one that is joining. Its id is not used again
+    /// Remove a node for good, or give up one that is joining. Its id is not used again
     Remove {
-        /// Its id
+        /// The node's id
         node: u8,
         /// Directory of the node that leads
         #[arg(long, value_name = "DIR")]

@@ -49,7 +49,7 @@ pub const HAS_LOG: &str = "has-log";
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets handled before everything else gets its turn.
 const PACKETS_PER_TURN: usize = 256;
-/// How often it says so.
+/// How often the status is renewed.
 const STATUS_PERIOD: Duration = Duration::from_millis(50);
 /// Records applied before everything else, such as heartbeats, gets its turn.
 const APPLIED_PER_TURN: usize = 256;
@@ -84,7 +84,7 @@ pub fn socket_of(data: &Path) -> PathBuf {
     data.join("control.sock")
 }
 
-/// What a node is started with.
+/// Configuration of a node's process.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// The node's id, the number of nodes, and the election's parameters.
@@ -105,11 +105,11 @@ pub struct Spec {
     pub gateway: Settings,
 }
 
-/// What a gateway asks of its node.
+/// A gateway's request to its node.
 pub(crate) enum Asked {
     Submit(Vec<u8>),
     Barrier(u64),
-    /// Of an operator.
+    /// A request of an operator.
     Change(Change, Sender<Changed>),
 }
 
@@ -154,9 +154,9 @@ impl Submit for ToNode {
 pub enum End {
     /// It was told to stop.
     Stopped,
-    /// It misses more than the other nodes' logs have. Start it again as a node that recovers: it gets their table.
+    /// It misses more than the other nodes' logs have. Restarted as a recovering node, it gets their table.
     BeginsAgain,
-    /// It is no member any more, and never will be again.
+    /// The node is no longer a member, and never will be again.
     Removed,
 }
 
@@ -192,7 +192,7 @@ pub struct Process {
     snapshots_installed: u64,
     changer: Option<Changer>,
     changes: Changes,
-    /// Whom the program in the kernel sends to.
+    /// The nodes that the program in the kernel sends to.
     group: u8,
 }
 
@@ -323,12 +323,12 @@ impl Process {
         })
     }
 
-    /// For an operator. `None`: it was taken before.
+    /// Returns the handle for operators; `None` if it was taken before.
     pub fn take_changer(&mut self) -> Option<Changer> {
         self.changer.take()
     }
 
-    /// How it is, renewed several times a second.
+    /// Returns the node's status, which is renewed several times a second.
     pub fn status(&self) -> Arc<Mutex<Option<Status>>> {
         self.status.clone()
     }
@@ -437,7 +437,7 @@ impl Process {
         }
     }
 
-    /// Whom a leader sends to: the program in the kernel must know.
+    /// Tells the program in the kernel which nodes a leader sends to.
     fn tell_kernel(&mut self) -> Result<()> {
         let group = self.node.group();
         if let (Some(kernel), true) = (&mut self.kernel, group != self.group) {

@@ -71,9 +71,9 @@ pub struct View {
     pub committed: u64,
     /// If leading: the first zxid of the epoch, which is established once that is committed.
     pub established_at: u64,
-    /// Bit n is node n.
+    /// Bit n is set if node n is a member.
     pub members: u64,
-    /// Nodes whose packets are handled, although they are no members.
+    /// Nodes whose packets are handled although they are not members.
     pub guests: u64,
     /// How many members must have a record.
     pub quorum: usize,
@@ -196,7 +196,7 @@ pub trait Role {
     /// Sets the time by which records are stamped.
     fn set_time_ms(&self, time_ms: u64);
 
-    /// Who is a member, and how many of them must have a record. Leading, more may be committed by it.
+    /// Sets the members, and how many of them must have a record. If leading, more may become committed.
     fn set_quorum(&self, members: u64, quorum: usize);
 
     /// Sets the nodes whose packets are handled although they do not count.

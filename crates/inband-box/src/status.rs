@@ -1,4 +1,4 @@
-//! What a node says of itself.
+//! The status that a node reports.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::membership::{Change, Membership};
 
-/// How long a node may take to say how it is.
+/// How long a node may take to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Ask a node how it is.
+/// Asks a node for its status.
 pub fn status_at(socket: &Path) -> Result<Status> {
     let answer: Result<Status, String> = call(socket, &None::<Change>, STATUS_TIMEOUT)?;
     answer.map_err(anyhow::Error::msg)
@@ -37,12 +37,12 @@ pub struct Status {
     pub state: String,
     pub epoch: u64,
     pub leader: Option<u8>,
-    /// Who takes part, as far as this node has applied.
+    /// The membership, as far as this node has applied it.
     pub membership: Membership,
     pub last: u64,
     pub committed: u64,
     pub applied: u64,
-    /// Of the machine at `applied`.
+    /// Digest of the machine at `applied`.
     pub digest: u64,
     pub items: u64,
     pub memory_bytes: u64,

@@ -50,7 +50,7 @@ pub(crate) struct Leading {
     pub heartbeat_at: Nanos,
     pub round: u64,
     majority_at: Nanos,
-    /// Records of our log that say who takes part and are not applied: their zxids, and what they say.
+    /// Membership records of our log that are not applied: their zxids and memberships.
     pub pending: Vec<(u64, Membership)>,
     /// Reads that wait for the next round.
     pub queue: Vec<Who>,
@@ -72,8 +72,8 @@ impl Leading {
         }
     }
 
-    /// May this node be told that it is behind? With a log in memory it then discards the log, and a majority of the nodes must
-    /// still have one, or no node could lead. Until then it keeps its vote.
+    /// Returns whether this node may be told that it is behind. If its log is in memory it then discards it, and a
+    /// majority of the nodes must still have theirs, or no node could lead. Until then it keeps its vote.
     fn may_begin_again(&self, node: u8, cluster: &Cluster, registers: &View) -> bool {
         let follower = &self.followers[usize::from(node)];
         follower.recovering
@@ -81,14 +81,15 @@ impl Leading {
             || cluster.is_majority(|other| other != node && self.has_log(other, registers))
     }
 
-    /// Whether a node follows, and has a log that counts.
+    /// Returns whether a node follows, and has a log that counts.
     fn has_log(&self, node: u8, registers: &View) -> bool {
         let follower = &self.followers[usize::from(node)];
         let matched = registers.peers[usize::from(node)].matched;
         follower.nonce.is_some() && (!follower.recovering || matched > follower.had)
     }
 
-    /// Whether a majority of these members has the log: without, nobody could lead them if this leader were lost.
+    /// Returns whether a majority of these members has the log. Without one, nobody could lead them if this leader were
+    /// lost.
     pub fn may_lead_to(&self, next: Membership, cluster: &Cluster, registers: &View) -> bool {
         let next = Cluster {
             membership: next,
@@ -165,7 +166,7 @@ impl Node {
             snapshots: 0,
             serving: None,
         });
-        // Before an acknowledgement counts.
+        // Must precede the first acknowledgement that counts.
         self.tell_role(role);
         if !role.lead(self.epoch()) {
             self.leave();
@@ -188,8 +189,8 @@ impl Node {
         }
         let is_begun = matches!(&self.state, State::Leading(leading) if leading.is_begun);
         if !is_begun {
-            // The first record of the epoch: nothing is committed before it. It says who takes part, so that one of the records
-            // does, whatever the nodes were started with.
+            // The first record of the epoch: nothing is committed before it. It contains the membership, so that one of
+            // the records does, whatever the nodes were started with.
             let membership = Membership {
                 is_forced: false,
                 ..self.cluster().membership
@@ -221,7 +222,7 @@ impl Node {
                 .others()
                 .filter(|node| {
                     let follower = &leading.followers[usize::from(*node)];
-                    // That it has caught up may have got lost.
+                    // The report that it has caught up may have been lost.
                     follower.nonce.is_none() || *node == joining && follower.recovering
                 })
                 .collect();
@@ -232,7 +233,7 @@ impl Node {
         self.resend_what_is_late(now, registers, role, out);
     }
 
-    /// Has a node all that it can ever have acknowledged, so that it may count?
+    /// Returns whether a node has everything that it can ever have acknowledged, so that it may count.
     pub(crate) fn has_caught_up(&self, node: u8) -> bool {
         let State::Leading(leading) = &self.state else {
             return false;
@@ -287,7 +288,7 @@ impl Node {
     ) {
         let is_leading = matches!(self.state, State::Leading(_));
         if is_leading && ids(self.reach()).all(|node| node != from) {
-            return; // it was removed, or is not to join yet: it deposes nobody
+            return; // it was removed, or may not join yet: it must depose nobody
         }
         self.on_higher(now, promised, role);
         if matches!(self.state, State::Leading(_)) {

@@ -159,7 +159,7 @@ impl Attached {
         self.multicast.refresh_neighbours()
     }
 
-    /// The program sends what is for all others to these, a bitmap.
+    /// Sets the nodes, as a bitmap, to which the program sends packets for all others.
     pub fn set_others(&mut self, nodes: u8) -> Result<(), XdpError> {
         let others = self.all.iter().filter(|peer| nodes >> peer.node & 1 != 0);
         let others: Vec<Peer> = others.copied().collect();

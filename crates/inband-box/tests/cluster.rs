@@ -17,7 +17,7 @@ struct Cluster {
     nodes: Vec<SocketAddr>,
     memcached: Vec<SocketAddr>,
     processes: Vec<Option<Child>>,
-    /// So many begin together; the others may join.
+    /// This many nodes start together; the others may join.
     members: usize,
     log_records: &'static str,
     durability: &'static str,
@@ -320,7 +320,7 @@ fn a_node_joins_and_leaves_by_commands_at_the_leader() {
     });
     let (done, said) = at(leader, &["member", "remove", "4"]);
     assert!(done && said.contains("removed node/4"), "{said}");
-    // It ends by itself.
+    // The node ends by itself.
     let left = cluster.processes[3].as_mut().expect("it runs").wait();
     assert!(left.expect("it ends").success());
     let (done, said) = at(leader, &["member", "remove", "4"]);

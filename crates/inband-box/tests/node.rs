@@ -154,7 +154,7 @@ fn a_node_that_hears_a_leader_wants_no_other() {
     assert_eq!(node.epoch(), 34);
 }
 
-/// Node 1 asks for promises, at this time.
+/// Lets node 1 ask for promises, at this time.
 fn elects(node: &mut Node, role: &impl Role) -> u64 {
     let mut now = 0;
     let id = loop {
@@ -177,7 +177,7 @@ fn elects(node: &mut Node, role: &impl Role) -> u64 {
     now
 }
 
-/// Node 1 leads with the votes of 1 and 2, at this time.
+/// Lets node 1 lead with the votes of 1 and 2, at this time.
 fn leads(node: &mut Node, role: &impl Role) -> u64 {
     let now = elects(node, role);
     let promise = Control::Promise {

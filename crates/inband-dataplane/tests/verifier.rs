@@ -2,7 +2,6 @@
 //! `dataplane/verifier.toml`, so that large changes of instructions or stack are noticed. `tests/kernels.rs` does this
 //! for other kernels.
 
-mod common;
 #[path = "common/verifier.rs"]
 mod figures;
 
@@ -15,7 +14,7 @@ use figures::{
 
 #[test]
 fn what_the_verifier_says_does_not_jump_unnoticed() {
-    if !common::may_load_bpf() {
+    if !inband_testing::frame::may_load_bpf() {
         return;
     }
     let mut now = OfKernel {

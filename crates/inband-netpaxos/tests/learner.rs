@@ -247,7 +247,7 @@ fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
             Control::Delivered { position, .. } => Some(position),
             _ => None,
         })
-        .last()
+        .next_back()
     };
     assert_eq!(reported(&mut learner, 1), Some(0));
     learner.applied(5);

@@ -1,4 +1,4 @@
-//! The role under test: in this process and in the kernel.
+//! The role under test, in this process and in the kernel.
 #![allow(missing_docs)]
 
 use std::net::SocketAddrV4;

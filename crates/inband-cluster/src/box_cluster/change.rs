@@ -39,7 +39,7 @@ pub enum BoxCommand {
 pub struct QuorumArgs {
     #[arg(value_enum)]
     quorum: Quorum,
-    /// Majority, although a node is down that all would need: writes that wait for it are then answered without it
+    /// Change to majority although a node is down: writes that wait for it are then answered without it
     #[arg(long)]
     force: bool,
     /// Directory of the cluster
@@ -62,7 +62,7 @@ pub enum MemberCommand {
         #[arg(long, default_value = BoxCluster::DEFAULT_DATA, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Take a node out for good, or give up one that is joining. Its id is not used again
+    /// Remove a node for good, or give up one that is joining. Its id is not used again
     Remove {
         /// node/4
         node: String,
