@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test rtl-test rtl-report portability wheel models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test rtl-test p4-test rtl-report portability wheel models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -32,6 +32,10 @@ rtl-test: setup
 	@scripts/setup --rtl
 	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane --test suite rtl:: -- --nocapture
 	@scripts/rtl prove paxos
+
+# The roles in P4 (docs/portability.md): every vector and 10,000 random packets a role. P4_TOOLCHAIN=DIR has the programs.
+p4-test: setup
+	@INBAND_P4=all INBAND_REQUIRE_P4=1 cargo test --release --locked -p inband-dataplane --test suite p4:: -- --nocapture
 
 # Area and clock of every role in RTL, for WIDTHS="64 128 512"; takes long.
 rtl-report:

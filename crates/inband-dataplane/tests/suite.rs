@@ -17,6 +17,7 @@ mod flair_race;
 mod flair_vectors;
 mod layout;
 mod network;
+mod p4;
 mod race;
 mod ring;
 mod rooms;

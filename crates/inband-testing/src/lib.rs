@@ -39,6 +39,21 @@ pub fn note(test: &str, why: impl Display) -> Result<String, String> {
     if std::env::var_os(REQUIRE_ALL).is_some_and(|value| !value.is_empty()) {
         return Err(line);
     }
+    list(&line);
+    Ok(line)
+}
+
+/// Reports that the current thread's test cannot run, even if all tests are required to run: it needs programs that no
+/// package has, and its caller checks whether they are required.
+pub fn not_run_optional(why: impl Display) {
+    let thread = std::thread::current();
+    list(&format!(
+        "NOT RUN: {}: {why}",
+        thread.name().unwrap_or("a test")
+    ));
+}
+
+fn list(line: &str) {
     println!("{line}");
     if let Some(path) = std::env::var_os(LIST) {
         let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -46,7 +61,6 @@ pub fn note(test: &str, why: impl Display) -> Result<String, String> {
         let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         written.unwrap_or_else(|error| panic!("{LIST}={}: {error}", path.to_string_lossy()));
     }
-    Ok(line)
 }
 
 /// Returns the entries of the fuzzer's corpus for this target (`fuzz/corpus/TARGET.tar.gz`), sorted by name: a name for

@@ -7,7 +7,9 @@ pub mod flair;
 pub mod flair_sequence;
 pub mod net;
 pub mod objects;
+pub mod script;
 pub mod sequence;
+pub mod simple_switch;
 pub mod vectors;
 
 use std::cell::Cell;

@@ -1,0 +1,494 @@
+//! The operations of a test bench for a role on another target than this machine, and their expected results: the packet
+//! vectors, and random packets with the results of the native build.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::sequence::{self, Sequence};
+use super::vectors::{self, expected_packet, packet_of, verdict_of, Case};
+use super::{Outcome, Prng, Registers, HERE, NODE, THERE};
+use inband_ground::auth::Gate;
+use inband_ground::xdp::rig::udp_frame;
+use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::Type;
+use inband_paxos::dataplane::Paxos;
+use serde::Serialize;
+
+/// A role on a target, by its name there, and the number of cases that it may fail. These numbers may only become
+/// smaller.
+pub struct Block {
+    pub name: &'static str,
+    /// The folder next to the role's C code.
+    pub target: &'static str,
+    pub roles: Roles,
+    /// Random packets from which the role would read a longer value get a shorter one.
+    pub value_len_max_bytes: usize,
+    pub unsupported_max: usize,
+}
+
+pub const NO_ROLES: Roles = Roles {
+    leader: false,
+    acceptor: false,
+    quorum: false,
+};
+
+pub const ACCEPTOR: Roles = Roles {
+    acceptor: true,
+    ..NO_ROLES
+};
+
+pub const LEADER: Roles = Roles {
+    leader: true,
+    ..NO_ROLES
+};
+
+/// A random run goes on until it has met every reason that it must, but at most this many times its packets.
+const MET_WITHIN: usize = 20;
+/// Packets between two comparisons of registers.
+const COMPARE_EVERY: usize = 40;
+
+/// The switch's own address, which frames arrive at (`udp_frame`).
+pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// The destination of copies for a group.
+pub const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
+pub const GROUP: ([u8; 4], u16) = ([239, 1, 2, 3], 7708);
+
+/// The bench's operations, in order. Bytes are hexadecimal.
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    Settings {
+        node: u8,
+        address: String,
+        port: u16,
+        partitions: usize,
+        group_mac: String,
+        group_address: String,
+        group_port: u16,
+    },
+    /// Labels the following operations.
+    Note {
+        text: String,
+    },
+    Write {
+        space: usize,
+        index: usize,
+        word: usize,
+        value: u64,
+    },
+    WriteValue {
+        index: usize,
+        bytes: String,
+    },
+    Check {
+        space: usize,
+        index: usize,
+        word: usize,
+        value: u64,
+    },
+    CheckValue {
+        index: usize,
+        bytes: String,
+    },
+    /// `dest` and `out` describe the output frame, if there is one; `reason` is the counted reason, if any.
+    Frame {
+        bytes: String,
+        dest: Option<u8>,
+        out: String,
+        reason: String,
+    },
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The words accessible through the host's port: a role's registers; for an acceptor also votes and values.
+#[derive(Clone, Default, PartialEq)]
+pub struct Words {
+    spaces: [Vec<Vec<u64>>; 2],
+    values: Vec<Vec<u8>>,
+}
+
+impl Words {
+    pub fn of(registers: &Registers, roles: Roles, partitions: usize) -> Words {
+        let words = |p| match (roles.leader, roles.acceptor) {
+            (true, _) => registers.leader.words(p)[..4].to_vec(),
+            (_, true) => registers.acceptor.words(p)[..5].to_vec(),
+            _ => Vec::new(),
+        };
+        let slots = match roles.acceptor {
+            true => registers.ring.slots().count(),
+            false => 0,
+        };
+        let slots: Vec<_> = (0..slots).map(|i| registers.ring.words(i)).collect();
+        let value = |slot: &Vec<u64>| {
+            let bytes: Vec<u8> = slot[9..].iter().flat_map(|w| w.to_le_bytes()).collect();
+            bytes[..usize::from(slot[8] as u16)].to_vec()
+        };
+        Words {
+            values: slots.iter().map(value).collect(),
+            spaces: [
+                (0..partitions).map(words).collect(),
+                slots.iter().map(|slot| slot[1..9].to_vec()).collect(),
+            ],
+        }
+    }
+
+    /// The words that differ from `before`, one operation each.
+    fn changed(
+        &self,
+        before: &Words,
+        word: impl Fn(usize, usize, usize, u64) -> Op,
+        value: impl Fn(usize, String) -> Op,
+    ) -> Vec<Op> {
+        let mut ops = Vec::new();
+        for (space, all) in self.spaces.iter().enumerate() {
+            for (index, words) in all.iter().enumerate() {
+                for (at, now) in words.iter().enumerate() {
+                    let old = before.spaces[space].get(index).map_or(0, |words| words[at]);
+                    if *now != old {
+                        ops.push(word(space, index, at, *now));
+                    }
+                }
+            }
+        }
+        for (index, bytes) in self.values.iter().enumerate() {
+            if !bytes.is_empty() && before.values.get(index) != Some(bytes) {
+                ops.push(value(index, hex(bytes)));
+            }
+        }
+        ops
+    }
+}
+
+fn write(space: usize, index: usize, word: usize, value: u64) -> Op {
+    Op::Write {
+        space,
+        index,
+        word,
+        value,
+    }
+}
+
+fn check(space: usize, index: usize, word: usize, value: u64) -> Op {
+    Op::Check {
+        space,
+        index,
+        word,
+        value,
+    }
+}
+
+/// The operations for the bench, and the contents of the block's memory after them.
+pub struct Script {
+    pub block: &'static Block,
+    pub ops: Vec<Op>,
+    partitions: usize,
+    known: Words,
+    /// The state at the last comparison of registers.
+    compared: Words,
+    pub frames: usize,
+    pub reasons: BTreeMap<String, usize>,
+}
+
+impl Script {
+    pub fn new(block: &'static Block, partitions: usize) -> Script {
+        let settings = Op::Settings {
+            node: NODE,
+            address: hex(&HERE.ip().octets()),
+            port: HERE.port(),
+            partitions,
+            group_mac: hex(&GROUP_MAC),
+            group_address: hex(&GROUP.0),
+            group_port: GROUP.1,
+        };
+        Script {
+            block,
+            ops: vec![settings],
+            partitions,
+            known: Words::default(),
+            compared: Words::default(),
+            frames: 0,
+            reasons: BTreeMap::new(),
+        }
+    }
+
+    pub fn note(&mut self, text: String) {
+        self.ops.push(Op::Note { text });
+    }
+
+    /// The host sets the registers to these.
+    pub fn set(&mut self, registers: &Registers) {
+        let now = Words::of(registers, self.block.roles, self.partitions);
+        let value = |index, bytes| Op::WriteValue { index, bytes };
+        self.ops.extend(now.changed(&self.known, write, value));
+        self.compared = now.clone();
+        self.known = now;
+    }
+
+    /// A frame arrives, after which the registers must be as given.
+    pub fn frame(&mut self, frame: &[u8], outcome: &Outcome, is_ours: bool) {
+        let (dest, out) = match outcome.verdict {
+            Verdict::Drop => (None, Vec::new()),
+            Verdict::Pass | Verdict::Up => (Some(0), frame.to_vec()),
+            Verdict::Back => (Some(1), turned(frame, &outcome.packet, None)),
+            _ => (Some(2), turned(frame, &outcome.packet, Some(GROUP))),
+        };
+        let reason = if is_ours { outcome.reason } else { "" };
+        *self.reasons.entry(reason.to_owned()).or_default() += 1;
+        self.frames += 1;
+        self.ops.push(Op::Frame {
+            bytes: hex(frame),
+            dest,
+            out: hex(&out),
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Compares the registers. Those that have not changed since the last comparison are not read again.
+    pub fn compare(&mut self, registers: &Registers) {
+        let now = Words::of(registers, self.block.roles, self.partitions);
+        let value = |index, bytes| Op::CheckValue { index, bytes };
+        self.ops.extend(now.changed(&self.compared, check, value));
+        self.compared = now.clone();
+        self.known = now;
+    }
+
+    /// Compares all registers.
+    pub fn compare_all(&mut self, registers: &Registers) {
+        let now = Words::of(registers, self.block.roles, self.partitions);
+        for (space, all) in now.spaces.iter().enumerate() {
+            for (index, words) in all.iter().enumerate() {
+                let ops = words.iter().enumerate();
+                self.ops
+                    .extend(ops.map(|(at, word)| check(space, index, at, *word)));
+            }
+        }
+        self.compare(registers);
+    }
+}
+
+/// The frame that answers `frame` with a packet, to its sender or to a group.
+pub fn turned(frame: &[u8], packet: &[u8], group: Option<([u8; 4], u16)>) -> Vec<u8> {
+    let mut out = [&frame[..42], packet].concat();
+    out[..6].copy_from_slice(&frame[6..12]);
+    out[6..12].copy_from_slice(&frame[..6]);
+    out[26..30].copy_from_slice(&frame[30..34]);
+    out[30..34].copy_from_slice(&frame[26..30]);
+    out[34..36].copy_from_slice(&frame[36..38]);
+    out[36..38].copy_from_slice(&frame[34..36]);
+    if let Some((address, port)) = group {
+        out[..6].copy_from_slice(&GROUP_MAC);
+        out[30..34].copy_from_slice(&address);
+        out[36..38].copy_from_slice(&port.to_be_bytes());
+    }
+    let len = out.len() as u16;
+    out[16..18].copy_from_slice(&(len - 14).to_be_bytes());
+    out[38..40].copy_from_slice(&(len - 34).to_be_bytes());
+    (out[22], out[24], out[25], out[40], out[41]) = (64, 0, 0, 0, 0);
+    let halves = out[14..34].chunks(2);
+    let sum: u32 = halves
+        .map(|h| u32::from(u16::from_be_bytes([h[0], h[1]])))
+        .sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    out[24..26].copy_from_slice(&sum.to_be_bytes());
+    inband_testing::frame::check_sizes(&out);
+    inband_testing::frame::check_ip(&out);
+    out
+}
+
+/// Cases that a block does not pass, with the reason.
+pub fn unsupported(block: &Block) -> BTreeMap<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/paxos");
+    let path = root.join(block.target).join("unsupported.toml");
+    let text = fs::read_to_string(path).unwrap();
+    let mut all: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).unwrap();
+    all.remove(block.name).unwrap_or_default()
+}
+
+/// The cases of hosts with this role.
+pub fn cases_of(block: &Block) -> Vec<(String, Case)> {
+    let mut cases = vectors::cases();
+    cases.retain(|(_, case)| match block.name {
+        "none" => case.roles.is_empty(),
+        name => case.roles.iter().any(|role| role == name),
+    });
+    cases
+}
+
+/// Adds a case to the bench's script.
+pub fn add_case(script: &mut Script, name: &str, case: &Case) {
+    let roles = vectors::roles_of(&case.roles);
+    let expected = SoftSwitch::new(NODE, roles, vectors::GEOMETRY);
+    case.before.apply(expected.registers());
+    script.set(expected.registers());
+    for (i, step) in case.packet.iter().enumerate() {
+        script.note(format!("{name}, packet {i}: {}", case.why));
+        let frame = udp_frame(THERE, HERE, &packet_of(step).2);
+        let frame = step
+            .frame
+            .as_ref()
+            .map_or(frame.clone(), |damage| damage.of(frame));
+        let outcome = Outcome {
+            verdict: verdict_of(&step.verdict),
+            reason: Box::leak(step.reason.clone().into_boxed_str()),
+            packet: expected_packet(case, step),
+        };
+        script.frame(&frame, &outcome, step.verdict != "untouched");
+        step.after.apply(expected.registers());
+        script.compare(expected.registers());
+    }
+    script.compare_all(expected.registers());
+}
+
+/// What a long random run must cover for any role.
+const MET: [&str; 14] = [
+    "bad_checksum",
+    "bad_instance",
+    "bad_length",
+    "bad_magic",
+    "bad_node",
+    "bad_partition",
+    "bad_round",
+    "bad_tag",
+    "bad_truncated",
+    "bad_version",
+    "floor_known",
+    "floor_raised",
+    "passed_up",
+    "position_answered",
+];
+/// ... and for the acceptor.
+const MET_BY_ACCEPTOR: [&str; 12] = [
+    "acceptor_below_floor",
+    "acceptor_beyond_ring",
+    "acceptor_learn_answered",
+    "acceptor_learn_no_vote",
+    "acceptor_nack",
+    "acceptor_nack_slot",
+    "acceptor_promised",
+    "acceptor_promised_slot",
+    "acceptor_recovering",
+    "acceptor_vote_repeated",
+    "acceptor_voted",
+    "wrong_epoch",
+];
+const MET_BY_LEADER: [&str; 4] = [
+    "leader_deposed",
+    "leader_not_active",
+    "leader_stamped",
+    "leader_window_full",
+];
+
+/// Whether the block can hold the values of this step.
+fn fits(block: &Block, step: &sequence::Step) -> bool {
+    let len_bytes = match step {
+        sequence::Step::Packet(packet) if packet.len() >= 14 => {
+            let read = [
+                (Type::Request, block.roles.leader),
+                (Type::Phase2A, block.roles.acceptor),
+            ];
+            let is_read = read.iter().any(|(t, on)| *on && packet[5] == *t as u8);
+            usize::from(u16::from_be_bytes([packet[12], packet[13]])) * usize::from(is_read)
+        }
+        sequence::Step::Host(_, sequence::HostStep::Adopt { slot, .. }) => slot.value.len(),
+        _ => 0,
+    };
+    len_bytes <= block.value_len_max_bytes
+}
+
+/// What a long random run of this block must meet.
+pub fn met_by(block: &Block) -> Vec<&'static str> {
+    let of_role: &[&str] = match block.roles.acceptor {
+        true => &MET_BY_ACCEPTOR,
+        false => &MET_BY_LEADER,
+    };
+    [&MET[..], of_role].concat()
+}
+
+/// At least this many random packets and steps of the host, with the results of the native build; more until all the
+/// reasons `met` have occurred.
+pub fn random_script(block: &'static Block, packets: usize, met: &[&str], seed: u64) -> Script {
+    let partitions = sequence::GEOMETRY.partitions;
+    // The sequence is derived from an acceptor's registers, whichever role it is for.
+    let native = SoftSwitch::new(NODE, block.roles, sequence::GEOMETRY);
+    let registers = native.registers();
+    sequence::restart_all(registers);
+    let mut gate = Gate::of::<Paxos>(None, partitions);
+    let (mut prng, mut sequence) = (Prng(seed), Sequence::default());
+    let mut script = Script::new(block, partitions);
+    script.set(registers);
+    let lacks = |script: &Script| met.iter().any(|r| !script.reasons.contains_key(*r));
+    while script.frames < packets || lacks(&script) {
+        assert!(
+            script.frames < MET_WITHIN * packets,
+            "not met: {met:?} {:?}",
+            script.reasons
+        );
+        let mut record = prng.record();
+        let mut step = sequence.step(&record, registers);
+        if !fits(block, &step) {
+            // The same with a value of less than 64 bytes.
+            record[11] %= 128;
+            step = sequence.step(&record, registers);
+        }
+        if !fits(block, &step) {
+            continue;
+        }
+        match step {
+            sequence::Step::Host(partition, step) => {
+                script.compare(registers);
+                step.apply(partition, registers);
+                script.set(registers);
+            }
+            sequence::Step::Packet(mut packet) => {
+                // Some are damaged in transit.
+                super::tag(&mut packet);
+                if record[15] >= 0xfc && !packet.is_empty() {
+                    let at = usize::from(record[14]) % packet.len();
+                    packet[at] ^= 1 << (record[13] % 8);
+                }
+                let frame = udp_frame(THERE, HERE, &packet);
+                let outcome = super::native_behind(&mut gate, &native, &packet);
+                script.note(format!("packet {} of INBAND_SEED={seed}", script.frames));
+                script.frame(&frame, &outcome, true);
+                if !matches!(outcome.verdict, Verdict::Drop | Verdict::Pass) {
+                    sequence.answered(&outcome.packet);
+                }
+                if script.frames % COMPARE_EVERY == 0 {
+                    script.compare(registers);
+                }
+            }
+        }
+    }
+    script.compare_all(registers);
+    script
+}
+
+/// All cases of the block's role but those that it is known to fail, and what to print about them.
+pub fn vectors_script(block: &'static Block) -> (Script, String) {
+    let listed = unsupported(block);
+    let cases = cases_of(block);
+    for name in listed.keys() {
+        assert!(
+            cases.iter().any(|(known, _)| known == name),
+            "no such case: {name}"
+        );
+    }
+    assert!(
+        listed.len() <= block.unsupported_max,
+        "the list may only become shorter"
+    );
+    let mut script = Script::new(block, vectors::GEOMETRY.partitions);
+    for (name, case) in &cases {
+        if !listed.contains_key(name) {
+            add_case(&mut script, name, case);
+        }
+    }
+    let passed = cases.len() - listed.len();
+    let summary = format!("{}: {passed} of {} vectors", block.name, cases.len());
+    (script, summary)
+}
