@@ -380,12 +380,13 @@ impl Node {
             let leader = self.leader();
             return Err(ChangeError::NotLeading { leader });
         };
-        // An earlier leader may have begun another change. Once a record of our epoch is committed, that change never
-        // will be.
-        if now.committed < now.established_at {
+        // A forced quorum changes no members, so it is safe beside whatever change an earlier leader may have begun. It
+        // must not wait: with the quorum of all, an epoch is established only once every node has its first record.
+        let is_forced = matches!(change, Change::Quorum { force: true, .. });
+        // Once a record of our epoch is committed, an earlier leader's change never will be.
+        if now.committed < now.established_at && !is_forced {
             return Err(ChangeError::NotEstablished);
         }
-        let is_forced = matches!(change, Change::Quorum { force: true, .. });
         if !leading.pending.is_empty() && !is_forced {
             return Err(ChangeError::UnderWay);
         }

@@ -442,6 +442,7 @@ fn change_everything(dataplane: Dataplane) {
         node.map(|node| node.state)
     };
     let leader = || cluster.system().leader().expect("somebody leads");
+    let until_leads = || retry(LIMIT, || cluster.system().leader()).expect("somebody leads");
     let number = |name: &str| -> u8 { name["node/".len()..].parse().expect("a number") };
     let writes_with = (1..=3).find(|id| *id != number(&leader())).expect("two");
     let (stop, writer) = writes_at(at(writes_with));
@@ -494,8 +495,20 @@ fn change_everything(dataplane: Dataplane) {
     assert!(late.contains(&dies) && late.contains("--force"), "{late}");
     let now = switch(Quorum::Majority, true).expect("two of three are there");
     assert_eq!(now.quorum, Quorum::Majority);
-    let alive = number(&leader());
+    let alive = number(&until_leads());
     set(at(alive), "later", "yes").expect("stored by two of three");
+
+    // The leader dies: the next one is not established without every node.
+    cluster.restart(&dies).expect("restarted");
+    until_states_are_of(&cluster, &members);
+    switch(Quorum::All, false).expect("all are there");
+    let led = leader();
+    cluster.kill(&led).expect("it runs");
+    let late = switch(Quorum::Majority, false).unwrap_err().to_string();
+    assert!(late.contains(&led) && late.contains("--force"), "{late}");
+    switch(Quorum::Majority, true).expect("two of three are there");
+    let alive = number(&until_leads());
+    set(at(alive), "latest", "yes").expect("stored by two of three");
 }
 
 /// These are the members, and all of them follow one of them.

@@ -11,7 +11,7 @@ use inband_box::membership::{ids, Change, Membership};
 use inband_box::node::Quorum;
 use inband_box::process::Status;
 
-use super::{leader_of, node_number, BoxCluster, ClusterStatus, RECOVERING};
+use super::{leader_of, node_number, BoxCluster, ClusterStatus, ELECTING, RECOVERING};
 use crate::command::{ClusterCommand, RunCommand};
 use crate::socket::{self, Request};
 use crate::system::System;
@@ -184,10 +184,10 @@ impl BoxCluster {
         let until = Instant::now() + LEADER_TIMEOUT;
         let now = loop {
             let nodes = self.nodes();
-            let asked = match leader_of(&nodes) {
+            let asked = match self.may_change(&nodes, change) {
                 Some(leader) => change_at(&self.sockets[&leader.name], change)?,
                 None => Err(Failed {
-                    message: "no node leads, so nothing can change; `inband status` says what the nodes do".to_owned(),
+                    message: no_leader_in_words(&nodes),
                     may_ask_again: true,
                 }),
             };
@@ -203,6 +203,14 @@ impl BoxCluster {
         // One that was added by a change that is not committed any more begins again with it.
         self.store_members(&ids(now.reach()).collect::<Vec<_>>())?;
         Ok(now)
+    }
+
+    /// Returns the node to ask. A leader whose epoch is not established accepts a forced quorum: with the quorum of all and
+    /// a node down, nothing else would establish it.
+    fn may_change<'a>(&self, nodes: &'a [Status], change: Change) -> Option<&'a Status> {
+        let is_forced = matches!(change, Change::Quorum { force: true, .. });
+        let electing = nodes.iter().filter(|node| node.state == ELECTING);
+        leader_of(nodes).or_else(|| electing.filter(|_| is_forced).max_by_key(|node| node.epoch))
     }
 
     /// With logs in memory a majority of the members that are left must have theirs, or a leader that is lost next takes the
@@ -225,5 +233,25 @@ impl BoxCluster {
             left.majority()
         );
         Ok(())
+    }
+}
+
+/// Explains why there is no leader, as far as the nodes that answer can tell.
+fn no_leader_in_words(nodes: &[Status]) -> String {
+    let membership = membership_of(nodes);
+    let answers = |id: u8| {
+        let mut numbers = nodes.iter().filter_map(|node| node_number(&node.name));
+        numbers.any(|number| number == id)
+    };
+    let silent: Vec<String> = ids(membership.members)
+        .filter(|id| !answers(*id))
+        .map(|id| format!("node/{id}"))
+        .collect();
+    match membership.quorum {
+        Quorum::All if !silent.is_empty() => format!(
+            "no node leads: with the quorum of all a new leader needs every node, and {} did not answer: start them again, or let a majority decide with `inband quorum majority --force`",
+            silent.join(", ")
+        ),
+        _ => "no node leads, so nothing can change; `inband status` says what the nodes do".to_owned(),
     }
 }

@@ -49,6 +49,7 @@ const LEADER: &str = "leader";
 /// States of a node, as it reports them.
 const LEADING: &str = "leading";
 const FOLLOWING: &str = "following";
+const ELECTING: &str = "electing";
 const RECOVERING: &str = "recovering";
 /// Options whose ports are checked before a node starts.
 const MEMCACHED: &str = "--memcached";
