@@ -442,7 +442,10 @@ fn change_everything(dataplane: Dataplane) {
         node.map(|node| node.state)
     };
     let leader = || cluster.system().leader().expect("somebody leads");
-    let until_leads = || retry(LIMIT, || cluster.system().leader()).expect("somebody leads");
+    let until_leads = || -> String {
+        let leads = || cluster.system().leader().context("nobody leads");
+        retry(LIMIT, leads).expect("somebody leads")
+    };
     let number = |name: &str| -> u8 { name["node/".len()..].parse().expect("a number") };
     let writes_with = (1..=3).find(|id| *id != number(&leader())).expect("two");
     let (stop, writer) = writes_at(at(writes_with));

@@ -132,7 +132,8 @@ fn survives(workload: Option<Workload>, buffer: &str) {
 
 #[test]
 fn sqlite_survives_a_killed_server_and_a_killed_switch() {
-    survives(sqlite(20_000), "1MiB");
+    // Rows for three failures: with a third of them the program ended first on a busy machine.
+    survives(sqlite(60_000), "1MiB");
 }
 
 #[test]
