@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::node::{Config, Node, Out, Quorum, State, To};
-use crate::promise::majority;
+use crate::promise::{majority, Nanos};
 use crate::role::{Record, Role, View};
 
 /// Minimum number of members.
@@ -50,7 +50,7 @@ pub enum ChangeError {
     NotLeading { leader: Option<u8> },
     #[error("the leader was just elected, and its first record is not committed yet: ask again")]
     NotEstablished,
-    #[error("another change is under way: wait until `inband status` shows that it is done")]
+    #[error("another change is under way: wait until `inband status` shows that it is done; if the quorum is all and it waits for a node that is down, `inband quorum majority --force` lets a majority decide")]
     UnderWay,
     #[error("node/{joining} is joining: wait until it is a member, or give it up with `inband member remove node/{joining}`")]
     Joining { joining: u8 },
@@ -371,11 +371,12 @@ impl Node {
     /// Nothing has changed.
     pub fn change(
         &mut self,
+        now: Nanos,
         change: Change,
         role: &impl Role,
         out: &mut Out,
     ) -> Result<(u64, Membership), ChangeError> {
-        let now = role.view();
+        let registers = role.view();
         let State::Leading(leading) = &self.state else {
             let leader = self.leader();
             return Err(ChangeError::NotLeading { leader });
@@ -384,7 +385,7 @@ impl Node {
         // must not wait: with the quorum of all, an epoch is established only once every node has its first record.
         let is_forced = matches!(change, Change::Quorum { force: true, .. });
         // Once a record of our epoch is committed, an earlier leader's change never will be.
-        if now.committed < now.established_at && !is_forced {
+        if registers.committed < registers.established_at && !is_forced {
             return Err(ChangeError::NotEstablished);
         }
         if !leading.pending.is_empty() && !is_forced {
@@ -393,7 +394,7 @@ impl Node {
         let cluster = self.cluster();
         let next = cluster.membership.with(change, self.config.nodes)?;
         let has_other_members = next.members != cluster.membership.members;
-        if has_other_members && !leading.may_lead_to(next, &cluster, &now) {
+        if has_other_members && !leading.may_lead_to(next, &cluster, &registers, now) {
             return Err(ChangeError::TooFewLogs);
         }
         let proposed = self.propose_membership(next, role, out);
@@ -429,7 +430,13 @@ impl Node {
     }
 
     /// Makes the joining node a member once it has caught up.
-    pub(crate) fn go_on_changing(&mut self, registers: &View, role: &impl Role, out: &mut Out) {
+    pub(crate) fn go_on_changing(
+        &mut self,
+        now: Nanos,
+        registers: &View,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
         let joining = self.membership.joining;
         let is_established = registers.committed >= registers.established_at;
         if joining == 0 || !is_established || !self.has_caught_up(joining) {
@@ -439,7 +446,10 @@ impl Node {
             return;
         };
         let next = self.membership.with_joined();
-        if leading.pending.is_empty() && leading.may_lead_to(next, &self.cluster(), registers) {
+        if leading.pending.is_empty()
+            && registers.is_heard(joining, &self.config, now)
+            && leading.may_lead_to(next, &self.cluster(), registers, now)
+        {
             self.propose_membership(next, role, out);
         }
     }

@@ -498,7 +498,9 @@ impl Process {
                 }
                 Asked::Barrier(id) => self.node.read_index(id),
                 Asked::Change(change, to) => {
-                    let begun = self.node.change(change, &self.role, &mut self.out);
+                    let begun = self
+                        .node
+                        .change(clock_ns(), change, &self.role, &mut self.out);
                     self.changes.begun(begun, to, clock_ns());
                 }
             }
@@ -552,7 +554,13 @@ impl Process {
             (self.seen_last, self.appended_ms) = (view.last, now_ms);
         }
         let is_leading = view.mode == Mode::Leading && view.committed >= view.established_at;
-        if is_leading && self.machine.needs_time() && now_ms >= self.appended_ms + TICK_MS {
+        // While nothing is committed, such records would fill the log: the window does not hold for them.
+        let is_idle = view.last == view.committed;
+        if is_leading
+            && is_idle
+            && self.machine.needs_time()
+            && now_ms >= self.appended_ms + TICK_MS
+        {
             append(&Record::default(), &self.role, &mut self.out);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::control::Control;
 use crate::membership::{ids, Cluster, Membership};
-use crate::node::{commit, Node, Out, State, To, IDS};
+use crate::node::{commit, Config, Node, Out, State, To, IDS};
 use crate::owner_of;
 use crate::promise::Nanos;
 use crate::reads::{Reading, Who};
@@ -18,6 +18,14 @@ const RESEND_WINDOW: u64 = 512;
 const RESEND_MAX: u64 = 128;
 /// A leader that has not heard from a majority for this many suspicion timeouts stops leading.
 const PATIENCE: u64 = 6;
+
+impl View {
+    /// If leading: returns whether a node was heard of late, so that it can be counted on.
+    pub(crate) fn is_heard(&self, node: u8, config: &Config, now: Nanos) -> bool {
+        let patience = PATIENCE * config.suspect_after_ns;
+        self.peers[usize::from(node)].heard_ns + patience > now
+    }
+}
 
 /// What a leader knows about a node, besides what the role knows.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,14 +96,22 @@ impl Leading {
         follower.nonce.is_some() && (!follower.recovering || matched > follower.had)
     }
 
-    /// Returns whether a majority of these members has the log. Without one, nobody could lead them if this leader were
-    /// lost.
-    pub fn may_lead_to(&self, next: Membership, cluster: &Cluster, registers: &View) -> bool {
+    /// Returns whether a majority of these members has the log and was heard lately. Without one, the change could not be
+    /// committed, and nobody could lead them if this leader were lost.
+    pub fn may_lead_to(
+        &self,
+        next: Membership,
+        cluster: &Cluster,
+        registers: &View,
+        now: Nanos,
+    ) -> bool {
         let next = Cluster {
             membership: next,
             ..*cluster
         };
-        next.is_majority(|node| self.has_log(node, registers))
+        next.is_majority(|node| {
+            self.has_log(node, registers) && registers.is_heard(node, &cluster.config, now)
+        })
     }
 
     /// Sends a node the records after `has`.
@@ -200,15 +216,14 @@ impl Node {
                 leading.is_begun = begun.is_some();
             }
         }
-        self.go_on_changing(registers, role, out);
+        self.go_on_changing(now, registers, role, out);
         let cluster = self.cluster();
         let config = cluster.config;
         let State::Leading(leading) = &mut self.state else {
             return;
         };
         let patience = PATIENCE * config.suspect_after_ns;
-        let is_heard = |node: u8| registers.peers[usize::from(node)].heard_ns + patience > now;
-        if cluster.is_majority(is_heard) {
+        if cluster.is_majority(|node| registers.is_heard(node, &config, now)) {
             leading.majority_at = now;
         } else if now > leading.majority_at + patience {
             return self.step_down(now, role);

@@ -514,6 +514,35 @@ fn change_everything(dataplane: Dataplane) {
     set(at(alive), "latest", "yes").expect("stored by two of three");
 }
 
+/// With two of five nodes dead, three of the four that would be left could not commit the removal.
+#[test]
+fn no_member_is_removed_while_too_few_of_the_others_are_alive() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        nodes: 5,
+        durability: Durability::Sync,
+        memcached: loopback(free_ports(7).expect("free ports")),
+        ..options()
+    };
+    let memcached = options.memcached;
+    let cluster = start(dir.path(), options).expect("a new cluster");
+    let leader = cluster.system().leader().expect("somebody leads");
+    let others = (1..=5).map(|id| format!("node/{id}"));
+    let followers: Vec<String> = others.filter(|name| *name != leader).collect();
+    for name in &followers[..2] {
+        cluster.kill(name).expect("it runs");
+    }
+    // Longer than the leader counts on a node that it does not hear.
+    std::thread::sleep(Duration::from_secs(2));
+    let refused = box_cluster::remove(dir.path(), &followers[2]).unwrap_err();
+    assert!(refused.to_string().contains("too few"), "{refused}");
+    let leads = || cluster.system().leader().context("nobody leads");
+    let leader = retry(LIMIT, leads).expect("somebody leads");
+    let id = leader["node/".len()..].parse::<u16>().expect("a number");
+    let at = SocketAddr::new(memcached.ip(), memcached.port() + id - 1);
+    set(at, "k", "v").expect("stored by three of five");
+}
+
 /// These are the members, and all of them follow one of them.
 fn until_states_are_of(cluster: &Supervisor<BoxCluster>, members: &[u8]) {
     let are = retry(LIMIT, || {

@@ -49,10 +49,11 @@ impl World<Zab> {
         if !self.leaves_logs(id, change) {
             return false;
         }
+        let now = self.local(Host(id));
         let node = self.system.node.get_mut(&id).expect("it is there");
         let host = node.as_mut().expect("it runs");
         let mut out = Out::default();
-        let begun = host.node.change(change, &host.role, &mut out);
+        let begun = host.node.change(now, change, &host.role, &mut out);
         self.note(&[8, id.into()], || {
             format!("node/{id} is asked for {change:?}: {begun:?}")
         });
