@@ -11,7 +11,10 @@ use crate::command::{
 use crate::float;
 use crate::glob;
 use crate::keyspace::Keys;
-use crate::limits::{KEYS_REPLY_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
+use crate::limits::{
+    KEYS_REPLY_BYTES_MAX, TRANSACTION_SCRIPTS_MAX, TRANSACTION_WRITTEN_BYTES_MAX,
+    VALUES_REPLY_BYTES_MAX,
+};
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 use crate::script;
 
@@ -167,9 +170,14 @@ pub(crate) fn execute_simple(keys: &mut impl Keys, command: &Command<'_>) -> Res
 fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
     let (mut replies, mut len_bytes, mut is_full) = (Vec::new(), 0, false);
     let put_before = keys.put_bytes();
+    let mut scripts = 0;
     for command in commands.iter() {
         let put_bytes = keys.put_bytes() - put_before;
+        scripts += usize::from(matches!(command, Command::Eval { .. }));
         let reply = match command.only_reads() {
+            _ if scripts > TRANSACTION_SCRIPTS_MAX && matches!(command, Command::Eval { .. }) => {
+                Some(too_many_scripts())
+            }
             true if is_full => None,
             false if put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64 => Some(too_much_written()),
             _ => Some(execute(keys, &command)?),
@@ -182,6 +190,13 @@ fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
         replies.push(reply);
     }
     Ok(Reply::Array(replies))
+}
+
+fn too_many_scripts() -> Reply {
+    Reply::error(format!(
+        "ERR a transaction executes at most {TRANSACTION_SCRIPTS_MAX} scripts; this one was not executed. Use \
+         several transactions"
+    ))
 }
 
 fn too_much_written() -> Reply {

@@ -188,6 +188,12 @@ pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
 /// long values: `SETRANGE`, and everything that rewrites an existing value. *Replicated.*
 pub const TRANSACTION_WRITTEN_BYTES_MAX: usize = 32 << 20;
 
+/// Maximum number of scripts that a transaction executes: each may use all its steps, and nothing else is executed
+/// meanwhile.
+pub const TRANSACTION_SCRIPTS_MAX: usize = 16;
+/// Bytes of former values that a script keeps in order to be undone; writes beyond them get an error.
+pub const SCRIPT_UNDO_BYTES_MAX: usize = 32 << 20;
+
 /// Most steps of one script: instructions, and what library functions do by length. *Replicated.*
 pub const SCRIPT_STEPS_MAX: u64 = 2_000_000;
 

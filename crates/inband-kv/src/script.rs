@@ -15,8 +15,8 @@ use crate::connection::over_limit;
 use crate::engine;
 use crate::keyspace::{Keys, Record};
 use crate::limits::{
-    SCRIPT_MEMORY_BYTES_MAX, SCRIPT_STEPS_MAX, TRANSACTION_WRITTEN_BYTES_MAX,
-    VALUES_REPLY_BYTES_MAX,
+    SCRIPT_MEMORY_BYTES_MAX, SCRIPT_STEPS_MAX, SCRIPT_UNDO_BYTES_MAX,
+    TRANSACTION_WRITTEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX,
 };
 use crate::parse::{self, integer, Request};
 use crate::script_cache::Scripts;
@@ -120,6 +120,7 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rock
         keys: Undoable {
             keys,
             before: HashMap::new(),
+            before_bytes: 0,
         },
         declared: names.iter().copied().collect(),
         is_read_only: *is_read_only,
@@ -191,7 +192,25 @@ impl ScriptHost<'_> {
         if let Some(refusal) = self.refusal_of(&command) {
             return Ok(Reply::Error(refusal));
         }
+        if !command.only_reads() && !self.note_all(&command)? {
+            return Ok(Reply::error(format!(
+                "ERR the script changes keys whose values have more than {SCRIPT_UNDO_BYTES_MAX} bytes, which is the limit"
+            )));
+        }
         engine::execute_simple(&mut self.keys, &command)
+    }
+
+    /// Keeps what this command may change, before it does. Returns false if that is too much.
+    fn note_all(&mut self, command: &Command<'_>) -> Result<bool, rocksdb::Error> {
+        let mut keys = Vec::new();
+        command.each_key(&mut |key| keys.push(key.to_vec()));
+        for key in keys {
+            self.keys.note(&key)?;
+            if self.keys.before_bytes > SCRIPT_UNDO_BYTES_MAX {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn refusal_of(&self, command: &Command<'_>) -> Option<Cow<'static, str>> {
@@ -258,6 +277,8 @@ struct Undoable<'a> {
     keys: &'a mut dyn Keys,
     /// The keys that were changed, with their former time of expiry and value.
     before: HashMap<Vec<u8>, Before>,
+    /// Bytes of those values.
+    before_bytes: usize,
 }
 
 impl Undoable<'_> {
@@ -265,6 +286,7 @@ impl Undoable<'_> {
         if !self.before.contains_key(key) {
             let record = self.keys.get(key)?;
             let before = record.map(|record| (record.expire_at_ms, record.value.to_vec()));
+            self.before_bytes += before.as_ref().map_or(0, |(_, value)| value.len());
             self.before.insert(key.to_vec(), before);
         }
         Ok(())

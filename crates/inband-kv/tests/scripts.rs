@@ -216,6 +216,39 @@ fn a_long_script() {
     assert_eq!(ask(&mut client, &["EVALSHA", &sha1, "0", "z"]), ":1");
 }
 
+/// Former values are kept so that a script can be undone, but only so many.
+#[test]
+fn a_script_that_deletes_large_values() {
+    let (_cluster, _dir, served) = start(1);
+    let mut client = served.client();
+    let value = "v".repeat(900_000);
+    let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        assert_eq!(ask(&mut client, &["SET", key, &value]), "+OK");
+    }
+    let mut words = vec!["EVAL", "return redis.call('del', unpack(KEYS))", "40"];
+    words.extend(keys.iter().map(|key| &key[..]));
+    let answer = ask(&mut client, &words);
+    assert!(answer.contains("which is the limit"), "{answer}");
+    assert_eq!(ask(&mut client, &["STRLEN", "k0"]), ":900000");
+    (words[2], words[22]) = ("19", "not a key");
+    words.truncate(22);
+    assert_eq!(ask(&mut client, &words), ":19");
+}
+
+#[test]
+fn a_transaction_of_many_scripts() {
+    let (_cluster, _dir, served) = start(1);
+    let mut client = served.client();
+    assert_eq!(ask(&mut client, &["MULTI"]), "+OK");
+    for _ in 0..17 {
+        assert_eq!(ask(&mut client, &["EVAL", "return 1", "0"]), "+QUEUED");
+    }
+    let answer = ask(&mut client, &["EXEC"]);
+    assert!(answer.contains("at most 16 scripts"), "{answer}");
+    assert_eq!(answer.matches(":1").count(), 16, "{answer}");
+}
+
 /// The locks and scripts of redis-py, from Debian.
 const REDIS_PY: &str = r#"
 import sys, redis

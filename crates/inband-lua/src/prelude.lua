@@ -69,7 +69,12 @@ string.dump = nil
 -- What takes time by the length of a table or a string counts as that many steps.
 local insert, remove, rep, concat, maxn = table.insert, table.remove, string.rep, table.concat, table.maxn
 function table.insert(t, ...)
-    if select("#", ...) > 1 and type(t) == "table" then charge(#t) end
+    if select("#", ...) > 1 and type(t) == "table" then
+        charge(#t)
+        -- Lua moves all places down to this one.
+        local at = tonumber((...))
+        if at and at < 1 then error("bad argument #2 to 'insert' (position out of bounds)", 2) end
+    end
     return insert(t, ...)
 end
 function table.remove(t, ...)
@@ -77,7 +82,9 @@ function table.remove(t, ...)
     return remove(t, ...)
 end
 function table.concat(t, ...)
-    if type(t) == "table" then charge(#t) end
+    local _, from, to = ...
+    from, to = tonumber(from) or 1, tonumber(to)
+    if type(t) == "table" then charge(math.max(#t, (to or 0) - from)) end
     return concat(t, ...)
 end
 function table.maxn(t)
@@ -86,7 +93,8 @@ function table.maxn(t)
 end
 function string.rep(...)
     local _, n = ...
-    if type(n) == "number" and n > 0 then charge(n) end
+    n = tonumber(n)
+    if n and n > 0 then charge(n) end
     return rep(...)
 end
 table.sort, table.foreach, table.foreachi = native.sort, nil, nil

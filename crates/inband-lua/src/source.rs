@@ -32,7 +32,7 @@ fn token(text: &[u8], mut at: usize) -> Option<(Token<'_>, usize, usize)> {
         if text[at..].starts_with(b"--") {
             at = match long_bracket(text, at + 2) {
                 Some(end) => end,
-                None => until(at, &|b| b != b'\n'),
+                None => until(at, &|b| b != b'\n' && b != b'\r'),
             };
             continue;
         }
@@ -72,9 +72,13 @@ fn quoted(text: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(byte) = text.get(end) {
         match byte {
-            b'\\' => end += 1,
+            // Two characters can be one line end.
+            b'\\' => match text.get(end + 1..end + 3) {
+                Some(b"\r\n" | b"\n\r") => end += 2,
+                _ => end += 1,
+            },
             // Lua reports the unfinished string.
-            b'\n' => return end,
+            b'\n' | b'\r' => return end,
             byte if *byte == quote => return end + 1,
             _ => {}
         }

@@ -156,12 +156,15 @@ impl Replacement {
     fn append(
         &self,
         lua: &Lua,
+        context: &Context,
         whole: &[u8],
         captures: &[Capture<'_>],
         out: &mut Vec<u8>,
     ) -> mlua::Result<()> {
         let value = match self {
-            Replacement::Text(text) => return append_text(lua, text, whole, captures, out),
+            Replacement::Text(text) => {
+                return append_text(lua, context, text, whole, captures, out)
+            }
             Replacement::Table(table) => table.get(value_of(lua, captures[0])?)?,
             Replacement::Function(function) => {
                 let mut args = MultiValue::new();
@@ -189,6 +192,7 @@ impl Replacement {
 
 fn append_text(
     lua: &Lua,
+    context: &Context,
     text: &[u8],
     whole: &[u8],
     captures: &[Capture<'_>],
@@ -197,10 +201,17 @@ fn append_text(
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
         match (byte, if *byte == b'%' { bytes.next() } else { None }) {
-            (b'%', Some(b'0')) => out.extend_from_slice(whole),
+            // Charged before it is copied: one match can ask for any amount.
+            (b'%', Some(b'0')) => {
+                context.charge_bytes(whole.len())?;
+                out.extend_from_slice(whole);
+            }
             (b'%', Some(digit)) if digit.is_ascii_digit() => {
                 match captures.get(usize::from(digit - b'1')) {
-                    Some(Capture::Bytes(bytes)) => out.extend_from_slice(bytes),
+                    Some(Capture::Bytes(bytes)) => {
+                        context.charge_bytes(bytes.len())?;
+                        out.extend_from_slice(bytes);
+                    }
                     Some(Capture::Position(at)) => out.extend_from_slice(at.to_string().as_bytes()),
                     None => return Err(fail(lua, "invalid capture index")),
                 }
@@ -231,7 +242,7 @@ fn gsub(lua: &Lua, context: &Context, args: GsubArgs) -> mlua::Result<(mlua::Str
             let captures = matcher.captures(at, end, true);
             let captures = captures.map_err(|e| error_of(lua, e))?;
             let before = out.len();
-            replacement.append(lua, &subject[at..end], &captures, &mut out)?;
+            replacement.append(lua, context, &subject[at..end], &captures, &mut out)?;
             context.charge_bytes(out.len() - before)?;
         }
         match end {

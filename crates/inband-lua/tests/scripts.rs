@@ -193,6 +193,12 @@ fn limits_end_a_script() {
         ),
         ("return ('x'):rep(2000000)", steps),
         ("('').rep('', 1e12)", steps),
+        ("for i = 1, 1e5 do string.rep('', '2147483647') end", steps),
+        ("table.concat({}, '', 1, 2147483647)", steps),
+        (
+            "local s = ('a'):rep(100000) s:gsub('.*', ('%0'):rep(100000))",
+            steps,
+        ),
         (
             "local t = {} for i = 1, 9000 do table.insert(t, 1, i) end",
             steps,
@@ -268,8 +274,12 @@ fn what_could_differ_between_replicas_is_not_there() {
     }
     assert_eq!(ours("return tostring({})"), "$10\r\ntable: 0x0\r\n");
     assert_eq!(ours("return string.dump == nil"), ":1\r\n");
+    assert!(ours("table.insert({}, -2147483640, 1)").contains("out of bounds"));
     for text in [
         "local t = {} t[{}] = 1",
+        // Line ends that are not only "\n".
+        "--\rlocal t = {} t[{}] = 1",
+        "local x = '\\\r\n' local t = {} t[{}] = 1 --'",
         "local t = {[error] = 1}",
         "local t = {} rawset(t, {}, 1)",
         "local t = {} t[redis] = 1",
