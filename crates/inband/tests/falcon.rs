@@ -377,7 +377,8 @@ fn a_worker_that_is_told_to_end_ends_with_its_tasks() {
     let falcon = Falcon::up("drain", &["--executors", "1"]);
     falcon.succeeds(&["kill", "worker/0"]);
     let mut worker = falcon.worker(&["--executors", "1"]);
-    let job = falcon.start(&["submit", "--", "sh", "-c", "sleep 1; echo whole"]);
+    // Long enough for the next submission to come meanwhile, on a busy machine as well.
+    let job = falcon.start(&["submit", "--", "sh", "-c", "sleep 5; echo whole"]);
     falcon.wait_for("busy", |scheduler| busy(scheduler) == 1);
     let waits = falcon.start(&["submit", "--", "echo", "waited"]);
     falcon.wait_for("full", |scheduler| scheduler["queued"] == 1);
