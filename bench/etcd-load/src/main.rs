@@ -59,7 +59,6 @@ enum Operation {
     Range,
 }
 
-/// What is printed.
 #[derive(Debug, Serialize)]
 struct Report {
     leader: SocketAddr,
