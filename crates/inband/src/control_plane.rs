@@ -222,7 +222,6 @@ pub fn check_history(
     }
 }
 
-/// Enters this configuration.
 fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
     let logs = node.host().partitions().iter();
     let next: Vec<u64> = logs

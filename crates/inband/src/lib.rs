@@ -112,7 +112,6 @@ impl Command {
     }
 }
 
-/// The program.
 pub fn main() -> ExitCode {
     program::start_logging();
     let words = std::env::args_os().collect::<Vec<_>>();

@@ -14,7 +14,6 @@ use inband_paxos::node::Node;
 
 use crate::node_commands::NodeCommandQueue;
 
-/// Interval between publications.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// A log that has delivered nothing for this long although something is pending is reported as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(5);
@@ -46,7 +45,6 @@ pub struct NodeState {
     pub outstanding: usize,
     /// Ids of packet keys: the active one, and all accepted ones.
     pub keys: Option<(u16, Vec<u16>)>,
-    /// Counters by name.
     pub counters: BTreeMap<&'static str, u64>,
     /// Memory of registers, rings and log.
     pub memory_bytes: u64,

@@ -31,7 +31,7 @@ pub struct ReachArgs {
 /// A cluster's address and keys.
 pub struct Reached {
     pub scheduler: SocketAddrV4,
-    /// The cluster's keys.
+    /// `None`: packets are not authenticated.
     pub keys: Option<Keys>,
     /// How values are digested.
     pub digest: Digest,
