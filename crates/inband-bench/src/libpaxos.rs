@@ -29,7 +29,6 @@ const WARM_UP_LINES: usize = 1;
 /// The argument of `--peer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// libpaxos's build directory.
     dir: PathBuf,
 }
 
@@ -55,7 +54,7 @@ const NOT_GIVEN: &str = "libpaxos: no registry has it; build libpaxos 3 and give
 /// One second of the sample client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Second {
-    /// Values delivered.
+    /// Values delivered per second.
     per_s: f64,
     /// Mean latency.
     mean_us: f64,

@@ -29,7 +29,6 @@ pub enum Operation {
     Get,
 }
 
-/// A client protocol.
 pub trait Protocol: std::fmt::Debug {
     /// Opens a connection that is ready for commands.
     fn connect(&self, address: SocketAddr) -> Result<std::net::TcpStream>;
@@ -89,7 +88,6 @@ pub struct LoadReport {
     pub buckets: Buckets,
     /// When the counted time began.
     pub counted_from: Instant,
-    /// Error answers.
     pub errors: u64,
 }
 
@@ -198,7 +196,6 @@ impl Load<'_> {
     }
 }
 
-/// The Redis protocol.
 #[derive(Debug)]
 struct Resp {
     first: Option<&'static [&'static str]>,
@@ -326,12 +323,9 @@ fn flush(to: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// Answers parsed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// Successful answers.
     pub good: usize,
-    /// Error answers.
     pub errors: usize,
     /// Bytes of all of them.
     pub len_bytes: usize,

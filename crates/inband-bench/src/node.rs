@@ -36,7 +36,6 @@ pub enum Load {
     Paced,
 }
 
-/// Options.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What the proposer does.
@@ -56,7 +55,6 @@ pub struct Options {
     pub duration: Duration,
 }
 
-/// A node's report.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Values delivered in the counted time.
@@ -77,7 +75,6 @@ pub struct Report {
     /// The same at every instance that is a multiple of [`POSITIONS_EVERY`], to compare learners that stopped at
     /// different instances.
     pub positions: Vec<Vec<Position>>,
-    /// Submissions that failed.
     pub failed: u64,
 }
 

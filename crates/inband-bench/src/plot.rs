@@ -55,7 +55,6 @@ pub struct Bar {
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Chart {
-    /// A line chart.
     Lines {
         title: String,
         /// The label of the x axis, with the unit.
@@ -66,7 +65,6 @@ pub enum Chart {
         /// Vertical lines at x, with a name.
         events: Vec<(f64, String)>,
     },
-    /// A bar chart.
     Bars {
         /// The title, with the unit.
         title: String,

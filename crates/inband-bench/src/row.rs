@@ -91,7 +91,6 @@ impl Output {
         }
     }
 
-    /// Prints a row.
     pub fn row(&mut self, row: &Row) -> Result<()> {
         let line = serde_json::to_string(row)?;
         println!("{}", if self.json { line } else { row.to_text() });

@@ -15,15 +15,10 @@ pub struct Distribution {
     pub samples: u64,
     /// The lower quartile, in microseconds.
     pub p25_us: f64,
-    /// The median.
     pub p50_us: f64,
-    /// The upper quartile.
     pub p75_us: f64,
-    /// The 99th percentile.
     pub p99_us: f64,
-    /// The mean.
     pub mean_us: f64,
-    /// The standard deviation.
     pub stdev_us: f64,
     /// Latency at 0, 1, ... 100 percent.
     pub cdf_us: Vec<f64>,

@@ -114,7 +114,6 @@ impl Outcome {
         self.slowest_per_s(|r| r.commands)
     }
 
-    /// Submissions that failed.
     pub fn failed(&self) -> u64 {
         self.reports.iter().map(|r| r.failed).sum()
     }
@@ -171,7 +170,6 @@ impl Testbed {
         })
     }
 
-    /// Runs a job.
     pub fn run(&mut self, job: &Job) -> Result<Outcome> {
         self.run_beside(job, || Ok(())).map(|(outcome, ())| outcome)
     }

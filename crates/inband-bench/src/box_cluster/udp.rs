@@ -36,7 +36,6 @@ pub struct UdpReport {
     pub per_s: f64,
     pub latency: Distribution,
     pub errors: usize,
-    /// Retransmitted requests.
     pub resent: usize,
 }
 

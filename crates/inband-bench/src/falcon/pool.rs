@@ -18,7 +18,7 @@ const START_NS: u64 = 20_000_000;
 
 #[derive(Default)]
 struct Queue {
-    /// Submission times.
+    /// When each task was submitted, in nanoseconds.
     tasks: VecDeque<u64>,
     is_over: bool,
     /// From submission to start, for the tasks that count.

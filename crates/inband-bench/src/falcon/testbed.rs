@@ -374,7 +374,6 @@ fn wait_for_executors(scheduler: SocketAddrV4, executors: usize) -> Result<()> {
     }
 }
 
-/// A counted task.
 struct Counted {
     id: (u32, u32),
     submitted_ns: u64,
@@ -483,7 +482,6 @@ pub fn is_held(load: &Load, measured: &Measured) -> bool {
     measured.begun_counted as f64 >= HELD * wanted
 }
 
-/// In microseconds.
 pub fn quantile_us(delays: &Delays, quantile: f64) -> f64 {
     delays.value_at_quantile(quantile) as f64 / (MS as f64 / 1000.0)
 }

@@ -37,7 +37,6 @@ const DIGITS: u8 = 3;
 pub struct Workload {
     /// Clients, each with one request in flight.
     pub clients: usize,
-    /// Percentage of reads.
     pub read_percent: f64,
     /// Skew of the keys; 0: uniform.
     pub zipf: f64,

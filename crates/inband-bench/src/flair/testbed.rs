@@ -177,7 +177,6 @@ impl Testbed {
         switch.map_or_else(String::new, |status| status.backend.clone())
     }
 
-    /// Applies a load.
     pub fn measure(&self, workload: &Workload) -> Result<Sample> {
         let report = self.report();
         let _ = fs::remove_file(&report);

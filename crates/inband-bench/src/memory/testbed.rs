@@ -64,7 +64,6 @@ impl Testbed {
         self.status().cluster.config()
     }
 
-    /// Creates a client.
     pub fn connect(&self) -> Result<Client> {
         Ok(Client::connect(self.config()?)?)
     }

@@ -13,7 +13,6 @@ use super::testbed::{Testbed, WHAT};
 use super::{NetPaxosArgs, BENCH, QUICK_KILLS};
 use crate::row::{machine, median, number, progress, Baseline, Output, Row};
 
-/// Requests in flight.
 const OUTSTANDING: usize = 16;
 const VALUE: [u8; 64] = [7; 64];
 /// Time watched before and after a kill.
