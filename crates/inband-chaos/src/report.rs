@@ -29,7 +29,6 @@ struct Bucket {
     latencies_us: Vec<u32>,
 }
 
-/// Writes the page.
 pub fn write(findings: &Findings, path: &Path) -> Result<()> {
     // The readers of the final check are not clients.
     let clients = findings.about.clients;

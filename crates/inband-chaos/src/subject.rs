@@ -21,7 +21,6 @@ pub trait Subject: Sized + Send + Sync + 'static {
     /// client where there is no such listener.
     fn answer_with_stale_values(&self) -> Result<()>;
 
-    /// Creates client `number`.
     fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<Client>;
 
     /// Calls `act` with the lab. Does nothing if there is no lab or while everything is off.

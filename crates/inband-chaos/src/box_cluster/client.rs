@@ -16,7 +16,6 @@ use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT};
 /// A connection is closed after so many operations, and another one opened, mostly to another node.
 const OPERATIONS_PER_CONNECTION: u64 = 100;
 
-/// See the module.
 pub struct MemcachedClient {
     number: usize,
     rng: Rng,

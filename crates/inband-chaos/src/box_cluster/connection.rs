@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::workload::End;
 
-/// See the module.
 pub struct Connection {
     stream: BufReader<TcpStream>,
     pub address: SocketAddr,

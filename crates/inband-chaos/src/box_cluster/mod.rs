@@ -43,7 +43,6 @@ const SERVING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a reply may take when there are no faults.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
-/// See the module.
 pub struct Cluster {
     nodes: Supervisor<BoxCluster>,
     faults: Mutex<ActiveFaults>,

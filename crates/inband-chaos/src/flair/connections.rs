@@ -18,7 +18,6 @@ use crate::workload::{End, ANSWER_LIMIT};
 use inband_cluster::client::{Answer, Client};
 use inband_host::wait::wait;
 
-/// An open connection.
 pub trait Connection: Send {
     /// Executes the command and waits for the outcome.
     fn perform(&mut self, command: &Command) -> End;
@@ -27,7 +26,6 @@ pub trait Connection: Send {
     fn kind(&self) -> &'static str;
 }
 
-/// Opens a connection.
 pub type Opener = Box<dyn Fn() -> Result<Box<dyn Connection>> + Send>;
 
 /// The reply to a SET that the checker expects.

@@ -27,7 +27,6 @@ const REQUESTS_PER_CONNECTION: u64 = 400;
 /// One in so many batches of writes is not waited for: the client is dead.
 const BATCHES_PER_DEATH: u64 = 150;
 
-/// See the module.
 pub struct MemoryClient {
     number: usize,
     rng: Rng,

@@ -14,7 +14,6 @@ const WORD_LEN_BYTES: usize = 8;
 /// Words of a line differ by this.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A line.
 pub type Line = [u8; LINE_LEN_BYTES];
 
 /// Chunks change at different times. Past the end of the memory the first ones are used again.

@@ -41,7 +41,6 @@ pub const FAULTS: [FaultKind; 7] = [
 pub const SPACE_BYTES: u64 = 4 << 20;
 /// Two chunks share a counter of writes.
 pub const BLOCK_LINES: u64 = 32;
-/// Hosts for clients.
 const CLIENT_HOSTS: u32 = 2;
 /// How long it may take to serve after the last fault.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
@@ -56,7 +55,6 @@ const COUNTERS: [&str; 7] = [
     "memory_deposed",
 ];
 
-/// See the module.
 pub struct Cluster {
     memory: Supervisor<Memory>,
     faults: Mutex<ActiveFaults>,

@@ -6,7 +6,6 @@ use inband_kv::partition::partition_of;
 /// How the keys of a group are spread over partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// One key.
     Single,
     /// Several keys in one partition, by a hash tag.
     Tagged,
