@@ -22,7 +22,6 @@ pub enum Answer {
     Array(Vec<Answer>),
 }
 
-/// One connection.
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<ClientStream>,

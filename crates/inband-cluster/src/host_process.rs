@@ -322,7 +322,6 @@ impl HostProcess {
         self.slot.pause(has_link, !has_link);
     }
 
-    /// Ends a pause.
     pub(crate) fn resume(&self) {
         self.slot.resume();
     }

@@ -35,7 +35,6 @@ pub enum ListenError {
         "{address} is the address of {host} in the cluster, and in use; stop what listens there"
     )]
     HostPortInUse { host: String, address: SocketAddrV4 },
-    /// Another reason.
     #[error("cannot listen at {address}: {source}; choose another address with {option}")]
     CannotListen {
         address: SocketAddr,

@@ -17,9 +17,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum Request<R> {
-    /// Answered by [`Reply::Status`].
     Status,
-    /// Answered by [`Reply::Supervisor`].
     Supervisor,
     /// Kill the process of a role or host. `force`: even if the cluster loses its data.
     Kill {
@@ -34,13 +32,16 @@ pub enum Request<R> {
         force: bool,
     },
     /// Hold the packets of a role or host.
-    Pause { role: String },
-    /// Undo a pause.
-    Resume { role: String },
-    /// Stop the cluster.
+    Pause {
+        role: String,
+    },
+    Resume {
+        role: String,
+    },
     Down,
-    /// Answered by [`Reply::System`].
-    System { request: R },
+    System {
+        request: R,
+    },
 }
 
 /// The answer to a [`Request`].

@@ -124,7 +124,6 @@ impl HostPlan {
         }
     }
 
-    /// Adds arguments.
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> HostPlan {
         self.args.extend(args.into_iter().map(Into::into));
         self

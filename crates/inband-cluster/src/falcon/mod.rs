@@ -107,17 +107,13 @@ pub struct Falcon {
 pub enum Request {
     /// Answered by [`Reply::Address`], even while a process is being started.
     Address,
-    /// Answered by [`Reply::Settings`].
     Settings,
 }
 
-/// Replies to [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// To [`Request::Address`].
     Address(ClusterAddress),
-    /// To [`Request::Settings`].
     Settings(Vec<Setting>),
 }
 

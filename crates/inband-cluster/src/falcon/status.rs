@@ -15,7 +15,6 @@ use crate::host_process::ProcessStatus;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum SchedulerRequest {
-    /// Answered by [`SchedulerReply::Status`].
     Status,
 }
 
@@ -23,7 +22,6 @@ pub enum SchedulerRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum SchedulerReply {
-    /// To [`SchedulerRequest::Status`].
     Status(Box<SchedulerStatus>),
     /// The request was not understood, or failed.
     Error {
@@ -46,7 +44,6 @@ pub struct SchedulerStatus {
     pub slots: usize,
     /// Maximum queued tasks per user.
     pub user_tasks_max: u32,
-    /// Queued tasks.
     pub queued: u64,
     /// Queued tasks by queue number; empty queues are left out.
     pub queues: BTreeMap<u8, u32>,
@@ -117,7 +114,6 @@ pub struct ClusterStatus {
 pub struct ClusterAddress {
     /// The cluster's directory.
     pub data: PathBuf,
-    /// The scheduler's address.
     pub scheduler: SocketAddrV4,
     pub key_file: Option<PathBuf>,
     /// The network namespace in which the cluster can be reached, if it has its own network.

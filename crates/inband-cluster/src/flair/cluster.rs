@@ -35,7 +35,6 @@ pub struct FlairSpec {
     pub sets: usize,
     /// Storage nodes per set.
     pub replicas: usize,
-    /// Number of switches.
     pub switches: usize,
     /// Key groups per set.
     pub groups: u32,
@@ -91,7 +90,6 @@ pub enum Request {
     RotateKey,
 }
 
-/// Replies to [`Request`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {

@@ -15,7 +15,6 @@ use crate::host_process::Process;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum HostRequest {
-    /// Answered by [`HostReply::Status`].
     Status,
     /// Reload the key file. Answered by [`HostReply::Keys`].
     ReloadKeys,
@@ -25,7 +24,6 @@ pub enum HostRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum HostReply {
-    /// To [`HostRequest::Status`].
     Status(Box<HostStatus>),
     /// To [`HostRequest::ReloadKeys`]: the keys now in use; `None`: the host has no key file.
     Keys(Option<KeyStatus>),

@@ -113,7 +113,6 @@ pub enum ChangeError {
     /// Accepted, then abandoned.
     #[error("the change was begun and given up again, because it did not get anywhere; epoch {0} is in force, with the members of before")]
     GivenUp(Epoch),
-    /// No progress.
     #[error("the change is accepted for epoch {epoch}, but nothing has moved for {} s ({why}); it goes on in the background, see `inband member list`", STALL_LIMIT.as_secs())]
     Stalled {
         /// The epoch that the change would start.

@@ -20,7 +20,6 @@ const POSITIONS_SHOWN_MAX: usize = 9;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum HostRequest {
-    /// Answered by [`HostReply::Status`].
     Status,
     /// Accept no more client commands, propose nothing, and answer when nothing is in flight. Answered by
     /// [`HostReply::Position`].
@@ -32,20 +31,19 @@ pub enum HostRequest {
     /// Reload the cluster's key file. Answered by [`HostReply::Keys`].
     ReloadKeys,
     /// Forward a request to the control plane, wherever its leader is. Answered by [`HostReply::Control`].
-    Control { request: service::Request },
+    Control {
+        request: service::Request,
+    },
     /// Stop. Answered by [`HostReply::Stopping`] before the process ends.
     Stop,
 }
 
-/// A host's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum HostReply {
-    /// To [`HostRequest::Status`].
     Status(Box<HostStatus>),
     /// To [`HostRequest::Drain`], [`HostRequest::Applied`] and [`HostRequest::Sync`].
     Position(Position),
-    /// To [`HostRequest::Control`].
     Control(Box<service::Response>),
     /// To [`HostRequest::ReloadKeys`].
     Keys {
@@ -184,7 +182,6 @@ pub struct ReplicaStatus {
     pub draining: bool,
     /// Keys in the store.
     pub keys: u64,
-    /// Connected clients.
     pub clients: u64,
     /// How far the wall clock is ahead of that of the majority of replicas; `None` if unknown.
     #[serde(default)]
@@ -200,7 +197,6 @@ pub enum ControlError {
     /// The host could not be reached.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The host refused.
     #[error("{0}")]
     Refused(String),
     /// The answer does not belong to the request.
@@ -208,7 +204,6 @@ pub enum ControlError {
     Unexpected(String),
 }
 
-/// Requests the status.
 pub fn status(socket: &Path, limit: Duration) -> Result<HostStatus, ControlError> {
     match line_json::call(socket, &HostRequest::Status, limit)? {
         HostReply::Status(status) => Ok(*status),

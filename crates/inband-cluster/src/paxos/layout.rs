@@ -92,7 +92,6 @@ pub struct ClusterSpec {
     /// Where the roles run.
     pub dataplane: Dataplane,
     pub acceptors: AcceptorChoice,
-    /// Number of replicas.
     pub replicas: usize,
     /// Partitions of the key space.
     pub partitions: u32,

@@ -59,11 +59,8 @@ pub fn host_bytes(roles: &[Role], rings_bytes: u64, store_bytes: u64) -> u64 {
 pub struct TooLarge {
     pub need: MemoryNeed,
     pub available_bytes: u64,
-    /// Number of acceptors.
     pub acceptors: usize,
-    /// Number of replicas.
     pub replicas: usize,
-    /// Number of logs.
     pub logs: usize,
     /// Slots of each ring.
     pub ring_slots: u32,

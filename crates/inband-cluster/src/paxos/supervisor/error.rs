@@ -22,7 +22,6 @@ pub enum SupervisorError {
     /// Namespaces, links, programs or processes.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// A host's certificate.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The directory belongs to another system.
@@ -130,14 +129,12 @@ pub enum SupervisorError {
         /// The last lines of the log, on one line.
         tail: String,
     },
-    /// A timeout.
     #[error("{what} within {limit_s} s; see the logs in {logs}")]
     Late {
         /// What did not happen.
         what: String,
         /// The timeout, in seconds.
         limit_s: u64,
-        /// Where to look.
         logs: PathBuf,
     },
     /// No host has this name.

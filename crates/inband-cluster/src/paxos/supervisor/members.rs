@@ -46,7 +46,6 @@ const CONTROLLERS_WANTED: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberKind {
-    /// It votes.
     Acceptor,
     /// It holds the store, and may lead.
     Replica,

@@ -25,7 +25,6 @@ const ROLL_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum SupervisorRequest {
-    /// Answered by [`SupervisorReply::Status`].
     Status,
     /// Kill the host of a role.
     Kill {
@@ -47,13 +46,13 @@ pub enum SupervisorRequest {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
-    /// Undo a pause.
     Resume {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
-    /// Add a host.
-    Add { kind: MemberKind },
+    Add {
+        kind: MemberKind,
+    },
     /// Remove a host permanently.
     Remove {
         /// `acceptor/0`, ...
@@ -76,7 +75,9 @@ pub enum SupervisorRequest {
     /// What is a membership change doing? Answered by [`SupervisorReply::Progress`].
     Progress,
     /// Forward a request to the control plane. Answered by [`SupervisorReply::Control`].
-    Control { request: service::Request },
+    Control {
+        request: service::Request,
+    },
     /// Stop the cluster cleanly. Answered by [`SupervisorReply::Down`].
     Down,
 }
@@ -92,22 +93,21 @@ impl SupervisorRequest {
     }
 }
 
-/// A supervisor's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum SupervisorReply {
-    /// To [`SupervisorRequest::Status`].
     Status(Box<ClusterStatus>),
     /// Done; names the host.
-    Done { host: String },
-    /// To [`SupervisorRequest::Progress`].
+    Done {
+        host: String,
+    },
     Progress {
         /// `None`: no change is in progress.
         doing: Option<String>,
     },
-    /// To [`SupervisorRequest::Control`].
-    Control { response: Box<service::Response> },
-    /// To [`SupervisorRequest::Down`].
+    Control {
+        response: Box<service::Response>,
+    },
     Down(DownReport),
     /// The request was refused, or failed.
     Error {
