@@ -48,7 +48,6 @@ impl StoredVote {
 /// Part of an acceptor's state for one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// The partition's positions.
     pub position: Position,
     /// All votes from the requested instance up to `next`, in order.
     pub votes: Vec<StoredVote>,

@@ -31,7 +31,6 @@ impl std::fmt::Display for Identity {
 /// The roles of a node. A node may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Parts {
-    /// Votes on values.
     pub acceptor: bool,
     /// Learns and stores values.
     pub replica: bool,

@@ -41,7 +41,6 @@ pub struct LastReport {
 /// Why there is no reconfiguration although an acceptor does not vote, or why one makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
-    /// Nothing is blocked.
     Nothing,
     /// Acceptors that are needed cannot be reached.
     Unreachable(Vec<NodeId>),

@@ -43,7 +43,6 @@ pub struct NoteError(pub String);
 /// Why an order could not be carried out now. It is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
-    /// The acceptor failed.
     #[error(transparent)]
     Acceptor(#[from] AcceptorError),
     /// The fences could not be stored.

@@ -146,7 +146,6 @@ pub enum Message {
     Pull(Pull),
     /// The answer to a pull.
     Pulled {
-        /// The request.
         pull: Pull,
         /// The sender has already installed for the target epoch.
         whole: bool,

@@ -95,15 +95,12 @@ pub enum ServiceError {
     /// The socket could not be opened.
     #[error("control service: cannot listen at {address}: {source}; is another host running with it, and does this machine have the address?")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// The system's error.
         source: std::io::Error,
     },
     /// Its files are damaged or inaccessible.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// Its disk failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// Its Raft log could not be opened.

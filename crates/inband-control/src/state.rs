@@ -77,7 +77,6 @@ pub enum Command {
     Found(Configuration),
     /// A member's host has reported for the first time.
     Register { node: NodeId, identity: Identity },
-    /// Begin a reconfiguration.
     Begin {
         /// The epoch that the proposer believed to be in force.
         opened: Epoch,

@@ -22,7 +22,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for one attempt at one service.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The state of the cluster.
@@ -87,10 +86,11 @@ pub struct Status {
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// To [`Request::Status`].
     Status(Box<Status>),
     /// Decided. The change is in force once this epoch or a later one is opened.
-    Accepted { epoch: Epoch },
+    Accepted {
+        epoch: Epoch,
+    },
     /// The request is invalid, or not possible now.
     Refused(Refusal),
     /// Ask the service at this address; `None`: there is no leader at present.

@@ -12,15 +12,11 @@ const CONFIGURATION_FILE: &str = "configuration";
 /// Why a host's files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The disk failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// A file has unexpected contents.
     #[error("{file} in the control directory is damaged; remove the directory and let this host join under a new id")]
-    Damaged {
-        /// The file.
-        file: &'static str,
-    },
+    Damaged { file: &'static str },
 }
 
 fn read<T: serde::de::DeserializeOwned>(

@@ -101,7 +101,6 @@ impl Proposer {
         packets
     }
 
-    /// Recovers one instance.
     pub fn recover(&mut self, configuration: &Configuration, at: (u16, u64)) -> Packets {
         let mut task = self.begin(configuration, at.0);
         task.scan.insert(at.1, Scan::default());
