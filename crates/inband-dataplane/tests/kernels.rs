@@ -22,7 +22,6 @@ use nix::mount::{mount, MsFlags};
 use nix::sys::reboot::{reboot, RebootMode};
 use serde::Deserialize;
 
-/// A Debian kernel.
 struct Kernel {
     /// Also its name in the record.
     suite: &'static str,

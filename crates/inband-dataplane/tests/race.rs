@@ -87,7 +87,6 @@ struct Known {
     /// The slot was read after `promise` had been raised, and contained `view`.
     promise: u64,
     view: SlotView,
-    /// The latest view.
     last: SlotView,
 }
 

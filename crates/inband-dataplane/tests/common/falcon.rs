@@ -11,7 +11,6 @@ use inband_ground::xdp::XdpMode;
 use inband_testing::frame::{HERE, NODE};
 use inband_testing::role::UnderTest;
 
-/// The scheduler's incarnation.
 pub const INCARNATION: u64 = 77;
 
 pub struct FalconUnderTest;

@@ -18,7 +18,6 @@ pub type Record = [u8; RECORD_LEN_BYTES];
 
 /// The scheduler's node id.
 pub const NODE: u8 = 2;
-/// The scheduler's incarnation.
 pub const INCARNATION: u64 = 77;
 /// Workers that pull, and their executors.
 const WORKERS: [usize; 3] = [0, 1, 69];

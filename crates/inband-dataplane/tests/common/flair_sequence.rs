@@ -22,7 +22,6 @@ pub const GEOMETRY: FlairGeometry = FlairGeometry {
 };
 /// The switch's node id.
 pub const NODE: u8 = 2;
-/// The switch's incarnation.
 pub const INCARNATION: u64 = 77;
 /// Keys; the first two belong to one group.
 pub const KEYS: [&str; 5] = ["a", "e", "b", "c", "a longer key of 24 bytes."];

@@ -13,7 +13,6 @@ use inband_ground::xdp::PassThrough;
 pub const PORT: u16 = 7707;
 /// Time limit for a packet.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// Hosts.
 pub const NODES: usize = 7;
 
 /// A network of namespaces, removed on drop.

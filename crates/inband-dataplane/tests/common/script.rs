@@ -256,7 +256,6 @@ impl Script {
         self.known = now;
     }
 
-    /// Compares all registers.
     pub fn compare_all(&mut self, registers: &Registers) {
         let now = Words::of(registers, self.block.roles, self.partitions);
         for (space, all) in now.spaces.iter().enumerate() {

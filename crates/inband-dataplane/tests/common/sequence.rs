@@ -44,7 +44,6 @@ const VALUE_LENGTHS_BYTES: [usize; 20] = [
     0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 119, 120, 121, 128, 1375, 1376,
 ];
 
-/// A step.
 #[derive(Debug, Clone)]
 pub enum Step {
     /// A packet (UDP payload) arrives.
@@ -71,7 +70,6 @@ pub enum HostStep {
 }
 
 impl HostStep {
-    /// Applies it.
     pub fn apply(&self, partition: usize, to: &Registers) {
         let slot_of = |instance: u64| {
             partition * GEOMETRY.ring_slots + instance as usize % GEOMETRY.ring_slots
