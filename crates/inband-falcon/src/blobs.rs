@@ -23,7 +23,6 @@ const PACE: Pace = Pace {
     grace: Duration::from_secs(10),
     bytes_per_s_min: 64 << 10,
 };
-/// Timeout for connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// Why something long cannot be kept here.

@@ -65,7 +65,6 @@ pub enum Action<A> {
     Done(TaskId, Result<Outcome, Failure>),
 }
 
-/// Event counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {

@@ -44,7 +44,7 @@ pub struct Config {
     pub tasks_per_submit: usize,
     /// See [`client::Config`].
     pub losses_max: u32,
-    /// The cluster's keys.
+    /// `None`: packets are not authenticated.
     pub keys: Option<Keys>,
     /// How values are digested.
     pub digest: Digest,

@@ -153,7 +153,6 @@ impl FalconConfig {
         Ok(())
     }
 
-    /// Slots per queue.
     pub fn queue_slots(self) -> usize {
         self.slots / self.policy.queues()
     }

@@ -37,7 +37,6 @@ enum State<A> {
         /// The client has answered that it is not ready yet.
         is_heard: bool,
     },
-    /// Runs a task.
     Running {
         client: A,
         attempt: Attempt,
@@ -51,7 +50,6 @@ enum State<A> {
     },
 }
 
-/// Event counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -64,7 +62,6 @@ pub struct Counters {
     pub clients_skipped: u64,
     /// Not begun because the client had no room for the work for too long.
     pub clients_busy: u64,
-    /// PULLs resent.
     pub pulls_repeated: u64,
     /// Received with a wrong digest.
     pub damaged: u64,

@@ -43,7 +43,6 @@ pub enum ToClient {
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The task's output.
     Output(Payload),
     /// The task failed with this error.
     Error(Payload),
@@ -93,7 +92,6 @@ pub struct SubmitReply {
     pub submit_seq: u64,
     /// Bitmap of its tasks that are now queued.
     pub taken: u64,
-    /// The queue.
     pub queue: u8,
     /// The queue's end, after the last task taken.
     pub tail: u32,

@@ -45,7 +45,6 @@ pub enum HostMessage {
 pub struct ClusterInfo {
     /// Of all workers.
     pub executors: u32,
-    /// The policy's name.
     pub policy: String,
     /// Resource names, from number 1 on.
     pub resource_names: ResourceNames,

@@ -13,7 +13,6 @@ pub enum ResourceError {
     /// A duplicate name.
     #[error("there are two resources {0:?}; each needs a name of its own")]
     Twice(String),
-    /// Too many resources.
     #[error("{0} resources are more than {RESOURCE_MAX}")]
     TooMany(usize),
     /// A name that the scheduler does not know.

@@ -32,7 +32,6 @@ const FETCH_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Shared by the runners of a worker.
 #[derive(Default)]
 pub struct Tools {
-    /// By name.
     pub functions: HashMap<String, Function>,
     /// The interpreter for Python tasks; `None`: this worker accepts none.
     pub python: Option<Interpreter>,

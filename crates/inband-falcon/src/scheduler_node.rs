@@ -53,7 +53,7 @@ pub struct Config {
     pub resource_names: Vec<String>,
     /// A worker that is silent for this long is removed.
     pub worker_lease_ns: Nanos,
-    /// The cluster's keys.
+    /// `None`: packets are not authenticated.
     pub keys: Option<Keys>,
     /// How values are digested.
     pub digest: Digest,
@@ -78,10 +78,8 @@ impl Config {
 /// Why a scheduler cannot start or has to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// Invalid sizes.
     #[error("{0}")]
     Config(String),
-    /// Invalid resource names.
     #[error(transparent)]
     Resources(#[from] ResourceError),
     /// The program cannot be loaded.

@@ -27,7 +27,6 @@ pub struct Attempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u32);
 
-/// A task's work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Travels with the task, so an executor begins at once. 1 to [`DESC_LEN_BYTES_MAX`] bytes.
@@ -102,10 +101,8 @@ pub enum SubmitError {
     /// The work is too long.
     #[error("work of {0} bytes is over the limit of {WORK_LEN_BYTES_MAX}; put it into a file or store that both ends reach, and send its name")]
     TooLong(usize),
-    /// Invalid priority.
     #[error("priority {0} is not one of 0 (first) to {PRIORITY_MAX} (last)")]
     Priority(u8),
-    /// Invalid resource.
     #[error("resource {0} is not one of 1 to {RESOURCE_MAX}, or 0 for none")]
     Resource(u8),
     /// The job is empty.

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 pub type Nanos = u64;
 
-/// Nanoseconds per millisecond.
 pub const MS: Nanos = 1_000_000;
 
 /// Interval at which an unregistered worker asks to be registered, and a leaving one says so.

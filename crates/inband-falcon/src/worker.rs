@@ -41,7 +41,6 @@ pub struct Pull {
     pub scheduler: u64,
     /// The executor's number at the scheduler.
     pub executor: u32,
-    /// The registration's incarnation.
     pub worker_incarnation: u32,
     /// The number of the PULL.
     pub pull_seq: u64,

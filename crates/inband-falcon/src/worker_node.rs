@@ -50,7 +50,7 @@ pub struct Config {
     /// Bitmap of its resources.
     pub resources: u64,
     pub tools: Tools,
-    /// The cluster's keys.
+    /// `None`: packets are not authenticated.
     pub keys: Option<Keys>,
     /// How values are digested.
     pub digest: Digest,
