@@ -27,14 +27,10 @@ pub struct Config {
     pub timing: ClientTiming,
 }
 
-/// An operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Reads a key.
     Get(Vec<u8>),
-    /// Sets a key.
     Put(Vec<u8>, Vec<u8>),
-    /// Deletes a key.
     Delete(Vec<u8>),
 }
 
@@ -97,7 +93,6 @@ pub enum Outcome {
 /// The output of the state machine.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// Packets to send.
     pub packets: Packets,
     /// Requests that ended.
     pub outcomes: Vec<(Ticket, Outcome)>,

@@ -20,7 +20,6 @@ pub enum ConfigError {
     Unreadable {
         /// The file, as given.
         file: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// It is not TOML, a field is missing, or a field is unknown.
@@ -110,7 +109,6 @@ pub struct SwitchConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// The cluster's name.
     pub name: String,
     /// Key groups per set.
     pub groups: u32,

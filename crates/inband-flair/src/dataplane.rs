@@ -66,7 +66,6 @@ impl FlairGeometry {
 /// What to do with a packet after the role has handled it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Drop it.
     Drop,
     /// Pass it unchanged to the host's process. (The role itself never returns this.)
     Pass,

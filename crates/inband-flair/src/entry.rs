@@ -26,14 +26,12 @@ pub enum Op<'a> {
     },
     /// Opens a client session; its id is the index of this entry.
     Open,
-    /// Sets a key.
     Put {
         #[serde(serialize_with = "as_bytes")]
         key: &'a [u8],
         #[serde(serialize_with = "as_bytes")]
         data: &'a [u8],
     },
-    /// Deletes a key.
     Delete {
         #[serde(serialize_with = "as_bytes")]
         key: &'a [u8],

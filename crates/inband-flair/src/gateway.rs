@@ -51,7 +51,6 @@ pub struct ClientSettings {
     pub password: Option<Password>,
     /// The TLS configuration; `None` means plain TCP.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Maximum concurrent clients.
     pub clients_max: usize,
     /// Maximum memory that all clients together may use, in bytes.
     pub memory_bytes_max: usize,

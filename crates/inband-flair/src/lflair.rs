@@ -16,10 +16,8 @@ use switch::{Switch, SwitchTime};
 /// No requests are served while a session is being installed, so packets are retransmitted faster than heartbeats.
 const INSTALLS_PER_HEARTBEAT: Nanos = 8;
 
-/// Configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// This replica's number.
     pub replica: u8,
     /// This replica's node id, in packets.
     pub node: u16,

@@ -3,7 +3,6 @@
 use crate::dataplane as flair;
 use inband_ground::wire::VALUE_LEN_MAX_BYTES;
 
-/// Maximum key length.
 pub const KEY_LEN_BYTES_MAX: usize = 1024;
 /// Maximum length of key and data together: what fits in one packet.
 pub const KEY_AND_DATA_LEN_BYTES_MAX: usize = VALUE_LEN_MAX_BYTES;
@@ -27,7 +26,6 @@ pub const WAITING_READS_MAX: usize = 1 << 16;
 pub const AHEAD_ENTRIES_MAX: u64 = 64;
 /// Outstanding leadership confirmations of a leader.
 pub const CONFIRMATIONS_MAX: usize = 16;
-/// Gateway: concurrent clients.
 pub const GATEWAY_CLIENTS_MAX: usize = 4096;
 /// Gateway: memory of all clients together; above this, the client with the most is closed.
 pub const GATEWAY_MEMORY_BYTES_MAX: usize = 256 << 20;

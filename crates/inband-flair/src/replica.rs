@@ -64,7 +64,6 @@ pub struct Config {
 /// A message between replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// A Raft message.
     Raft(Box<RaftMessage>),
     /// Sent periodically: the state of the sender.
     Announce(Announcement),
@@ -108,11 +107,9 @@ pub struct Status {
     pub replica: u8,
     /// The leader, as far as this replica knows.
     pub leader: Option<u8>,
-    /// The Raft term.
     pub term: u64,
     /// The index of the last entry applied.
     pub applied: u64,
-    /// The voting replicas.
     pub voters: Vec<u8>,
     /// If it leads: the active session and its switch.
     pub serving: Option<(u64, u8)>,
@@ -147,7 +144,6 @@ pub struct Counters {
     pub writes_dropped: u64,
     /// Replies sent for no client, so that a group becomes stable.
     pub refreshes: u64,
-    /// Invalid packets.
     pub bad_packets: u64,
 }
 

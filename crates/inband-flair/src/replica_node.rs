@@ -44,12 +44,9 @@ pub enum ReplicaError {
     /// An address cannot be bound.
     #[error("cannot listen at {address}: {source}; is it an address of this host, and free?")]
     Address {
-        /// The configured address.
         address: SocketAddr,
-        /// The system's error.
         source: io::Error,
     },
-    /// A socket error.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// An error with the data directory.
@@ -57,12 +54,7 @@ pub enum ReplicaError {
     Directory(#[from] StateError),
     /// A log error. The replica must stop, because others may rely on what the log held.
     #[error("the log in {dir}: {source}. If the disk is well again, remove that directory and start this replica anew: a majority of the others gives it all that was acknowledged")]
-    Log {
-        /// The log's directory.
-        dir: PathBuf,
-        source: RaftError,
-    },
-    /// A Raft error.
+    Log { dir: PathBuf, source: RaftError },
     #[error(transparent)]
     Raft(#[from] RaftError),
 }

@@ -44,12 +44,9 @@ pub enum SwitchError {
         "cannot receive packets at {address}: {source}; is it an address of this host, and free?"
     )]
     Address {
-        /// The configured address.
         address: SocketAddrV4,
-        /// The system's error.
         source: io::Error,
     },
-    /// A socket error.
     #[error("cannot receive packets: {0}")]
     Socket(io::Error),
     /// The program cannot be loaded.

@@ -9,7 +9,6 @@ use crate::limits::CLOCK_DRIFT_PPM_MAX;
 /// A time or duration in nanoseconds.
 pub type Nanos = u64;
 
-/// One millisecond.
 pub const MS: Nanos = 1_000_000;
 
 /// The default of `heartbeat_ms`.
@@ -98,7 +97,6 @@ pub const TUNING: Tuning = Tuning {
 pub struct ClientTiming {
     /// Initial retransmission timeout; doubles up to `retry_max_ns`.
     pub retry_ns: Nanos,
-    /// Maximum retransmission timeout.
     pub retry_max_ns: Nanos,
     /// Pause after all switches have answered NACK.
     pub nack_ns: Nanos,

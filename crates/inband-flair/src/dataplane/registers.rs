@@ -77,7 +77,6 @@ impl FlairRegisters {
         self.groups.clear();
     }
 
-    /// Size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.sessions.memory_bytes() + self.groups.memory_bytes()
     }

@@ -98,7 +98,6 @@ pub struct UnresolvedReplica {
     /// Its number in the set.
     pub replica: usize,
     pub address: SocketAddrV4,
-    /// The reason.
     pub why: String,
 }
 

@@ -17,7 +17,6 @@ pub enum Command {
     TooLong(Reply),
     /// Answered by the gateway itself.
     Local(Reply),
-    /// AUTH.
     Auth(Credentials),
     /// HELLO: the protocol version of answers from now on, and optionally credentials.
     Hello(Option<Protocol>, Option<Credentials>),

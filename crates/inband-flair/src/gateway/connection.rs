@@ -90,15 +90,12 @@ pub struct Connection {
 /// Why an operation was not submitted.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Try again later.
     Later,
-    /// It is invalid.
     Never(SubmitError),
 }
 
 /// The context in which a connection advances.
 pub struct Turn<'a, S> {
-    /// Submits operations.
     pub submit: S,
     /// The password that clients must give.
     pub password: Option<&'a Password>,

@@ -21,7 +21,6 @@ pub enum Hit {
     Idle,
     /// All clients together used too much memory, and this one the most.
     Memory,
-    /// Protocol error.
     Protocol,
     /// Wrong password.
     Password,

@@ -16,7 +16,6 @@ const PAIRS_RESERVED_BYTES: usize = 2 << 20;
 /// A part of a snapshot.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Part<'a> {
-    /// The first part.
     Head {
         session: Session,
         changes: u64,
