@@ -58,7 +58,6 @@ impl<T> Shared<T> {
         self.count
     }
 
-    /// Size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.count * size_of::<T>()
     }
@@ -129,7 +128,7 @@ impl Shared<u64> {
         fence(Ordering::SeqCst);
     }
 
-    /// Reads word `index`.
+    /// Reads word `index` without ordering it against other accesses.
     pub fn get(&self, index: usize) -> u64 {
         self.word(index, 0).load(Ordering::Relaxed)
     }

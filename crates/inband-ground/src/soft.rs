@@ -11,7 +11,6 @@ use crate::{c, Counters, System};
 /// The input of a role besides the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// The packet's source.
     pub from: SocketAddrV4,
     /// The role's clock, read after the packet was received.
     pub now_ns: u64,

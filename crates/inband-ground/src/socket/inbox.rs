@@ -25,7 +25,6 @@ const JOINED_FROM_LEN_BYTES: usize = {
     unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) as usize }
 };
 
-/// A received message.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     from: SocketAddrV4,

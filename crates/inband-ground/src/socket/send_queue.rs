@@ -48,7 +48,6 @@ impl CutInto {
     }
 }
 
-/// A queued packet.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
     to: SocketAddrV4,
@@ -88,7 +87,6 @@ impl Message {
     }
 }
 
-/// How to send.
 pub(super) struct How {
     fd: RawFd,
     /// Whether packets are currently sent without a checksum.

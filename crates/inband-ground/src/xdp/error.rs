@@ -13,7 +13,6 @@ pub const KERNEL_MIN_GENERIC: (u32, u32) = (6, 6);
 /// Why an XDP host could not be started or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// Not enough privileges.
     #[error(
         "{what} needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and \
          CAP_NET_RAW; without them set dataplane = \"udp\""
@@ -47,7 +46,6 @@ pub enum XdpError {
     #[error("{interface} does not have the address {address}; it has: {there}")]
     NoAddress {
         interface: String,
-        /// The configured address.
         address: Ipv4Addr,
         /// The addresses that it has.
         there: String,
@@ -59,7 +57,6 @@ pub enum XdpError {
     )]
     NativeRefused {
         interface: String,
-        /// The kernel's error.
         source: io::Error,
     },
     /// Another program is attached.
@@ -82,11 +79,7 @@ pub enum XdpError {
     Spec(String),
     /// The driver accepts programs but loses the frames that they send.
     #[error("{interface} loses what XDP sends: {what} got no answer, other frames did; its driver cannot send from XDP as it is set up")]
-    Loses {
-        interface: String,
-        /// What was tried.
-        what: String,
-    },
+    Loses { interface: String, what: String },
     /// The kernel refused a program.
     #[error(
         "kernel {kernel} refuses the XDP program {program}: {reason}\n{}\nset dataplane = \"udp\" (or \
@@ -107,7 +100,6 @@ pub enum XdpError {
     System {
         /// What was being done.
         what: String,
-        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -270,7 +270,6 @@ impl UpRing {
         self.fd.as_fd()
     }
 
-    /// Size in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.size_bytes as usize + 2 * page_bytes()
     }

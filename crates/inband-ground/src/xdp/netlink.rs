@@ -31,7 +31,6 @@ const NUD_PERMANENT: u16 = 0x80;
 const NUD_VALID: u16 =
     NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
 
-/// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkInfo {
     pub index: u32,
@@ -110,7 +109,6 @@ fn u32_of(value: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(value.get(0..4)?.try_into().ok()?))
 }
 
-/// An rtnetlink socket.
 pub struct Netlink(OwnedFd);
 
 impl Netlink {
