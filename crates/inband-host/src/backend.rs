@@ -11,7 +11,6 @@ use crate::config::Dataplane;
 
 /// How long `auto` waits for an interface that does not exist yet, or that another program still uses.
 const INTERFACE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Polling interval.
 const INTERFACE_POLL: Duration = Duration::from_millis(50);
 
 /// The chosen backend, and why.

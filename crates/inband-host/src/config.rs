@@ -88,7 +88,6 @@ impl fmt::Display for Durability {
 pub struct TlsConfig {
     /// The certificate of the cluster's CA.
     pub ca: PathBuf,
-    /// This host's certificate.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,

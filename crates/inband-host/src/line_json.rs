@@ -35,7 +35,6 @@ pub enum CallError {
     #[error("no answer from {path} within {limit_ms} ms: {source}")]
     NoAnswer {
         path: PathBuf,
-        /// The time limit.
         limit_ms: u128,
         /// What the system said.
         source: io::Error,
@@ -44,7 +43,6 @@ pub enum CallError {
     #[error("{path} answered something else: {source}; do both sides run the same version?")]
     NotUnderstood {
         path: PathBuf,
-        /// The parser's error.
         source: serde_json::Error,
     },
 }

@@ -97,7 +97,6 @@ pub enum SubmitError {
     TooLong {
         /// Length of the value.
         len_bytes: usize,
-        /// Maximum length.
         limit_bytes: usize,
     },
     /// The node has no proposer or is shutting down.
