@@ -46,11 +46,7 @@ pub enum LabError {
     BadLayout(String),
     /// No host has this name.
     #[error("no host {name:?} in the lab; there are {known}")]
-    UnknownHost {
-        /// The requested name.
-        name: String,
-        known: String,
-    },
+    UnknownHost { name: String, known: String },
     /// All drop rules of the switch are in use.
     #[error("all {0} drop rules of the switch are in use; remove one")]
     TooManyDropRules(u32),
@@ -64,7 +60,6 @@ pub enum LabError {
     /// A system call on a file failed.
     #[error("cannot {what} {path}: {source}")]
     File {
-        /// The operation.
         what: &'static str,
         path: PathBuf,
         source: std::io::Error,
@@ -72,7 +67,6 @@ pub enum LabError {
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// The operation.
         what: String,
         source: std::io::Error,
     },
@@ -81,7 +75,6 @@ pub enum LabError {
         "the switch's XDP program: cannot {what}: {source}; `inband doctor` says what is missing"
     )]
     Bpf {
-        /// The operation.
         what: String,
         /// The error from libbpf.
         source: libbpf_rs::Error,

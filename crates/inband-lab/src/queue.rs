@@ -13,9 +13,7 @@ pub const WAITING_MAX_BYTES: usize = 64 << 20;
 /// A frame on its way from one switch port to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Ingress port.
     pub from_port: usize,
-    /// Egress port.
     pub to_port: usize,
     /// The whole frame, including the Ethernet header.
     pub bytes: Box<[u8]>,
