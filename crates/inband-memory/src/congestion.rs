@@ -3,7 +3,7 @@
 
 use crate::epoch::{Nanos, MS};
 
-/// Initial window.
+/// Requests in flight before the first answer.
 pub const WINDOW_FIRST: u32 = 64;
 /// Losses do not shrink the window below this.
 pub const WINDOW_MIN: u32 = 16;

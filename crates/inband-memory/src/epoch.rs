@@ -14,7 +14,6 @@ pub const SWITCH_FIRST: u8 = c::IB_MEMORY_SWITCH_FIRST as u8;
 /// The last node id of a switch.
 pub const SWITCH_LAST: u8 = c::IB_MEMORY_SWITCH_LAST as u8;
 
-/// Number of epochs.
 pub const EPOCHS: u64 = 1 << c::IB_MEMORY_EPOCH_BITS;
 /// How many epochs a replaced server skips: its promise is lost, and nothing it may have promised is above this.
 pub const REPLACE_SKIPS: u64 = 1024 * PROPOSERS;

@@ -50,7 +50,6 @@ pub enum LineError {
     /// The memory has no such line. Nothing was sent for this line; a request for several lines was carried out for
     /// those that exist.
     OutOfRange {
-        /// The line.
         line: u64,
         /// The number of lines of the memory.
         lines: u64,
@@ -111,7 +110,6 @@ fn named(lines: &[u64]) -> String {
     }
 }
 
-/// A completed request.
 #[derive(Debug)]
 pub struct Done {
     /// The number that `begin_read` or `begin_write` returned.
@@ -187,13 +185,13 @@ impl LineClient {
         self.memory.chunks() * CHUNK_LINES as u64
     }
 
-    /// Reads a line.
+    /// Blocks until the line is read or the deadline has passed.
     pub fn read(&mut self, line: u64) -> Result<Line, LineError> {
         let lines = self.read_lines(&[line])?;
         Ok(lines[0])
     }
 
-    /// Writes a line.
+    /// Blocks until the line is written or the deadline has passed.
     pub fn write(&mut self, line: u64, value: &Line) -> Result<(), LineError> {
         self.write_lines(&[(line, *value)])
     }

@@ -16,16 +16,13 @@ pub type Chunk = [[u8; LINE_LEN_BYTES]; CHUNK_LINES];
 pub enum Transfer<'a> {
     /// Reads lines; the other lines of `into` are left unchanged.
     Read {
-        /// The chunk.
         chunk: u64,
         /// Bitmap of the chunk's lines.
         lines: u16,
         /// Where to store them.
         into: &'a mut Chunk,
     },
-    /// Writes lines.
     Write {
-        /// The chunk.
         chunk: u64,
         /// Bitmap of the chunk's lines.
         lines: u16,
@@ -41,7 +38,6 @@ pub enum Transfer<'a> {
 pub enum MemoryError {
     /// The chunk does not exist.
     OutOfRange {
-        /// The chunk.
         chunk: u64,
         /// The number of chunks of the memory.
         chunks: u64,

@@ -23,7 +23,7 @@ use crate::SPACES;
 pub struct MemoryConfig {
     /// The switches, in the same order at every client.
     pub switches: Vec<SocketAddrV4>,
-    /// The cluster's keys.
+    /// `None`: packets are not authenticated.
     pub keys: Option<Keys>,
     /// Local address to send from; port 0: any.
     pub bind: SocketAddrV4,
@@ -58,12 +58,10 @@ impl MemoryConfig {
     }
 }
 
-/// Why connecting failed.
 #[derive(Debug)]
 pub enum ConnectError {
     /// No switch was given.
     NoSwitches,
-    /// The socket failed.
     Io(io::Error),
     /// No switch is active, or none answers.
     NoAnswer(Vec<SocketAddrV4>, Duration),
@@ -435,7 +433,6 @@ impl Lines for Memory {
 }
 
 impl Transfer<'_> {
-    /// Returns the chunk.
     pub fn chunk(&self) -> u64 {
         match self {
             Transfer::Read { chunk, .. } | Transfer::Write { chunk, .. } => *chunk,

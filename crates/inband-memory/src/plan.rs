@@ -21,20 +21,17 @@ pub struct Pipeline {
     pub cell_bytes: u64,
     /// Bytes of register memory per stage.
     pub stage_bytes: u64,
-    /// Number of stages.
     pub stages: u64,
 }
 
 /// Input of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Bytes of memory.
     pub space_bytes: u64,
     /// Bytes of a line.
     pub line_bytes: u64,
     /// Lines of a block, which share a write counter.
     pub block_lines: u64,
-    /// Servers.
     pub servers: u64,
     /// Requests in flight at a switch.
     pub slots: u64,

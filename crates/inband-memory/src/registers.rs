@@ -13,7 +13,6 @@ use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
 pub const COUNT_BITS: u32 = c::IB_MEMORY_COUNT_BITS;
 /// Maximum number of writes to a block of lines in one epoch.
 pub const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
-/// The highest epoch.
 pub const EPOCH_MAX: u64 = c::IB_MEMORY_EPOCH_MAX as u64;
 /// The bits of a session that are its index at the switch.
 pub const SESSION_MASK: u64 = c::IB_MEMORY_SESSION_MASK as u64;
@@ -97,7 +96,6 @@ impl SwitchSizes {
 pub struct Session {
     /// Its id; 0: free.
     pub session: u64,
-    /// Its first slot.
     pub slot_first: u64,
     /// Its number of slots, a power of two.
     pub window: u64,

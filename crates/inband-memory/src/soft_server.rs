@@ -78,7 +78,6 @@ impl SoftServer {
         Handled::new(result, len_bytes, nobody)
     }
 
-    /// Returns the registers.
     pub fn registers(&self) -> &Arc<ServerRegisters> {
         &self.registers
     }

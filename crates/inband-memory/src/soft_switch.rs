@@ -13,7 +13,6 @@ use crate::{c, Memory, SERVERS, SWITCH_NODES};
 /// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Drop it.
     Drop,
     /// Pass it unchanged to the host's process.
     Pass,
@@ -179,7 +178,6 @@ impl SoftSwitch {
         Handled::new(result, len_bytes, to)
     }
 
-    /// Returns the registers.
     pub fn registers(&self) -> &Arc<SwitchRegisters> {
         &self.registers
     }

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 /// How long a node may take to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A node's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The node's name, such as server/1.
@@ -24,7 +23,6 @@ pub struct Status {
     pub dataplane: Dataplane,
     /// Why its role runs there.
     pub why: String,
-    /// Its process id.
     pub pid: u32,
     /// The epoch in which a switch is active, or below which a server refuses packets.
     pub epoch: u64,
@@ -34,7 +32,6 @@ pub struct Status {
     pub memory_bytes: u64,
     /// Other remarks for the user.
     pub notes: Vec<String>,
-    /// Its role's counters.
     pub counters: BTreeMap<String, u64>,
 }
 

@@ -48,7 +48,6 @@ pub const WINDOW_MAX: u32 = 16_384;
 pub struct SwitchConfig {
     /// Its node id, 16 to 31.
     pub node: u8,
-    /// Number of servers.
     pub servers: u8,
     /// Chunks of the memory, as reported to clients.
     pub chunks: u64,
@@ -59,11 +58,9 @@ pub struct SwitchConfig {
 pub enum ToWhom {
     /// A server, by its node id.
     Server(u8),
-    /// A client.
     Client(SocketAddrV4),
 }
 
-/// Packets to send.
 pub type Out = Outbox<ToWhom>;
 
 struct Session {

@@ -34,7 +34,6 @@ const SESSION_STALE_NS: Nanos = SESSION_IDLE_MIN_NS / 4 * 3;
 /// Configuration of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientConfig {
-    /// Number of switches.
     pub switches: usize,
     /// Maximum number of requests in flight, rounded down to a power of two.
     pub window: u32,
@@ -67,14 +66,12 @@ impl ClientConfig {
 pub enum Op {
     /// Reads lines of a chunk.
     Read {
-        /// The chunk.
         chunk: u64,
         /// Bitmap of the chunk's lines.
         lines: u16,
     },
     /// Writes lines of a chunk.
     Write {
-        /// The chunk.
         chunk: u64,
         /// Bitmap of the chunk's lines.
         lines: u16,
@@ -106,7 +103,6 @@ pub enum Outcome {
 /// Packets to send, addressed by the index of the switch.
 pub type Out = Outbox<usize>;
 
-/// A client's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests sent for the first time in a session.
@@ -203,7 +199,6 @@ impl Client {
             .map(|joined| (joined.switch, joined.epoch))
     }
 
-    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -228,7 +223,7 @@ impl Client {
         self.done.pop_front()
     }
 
-    /// Starts a request.
+    /// Queues a request. It is sent once the client has joined a switch and the window has room.
     pub fn submit(&mut self, now: Nanos, op: Op, out: &mut Out) -> Ticket {
         self.tickets += 1;
         self.outstanding += 1;

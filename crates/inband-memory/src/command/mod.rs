@@ -35,7 +35,6 @@ pub enum Command {
 }
 
 impl Command {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self {
             Command::Status(args) => args.run(),

@@ -70,7 +70,6 @@ impl NodeArgs {
         Ok(write_number(&self.data, SPACE, self.space()?)?)
     }
 
-    /// Binds the socket.
     pub fn bind(&self) -> Result<HostSocket> {
         HostSocket::bind(self.listen)
             .with_context(|| format!("--listen: cannot listen at {}", self.listen))

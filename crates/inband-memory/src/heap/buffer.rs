@@ -83,7 +83,6 @@ pub enum OnCleaned {
 /// A page that is being written back.
 #[derive(Debug)]
 pub struct Cleaning {
-    /// The page.
     pub page: u64,
     /// Its content; `None` if it is mapped and the caller must copy it.
     pub content: Option<Arc<Page>>,

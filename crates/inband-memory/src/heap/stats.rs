@@ -32,13 +32,9 @@ pub struct Stats {
     pub hits: AtomicU64,
     /// Pages read ahead, before the program asked for them.
     pub read_ahead: AtomicU64,
-    /// Pages evicted.
     pub evicted: AtomicU64,
-    /// Pages written back.
     pub pages_written: AtomicU64,
-    /// Lines written back.
     pub lines_written: AtomicU64,
-    /// Pages read.
     pub pages_read: AtomicU64,
     /// Transfers that had to be retried.
     pub retries: AtomicU64,
@@ -167,7 +163,6 @@ impl fmt::Display for Figures {
 pub struct Program {
     /// Its name as given on the command line.
     pub name: String,
-    /// Its process id.
     pub pid: u32,
     /// Size of its pager's buffer in bytes.
     pub buffer_bytes: u64,

@@ -40,7 +40,6 @@ impl Spec {
         super::check_count("chunks", self.chunks)
     }
 
-    /// Loads the program.
     pub fn load(&self) -> Result<Program, XdpError> {
         self.load_object(objects::SERVER)
     }

@@ -20,7 +20,6 @@ pub type Program = alone::Program<Memory, SwitchRegisters>;
 /// Configuration of the program.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The switch's configuration.
     pub switch: SwitchSpec,
     /// This host's address as clients and servers know it.
     pub address: SocketAddrV4,
@@ -49,7 +48,6 @@ impl Spec {
         super::check_count("slots", slots)
     }
 
-    /// Loads the program.
     pub fn load(&self) -> Result<Program, XdpError> {
         self.load_object(objects::SWITCH)
     }
