@@ -100,7 +100,6 @@ pub enum ConfigError {
     Unreadable {
         /// The file name as given.
         file: String,
-        /// The system's error.
         source: std::io::Error,
     },
     /// The rings of this host's roles are too large: logs times slots times the size of a slot.
@@ -133,7 +132,6 @@ pub enum ConfigError {
 pub enum Role {
     /// May lead: stamps requests with instances. The order of the nodes is the take-over order.
     Leader,
-    /// Votes.
     Acceptor,
     /// Quorum counter, learner and store; serves clients.
     Replica,
@@ -173,7 +171,6 @@ impl fmt::Display for Role {
 pub struct ClusterConfig {
     /// Name of the cluster; the lab derives the names of its resources from it.
     pub name: String,
-    /// Configuration epoch.
     pub epoch: u32,
     /// First instance of this epoch, one for each log; everything below is in the replicas' state. In the file,
     /// `first_instance = N` sets all of them.
@@ -316,7 +313,6 @@ pub struct HostConfig {
     pub tls: Option<TlsConfig>,
     /// Memory and client limits.
     pub limits: Limits,
-    /// Timeouts.
     pub timing: Timing,
 }
 
@@ -332,7 +328,6 @@ pub struct NodeConfig {
     /// Address of its control service (TCP); see [`NodeConfig::control_plane`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_plane: Option<SocketAddrV4>,
-    /// Its roles.
     pub roles: Vec<Role>,
 }
 
@@ -366,7 +361,6 @@ impl NodeConfig {
 pub struct Config {
     /// What all hosts share.
     pub cluster: ClusterConfig,
-    /// This host.
     pub host: HostConfig,
     /// Every node of the cluster, in the file's order.
     #[serde(rename = "node")]

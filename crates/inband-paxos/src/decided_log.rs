@@ -7,7 +7,6 @@ use crate::dataplane::wire::Header;
 /// Limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimit {
-    /// Number of values.
     pub values_max: usize,
     /// Total length of values in bytes.
     pub bytes_max: usize,

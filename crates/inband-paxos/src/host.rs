@@ -48,7 +48,6 @@ pub struct LogStart {
 pub struct HostConfig {
     /// This node's id, 1..=254.
     pub node: u8,
-    /// Configuration epoch.
     pub epoch: u32,
     /// One for each log; as many as `geometry.partitions`.
     pub logs: Vec<LogStart>,
@@ -79,7 +78,6 @@ pub struct HostConfig {
 /// The members of a configuration epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochConfig {
-    /// The epoch.
     pub epoch: u32,
     /// Acceptors' node ids.
     pub acceptors: Vec<u8>,
@@ -135,7 +133,6 @@ pub enum RecoverError {
         "instance {instance} was delivered before and is no longer held; the log starts at {first}"
     )]
     Trimmed {
-        /// The requested instance.
         instance: u64,
         /// Lowest instance still held.
         first: u64,
@@ -143,7 +140,6 @@ pub enum RecoverError {
     /// Further ahead than the acceptors' rings reach.
     #[error("instance {instance} is too far ahead; instances below {limit} can be recovered now")]
     TooFarAhead {
-        /// The requested instance.
         instance: u64,
         /// First instance that cannot be recovered.
         limit: u64,

@@ -50,9 +50,8 @@ const STALL_BACKOFF_MAX_US: Micros = 3_200_000;
 pub struct LeadershipConfig {
     pub node: u8,
     pub partition: u16,
-    /// Configuration epoch.
     pub epoch: u32,
-    /// The acceptors.
+    /// Acceptors' node ids.
     pub acceptors: Vec<u8>,
     /// Nodes with a leader role, in take-over order for this partition.
     pub leaders: Vec<u8>,

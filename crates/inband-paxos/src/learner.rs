@@ -23,18 +23,15 @@ const ASK_DOUBLINGS_MAX: u32 = 6;
 /// A hole is recovered by phase 1 after this many unsuccessful queries.
 const ASKS_BEFORE_RECOVERY: u32 = 2;
 
-/// The learner's configuration.
 #[derive(Debug, Clone)]
 pub struct LearnerConfig {
     /// This node.
     pub node: u8,
-    /// Partition.
     pub partition: u16,
     /// Number of this process run: durable and never reused.
     pub incarnation: u64,
-    /// Configuration epoch.
     pub epoch: u32,
-    /// The acceptors.
+    /// Acceptors' node ids.
     pub acceptors: Vec<u8>,
     /// Instances that a learner buffers ahead of a hole: the ring's size.
     pub ahead_max: u64,
@@ -42,7 +39,6 @@ pub struct LearnerConfig {
     pub log_limit: LogLimit,
     /// How values are digested.
     pub digest: Digest,
-    /// Times.
     pub timing: Timing,
 }
 
@@ -233,7 +229,6 @@ impl Learner {
         }
     }
 
-    /// Counters.
     pub fn stats(&self) -> LearnerStats {
         self.stats
     }

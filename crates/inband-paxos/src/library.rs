@@ -54,14 +54,12 @@ pub struct Delivery<'a> {
     pub ticket: Option<Ticket>,
     /// How to handle it.
     pub kind: DeliveryKind,
-    /// The value.
     pub value: &'a [u8],
 }
 
 /// An event for the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A value.
     Delivery(Delivery<'a>),
     /// A submission ended without a delivery.
     Failed(Ticket, SubmitFailure),
@@ -97,7 +95,6 @@ pub enum LibraryRecoverError {
     TooLong {
         /// Length of the no-op.
         len_bytes: usize,
-        /// Maximum length.
         limit_bytes: usize,
     },
     /// Too many recoveries are unanswered.

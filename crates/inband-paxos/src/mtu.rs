@@ -17,7 +17,6 @@ pub enum MtuError {
     )]
     TooSmall {
         interface: String,
-        /// Its MTU.
         interface_mtu: u32,
         /// The configured MTU.
         mtu: u16,
@@ -25,7 +24,6 @@ pub enum MtuError {
     /// The MTU could not be determined.
     #[error("the MTU of the interface with {address}: {source}")]
     Unknown {
-        /// This host's address.
         address: Ipv4Addr,
         /// What the system said.
         source: io::Error,

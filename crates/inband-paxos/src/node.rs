@@ -508,7 +508,6 @@ impl Node {
             .map(|r| r.leader.leader(partition))
     }
 
-    /// Counters by name.
     pub fn counters(&self) -> std::collections::BTreeMap<&'static str, u64> {
         let kernel = self.kernel.as_ref();
         let mut counters = kernel.map_or_else(Default::default, |kernel| {

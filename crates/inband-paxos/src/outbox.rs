@@ -9,7 +9,6 @@ pub enum Dest {
     Node(u8),
     /// The sender of the packet being handled.
     Sender,
-    /// Every acceptor.
     Acceptors,
     /// Every learner (a host with a quorum counter).
     Learners,

@@ -128,7 +128,7 @@ impl Proposer {
         (self.requests_sent, self.requests_repeated)
     }
 
-    /// Submits a value.
+    /// Queues a value of up to `VALUE_LEN_MAX_BYTES`. Fails if `PROPOSER_WINDOW` values are pending.
     pub fn submit(
         &mut self,
         now: Micros,

@@ -26,7 +26,6 @@ const RETRY_US: Micros = 2_000;
 pub struct ReaderConfig {
     pub node: u8,
     pub partition: u16,
-    /// Configuration epoch.
     pub epoch: u32,
     pub acceptors: Vec<u8>,
     /// Number of this process run, never reused by this node: answers to an earlier process do not count.

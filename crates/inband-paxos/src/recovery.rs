@@ -41,7 +41,6 @@ pub struct Context<'a> {
     pub node: u8,
     /// Partition of the instance.
     pub partition: u16,
-    /// Configuration epoch.
     pub epoch: u32,
     /// The acceptors of the epoch.
     pub acceptors: &'a [u8],

@@ -37,7 +37,6 @@ const CUTS: [Cut; 3] = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
 
 type Answer = (Dest, Vec<u8>);
 
-/// An acceptor's process.
 struct Process {
     switch: SoftSwitch,
     journal: AcceptorJournal,

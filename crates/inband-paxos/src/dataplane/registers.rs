@@ -101,7 +101,6 @@ registers!(
 );
 
 impl AcceptorRegisters {
-    /// Reads the registers.
     pub fn acceptor(&self, partition: usize) -> AcceptorView {
         let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
         AcceptorView {
@@ -229,7 +228,6 @@ impl Ring {
         &self.tails
     }
 
-    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes() + self.tails.memory_bytes()
     }

@@ -81,7 +81,6 @@ impl Geometry {
 /// What to do with a packet that was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Discard it.
     Drop,
     /// For the host's own state machines, unchanged.
     Pass,
@@ -123,7 +122,6 @@ impl Registers {
         }
     }
 
-    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.leader.memory_bytes()
             + self.acceptor.memory_bytes()

@@ -13,7 +13,6 @@ const COMPACT_GROWTH: u64 = 4;
 /// Why an acceptor in `sync` mode did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The storage failed.
     #[error("the acceptor's journal: {0}")]
     Storage(#[from] StorageError),
     /// The journal does not match the configuration.
@@ -89,7 +88,6 @@ pub enum Synced {
     Again,
     /// The disk failed: the acceptor stops voting.
     Failed(StorageError),
-    /// It still fails.
     FailedAgain(StorageError),
 }
 

@@ -33,7 +33,6 @@ pub enum RestoreError {
     /// A smaller ring than before.
     #[error("the acceptor's journal has a vote for instance {instance} of log {partition}, which a ring of {ring_slots} slots from {floor} on does not reach; set cluster.ring_slots to what it was")]
     Ring {
-        /// The partition.
         partition: usize,
         /// Instance of the vote.
         instance: u64,

@@ -81,7 +81,6 @@ pub const VARIANTS: [Variant; 4] = [
 pub struct Run {
     /// Time per instance in ns, for each window of [`WINDOW_INSTANCES`].
     pub window_ns: Vec<f64>,
-    /// Requests sent.
     pub sent: u64,
     /// Number of completed instances.
     pub completed: u64,

@@ -88,7 +88,6 @@ impl Rig {
         self.programs.set_keys(keys)
     }
 
-    /// Returns the registers.
     pub fn registers(&self) -> &Registers {
         &self.programs.registers
     }
