@@ -31,7 +31,6 @@ pub enum RaftError {
     /// The log is damaged or inaccessible.
     #[error("raft log: {0}")]
     Journal(#[from] JournalError),
-    /// The disk failed.
     #[error("raft log: {0}")]
     Storage(#[from] StorageError),
     /// The library reported an error.
@@ -73,14 +72,12 @@ pub struct Applied<O> {
     pub term: u64,
     /// The ticket given by its proposer.
     pub ticket: u64,
-    /// Its result.
     pub output: O,
 }
 
 /// The result of handling events.
 #[derive(Debug)]
 pub struct Outcome<O> {
-    /// Messages to send.
     pub messages: Vec<RaftMessage>,
     /// Applied commands, in order.
     pub applied: Vec<Applied<O>>,
@@ -196,7 +193,6 @@ impl<M: StateMachine> RaftNode<M> {
         Ok(node)
     }
 
-    /// This log's id.
     pub fn id(&self) -> u64 {
         self.raw.raft.id
     }
