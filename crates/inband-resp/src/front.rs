@@ -39,11 +39,9 @@ pub struct Arrival {
 /// What may now be possible on a socket; everything, if it has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Readiness {
-    /// Reading.
     pub is_readable: bool,
     /// Reading up to the end: the client has closed its side.
     pub is_read_closed: bool,
-    /// Writing.
     pub is_writable: bool,
 }
 
@@ -167,7 +165,6 @@ pub struct Ready {
 /// The result of accepting clients.
 #[derive(Debug, Default)]
 pub struct Accepted {
-    /// Their slots.
     pub slots: Vec<usize>,
     /// Number of clients refused because there are too many.
     pub refused: u64,

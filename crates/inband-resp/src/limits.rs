@@ -25,7 +25,6 @@ pub const UNTRUSTED_BULK_LEN_BYTES_MAX: usize = 16 * 1024;
 /// A connection's buffer that has held more than this releases its memory when it is empty.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Longest password.
 pub const PASSWORD_LEN_BYTES_MAX: usize = 512;
 
 /// Most connections accepted from one listener in one turn.

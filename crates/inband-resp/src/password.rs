@@ -15,11 +15,7 @@ pub enum PasswordError {
     File(#[from] CertificateError),
     /// Its length is invalid.
     #[error("{path}: a password has 1 to {PASSWORD_LEN_BYTES_MAX} bytes, this has {len_bytes}; write one into the file, in one line")]
-    Length {
-        path: PathBuf,
-        /// Its length.
-        len_bytes: usize,
-    },
+    Length { path: PathBuf, len_bytes: usize },
 }
 
 /// A password that clients must send first.

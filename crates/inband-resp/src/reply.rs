@@ -27,7 +27,6 @@ pub enum Reply {
     Integer(i64),
     /// A missing value.
     Nil,
-    /// A string.
     Bulk(Vec<u8>),
     /// An error, its code included (`ERR ...`).
     Error(Cow<'static, str>),
