@@ -127,7 +127,6 @@ pub enum DrawOrder {
 /// Links without faults. Times are in the system's unit.
 #[derive(Debug, Clone, Copy)]
 pub struct LinkSettings {
-    /// Minimum delay.
     pub delay_min: Time,
     /// Random addition to the minimum; exclusive bound.
     pub jitter: Time,

@@ -60,7 +60,6 @@ pub fn run_with_trace<S: System>(
     }
 }
 
-/// Plays a seed.
 pub fn run<S: System>(seed: u64, options: &S::Options) -> Report<S::Invariant> {
     run_with_trace::<S>(seed, options, 0)
 }

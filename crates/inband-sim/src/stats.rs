@@ -6,7 +6,6 @@ use std::ops::AddAssign;
 
 use crate::queue::Time;
 
-/// Counters by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts(BTreeMap<&'static str, u64>);
 
@@ -55,7 +54,6 @@ pub struct LinkStats {
     pub sent: u64,
     /// Lost, by a link or because their host was down.
     pub lost: u64,
-    /// Arrived twice.
     pub duplicated: u64,
     /// Took much longer than others.
     pub held_up: u64,
@@ -86,13 +84,11 @@ impl LinkStats {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Events handled.
     pub events: u64,
     /// Simulated time from the end of faults until everything had finished; of several runs, the longest.
     pub settled_after: Time,
     /// What happened to packets.
     pub links: LinkStats,
-    /// Faults, by name.
     pub faults: Counts,
     /// What hosts did, and how requests ended.
     pub counts: Counts,

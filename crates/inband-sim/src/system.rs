@@ -17,7 +17,6 @@ pub trait Packet: Clone {
     /// Returns its type, for faults that affect packets of one type; `None` if it has none.
     fn kind(&self) -> Option<u8>;
     fn len_bytes(&self) -> usize;
-    /// Flips a bit.
     fn flip(&mut self, byte: usize, bit: u8);
     /// Returns a hash of it, for the trace.
     fn hash(&self) -> u64;

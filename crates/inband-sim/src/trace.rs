@@ -47,7 +47,6 @@ impl Trace {
         }
     }
 
-    /// Notes an event.
     pub fn note(&mut self, now: Time, what: impl Happening) {
         self.note_words(now, what.words().as_ref(), || what.describe());
     }

@@ -6,7 +6,6 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken<I> {
     pub invariant: I,
-    /// Details.
     pub what: String,
 }
 
@@ -22,7 +21,6 @@ pub struct Violation<I> {
     pub invariant: I,
     /// Simulated time, in microseconds.
     pub at_us: u64,
-    /// Details.
     pub what: String,
 }
 

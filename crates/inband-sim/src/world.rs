@@ -313,7 +313,6 @@ impl<S: System> World<S> {
         self.links.filter = filter;
     }
 
-    /// Ends all faults.
     pub fn heal(&mut self) {
         S::heal(self);
     }

@@ -17,14 +17,12 @@ pub struct Layout {
     pub executors: u8,
     /// Of all schedulers together.
     pub clients: u8,
-    /// The schedulers' configuration.
     pub falcon: FalconConfig,
     /// Schedulers wake executors, as those in user space do. If not, clients have to ask for it, as with schedulers in
     /// the kernel.
     pub wakes: bool,
     /// Queue positions start shortly before they wrap around.
     pub wraps: bool,
-    /// Maximum per SUBMIT.
     pub tasks_per_submit: usize,
     /// Maximum per job.
     pub job_tasks: u64,

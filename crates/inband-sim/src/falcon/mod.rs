@@ -28,7 +28,6 @@ pub type World = crate::World<Falcon>;
 /// The result of a seed.
 pub type Report = crate::Report<Invariant>;
 
-/// Plays a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     crate::run::<Falcon>(seed, options)
 }

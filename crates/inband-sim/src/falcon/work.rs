@@ -10,7 +10,6 @@ use crate::trace::mix;
 pub enum Ends {
     /// With a result of this many bytes, at least 8.
     Output(u32),
-    /// The task fails.
     Error,
     /// The whole worker dies.
     Kills,

@@ -12,7 +12,6 @@ use falcon::Falcon;
 use random::Random;
 use sparrow::Sparrow;
 
-/// Nanoseconds.
 pub type Nanos = u64;
 const US: Nanos = 1000;
 const MS: Nanos = 1_000_000;
@@ -63,15 +62,11 @@ pub enum Policy {
     /// no time.
     Sparrow,
     /// One scheduler with full knowledge.
-    Central {
-        /// Time per decision.
-        decision_ns: Nanos,
-    },
+    Central { decision_ns: Nanos },
     /// A random executor, idle or not.
     Random,
 }
 
-/// What is simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     pub nodes: usize,
@@ -106,9 +101,7 @@ pub struct Report {
     /// From submission to start of the measured tasks, sorted. A task that never started counts until the end of the
     /// simulation.
     pub delays_ns: Vec<Nanos>,
-    /// All tasks submitted.
     pub submitted: u64,
-    /// All tasks started.
     pub begun: u64,
     /// Tasks started within the measured time.
     pub begun_counted: u64,

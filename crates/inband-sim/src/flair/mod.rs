@@ -26,7 +26,6 @@ pub type World = crate::World<Flair>;
 /// The result of a seed.
 pub type Report = crate::Report<Invariant>;
 
-/// Plays a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     crate::run::<Flair>(seed, options)
 }

@@ -88,7 +88,6 @@ pub enum Event {
     ControllerTick(usize),
     /// A command reaches the controllers' log.
     Append(Box<Command>),
-    /// Begin another epoch.
     Reconfigure,
     /// The attacker sends a packet.
     Attack,

@@ -8,7 +8,6 @@ use crate::paxos::mutation::Mutation;
 /// How many instances too far a mutated TRIM goes.
 const TRIM_TOO_FAR: u64 = 24;
 
-/// Encodes a packet.
 pub(crate) fn packet(header: &Header, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     wire::emit(header, value, &mut bytes);

@@ -29,7 +29,6 @@ pub struct Layout {
     pub leader_hosts: Vec<u8>,
     /// Number of logs; every acceptor has a separate ring for each.
     pub partitions: usize,
-    /// Slots per ring.
     pub ring_slots: usize,
     /// Acceptors keep a journal and forget nothing (`sync` mode).
     pub sync: bool,

@@ -55,7 +55,6 @@ pub struct Ends {
     pub lost_with_replica: u64,
     /// Reads that were answered.
     pub reads: u64,
-    /// Reads that failed.
     pub reads_failed: u64,
 }
 
@@ -296,7 +295,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// A read failed.
     pub fn read_failed(&mut self, node: u8, ticket: ReadTicket) -> Result<(), Broken> {
         self.ends.reads_failed += 1;
         let had = self.reads.remove(&(node, ticket)).is_some();

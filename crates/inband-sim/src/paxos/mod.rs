@@ -68,7 +68,6 @@ impl Passing<'_> {
     }
 }
 
-/// Plays a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     crate::run::<Paxos>(seed, options)
 }

@@ -603,7 +603,6 @@ impl World {
         }
     }
 
-    /// Starts all controllers.
     pub(crate) fn controllers_up(&mut self) {
         for seat in self.system.plane.iter_mut().flat_map(|p| &mut p.seats) {
             seat.down_until = 0;

@@ -65,7 +65,6 @@ impl World {
         &self.system.hosts[at]
     }
 
-    /// Sends a packet.
     pub(crate) fn transmit(&mut self, from: u8, to: u8, bytes: &[u8]) {
         let Ok((header, value)) = wire::parse(bytes) else {
             let what = format!("node {from} sent node {to} what is no packet");
