@@ -42,12 +42,7 @@ pub enum JournalError {
     /// Something that was synced is missing. A host that relied on this journal has lost state and must not act as if
     /// it had not.
     #[error("{file}: damaged: {what}; what was promised on the strength of it may be forgotten. Check the disk; this node goes on in the cluster's next epoch, with what the others hold")]
-    Damaged {
-        file: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// The storage failed.
+    Damaged { file: String, what: String },
     #[error(transparent)]
     Storage(#[from] StorageError),
 }

@@ -72,7 +72,6 @@ impl Witness {
         Ok(slots[1])
     }
 
-    /// Reads the witness.
     pub fn read(storage: &dyn Storage) -> Result<Testimony, StorageError> {
         let bytes = match storage.read(WITNESS_FILE) {
             Ok(bytes) => bytes,
