@@ -284,7 +284,6 @@ pub trait Sequence: Default {
     fn answered(&mut self, _packet: &[u8]) {}
     /// Every word of the registers, by name.
     fn words(registers: &Registers<Self::System>) -> Vec<(String, Vec<u64>)>;
-    /// Zeroes the registers.
     fn clear(registers: &Registers<Self::System>);
 }
 

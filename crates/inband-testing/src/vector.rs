@@ -141,7 +141,6 @@ pub struct Step<V> {
 /// A case of a system's vectors.
 pub trait Case: DeserializeOwned {
     type System: UnderTest;
-    /// The expected registers.
     type Expected;
 
     /// Returns what it shows.
