@@ -41,7 +41,6 @@ pub enum CertificateError {
     #[error("{path}: cannot {what}: {source}; make certificates with `inband certificate new`")]
     File {
         path: PathBuf,
-        /// The operation.
         what: &'static str,
         source: std::io::Error,
     },
@@ -102,9 +101,7 @@ fn make_parent(path: &Path) -> Result<(), CertificateError> {
 /// Paths of a host's certificate files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The CA's certificate.
     pub ca: PathBuf,
-    /// The host's own.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,

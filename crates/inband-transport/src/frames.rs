@@ -29,7 +29,6 @@ const LEN_BYTES: usize = 4;
 /// Memory reserved on the basis of a message's length alone: enough for most messages.
 const BODY_RESERVED_BYTES: usize = 8 << 10;
 
-/// Sends one message.
 pub fn write_frame(stream: &mut impl Write, frame: &impl Serialize) -> io::Result<()> {
     // In one write, including the length: two writes would be two packets, and wake the peer twice.
     let room = vec![0; LEN_BYTES];
@@ -90,7 +89,6 @@ pub struct Links<F> {
 }
 
 impl<F: Serialize + Send + 'static> Links<F> {
-    /// No links yet.
     pub fn new(transport: Transport, thread_name: &'static str) -> Links<F> {
         Links {
             links: BTreeMap::new(),
