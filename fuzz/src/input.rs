@@ -18,7 +18,6 @@ impl<'a> Input<'a> {
         piece
     }
 
-    /// The remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

@@ -63,7 +63,6 @@ fn reply(encoded: &[u8]) {
     }
 }
 
-/// One encoded command.
 pub fn command(encoded: &[u8]) {
     let Some((command, stamp)) = Command::decode(encoded) else {
         return;
