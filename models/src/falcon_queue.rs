@@ -31,9 +31,7 @@ pub struct Bounds {
     /// Slots of the queue.
     pub slots: usize,
     pub executors: usize,
-    /// Packets lost.
     pub losses: u8,
-    /// Packets duplicated.
     pub repeats: u8,
     /// Restarts of the scheduler.
     pub restarts: u8,

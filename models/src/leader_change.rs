@@ -36,7 +36,6 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All mutants.
     pub const ALL: [(Mutant, With); 6] = [
         (Mutant::FloorNotInPhase1B, With::Trim),
         (Mutant::IncarnationReused, With::Restart),

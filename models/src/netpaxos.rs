@@ -71,7 +71,6 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All mutants.
     pub const ALL: [(Mutant, Bounds); 8] = [
         (Mutant::TwoOfFour, RECOVERIES),
         (Mutant::ForwardedCounted, RECOVERIES),

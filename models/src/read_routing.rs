@@ -43,7 +43,6 @@ pub struct Bounds {
     pub writes: u64,
     /// Whether the client may resend one write.
     pub again: bool,
-    /// Number of reads.
     pub reads: usize,
 }
 

@@ -36,7 +36,6 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All mutants.
     pub const ALL: [(Mutant, Bounds); 8] = [
         (Mutant::OpenedBeforeSealed, ONE_CRASH),
         (Mutant::ForgetfulCounted, ONE_CRASH),

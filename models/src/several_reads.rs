@@ -30,7 +30,6 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All mutants.
     pub const ALL: [Mutant; 3] = [
         Mutant::PassedWhereNobodyWaits,
         Mutant::PassedNotCounted,

@@ -32,7 +32,6 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All mutants.
     pub const ALL: [Mutant; 5] = [
         Mutant::StampedInEachPartition,
         Mutant::OthersNotAwaited,

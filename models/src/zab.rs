@@ -82,7 +82,6 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// All mutants.
     pub const ALL: [(Mutant, Bounds); 9] = [
         (Mutant::OldEpochKept, ELECTIONS),
         (Mutant::PromiseNotKept, ELECTIONS),

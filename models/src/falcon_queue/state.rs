@@ -135,7 +135,6 @@ pub struct State {
 }
 
 impl State {
-    /// The initial state.
     pub fn new(tasks: usize, executors: usize) -> State {
         let task = Task {
             fate: Fate::Submitted,

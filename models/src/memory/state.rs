@@ -114,7 +114,6 @@ impl Switch {
     }
 }
 
-/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct State {
