@@ -1,4 +1,5 @@
-//! What all worlds of `asking.rs` do, by the smallest: a seed is one schedule, and a line registers the world.
+//! What every world built on `asking.rs` does, shown with the smallest: a seed is one schedule, and one line registers
+//! the world.
 
 use inband_sim::sequencer::{Options, Sequencer};
 use inband_sim::{command, run, run_with_trace, SYSTEMS};
@@ -15,7 +16,7 @@ fn a_seed_is_one_schedule_with_a_trace() {
     for kind in kinds {
         assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
     }
-    // A violation brings its trace along.
+    // A violation comes with its trace.
     assert!(first.violation.is_some());
     assert!(!run::<Sequencer>(3, &FAULTY).trace.is_empty());
 }

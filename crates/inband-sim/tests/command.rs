@@ -1,4 +1,4 @@
-//! `inband-sim` as a tool among others.
+//! `inband-sim` as a command-line tool.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
@@ -56,7 +56,7 @@ fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
     }
 }
 
-/// Every system, by the name that `--list` tells.
+/// All systems, by the names that `--list` prints.
 #[test]
 fn two_processes_play_a_seed_alike() {
     let systems = said(&["--list"]);
@@ -83,7 +83,7 @@ fn it_ends_in_time_and_at_ctrl_c_with_a_summary() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it runs");
-    // Ctrl-C before it has said what to do at one would end it without a summary.
+    // Before that line, Ctrl-C would end it without a summary.
     let threads = format!("/proc/{}/task", child.id());
     while std::fs::read_dir(&threads).map_or(0, Iterator::count) < 2 {
         assert!(child.try_wait().expect("it is ours").is_none());
@@ -134,7 +134,7 @@ fn a_system_has_options_of_its_own() {
     assert!(!refused.status.success());
 }
 
-/// As they were named before the system came first.
+/// The forms from before the system came first.
 #[test]
 fn older_names_play_the_same_and_say_so() {
     for (old, new) in [

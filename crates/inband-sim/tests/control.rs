@@ -11,8 +11,8 @@ fn warm(mut layout: Layout) -> World {
     common::warm(layout)
 }
 
-/// Nobody has to ask: an acceptor that comes back without memory votes again, in a later epoch, and then the
-/// cluster survives the loss of another one.
+/// An acceptor that restarts without memory votes again, in a later epoch and without an operator. After that the
+/// cluster survives the loss of another acceptor.
 #[test]
 fn an_acceptor_without_memory_is_repaired() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
@@ -36,7 +36,7 @@ fn an_acceptor_without_memory_is_repaired() {
     settle(&mut world);
 }
 
-/// Schedule 11: a majority has forgotten. No epoch opens, whatever the control plane tries.
+/// Schedule 11: a majority has lost its votes. No epoch opens, whatever the control plane tries.
 #[test]
 fn a_majority_without_memory_opens_no_epoch() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -54,13 +54,13 @@ fn a_majority_without_memory_opens_no_epoch() {
     assert_eq!(world.system.ledger.ends.unknown, 3, "it ends, and honestly");
 }
 
-/// The control plane is not on the packet path.
+/// The control plane is not on the packet path: without it the cluster keeps deciding.
 #[test]
 fn the_cluster_decides_while_all_controllers_are_down() {
     let mut world = warm(Layout::dedicated(3, 2, 2));
     world.stop_controllers(2_000 * MS);
     let before = world.system.ledger.ends.success;
-    world.crash(3); // an acceptor; nobody repairs it now
+    world.crash(3); // an acceptor; nothing repairs it now
     world.start(3);
     for _ in 0..10 {
         submit(&mut world, 6, 10);

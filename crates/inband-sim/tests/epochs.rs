@@ -38,8 +38,8 @@ fn submit_all(world: &mut World, node: u8, count: usize) {
     assert_eq!(done, count as u64, "{}", world.explain());
 }
 
-/// An acceptor that was restarted empty votes again in the next epoch, and then the cluster survives
-/// the loss of another one.
+/// An acceptor that was restarted empty votes again in the next epoch. After that the cluster survives the loss of
+/// another acceptor.
 #[test]
 fn an_acceptor_without_memory_comes_back() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
@@ -59,7 +59,7 @@ fn an_acceptor_without_memory_comes_back() {
     settle(&mut world);
 }
 
-/// Acceptors are replaced one after the other until none of the first is left, under load.
+/// Acceptors are replaced one after another under load, until none of the original ones is left.
 #[test]
 fn every_acceptor_is_replaced() {
     let mut layout = Layout::dedicated(3, 1, 2);
@@ -82,8 +82,8 @@ fn every_acceptor_is_replaced() {
     settle(&mut world);
 }
 
-/// Schedule 2: the next epoch's leader skips nothing. A value that was decided in the old one, and that
-/// nobody has learned, is what it finds.
+/// Schedule 2: the first leader of the next epoch does not skip phase 1. It finds a value that was decided in the old
+/// epoch and that no replica has learned.
 #[test]
 fn what_the_old_epoch_decided_stays() {
     // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7.
@@ -106,7 +106,7 @@ fn what_the_old_epoch_decided_stays() {
     settle(&mut world);
 }
 
-/// Acceptor 2 voted and forgot, 3 never heard of it, the coordinator cannot reach 4.
+/// Acceptor 2 voted and lost its vote, 3 never received the value, and the coordinator cannot reach 4.
 fn sealed_without_memory(mutation: Option<Mutation>) -> World {
     let mut world = world(Layout::dedicated(3, 1, 2), mutation);
     submit(&mut world, 5, 1);
@@ -146,7 +146,7 @@ fn an_acceptor_without_memory_is_no_part_of_the_sealed_majority() {
     assert!(rules.contains(&rule), "{violation:?}");
 }
 
-/// Schedule 5: while the epoch before is not shut, the next one is not open, and the old one decides.
+/// Schedule 5: the next epoch does not open before the previous one is sealed; until then the previous one decides.
 #[test]
 fn the_old_epoch_decides_until_it_is_shut() {
     // Leader 1; acceptors 2 to 6; replica 7.
@@ -175,8 +175,8 @@ fn the_old_epoch_decides_until_it_is_shut() {
     settle(&mut world);
 }
 
-/// Schedule 11: a majority of acceptors has forgotten. No epoch opens, nothing is decided, and clients
-/// are told that nobody knows.
+/// Schedule 11: a majority of acceptors has lost its votes. No epoch opens, nothing is decided, and clients get
+/// "outcome unknown".
 #[test]
 fn a_majority_without_memory_opens_no_epoch() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -198,7 +198,7 @@ fn a_majority_without_memory_opens_no_epoch() {
     assert_eq!(world.system.ledger.ends.unknown, 3);
 }
 
-/// The leader goes on in the new epoch, and its clients hardly notice.
+/// The leader continues in the new epoch, with hardly any delay for its clients.
 #[test]
 fn the_leader_goes_on() {
     let mut world = warm(Layout::dedicated(3, 3, 2));
@@ -207,7 +207,7 @@ fn the_leader_goes_on() {
     reconfigure(&mut world, same);
     assert_eq!(active(&world), [1]);
     submit_all(&mut world, 7, 20);
-    // With another one the requests go there.
+    // If the order names another leader, requests go there.
     let mut next = members(&world);
     next.leaders = vec![3, 2];
     reconfigure(&mut world, next);
@@ -219,8 +219,8 @@ fn the_leader_goes_on() {
     settle(&mut world);
 }
 
-/// Within an epoch another node is to lead: it does at once, though the leader is well; but not one that
-/// cannot reach the acceptors, which would only be in the way.
+/// Within an epoch, another node is made the leader: it takes over at once although the current leader is healthy. A
+/// node that cannot reach the acceptors does not take over, because it would only disturb.
 #[test]
 fn the_leader_is_moved() {
     let mut world = warm(Layout::dedicated(3, 3, 2));
@@ -235,11 +235,11 @@ fn the_leader_is_moved() {
     world.run_for(500 * MS);
     assert_eq!(active(&world), [3]);
     submit_all(&mut world, 7, 20);
-    // It does as soon as it can.
+    // It takes over as soon as it can reach them.
     lose(&mut world, |_| false);
     world.run_for(300 * MS);
     assert_eq!(active(&world), [2]);
-    // One whose first tries fail half-way comes again.
+    // One whose first attempts failed halfway tries again.
     let begun = world.now;
     lose(&mut world, move |p| {
         p.to == 1 && p.header().kind == Type::Phase1B && p.now < begun + 300 * MS
@@ -253,8 +253,8 @@ fn the_leader_is_moved() {
     settle(&mut world);
 }
 
-/// A new replica copies the state and takes part; one that is no replica any more takes no commands, and
-/// floors move without it.
+/// A new replica copies the state and takes part. A node that is no longer a replica accepts no commands, and floors
+/// advance without it.
 #[test]
 fn replicas_change() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
@@ -281,8 +281,8 @@ fn replicas_change() {
     settle(&mut world);
 }
 
-/// A read that met sealed acceptors is answered by those of the next epoch, and sees what the old one
-/// acknowledged.
+/// A read that reached sealed acceptors is answered by those of the next epoch, and sees what was acknowledged in the
+/// old one.
 #[test]
 fn a_read_spans_epochs() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -299,7 +299,7 @@ fn a_read_spans_epochs() {
     settle(&mut world);
 }
 
-/// A host that was not told of the new epoch hears of it from its peers.
+/// A host that was not told of the new epoch learns of it from its peers.
 #[test]
 fn a_late_host_hears_of_the_epoch() {
     let mut world = warm(Layout::replicas_lead(3, 3));

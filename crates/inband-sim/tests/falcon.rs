@@ -1,10 +1,10 @@
-//! Falcon: random schedules are survived.
+//! Falcon survives random schedules.
 
 use crate::common::worlds;
 use inband_sim::falcon::{run, Falcon, Fault, Options};
 use inband_sim::run_with_trace;
 
-/// Seeds played by every test run.
+/// Seeds per test run.
 const SEEDS: u64 = 300;
 
 #[test]

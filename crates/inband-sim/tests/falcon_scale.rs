@@ -1,4 +1,4 @@
-//! Schedulers of clusters that no machine here holds, in small.
+//! Scheduling in clusters larger than one machine can run, at a small scale.
 
 use inband_sim::falcon_scale::{run, Delays, Options, Policy, Report};
 
@@ -57,7 +57,7 @@ fn an_idle_cluster_waits_for_packets_only() {
     } = Delays::default();
     let direct_ns = 2 * to_scheduler_ns + start_ns;
     let falcon = play(FALCON, 100);
-    // A job's packets are handled one after the other.
+    // A job's packets are handled one after another.
     let last_ns = direct_ns + 64 * 10;
     assert!(
         (direct_ns..=last_ns).contains(&falcon.delay_ns(500)),
@@ -88,7 +88,7 @@ fn users_are_divided_among_schedulers() {
 
 #[test]
 fn who_takes_too_long_to_decide_is_seen_to() {
-    // 50,000 tasks a second at most, of 96,000 that the executors can run.
+    // It handles at most 50,000 tasks per second; the executors could run 96,000.
     let slow = Policy::Central {
         decision_ns: 20 * US,
     };

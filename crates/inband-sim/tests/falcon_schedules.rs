@@ -1,4 +1,4 @@
-//! Schedules of Falcon that break a careless implementation (docs/falcon.md), played on purpose.
+//! Directed schedules of Falcon that break a careless implementation (docs/falcon.md).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,9 +10,8 @@ use inband_falcon::timing::{Nanos, MS};
 use inband_sim::falcon::{Ends, Host, Layout, Passing, Plan, World};
 use inband_sim::Fate;
 
-/// Time in which every executor has registered and waits.
+/// Long enough for every executor to register and park.
 const START_NS: Nanos = 20 * MS;
-/// A client, the only one.
 const CLIENT: u8 = 0;
 
 fn work(number: u64, takes_ns: Nanos, ends: Ends) -> Vec<u8> {
@@ -24,13 +23,13 @@ fn work(number: u64, takes_ns: Nanos, ends: Ends) -> Vec<u8> {
     plan.work(0)
 }
 
-/// Tasks that travel with their work and take so long.
+/// Tasks that carry their work and run for this long.
 fn tasks(count: u64, takes_ns: Nanos) -> Vec<TaskSpec> {
     let spec = |n| TaskSpec::new(Work::Inline(work(n, takes_ns, Ends::Output(8))));
     (0..count).map(spec).collect()
 }
 
-/// A world in which nobody does anything by chance, and all executors wait.
+/// A world without random events in which all executors wait.
 fn world(layout: Layout) -> World {
     let mut world = World::new(1, layout);
     world.set_load(false);
@@ -39,7 +38,7 @@ fn world(layout: Layout) -> World {
     world
 }
 
-/// The same, in which executors may be given up.
+/// The same; executors may be given up.
 fn hard_world(layout: Layout) -> World {
     world(Layout {
         is_calm: false,
@@ -64,7 +63,7 @@ fn submit_after(world: &mut World, specs: Vec<TaskSpec>, after: &[u32]) -> Vec<T
     (0..count).map(|n| world.task(CLIENT, job, n)).collect()
 }
 
-/// Go on until all have ended, and see how.
+/// Runs until all tasks have ended; returns their outcomes.
 #[track_caller]
 fn must_end(world: &mut World, within_ns: Nanos, ids: &[TaskId], how: &str) {
     let all_ended = |world: &World| ids.iter().all(|id| world.ended(*id).is_some());
@@ -84,7 +83,7 @@ fn lost(world: &World) -> u64 {
     world.client_counters(CLIENT).expect("it is up").lost
 }
 
-/// The first packet of a type fares so; returns how many it has met.
+/// Applies this fate to the first packet of a type; returns how many packets of that type it has seen.
 fn first(world: &mut World, kind: Type, fate: Fate) -> Rc<Cell<u32>> {
     let met = Rc::new(Cell::new(0));
     let count = met.clone();
@@ -129,7 +128,7 @@ fn one_submit_wakes_all_that_wait_and_its_client_need_not_ask() {
 #[test]
 fn a_submit_that_nothing_was_heard_of_is_repeated_and_its_result_taken_once() {
     let mut world = world(plain(2));
-    // Nobody waits any more: the answer is a SUBMIT_REPLY.
+    // No executor waits any more, so the answer is a SUBMIT_REPLY.
     let busy = submit(&mut world, tasks(2, 10 * MS));
     world.run_for(5 * MS);
     let met = first(&mut world, Type::SubmitReply, Fate::Lose);
@@ -182,7 +181,7 @@ fn a_task_given_to_the_dead_is_missed_too() {
         workers: 2,
         ..plain(1)
     });
-    // It was parked, and the scheduler does not know that it is no more.
+    // It was parked, and the scheduler does not know that it has gone.
     world.stop_worker(0);
     let ids = submit(&mut world, tasks(2, MS));
     must_end(&mut world, 400 * MS, &ids, "done");
@@ -202,7 +201,7 @@ fn a_client_that_dies_leaves_nobody_busy() {
     assert_eq!(world.violation, None);
 }
 
-/// A result is kept for a client that stands still, however long its work was, and nothing is run twice.
+/// A result is kept for a client that is paused, however long its task ran, and nothing runs twice.
 #[test]
 fn a_client_that_stands_still_gets_the_results_of_before() {
     let mut world = hard_world(plain(1));
@@ -216,14 +215,14 @@ fn a_client_that_stands_still_gets_the_results_of_before() {
     assert_eq!((lost(&world), world.tasks_run(0)), (0, 1));
 }
 
-/// Executors whose results find no room wait, and take no more tasks.
+/// Executors whose results find no room wait, and pull no more tasks.
 #[test]
 fn a_client_that_is_slow_to_fetch_gets_results_and_no_errors() {
     let mut layout = plain(2);
     layout.results_len_bytes_max = 7_000;
     let mut world = world(layout);
     let long = |n| TaskSpec::new(Work::Inline(work(n, MS / 10, Ends::Output(3000))));
-    // Until then it hears of no result.
+    // Until then it receives no result.
     let until = START_NS + 80 * MS;
     world.set_filter(Some(Box::new(move |passing: &Passing<'_>| {
         let is_told = matches!(passing.from, Host::Client(_)) && passing.is(Type::Host);
@@ -237,7 +236,7 @@ fn a_client_that_is_slow_to_fetch_gets_results_and_no_errors() {
     assert_eq!((lost(&world), world.tasks_run(0)), (0, 8));
 }
 
-/// Two clients; the second one dies and leaves as many tasks as the queue holds, each of which has to be asked for.
+/// Two clients. The second one dies and leaves a full queue of tasks whose work executors must request from it.
 fn world_after_a_death() -> World {
     let mut layout = Layout {
         clients: 2,
@@ -267,7 +266,7 @@ fn a_dead_client_takes_up_little_of_its_executors() {
 fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {
     let mut world = world_after_a_death();
     let ids = submit(&mut world, tasks(10, MS));
-    // One silent client, found so once; after that there is nobody before these.
+    // One client is found silent, once; after that no dead client's task is ahead of these.
     let silent_ns = world.system.layout.executor.client_silent_ns;
     must_end(&mut world, silent_ns + 50 * MS, &ids, "done");
     assert_eq!(world.queued(), 0);
@@ -282,7 +281,7 @@ fn a_worker_that_gets_another_number_goes_on_with_its_tasks() {
     let ids = submit(&mut world, tasks(2, 80 * MS));
     world.run_for(10 * MS);
     assert_eq!(world.busy(), 2);
-    // The second worker is the first to register with the next scheduler.
+    // With the next scheduler the second worker registers first.
     world.stop_scheduler(0);
     world.pause(Host::Worker(0), world.now + 30 * MS);
     world.start_scheduler(0);
@@ -310,7 +309,7 @@ fn workers_that_drain_end_their_tasks_and_one_that_was_given_just_before() {
     });
     let mut ids = submit(&mut world, tasks(2, 80 * MS));
     world.run_for(10 * MS);
-    // The scheduler does not hear of it at once, and wakes the one that waits.
+    // The scheduler does not learn of it at once, and wakes the executor that waits.
     let said = Rc::new(Cell::new(0));
     let count = said.clone();
     world.set_filter(Some(Box::new(move |passing| {
@@ -326,7 +325,7 @@ fn workers_that_drain_end_their_tasks_and_one_that_was_given_just_before() {
     ids.extend(submit(&mut world, tasks(1, 80 * MS)));
     world.run_for(5 * MS);
     assert_eq!(world.busy(), 3);
-    // By then they have left: this one waits for who comes next.
+    // By then the workers have left: this task waits for the next one.
     world.run_for(60 * MS);
     let later = submit(&mut world, tasks(1, MS));
     must_end(&mut world, 100 * MS, &ids, "done");
@@ -338,7 +337,7 @@ fn workers_that_drain_end_their_tasks_and_one_that_was_given_just_before() {
 #[test]
 fn a_task_that_ran_twice_with_one_worker_leaves_nothing_there() {
     let mut world = hard_world(plain(2));
-    // The scheduler has it twice, since its answer to the first SUBMIT is lost.
+    // The scheduler has it twice, because its answer to the first SUBMIT was lost.
     let busy = submit(&mut world, tasks(2, 10 * MS));
     world.run_for(5 * MS);
     let met = first(&mut world, Type::SubmitReply, Fate::Lose);
@@ -355,7 +354,7 @@ fn a_task_that_ran_twice_with_one_worker_leaves_nothing_there() {
 #[test]
 fn a_task_that_was_damaged_keeps_nobody() {
     let mut world = hard_world(plain(1));
-    // Damaged before the scheduler had it, so every executor gets it that way, again and again.
+    // Damaged before it reached the scheduler, so every executor gets it damaged, again and again.
     let met = first(&mut world, Type::Submit, Fate::Damage);
     let ids = submit(&mut world, tasks(1, MS));
     must_end(&mut world, 400 * MS, &ids, "done");
@@ -401,7 +400,8 @@ fn jobs_run_after_those_that_they_wait_for() {
     must_end(&mut world, 0, &second, "done");
 }
 
-/// The answer to a SUBMIT tells one place: a task that went to another queue would be given up while it waits there.
+/// The reply to a SUBMIT carries one position: a task that went to another queue would be given up while it still waits
+/// there.
 #[test]
 fn a_task_of_a_slow_queue_is_not_missed_with_those_of_a_fast_one() {
     let layout = Layout {

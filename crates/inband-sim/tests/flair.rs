@@ -1,9 +1,9 @@
-//! FLAIR: random schedules are survived, broken rules are noticed, known schedules end well.
+//! FLAIR survives random schedules, and broken rules are detected.
 
 use crate::common::worlds;
 use inband_sim::flair::{run, Fault, Flair, Invariant, Mutation, Options};
 
-/// Seeds played by every test run.
+/// Seeds per test run.
 const SEEDS: u64 = 300;
 
 #[test]
@@ -35,7 +35,7 @@ fn random_schedules_are_survived() {
     ];
     worlds::must_have_happened(&summary.stats, &names, 5);
     worlds::must_have_happened(&summary.stats, &Fault::ALL.map(Fault::name), 5);
-    // Who is named to hold an entry has it, unless it has restarted since.
+    // A replica that is named as holding an entry has it, unless it has restarted since.
     worlds::must_have_happened(&summary.stats, &["reads refused"], 1);
 }
 
@@ -47,7 +47,7 @@ fn a_seed_is_one_schedule() {
     }
 }
 
-/// Of those that chance finds; the others take a schedule of their own (flair_schedules.rs).
+/// Those that random schedules find; the others need directed ones (flair_schedules.rs).
 #[test]
 fn broken_rules_are_noticed() {
     let by_chance = [

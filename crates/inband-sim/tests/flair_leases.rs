@@ -1,5 +1,5 @@
-//! Leases for followers, and reads that a majority confirms: schedules that break a careless implementation end well. Each
-//! is noticed where a rule is missing (`mutants/flair-lease-*`, `mutants/flair-majority-*`).
+//! Leases for followers, and reads confirmed by a majority: directed schedules that break a careless implementation.
+//! Each of them detects a missing rule (`mutants/flair-lease-*`, `mutants/flair-majority-*`).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{Act, Host, Layout, MessageKind, Passing, World};
 use inband_sim::Fate;
 
-/// How long a follower's lease lasts after the time that it told.
+/// How long a follower's lease lasts, from the time that the follower stated.
 const LEASE_NS: Nanos = 200 * MS;
 
 struct Spec {
@@ -30,7 +30,8 @@ const LEASES: Spec = Spec {
     log_entries: 1000,
 };
 
-/// One key with value 1, which nobody asks for by himself; all followers have leases. And who leads, and a follower.
+/// A world with one key of value 1 and no random operations, in which all followers have leases. Returns the leader and
+/// a follower, too.
 fn quiet(seed: u64, spec: &Spec) -> (World, u8, u8) {
     let layout = Layout {
         replicas: spec.replicas,
@@ -61,26 +62,26 @@ fn goes(p: &Passing, from: u8, to: u8) -> Option<MessageKind> {
     p.message().filter(|_| is_so)
 }
 
-/// Nothing that matters gets through between leader and follower, but each knows that the other is alive.
+/// Between leader and follower only the messages that show that the other is alive get through.
 fn is_cut(p: &Passing, leader: u8, follower: u8) -> bool {
     use MessageKind::{Announcement, Entries, Grant};
     matches!(goes(p, leader, follower), Some(Entries | Grant))
         || goes(p, follower, leader) == Some(Announcement)
 }
 
-/// A read on its way to a replica.
+/// A read in flight to a replica.
 fn is_read(p: &Passing) -> bool {
     let kind = p.header().map(|header| header.kind);
     kind == Some(Type::Read) && matches!(p.to, Host::Replica(_))
 }
 
-/// Reads that a replica has answered as a follower, and those that it has refused.
+/// Reads that a replica has answered and refused as a follower.
 fn reads_at(world: &World, replica: u8) -> (u64, u64) {
     let counters = world.replica(replica).expect("up").counters();
     (counters.reads_follower, counters.reads_refused)
 }
 
-/// Three reads a millisecond, for so long.
+/// Three reads per millisecond, for this long.
 fn read_for(world: &mut World, ns: Nanos) {
     let until = world.now + ns;
     while world.now < until {
@@ -98,7 +99,7 @@ fn a_write_waits_for_a_holder_that_is_cut_off() {
     });
     let (before, put_before) = (reads_at(&world, holder).0, world.answered()[0]);
     world.request(0, 0, Act::Put(2));
-    // Until a moment before the lease ends, which was granted at most 50 ms ago.
+    // Until just before the lease ends; it was granted at most 50 ms ago.
     read_for(&mut world, 100 * MS);
     if verdict(&world).is_ok() {
         assert_eq!(world.answered()[0], put_before, "the holder may answer");
@@ -116,7 +117,7 @@ fn a_read_at_the_leader_that_waits_does_not_show_a_write_that_came_meanwhile() {
     let began = world.now;
     filter(&mut world, move |p| match goes(p, leader, holder) {
         Some(MessageKind::Entries) => Fate::Delay(20 * MS),
-        // At first the leader alone is asked.
+        // At first only the leader is asked.
         None if p.now < began + 20 * MS && is_read(p) && p.to != Host::Replica(leader) => {
             Fate::Lose
         }
@@ -131,7 +132,7 @@ fn a_read_at_the_leader_that_waits_does_not_show_a_write_that_came_meanwhile() {
         gets(&mut world, 2);
         world.run_for(MS);
     }
-    // The holder has the first one, and a lease with it, ten milliseconds before it has the second.
+    // The holder has the first one, and a lease with it, ten milliseconds before it has the second one.
     assert_eq!(verdict(&world), Ok(()));
     assert!(reads_at(&world, holder).0 > read_before + 5);
     assert_eq!(end(world), Ok(()));
@@ -142,7 +143,7 @@ fn an_entry_takes_the_lease_away_before_it_is_committed() {
     let (mut world, leader, holder) = quiet(32, &LEASES);
     let has_come = Cell::new(false);
     filter(&mut world, move |p| match goes(p, leader, holder) {
-        // The entry, and nothing that says what becomes of it.
+        // The entry arrives, and nothing that says whether it is committed.
         Some(MessageKind::Entries) if !has_come.replace(true) => Fate::Pass,
         Some(_) => Fate::Lose,
         None => Fate::Pass,
@@ -186,7 +187,7 @@ fn a_grant_that_an_entry_has_overtaken_gives_no_lease_back() {
     let (mut world, leader, holder) = quiet(34, &LEASES);
     filter(&mut world, move |p| match goes(p, leader, holder) {
         Some(MessageKind::Grant) => Fate::Delay(30 * MS),
-        // Would say what is committed.
+        // This would say what is committed.
         Some(MessageKind::Raft) => Fate::Lose,
         _ => Fate::Pass,
     });
@@ -201,7 +202,7 @@ fn a_grant_that_an_entry_has_overtaken_gives_no_lease_back() {
     assert_eq!(end(world), Ok(()));
 }
 
-/// A holder whose clock is slow is cut off just when it has got a lease, and a write waits for its end.
+/// A holder with a slow clock is cut off right after it was granted a lease, and a write waits for the lease to end.
 fn slow_holder(seed: u64, leader_ppm: u64, holder_ppm: u64) -> Result<(), String> {
     let (mut world, leader, holder) = quiet(seed, &LEASES);
     world.set_clock_rate(Host::Replica(leader), leader_ppm);
@@ -240,7 +241,8 @@ fn a_clock_beyond_the_drift_is_noticed() {
     assert!(noticed.contains("no order"), "{noticed}");
 }
 
-/// Writes are decided by others; one follower gets them as a snapshot, another one has none of them, and both have leases.
+/// Writes are decided without the two followers that have leases; one of these gets them as a snapshot, the other one
+/// gets none of them.
 #[test]
 fn a_snapshot_takes_all_leases_away() {
     let spec = Spec {
@@ -275,15 +277,15 @@ fn a_snapshot_takes_all_leases_away() {
     wait(&mut world, "a snapshot", |w| {
         applied(w, behind) >= first + 16
     });
-    // An entry after it would take the lease, too.
+    // A later entry would take the lease away, too.
     is_let_in.set(false);
     assert!(world.now < began + 120 * MS, "{} ns", world.now - began);
     read_for(&mut world, 30 * MS);
     assert_eq!(end(world), Ok(()));
 }
 
-/// The leader dies and another one serves. A follower holds what its session began with, so it is asked; but it hears
-/// nothing that takes the lease of before away.
+/// The leader dies and another one serves. A follower holds the entry with which the new session began, so it is asked;
+/// but it receives nothing that takes its previous lease away.
 #[test]
 fn a_lease_ends_with_the_session_of_its_leader() {
     let spec = Spec {
@@ -301,7 +303,7 @@ fn a_lease_ends_with_the_session_of_its_leader() {
             Some(_) if p.to == own && !elected.get() => Fate::Lose,
             Some(Grant) if p.to == own => Fate::Lose,
             Some(Entries) if p.to == own && written.get() => Fate::Lose,
-            // A further lease would be waited for.
+            // Another lease would be waited for.
             Some(Announcement) if p.from == own => Fate::Lose,
             _ => Fate::Pass,
         }
@@ -324,7 +326,7 @@ fn a_lease_ends_with_the_session_of_its_leader() {
     assert_eq!(end(world), Ok(()));
 }
 
-/// A follower hears of grants, and tells its time, but gets no entries.
+/// A follower receives grants and states its time, but gets no entries.
 #[test]
 fn one_that_gets_no_entries_holds_writes_up_for_one_lease() {
     let (mut world, leader, holder) = quiet(42, &LEASES);
@@ -340,7 +342,8 @@ fn one_that_gets_no_entries_holds_writes_up_for_one_lease() {
     assert_eq!(end(world), Ok(()));
 }
 
-/// A leader that nobody confirms, on a switch that still serves its session, and reads for 50 ms: how many it answers.
+/// A leader that no majority confirms, on a switch that still serves its session, gets reads for 50 ms. Returns how
+/// many it answers.
 fn unconfirmed(reads: Reads) -> u64 {
     let spec = Spec {
         reads,
@@ -377,7 +380,7 @@ fn a_question_answers_no_read_that_came_after_it() {
     let is_alone = Rc::new(Cell::new(false));
     let alone = is_alone.clone();
     filter(&mut world, move |p| match (p.message(), p.from, p.to) {
-        // The next questions get nowhere; the answers to the first one take their time.
+        // The next questions are lost, and the answers to the first one are slow.
         (Some(_), Host::Replica(from), _) if from == leader && alone.get() => Fate::Lose,
         (Some(_), _, Host::Replica(to)) if to == leader => Fate::Delay(15 * MS),
         _ => Fate::Pass,

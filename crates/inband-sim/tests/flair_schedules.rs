@@ -1,4 +1,4 @@
-//! FLAIR: schedules that break a careless implementation end well, and are noticed where a rule is missing.
+//! Directed schedules of FLAIR that break a careless implementation and detect a missing rule.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{counts, Act, Host, Invariant, Layout, MessageKind, Mutation, World};
 use inband_sim::Fate;
 
-/// One key, one group, nobody does anything by himself.
+/// A world with one key, one group and no random operations.
 fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
     let layout = Layout {
         replicas: 3,
@@ -36,8 +36,8 @@ fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
     world
 }
 
-/// Schedule 14: switch 0 is cut off from leader and clients of switch 1, but reaches a follower. A heartbeat that
-/// waited in a queue comes late.
+/// Schedule 14: switch 0 is cut off from the leader and from the clients of switch 1, but reaches a follower. A
+/// heartbeat that waited in a queue arrives late.
 fn two_switches(mutation: Option<Mutation>) -> Result<(), String> {
     let mut world = quiet(14, mutation, 100 * MS);
     let leader = Host::Replica(world.leader().expect("it serves"));
@@ -100,7 +100,7 @@ fn old_leader(mutation: Option<Mutation>) -> Result<(), String> {
 #[test]
 fn a_leader_without_a_majority_cannot_lengthen_its_session() {
     assert_eq!(old_leader(None), Ok(()));
-    // Leaders that are cut off step down by themselves, sooner than the other is elected; but not always.
+    // Leaders that are cut off usually step down before another one is elected, but not always.
     let unconfirmed = |seed| {
         let options = inband_sim::flair::Options {
             mutation: Some(Mutation::NotConfirmed),
@@ -112,7 +112,7 @@ fn a_leader_without_a_majority_cannot_lengthen_its_session() {
     assert_eq!(noticed.invariant, Invariant::OneSwitchServes, "{noticed}");
 }
 
-/// Schedule 15 at the leader: the later write of a group overtakes the earlier one.
+/// Schedule 15 at the leader: a group's later write overtakes the earlier one.
 #[test]
 fn a_write_that_was_overtaken_is_not_taken() {
     let mut world = quiet(16, None, 100 * MS);
@@ -140,13 +140,13 @@ fn a_write_that_was_overtaken_is_not_taken() {
     assert_eq!(end(world), Ok(()));
 }
 
-/// A switch forgets which groups are being written; an INSTALL of the session that it had comes late.
+/// A switch restarts and forgets which groups are being written; then a late INSTALL of its former session arrives.
 fn late_install(mutation: Option<Mutation>) -> Result<(), String> {
     let mut world = quiet(17, mutation, 100 * MS);
     let leader = world.leader().expect("it serves");
     let behind = (leader + 1) % 3;
     let session = world.session(0).session;
-    // Another session on the same switch, whose INSTALL travels twice, once slowly.
+    // Another session on the same switch, whose INSTALL is duplicated, with one copy delayed.
     world.reset_switch(0, false);
     let slow = Rc::new(Cell::new(0));
     let (counted, is_behind) = (slow.clone(), Rc::new(Cell::new(false)));
@@ -160,7 +160,7 @@ fn late_install(mutation: Option<Mutation>) -> Result<(), String> {
             return Fate::Delay(60 * MS);
         }
         let is_to_follower = (p.from, p.to) == (Host::Replica(leader), Host::Replica(behind));
-        // The leader learns late of what becomes of the switch.
+        // The leader learns late that the switch has restarted.
         let is_answer = p.header().is_some_and(|h| h.has(flag::ANSWER));
         match (is_to_follower, is_answer) {
             (true, _) if lags.get() => Fate::Delay(60 * MS),
@@ -192,11 +192,11 @@ fn a_restarted_switch_takes_no_late_session() {
     assert!(noticed.expect_err("noticed").contains("no order"));
 }
 
-/// A reply of an old session comes when the new one has come to the same number.
+/// A reply of an old session arrives when the new session has reached the same sequence number.
 fn old_reply(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
     let mut world = quiet(seed, mutation, 100 * MS);
     let leader = world.leader().expect("it serves");
-    // Of the reply: its number, when it arrives, the follower that it names.
+    // The reply's sequence number, its arrival time, and the follower that it names.
     let delayed: Rc<Cell<Option<(u64, Nanos, u8)>>> = Rc::default();
     let is_behind = Rc::new(Cell::new(false));
     let (kept, lags) = (delayed.clone(), is_behind.clone());
@@ -239,7 +239,8 @@ fn old_reply(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
 
 #[test]
 fn no_session_is_mistaken_for_another() {
-    // Which replica the switch chooses is drawn, and only the first reads can be wrong: the leader refreshes the group.
+    // The switch picks a replica at random, and only the first reads can be wrong, because the leader refreshes the
+    // group.
     let mut noticed = 0;
     for seed in 18..34 {
         assert_eq!(old_reply(seed, None), Ok(()), "{seed}");
@@ -251,8 +252,8 @@ fn no_session_is_mistaken_for_another() {
     assert!(noticed > 2, "{noticed}");
 }
 
-/// A leader that is cut off has sent a write that the next leader commits, while its own session is still served.
-/// A read of a follower that has waited sees it; the next one, of the old leader, must not see less.
+/// A leader that is cut off has sent a write that the next leader commits while the old session is still served. A read
+/// that waited at a follower returns it; the next read, at the old leader, must not return less.
 fn early_read(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
     let mut world = quiet(seed, mutation, 400 * MS);
     let leader = world.leader().expect("it serves");
@@ -271,7 +272,7 @@ fn early_read(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
             .header()
             .is_some_and(|h| !asked.insert((p.from, h.client_seq)));
         match (p.from, p.to) {
-            // A read that waits is not asked again meanwhile.
+            // A read that waits is not retransmitted meanwhile.
             (Host::Client(_), _) if is_read && is_again => Fate::Lose,
             (Host::Replica(_), Host::Replica(to)) if to == leader => Fate::Lose,
             (Host::Replica(from), Host::Replica(_)) if from == leader && cut.get() => Fate::Lose,
@@ -306,7 +307,7 @@ fn what_was_read_early_is_not_forgotten() {
     assert!(noticed.contains("no order"), "{noticed}");
 }
 
-/// Reads of a follower that has died, once it was silent for long enough.
+/// Reads sent to a follower that has died, until it has been silent for long enough.
 fn reads_of_the_dead(mutation: Option<Mutation>) -> u64 {
     let mut world = quiet(19, mutation, 100 * MS);
     let dead = (world.leader().expect("it serves") + 1) % 3;
@@ -329,7 +330,8 @@ fn the_dead_are_sent_no_reads() {
     assert!(kept > 100, "{kept}");
 }
 
-/// A follower comes back empty, and for a while hears nothing of the others: it is named to hold what it has lost.
+/// A follower restarts empty and for a while receives nothing from the others: it is still named as holding what it has
+/// lost.
 #[test]
 fn a_follower_that_has_lost_everything_refuses() {
     let mut world = quiet(20, None, 100 * MS);
@@ -358,16 +360,17 @@ fn a_follower_that_has_lost_everything_refuses() {
 /// How a session ends while its switch is suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Succession {
-    /// Its leader takes the other switch; a follower gets the entry of that session, and no other.
+    /// Its leader installs a session on the other switch; a follower gets the entry of that session and no other.
     OtherSwitch,
-    /// The same, and the follower does not hear that the entry is committed.
+    /// The same, and the follower does not learn that the entry is committed.
     Unapplied,
-    /// Its leader is gone; the follower has what the next one writes, but does not hear that it is committed.
+    /// Its leader is gone; the follower has the next leader's entry, but does not learn that it is committed.
     OtherLeader,
 }
 
-/// The machine of a switch is suspended, and goes on later with a clock that stood still. Meanwhile another session has
-/// begun, and a write was acknowledged; a follower that serves reads has its session's entry, but has not applied it.
+/// The machine of a switch is suspended and later continues with a clock that had stopped. Meanwhile another session
+/// has begun and a write was acknowledged. A follower that serves reads has that session's entry in its log, but has
+/// not applied it.
 fn suspended_switch(seed: u64, succession: Succession) -> Result<u64, String> {
     let mut world = quiet(seed, None, 100 * MS);
     // So that all are named.
@@ -382,7 +385,7 @@ fn suspended_switch(seed: u64, succession: Succession) -> Result<u64, String> {
     let (has, has_written) = (has_session.clone(), wrote.clone());
     let resumes = world.now + 3000 * MS;
     filter(&mut world, move |p| match (p.from, p.to) {
-        // Nothing waits for a machine that is suspended.
+        // A suspended machine has no timers.
         (_, Host::Switch(0)) if p.now < resumes => Fate::Lose,
         // Clients 1 to 3 know only the old switch, client 0 only the new one.
         (Host::Client(0), Host::Switch(0)) | (Host::Client(1..), Host::Switch(1)) => Fate::Lose,
@@ -398,7 +401,7 @@ fn suspended_switch(seed: u64, succession: Succession) -> Result<u64, String> {
     world.suspend_switch(0, resumes - world.now);
     if succession == Succession::OtherLeader {
         world.stop_replica(leader);
-        // So that the other one leads.
+        // So that the other replica leads.
         world.set_clock_rate(Host::Replica(behind), 300_000);
     }
     wait(&mut world, "another session", |w| {
@@ -447,8 +450,8 @@ fn a_switch_whose_clock_stood_still_is_refused_by_who_has_a_later_session() {
     }
 }
 
-/// A write of a session comes to the leader when the next one has begun, in which its group is stable; a follower
-/// that is sent reads of the group hears late of what is committed.
+/// A write of one session reaches the leader when the next session has begun and its group is stable there. A follower
+/// that gets reads of the group learns late what is committed.
 #[test]
 fn a_new_leader_removes_no_voter_for_what_its_predecessor_announced() {
     let mut world = quiet(25, None, 100 * MS);
@@ -465,7 +468,7 @@ fn a_new_leader_removes_no_voter_for_what_its_predecessor_announced() {
     world.restart_replica(reborn);
     wait(&mut world, "a voter again", World::is_whole);
     world.stop_replica(old);
-    // So that the other one leads.
+    // So that the other replica leads.
     world.set_clock_rate(Host::Replica(reborn), 300_000);
     wait(&mut world, "another one leads", |w| {
         w.leader().is_some_and(|leader| leader != old)

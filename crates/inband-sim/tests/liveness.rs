@@ -1,4 +1,4 @@
-//! Liveness under faults that never make a majority impossible, played one by one.
+//! Liveness under faults that never make a majority impossible: directed schedules.
 
 use crate::common::{
     acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS,
@@ -8,8 +8,8 @@ use inband_paxos::dataplane::wire::{flag, Type};
 use inband_sim::paxos::{counts, Layout};
 use inband_sim::Fate;
 
-/// A backup that one acceptor only can hear keeps suspecting the leader, which it cannot hear. It
-/// must not depose it again and again.
+/// A backup that only one acceptor can hear keeps suspecting the leader, which it cannot hear. It must not depose the
+/// leader again and again.
 #[test]
 fn a_host_cut_off_from_the_majority_deposes_nobody() {
     // Leaders 1, 2; acceptors 3, 4, 5.
@@ -32,29 +32,29 @@ fn a_host_cut_off_from_the_majority_deposes_nobody() {
     settle(&mut world);
 }
 
-/// One acceptor has promised a round that nobody can use any more; the majority has not. A candidate
-/// does not give way to that.
+/// One acceptor has promised a round that no leader can use any more; the majority has not. A candidate does not give
+/// way to that promise.
 #[test]
 fn one_refusal_does_not_stop_a_candidate() {
     // Leaders 1, 2, 3; acceptors 4, 5, 6.
     let mut world = warm(Layout::dedicated(3, 3, 2));
-    // Leader 2 gets as far as promises of acceptor 4, and dies.
+    // Leader 2 gets the promise of acceptor 4 and dies.
     world.crash(1);
     lose(&mut world, |p| {
         (p.header().kind == Type::Phase1A && p.to != 4) || (p.from == 3 || p.to == 3)
     });
     world.run_for(6_000 * MS);
     world.crash(2);
-    // Higher than what leader 3 makes of the rounds it can have seen.
+    // Higher than the round that leader 3 derives from those it can have seen.
     assert!(
         round::counter(acceptor(&world, 4).promise)
             > round::counter(acceptor(&world, 5).promise) + 1
     );
-    // Leader 3 does not hear of it before it asks for promises.
+    // Leader 3 does not learn of it before it asks for promises.
     lose(&mut world, |p| {
         p.from == 4 && p.header().kind == Type::Position
     });
-    // While it reached nobody its soundings backed off, to 160 ms at most.
+    // While it reached no acceptor its questions backed off, to 160 ms at most.
     assert!(
         world.run_until(world.now + 220 * MS, |w| active(w) == [3]),
         "{}",
@@ -64,14 +64,14 @@ fn one_refusal_does_not_stop_a_candidate() {
     settle(&mut world);
 }
 
-/// A take-over over a large, full ring asks no more at once than receive buffers hold.
+/// A take-over over a large, full ring never has more questions in flight than receive buffers hold.
 #[test]
 fn take_over_of_a_large_ring() {
     let mut layout = Layout::dedicated(3, 2, 1);
     layout.ring_slots = 4096;
     layout.timing.submit_deadline_us = 60_000 * MS;
     let mut world = warm(layout);
-    // Nothing is trimmed, and what is decided fills the ring: phase 1 has all of it to ask for.
+    // Nothing is trimmed and the ring fills with decided values, so phase 1 must ask for all of them.
     lose(&mut world, |p| p.header().kind == Type::Trim);
     for _ in 0..40 {
         submit(&mut world, 6, 100);
@@ -93,7 +93,7 @@ fn take_over_of_a_large_ring() {
     settle(&mut world);
 }
 
-/// More commands than a window takes, with nothing wrong: BUSY must not become the main traffic.
+/// More commands than the window holds, without faults: BUSY must not become most of the traffic.
 #[test]
 fn busy_is_not_asked_for_without_pause() {
     let mut world = warm(Layout::dedicated(3, 2, 3));
@@ -122,11 +122,11 @@ fn busy_is_not_asked_for_without_pause() {
     assert!(twice < done / 10, "{twice} instances more than commands");
 }
 
-/// What a host that leads no more still says does not send requests to it.
+/// Late packets of a host that no longer leads do not attract requests to it.
 #[test]
 fn requests_go_to_the_leader_of_the_highest_round() {
     let mut world = warm(Layout::replicas_lead(3, 3));
-    // Leader 4 decides, is cut off from the acceptors, and its ALIVE still reaches the others.
+    // Leader 4 decides, then is cut off from the acceptors; its ALIVEs still reach the others.
     assert_eq!(active(&world), [4]);
     lose(&mut world, |p| {
         (p.from == 4 && p.to < 4)
@@ -138,7 +138,7 @@ fn requests_go_to_the_leader_of_the_highest_round() {
     sound(&world);
     assert_eq!(active(&world), [5]);
     assert_eq!(world.system.ledger.ends.success, 3 + 20);
-    // From now on requests go to 5 alone, whatever 4 says.
+    // From now on requests go only to 5, whatever 4 sends.
     world.links.filter = None;
     filter(&mut world, |p| {
         let strays = p.header().kind == Type::Request && p.to != 5;
@@ -153,8 +153,7 @@ fn requests_go_to_the_leader_of_the_highest_round() {
     settle(&mut world);
 }
 
-/// An old leader whose next instance was filled and trimmed by others burns no instances below the
-/// floor.
+/// An old leader whose next instance was filled and trimmed by others uses up no instances below the floor.
 #[test]
 fn nothing_is_proposed_below_the_floor() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
@@ -184,7 +183,7 @@ fn nothing_is_proposed_below_the_floor() {
     settle(&mut world);
 }
 
-/// Two replicas, one dead: decisions go on until the window is full, and again when it is back.
+/// Two replicas, one of them dead: values are decided until the window is full, and again once the replica is back.
 #[test]
 fn two_replicas_one_dead() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -232,8 +231,8 @@ fn five_acceptors_two_dead() {
     settle(&mut world);
 }
 
-/// An old leader that was stopped, and finds nothing to do when it goes on, hears that it was
-/// replaced. Otherwise two leaders announce themselves and requests go to and fro.
+/// An old leader that was stopped and has nothing outstanding when it continues learns that it was replaced. Otherwise
+/// two leaders announce themselves and requests alternate between them.
 #[test]
 fn an_idle_old_leader_steps_down() {
     let mut world = warm(Layout::dedicated(3, 2, 2));
@@ -245,8 +244,8 @@ fn an_idle_old_leader_steps_down() {
     settle(&mut world);
 }
 
-/// Replicas that take a second to write what they applied hold up nothing that is decided: the leader
-/// does not take over from itself.
+/// Replicas that take a second to write what they applied do not delay decisions: the leader does not take over from
+/// itself.
 #[test]
 fn slow_disks_of_replicas_depose_nobody() {
     let mut layout = Layout::combined(3);
@@ -263,8 +262,7 @@ fn slow_disks_of_replicas_depose_nobody() {
     settle(&mut world);
 }
 
-/// With one replica and crowds at its door the window moves as fast as the replica applies, not once
-/// a period.
+/// With one replica and many clients, the window advances as fast as the replica applies, not once per period.
 #[test]
 fn the_floor_is_told_at_once() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
@@ -281,7 +279,7 @@ fn the_floor_is_told_at_once() {
     settle(&mut world);
 }
 
-/// A value that arrived before the checkpoint it comes right behind is delivered after it.
+/// A value that arrived before the checkpoint that precedes it is delivered after the checkpoint.
 #[test]
 fn the_value_right_behind_a_checkpoint() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6, 7.
@@ -295,7 +293,7 @@ fn the_value_right_behind_a_checkpoint() {
         world.run_for(20 * MS);
     }
     let checkpoint = applied(&world, 5);
-    // 7 alone hears of the next value; the others learn nothing for a while.
+    // Only 7 receives the next value; the others learn nothing for a while.
     lose(&mut world, |p| {
         p.header().kind == Type::Phase2B && matches!(p.to, 5 | 6)
     });
@@ -318,8 +316,8 @@ fn several(partitions: usize, mut layout: Layout) -> Layout {
     layout
 }
 
-/// Logs have their first leaders on different hosts. One host dies: its logs go to the next in their
-/// order, the others do not notice.
+/// Logs have their first leaders on different hosts. One host dies: its logs move to the next leader in their order,
+/// and the others are not affected.
 #[test]
 fn leaders_share_the_logs() {
     let mut world = warm(several(5, Layout::replicas_lead(3, 3)));
@@ -347,7 +345,7 @@ fn idle_logs_cost_nothing() {
         world.stats.links.sent - before
     };
     let (one, many) = (packets(1), packets(64));
-    // 50 ALIVE a second from each of three replicas to two others; floors are told seldom.
+    // 50 ALIVEs per second from each of three replicas to two others; floors are sent rarely.
     assert!(one < 500, "{one} packets in a second");
     assert!(
         many < 6 * one,

@@ -1,14 +1,14 @@
-//! The world of replicated memory: it is played, and deliberate faults in it are noticed.
+//! The world of replicated memory survives random schedules and detects deliberate faults.
 
 use crate::common::worlds;
 use inband_sim::memory::{Fault, Invariant, Memory, Mistake, Options};
 use inband_sim::{run, run_with_trace};
 
-/// Seeds played by every test run; `make soak` plays thousands.
+/// Seeds per test run; `make soak` runs thousands.
 const SEEDS: u64 = 1_000;
-/// Lines of a trace: all of them.
+/// Enough lines for the whole trace.
 const TRACE: usize = 1_000_000;
-/// Of slow hosts, 10 s each.
+/// Seeds with slow hosts, 10 s each.
 const SLOW_SEEDS: u64 = 20;
 
 #[test]
@@ -18,7 +18,7 @@ fn lines_are_linearizable_and_survive_what_fails() {
     for fault in Fault::ALL {
         assert!(sound.stats.faults.of(fault.name()) > SEEDS / 4, "{fault}");
     }
-    // All that a role does happens, but for what cannot: nobody writes 2^39 times.
+    // Every reason of the roles occurs, except one that cannot: no world writes 2^39 times.
     for reason in [
         "memory_not_active",
         "memory_no_session",
@@ -79,7 +79,7 @@ fn a_seed_is_one_schedule_with_a_trace() {
     assert!(run::<Memory>(3, &options).trace.is_empty());
 }
 
-/// Returns how often switches took over where nothing failed, in so many seeds.
+/// Returns how often switches took over without a failure, in this many seeds.
 fn take_overs(fixed_suspicion: bool) -> u64 {
     let options = Options {
         slow_hosts: true,

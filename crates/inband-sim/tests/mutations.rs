@@ -1,12 +1,12 @@
-//! Checks that cannot fail are worth nothing: every rule broken on purpose must be noticed.
+//! Checks that cannot fail are worth nothing: every rule that is broken on purpose must be detected.
 
 use inband_sim::paxos::{run, Invariant, Mutation, Options};
 
-/// Seeds tried until a mutation must be found out.
+/// Seeds after which a mutation must have been detected.
 const SEEDS_MAX: u64 = 150;
 
-/// Mutations that take a schedule of their own: `round_used_twice`, `read_without_memory` and
-/// `read_beside_an_old_leader` in schedules.rs, `sealed_without_memory` in epochs.rs.
+/// Mutations that need a directed schedule: `round_used_twice`, `read_without_memory` and `read_beside_an_old_leader`
+/// in schedules.rs, `sealed_without_memory` in epochs.rs.
 const OF_THEIR_OWN: [Mutation; 4] = [
     Mutation::ReadOfStamped,
     Mutation::IncarnationReused,
@@ -14,7 +14,7 @@ const OF_THEIR_OWN: [Mutation; 4] = [
     Mutation::RecoveringSealed,
 ];
 
-/// What the checks may say about a broken rule; anything else is noticed for the wrong reason.
+/// The invariants that a broken rule may violate; any other is a detection for the wrong reason.
 fn invariants_broken_by(mutation: Mutation) -> &'static [Invariant] {
     use Invariant::*;
     match mutation {

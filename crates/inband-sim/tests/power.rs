@@ -18,8 +18,8 @@ fn start_all(world: &mut World) {
     }
 }
 
-/// The power of everything fails again and again, in the middle of the load. The simulator's ledger
-/// knows what was acknowledged, and its observer what was chosen.
+/// The power of all hosts is cut again and again under load. The simulator's ledger knows what was acknowledged, and
+/// its observer what was chosen.
 #[test]
 fn power_cuts_of_everything_lose_nothing_acknowledged() {
     let layouts = [
@@ -49,8 +49,8 @@ fn power_cuts_of_everything_lose_nothing_acknowledged() {
     }
 }
 
-/// The same without a journal: a majority that has forgotten everything decides nothing any more. So
-/// it is the journal that the test above tests.
+/// The same without a journal: a majority that has lost its votes decides nothing more. So the test above does test the
+/// journal.
 #[test]
 fn without_a_journal_a_power_cut_of_everything_ends_the_epoch() {
     let mut world = common::warm(Layout::combined(3));
@@ -61,8 +61,8 @@ fn without_a_journal_a_power_cut_of_everything_ends_the_epoch() {
     assert_eq!(violation.invariant, Invariant::Liveness, "{violation:?}");
 }
 
-/// An acceptor that restarts with its journal votes on in its epoch: with another one down for good,
-/// the majority needs it.
+/// An acceptor that restarts with its journal continues to vote in its epoch: another one is down for good, so the
+/// majority needs it.
 #[test]
 fn a_restarted_acceptor_counts_again() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
@@ -87,14 +87,14 @@ fn a_damaged_journal_means_recovering() {
     world.load(500);
     world.run_for(100 * MS);
     world.crash(2);
-    // Somewhere in the files until it matters: most of them are full of records.
+    // At random places in the files, until it matters: most of a file is records.
     while !recovers(&mut world, 2) {
         world.crash(2);
     }
     world.run_for(100 * MS);
     sound(&world);
     assert!(!acceptor(&world, 2).voting);
-    // And it stays so after another restart, of whatever kind.
+    // It stays so after another restart, with either kind of fault.
     world.crash(2);
     world.start(2);
     assert!(!acceptor(&world, 2).voting);
@@ -107,7 +107,7 @@ fn recovers(world: &mut World, node: u8) -> bool {
     !acceptor(world, node).voting
 }
 
-/// Full disks of a majority stop all votes; nothing is lost, and with some space it goes on.
+/// Full disks at a majority stop all votes. Nothing is lost, and voting resumes when there is space.
 #[test]
 fn full_disks_stop_votes_and_nothing_else() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -115,7 +115,7 @@ fn full_disks_stop_votes_and_nothing_else() {
         world.fill_disk(node, true);
     }
     world.load(1_000);
-    // Until what was allocated ahead is used up.
+    // Until the preallocated space is used up.
     world.run_for(1_500 * MS);
     let stopped = applied(&world, 5);
     world.run_for(1_000 * MS);
@@ -129,7 +129,7 @@ fn full_disks_stop_votes_and_nothing_else() {
     assert!(applied(&world, 5) > stopped);
 }
 
-/// A disk that lies is found out, or the tests above would not notice a lost record either.
+/// A disk that lies is detected; otherwise the tests above would not detect a lost record either.
 #[test]
 fn a_lying_disk_is_found_out() {
     let mut world = world(

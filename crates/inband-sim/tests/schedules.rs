@@ -1,4 +1,4 @@
-//! The schedules of schedules.md that concern Paxos, played one by one.
+//! The schedules of schedules.md that concern Paxos, as directed tests.
 
 use crate::common::{
     self, acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS,
@@ -7,7 +7,7 @@ use inband_paxos::dataplane::wire::{flag, Type};
 use inband_sim::paxos::{counts, Invariant, Layout, Mutation, Passing, World};
 use inband_sim::Fate;
 
-/// Schedule 1: a floor reaches one acceptor only; the next leader hears it and one that never voted.
+/// Schedule 1: a floor reaches only one acceptor; the next leader hears that one and one that never voted.
 #[test]
 fn trim_meets_leader_change() {
     // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7, 8.
@@ -23,7 +23,7 @@ fn trim_meets_leader_change() {
     sound(&world);
     assert!(acceptor(&world, 3).floor > before + 30);
     assert!(acceptor(&world, 5).floor <= before + 3);
-    // The new leader hears 3 (trimmed) and 4 (never voted) first; 5, which voted, late.
+    // The new leader hears 3 (trimmed) and 4 (never voted) first, and 5, which voted, late.
     world.crash(1);
     lose(&mut world, |p| {
         p.to == 4 && matches!(p.header().kind, Type::Trim) || p.to == 5
@@ -34,14 +34,14 @@ fn trim_meets_leader_change() {
     assert!(!active(&world).is_empty());
 }
 
-/// Schedule 2: the same round is made twice, by a learner that recovers, crashes and recovers again.
+/// Schedule 2: the same round is created twice, by a learner that recovers, crashes and recovers again.
 fn round_used_twice(mutation: Option<Mutation>) -> World {
     // Leader 1; acceptors 2, 3, 4; replica 5.
     let mut world = common::world(Layout::dedicated(3, 1, 1), mutation);
     submit(&mut world, 5, 1);
     world.run_for(300 * MS);
     let instance = applied(&world, 5) + 1;
-    // The no-op "x" gets the vote of acceptor 2 alone.
+    // The no-op "x" gets only the vote of acceptor 2.
     lose(&mut world, |p| {
         p.from == 5 && p.to != 2 && p.header().kind == Type::Phase2A
     });
@@ -51,7 +51,7 @@ fn round_used_twice(mutation: Option<Mutation>) -> World {
     // The restarted process asks the other two, with another no-op.
     lose(&mut world, |p| p.from == 5 && p.to == 2);
     world.start(5);
-    world.run_for(150 * MS); // it hears of the leader's round and goes above that, as before
+    world.run_for(150 * MS); // it learns of the leader's round and goes above it, as before
     world.recover(5, instance, b"y");
     world.run_for(200 * MS);
     world
@@ -73,7 +73,7 @@ fn an_incarnation_makes_rounds_unique() {
     );
 }
 
-/// Schedule 2, one host: leader and recovering learner share one source of rounds.
+/// Schedule 2 on one host: leader and recovering learner share one source of rounds.
 #[test]
 fn leader_and_recoverer_on_one_host() {
     let mut world = warm(Layout::combined(3));
@@ -88,12 +88,12 @@ fn leader_and_recoverer_on_one_host() {
     settle(&mut world);
 }
 
-/// Schedule 3: answers of phase 1 for one slot are lost. Without them nothing is proposed there.
+/// Schedule 3: the phase 1 answers for one slot are lost. Without them nothing is proposed there.
 #[test]
 fn silence_is_not_no_vote() {
     let mut world = warm(Layout::dedicated(3, 2, 2));
     let value_at = applied(&world, 6) + 1;
-    // The value is voted for by 3 and 4, and nobody learns it.
+    // 3 and 4 have voted for the value, and no learner learns it.
     lose(&mut world, |p| {
         p.header().kind == Type::Phase2B || (p.to == 5 && p.header().kind == Type::Phase2A)
     });
@@ -121,8 +121,8 @@ fn silence_is_not_no_vote() {
     );
 }
 
-/// Schedule 6: a PHASE2A comes so late that the slot of its instance was used again. The acceptor that
-/// it reaches may have heard of the floor by TRIM, or only by what it is asked to vote for.
+/// Schedule 6: a PHASE2A arrives so late that its instance's slot has been reused. The acceptor may have learned of the
+/// floor from a TRIM, or only from the vote requests that it gets.
 #[test]
 fn late_vote_over_a_reused_slot() {
     for hears_trim in [true, false] {
@@ -150,12 +150,12 @@ fn late_vote_over_a_reused_slot() {
     }
 }
 
-/// Schedule 7: votes arrive many times, and a replica that lags far behind asks for old ones.
+/// Schedule 7: votes arrive many times, and a replica that is far behind asks for old ones.
 #[test]
 fn one_acceptor_two_votes() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
     world.links.rates.duplicate_ppm = 900_000;
-    // Replica 6 gets votes of acceptor 2 only, doubled: it must learn nothing from them.
+    // Replica 6 gets only the votes of acceptor 2, duplicated: it must learn nothing from them.
     lose(&mut world, |p| {
         p.to == 6 && p.from != 2 && matches!(p.from, 3 | 4)
     });
@@ -208,8 +208,8 @@ fn recovery_does_not_depose() {
     assert_eq!(active(&world), [1]);
 }
 
-/// Schedules 5 and 11: an acceptor without memory does not vote, and with two of them gone nothing
-/// is decided rather than anything lost.
+/// Schedules 5 and 11: an acceptor without memory does not vote; with two of them, nothing is decided, and nothing is
+/// lost.
 #[test]
 fn amnesiac_acceptors_do_not_vote() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -230,8 +230,8 @@ fn amnesiac_acceptors_do_not_vote() {
     assert_eq!(world.system.ledger.ends.unknown, 1, "it ends, and honestly");
 }
 
-/// Schedule 12: what the leader has stamped is not what was decided. Stamped values that no acceptor
-/// has seen do not hold a read up.
+/// Schedule 12: what the leader has stamped is not necessarily decided. Stamped values that no acceptor has seen do not
+/// delay a read.
 #[test]
 fn a_read_does_not_wait_for_what_is_only_stamped() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
@@ -250,8 +250,8 @@ fn a_read_does_not_wait_for_what_is_only_stamped() {
     settle(&mut world);
 }
 
-/// Schedule 12: a value that one acceptor has voted for may be decided. A read waits for it, and as
-/// nobody decides it the learner recovers the hole.
+/// Schedule 12: a value that one acceptor has voted for may be decided. A read waits for it, and the learner recovers
+/// the hole, because no leader decides it.
 #[test]
 fn a_read_recovers_the_hole_it_meets() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -277,7 +277,7 @@ fn a_read_recovers_the_hole_it_meets() {
     settle(&mut world);
 }
 
-/// An old leader that nobody reaches still thinks that it leads; its successor has decided more.
+/// An old leader that is cut off still believes that it leads; its successor has decided more.
 fn read_beside_an_old_leader(mutation: Option<Mutation>) -> World {
     // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7.
     let mut world = common::world(Layout::dedicated(3, 2, 2), mutation);
@@ -294,7 +294,7 @@ fn read_beside_an_old_leader(mutation: Option<Mutation>) -> World {
     world
 }
 
-/// Schedule 12: what a leader has stamped is no index for a read; it may have been replaced.
+/// Schedule 12: what a leader has stamped is no index for a read; the leader may have been replaced.
 #[test]
 fn a_read_sees_what_another_leader_decided() {
     let mut kept = read_beside_an_old_leader(None);
@@ -310,7 +310,7 @@ fn a_read_sees_what_another_leader_decided() {
     assert_eq!(rule, Invariant::ReadsLinearizable, "{violation:?}");
 }
 
-/// A replica that misses what another one has acknowledged reads no older state.
+/// A replica that lacks what another one has acknowledged returns no older state to a read.
 #[test]
 fn a_read_waits_for_what_was_acknowledged_elsewhere() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -330,7 +330,7 @@ fn a_read_waits_for_what_was_acknowledged_elsewhere() {
     settle(&mut world);
 }
 
-/// Acceptor 2 voted and forgot, 3 never heard of it, 4 cannot be heard.
+/// Acceptor 2 voted and lost its vote, 3 never received the value, 4 cannot be heard.
 fn read_without_memory(mutation: Option<Mutation>) -> World {
     let mut world = common::world(Layout::dedicated(3, 1, 2), mutation);
     submit(&mut world, 5, 1);
@@ -362,7 +362,7 @@ fn an_acceptor_without_memory_counts_for_no_read() {
     assert_eq!(rule, Invariant::ReadsLinearizable, "{violation:?}");
 }
 
-/// Without a majority a read ends at its deadline, as a failure, and not before.
+/// Without a majority a read fails at its deadline, and not before.
 #[test]
 fn a_read_without_a_majority_fails() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
@@ -377,7 +377,7 @@ fn a_read_without_a_majority_fails() {
     settle(&mut world);
 }
 
-/// Thousands of reads cost the acceptors a few questions.
+/// Thousands of reads cost the acceptors only a few questions.
 #[test]
 fn reads_share_rounds_of_questions() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
@@ -396,11 +396,11 @@ fn reads_share_rounds_of_questions() {
     assert!(packets < 40, "{packets} packets");
 }
 
-/// Schedule 13: values of one session are decided in another order than they were sent.
+/// Schedule 13: the values of one session are decided in another order than they were sent.
 #[test]
 fn sequence_4_after_5() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
-    // The first request of every pair is kept back.
+    // The first request of every pair is delayed.
     let mut odd = false;
     filter(&mut world, move |p| {
         odd ^= p.header().kind == Type::Request;
@@ -425,8 +425,8 @@ fn sequence_4_after_5() {
     settle(&mut world);
 }
 
-/// Schedule 13: a request of a process that has ended is decided after its successor's, in the session
-/// that nobody uses any more. It counts once at most.
+/// Schedule 13: a request of a process that has ended is decided after its successor's, in the session that is no
+/// longer used. It counts at most once.
 #[test]
 fn an_old_session_speaks_late() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -454,8 +454,8 @@ fn an_old_session_speaks_late() {
     settle(&mut world);
 }
 
-/// Schedule 17: a packet program is not paused by stopping its loader, its links are held. What the old
-/// leader and an acceptor had sent comes all at once, when another leader has long decided more.
+/// Schedule 17: stopping its loader does not pause a packet program, so its links are held instead. What the old leader
+/// and an acceptor had sent arrives all at once, long after another leader has decided more.
 #[test]
 fn held_links_let_old_packets_go_later() {
     // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7.
@@ -481,7 +481,7 @@ fn held_links_let_old_packets_go_later() {
     assert_eq!(world.system.ledger.ends.unknown, 0, "{}", world.explain());
 }
 
-/// Two leaders at once: the old one is stopped with packets in hand, replaced, and goes on.
+/// Two leaders at the same time: the old one is stopped with packets queued, replaced, and continues.
 #[test]
 fn old_leader_paused_and_resumed() {
     let mut world = warm(Layout::dedicated(3, 2, 3));
@@ -500,7 +500,7 @@ fn old_leader_paused_and_resumed() {
     assert!(active(&world).contains(&2));
     submit(&mut world, 7, 20);
     world.run_for(50 * MS);
-    // Its old vote requests and the host itself come back at the same time.
+    // Its old vote requests and the host itself return at the same time.
     world.links.filter = None;
     world.release();
     world.thaw(1);
@@ -557,7 +557,7 @@ fn a_vote_is_a_promise() {
 fn ring_wraps_to_the_slot() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
     let ring = world.system.layout.ring_slots as u64;
-    // No floor reaches anyone: the ring fills to the last slot and no further.
+    // No floor reaches any acceptor: the ring fills to the last slot and no further.
     lose(&mut world, |p| p.header().kind == Type::Trim);
     let floor = acceptor(&world, 2).floor;
     submit(&mut world, 5, 3 * ring as usize);
@@ -575,7 +575,7 @@ fn ring_wraps_to_the_slot() {
     assert_eq!(world.system.ledger.ends.success, 1 + 3 * ring);
 }
 
-/// A replica comes back further behind than the ring: its peers' logs have what it misses.
+/// A replica restarts further behind than the ring: its peers' logs have what it lacks.
 #[test]
 fn replica_further_behind_than_the_ring() {
     let mut world = warm(Layout::dedicated(3, 1, 3));
@@ -595,7 +595,7 @@ fn replica_further_behind_than_the_ring() {
     );
 }
 
-/// Further behind than its peers' logs, which restarts have emptied: only a checkpoint helps.
+/// A replica is further behind than its peers' logs, which restarts have emptied: only a checkpoint helps.
 #[test]
 fn replica_further_behind_than_the_logs() {
     let mut world = warm(Layout::dedicated(3, 1, 3));
@@ -616,7 +616,7 @@ fn replica_further_behind_than_the_logs() {
     settle(&mut world);
 }
 
-/// A replica that hears nothing for a while and then no traffic at all still catches up.
+/// A replica that receives nothing for a while, and then no traffic at all, still catches up.
 #[test]
 fn behind_without_traffic() {
     let mut world = warm(Layout::dedicated(3, 1, 3));

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use inband_sim::paxos::{counts, FaultKind, Options, Paxos};
 use inband_sim::{run_with_trace, Seeds};
 
-/// Seeds played by every test run; `make soak` plays thousands. Of the mutants that only these notice, the last is
-/// noticed in the 58th.
+/// Seeds per test run; `make soak` runs thousands. The last of the mutants that only these seeds catch is caught by the
+/// 58th.
 const SEEDS: u64 = 300;
 /// Simulated time with faults of each.
 const FAULTY_US: u64 = 250_000;

@@ -1,4 +1,4 @@
-//! The smallest world: it is played, and a deliberate fault in it is noticed.
+//! The smallest world survives random schedules and detects a deliberate fault.
 
 use inband_sim::asking::Fault;
 use inband_sim::sequencer::{Invariant, Options, Sequencer};

@@ -1,23 +1,23 @@
-//! Hosts that are slow: emulated machines, overcommitted ones, containers with a CPU quota. Their round trips take
-//! longer than a suspicion. The loss of one of three may cost no more than a suspicion and one take-over even so.
+//! Slow hosts: emulated or overcommitted machines, containers with a CPU quota. Their round trips take longer than a
+//! suspicion. Even so, the loss of one of three may cost no more than a suspicion and one take-over.
 
 use crate::common::{active, applied, sound, warm, world, MS};
 use inband_sim::paxos::{Layout, World};
 use inband_sim::Rng;
 
-/// Of one run without a decision.
+/// A run gives up after this long without a decision.
 const PAUSE_GIVEN_UP_MS: u64 = 60_000;
 const SEEDS: u64 = 20;
 
-/// A host that has the CPU now and then, and takes a while for each packet.
+/// A host that gets the CPU now and then, and needs a while for each packet.
 #[derive(Clone, Copy)]
 struct Slowness {
     runs_ms: (u64, u64),
     waits_ms: (u64, u64),
     packet_us: u64,
-    /// Each host's clients submit a command at most so often: within what such hosts can do.
+    /// Each host's clients submit at most one command per this interval, which such hosts can handle.
     submits_every_ms: u64,
-    /// A leader is lost: the longest time until something is decided again.
+    /// After a leader is lost: the longest time until something is decided again.
     pause_max_ms: u64,
 }
 
@@ -52,7 +52,7 @@ impl SlowWorld {
         }
     }
 
-    /// Lets hosts run and wait, and clients submit, until `done`; false after `time_ms`.
+    /// Lets hosts run and wait, and clients submit, until `done`. Returns false after `time_ms`.
     fn run(&mut self, time_ms: u64, done: impl Fn(&World) -> bool) -> bool {
         let nodes = self.world.system.layout.nodes();
         for _ in 0..time_ms {
@@ -181,9 +181,9 @@ fn hosts_that_wait_for_longer_than_a_suspicion() {
     );
 }
 
-/// Without a leader every NACK brought the next repetition of a request forward, and holes were asked for every 3 ms: two hosts
-/// drowned in 25,000 packets a second from a handful of clients, and elected nobody in a minute. Such hosts are overloaded
-/// by an election as it is; what must not happen is that it feeds itself.
+/// Without a leader every NACK used to advance the next retransmission of a request, and holes were asked for every 3
+/// ms: two hosts drowned in 25,000 packets per second from a handful of clients and elected no leader for a minute. An
+/// election is an overload for such hosts in any case; it must not feed itself.
 #[test]
 fn hosts_that_wait_and_take_long_for_a_packet() {
     check(
@@ -198,7 +198,7 @@ fn hosts_that_wait_and_take_long_for_a_packet() {
     );
 }
 
-/// A promise takes longer than a candidate first waits for one: its acceptor's disk is slow, and no acceptor is on the
+/// A promise takes longer than a candidate's first timeout: the acceptor's disk is slow, and no acceptor is on the
 /// candidate's own host.
 #[test]
 fn leaders_on_hosts_of_their_own_and_slow_disks() {

@@ -21,8 +21,8 @@ fn submit_to(world: &mut World, node: u8, log: usize, count: usize) {
     }
 }
 
-/// Schedule 4: commands over several partitions come from all replicas at once, and each partition has
-/// another leader. Nobody waits in a circle, and all of them see one order.
+/// Schedule 4: commands over several partitions come from all replicas at once, and each partition has a different
+/// leader. There is no deadlock, and all replicas see one order.
 #[test]
 fn crossed_commands_over_several_partitions() {
     let mut world = warm(Layout::replicas_lead(3, 3));
@@ -47,8 +47,8 @@ fn crossed_commands_over_several_partitions() {
     settle(&mut world);
 }
 
-/// Schedule 4: replicas crash again and again between commands over several partitions. What a crash takes
-/// is executed again, wholly and once.
+/// Schedule 4: replicas crash again and again between commands over several partitions. What a crash loses is executed
+/// again, completely and once.
 #[test]
 fn crashes_between_commands_over_several_partitions() {
     let mut world = warm(Layout::dedicated(3, 2, 3));
@@ -69,11 +69,11 @@ fn crashes_between_commands_over_several_partitions() {
     settle(&mut world);
 }
 
-/// The marker of a partition is lost with the replica that would have sent it: another one does.
+/// The marker of a partition is lost with the replica that would have sent it: another replica sends it.
 #[test]
 fn another_replica_sends_the_marker() {
     let mut world = warm(Layout::dedicated(3, 1, 3));
-    // Replica 5 hears that its command is decided in the log of several and dies.
+    // Replica 5 learns that its command is decided in log M, and dies.
     lose(&mut world, |p| {
         p.to != 5 && p.header().kind == Type::Phase2B
     });
@@ -92,7 +92,7 @@ fn another_replica_sends_the_marker() {
     settle(&mut world);
 }
 
-/// A replica that is further behind than the logs of its peers copies their stores, all of them at once.
+/// A replica that is further behind than its peers' logs copies all of their stores, as of one moment.
 #[test]
 fn a_checkpoint_of_all_partitions() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6, 7.
@@ -121,7 +121,7 @@ fn a_checkpoint_of_all_partitions() {
     settle(&mut world);
 }
 
-/// A client of a replica that is behind reads nothing older than another client was told.
+/// A client of a replica that is behind reads nothing older than what another client was told.
 #[test]
 fn a_read_waits_for_what_was_acknowledged_elsewhere() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
@@ -162,7 +162,7 @@ fn a_seed_is_one_schedule() {
     }
 }
 
-/// Longer ones than those among the seeds of seeds.rs. `make soak` plays more.
+/// Longer runs than those of the seeds in seeds.rs. `make soak` runs more.
 #[test]
 fn random_schedules_are_survived() {
     let options = Options {

@@ -1,4 +1,4 @@
-//! Directed schedules of FLAIR: what a test does to a world in which nothing happens by itself.
+//! Directed schedules of FLAIR: a world in which nothing happens unless the test causes it.
 
 use inband_flair::dataplane::wire::Type;
 use inband_flair::timing::MS;
@@ -11,7 +11,7 @@ pub fn wait(world: &mut World, what: &str, is_so: impl FnMut(&World) -> bool) {
     assert!(came || world.violation.is_some(), "never: {what}");
 }
 
-/// A client puts a value, and waits.
+/// A client puts a value and waits for the reply.
 pub fn put(world: &mut World, client: u8, value: u64) {
     world.request(client, 0, Act::Put(value));
     wait(world, "put", World::is_idle);
@@ -27,7 +27,7 @@ pub fn filter(world: &mut World, filter: impl FnMut(&Passing) -> Fate + 'static)
     world.set_filter(Some(Box::new(filter)));
 }
 
-/// All that is wrong: a rule of the world, or the history.
+/// All violations: of the world's invariants, or of linearizability.
 pub fn verdict(world: &World) -> Result<(), String> {
     match &world.violation {
         Some(violation) => Err(violation.to_string()),
@@ -35,7 +35,7 @@ pub fn verdict(world: &World) -> Result<(), String> {
     }
 }
 
-/// Nothing goes wrong any more, and everybody finishes.
+/// Ends all faults and lets all clients finish.
 pub fn end(mut world: World) -> Result<(), String> {
     if verdict(&world).is_ok() {
         world.heal();

@@ -1,4 +1,4 @@
-//! What the directed tests share: a warm cluster, and filters that decide about every packet.
+//! What the directed tests share: a running cluster, and filters that decide the fate of each packet.
 
 pub mod flair;
 pub mod worlds;
@@ -7,14 +7,13 @@ use inband_paxos::dataplane::registers::AcceptorView;
 use inband_sim::paxos::{Layout, Mutation, Passing, World};
 use inband_sim::Fate;
 
-/// A millisecond of simulated time.
 pub const MS: u64 = 1_000;
 
 pub fn world(layout: Layout, mutation: Option<Mutation>) -> World {
     World::new(1, layout, mutation, 400)
 }
 
-/// A cluster that decides: sessions are open, a leader is active.
+/// A cluster that decides: sessions are open and a leader is active.
 pub fn warm(layout: Layout) -> World {
     let mut world = world(layout, None);
     for node in world.system.layout.replicas.clone() {

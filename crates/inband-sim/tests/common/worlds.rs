@@ -1,15 +1,14 @@
-//! Seeds of a world, played for a test.
+//! Runs seeds of a world for a test.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use inband_sim::{Seeds, Stats, Summary, System};
 
-/// Threads that play them.
 const JOBS: usize = 2;
-/// Set in the environment: the first violation ends a campaign, as `scripts/mutants` wants it.
+/// If set in the environment, a campaign stops at the first violation; `scripts/mutants` sets it.
 const STOP_AT_VIOLATION: &str = "INBAND_SIM_STOP_AT_VIOLATION";
 
-/// Play `count` seeds; no invariant may be broken in any.
+/// Runs `count` seeds; no invariant may be violated.
 pub fn survive<S: System>(first: u64, count: u64, options: &S::Options) -> Summary {
     let stops = std::env::var_os(STOP_AT_VIOLATION).is_some();
     let is_over = AtomicBool::new(false);
@@ -38,7 +37,7 @@ pub fn survive<S: System>(first: u64, count: u64, options: &S::Options) -> Summa
     summary
 }
 
-/// Play `count` seeds with something done wrong on purpose, and see what breaks.
+/// Runs `count` seeds with a deliberate fault, and returns which invariants are violated.
 pub fn broken<S: System>(count: u64, options: &S::Options) -> (Summary, Vec<S::Invariant>) {
     let seeds = Seeds {
         first: 1,
@@ -61,7 +60,7 @@ pub fn broken<S: System>(count: u64, options: &S::Options) -> (Summary, Vec<S::I
     (summary, broken)
 }
 
-/// A world in which nothing happens proves nothing: each of these must have happened so often.
+/// A world in which nothing happens proves nothing: each of these must have happened at least this often.
 pub fn must_have_happened(stats: &Stats, names: &[&'static str], least: u64) {
     println!("{stats:#?}");
     for name in names {
