@@ -1,4 +1,4 @@
-//! A cluster of replicated memory, from its first start to its loss: nothing of it begins with zeros by itself.
+//! A cluster of replicated memory, from its first start to its loss: no part of it ever starts with zeros by itself.
 
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -20,7 +20,7 @@ use inband_memory::epoch::REPLACE_SKIPS;
 use inband_memory::line_client::LineClient;
 use inband_memory::status::Status;
 
-/// As long as a loaded machine may take.
+/// Time limit on a loaded machine.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
 const LINE: u64 = 5;
 const VALUE: [u8; 64] = [7; 64];
@@ -101,14 +101,14 @@ fn a_memory_is_lost_only_when_told() {
     let cluster = start(dir.path(), false).expect("a new memory");
     connect(&cluster).write(LINE, &VALUE).expect("written");
 
-    // Another supervisor meanwhile, also one that accepts the loss, changes nothing.
+    // Another supervisor started meanwhile changes nothing, even if it accepts the loss.
     for accept_loss in [false, true] {
         let error = start(dir.path(), accept_loss).map(drop).unwrap_err();
         let said = format!("{error:#}");
         assert!(said.contains("another `inband up`"), "{said}");
     }
 
-    // Each server in turn loses its memory and gets it back.
+    // Each server in turn loses its memory and copies it back.
     for server in ["server/1", "server/2", "server/3"] {
         cluster.kill(server).expect("killed");
         cluster.restart(server).expect("restarted");
@@ -116,7 +116,7 @@ fn a_memory_is_lost_only_when_told() {
         assert_eq!(connect(&cluster).read(LINE).expect("read"), VALUE);
     }
 
-    // The command line does not take a majority away unless it is told to.
+    // Without --force, the command line does not stop a majority.
     let ask = |server: &str, force| {
         let role = server.to_owned();
         socket::done::<Memory>(dir.path(), &Request::Restart { role, force })
@@ -127,7 +127,7 @@ fn a_memory_is_lost_only_when_told() {
         refused.contains("server/2 cannot be spared") && refused.contains("--force"),
         "{refused}"
     );
-    // A paused server has its memory, though it does not answer.
+    // A paused server still has its memory, although it does not answer.
     cluster.pause("server/2").expect("paused");
     let refused = format!("{:#}", ask("server/2", false).expect_err("it is needed"));
     assert!(refused.contains("server/2 cannot be spared"), "{refused}");
@@ -138,7 +138,7 @@ fn a_memory_is_lost_only_when_told() {
     all_serve(&cluster).expect("recovered");
     assert_eq!(connect(&cluster).read(LINE).expect("read"), VALUE);
 
-    // All at once lose it for good, and no restart serves zeros.
+    // If all lose it at the same time it is gone, and no restart serves zeros.
     for server in ["server/1", "server/2", "server/3"] {
         cluster.kill(server).expect("killed");
     }
@@ -180,7 +180,7 @@ fn it_grows_and_a_server_is_replaced_while_a_client_uses_it() {
     let is_over = &std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut other = connect(&cluster);
-        // Each line is written by this thread only, and is read back as it was written, whatever happens meanwhile.
+        // Each line is written only by this thread, and must always be read as it was written.
         let user = scope.spawn(move || {
             let mut count = 0u64;
             while !is_over.load(std::sync::atomic::Ordering::Acquire) {
@@ -228,7 +228,7 @@ fn it_grows_and_a_server_is_replaced_while_a_client_uses_it() {
     assert_eq!(space.value, large.to_string());
 }
 
-/// A program that starts the nodes, but not server/2 with so many bytes as long as there is a file `full`.
+/// A program that starts the nodes, but refuses to start server/2 with this many bytes while a file `full` exists.
 fn program_of_a_small_host(dir: &Path, space: u64) -> PathBuf {
     let path = dir.join("inband-memory");
     let (full, program) = (dir.join("full"), program());
@@ -261,7 +261,7 @@ fn a_growth_that_fails_or_is_interrupted_is_undone_or_repeated() {
         format!("{error:#}")
     };
 
-    // The host of server/2 cannot hold it: that server is as before.
+    // The host of server/2 cannot hold it: that server is restarted with its former size.
     let mut said = Vec::new();
     let error = grow(dir.path(), large, |what| said.push(what)).expect_err("too much");
     let error = format!("{error:#}");
@@ -277,21 +277,21 @@ fn a_growth_that_fails_or_is_interrupted_is_undone_or_repeated() {
     assert_eq!(client.lines(), lines(small));
     assert_eq!(client.read(LINE).expect("read"), VALUE);
 
-    // The large server keeps what it has when it starts again, and nothing smaller is taken.
+    // The enlarged server keeps its size when it restarts, and a smaller size is refused.
     cluster.restart("server/1").expect("restarted");
     all_serve(&cluster).expect("recovered");
     assert_eq!(space_of("server/1"), large);
     let error = refused(middle);
     assert!(error.contains("an interrupted growth has begun"), "{error}");
 
-    // It is interrupted in the middle of its servers.
+    // Growing is interrupted between two servers.
     std::fs::remove_file(scripts.path().join("full")).expect("the host has room");
     let stop_at_two = |what: String| assert!(!what.contains("server/2"), "interrupted");
     catch_unwind(AssertUnwindSafe(|| grow(dir.path(), large, stop_at_two)))
         .expect_err("interrupted");
     assert_eq!(connect(&cluster).lines(), lines(small));
 
-    // A switch that is silent at the beginning is in the way; one that falls silent later learns it when it starts again.
+    // A switch that is silent at the beginning blocks it; one that falls silent later learns the size when it restarts.
     cluster.kill("switch/1").expect("killed");
     let error = refused(large);
     assert!(error.contains("switch/1 does not answer"), "{error}");
@@ -324,7 +324,7 @@ fn a_server_that_is_replaced_is_still_that_after_it_is_killed() {
     let is_marked = || own.join(REPLACES).exists();
     assert!(node(&cluster, "server/1").epoch < REPLACE_SKIPS);
 
-    // Without the second server it cannot recover. It is killed when it has made a promise of its own.
+    // Without the second server it cannot recover. It is killed after it has made a promise of its own.
     let hung = Hung::process(node(&cluster, "server/2").pid);
     cluster.kill("server/1").expect("killed");
     write_number(&own, REPLACES, 1).expect("its mark");

@@ -18,14 +18,14 @@ use inband_paxos::config::{Dataplane, Role};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Not a test: the program of every host in the others.
+/// Not a test: the program of every host in the other tests.
 #[test]
 fn fake_host() {
     fake_host::main_if_asked();
 }
 
 fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
-    // Each cluster has ports of its own, and each test run, so that runs do not meet.
+    // Each cluster and each test run has its own ports, so that runs do not collide.
     const PORTS_PER_CLUSTER: u16 = 8;
     const CLUSTERS_PER_RUN: u16 = 25;
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -38,7 +38,7 @@ fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
         .set_port(10_000 + (run * CLUSTERS_PER_RUN + cluster) * PORTS_PER_CLUSTER);
     spec.metrics_port = 19_464;
     loop {
-        // A port may be taken by somebody else.
+        // Another process may have taken a port.
         let free = (0..PORTS_PER_CLUSTER)
             .all(|i| TcpListener::bind((Ipv4Addr::LOCALHOST, spec.resp.port() + i)).is_ok());
         if free {
@@ -193,7 +193,7 @@ fn a_clean_stop_is_continued() {
         let supervisor = Supervisor::start(spec.clone()).expect("up");
         for _ in 0..5 {
             let by = put(supervisor.resp()).expect("put");
-            // The stand-ins do not agree, they follow: let them, before another counts.
+            // The stand-ins do not agree, they follow: let them catch up before counting at another one.
             until(&supervisor, &by, |s| {
                 applied(s).windows(2).all(|w| w[0] == w[1])
             });
@@ -461,7 +461,7 @@ fn auto_chooses_xdp_where_it_works() {
             Dataplane::Udp
         ]
     );
-    // A host in the kernel is paused by its link alone: its process goes on.
+    // A host in the kernel is paused only by holding its link: its process continues.
     supervisor.pause("acceptor/0").expect("pause");
     assert!(
         supervisor
@@ -476,14 +476,14 @@ fn auto_chooses_xdp_where_it_works() {
     assert_eq!(lab.link("acceptor/0").expect("link"), LinkFaults::default());
 }
 
-// ---- Members that come and go ----
+// ---- Members that join and leave ----
 
 fn names(status: &ClusterStatus) -> Vec<(u8, String)> {
     let hosts = status.hosts.iter();
     hosts.map(|host| (host.id, host.name.clone())).collect()
 }
 
-/// Has the stand-ins' control plane do something else from now on.
+/// Makes the stand-ins' control plane behave differently from now on.
 fn mark(spec: &ClusterSpec, marker: &str) -> PathBuf {
     let path = spec.data.join(marker);
     fs::write(&path, "").expect("marker");
@@ -557,7 +557,7 @@ fn members_come_and_go_and_the_next_start_has_those_of_now() {
         assert_eq!(supervisor.down().clean_at, Some(vec![at]));
         drop(supervisor);
 
-        // Acceptors that have lost their votes begin behind what replicas have.
+        // Acceptors that have lost their votes begin after what replicas have applied.
         mark(&spec, "lost");
         let supervisor = Supervisor::start(spec.clone()).expect("up again");
         let status = supervisor.status();
@@ -603,7 +603,7 @@ fn of_a_host_that_is_not_taken_in_nothing_is_left() {
             assert_eq!(namespaces_of(&supervisor.status().name).len(), 8);
         }
         fs::remove_file(marker).expect("mend");
-        // Their ids and names are used up all the same.
+        // Their ids and names are used up nevertheless.
         let name = supervisor.add_member(MemberKind::Replica).expect("add");
         assert_eq!(name, "replica/4");
         assert_eq!(names(&supervisor.status())[7].0, 10);
@@ -692,7 +692,7 @@ fn detached() {
         }
         Err(error) => {
             eprintln!("inband: {error}");
-            // Past the test harness, which would write more.
+            // Not through the test harness, which would write more.
             std::process::exit(1);
         }
     }
@@ -797,7 +797,7 @@ fn what_a_killed_owner_leaves_is_removed() {
     let before = remote::status(&spec.data).expect("it runs");
     assert_eq!(before.supervisor_pid, owner.id());
     let alive = |pid: u32| {
-        // A process that nobody has waited for yet is dead all the same.
+        // A process that has not been waited for yet is dead all the same.
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
     };
     let pids: Vec<u32> = before.hosts.iter().map(|h| h.pid.expect("pid")).collect();

@@ -1,4 +1,4 @@
-//! The supervisor, with a system whose hosts do nothing but sleep.
+//! The supervisor, with a system whose hosts only sleep.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,16 +28,16 @@ struct Sleepers {
 struct Spec {
     data: PathBuf,
     hosts: usize,
-    /// For `sh`.
+    /// A script for `sh`.
     script: String,
-    /// Ready when this is there.
+    /// The host is ready once this file exists.
     sign: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Status {
     processes: Vec<ProcessStatus>,
-    /// Numbers as keys: they are strings in JSON, and must come back as numbers.
+    /// Numbers as keys: JSON turns them into strings, and they must be read back as numbers.
     by_number: BTreeMap<u8, String>,
 }
 
@@ -289,7 +289,7 @@ fn a_host_that_ends_by_itself_is_started_again_and_not_as_in_the_beginning() {
     let cluster = Supervisor::<Sleepers>::start(spec).expect("it starts");
     let log = data.join("hosts/sleeper-1/log");
     let says = |lines: &str| fs::read_to_string(&log).is_ok_and(|log| log == lines);
-    // Killed before its first line, it would never say that it was the first.
+    // If it were killed before its first line, it would never report that it was the first.
     eventually("one start in its log", || says("again first\n"));
     let pid = process(&data, 1).pid.expect("it runs");
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("killed");

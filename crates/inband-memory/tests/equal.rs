@@ -25,7 +25,7 @@ const STEPS: usize = 10_000;
 const COMPARE_EVERY: usize = 500;
 /// Few, so that requests collide.
 const CHUNKS: u64 = 4;
-/// Packets to servers that are kept, so that later ones may answer them.
+/// Packets to servers that are kept so that later ones can answer them.
 const KEPT: usize = 16;
 
 fn seed() -> u64 {
@@ -91,7 +91,7 @@ fn value(header: &Header, prng: &mut Prng) -> Vec<u8> {
     value
 }
 
-/// Emits a packet; occasionally with another value in a field, or with a damaged byte.
+/// Emits a packet, occasionally with a random value in one field or a damaged byte.
 fn finish(mut header: Header, gate: &Gate, prng: &mut Prng) -> Vec<u8> {
     if prng.one_in(30) {
         let other = prng.below(3);
@@ -123,7 +123,7 @@ fn finish(mut header: Header, gate: &Gate, prng: &mut Prng) -> Vec<u8> {
     packet
 }
 
-/// What both builds of a role have counted, and must agree on.
+/// The counters of both builds of a role, which must be equal.
 struct Counted(BTreeMap<&'static str, u64>);
 
 impl Counted {
@@ -153,7 +153,7 @@ impl Counted {
 }
 
 struct SwitchPackets {
-    /// By session: its number, and its next request.
+    /// For each session, its number and its next request.
     sessions: Vec<(u64, u64)>,
     kept: Vec<Vec<u8>>,
     epoch: u64,
@@ -191,7 +191,7 @@ impl SwitchPackets {
         let (session, next) = &mut self.sessions[at];
         *next += u64::from(prng.one_in(2));
         let request = next.saturating_sub(prng.below(3)).max(1);
-        // What a request asks for is derived from its number.
+        // The content of a request is derived from its number.
         let mut what = Prng(*session * 1000 + request);
         let random = what.next();
         let writes = what.one_in(2);

@@ -30,7 +30,7 @@ struct Bed {
     client: UdpSocket,
     gate: Gate,
     request: u64,
-    /// Keeps the hosts from answering that nobody listens at the processes' ports.
+    /// Keeps the hosts from answering that the processes' ports are closed.
     _processes: Vec<UdpSocket>,
     net: Net,
 }
@@ -154,7 +154,7 @@ impl Bed {
         assert_eq!((lines[0], lines[1]), ([7; 64], [0; 64]));
         let all = self.write(2, 0xffff, 9);
         assert_eq!(self.read(2, 0xffff), ([all; 16], [[9; 64]; 16]));
-        // One server is ahead: its lines are written back before they are read.
+        // One server has newer lines: they are written back before they are returned.
         let ahead = EPOCH << 39 | 1000;
         for chunk in [3, 4] {
             let mut timestamps = [0; 16];
@@ -164,7 +164,7 @@ impl Bed {
                 .store_chunk(chunk, &timestamps, &[[5; 64]; 16]);
         }
         for (chunk, lines) in [(3, 1 << 5), (4, 0xffff)] {
-            // Which two servers answer first is chance; in the end both others agree, or have the newer lines.
+            // Which two servers answer first is random; in the end the other two have the same or newer lines.
             let (timestamps, lines) = self.read(chunk, lines);
             let found = (timestamps[5], lines[5]);
             assert!(

@@ -24,14 +24,14 @@ use inband_memory::wire::{self, Header};
 use inband_memory::{c, objects, xdp, Memory, SPACES};
 use inband_testing::race::rounds;
 
-/// A correct build is watched for this long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one
+/// A correct build is watched for this long, and for at least `ROUNDS_MIN` rounds if the machine is busy; a wrong one
 /// must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
 const CATCH_WITHIN: Duration = Duration::from_secs(60);
 const ROUNDS_MIN: u64 = 100;
 
 type Failure = String;
-/// Puts a packet through a role.
+/// Passes a packet through a role.
 type Handle<'a> = dyn Fn(&[u8]) -> (To, Vec<u8>) + Sync + 'a;
 
 fn gate() -> Gate {
@@ -102,7 +102,7 @@ fn to_server(handle: &Handle<'_>, header: Header, byte: u8) -> Option<(Header, V
     })
 }
 
-/// Reads a chunk by one READ of this epoch. Each line is filled with the low byte of its timestamp.
+/// Reads a chunk with one READ of this epoch. Each line is filled with the low byte of its timestamp.
 fn read_all(handle: &Handle<'_>, epoch: u64) -> Result<([u64; CHUNK_LINES], Chunk), Failure> {
     loop {
         let read = Header {
@@ -174,7 +174,7 @@ fn fence(handle: &Handle<'_>, registers: &ServerRegisters, time: Duration) -> Re
             // Moves the fence to a different moment each time.
             for _ in 0..round % 8 {
                 if let Err(what) = read_all(handle, now) {
-                    // None of our fences can have come in between.
+                    // None of this test's fences can have come in between.
                     end.wait();
                     return Err(what);
                 }
@@ -252,7 +252,7 @@ fn nothing_of_an_old_epoch_lands_behind_a_fence() {
     assert!(caught.is_err(), "not caught in the kernel");
 }
 
-// --- the switch: answers of all servers at once ---
+// --- the switch: answers of all servers at the same time ---
 
 const SERVERS: usize = 3;
 const SESSION: u64 = 7 << 16 | 1;
@@ -260,7 +260,7 @@ const EPOCH: u64 = 48;
 /// Lines per request.
 const LINES: u32 = 0b11;
 
-/// Returns what a switch sends for a request, which is repeated while other threads hold the slot.
+/// Returns what a switch sends for a request, which is retransmitted while other threads hold the slot.
 fn ask(handle: &Handle<'_>, header: Header, value: &[u8]) -> Option<(To, Header)> {
     for _ in 0..10_000 {
         let (to, out) = handle(&common::packet(&header, value, &gate()));
@@ -272,14 +272,14 @@ fn ask(handle: &Handle<'_>, header: Header, value: &[u8]) -> Option<(To, Header)
     None
 }
 
-/// What left when the servers answered: destination, timestamps and lines.
+/// What the switch sent after the servers' answers: destination, timestamps and lines.
 type Left = Vec<(To, Header, [u64; 2], Vec<u8>)>;
 
 fn timestamps_of(value: &[u8]) -> [u64; 2] {
     [0, 8].map(|at| u64::from_be_bytes(value[at..at + 8].try_into().unwrap()))
 }
 
-/// Whatever the order of the answers, a phase must end exactly once, with what a majority has said.
+/// Whatever the order of the answers, a phase must end exactly once, with the majority's result.
 fn quorum(
     handle: &Handle<'_>,
     registers: &SwitchRegisters,
@@ -345,7 +345,7 @@ fn quorum(
             scope.spawn(move || server(number));
         }
         let result = rounds(time, ROUNDS_MIN, |round| {
-            // Some servers agree, some do not.
+            // Some servers agree, others do not.
             let mut random = (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut next = || {
                 random = random.rotate_left(7).wrapping_mul(0x2545_f491_4f6c_dd1d);
@@ -366,7 +366,7 @@ fn quorum(
             };
             let value = if writes { vec![3; 128] } else { Vec::new() };
             let mut question = None;
-            // Repeated, because an answer that finds the slot taken is lost.
+            // Retransmitted, because an answer that finds the slot locked is lost.
             for _ in 0..100 {
                 if question.is_none() {
                     let (to, asks) = ask(handle, header, &value).ok_or("never sent")?;
@@ -487,7 +487,7 @@ fn a_phase_ends_once_whoever_answers_when() {
 /// Writes per thread and round.
 const NUMBERED: u64 = 50;
 
-/// No timestamp may be given twice, and each thread's must grow.
+/// No timestamp may be assigned twice, and each thread's timestamps must increase.
 fn numbers(
     handle: &Handle<'_>,
     registers: &SwitchRegisters,
@@ -552,7 +552,7 @@ fn no_timestamp_is_given_twice() {
 
 // --- the switch: sessions that close ---
 
-/// A closed session must leave its slots alone: the next session's write keeps its timestamp.
+/// A closed session must no longer touch its slots: the next session's write keeps its timestamp.
 fn closing(
     handle: &Handle<'_>,
     registers: &SwitchRegisters,
@@ -562,7 +562,7 @@ fn closing(
     let [begin, end] = [(); 2].map(|()| Barrier::new(2));
     let over = AtomicBool::new(false);
     let former = AtomicU64::new(0);
-    // The last timestamp that the earlier session was given.
+    // The last timestamp assigned to the earlier session.
     let former_last = AtomicU64::new(0);
     let write = |session: u64, request: u64| Header {
         kind: wire::WRITE_REQUEST,

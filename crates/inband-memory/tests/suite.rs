@@ -8,7 +8,7 @@ mod race;
 mod vectors;
 mod verifier;
 
-/// Networks of namespaces. What another crate uses of it is not dead.
+/// Networks of namespaces. Another crate uses the rest of it.
 #[allow(dead_code, missing_docs)]
 #[path = "../../inband-dataplane/tests/common/net.rs"]
 mod net;

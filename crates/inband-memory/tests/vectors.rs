@@ -114,7 +114,7 @@ fn every_reason_has_a_vector() {
     assert!(missing.is_empty(), "no vector shows {missing:?}");
 }
 
-/// A request that another host repeats must not divert the answer.
+/// A request retransmitted by another host must not divert the answer.
 #[test]
 fn the_answer_goes_to_where_the_request_came_from_first() {
     let switch = SoftSwitch::new(&switch_spec());

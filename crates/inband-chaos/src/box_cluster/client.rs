@@ -1,4 +1,4 @@
-//! A memcached client of any node: get, set, add, cas, incr, append and delete of single keys, one at a time.
+//! A memcached client of all nodes: get, set, add, cas, incr, append and delete of single keys, one at a time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::history::{Command, Outcome, Verb};
 use crate::stale_proxy::StaleReplies;
 use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT};
 
-/// A connection is closed after so many operations, and another one opened, mostly to another node.
+/// A connection is closed after this many operations, and another one is opened, usually to another node.
 const OPERATIONS_PER_CONNECTION: u64 = 100;
 
 pub struct MemcachedClient {
     number: usize,
     rng: Rng,
     scribe: Scribe,
-    /// Of each node.
+    /// The memcached address of each node.
     ports: Vec<SocketAddr>,
-    /// In a control run.
+    /// Set in a control run.
     stale: Option<Arc<StaleReplies>>,
     limit: Duration,
     connection: Option<Connection>,
@@ -87,13 +87,13 @@ impl MemcachedClient {
         (self.connection, self.operations) = (None, 0);
     }
 
-    /// Each value is written once.
+    /// Returns a value that has not been written before.
     fn value(&mut self) -> String {
         self.writes += 1;
         keys::value(self.writes, self.number)
     }
 
-    /// Returns what a key holds, if that is answered: the value, and its cas unique.
+    /// Returns a key's value and its cas unique; `None` if there is no value or no answer.
     fn read(&mut self, key: &str) -> Option<(String, u64)> {
         let command = self.one(Verb::Get, key, None);
         let mut found = None;
@@ -120,7 +120,7 @@ impl MemcachedClient {
                 value.clone(),
                 [("STORED", Some("1")), ("NOT_STORED", Some("0"))],
             ),
-            // After a comma a value is no number any more.
+            // With a comma, a value is no longer a number.
             Verb::Append => (
                 "append",
                 format!(",{value}"),
@@ -133,7 +133,7 @@ impl MemcachedClient {
         self.perform(vec![command], |to| to.command(&request, &replies));
     }
 
-    /// Read, and write if nobody has since.
+    /// Reads, and writes if the key has not changed since.
     fn compare_and_swap(&mut self, key: &str) {
         let Some((before, unique)) = self.read(key) else {
             return;
@@ -182,7 +182,7 @@ impl MemcachedClient {
         }
     }
 
-    /// Returns how it ended; `None`: there is no connection.
+    /// Returns the outcome; `None` if there is no connection.
     fn perform(
         &mut self,
         commands: Vec<Command>,
@@ -200,7 +200,7 @@ impl MemcachedClient {
         };
         let outcome = self.scribe.write_down(asked, &end);
         if outcome == Outcome::Unknown {
-            // Its reply may still come.
+            // The reply may still arrive.
             self.close();
         }
         Some(outcome)

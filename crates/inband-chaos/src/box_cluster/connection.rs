@@ -12,11 +12,11 @@ pub struct Connection {
     limit: Duration,
 }
 
-/// What `gets` found: the value, and its cas unique.
+/// The result of `gets`: the value and its cas unique.
 pub type Found = Option<(String, u64)>;
 
 impl Connection {
-    /// `limit` also holds for every reply.
+    /// `limit` applies to connecting and to every reply.
     pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Connection> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
@@ -29,7 +29,7 @@ impl Connection {
         })
     }
 
-    /// Returns a value, and its cas unique. The error says how the read ended.
+    /// Returns a value and its cas unique. The error is the outcome of the read.
     pub fn gets(&mut self, key: &str) -> Result<Found, End> {
         let line = self.ask(&format!("gets {key}\r\n"))?;
         let Some(found) = line.strip_prefix("VALUE ") else {
@@ -54,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// Returns a command; what its reply says is looked up in `replies`, and is the operation's.
+    /// Executes a command. `replies` maps the server's replies to those of the operation.
     pub fn command(&mut self, request: &str, replies: &[(&str, Option<&str>)]) -> End {
         match self.ask(request) {
             Ok(line) => match replies.iter().find(|(said, _)| *said == line) {
@@ -65,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// `incr`, by one.
+    /// `incr` by one.
     pub fn incr(&mut self, key: &str) -> End {
         match self.ask(&format!("incr {key} 1\r\n")) {
             Ok(line) if line == "NOT_FOUND" => End::Ok(vec![None]),
@@ -78,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and reads the first line of its reply.
+    /// Sends a request and reads the first line of the reply.
     fn ask(&mut self, request: &str) -> Result<String, End> {
         let sent = self.stream.get_mut().write_all(request.as_bytes());
         sent.map_err(|error| self.unknown(&error))?;
@@ -106,13 +106,13 @@ impl Connection {
     }
 }
 
-/// Returns a line that is no reply of the command's own.
+/// Returns the outcome for a line that is not one of the command's own replies.
 fn refused(line: &str) -> End {
     let is_refusal = ["SERVER_ERROR", "CLIENT_ERROR", "ERROR"]
         .iter()
         .any(|begin| line.starts_with(begin));
     match line {
-        // The gateway's own words for it.
+        // The gateway's wording.
         line if line.contains("is unknown") => End::Unknown(line.into()),
         line if is_refusal => End::Failed(line.into()),
         line => End::Unknown(format!("a reply: {line:?}")),
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection to a server that answers each line it reads with the next of these.
+    /// A connection to a server that answers each line that it reads with the next of these replies.
     fn connection(replies: &'static [&'static str]) -> Connection {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("its address");

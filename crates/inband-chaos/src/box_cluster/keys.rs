@@ -1,5 +1,5 @@
-//! Which keys memcached's clients use: a few at a time, fresh ones every few seconds so that a check of a key ends in
-//! milliseconds; and what they store.
+//! The keys that memcached clients use, and the values that they store. Few keys are in use at a time, and each is
+//! replaced every few seconds, so that a key is checked in milliseconds.
 
 use crate::workload::CLIENTS_MAX;
 
@@ -7,7 +7,7 @@ use crate::workload::CLIENTS_MAX;
 const KEYS: u64 = 8;
 /// How long a key is used.
 const KEY_FOR_NS: u64 = 5_000_000_000;
-/// Numbers that are stored differ by more than `incr` adds to one of them.
+/// Stored numbers differ by more than `incr` adds to any of them.
 const STEP: u64 = 10_000;
 
 fn window(index: u64, now_ns: u64) -> u64 {
@@ -29,8 +29,8 @@ pub fn all_until(now_ns: u64) -> Vec<String> {
     (0..KEYS).flat_map(of).collect()
 }
 
-/// Returns the value of a client's write: a number that no other write stores, and that `incr` does not make of another
-/// one.
+/// Returns the value of a client's write: a number that no other write stores, and that `incr` cannot reach from
+/// another one.
 pub fn value(write: u64, client: usize) -> String {
     ((write * CLIENTS_MAX + client as u64) * STEP).to_string()
 }

@@ -1,4 +1,5 @@
-//! A cluster of consensus in a box: nodes, and memcached's clients of each. Each key is a register of its own.
+//! A cluster of consensus in a box: nodes, and memcached clients at each. Each key is checked on its own, as a
+//! register.
 
 mod client;
 mod connection;
@@ -24,7 +25,7 @@ use super::stale_proxy::StaleReplies;
 use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
 
-/// What can be done to it.
+/// The faults that it supports.
 pub const FAULTS: [FaultKind; 7] = [
     FaultKind::Kill,
     FaultKind::Freeze,
@@ -34,11 +35,11 @@ pub const FAULTS: [FaultKind; 7] = [
     FaultKind::Delay,
     FaultKind::Duplicate,
 ];
-/// Few, so that a node that was away needs the table.
+/// Few, so that a node that was down needs the table.
 pub const LOG_RECORDS: usize = 1024;
 /// Bytes of a table: small, so that it is transferred in a fraction of a second.
 pub const TABLE_BYTES: u64 = 16 << 20;
-/// How long it may take to serve after the last fault.
+/// How long the cluster may take to serve again after the last fault.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a reply may take when there are no faults.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
@@ -46,13 +47,13 @@ const QUIET_LIMIT: Duration = Duration::from_secs(20);
 pub struct Cluster {
     nodes: Supervisor<BoxCluster>,
     faults: Mutex<ActiveFaults>,
-    /// In a control run clients take these for the answers.
+    /// The source of clients' stale answers in a control run.
     stale: OnceLock<Arc<StaleReplies>>,
     describe: String,
 }
 
 impl Cluster {
-    /// Starts one; it serves.
+    /// Starts a cluster. It serves when this returns.
     pub fn start(spec: Spec) -> Result<Cluster> {
         let options = spec.options.clone();
         let nodes = Supervisor::<BoxCluster>::start(spec)?;
@@ -90,7 +91,7 @@ impl Cluster {
         })
     }
 
-    /// Calls `act` while a node is killed; afterwards it is restarted, and all nodes serve.
+    /// Calls `act` while a node is killed, then restarts the node and waits until all nodes serve.
     fn without(&self, node: &str, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let node = self.nodes.kill(node)?;
         let done = act().with_context(|| format!("without {node}"));
@@ -114,7 +115,7 @@ fn is_whole(status: &ClusterStatus) -> bool {
     status.processes.iter().all(running) && following + 1 == status.processes.len()
 }
 
-/// Returns the node that leads; of several the one of the highest epoch, for the others do not know yet.
+/// Returns the leader. If several nodes lead, the one with the highest epoch, since the others have not noticed yet.
 fn leader(status: &ClusterStatus) -> Option<String> {
     let leading = status.nodes.iter().filter(|node| node.state == "leading");
     let leading = leading.max_by_key(|node| node.epoch)?;
@@ -173,7 +174,7 @@ impl Subject for Cluster {
         Ok(began.elapsed())
     }
 
-    /// At every node, and without each of them in turn, the leader first: any majority has every write.
+    /// Reads at every node, and without each node in turn, the leader first: any majority has every write.
     fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
         let keys = keys::all_until(shared.recorder.clock.now_ns());
         let status = self.status();
@@ -191,7 +192,7 @@ impl Subject for Cluster {
         Ok(())
     }
 
-    /// With all applied, all machines are equal.
+    /// Once everything is applied, all machines are equal.
     fn into_agreed(self) -> Result<()> {
         retry(SERVING_LIMIT, || {
             let status = self.status();

@@ -11,7 +11,7 @@ use super::{is_whole, leader, Cluster};
 use crate::fault_kind::FaultKind;
 use crate::nemesis::{signal, Lane, DOWN_MS};
 
-/// How long a node stands still so that it misses writes, or another one so that it cannot be asked.
+/// How long a node is stopped so that it misses writes, or so that it cannot be asked.
 const BEHIND_MS: (u64, u64) = (50, 800);
 
 impl Lane<Cluster> {
@@ -23,13 +23,13 @@ impl Lane<Cluster> {
         }
     }
 
-    /// Returns whether a node may be killed: it loses its log, so at most a minority may, and only while all have
-    /// theirs.
+    /// Returns whether a node may be killed. It loses its log, so at most a minority may be killed, and only while all
+    /// nodes have theirs.
     fn is_node_spare(&self) -> bool {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
-    /// Returns all nodes in an order of chance, but the leader first every other time.
+    /// Returns all nodes in random order, but in every second case with the leader first.
     fn nodes(&mut self, status: &ClusterStatus) -> Vec<String> {
         let processes = status.processes.iter();
         let mut left: Vec<String> = processes.map(|process| process.name.clone()).collect();
@@ -63,7 +63,7 @@ impl Lane<Cluster> {
         for node in &victims {
             cluster.nodes.kill(node)?;
         }
-        // One that is back before anybody has missed it has lost what it acknowledged nevertheless.
+        // A node that is back before the others notice has still lost what it acknowledged.
         let is_back_at_once = self.rng.chance_ppm(300_000);
         if !is_back_at_once {
             self.pause(DOWN_MS);
@@ -78,8 +78,8 @@ impl Lane<Cluster> {
         Ok(Some(format!("{} killed{how}", victims.join(", "))))
     }
 
-    /// A node misses writes, another one dies and is back at once, and then only these two can be asked: neither has what was
-    /// acknowledged meanwhile, and only one of them knows that.
+    /// A node misses writes, another one is killed and restarted immediately, and then only these two can be asked:
+    /// neither has what was acknowledged meanwhile, and only one of them knows that.
     fn kill_while_another_is_behind(&mut self) -> Result<Option<String>> {
         let nodes = self.nodes(&self.cluster.status());
         let [behind, killed, up_to_date] = &nodes[..] else {
@@ -100,7 +100,7 @@ impl Lane<Cluster> {
         )))
     }
 
-    /// A node misses writes, and the leader dies: the other one must lead.
+    /// A node misses writes, and the leader is killed: the third one must lead.
     fn kill_the_leader_while_another_is_behind(&mut self) -> Result<Option<String>> {
         let Some(leader) = leader(&self.cluster.status()) else {
             return Ok(None);
@@ -120,11 +120,11 @@ impl Lane<Cluster> {
         Ok(Some(format!("{leader} killed while {behind} was behind")))
     }
 
-    /// A leader that stands still for longer than the others' patience is deposed meanwhile, and goes on with the packets and the
-    /// clients' requests that have gathered in its sockets.
+    /// A leader that is frozen for longer than the others' timeout is deposed meanwhile. It resumes with the packets
+    /// and requests that have queued in its sockets.
     fn freeze(&mut self) -> Result<Option<String>> {
         let mut victims = self.nodes(&self.cluster.status());
-        // Nothing is lost by nodes that stand still.
+        // A frozen node loses nothing.
         let count = self.rng.between(1, victims.len() as u64 + 1) as usize;
         victims.truncate(count.div_ceil(2));
         let pids = self.stop(&victims);

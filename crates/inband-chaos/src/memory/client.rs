@@ -1,5 +1,5 @@
-//! A client of replicated memory: it keeps several requests under way, each of one line or of several lines of a chunk. Each
-//! line is a register of its own, so each is an operation of its own in the history.
+//! A client of replicated memory: it keeps several requests in flight, each for one line or for several lines of a
+//! chunk. Each line is checked on its own, as a register, so each line of a request is one operation in the history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::history::{Command, Verb};
 use crate::stale_proxy::StaleReplies;
 use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT, CLIENTS_MAX};
 
-/// Requests under way, at most.
+/// Maximum requests in flight.
 const REQUESTS_MAX: u64 = 4;
-/// Lines of a request, at most.
+/// Maximum lines of a request.
 const LINES_MAX: usize = 4;
 /// Slots of a session: few, so that they are reused within milliseconds.
 const WINDOW: u32 = 8;
-/// A connection ends after so many requests, by a goodbye or without one.
+/// A session ends after this many requests, with a goodbye or without one.
 const REQUESTS_PER_CONNECTION: u64 = 400;
-/// One in so many batches of writes is not waited for: the client is dead.
+/// One in this many batches of writes is not waited for, as if the client had been killed.
 const BATCHES_PER_DEATH: u64 = 150;
 
 pub struct MemoryClient {
@@ -32,14 +32,14 @@ pub struct MemoryClient {
     rng: Rng,
     scribe: Scribe,
     config: MemoryConfig,
-    /// In a control run, where some answers come from.
+    /// The source of some answers in a control run.
     stale: Option<Arc<StaleReplies>>,
     connection: Option<Memory>,
     requests: u64,
     values: u64,
 }
 
-/// A request, until it has ended.
+/// A request in flight.
 struct Request {
     call_ns: u64,
     op: Op,
@@ -115,7 +115,7 @@ impl MemoryClient {
         }
     }
 
-    /// Sends all of them and waits for the answers; or dies.
+    /// Sends all requests and waits for the answers, or leaves without waiting.
     fn perform(&mut self, ops: Vec<Op>, dies: bool) {
         let Some(memory) = &mut self.connection else {
             return;
@@ -191,7 +191,7 @@ impl MemoryClient {
     }
 }
 
-/// Writes down what became of a request: of each of its lines.
+/// Records the outcome of a request, for each of its lines.
 fn note(
     scribe: &mut Scribe,
     stale: Option<&StaleReplies>,

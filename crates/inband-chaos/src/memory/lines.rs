@@ -1,22 +1,23 @@
-//! Which lines clients use: a few at a time, fresh ones every few seconds so that a check of a line ends in milliseconds;
-//! and how a value fills a line, so that a torn line is no value.
+//! The lines that clients use, and their contents. Few lines are in use at a time, and they are replaced every few
+//! seconds, so that a line is checked in milliseconds. A value fills its line in such a way that a torn line is not a
+//! value.
 
 use inband_memory::lines::{CHUNK_LINES, LINE_LEN_BYTES};
 
-/// Chunks in use at a time. They follow each other, so some share a block's counter of writes.
+/// Chunks in use at a time. They are consecutive, so some share a block's counter of writes.
 const CHUNKS: u64 = 3;
-/// Lines in use of each: few, so that clients meet, and not all in a row.
+/// Lines in use of each chunk: few, so that clients collide, and not adjacent.
 const LINES: [usize; 4] = [0, 1, 7, CHUNK_LINES - 1];
 /// How long a chunk is used.
 const CHUNK_FOR_NS: u64 = 5_000_000_000;
 
 const WORD_LEN_BYTES: usize = 8;
-/// Words of a line differ by this.
+/// Consecutive words of a line differ by this.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 pub type Line = [u8; LINE_LEN_BYTES];
 
-/// Chunks change at different times. Past the end of the memory the first ones are used again.
+/// Chunks change at different times. Past the end of the memory, the first ones are used again.
 fn chunk(index: u64, window: u64, chunks: u64) -> u64 {
     (window * CHUNKS + index) % chunks
 }
@@ -25,18 +26,19 @@ fn window(index: u64, now_ns: u64) -> u64 {
     (now_ns + CHUNK_FOR_NS / CHUNKS * index) / CHUNK_FOR_NS
 }
 
-/// Returns a random number below `count`, but 0 every other time: most is detected where clients collide most often.
+/// Returns a random number below `count`, but 0 in every second case: most defects show where clients collide most
+/// often.
 fn hot(random: u64, count: u64) -> u64 {
     (random / 2 % count) * (random % 2)
 }
 
-/// Returns a chunk of those in use, by chance.
+/// Picks one of the chunks in use.
 pub fn one(random: u64, now_ns: u64, chunks: u64) -> u64 {
     let index = hot(random, CHUNKS);
     chunk(index, window(index, now_ns), chunks)
 }
 
-/// Returns a bitmap of some of the lines in use of a chunk, by chance; never none.
+/// Picks some of the lines in use of a chunk, at least one. Returns a bitmap.
 pub fn some(random: u64, most: usize) -> u16 {
     let count = 1 + (random >> 32) as usize % most;
     let first = hot(random, LINES.len() as u64) as usize;
@@ -75,8 +77,8 @@ pub fn stored(value: u64) -> Line {
     line
 }
 
-/// Returns the value that fills a line; `None` is zeros. What nobody has stored is shown as it is, and is no value of
-/// anybody's.
+/// Returns the value that fills a line; `None` is zeros. Content that is not a value is returned unchanged, and equals
+/// no written value.
 pub fn value_of(line: &Line) -> Option<String> {
     if *line == [0; LINE_LEN_BYTES] {
         return None;

@@ -1,4 +1,5 @@
-//! A cluster of replicated memory: servers, switches, and hosts for clients. Each line is a register of its own.
+//! A cluster of replicated memory: servers, switches, and hosts for clients. Each line is checked on its own, as a
+//! register.
 
 mod client;
 mod lines;
@@ -27,7 +28,7 @@ use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
 use crate::stale_proxy::StaleReplies;
 
-/// What can be done to it.
+/// The faults that it supports.
 pub const FAULTS: [FaultKind; 7] = [
     FaultKind::Kill,
     FaultKind::Freeze,
@@ -42,9 +43,9 @@ pub const SPACE_BYTES: u64 = 4 << 20;
 /// Two chunks share a counter of writes.
 pub const BLOCK_LINES: u64 = 32;
 const CLIENT_HOSTS: u32 = 2;
-/// How long it may take to serve after the last fault.
+/// How long the cluster may take to serve again after the last fault.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
-/// What is told of in the end, of all nodes together and since they were started.
+/// Counters to print at the end: sums over all nodes, each since its last start.
 const COUNTERS: [&str; 7] = [
     "memory_read",
     "memory_read_write_back",
@@ -58,15 +59,15 @@ const COUNTERS: [&str; 7] = [
 pub struct Cluster {
     memory: Supervisor<Memory>,
     faults: Mutex<ActiveFaults>,
-    /// In a control run.
+    /// The source of clients' stale answers in a control run.
     stale: OnceLock<Arc<StaleReplies>>,
-    /// How the clients of each client host reach it.
+    /// The configuration of each client host's clients.
     configs: Vec<MemoryConfig>,
     describe: String,
 }
 
 impl Cluster {
-    /// Starts one; it serves.
+    /// Starts a cluster. It serves when this returns.
     pub fn start(spec: Spec) -> Result<Cluster> {
         let options = spec.options.clone();
         let memory = Supervisor::<Memory>::start(spec)?;
@@ -114,7 +115,7 @@ impl Cluster {
         })
     }
 
-    /// Calls `act` while a host is killed; afterwards it is restarted, and all servers serve.
+    /// Calls `act` while a host is killed, then restarts the host and waits until all servers serve.
     fn without(&self, host: &str, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let host = self.memory.kill(host)?;
         let done = act().with_context(|| format!("without {host}"));
@@ -200,7 +201,8 @@ impl Subject for Cluster {
         Ok(began.elapsed())
     }
 
-    /// As it is, through another switch, and without each of the servers: any majority has every line.
+    /// Reads from the intact cluster, through the other switch, and without each server in turn: any majority has every
+    /// line.
     fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
         let status = self.status();
         let now_ns = shared.recorder.clock.now_ns();
@@ -225,7 +227,7 @@ impl Subject for Cluster {
     }
 }
 
-/// Returns the switch that serves.
+/// Returns the active switch.
 fn active_switch(status: &ClusterStatus) -> Option<String> {
     let active = status.nodes.iter().filter(|node| node.state == "active");
     let active = active.max_by_key(|node| node.epoch)?;

@@ -12,9 +12,9 @@ use crate::fault_kind::FaultKind;
 use crate::nemesis::{signal, Lane, DOWN_MS};
 use crate::subject::Subject;
 
-/// How long a server misses writes, or is cut off.
+/// How long a server misses writes or is cut off.
 const BEHIND_MS: (u64, u64) = (50, 500);
-/// How long one server alone is reached: until a client has written, and until one has read.
+/// How long only one server is reachable: long enough for a client to write, and then to read.
 const ALONE_MS: (u64, u64) = (10, 150);
 
 impl Lane<Cluster> {
@@ -26,18 +26,18 @@ impl Lane<Cluster> {
         }
     }
 
-    /// Returns whether a server may be killed: it loses its memory, so at most a minority may, and only while all
-    /// serve.
+    /// Returns whether a server may be killed. It loses its memory, so at most a minority may be killed, and only while
+    /// all serve.
     fn is_server_spare(&self) -> bool {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
-    /// Returns the switch that is active, or any if none is.
+    /// Returns the active switch, or any switch if none is active.
     fn switch(&mut self, status: &ClusterStatus) -> Option<String> {
         active_switch(status).or_else(|| self.rng.pick(&names(status, "switch/")).cloned())
     }
 
-    /// Returns between one server and a minority of them.
+    /// Picks at least one server and at most a minority of them.
     fn servers(&mut self, status: &ClusterStatus) -> Vec<String> {
         let mut servers = names(status, "server/");
         let minority = (servers.len() as u64 - 1) / 2;
@@ -48,7 +48,7 @@ impl Lane<Cluster> {
         servers
     }
 
-    /// Hosts to die or to stand still.
+    /// Hosts to kill or freeze.
     fn victims(&mut self, servers_too: bool) -> Vec<String> {
         let status = self.cluster.status();
         let switch = self.switch(&status);
@@ -79,7 +79,7 @@ impl Lane<Cluster> {
         for host in &victims {
             self.cluster.memory.kill(host)?;
         }
-        // One that is back before anybody has missed it is still sent what it cannot answer.
+        // A host that is back before its peers notice still receives packets meant for its previous process.
         let is_back_at_once = self.rng.chance_ppm(300_000);
         if !is_back_at_once {
             self.pause(DOWN_MS);
@@ -95,7 +95,7 @@ impl Lane<Cluster> {
         Ok(Some(format!("{} killed{how}", victims.join(", "))))
     }
 
-    /// Servers in any order, and all hosts. `None`: there are no links to cut, or not three servers.
+    /// Servers in random order, and all hosts. `None` if there are no links to cut or not exactly three servers.
     fn servers_and_hosts(&mut self) -> Result<Option<([String; 3], Vec<String>)>> {
         let mut hosts: Vec<String> = Vec::new();
         self.cluster.with_lab(&mut |lab| {
@@ -110,8 +110,8 @@ impl Lane<Cluster> {
         Ok(Some(([take(), take(), take()], hosts)))
     }
 
-    /// A server misses writes, another one dies and is back at once, and then only these two can be reached: what they would
-    /// answer is older than what was acknowledged.
+    /// A server misses writes, another one is killed and restarted immediately, and then only these two are reachable:
+    /// they would answer with something older than what was acknowledged.
     fn kill_while_another_is_behind(&mut self) -> Result<Option<String>> {
         let Some(([behind, killed, up_to_date], hosts)) = self.servers_and_hosts()? else {
             return Ok(None);
@@ -130,8 +130,8 @@ impl Lane<Cluster> {
         )))
     }
 
-    /// Writes reach one server only, and their switch dies. Through the other switch they are read from this server, and then
-    /// it is cut off: what was read must still be read.
+    /// Writes reach only one server, and their switch is killed. The other switch reads them from this server, which is
+    /// then cut off: what was read must still be readable.
     fn kill_while_one_server_hears(&mut self) -> Result<Option<String>> {
         let Some(([hears, a, b], hosts)) = self.servers_and_hosts()? else {
             return Ok(None);
@@ -157,7 +157,7 @@ impl Lane<Cluster> {
         )))
     }
 
-    /// These servers are cut off, and no others that were before.
+    /// Cuts off these servers and reconnects all others.
     fn isolate(&self, servers: &[&str], hosts: &[String]) -> Result<()> {
         let now_ns = self.recorder.clock.now_ns();
         let mut faults = self.cluster.faults();
@@ -168,12 +168,12 @@ impl Lane<Cluster> {
         self.cluster.apply(&faults)
     }
 
-    /// User space stands still; a role in the kernel goes on. A switch in user space that is frozen for longer than a client
-    /// waits is deposed meanwhile, and goes on with the packets that have gathered in its socket.
+    /// Freezes user space; roles in the kernel keep running. A switch in user space that is frozen for longer than
+    /// clients wait is deposed meanwhile, and resumes with the packets that have queued in its socket.
     fn freeze(&mut self) -> Result<Option<String>> {
         let mut victims = self.victims(true);
         if self.rng.chance_ppm(150_000) {
-            // Nothing is lost by servers that stand still.
+            // A frozen server loses nothing.
             victims = names(&self.cluster.status(), "server/");
         }
         let processes = self.cluster.status().processes;

@@ -1,11 +1,11 @@
-//! Stands in for `inband run` and `inband inspect`: speaks the control protocol, serves its
-//! inherited sockets, keeps a number per replica and ends with its supervisor.
+//! Stands in for `inband run` and `inband inspect`: speaks the control protocol, serves its inherited sockets, keeps a
+//! number per replica, and exits with its supervisor.
 //!
-//! `put` on a RESP socket adds one to the number and tells the other replicas, over the cluster's
-//! network. Leads if no earlier candidate's process exists.
+//! `put` on a RESP socket adds one to the number and sends it to the other replicas, over the cluster's network. A
+//! stand-in leads if no earlier candidate's process exists.
 //!
-//! Its control plane is one file beside the hosts' directories, which all stand-ins read and write; a
-//! change is in force at once. A marker in that place has the next changes refused, or left pending.
+//! Its control plane is one file next to the hosts' directories, which all stand-ins read and write; a change takes
+//! effect immediately. A marker file next to it makes the next changes fail or stay pending.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 const ARGS_ENV: &str = "FAKE_HOST_ARGS";
 
-/// A program for a `ClusterSpec`, which runs the test `fake_host` of this test binary.
+/// A program for a `ClusterSpec` that runs the test `fake_host` of this test binary.
 pub fn program(dir: &Path) -> PathBuf {
     let path = dir.join("fake-inband");
     let exe = std::env::current_exe().expect("own path");
@@ -50,7 +50,7 @@ pub fn program(dir: &Path) -> PathBuf {
     path
 }
 
-/// To be called from the test `fake_host`.
+/// The test `fake_host` must call this.
 pub fn main_if_asked() {
     let Ok(args) = std::env::var(ARGS_ENV) else {
         return;
@@ -72,7 +72,7 @@ fn read_number(path: &Path) -> u64 {
 
 struct State {
     config: Config,
-    /// In the first log; nothing happens in the others.
+    /// Of the first log; the others stay empty.
     applied: AtomicU64,
     draining: AtomicBool,
     socket: UdpSocket,
@@ -105,7 +105,7 @@ impl State {
         self.config.host.state_dir.parent().expect("hosts")
     }
 
-    /// Changes the shared state of the control plane; one stand-in at a time.
+    /// Changes the shared state of the control plane, under a lock.
     fn with_plane<T>(&self, change: impl FnOnce(&mut Plane) -> T) -> T {
         let path = self.hosts_dir().with_file_name("plane.json");
         let file = fs::OpenOptions::new()
@@ -125,7 +125,7 @@ impl State {
         result
     }
 
-    /// As the first controller does, once, and all do on coming back.
+    /// The first controller does this once, and every host does it when it restarts.
     fn found(&self) {
         let firsts = &self.config.cluster.first_instances;
         let members = self.config.nodes.iter().map(|node| (node.id, member(node)));
@@ -238,7 +238,7 @@ impl State {
         !earlier.any(|id| alive(&opened.members[id].name))
     }
 
-    /// What is in the key file now.
+    /// The current content of the key file.
     fn keys(&self) -> Option<KeyStatus> {
         let file = KeyFile::load(self.config.cluster.key_file.as_deref()?);
         let keys = file.expect("a good key file").keys();
@@ -320,7 +320,7 @@ fn run(config: &Path) {
             .for_each(|dir| fs::create_dir_all(dir).expect("data"));
         let data = &dirs[0];
         let own = data.join("applied");
-        // A new one copies what its peers have.
+        // A new replica copies what its peers have.
         let copied = if own.exists() {
             0
         } else {
@@ -375,7 +375,7 @@ fn run(config: &Path) {
         |message| HostReply::Error { message },
     )
     .expect("control socket");
-    // The supervisor is gone when this ends.
+    // End of file means that the supervisor is gone.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     std::process::exit(0);
 }
@@ -397,7 +397,7 @@ fn serve_clients(state: &State, listener: &TcpListener) {
             let own = state.config.host.node;
             for peer in opened.replicas().into_iter().filter(|id| *id != own) {
                 let number = state.applied.load(Ordering::SeqCst).to_be_bytes();
-                // A dead peer on loopback answers with an error.
+                // On loopback a dead peer answers with an error.
                 let _ = state.socket.send_to(&number, opened.members[&peer].data);
             }
             state.config.this().name.clone()

@@ -109,7 +109,7 @@ impl Packet {
         named.next().unwrap_or_else(|| panic!("{}", self.r#type))
     }
 
-    /// Returns `other` with the fields that this vector names.
+    /// Returns `other` with the fields that this vector sets.
     fn header(&self, other: Header) -> Header {
         Header {
             kind: self.kind(),
@@ -167,10 +167,10 @@ pub fn reasons_shown() -> BTreeSet<String> {
     switch.chain(server).map(|step| step.reason).collect()
 }
 
-/// Handles a signed packet and returns where which packet goes.
+/// Handles a signed packet. Returns each outgoing packet and its destination.
 type Handle<'a> = &'a mut dyn FnMut(&[u8]) -> (To, Vec<u8>);
 
-/// A role in one of its builds.
+/// A build of a role.
 pub struct Role<'a> {
     pub handle: Handle<'a>,
     pub counters: &'a dyn Fn() -> BTreeMap<&'static str, u64>,
@@ -276,7 +276,7 @@ impl Role<'_> {
     }
 }
 
-/// Returns whether programs can be loaded into this kernel; if not, says that a test could not run.
+/// Returns whether programs can be loaded into this kernel; if not, reports the test as not run.
 pub fn kernel_is_there() -> bool {
     match probe("lo") {
         Ok(probe) if probe.privileged => true,
@@ -320,7 +320,8 @@ const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
-/// Runs a program on a packet as a frame. Requests come from [`THERE`], packets of servers and switches from elsewhere.
+/// Runs a program on a packet as a frame. Requests come from [`THERE`], packets of servers and switches from other
+/// addresses.
 pub fn in_the_kernel(packet: &[u8], run: impl Fn(&[u8]) -> TestRun) -> (To, Vec<u8>) {
     let from = match wire::parse(packet) {
         Ok((header, _)) if !FROM_CLIENTS.contains(&header.kind) => {
