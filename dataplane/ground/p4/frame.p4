@@ -38,7 +38,22 @@ header udp_h {
     bit<16> checksum;
 }
 
-#define IB_FRAME_LEN_BYTES 42
+/* What all packets begin with, struct ib_header of ground/frame.h, and what their headers end with. */
+header common_h {
+    bit<32> magic;
+    bit<8> version;
+    bit<8> type;
+    bit<16> flags;
+    bit<16> partition;
+    bit<16> node;
+    bit<16> value_len_bytes;
+    bit<16> key_id;
+}
+
+header tag_h {
+    bit<64> tag;
+}
+
 #define IB_ETHERTYPE_IPV4 0x0800
 #define IB_PROTOCOL_UDP 17
 
@@ -83,25 +98,38 @@ bit<64> ib_sum_end(in bit<64> a, in bit<64> b, in bit<64> c, in bit<64> d) {
 #define IB_SUM_START_2 64w0x1715609f7c746c69
 #define IB_SUM_START_3 64w0x538454127b096493
 
-/* The tag of a header without a key, from the 11 words before the tag. */
-bit<64> ib_header_checksum(in bit<64> w0, in bit<64> w1, in bit<64> w2, in bit<64> w3,
-                           in bit<64> w4, in bit<64> w5, in bit<64> w6, in bit<64> w7,
-                           in bit<64> w8, in bit<64> w9, in bit<64> w10) {
-    bit<64> a = ib_sum_step(IB_SUM_START_0, ib_word(w0));
-    bit<64> b = ib_sum_step(IB_SUM_START_1, ib_word(w1));
-    bit<64> c = ib_sum_step(IB_SUM_START_2, ib_word(w2));
-    bit<64> d = ib_sum_step(IB_SUM_START_3, ib_word(w3));
-    a = ib_sum_step(a, ib_word(w4));
-    b = ib_sum_step(b, ib_word(w5));
-    c = ib_sum_step(c, ib_word(w6));
-    d = ib_sum_step(d, ib_word(w7));
-    a = ib_sum_step(a, ib_word(w8));
-    b = ib_sum_step(b, ib_word(w9));
-    c = ib_sum_step(c, ib_word(w10));
+/* The words of a header before its tag. */
+struct ib_words_t {
+    bit<64> w0;
+    bit<64> w1;
+    bit<64> w2;
+    bit<64> w3;
+    bit<64> w4;
+    bit<64> w5;
+    bit<64> w6;
+    bit<64> w7;
+    bit<64> w8;
+    bit<64> w9;
+    bit<64> w10;
+}
+
+/* The tag without a key. */
+bit<64> ib_header_checksum(in ib_words_t w) {
+    bit<64> a = ib_sum_step(IB_SUM_START_0, ib_word(w.w0));
+    bit<64> b = ib_sum_step(IB_SUM_START_1, ib_word(w.w1));
+    bit<64> c = ib_sum_step(IB_SUM_START_2, ib_word(w.w2));
+    bit<64> d = ib_sum_step(IB_SUM_START_3, ib_word(w.w3));
+    a = ib_sum_step(a, ib_word(w.w4));
+    b = ib_sum_step(b, ib_word(w.w5));
+    c = ib_sum_step(c, ib_word(w.w6));
+    d = ib_sum_step(d, ib_word(w.w7));
+    a = ib_sum_step(a, ib_word(w.w8));
+    b = ib_sum_step(b, ib_word(w.w9));
+    c = ib_sum_step(c, ib_word(w.w10));
     return ib_sum_end(a, b, c, d);
 }
 
-/* Set by the control plane, once. Without settings no packet is ours. */
+/* Set by the control plane. Without settings no packet is ours. */
 control IbSettings(inout meta_t meta) {
     @name(".configure") action configure(bit<16> node, bit<32> address, bit<16> udp_port, bit<9> host_port) {
         meta.node = node;
@@ -120,19 +148,18 @@ control IbSettings(inout meta_t meta) {
 
 /*
  * Sets meta.reason: IB_R_none, or why the packet is dropped. `has_header` is whether the parser has
- * read a header; its first two words are `kind` and `sizes`. The bitmaps are those of struct
- * ib_family.
+ * read a whole header. The bitmaps are those of struct ib_family.
  */
-control IbCheck(in ipv4_h ipv4, in udp_h udp, in bool has_header, in bit<64> kind, in bit<64> sizes,
-                in bit<32> frame_len_bytes, in bit<8> type_first, in bit<8> type_last,
-                in bit<64> padded, in bit<64> from_client, inout meta_t meta) {
+control IbFrameCheck(in ipv4_h ipv4, in udp_h udp, in common_h common, in bool has_header,
+                     in bit<32> frame_len_bytes, in bit<8> type_first, in bit<8> type_last,
+                     in bit<64> padded, in bit<64> from_client, inout meta_t meta) {
     apply {
         bit<32> payload_len_bytes = (bit<32>)udp.len_bytes - 8;
-        bit<8> version = kind[31:24];
-        bit<8> type = kind[23:16];
-        bit<32> value_len_bytes = (bit<32>)sizes[31:16];
+        bit<8> version = common.version;
+        bit<8> type = common.type;
+        bit<32> value_len_bytes = (bit<32>)common.value_len_bytes;
         bit<32> claimed = IB_HEADER_LEN_BYTES + value_len_bytes;
-        bit<16> node = sizes[47:32];
+        bit<16> node = common.node;
         bit<64> type_bit = 64w1 << type;
         meta.reason = IB_R_none;
         if (14 + (bit<32>)ipv4.len_bytes > frame_len_bytes) {
@@ -141,7 +168,7 @@ control IbCheck(in ipv4_h ipv4, in udp_h udp, in bool has_header, in bit<64> kin
             meta.reason = IB_R_bad_length;
         } else if (!has_header || payload_len_bytes < IB_HEADER_LEN_BYTES) {
             meta.reason = IB_R_bad_truncated;
-        } else if (kind[63:32] != IB_MAGIC) {
+        } else if (common.magic != IB_MAGIC) {
             meta.reason = IB_R_bad_magic;
         } else if (version < IB_VERSION_MIN || version > IB_VERSION) {
             meta.reason = IB_R_bad_version;
@@ -151,7 +178,7 @@ control IbCheck(in ipv4_h ipv4, in udp_h udp, in bool has_header, in bit<64> kin
             meta.reason = IB_R_bad_length;
         } else if (claimed != payload_len_bytes && (padded & type_bit) == 0) {
             meta.reason = IB_R_bad_length;
-        } else if (sizes[63:48] >= IB_P4_PARTITIONS) {
+        } else if (common.partition >= IB_P4_PARTITIONS) {
             meta.reason = IB_R_bad_partition;
         } else if (node >= IB_NODES_MAX || (node == 0 && (from_client & type_bit) == 0)) {
             meta.reason = IB_R_bad_node;

@@ -121,8 +121,8 @@ control IbValues(inout headers_t hdr, in bit<32> at, in bool save, in bool load)
             }
             value15.write(at, rest);
         } else if (load) {
-            /* hdr.paxos.value_len_bytes is already the stored one. */
-            bit<16> len_bytes = hdr.paxos.value_len_bytes;
+            /* hdr.common.value_len_bytes is already the stored one. */
+            bit<16> len_bytes = hdr.common.value_len_bytes;
             forget();
             if (len_bytes >= 32) {
                 load_stripe0();
@@ -234,9 +234,9 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         slot_last.write(slot, v_last);
     }
     action refuse(bit<64> round, bit<16> scope, bit<16> reason) {
-        hdr.paxos.type = IB_PAXOS_NACK;
-        hdr.paxos.flags =
-            (hdr.paxos.flags & (IB_PAXOS_F_RECOVERY | IB_PAXOS_F_VALUE_MASK)) | scope;
+        hdr.common.type = IB_PAXOS_NACK;
+        hdr.common.flags =
+            (hdr.common.flags & (IB_PAXOS_F_RECOVERY | IB_PAXOS_F_VALUE_MASK)) | scope;
         hdr.paxos.round = round;
         hdr.paxos.floor = floor;
         hdr.paxos.epoch = epoch[31:0];
@@ -245,7 +245,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
     action no_value() {
         hdr.paxos.vround = 0;
-        hdr.paxos.value_len_bytes = 0;
+        hdr.common.value_len_bytes = 0;
         hdr.paxos.checksum = 0;
     }
     action show_vote() {
@@ -255,9 +255,9 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         hdr.paxos.client_id = v_client_id;
         hdr.paxos.client_seq = v_client_seq;
         hdr.paxos.client_low = v_client_low;
-        hdr.paxos.value_len_bytes = IB_VOTE_LEN(v_last);
-        hdr.paxos.flags =
-            (hdr.paxos.flags & (0xffff ^ IB_PAXOS_F_VALUE_MASK)) | IB_VOTE_FLAGS(v_last);
+        hdr.common.value_len_bytes = IB_VOTE_LEN(v_last);
+        hdr.common.flags =
+            (hdr.common.flags & (0xffff ^ IB_PAXOS_F_VALUE_MASK)) | IB_VOTE_FLAGS(v_last);
     }
     action take_vote() {
         v_promise = hdr.paxos.round;
@@ -266,7 +266,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         v_client_id = hdr.paxos.client_id;
         v_client_seq = hdr.paxos.client_seq;
         v_client_low = hdr.paxos.client_low;
-        v_last = hdr.paxos.value_len_bytes ++ (hdr.paxos.flags & IB_PAXOS_F_VALUE_MASK) ++
+        v_last = hdr.common.value_len_bytes ++ (hdr.common.flags & IB_PAXOS_F_VALUE_MASK) ++
                  hdr.paxos.checksum;
         hdr.paxos.vround = hdr.paxos.round;
     }
@@ -278,8 +278,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
 
     apply {
-        bit<8> type = hdr.paxos.type;
-        bit<16> flags = hdr.paxos.flags;
+        bit<8> type = hdr.common.type;
+        bit<16> flags = hdr.common.flags;
         bool needs_slot =
             type == IB_PAXOS_PHASE2A ||
             (type == IB_PAXOS_LEARN && (flags & IB_PAXOS_F_PEER) == 0) ||
@@ -292,7 +292,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         bool load_value = false;
 
         /* Both in range: IbCheck has refused other partitions, and a ring is a power of two. */
-        partition = (bit<32>)hdr.paxos.partition;
+        partition = (bit<32>)hdr.common.partition;
         slot = partition * IB_P4_RING_SLOTS + (hdr.paxos.instance[31:0] & (IB_P4_RING_SLOTS - 1));
 
         if (type == IB_PAXOS_PHASE2A) {
@@ -319,8 +319,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                         refuse(promise, 0, IB_R_acceptor_nack);
                     } else {
                         raise_promise = true;
-                        hdr.paxos.type = IB_PAXOS_PHASE1B;
-                        hdr.paxos.flags = 0;
+                        hdr.common.type = IB_PAXOS_PHASE1B;
+                        hdr.common.flags = 0;
                         hdr.paxos.instance = highest;
                         hdr.paxos.floor = floor;
                         no_value();
@@ -346,8 +346,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                         if (v_vround == 0) {
                             drop(IB_R_acceptor_learn_no_vote);
                         } else {
-                            hdr.paxos.type = IB_PAXOS_PHASE2B;
-                            hdr.paxos.flags = IB_PAXOS_F_REPEAT;
+                            hdr.common.type = IB_PAXOS_PHASE2B;
+                            hdr.common.flags = IB_PAXOS_F_REPEAT;
                             hdr.paxos.round = v_vround;
                             hdr.paxos.floor = floor;
                             load_value = true;
@@ -358,18 +358,18 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                     } else if (type == IB_PAXOS_PHASE1A) {
                         v_promise = hdr.paxos.round;
                         store_vote = true;
-                        hdr.paxos.type = IB_PAXOS_PHASE1B;
-                        hdr.paxos.flags = IB_PAXOS_F_SLOT;
+                        hdr.common.type = IB_PAXOS_PHASE1B;
+                        hdr.common.flags = IB_PAXOS_F_SLOT;
                         hdr.paxos.floor = floor;
                         no_value();
                         if (v_vround != 0) {
                             load_value = true;
-                            hdr.paxos.flags = IB_PAXOS_F_SLOT | IB_PAXOS_F_VOTE;
+                            hdr.common.flags = IB_PAXOS_F_SLOT | IB_PAXOS_F_VOTE;
                         }
                         answer(IB_V_REPLY, IB_R_acceptor_promised_slot);
                     } else {
-                        hdr.paxos.type = IB_PAXOS_PHASE2B;
-                        hdr.paxos.flags = flags & (IB_PAXOS_F_VALUE_MASK | IB_PAXOS_F_RECOVERY);
+                        hdr.common.type = IB_PAXOS_PHASE2B;
+                        hdr.common.flags = flags & (IB_PAXOS_F_VALUE_MASK | IB_PAXOS_F_RECOVERY);
                         hdr.paxos.floor = floor;
                         answer(IB_V_GROUP, IB_R_acceptor_voted);
                         if ((flags & IB_PAXOS_F_RECOVERY) != 0) {
@@ -399,9 +399,9 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                 }
             } else if (type == IB_PAXOS_POSITION &&
                        (flags & (IB_PAXOS_F_LEADER | IB_PAXOS_F_ANSWER)) == 0) {
-                hdr.paxos.flags = flags | IB_PAXOS_F_ANSWER;
+                hdr.common.flags = flags | IB_PAXOS_F_ANSWER;
                 if (voting == 0) {
-                    hdr.paxos.flags = flags | IB_PAXOS_F_ANSWER | IB_PAXOS_F_RECOVERING;
+                    hdr.common.flags = flags | IB_PAXOS_F_ANSWER | IB_PAXOS_F_RECOVERING;
                 }
                 hdr.paxos.epoch = epoch[31:0];
                 hdr.paxos.instance = highest;
@@ -429,4 +429,4 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
 }
 
-IB_PAXOS_SWITCH(IbAcceptor);
+IB_SWITCH(IbPaxosCheck, IbAcceptor);

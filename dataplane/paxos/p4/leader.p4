@@ -39,14 +39,14 @@ control IbLeader(inout headers_t hdr, inout meta_t meta) {
     }
 
     apply {
-        bit<8> type = hdr.paxos.type;
-        bit<16> flags = hdr.paxos.flags;
+        bit<8> type = hdr.common.type;
+        bit<16> flags = hdr.common.flags;
         bool to_leader = (flags & IB_PAXOS_F_LEADER) != 0;
         bool take_instance = false;
         bool depose = false;
         bool raise_floor = false;
 
-        partition = (bit<32>)hdr.paxos.partition;
+        partition = (bit<32>)hdr.common.partition;
         if (type == IB_PAXOS_REQUEST) {
             value_check.apply(hdr, meta);
         }
@@ -58,15 +58,15 @@ control IbLeader(inout headers_t hdr, inout meta_t meta) {
                     next = floor;
                 }
                 if (round == 0) {
-                    hdr.paxos.type = IB_PAXOS_NACK;
-                    hdr.paxos.flags = flags | IB_PAXOS_F_LEADER;
+                    hdr.common.type = IB_PAXOS_NACK;
+                    hdr.common.flags = flags | IB_PAXOS_F_LEADER;
                     answer(IB_V_REPLY, IB_R_leader_not_active);
                 } else if (next >= floor + IB_P4_RING_SLOTS) {
-                    hdr.paxos.type = IB_PAXOS_BUSY;
+                    hdr.common.type = IB_PAXOS_BUSY;
                     answer(IB_V_REPLY, IB_R_leader_window_full);
                 } else {
-                    hdr.paxos.type = IB_PAXOS_PHASE2A;
-                    hdr.paxos.flags = flags & IB_PAXOS_F_VALUE_MASK;
+                    hdr.common.type = IB_PAXOS_PHASE2A;
+                    hdr.common.flags = flags & IB_PAXOS_F_VALUE_MASK;
                     hdr.paxos.instance = next;
                     hdr.paxos.vround = 0;
                     take_instance = true;
@@ -95,7 +95,7 @@ control IbLeader(inout headers_t hdr, inout meta_t meta) {
             } else if (type == IB_PAXOS_POSITION && to_leader &&
                        (flags & IB_PAXOS_F_ANSWER) == 0) {
                 stamp();
-                hdr.paxos.flags = flags | IB_PAXOS_F_ANSWER;
+                hdr.common.flags = flags | IB_PAXOS_F_ANSWER;
                 hdr.paxos.instance = next;
                 answer(IB_V_REPLY, IB_R_position_answered);
             } else {
@@ -115,4 +115,4 @@ control IbLeader(inout headers_t hdr, inout meta_t meta) {
     }
 }
 
-IB_PAXOS_SWITCH(IbLeader);
+IB_SWITCH(IbPaxosCheck, IbLeader);

@@ -6,15 +6,12 @@
  */
 #include "../../ground/p4/frame.p4"
 
+#if IB_P4_RING_SLOTS & (IB_P4_RING_SLOTS - 1)
+#error "a ring has a power of two of slots"
+#endif
+
+/* Without the first 16 bytes and the tag. */
 header paxos_h {
-    bit<32> magic;
-    bit<8> version;
-    bit<8> type;
-    bit<16> flags;
-    bit<16> partition;
-    bit<16> node;
-    bit<16> value_len_bytes;
-    bit<16> key_id;
     bit<32> epoch;
     bit<32> checksum;
     bit<64> instance;
@@ -25,7 +22,6 @@ header paxos_h {
     bit<64> client_seq;
     bit<64> client_low;
     bit<64> digest;
-    bit<64> tag;
 }
 
 /*
@@ -61,7 +57,9 @@ struct headers_t {
     ethernet_h ethernet;
     ipv4_h ipv4;
     udp_h udp;
+    common_h common;
     paxos_h paxos;
+    tag_h tag;
     stripe_h stripe0;
     stripe_h stripe1;
     stripe_h stripe2;
@@ -80,48 +78,32 @@ struct headers_t {
 
 parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
                 inout standard_metadata_t standard) {
-    state start {
-        packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.type) {
-            IB_ETHERTYPE_IPV4 : ipv4;
-            default : accept;
-        }
-    }
-    state ipv4 {
-        packet.extract(hdr.ipv4);
-        /* No options; not a fragment. */
-        transition select(hdr.ipv4.version_ihl, hdr.ipv4.fragment, hdr.ipv4.protocol) {
-            (0x45, 0 &&& 0x3fff, IB_PROTOCOL_UDP) : udp;
-            default : accept;
-        }
-    }
-    state udp {
-        packet.extract(hdr.udp);
-        transition paxos;
-    }
-    state paxos {
+#include "../../ground/p4/start.p4"
+    state ours {
+        packet.extract(hdr.common);
         packet.extract(hdr.paxos);
-        transition select(hdr.paxos.magic, hdr.paxos.type, hdr.paxos.value_len_bytes) {
+        packet.extract(hdr.tag);
+        transition select(hdr.common.magic, hdr.common.type, hdr.common.value_len_bytes) {
             (IB_MAGIC, IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : value;
             default : accept;
         }
     }
     state value {
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             0 &&& IB_P4_STRIPES : words;
             default : stripe0;
         }
     }
     state stripe0 {
         packet.extract(hdr.stripe0);
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             0x20 &&& IB_P4_STRIPES : words;
             default : stripe1;
         }
     }
     state stripe1 {
         packet.extract(hdr.stripe1);
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             0x40 &&& IB_P4_STRIPES : words;
             default : stripe2;
         }
@@ -131,21 +113,21 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
         transition words;
     }
     state words {
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             0 &&& IB_P4_WORDS : rest;
             default : word0;
         }
     }
     state word0 {
         packet.extract(hdr.word0);
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             0x8 &&& IB_P4_WORDS : rest;
             default : word1;
         }
     }
     state word1 {
         packet.extract(hdr.word1);
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             0x10 &&& IB_P4_WORDS : rest;
             default : word2;
         }
@@ -155,7 +137,7 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
         transition rest;
     }
     state rest {
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             4 &&& 4 : four;
             2 &&& 2 : two;
             1 &&& 1 : one;
@@ -164,7 +146,7 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
     }
     state four {
         packet.extract(hdr.four);
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             2 &&& 2 : two;
             1 &&& 1 : one;
             default : whole;
@@ -172,7 +154,7 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
     }
     state two {
         packet.extract(hdr.two);
-        transition select(hdr.paxos.value_len_bytes) {
+        transition select(hdr.common.value_len_bytes) {
             1 &&& 1 : one;
             default : whole;
         }
@@ -187,70 +169,26 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
     }
 }
 
-control IbNoChecksums(inout headers_t hdr, inout meta_t meta) {
-    apply {}
-}
-
-/* Only the IPv4 checksum of what was rewritten: UDP checksum 0 means "none". */
-control IbIpChecksum(inout headers_t hdr, inout meta_t meta) {
-    apply {
-        update_checksum(meta.rewritten == 1,
-                        { hdr.ipv4.version_ihl, hdr.ipv4.service, hdr.ipv4.len_bytes, hdr.ipv4.id,
-                          hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.from,
-                          hdr.ipv4.to },
-                        hdr.ipv4.checksum, HashAlgorithm.csum16);
-    }
-}
-
-control IbDeparser(packet_out packet, in headers_t hdr) {
-    apply {
-        packet.emit(hdr);
-    }
-}
-
-control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
-    IbCopies() copies;
-    apply {
-        copies.apply(hdr.ethernet, hdr.ipv4, hdr.udp, meta, standard);
-    }
-}
-
-/* The types and the padded ones among them: IB_PAXOS_FAMILY of msg.h. */
+/* IB_PAXOS_FAMILY of msg.h. */
+#define IB_TYPE_FIRST IB_PAXOS_REQUEST
+#define IB_TYPE_LAST IB_PAXOS_ALIVE
 #define IB_PADDED_TYPES ((64w1 << IB_PAXOS_PHASE1A) | (64w1 << IB_PAXOS_LEARN))
+#define IB_FROM_CLIENT 64w0
 
-#define IB_PAXOS_WORD0(p) ((p).magic ++ (p).version ++ (p).type ++ (p).flags)
-#define IB_PAXOS_WORD1(p) ((p).partition ++ (p).node ++ (p).value_len_bytes ++ (p).key_id)
+#define IB_BODY(hdr)                                                                               \
+    hdr.paxos.epoch ++ hdr.paxos.checksum, hdr.paxos.instance, hdr.paxos.floor, hdr.paxos.round,   \
+        hdr.paxos.vround, hdr.paxos.client_id, hdr.paxos.client_seq, hdr.paxos.client_low,         \
+        hdr.paxos.digest
 
-control IbPaxosTag(in paxos_h p, out bit<64> tag) {
+#include "../../ground/p4/switch.p4"
+
+/* The rest of ib_paxos_check. */
+control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
     apply {
-        tag = ib_header_checksum(IB_PAXOS_WORD0(p), IB_PAXOS_WORD1(p), p.epoch ++ p.checksum,
-                                 p.instance, p.floor, p.round, p.vround, p.client_id, p.client_seq,
-                                 p.client_low, p.digest);
-    }
-}
-
-/* The checks of ib_paxos_check and ib_verify. */
-control IbPaxosCheck(in headers_t hdr, inout meta_t meta, in standard_metadata_t standard) {
-    IbCheck() frame;
-    IbPaxosTag() expected;
-    apply {
-        bit<64> tag;
-        frame.apply(hdr.ipv4, hdr.udp, hdr.paxos.isValid(), IB_PAXOS_WORD0(hdr.paxos),
-                    IB_PAXOS_WORD1(hdr.paxos), standard.packet_length, IB_PAXOS_REQUEST,
-                    IB_PAXOS_ALIVE, IB_PADDED_TYPES, 0, meta);
-        if (meta.reason == IB_R_none) {
-            if (((hdr.paxos.instance | hdr.paxos.floor) >> IB_INSTANCE_BITS) != 0) {
-                meta.reason = IB_R_bad_instance;
-            } else if (((hdr.paxos.round | hdr.paxos.vround) >> IB_ROUND_BITS) != 0) {
-                meta.reason = IB_R_bad_round;
-            } else if (hdr.paxos.key_id != 0) {
-                meta.reason = IB_R_bad_key;
-            } else {
-                expected.apply(hdr.paxos, tag);
-                if (tag != hdr.paxos.tag) {
-                    meta.reason = IB_R_bad_tag;
-                }
-            }
+        if (((hdr.paxos.instance | hdr.paxos.floor) >> IB_INSTANCE_BITS) != 0) {
+            meta.reason = IB_R_bad_instance;
+        } else if (((hdr.paxos.round | hdr.paxos.vround) >> IB_ROUND_BITS) != 0) {
+            meta.reason = IB_R_bad_round;
         }
     }
 }
@@ -258,7 +196,7 @@ control IbPaxosCheck(in headers_t hdr, inout meta_t meta, in standard_metadata_t
 /* Sets meta.reason if the value is longer than this program can read, or is not the one sent. */
 control IbValueCheck(in headers_t hdr, inout meta_t meta) {
     apply {
-        bit<64> a = IB_SUM_START_0 ^ (bit<64>)hdr.paxos.value_len_bytes;
+        bit<64> a = IB_SUM_START_0 ^ (bit<64>)hdr.common.value_len_bytes;
         bit<64> b = IB_SUM_START_1;
         bit<64> c = IB_SUM_START_2;
         bit<64> d = IB_SUM_START_3;
@@ -303,7 +241,7 @@ control IbValueCheck(in headers_t hdr, inout meta_t meta) {
         bit<64> sum = ib_sum_end(ib_sum_step(a, last), b, c, d);
         sum = sum ^ (sum >> 32);
         bit<32> checksum = sum[31:0];
-        if (hdr.paxos.value_len_bytes == 0) {
+        if (hdr.common.value_len_bytes == 0) {
             checksum = 0;
         }
         if (meta.has_value == 0) {
@@ -313,52 +251,3 @@ control IbValueCheck(in headers_t hdr, inout meta_t meta) {
         }
     }
 }
-
-/* Completes a packet that the role has rewritten, and sends it. */
-control IbPaxosSend(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
-    IbPaxosTag() made;
-    IbSend() send;
-    apply {
-        if (meta.verdict >= IB_V_REPLY) {
-            bit<64> tag;
-            hdr.paxos.version = IB_VERSION;
-            hdr.paxos.node = meta.node;
-            hdr.paxos.key_id = 0;
-            made.apply(hdr.paxos, tag);
-            hdr.paxos.tag = tag;
-        }
-        send.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.paxos.value_len_bytes, meta, standard);
-    }
-}
-
-/*
- * The ingress control of a role: `Role` decides on valid packets of ours. It sets meta.verdict and
- * meta.reason; both are "drop" and "none" before.
- */
-#define IB_PAXOS_SWITCH(Role)                                                                      \
-    control IbIngress(inout headers_t hdr, inout meta_t meta,                                      \
-                      inout standard_metadata_t standard) {                                        \
-        IbSettings() settings;                                                                     \
-        IbPaxosCheck() check;                                                                      \
-        IbPaxosSend() send;                                                                        \
-        IbForward() forward;                                                                       \
-        Role() role;                                                                               \
-        apply {                                                                                    \
-            settings.apply(meta);                                                                  \
-            if (hdr.udp.isValid() && hdr.udp.to == meta.udp_port &&                                \
-                hdr.ipv4.to == meta.address) {                                                     \
-                meta.verdict = IB_V_DROP;                                                          \
-                check.apply(hdr, meta, standard);                                                  \
-                if (meta.reason == IB_R_none) {                                                    \
-                    role.apply(hdr, meta);                                                         \
-                }                                                                                  \
-                send.apply(hdr, meta, standard);                                                   \
-            } else if (hdr.ethernet.isValid()) {                                                   \
-                forward.apply(hdr.ethernet, meta, standard);                                       \
-            } else {                                                                               \
-                mark_to_drop(standard);                                                            \
-            }                                                                                      \
-        }                                                                                          \
-    }                                                                                              \
-    V1Switch(IbParser(), IbNoChecksums(), IbIngress(), IbEgress(), IbIpChecksum(), IbDeparser())   \
-    main
