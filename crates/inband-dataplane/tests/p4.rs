@@ -1,20 +1,12 @@
 //! Tests the roles in P4 (`dataplane/paxos/p4`) on bmv2's `simple_switch` against the packet vectors and, with random
-//! packets, against the native build.
-//!
-//! The programs are found in PATH or under P4_TOOLCHAIN; without them each test reports that it did not run, and fails
-//! with INBAND_REQUIRE_P4=1. `INBAND_P4=all` (`make p4-test`) compares 10,000 packets per role.
-
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+//! packets, against the native build (`inband_testing::p4`).
 
 use crate::common::script::{self, Block, Op, Script};
-use crate::common::seed;
-use crate::common::simple_switch::{SimpleSwitch, HOST_PORT};
-use crate::common::{sequence, vectors};
-use inband_ground::System as _;
+use crate::common::{seed, sequence, vectors};
 use inband_paxos::dataplane::soft::Geometry;
+use inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES as ANY_LEN_BYTES;
 use inband_paxos::dataplane::Paxos;
+use inband_testing::p4::{packets, Running, GROUP_PORT, HOST_PORT, SENDER_PORT};
 
 /// IB_P4_VALUE_LEN_MAX_BYTES.
 const VALUE_LEN_MAX_BYTES: usize = 127;
@@ -32,8 +24,15 @@ const LEADER: Block = Block {
     value_len_max_bytes: VALUE_LEN_MAX_BYTES,
     unsupported_max: 7,
 };
+const QUORUM: Block = Block {
+    name: "quorum",
+    target: "p4",
+    roles: script::QUORUM,
+    value_len_max_bytes: ANY_LEN_BYTES,
+    unsupported_max: 4,
+};
 /// Register arrays by space and word, as the script numbers them.
-const OF_ACCEPTOR: [&[&str]; 2] = [
+const OF_ACCEPTOR: [&[&str]; 3] = [
     &["promise", "floor", "highest", "epoch", "voting"],
     &[
         "slot_instance",
@@ -45,28 +44,21 @@ const OF_ACCEPTOR: [&[&str]; 2] = [
         "slot_client_low",
         "slot_last",
     ],
+    &[],
 ];
-const OF_LEADER: [&[&str]; 2] = [&["round", "next", "floor", "epoch"], &[]];
-/// Exit status of `scripts/p4`.
-const CANNOT_RUN: i32 = 77;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Runs `scripts/p4`; its output, or `None` if a program cannot be found.
-fn p4(arguments: &[&str]) -> Option<String> {
-    let mut command = Command::new(root().join("scripts/p4"));
-    let done = command.args(arguments).output().unwrap();
-    let errors = String::from_utf8_lossy(&done.stderr);
-    if done.status.code() == Some(CANNOT_RUN) {
-        let required = std::env::var_os("INBAND_REQUIRE_P4").is_some_and(|v| !v.is_empty());
-        assert!(!required, "{errors}");
-        return None;
-    }
-    assert!(done.status.success(), "{arguments:?}: {errors}");
-    Some(String::from_utf8(done.stdout).unwrap().trim().to_owned())
-}
+const OF_LEADER: [&[&str]; 3] = [&["round", "next", "floor", "epoch"], &[], &[]];
+const OF_QUORUM: [&[&str]; 3] = [
+    &["epoch", "majority"],
+    &[
+        "count_instance",
+        "count_epoch",
+        "count_round",
+        "count_digest",
+        "count_members",
+        "count_done",
+    ],
+    &["member_bit"],
+];
 
 /// A value's words in the registers value0 to value15, as acceptor.p4 places them.
 fn words_of(value: &[u8]) -> Vec<(usize, u64)> {
@@ -96,115 +88,84 @@ fn stored(array: &str, word: u64) -> u64 {
     }
 }
 
-/// What `simple_switch` says of a register with this word: its interface has signed numbers, and it gives the largest
-/// for all above. Packets that show the register (PHASE1B, PHASE2B) have all of its bits.
-fn readable(word: u64) -> u64 {
-    word.min(i64::MAX as u64)
-}
-
 fn unhex(text: &str) -> Vec<u8> {
     (0..text.len() / 2)
         .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
         .collect()
 }
 
+/// The register arrays of an operation on registers or on a value: array, index, word.
+fn registers_of(op: &Op, arrays: &[&[&str]; 3]) -> Vec<(String, usize, u64)> {
+    match op {
+        Op::Write {
+            space,
+            index,
+            word,
+            value,
+        }
+        | Op::Check {
+            space,
+            index,
+            word,
+            value,
+        } => {
+            let array = arrays[*space][*word];
+            vec![(array.to_owned(), *index, stored(array, *value))]
+        }
+        Op::WriteValue { index, bytes } | Op::CheckValue { index, bytes } => {
+            let words = words_of(&unhex(bytes)).into_iter();
+            words
+                .map(|(at, word)| (format!("value{at}"), *index, word))
+                .collect()
+        }
+        Op::Settings { .. } | Op::Note { .. } | Op::Frame { .. } => Vec::new(),
+    }
+}
+
 /// Runs the script on the role, in a switch of these sizes.
 fn replay(script: &Script, geometry: Geometry, name: &str) {
     let role = script.block.name;
-    let folder = root().join("target/p4");
-    fs::create_dir_all(&folder).unwrap();
-    let json = folder.join(format!("{name}-{role}.json"));
-    // For scripts/portability: how many frames were right.
-    let passed = folder.join(format!("{name}-{role}.passed"));
-    let _ = fs::remove_file(&passed);
-    let [partitions, slots] = [geometry.partitions, geometry.ring_slots].map(|n| n.to_string());
-    let output = json.display().to_string();
-    let compiled = p4(&["compile", "paxos", role, &partitions, &slots, &output]);
-    let found = compiled.and_then(|_| p4(&["find", "simple_switch"]));
-    let Some(program) = found else {
-        let why = "p4c-bm2-ss or simple_switch is neither in PATH nor under P4_TOOLCHAIN";
-        inband_testing::not_run_optional(why);
+    let sizes = [
+        ("PARTITIONS", geometry.partitions),
+        ("RING_SLOTS", geometry.ring_slots),
+    ];
+    let Some(mut running) = Running::start(name, "paxos", role, &sizes) else {
         return;
     };
-    let mut switch = SimpleSwitch::start(Path::new(&program), &json);
-    let arrays = if role == "leader" {
-        OF_LEADER
-    } else {
-        OF_ACCEPTOR
+    let arrays = match role {
+        "leader" => OF_LEADER,
+        "quorum" => OF_QUORUM,
+        _ => OF_ACCEPTOR,
     };
-    let mut note = String::new();
+    let mut note = "";
     for op in &script.ops {
         match op {
-            Op::Settings {
-                node,
-                address,
-                port,
-                group_mac,
-                group_address,
-                group_port,
-                ..
-            } => {
-                let (address, port) = (unhex(address), port.to_be_bytes());
-                let data: [&[u8]; 4] = [&[0, *node], &address, &port, &HOST_PORT.to_be_bytes()];
-                switch.set_default("settings", "configure", &data);
-                let from_mac = script::OWN_MAC;
-                let (to_mac, to) = (unhex(group_mac), unhex(group_address));
-                let to_port = group_port.to_be_bytes();
-                let data: [&[u8]; 6] = [&to_mac, &from_mac, &to, &address, &to_port, &port];
-                switch.add_entry("members", &[0, 1], "address", &data);
-            }
-            Op::Note { text } => note.clone_from(text),
-            Op::Write {
-                space,
-                index,
-                word,
-                value,
-            } => {
-                let array = arrays[*space][*word];
-                switch.write(array, *index, stored(array, *value));
-            }
-            Op::WriteValue { index, bytes } => {
-                for (at, word) in words_of(&unhex(bytes)) {
-                    switch.write(&format!("value{at}"), *index, word);
+            // As `Running::start` sets them.
+            Op::Settings { .. } => {}
+            Op::Note { text } => note = text,
+            Op::Write { .. } | Op::WriteValue { .. } => {
+                for (array, index, word) in registers_of(op, &arrays) {
+                    running.switch.write(&array, index, word);
                 }
             }
-            Op::Check {
-                space,
-                index,
-                word,
-                value,
-            } => {
-                let array = arrays[*space][*word];
-                let now = switch.register(array, *index);
-                let value = readable(stored(array, *value));
-                assert_eq!(now, value, "{array}[{index}] after {note}");
-            }
-            Op::CheckValue { index, bytes } => {
-                for (at, word) in words_of(&unhex(bytes)) {
-                    let now = switch.register(&format!("value{at}"), *index);
-                    assert_eq!(now, readable(word), "value{at}[{index}] after {note}");
+            Op::Check { .. } | Op::CheckValue { .. } => {
+                for (array, index, word) in registers_of(op, &arrays) {
+                    running.check(&array, index, word, &note);
                 }
             }
             Op::Frame {
-                bytes, dest, out, ..
+                bytes,
+                dest,
+                out,
+                reason,
             } => {
-                // To the host is port 1, to the sender port 0, to the group port 2.
-                let port = dest.map(|dest| [1, 0, 2][usize::from(dest)]);
-                switch.send(&unhex(bytes), port.map(|port| (port, unhex(out))), &note);
+                let ports = [HOST_PORT, SENDER_PORT, GROUP_PORT];
+                let out = dest.map(|dest| (ports[usize::from(dest)], unhex(out)));
+                running.frame(&unhex(bytes), out, reason, &note);
             }
         }
     }
-    switch.settle();
-    for number in 0..u32::from(u8::MAX) {
-        let Some(reason) = Paxos::reason_name(number) else {
-            continue;
-        };
-        let counted = switch.counter("reasons", number as usize);
-        let right = script.reasons.get(reason).copied().unwrap_or(0);
-        assert_eq!(counted, right as u64, "packets counted as {reason}");
-    }
-    fs::write(&passed, script.frames.to_string()).unwrap();
-    println!("P4 {role}, {name}: {} frames", script.frames);
+    running.end::<Paxos>();
 }
 
 fn passes_every_vector(block: &'static Block) {
@@ -216,10 +177,10 @@ fn passes_every_vector(block: &'static Block) {
 fn equals_the_native_build(block: &'static Block) {
     let seed = seed();
     eprintln!("INBAND_SEED={seed}");
-    let is_long = std::env::var("INBAND_P4").is_ok_and(|value| value == "all");
-    let (packets, met) = match is_long {
-        true => (10_000, script::met_by(block)),
-        false => (400, Vec::new()),
+    let (packets, must_meet) = packets();
+    let met = match must_meet {
+        true => script::met_by(block.roles),
+        false => Vec::new(),
     };
     let script = script::random_script(block, packets, &met, seed);
     replay(&script, sequence::GEOMETRY, "random");
@@ -243,4 +204,14 @@ fn the_acceptor_in_p4_equals_the_native_build() {
 #[test]
 fn the_leader_in_p4_equals_the_native_build() {
     equals_the_native_build(&LEADER);
+}
+
+#[test]
+fn the_quorum_counter_in_p4_passes_every_vector() {
+    passes_every_vector(&QUORUM);
+}
+
+#[test]
+fn the_quorum_counter_in_p4_equals_the_native_build() {
+    equals_the_native_build(&QUORUM);
 }

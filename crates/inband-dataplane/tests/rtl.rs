@@ -101,7 +101,7 @@ fn equals_the_native_build(block: &'static Block) {
     let seed = seed();
     eprintln!("INBAND_SEED={seed}");
     let (packets, met) = match is_long() {
-        true => (10_000, script::met_by(block)),
+        true => (10_000, script::met_by(block.roles)),
         false => (400, Vec::new()),
     };
     let script = script::random_script(block, packets, &met, seed);

@@ -3,5 +3,6 @@
 
 mod common;
 mod learner;
+mod p4;
 mod quorum;
 mod vectors;

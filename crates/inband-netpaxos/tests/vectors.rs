@@ -19,12 +19,12 @@ use inband_testing::role::{sign_at_random, two_keys, Pair};
 use inband_testing::vector::{self, Step};
 use serde::Deserialize;
 
-const INCARNATION: u64 = 77;
-const MINION: Kind = Kind::Minion {
+pub const INCARNATION: u64 = 77;
+pub const MINION: Kind = Kind::Minion {
     incarnation: INCARNATION,
 };
 const TYPE_AT: usize = 5;
-const ARRIVAL: Arrival = Arrival {
+pub const ARRIVAL: Arrival = Arrival {
     from: THERE,
     now_ns: 0,
     random: 0,
@@ -32,7 +32,7 @@ const ARRIVAL: Arrival = Arrival {
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Role {
+pub enum Role {
     Serializer,
     Minion,
 }
@@ -48,9 +48,9 @@ impl Role {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
-    role: Role,
+    pub role: Role,
     passed: [u64; 2],
     packet: Vec<Packet>,
 }
@@ -173,6 +173,19 @@ fn every_reason_has_a_vector() {
     vector::every_reason_has_a_vector::<Case>("netpaxos", "netpaxos_", &[]);
 }
 
+/// A packet of a few sessions, without a tag. One in fifty is of another log.
+pub fn random_packet(random: &mut Prng) -> Vec<u8> {
+    let came = Header {
+        log: u16::from(random.below(50) == 0),
+        node: random.below(3) as u16,
+        client: random.below(5),
+        request: random.below(5000),
+        ..Header::of(Type::ALL[random.below(2) as usize])
+    };
+    let value = vec![random.below(256) as u8; random.below(1300) as usize];
+    emit(&came, &value)
+}
+
 #[test]
 fn random_packets_leave_kernel_and_native_equal() {
     if !may_load_bpf() {
@@ -184,15 +197,7 @@ fn random_packets_leave_kernel_and_native_equal() {
     for kind in [Kind::Serializer, MINION] {
         let mut pair = Pair::<Tested>::new(Box::new(soft(NODE, kind)), rig(kind, keys), keys, LOGS);
         for _ in 0..20_000 {
-            let came = Header {
-                log: u16::from(random.below(50) == 0),
-                node: random.below(3) as u16,
-                client: random.below(5),
-                request: random.below(5000),
-                ..Header::of(Type::ALL[random.below(2) as usize])
-            };
-            let value = vec![random.below(256) as u8; random.below(1300) as usize];
-            let mut packet = emit(&came, &value);
+            let mut packet = random_packet(&mut random);
             sign_at_random(&mut random, &mut packet);
             pair.step(&packet, ARRIVAL, &format_args!("INBAND_SEED={what}"));
         }

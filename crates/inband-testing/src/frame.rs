@@ -12,6 +12,12 @@ pub const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 2), 770
 /// A sender's address.
 pub const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 9), 1234);
 
+/// The switch's own address, which frames arrive at (`udp_frame`).
+pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// The destination of copies for a group.
+pub const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
+pub const GROUP: ([u8; 4], u16) = ([239, 1, 2, 3], 7708);
+
 /// Length of the headers around a packet: Ethernet, IPv4, UDP.
 pub const FRAME_LEN_BYTES: usize = 42;
 /// Return codes of XDP programs.
@@ -66,4 +72,34 @@ pub fn check_ip(after: &[u8]) {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     assert_eq!(sum, 0xffff, "IP checksum");
+}
+
+/// The frame that answers `frame` with a packet, to its sender or to a group.
+pub fn turned(frame: &[u8], packet: &[u8], group: Option<([u8; 4], u16)>) -> Vec<u8> {
+    let mut out = [&frame[..42], packet].concat();
+    out[..6].copy_from_slice(&frame[6..12]);
+    out[6..12].copy_from_slice(&frame[..6]);
+    out[26..30].copy_from_slice(&frame[30..34]);
+    out[30..34].copy_from_slice(&frame[26..30]);
+    out[34..36].copy_from_slice(&frame[36..38]);
+    out[36..38].copy_from_slice(&frame[34..36]);
+    if let Some((address, port)) = group {
+        out[..6].copy_from_slice(&GROUP_MAC);
+        out[30..34].copy_from_slice(&address);
+        out[36..38].copy_from_slice(&port.to_be_bytes());
+    }
+    let len = out.len() as u16;
+    out[16..18].copy_from_slice(&(len - 14).to_be_bytes());
+    out[38..40].copy_from_slice(&(len - 34).to_be_bytes());
+    (out[22], out[24], out[25], out[40], out[41]) = (64, 0, 0, 0, 0);
+    let halves = out[14..34].chunks(2);
+    let sum: u32 = halves
+        .map(|h| u32::from(u16::from_be_bytes([h[0], h[1]])))
+        .sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    out[24..26].copy_from_slice(&sum.to_be_bytes());
+    check_sizes(&out);
+    check_ip(&out);
+    out
 }

@@ -7,6 +7,7 @@
 
 pub mod answering;
 pub mod frame;
+pub mod p4;
 pub mod process;
 pub mod race;
 pub mod random;

@@ -1,7 +1,7 @@
 //! Packet vectors (`dataplane/SYSTEM/vectors/*.toml`): packet in, packet out. A case runs natively and, in real frames,
 //! in the kernel.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -116,6 +116,24 @@ pub fn cases<C: DeserializeOwned>(system: &str) -> Vec<C> {
         file.case
     };
     files(system).into_iter().flat_map(cases).collect()
+}
+
+/// Returns the cases that a role on this target does not pass, of those that exist: `dataplane/SYSTEM/TARGET/unsupported.toml`
+/// has a table for each role, of cases and reasons. Without the file there are none.
+pub fn unsupported(system: &str, target: &str, role: &str, cases: &[&str]) -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
+    let path = root.join(system).join(target).join("unsupported.toml");
+    if !path.exists() {
+        return BTreeSet::new();
+    }
+    let text = fs::read_to_string(path).expect("it can be read");
+    let mut all: BTreeMap<String, BTreeMap<String, String>> =
+        toml::from_str(&text).expect("tables of cases");
+    let listed: BTreeSet<String> = all.remove(role).unwrap_or_default().into_keys().collect();
+    for name in &listed {
+        assert!(cases.contains(&name.as_str()), "no such case: {name}");
+    }
+    listed
 }
 
 /// Runs a case; if it fails, the panic names it.

@@ -40,11 +40,11 @@ control IbSign(inout headers_t hdr, in meta_t meta) {
 }
 
 /* For systems that check nothing beyond the frame. */
-control IbNoCheck(in headers_t hdr, inout meta_t meta) {
+@noWarn("unused") control IbNoCheck(in headers_t hdr, inout meta_t meta) {
     apply {}
 }
 
-control IbNoChecksums(inout headers_t hdr, inout meta_t meta) {
+@noWarn("unused") control IbNoChecksums(inout headers_t hdr, inout meta_t meta) {
     apply {}
 }
 

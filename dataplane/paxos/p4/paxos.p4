@@ -194,7 +194,7 @@ control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
 }
 
 /* Sets meta.reason if the value is longer than this program can read, or is not the one sent. */
-control IbValueCheck(in headers_t hdr, inout meta_t meta) {
+@noWarn("unused") control IbValueCheck(in headers_t hdr, inout meta_t meta) {
     apply {
         bit<64> a = IB_SUM_START_0 ^ (bit<64>)hdr.common.value_len_bytes;
         bit<64> b = IB_SUM_START_1;

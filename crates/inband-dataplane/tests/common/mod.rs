@@ -9,7 +9,6 @@ pub mod net;
 pub mod objects;
 pub mod script;
 pub mod sequence;
-pub mod simple_switch;
 pub mod vectors;
 
 use std::cell::Cell;

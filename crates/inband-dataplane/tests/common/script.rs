@@ -2,8 +2,6 @@
 //! vectors, and random packets with the results of the native build.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
 use super::sequence::{self, Sequence};
 use super::vectors::{self, expected_packet, packet_of, verdict_of, Case};
@@ -13,6 +11,8 @@ use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::Type;
 use inband_paxos::dataplane::Paxos;
+use inband_testing::frame::{turned, GROUP, GROUP_MAC};
+use inband_testing::vector;
 use serde::Serialize;
 
 /// A role on a target, by its name there, and the number of cases that it may fail. These numbers may only become
@@ -43,16 +43,15 @@ pub const LEADER: Roles = Roles {
     ..NO_ROLES
 };
 
+pub const QUORUM: Roles = Roles {
+    quorum: true,
+    ..NO_ROLES
+};
+
 /// A random run goes on until it has met every reason that it must, but at most this many times its packets.
 const MET_WITHIN: usize = 20;
 /// Packets between two comparisons of registers.
 const COMPARE_EVERY: usize = 40;
-
-/// The switch's own address, which frames arrive at (`udp_frame`).
-pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// The destination of copies for a group.
-pub const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
-pub const GROUP: ([u8; 4], u16) = ([239, 1, 2, 3], 7708);
 
 /// The bench's operations, in order. Bytes are hexadecimal.
 #[derive(Serialize)]
@@ -104,15 +103,19 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The words accessible through the host's port: a role's registers; for an acceptor also votes and values.
+/// The words accessible through the host's port: a role's registers; for an acceptor also votes and values. For a quorum
+/// counter: its settings, counts and members.
 #[derive(Clone, Default, PartialEq)]
 pub struct Words {
-    spaces: [Vec<Vec<u64>>; 2],
+    spaces: [Vec<Vec<u64>>; 3],
     values: Vec<Vec<u8>>,
 }
 
 impl Words {
     pub fn of(registers: &Registers, roles: Roles, partitions: usize) -> Words {
+        if roles.quorum {
+            return Words::of_quorum(registers);
+        }
         let words = |p| match (roles.leader, roles.acceptor) {
             (true, _) => registers.leader.words(p)[..4].to_vec(),
             (_, true) => registers.acceptor.words(p)[..5].to_vec(),
@@ -132,6 +135,24 @@ impl Words {
             spaces: [
                 (0..partitions).map(words).collect(),
                 slots.iter().map(|slot| slot[1..9].to_vec()).collect(),
+                Vec::new(),
+            ],
+        }
+    }
+
+    /// Epoch and majority, the counts, and the bits of the nodes.
+    fn of_quorum(registers: &Registers) -> Words {
+        let config = registers.quorum.words(0);
+        let bits = config[2..].iter().flat_map(|word| word.to_ne_bytes());
+        let counts = 0..registers.counts.count();
+        Words {
+            values: Vec::new(),
+            spaces: [
+                vec![config[..2].to_vec()],
+                counts
+                    .map(|i| registers.counts.words(i)[1..7].to_vec())
+                    .collect(),
+                bits.map(|bit| vec![u64::from(bit)]).collect(),
             ],
         }
     }
@@ -269,45 +290,6 @@ impl Script {
     }
 }
 
-/// The frame that answers `frame` with a packet, to its sender or to a group.
-pub fn turned(frame: &[u8], packet: &[u8], group: Option<([u8; 4], u16)>) -> Vec<u8> {
-    let mut out = [&frame[..42], packet].concat();
-    out[..6].copy_from_slice(&frame[6..12]);
-    out[6..12].copy_from_slice(&frame[..6]);
-    out[26..30].copy_from_slice(&frame[30..34]);
-    out[30..34].copy_from_slice(&frame[26..30]);
-    out[34..36].copy_from_slice(&frame[36..38]);
-    out[36..38].copy_from_slice(&frame[34..36]);
-    if let Some((address, port)) = group {
-        out[..6].copy_from_slice(&GROUP_MAC);
-        out[30..34].copy_from_slice(&address);
-        out[36..38].copy_from_slice(&port.to_be_bytes());
-    }
-    let len = out.len() as u16;
-    out[16..18].copy_from_slice(&(len - 14).to_be_bytes());
-    out[38..40].copy_from_slice(&(len - 34).to_be_bytes());
-    (out[22], out[24], out[25], out[40], out[41]) = (64, 0, 0, 0, 0);
-    let halves = out[14..34].chunks(2);
-    let sum: u32 = halves
-        .map(|h| u32::from(u16::from_be_bytes([h[0], h[1]])))
-        .sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    out[24..26].copy_from_slice(&sum.to_be_bytes());
-    inband_testing::frame::check_sizes(&out);
-    inband_testing::frame::check_ip(&out);
-    out
-}
-
-/// Cases that a block does not pass, with the reason.
-pub fn unsupported(block: &Block) -> BTreeMap<String, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/paxos");
-    let path = root.join(block.target).join("unsupported.toml");
-    let text = fs::read_to_string(path).unwrap();
-    let mut all: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).unwrap();
-    all.remove(block.name).unwrap_or_default()
-}
-
 /// The cases of hosts with this role.
 pub fn cases_of(block: &Block) -> Vec<(String, Case)> {
     let mut cases = vectors::cases();
@@ -344,8 +326,7 @@ pub fn add_case(script: &mut Script, name: &str, case: &Case) {
 }
 
 /// What a long random run must cover for any role.
-const MET: [&str; 14] = [
-    "bad_checksum",
+const MET: [&str; 10] = [
     "bad_instance",
     "bad_length",
     "bad_magic",
@@ -355,12 +336,21 @@ const MET: [&str; 14] = [
     "bad_tag",
     "bad_truncated",
     "bad_version",
+    "passed_up",
+];
+/// ... and for roles that read values and have a floor.
+const MET_BY_LEADER_AND_ACCEPTOR: [&str; 4] = [
+    "bad_checksum",
     "floor_known",
     "floor_raised",
-    "passed_up",
     "position_answered",
 ];
-/// ... and for the acceptor.
+const MET_BY_LEADER: [&str; 4] = [
+    "leader_deposed",
+    "leader_not_active",
+    "leader_stamped",
+    "leader_window_full",
+];
 const MET_BY_ACCEPTOR: [&str; 12] = [
     "acceptor_below_floor",
     "acceptor_beyond_ring",
@@ -375,11 +365,13 @@ const MET_BY_ACCEPTOR: [&str; 12] = [
     "acceptor_voted",
     "wrong_epoch",
 ];
-const MET_BY_LEADER: [&str; 4] = [
-    "leader_deposed",
-    "leader_not_active",
-    "leader_stamped",
-    "leader_window_full",
+const MET_BY_QUORUM: [&str; 6] = [
+    "quorum_counted",
+    "quorum_duplicate",
+    "quorum_late",
+    "quorum_lower_round",
+    "quorum_old_instance",
+    "quorum_reached",
 ];
 
 /// Whether the block can hold the values of this step.
@@ -399,13 +391,17 @@ fn fits(block: &Block, step: &sequence::Step) -> bool {
     len_bytes <= block.value_len_max_bytes
 }
 
-/// What a long random run of this block must meet.
-pub fn met_by(block: &Block) -> Vec<&'static str> {
-    let of_role: &[&str] = match block.roles.acceptor {
-        true => &MET_BY_ACCEPTOR,
-        false => &MET_BY_LEADER,
-    };
-    [&MET[..], of_role].concat()
+/// What a long random run of a host with these roles must meet.
+pub fn met_by(roles: Roles) -> Vec<&'static str> {
+    let lists: [(bool, &[&str]); 5] = [
+        (true, &MET),
+        (roles.leader || roles.acceptor, &MET_BY_LEADER_AND_ACCEPTOR),
+        (roles.leader, &MET_BY_LEADER),
+        (roles.acceptor, &MET_BY_ACCEPTOR),
+        (roles.quorum, &MET_BY_QUORUM),
+    ];
+    let mine = lists.iter().filter(|(mine, _)| *mine);
+    mine.flat_map(|(_, list)| list.iter().copied()).collect()
 }
 
 /// At least this many random packets and steps of the host, with the results of the native build; more until all the
@@ -469,21 +465,16 @@ pub fn random_script(block: &'static Block, packets: usize, met: &[&str], seed: 
 
 /// All cases of the block's role but those that it is known to fail, and what to print about them.
 pub fn vectors_script(block: &'static Block) -> (Script, String) {
-    let listed = unsupported(block);
     let cases = cases_of(block);
-    for name in listed.keys() {
-        assert!(
-            cases.iter().any(|(known, _)| known == name),
-            "no such case: {name}"
-        );
-    }
+    let names: Vec<&str> = cases.iter().map(|(name, _)| name.as_str()).collect();
+    let listed = vector::unsupported("paxos", block.target, block.name, &names);
     assert!(
         listed.len() <= block.unsupported_max,
         "the list may only become shorter"
     );
     let mut script = Script::new(block, vectors::GEOMETRY.partitions);
     for (name, case) in &cases {
-        if !listed.contains_key(name) {
+        if !listed.contains(name) {
             add_case(&mut script, name, case);
         }
     }

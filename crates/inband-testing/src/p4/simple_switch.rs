@@ -15,10 +15,11 @@ use tempfile::TempDir;
 
 /// For what takes milliseconds on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The port that packets come in through, the host's, and the group's.
-pub const PORTS: usize = 3;
-pub const HOST_PORT: u16 = 1;
-const GROUP_PORT: usize = 2;
+/// The port that frames come in through.
+pub const SENDER_PORT: usize = 0;
+pub const HOST_PORT: usize = 1;
+pub const GROUP_PORT: usize = 2;
+const PORTS: usize = 3;
 /// Frames between two waits: `simple_switch` drops beyond 64 queued ones.
 const BURST: usize = 16;
 const GLOBAL_HEADER_LEN_BYTES: usize = 24;
@@ -26,7 +27,7 @@ const RECORD_HEADER_LEN_BYTES: usize = 16;
 
 /// The arguments of a Thrift call, in the binary protocol.
 #[derive(Default)]
-pub struct Fields(Vec<u8>, i16);
+struct Fields(Vec<u8>, i16);
 
 impl Fields {
     fn field(&mut self, kind: u8) {
@@ -35,13 +36,13 @@ impl Fields {
         self.0.extend(self.1.to_be_bytes());
     }
 
-    pub fn number(mut self, value: usize) -> Fields {
+    fn number(mut self, value: usize) -> Fields {
         self.field(8);
         self.0.extend((value as i32).to_be_bytes());
         self
     }
 
-    pub fn long(mut self, value: u64) -> Fields {
+    fn long(mut self, value: u64) -> Fields {
         self.field(10);
         self.0.extend(value.to_be_bytes());
         self
@@ -52,20 +53,20 @@ impl Fields {
         self.0.extend(value);
     }
 
-    pub fn text(mut self, value: impl AsRef<[u8]>) -> Fields {
+    fn text(mut self, value: impl AsRef<[u8]>) -> Fields {
         self.field(11);
         self.bytes(value.as_ref());
         self
     }
 
-    pub fn structure(mut self, value: Fields) -> Fields {
+    fn structure(mut self, value: Fields) -> Fields {
         self.field(12);
         self.0.extend(value.0);
         self.0.push(0);
         self
     }
 
-    pub fn texts(mut self, values: &[&[u8]]) -> Fields {
+    fn texts(mut self, values: &[&[u8]]) -> Fields {
         self.field(15);
         self.0.push(11);
         self.0.extend((values.len() as i32).to_be_bytes());
@@ -74,7 +75,7 @@ impl Fields {
     }
 
     /// A list of one struct.
-    pub fn one(mut self, value: Fields) -> Fields {
+    fn one(mut self, value: Fields) -> Fields {
         self.field(15);
         self.0.push(12);
         self.0.extend(1i32.to_be_bytes());
@@ -84,6 +85,7 @@ impl Fields {
     }
 }
 
+/// The process, and what it is still to send.
 pub struct SimpleSwitch {
     child: Child,
     thrift: TcpStream,
@@ -117,18 +119,19 @@ fn record(frame: &[u8]) -> Vec<u8> {
 }
 
 impl SimpleSwitch {
+    /// Starts a compiled program.
     pub fn start(program: &Path, json: &Path) -> SimpleSwitch {
-        let folder = tempfile::tempdir().unwrap();
-        let name = |port, end| folder.path().join(format!("{port}_{end}.pcap"));
+        let folder = tempfile::tempdir().expect("simple_switch works");
+        let name = |port: usize, end| folder.path().join(format!("{port}_{end}.pcap"));
         let mut header = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
         header.extend([0; 8]);
         header.extend([0, 0, 4, 0, 1, 0, 0, 0]);
-        mkfifo(&name(0, "in"), Mode::S_IRWXU).unwrap();
+        mkfifo(&name(SENDER_PORT, "in"), Mode::S_IRWXU).expect("simple_switch works");
         for port in 1..PORTS {
-            fs::write(name(port, "in"), &header).unwrap();
+            fs::write(name(port, "in"), &header).expect("simple_switch works");
         }
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let thrift_port = free.local_addr().unwrap().port();
+        let free = TcpListener::bind("127.0.0.1:0").expect("simple_switch works");
+        let thrift_port = free.local_addr().expect("simple_switch works").port();
         drop(free);
         let mut command = Command::new(program);
         command.args(["--use-files", "0", "--log-level", "off"]);
@@ -138,25 +141,31 @@ impl SimpleSwitch {
             command.args(["-i", &format!("{port}@{}", path.display())]);
         }
         command.arg(json).stdout(Stdio::null());
-        let mut child = command.spawn().unwrap();
+        let mut child = command.spawn().expect("simple_switch works");
         // Read and write, so that opening does not wait for the other end.
         let mut input = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(name(0, "in"))
-            .unwrap();
-        input.write_all(&header).unwrap();
+            .open(name(SENDER_PORT, "in"))
+            .expect("simple_switch works");
+        input.write_all(&header).expect("simple_switch works");
         let until = Instant::now() + DEADLINE;
         let thrift = loop {
             match TcpStream::connect(("127.0.0.1", thrift_port)) {
                 Ok(stream) => break stream,
                 Err(error) => assert!(Instant::now() < until, "simple_switch: {error}"),
             }
-            assert_eq!(child.try_wait().unwrap(), None, "simple_switch ended");
+            assert_eq!(
+                child.try_wait().expect("simple_switch works"),
+                None,
+                "simple_switch ended"
+            );
             std::thread::sleep(Duration::from_millis(20));
         };
-        thrift.set_nodelay(true).unwrap();
-        thrift.set_read_timeout(Some(DEADLINE)).unwrap();
+        thrift.set_nodelay(true).expect("simple_switch works");
+        thrift
+            .set_read_timeout(Some(DEADLINE))
+            .expect("simple_switch works");
         let outputs = (0..PORTS).map(|port| name(port, "out")).collect();
         let mut switch = SimpleSwitch {
             child,
@@ -202,9 +211,9 @@ impl SimpleSwitch {
         out.extend([0; 4]);
         out.extend(arguments.0);
         out.push(0);
-        self.thrift.write_all(&out).unwrap();
+        self.thrift.write_all(&out).expect("simple_switch works");
         let kind = self.take(4)[3];
-        let len = u32::from_be_bytes(self.take(4).try_into().unwrap());
+        let len = u32::from_be_bytes(self.take(4).try_into().expect("simple_switch works"));
         self.take(len as usize + 4);
         assert_eq!(kind, 2, "{name} raised an exception");
         let result = match self.take(1)[0] {
@@ -218,7 +227,8 @@ impl SimpleSwitch {
             10 => self.take(8),
             // Of i64.
             15 => {
-                let count = u32::from_be_bytes(self.take(5)[1..].try_into().unwrap());
+                let count =
+                    u32::from_be_bytes(self.take(5)[1..].try_into().expect("simple_switch works"));
                 self.take(8 * count as usize)
             }
             // struct BmCounterValue: two i64, the second are the packets.
@@ -234,15 +244,19 @@ impl SimpleSwitch {
 
     fn take(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.thrift.read_exact(&mut bytes).unwrap();
+        self.thrift
+            .read_exact(&mut bytes)
+            .expect("simple_switch works");
         bytes
     }
 
+    /// Sets the action of a table for what has no entry.
     pub fn set_default(&mut self, table: &str, action: &str, data: &[&[u8]]) {
         let what = Fields::default().number(0).text(table).text(action);
         self.call("standard", "bm_mt_set_default_action", what.texts(data));
     }
 
+    /// Adds an entry for one key.
     pub fn add_entry(&mut self, table: &str, key: &[u8], action: &str, data: &[&[u8]]) {
         // EXACT.
         let key = Fields::default()
@@ -253,6 +267,7 @@ impl SimpleSwitch {
         self.call("standard", "bm_mt_add_entry", what);
     }
 
+    /// Writes a register, after all packets sent before.
     pub fn write(&mut self, register: &str, index: usize, value: u64) {
         self.settle();
         self.known.clear();
@@ -260,27 +275,32 @@ impl SimpleSwitch {
         self.call("standard", "bm_register_write", what.long(value));
     }
 
+    /// Returns a register after all packets sent before.
     pub fn register(&mut self, array: &str, index: usize) -> u64 {
         self.settle();
         if !self.known.contains_key(array) {
             let what = Fields::default().number(0).text(array);
             let words = self.call("standard", "bm_register_read_all", what);
             let words = words.chunks(8);
-            let words = words.map(|word| u64::from_be_bytes(word.try_into().unwrap()));
+            let words =
+                words.map(|word| u64::from_be_bytes(word.try_into().expect("simple_switch works")));
             self.known.insert(array.to_owned(), words.collect());
         }
         self.known[array][index]
     }
 
+    /// Returns the packets of a counter.
     pub fn counter(&mut self, name: &str, index: usize) -> u64 {
         let what = Fields::default().number(0).text(name).number(index);
         let value = self.call("standard", "bm_counter_read", what);
-        u64::from_be_bytes(value.try_into().unwrap())
+        u64::from_be_bytes(value.try_into().expect("simple_switch works"))
     }
 
     /// Sends a frame, and notes what must come out of which port.
     pub fn send(&mut self, frame: &[u8], out: Option<(usize, Vec<u8>)>, what: &str) {
-        self.input.write_all(&record(frame)).unwrap();
+        self.input
+            .write_all(&record(frame))
+            .expect("simple_switch works");
         if let Some((port, frame)) = out {
             self.expected[port].push((what.to_owned(), frame));
         }
@@ -304,7 +324,9 @@ impl SimpleSwitch {
             })
             .collect();
         for marker in &markers {
-            self.input.write_all(&record(marker)).unwrap();
+            self.input
+                .write_all(&record(marker))
+                .expect("simple_switch works");
         }
         let until = Instant::now() + DEADLINE;
         for (port, marker) in markers.iter().enumerate() {
@@ -312,7 +334,11 @@ impl SimpleSwitch {
             loop {
                 let Some(frame) = self.next(port) else {
                     assert!(Instant::now() < until, "port {port}: nothing comes out");
-                    assert_eq!(self.child.try_wait().unwrap(), None, "simple_switch ended");
+                    assert_eq!(
+                        self.child.try_wait().expect("simple_switch works"),
+                        None,
+                        "simple_switch ended"
+                    );
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 };
@@ -333,7 +359,8 @@ impl SimpleSwitch {
     fn next(&mut self, port: usize) -> Option<Vec<u8>> {
         let all = fs::read(&self.outputs[port]).ok()?;
         let rest = all.get(self.read[port]..)?;
-        let len = u32::from_le_bytes(rest.get(8..12)?.try_into().unwrap()) as usize;
+        let len =
+            u32::from_le_bytes(rest.get(8..12)?.try_into().expect("simple_switch works")) as usize;
         let frame = rest.get(RECORD_HEADER_LEN_BYTES..RECORD_HEADER_LEN_BYTES + len)?;
         self.read[port] += RECORD_HEADER_LEN_BYTES + len;
         Some(frame.to_vec())

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * netpaxos.p4 - what NetPaxos's roles have in common: the header of wire.h and the parser. The roles
+ * do not read values, so these may have any length.
+ */
+#include "../../ground/p4/frame.p4"
+
+/* Without the first 16 bytes and the tag. */
+header netpaxos_h {
+    bit<64> client;
+    bit<64> request;
+    bit<64> low;
+    bit<64> incarnation;
+    bit<64> number;
+    bit<64> instance;
+    bit<64> reply_to;
+    bit<64> digest;
+    bit<64> reserved;
+}
+
+struct headers_t {
+    ethernet_h ethernet;
+    ipv4_h ipv4;
+    udp_h udp;
+    common_h common;
+    netpaxos_h netpaxos;
+    tag_h tag;
+}
+
+parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
+                inout standard_metadata_t standard) {
+#include "../../ground/p4/start.p4"
+    state ours {
+        packet.extract(hdr.common);
+        packet.extract(hdr.netpaxos);
+        packet.extract(hdr.tag);
+        transition accept;
+    }
+}
+
+/* IB_NETPAXOS_FAMILY of msg.h. */
+#define IB_TYPE_FIRST IB_NETPAXOS_REQUEST
+#define IB_TYPE_LAST IB_NETPAXOS_CONTROL
+#define IB_PADDED_TYPES 64w0
+#define IB_FROM_CLIENT (64w1 << IB_NETPAXOS_REQUEST)
+
+#define IB_BODY(hdr)                                                                               \
+    hdr.netpaxos.client, hdr.netpaxos.request, hdr.netpaxos.low, hdr.netpaxos.incarnation,         \
+        hdr.netpaxos.number, hdr.netpaxos.instance, hdr.netpaxos.reply_to, hdr.netpaxos.digest,    \
+        hdr.netpaxos.reserved
+
+#include "../../ground/p4/switch.p4"
+
+/* ib_netpaxos_refuses: sets meta.reason if the role has nothing to do with the packet. */
+control IbRequestCheck(in headers_t hdr, inout meta_t meta) {
+    apply {
+        if (hdr.common.type != IB_NETPAXOS_REQUEST) {
+            meta.reason = IB_R_netpaxos_not_for_role;
+        } else if (hdr.common.value_len_bytes > IB_NETPAXOS_VALUE_LEN_MAX_BYTES) {
+            meta.reason = IB_R_netpaxos_value_too_long;
+        }
+    }
+}
