@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::background::{leave_terminal, spawn_until};
 use anyhow::{Context, Result};
-use clap::{ArgMatches, Args, Subcommand};
+use clap::{ArgMatches, Args, Command, Subcommand};
 use inband_host::output::quoted;
 use inband_host::program;
 use inband_host::settings::Setting;
@@ -21,6 +21,13 @@ use crate::supervisor::{is_in, Supervisor};
 use crate::system::System;
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Parses options as the command line does. Without arguments, all options have their default values.
+pub(crate) fn parse_options<A: Args>(args: &[&str]) -> A {
+    let command = A::augment_args(Command::new("inband").no_binary_name(true));
+    let matches = command.get_matches_from(args);
+    A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
 
 /// [`SystemCommand::counters`] of nodes with these names and counters.
 pub(crate) fn counters_of<'a>(

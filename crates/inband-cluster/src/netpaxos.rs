@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use clap::{Args, Parser};
+use clap::Args;
 use inband_host::config::{Dataplane, Durability};
 use inband_host::program;
 use inband_host::settings::{of_up, Setting, BUILT_IN};
@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::{Answer, Client as RespClient};
 use crate::command::{
-    counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
+    counters_of, data_option, node_status_of, nodes_in_words, parse_options, NodeInWords,
+    SystemCommand,
 };
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
@@ -74,17 +75,10 @@ pub struct Options {
     pub accept_loss: bool,
 }
 
-/// For the options' default values.
-#[derive(Parser)]
-struct Defaults {
-    #[command(flatten)]
-    options: Options,
-}
-
 /// As `inband up netpaxos` without options has it.
 impl Default for Options {
     fn default() -> Options {
-        Defaults::parse_from(["inband"]).options
+        parse_options(&[])
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use clap::{Args, Parser};
+use clap::Args;
 use inband_box::durable::Durability;
 use inband_box::limits::{LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 use inband_box::membership::{ids, Change, Membership};
@@ -26,7 +26,8 @@ use inband_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{
-    counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
+    counters_of, data_option, node_status_of, nodes_in_words, parse_options, NodeInWords,
+    SystemCommand,
 };
 use crate::host_process::{HostProcess, Process, ProcessStatus};
 use crate::keys;
@@ -113,17 +114,10 @@ pub struct Options {
     pub accept_loss: bool,
 }
 
-/// Parses the options' default values.
-#[derive(Parser)]
-struct Defaults {
-    #[command(flatten)]
-    options: Options,
-}
-
 /// The options of `inband up box` without arguments.
 impl Default for Options {
     fn default() -> Options {
-        Defaults::parse_from(["inband"]).options
+        parse_options(&[])
     }
 }
 
@@ -768,7 +762,7 @@ mod tests {
     use super::*;
 
     fn options(args: &[&str]) -> Options {
-        Defaults::parse_from([&["inband"], args].concat()).options
+        parse_options(args)
     }
 
     #[test]

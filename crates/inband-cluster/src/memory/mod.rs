@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
-use clap::{Args, Parser};
+use clap::Args;
 use inband_host::config::Dataplane;
 use inband_host::program;
 use inband_host::settings::{of_up, Setting, BUILT_IN};
@@ -25,7 +25,8 @@ use inband_memory::status::{socket_of, status_at, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{
-    counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
+    counters_of, data_option, node_status_of, nodes_in_words, parse_options, NodeInWords,
+    SystemCommand,
 };
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
@@ -72,13 +73,6 @@ pub struct Options {
     /// Start with zeros although this directory had a memory that was lost when its servers stopped
     #[arg(long)]
     pub accept_loss: bool,
-}
-
-/// Parses the options' default values.
-#[derive(Parser)]
-struct Defaults {
-    #[command(flatten)]
-    options: Options,
 }
 
 fn servers(text: &str) -> Result<u8, String> {
@@ -424,7 +418,7 @@ impl SystemCommand for Memory {
 
     fn settings(data: &Path) -> Result<Vec<Setting>> {
         let cluster = Cluster::load(data)?;
-        let defaults = Defaults::parse_from(["inband"]).options;
+        let defaults: Options = parse_options(&[]);
         let one = |name: &str, value: u64, default: u64| {
             let from = of_up(name, value == default);
             Setting::new(format!("--{name}"), value, default, from)
