@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs it, and reads the rows that it wrote.
+/// Runs it and reads the rows that it wrote.
 fn bench(args: &[&str]) -> Vec<Value> {
     let dir = tempfile::tempdir().expect("a directory");
     inband_testing::build("inband");

@@ -35,7 +35,7 @@ fn notes(results: &Value) -> String {
     results["notes"].to_string()
 }
 
-/// Returns whether what needs namespaces can run here; says so if not.
+/// Returns whether tests that need namespaces can run here; reports it if not.
 fn has_lab() -> bool {
     match inband_lab::preflight::check_lab() {
         Ok(()) => true,
@@ -120,7 +120,7 @@ fn throughput_is_of_lines_and_pages(dataplane: &str) {
             "page_writes_per_s",
         ] {
             let rate = value(&results, metric, variant);
-            // With many under way a busy machine may answer none in so short a time.
+            // With many in flight, a busy machine may answer none in such a short time.
             let is_one = variant.starts_with("1 ");
             assert!(rate > 0.0 || !is_one, "{metric} {variant}: {rate}");
         }

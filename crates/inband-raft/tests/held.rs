@@ -16,7 +16,7 @@ const TUNING: Tuning = Tuning {
     snapshot_wait_ticks: 1000,
 };
 const ENTRY_BYTES: usize = 1 << 20;
-/// Of such entries.
+/// Maximum entries held for a peer.
 const HELD_MAX: u64 = 256;
 
 /// Number of applied commands.
@@ -97,7 +97,7 @@ fn entries_kept_for_a_peer_are_bounded_by_their_bytes() {
         !group.has(sent - 50),
         "it is not kept for a peer that was sent nothing"
     );
-    // It comes back, and is suspended while it is sent a snapshot.
+    // It restarts, and is suspended while it is sent a snapshot.
     while !group.network.iter().any(RaftMessage::has_snapshot) {
         group.round(true);
     }
