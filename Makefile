@@ -42,7 +42,7 @@ rtl-report:
 	@scripts/setup --rtl
 	@scripts/rtl report paxos $(WIDTHS)
 
-# Renews the table of docs/portability.md by running all that it says.
+# Updates the table of docs/portability.md by running everything that it lists.
 portability: setup
 	@scripts/setup --test
 	@scripts/setup --rtl
@@ -58,12 +58,12 @@ models:
 	@scripts/setup --test
 	@cargo run --quiet --release --locked -p inband-models -- $(ARGS)
 
-# Every deliberate fault of mutants/ must be caught; ONLY="name name" for some. Renews mutants/results.tsv and the table.
+# Every deliberate fault of mutants/ must be caught; ONLY="name name" for some. Updates mutants/results.tsv and the table.
 mutants:
 	@scripts/setup --test
 	@scripts/mutants $(ONLY)
 
-# Seeds of every world of the simulator for MINUTES, other ones every day; see scripts/soak: make soak MINUTES=60.
+# Seeds of every world of the simulator for MINUTES, different ones every day; see scripts/soak: make soak MINUTES=60.
 soak: setup
 	@scripts/soak $(MINUTES)
 
@@ -76,8 +76,8 @@ fuzz: setup
 	@scripts/setup --test
 	@fuzz/run
 
-# Does every kernel take every program in every mode (docs/kernels.md)? RECORD=1 renews dataplane/verifier.toml,
-# RENEW=1 asks the archive for newer kernels, ONLY=falcon-fifo tries some programs and only prints.
+# Does every kernel accept every program in every mode (docs/kernels.md)? RECORD=1 updates dataplane/verifier.toml,
+# RENEW=1 checks the archive for newer kernels, ONLY=falcon-fifo tries some programs and only prints.
 verifier-matrix:
 	@scripts/setup --test
 	@INBAND_VERIFIER_RECORD=$(RECORD) INBAND_VERIFIER_ONLY=$(ONLY) cargo test --release --locked -p inband-dataplane --test verifier --test kernels -- --include-ignored
@@ -87,7 +87,7 @@ chaos: build
 	@scripts/setup --test
 	@scripts/chaos $(ARGS)
 
-# The former name of chaos, for one version more.
+# The former name of chaos, for one more version.
 jepsen: chaos
 	@echo "note: \`make jepsen\` is now \`make chaos\`; the old name goes away with the next version" >&2
 

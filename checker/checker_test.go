@@ -15,8 +15,8 @@ import (
 
 const limit = 20 * time.Second
 
-// parse reads a history in short form, an operation a line: begin, end, and commands with their replies;
-// "?" for an end that nobody saw, "!" behind an end for a failure.
+// parse reads a history in short form, one operation per line: begin, end, and commands with their
+// replies; "?" for an unknown end, "!" after the end for a failure.
 //
 //	0 5 SET a 1 = OK, INCR b = 1
 //	2 ? SET a 3
@@ -240,8 +240,8 @@ func words(ops []*operation) []string {
 	return all
 }
 
-// store plays a real register: each command is executed at a moment within its operation. It is
-// linearizable whatever the seed; with a lie it is not.
+// store simulates a real register: each command is executed at a moment within its operation. Its
+// history is linearizable for every seed; with a lie it is not.
 func store(seed int64, operations int, lieAt int) string {
 	dice := rand.New(rand.NewSource(seed))
 	var text strings.Builder
@@ -266,14 +266,14 @@ func store(seed int64, operations int, lieAt int) string {
 }
 
 func TestALongHistoryIsJudgedAndItsLieIsFound(t *testing.T) {
-	// What nobody saw is not tried in every order.
+	// Writes that nothing saw are not tried in every order.
 	for seed := int64(0); seed < 5; seed++ {
 		good := parse(t, store(seed, 2000, -1))["g"]
 		if got := check(good, limit); got != porcupine.Ok {
 			t.Errorf("seed %d: %s", seed, got)
 		}
 	}
-	// A value overwritten long ago.
+	// A value that was overwritten long ago.
 	text := store(1, 1000, -1) + "20000 20001 SET a 5000 = OK\n20002 20003 GET a = 5000\n20004 20005 GET a = 7\n"
 	bad := parse(t, text)["g"]
 	if got := check(bad, limit); got != porcupine.Illegal {

@@ -8,24 +8,25 @@ import (
 	"sort"
 )
 
-// How an operation ended.
+// Outcomes of an operation.
 const (
 	outcomeOK      = "ok"      // it was answered
 	outcomeFailed  = "failed"  // it certainly had and will have no effect
 	outcomeUnknown = "unknown" // it may take effect at any time after its call, or never
 )
 
-// lineMaxBytes bounds one line of a history.
+// lineMaxBytes is the maximum length of a line of a history.
 const lineMaxBytes = 1 << 20
 
-// command is one part of an operation. Several in one operation take effect at once.
+// command is one part of an operation. All commands of an operation take effect atomically.
 type command struct {
-	// GET, SET, INCR, DEL, REMOVE (a DEL that does not tell whether there was something), or CHECK: the
-	// operation has an effect only if Key holds Value. ADD is a SET if there is no value, APPEND adds to one and
-	// INCR-EXISTING counts one up if there is one: they tell whether there was.
+	// GET, SET, INCR, DEL, REMOVE (a DEL whose reply does not tell whether there was a value), or CHECK:
+	// the operation has an effect only if Key holds Value. ADD is a SET if there is no value; APPEND
+	// appends to a value and INCR-EXISTING increments it, if there is one. The replies of these three tell
+	// whether there was.
 	Verb string `json:"verb"`
 	Key  string `json:"key"`
-	// What SET, ADD and APPEND write and CHECK compares with; null is "no value".
+	// The value that SET, ADD and APPEND write and CHECK compares with; null is "no value".
 	Value *string `json:"value,omitempty"`
 }
 
@@ -40,9 +41,9 @@ type operation struct {
 	ReturnNs int64     `json:"return_ns"`
 	Outcome  string    `json:"outcome"`
 	Commands []command `json:"commands"`
-	// Of an operation that ended well: one reply a command, none for CHECK (null).
+	// Of a successful operation: one reply per command, none for CHECK (null).
 	Replies []*string `json:"replies,omitempty"`
-	// Who was asked; not used here but repeated in what is shown.
+	// The host that was asked; not used here but included in the output.
 	Replica string `json:"replica,omitempty"`
 	Reads   string `json:"reads,omitempty"`
 }
@@ -56,7 +57,7 @@ func (o *operation) onlyReads() bool {
 	return true
 }
 
-// check refuses what a recorder must not write.
+// check rejects what a recorder must not write.
 func (o *operation) check() error {
 	if len(o.Commands) == 0 {
 		return fmt.Errorf("operation %d has no commands", o.ID)
@@ -87,8 +88,8 @@ func (o *operation) check() error {
 	return nil
 }
 
-// readHistory returns all operations by group, and how many of each outcome there were. What failed, or
-// only reads and was not answered, has no effect and constrains nothing: it is counted and left out.
+// readHistory returns all operations by group, and the number of each outcome. Failed operations, and
+// unanswered ones that only read, have no effect and constrain nothing: they are counted and left out.
 func readHistory(from io.Reader) (map[string][]*operation, map[string]int, error) {
 	groups, outcomes := map[string][]*operation{}, map[string]int{}
 	lines := bufio.NewScanner(from)
@@ -123,7 +124,7 @@ func readHistory(from io.Reader) (map[string][]*operation, map[string]int, error
 	return groups, outcomes, nil
 }
 
-// keysOf lists the keys of some operations, in order.
+// keysOf returns the keys of some operations, in order.
 func keysOf(ops []*operation) []string {
 	seen := map[string]bool{}
 	for _, op := range ops {

@@ -1,7 +1,8 @@
-// Inband-checker reads a history of `inband chaos` and says whether it is linearizable, by Porcupine.
+// Inband-checker reads a history of `inband chaos` and checks with Porcupine whether it is
+// linearizable.
 //
-// It prints one JSON object. It ends with 0 if the history is linearizable, with 1 if it is not, with
-// 3 if the time was too short to tell, and with 2 if the history could not be read.
+// It prints one JSON object. Exit status: 0 if the history is linearizable, 1 if it is not, 2 if it
+// could not be read, 3 if the check ran out of time.
 package main
 
 import (
@@ -28,12 +29,12 @@ const (
 // violationsShownMax bounds how many violations are shrunk and drawn; all are counted.
 const violationsShownMax = 5
 
-// verdict is what is printed.
+// verdict is the JSON object printed.
 type verdict struct {
 	Verdict    string         `json:"verdict"` // linearizable, violation or undecided
 	Operations map[string]int `json:"operations"`
 	Groups     int            `json:"groups"`
-	// Operations of the largest group that were checked together.
+	// Size of the largest group of operations that was checked together.
 	LargestGroup int         `json:"largest_group"`
 	DurationMs   int64       `json:"duration_ms"`
 	SlowestMs    int64       `json:"slowest_group_ms"`
@@ -45,10 +46,10 @@ type verdict struct {
 // violation shows one group that is not linearizable.
 type violation struct {
 	Group string `json:"group"`
-	// Porcupine's picture of the short history, and of the whole group.
+	// Porcupine's pictures of the short history and of the whole group.
 	Picture      string `json:"picture,omitempty"`
 	WholePicture string `json:"whole_picture,omitempty"`
-	// A short history that is a violation already, and the same in words.
+	// A short history that is already a violation, also in words.
 	Operations []*operation `json:"operations"`
 	Words      []string     `json:"words"`
 }
@@ -110,7 +111,7 @@ func judge(path string, limit time.Duration, pictures string) (*verdict, error) 
 	return found, nil
 }
 
-// checkAll checks each group, as many at a time as there are processors.
+// checkAll checks all groups, as many at a time as there are processors.
 func checkAll(groups map[string][]*operation, limit time.Duration) *verdict {
 	names := make(chan string)
 	found := &verdict{

@@ -10,17 +10,17 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// keysMax is the most keys that are checked together.
+// keysMax is the maximum number of keys checked together.
 const keysMax = 4
 
-// values is what the keys of a group hold, in the order of their names; "" is no value, for what is
-// written is never empty. An array, so that == compares it.
+// values holds the values of a group's keys, in the order of their names; "" is no value, since written
+// values are never empty. An array, so that == compares the contents.
 type values [keysMax]string
 
 // notANumber is the reply to INCR-EXISTING of such a value.
 const notANumber = "not a number"
 
-// modelOf says what a store does with the keys of a group.
+// modelOf returns the model of a store with the keys of a group.
 func modelOf(keys []string) porcupine.Model {
 	index := map[string]int{}
 	for i, key := range keys {
@@ -55,8 +55,8 @@ func modelOf(keys []string) porcupine.Model {
 	}
 }
 
-// step executes an operation. Without replies its outcome is unknown: then anything may have been
-// answered, also that a CHECK found another value and nothing was done.
+// step executes an operation. Without replies its outcome is unknown: any answer is possible, including
+// that a CHECK found another value and nothing was done.
 func step(index map[string]int, before values, op *operation, replies []*string) (bool, values) {
 	after, known := before, replies != nil
 	for i, c := range op.Commands {
@@ -133,7 +133,7 @@ func shown(value string) string {
 	return value
 }
 
-// describe is an operation in words: "SET a 5; INCR b -> OK; 8".
+// describe returns an operation in words: "SET a 5; INCR b -> OK; 8".
 func describe(op *operation, replies []*string) string {
 	var said, answered []string
 	for i, c := range op.Commands {
@@ -152,7 +152,7 @@ func describe(op *operation, replies []*string) string {
 	return strings.Join(said, "; ") + " -> " + strings.Join(answered, "; ")
 }
 
-// repliesOf is what the model is given as output: nil if the outcome is unknown.
+// repliesOf returns the output for the model: nil if the outcome is unknown.
 func repliesOf(op *operation) []*string {
 	if op.Outcome == outcomeUnknown {
 		return nil
@@ -160,8 +160,8 @@ func repliesOf(op *operation) []*string {
 	return op.Replies
 }
 
-// toPorcupine: an operation of unknown outcome ends after all others. That is as good as never, and
-// looks better in a picture than the end of time.
+// toPorcupine ends operations of unknown outcome after all others. For the check this equals never, and
+// it is easier to read in a picture than the end of time.
 func toPorcupine(ops []*operation) []porcupine.Operation {
 	var last int64
 	for _, op := range ops {
@@ -190,7 +190,7 @@ func toPorcupine(ops []*operation) []porcupine.Operation {
 	return history
 }
 
-// check is Porcupine's verdict on operations that have keys in common.
+// check returns Porcupine's verdict on operations that have keys in common.
 func check(ops []*operation, limit time.Duration) porcupine.CheckResult {
 	ops = prune(ops)
 	return porcupine.CheckOperationsTimeout(modelOf(keysOf(ops)), toPorcupine(ops), limit)

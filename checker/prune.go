@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// prune leaves out operations of unknown outcome that write what nobody saw afterwards. Whether they
-// took effect makes no difference to anyone, and each of them would double the orders to be tried: if
-// the history with them is linearizable, it is so without them (nobody saw the difference), and the
-// other way round (they may come last).
+// prune leaves out operations of unknown outcome whose writes nothing saw afterwards. Whether they took
+// effect makes no difference, and each of them would double the number of orders to try. If the history
+// with them is linearizable, it is linearizable without them (nothing saw the difference), and vice
+// versa (they may come last).
 func prune(ops []*operation) []*operation {
 	increments := map[string]int{}
 	for _, op := range ops {
@@ -28,7 +28,7 @@ func prune(ops []*operation) []*operation {
 	return kept
 }
 
-// isSeen: somebody saw, or may have seen, what an operation leaves in some key.
+// isSeen reports whether an operation saw, or may have seen, what this one leaves in some key.
 func isSeen(op *operation, ops []*operation, increments map[string]int) bool {
 	left := map[string]string{}
 	for _, c := range op.Commands {
@@ -56,7 +56,8 @@ func isSeen(op *operation, ops []*operation, increments map[string]int) bool {
 	return false
 }
 
-// sees: command i of an operation may have found this value, or one that increments made of it.
+// sees reports whether command i of an operation may have found this value, or one that increments made
+// of it.
 func sees(op *operation, i int, value string, increments int) bool {
 	c := op.Commands[i]
 	if c.Verb == "CHECK" {
@@ -70,7 +71,7 @@ func sees(op *operation, i int, value string, increments int) bool {
 	case "GET", "INCR":
 		return isFrom(reply, value, increments)
 	case "DEL", "ADD", "APPEND", "INCR-EXISTING":
-		// It tells whether there was something, unless that is known from a command before it.
+		// Its reply tells whether there was a value, unless an earlier command already determines that.
 		for _, earlier := range op.Commands[:i] {
 			if earlier.Key == c.Key && earlier.Verb != "CHECK" {
 				return false
@@ -85,7 +86,7 @@ func isFrom(found, value string, increments int) bool {
 	if found == value {
 		return true
 	}
-	// Something was appended to it, or to nothing after it.
+	// A value was appended to it, or to no value after it.
 	if text, _, isAppended := strings.Cut(found, ","); isAppended {
 		found = text
 	}
@@ -93,7 +94,8 @@ func isFrom(found, value string, increments int) bool {
 	return number >= first && number <= first+float64(increments)
 }
 
-// toNumber: what INCR takes a value for; nothing is 0, and what is no number is like no other.
+// toNumber returns the number that INCR takes a value for: no value is 0, and a value that is not a
+// number equals no other.
 func toNumber(value string) float64 {
 	if value == "" {
 		return 0

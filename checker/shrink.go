@@ -10,10 +10,10 @@ import (
 // startsTriedInARow: see latestStart.
 const startsTriedInARow = 16
 
-// shrink looks for a short history within one that is not linearizable. Each step only takes away
-// what cannot make a linearizable history one that is not, so what remains is a violation in itself:
-// keys (an order of all commands is one of those of a key), everything after a moment, operations
-// that only read, and what was over before a value was written in any case.
+// shrink looks for a short history within one that is not linearizable. No step can turn a linearizable
+// history into one that is not, so what remains is a violation by itself. Steps remove keys (an order
+// of all commands is also one of each key's), everything after some moment, operations that only read,
+// and operations that ended before a value was certainly written.
 func shrink(ops []*operation, limit time.Duration) []*operation {
 	deadline := time.Now().Add(limit)
 	illegal := func(ops []*operation) bool {
@@ -33,7 +33,8 @@ func shrink(ops []*operation, limit time.Duration) []*operation {
 	return prune(withoutReads(ops, illegal))
 }
 
-// before is the history as it was known at a moment: what was not answered by then may yet be.
+// before is the history as it was known at a moment: operations unanswered by then may still take
+// effect.
 func before(ops []*operation, moment int64) []*operation {
 	var known []*operation
 	for _, op := range ops {
@@ -57,7 +58,7 @@ func weakened(op *operation) *operation {
 	return &weak
 }
 
-// shortestPrefix ends with the answer that makes it a violation.
+// shortestPrefix returns the prefix that ends with the answer that makes it a violation.
 func shortestPrefix(ops []*operation, illegal func([]*operation) bool) []*operation {
 	ends := []int64{}
 	for _, op := range ops {
@@ -84,7 +85,7 @@ func shortestPrefix(ops []*operation, illegal func([]*operation) bool) []*operat
 	return ops
 }
 
-// project leaves of each operation what it does to one key.
+// project reduces each operation to what it does to one key.
 func project(ops []*operation, key string) []*operation {
 	var projected []*operation
 	for _, op := range ops {
@@ -105,9 +106,9 @@ func project(ops []*operation, key string) []*operation {
 	return projected
 }
 
-// latestStart drops what was over before a value was written for certain: whatever it was, the value
-// replaced it. Of what ran at the same time as that write, reads are dropped and writes may have been
-// done or not. Only for a single key.
+// latestStart drops what had ended before a value was certainly written: the write replaced it,
+// whatever it was. Of the operations concurrent with that write, reads are dropped and writes may or
+// may not have taken effect. Only for a single key.
 func latestStart(ops []*operation, illegal func([]*operation) bool) []*operation {
 	tried := 0
 	for i := len(ops) - 1; i >= 0; i-- {
@@ -118,7 +119,7 @@ func latestStart(ops []*operation, illegal func([]*operation) bool) []*operation
 		if rest := startingWith(first, ops); illegal(rest) {
 			return rest
 		}
-		// The further back, the wider apart: each try costs as much as a check.
+		// The farther back, the larger the steps: each try costs as much as a check.
 		tried++
 		i -= tried / startsTriedInARow
 	}
@@ -139,8 +140,8 @@ func startingWith(first *operation, ops []*operation) []*operation {
 	return prune(rest)
 }
 
-// withoutReads drops reads that the violation does not need: half of them at once, if it may be, then
-// a quarter, and in the end one by one.
+// withoutReads drops reads that the violation does not need: half of them at once if possible, then a
+// quarter, and finally one at a time.
 func withoutReads(ops []*operation, illegal func([]*operation) bool) []*operation {
 	for size := (len(ops) + 1) / 2; size > 0; size /= 2 {
 		for end := len(ops); end > 0; end -= size {
