@@ -2,7 +2,7 @@
 /*
  * race - the driver of the race test, run by BPF_PROG_TEST_RUN on several CPUs. It makes a packet
  * for a hot slot of partition 0, near the promise and near the end of the log, and tail-calls the
- * acceptor's program. A test run reuses the buffer, so every run writes its packet anew.
+ * acceptor's program. A test run reuses the buffer, so every run writes its packet again.
  */
 #include "../ground/xdp/frame.h"
 #include "msg.h"

@@ -18,7 +18,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         _ => {}
     }
     let mut options = OpenOptions::new();
-    // Created anew, so that it never has other permissions.
+    // Always a new file, so that it never has other permissions.
     let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.h - drives a program in a test run. It writes the frame anew (a test run reuses the buffer,
+ * bench.h - drives a program in a test run. It writes the frame again (a test run reuses the buffer,
  * and a rewritten packet would take another path), advances the number, tags the packet, and
  * tail-calls the program. Without a program it measures its own overhead.
  */
