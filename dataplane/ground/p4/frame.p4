@@ -38,7 +38,7 @@ header udp_h {
     bit<16> checksum;
 }
 
-/* What all packets begin with, struct ib_header of ground/frame.h, and what their headers end with. */
+/* What all headers begin with (struct ib_header of ground/frame.h), and what they end with. */
 header common_h {
     bit<32> magic;
     bit<8> version;

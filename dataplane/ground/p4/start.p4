@@ -1,6 +1,8 @@
-    /* SPDX-License-Identifier: Apache-2.0 */
-    /* start.p4 - the first states of every parser, for the inside of its braces. The system's own state `ours` reads
-     * what follows UDP. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * start.p4 - the first states of every parser, for the inside of its braces. The system's own state
+ * `ours` reads what follows UDP.
+ */
     state start {
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.type) {

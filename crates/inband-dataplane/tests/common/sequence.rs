@@ -198,9 +198,14 @@ impl Sequence {
     fn leader(&mut self, acceptor: &AcceptorView, epoch: u64, how: u64) -> LeaderView {
         self.last_round = self.last_round.max(acceptor.promise.min(u64::MAX >> 1)) + 1;
         let floor = acceptor.floor.max(1);
+        // Some have one instance left: a host without an acceptor rarely fills a window otherwise.
+        let next = match how {
+            0xf0.. => floor.saturating_add(GEOMETRY.ring_slots as u64 - 1),
+            _ => acceptor.highest.max(floor).saturating_add(how % 4),
+        };
         LeaderView {
             round: self.last_round,
-            next: acceptor.highest.max(floor).saturating_add(how % 4),
+            next,
             floor,
             epoch,
         }

@@ -61,6 +61,7 @@ pub fn packets() -> (usize, bool) {
 
 /// A switch with a role.
 pub struct Running {
+    /// Its control plane.
     pub switch: SimpleSwitch,
     /// What the test is called.
     name: String,
@@ -156,8 +157,11 @@ pub type Words = Vec<(&'static str, usize, u64)>;
 
 /// A role in P4.
 pub struct Target<T: UnderTest> {
+    /// Its folder in `dataplane/`.
     pub system: &'static str,
+    /// Its file.
     pub role: &'static str,
+    /// Sizes of its registers: IB_P4_NAME, without the prefix.
     pub sizes: &'static [(&'static str, usize)],
     /// What the control plane sets once, besides settings and group.
     pub prepare: fn(&mut SimpleSwitch),
@@ -316,8 +320,8 @@ impl<T: UnderTest> Target<T> {
         }
         pair.compare_all(&format!("INBAND_SEED={seed}"));
         if must_meet {
-            let has = |reason: &&&str| !running.reasons.contains_key(**reason);
-            let missing: Vec<_> = met.iter().filter(has).collect();
+            let is_missing = |reason: &&&str| !running.reasons.contains_key(**reason);
+            let missing: Vec<_> = met.iter().filter(is_missing).collect();
             assert!(missing.is_empty(), "not met: {missing:?}");
         }
         running.end::<T::System>();
