@@ -28,7 +28,7 @@ const TTL_NO_EXPIRY: i64 = -1;
 type Result<T> = std::result::Result<T, rocksdb::Error>;
 
 /// Execute one command, except `INBAND.SESSION NEW`: sessions are not in the keyspace.
-pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
+pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
     match command {
         Command::Eval { .. } => script::execute(keys, command),
         Command::Exec { watched, commands } => {
@@ -44,7 +44,7 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
 }
 
 /// Execute a command that consists of no others.
-pub(crate) fn execute_simple(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
+pub(crate) fn execute_simple(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
     Ok(match command {
         Command::Get(key) => bulk_or_nil(keys, key)?,
         Command::GetDel(key) => {
@@ -167,17 +167,16 @@ pub(crate) fn execute_simple(keys: &mut impl Keys, command: &Command<'_>) -> Res
 /// Executes the commands of a transaction. When the reply limit is exceeded, the reply is dropped and no later command
 /// is read for its reply. Writes are kept in memory until the end: beyond the limit nothing more is written. Every
 /// replica makes the same decision, because it depends only on the commands and the keys.
-fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
+fn execute_all(keys: &mut dyn Keys, commands: &Queue<'_>) -> Result<Reply> {
     let (mut replies, mut len_bytes, mut is_full) = (Vec::new(), 0, false);
     let put_before = keys.put_bytes();
     let mut scripts = 0;
     for command in commands.iter() {
         let put_bytes = keys.put_bytes() - put_before;
-        scripts += usize::from(matches!(command, Command::Eval { .. }));
+        let is_script = matches!(command, Command::Eval { .. });
+        scripts += usize::from(is_script);
         let reply = match command.only_reads() {
-            _ if scripts > TRANSACTION_SCRIPTS_MAX && matches!(command, Command::Eval { .. }) => {
-                Some(too_many_scripts())
-            }
+            _ if is_script && scripts > TRANSACTION_SCRIPTS_MAX => Some(too_many_scripts()),
             true if is_full => None,
             false if put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64 => Some(too_much_written()),
             _ => Some(execute(keys, &command)?),
@@ -213,7 +212,7 @@ fn reply_left_out() -> Reply {
     ))
 }
 
-fn values_of(keys: &mut impl Keys, names: &Strings<'_>) -> Result<Reply> {
+fn values_of(keys: &mut dyn Keys, names: &Strings<'_>) -> Result<Reply> {
     let (mut values, mut len_bytes) = (Vec::new(), 0);
     for key in names.iter() {
         let value = bulk_or_nil(keys, key)?;
@@ -231,11 +230,11 @@ fn values_of(keys: &mut impl Keys, names: &Strings<'_>) -> Result<Reply> {
 
 /// Returns the version that `WATCH` compares: 0 for a key that does not exist, 1 for a record written before there were
 /// versions.
-fn version_of(keys: &mut impl Keys, key: &[u8]) -> Result<u64> {
+fn version_of(keys: &mut dyn Keys, key: &[u8]) -> Result<u64> {
     Ok(keys.get(key)?.map_or(0, |record| record.version.max(1)))
 }
 
-fn matching_keys(keys: &mut impl Keys, pattern: &[u8]) -> Result<Reply> {
+fn matching_keys(keys: &mut dyn Keys, pattern: &[u8]) -> Result<Reply> {
     let (mut found, mut found_bytes) = (Vec::new(), 0);
     keys.each(&mut |key| {
         if glob::matches(pattern, key) {
@@ -252,7 +251,7 @@ fn matching_keys(keys: &mut impl Keys, pattern: &[u8]) -> Result<Reply> {
     Ok(Reply::Array(found))
 }
 
-fn bulk_or_nil(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
+fn bulk_or_nil(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
     Ok(keys.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
 }
 
@@ -270,7 +269,7 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
 }
 
 /// Stores a value, or deletes the key if the expiry time has passed.
-fn put_or_expire(keys: &mut impl Keys, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
+fn put_or_expire(keys: &mut dyn Keys, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
     if expire_at_ms != 0 && expire_at_ms <= keys.now_ms() {
         keys.delete(key)?;
         return Ok(());
@@ -279,7 +278,7 @@ fn put_or_expire(keys: &mut impl Keys, key: &[u8], expire_at_ms: u64, value: &[u
 }
 
 fn set(
-    keys: &mut impl Keys,
+    keys: &mut dyn Keys,
     key: &[u8],
     value: &[u8],
     when: SetWhen,
@@ -313,7 +312,7 @@ fn set(
     })
 }
 
-fn incr_by(keys: &mut impl Keys, key: &[u8], delta: i64) -> Result<Reply> {
+fn incr_by(keys: &mut dyn Keys, key: &[u8], delta: i64) -> Result<Reply> {
     let (number, expire_at_ms) = match keys.get(key)? {
         None => (Some(0), 0),
         Some(record) => (strict_integer(record.value), record.expire_at_ms),
@@ -328,7 +327,7 @@ fn incr_by(keys: &mut impl Keys, key: &[u8], delta: i64) -> Result<Reply> {
     Ok(Reply::Integer(number))
 }
 
-fn put_all(keys: &mut impl Keys, pairs: &Strings<'_>) -> Result<()> {
+fn put_all(keys: &mut dyn Keys, pairs: &Strings<'_>) -> Result<()> {
     let mut strings = pairs.iter();
     while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
         keys.put(key, 0, value)?;
@@ -348,7 +347,7 @@ fn range_of(value: &[u8], start: i64, end: i64) -> &[u8] {
     &value[start as usize..=end as usize]
 }
 
-fn set_range(keys: &mut impl Keys, key: &[u8], offset: u64, part: &[u8]) -> Result<Reply> {
+fn set_range(keys: &mut dyn Keys, key: &[u8], offset: u64, part: &[u8]) -> Result<Reply> {
     let (mut value, expire_at_ms) = match keys.get(key)? {
         None => (Vec::new(), 0),
         Some(record) => (record.value.to_vec(), record.expire_at_ms),
@@ -370,7 +369,7 @@ fn set_range(keys: &mut impl Keys, key: &[u8], offset: u64, part: &[u8]) -> Resu
     Ok(Reply::Integer(value.len() as i64))
 }
 
-fn get_ex(keys: &mut impl Keys, key: &[u8], expiry: Expiry) -> Result<Reply> {
+fn get_ex(keys: &mut dyn Keys, key: &[u8], expiry: Expiry) -> Result<Reply> {
     let now_ms = keys.now_ms();
     let Some(record) = keys.get(key)? else {
         return Ok(Reply::Nil);
@@ -383,7 +382,7 @@ fn get_ex(keys: &mut impl Keys, key: &[u8], expiry: Expiry) -> Result<Reply> {
     Ok(Reply::Bulk(value))
 }
 
-fn incr_by_float(keys: &mut impl Keys, key: &[u8], delta: &[u8]) -> Result<Reply> {
+fn incr_by_float(keys: &mut dyn Keys, key: &[u8], delta: &[u8]) -> Result<Reply> {
     let (before, expire_at_ms) = match keys.get(key)? {
         None => (float::parse(b"0"), 0),
         Some(record) => (float::parse(record.value), record.expire_at_ms),
@@ -399,7 +398,7 @@ fn incr_by_float(keys: &mut impl Keys, key: &[u8], delta: &[u8]) -> Result<Reply
 }
 
 fn compare_expire(
-    keys: &mut impl Keys,
+    keys: &mut dyn Keys,
     key: &[u8],
     value: &[u8],
     ms: i64,
@@ -422,7 +421,7 @@ fn compare_expire(
     Ok(Reply::Integer(1))
 }
 
-fn append(keys: &mut impl Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {
+fn append(keys: &mut dyn Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {
     let (mut value, expire_at_ms) = match keys.get(key)? {
         None => (Vec::new(), 0),
         Some(record) => (record.value.to_vec(), record.expire_at_ms),
@@ -439,7 +438,7 @@ fn append(keys: &mut impl Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {
     Ok(Reply::Integer(value.len() as i64))
 }
 
-fn expire(keys: &mut impl Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> Result<Reply> {
+fn expire(keys: &mut dyn Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> Result<Reply> {
     let now_ms = keys.now_ms();
     let Some(record) = keys.get(key)? else {
         return Ok(Reply::Integer(0));
@@ -463,7 +462,7 @@ fn expire(keys: &mut impl Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) ->
     Ok(Reply::Integer(i64::from(takes_effect)))
 }
 
-fn persist(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
+fn persist(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
     match keys.get(key)? {
         Some(record) if record.expire_at_ms != 0 => {
             let value = record.value.to_vec();
@@ -474,7 +473,7 @@ fn persist(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
     }
 }
 
-fn ttl(keys: &mut impl Keys, key: &[u8], unit: TimeUnit) -> Result<Reply> {
+fn ttl(keys: &mut dyn Keys, key: &[u8], unit: TimeUnit) -> Result<Reply> {
     let now_ms = keys.now_ms();
     Ok(Reply::Integer(match keys.get(key)? {
         None => TTL_NO_KEY,

@@ -13,7 +13,7 @@ use inband_resp::request::Args;
 use crate::command::{Command, Strings};
 use crate::connection::over_limit;
 use crate::engine;
-use crate::keyspace::{Keys, Record};
+use crate::keyspace::Keys;
 use crate::limits::{
     SCRIPT_MEMORY_BYTES_MAX, SCRIPT_STEPS_MAX, SCRIPT_UNDO_BYTES_MAX,
     TRANSACTION_WRITTEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX,
@@ -117,11 +117,8 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rock
     keys.scripts().remember(text);
     let mut host = ScriptHost {
         put_before: keys.put_bytes(),
-        keys: Undoable {
-            keys,
-            before: HashMap::new(),
-            before_bytes: 0,
-        },
+        keys,
+        former: Former::default(),
         declared: names.iter().copied().collect(),
         is_read_only: *is_read_only,
         failure: None,
@@ -132,21 +129,21 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rock
         args: &args,
     };
     let ended = inband_lua::run(&script, &LIMITS, &mut host);
-    let ScriptHost { keys, failure, .. } = host;
-    if let Some(failure) = failure {
+    if let Some(failure) = host.failure {
         return Err(failure);
     }
     match ended {
         Ended::Reply(reply) => Ok(reply),
         Ended::Undo(reply) => {
-            keys.undo()?;
+            host.former.restore(host.keys)?;
             Ok(reply)
         }
     }
 }
 
 struct ScriptHost<'a> {
-    keys: Undoable<'a>,
+    keys: &'a mut dyn Keys,
+    former: Former,
     declared: HashSet<&'a [u8]>,
     is_read_only: bool,
     /// Bytes put before the script.
@@ -192,25 +189,12 @@ impl ScriptHost<'_> {
         if let Some(refusal) = self.refusal_of(&command) {
             return Ok(Reply::Error(refusal));
         }
-        if !command.only_reads() && !self.note_all(&command)? {
+        if !command.only_reads() && !self.former.keep(self.keys, &command)? {
             return Ok(Reply::error(format!(
                 "ERR the script changes keys whose values have more than {SCRIPT_UNDO_BYTES_MAX} bytes, which is the limit"
             )));
         }
-        engine::execute_simple(&mut self.keys, &command)
-    }
-
-    /// Keeps what this command may change, before it does. Returns false if that is too much.
-    fn note_all(&mut self, command: &Command<'_>) -> Result<bool, rocksdb::Error> {
-        let mut keys = Vec::new();
-        command.each_key(&mut |key| keys.push(key.to_vec()));
-        for key in keys {
-            self.keys.note(&key)?;
-            if self.keys.before_bytes > SCRIPT_UNDO_BYTES_MAX {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        engine::execute_simple(self.keys, &command)
     }
 
     fn refusal_of(&self, command: &Command<'_>) -> Option<Cow<'static, str>> {
@@ -269,85 +253,47 @@ impl ScriptHost<'_> {
     }
 }
 
-/// A record that is to be restored.
-type Before = Option<(u64, Vec<u8>)>;
-
-/// Keys whose changes can be undone.
-struct Undoable<'a> {
-    keys: &'a mut dyn Keys,
-    /// The keys that were changed, with their former time of expiry and value.
-    before: HashMap<Vec<u8>, Before>,
-    /// Bytes of those values.
-    before_bytes: usize,
+/// The records that a script may have changed, as they were before.
+#[derive(Default)]
+struct Former {
+    /// Expiry time and value by key; `None`: there was no record.
+    records: HashMap<Vec<u8>, Option<(u64, Vec<u8>)>>,
+    /// Bytes of the values.
+    value_bytes: usize,
 }
 
-impl Undoable<'_> {
-    fn note(&mut self, key: &[u8]) -> Result<(), rocksdb::Error> {
-        if !self.before.contains_key(key) {
-            let record = self.keys.get(key)?;
-            let before = record.map(|record| (record.expire_at_ms, record.value.to_vec()));
-            self.before_bytes += before.as_ref().map_or(0, |(_, value)| value.len());
-            self.before.insert(key.to_vec(), before);
+impl Former {
+    /// Keeps what this command may change, before it does. Returns false if that is too much.
+    fn keep(&mut self, keys: &mut dyn Keys, command: &Command<'_>) -> Result<bool, rocksdb::Error> {
+        let mut names = Vec::new();
+        command.each_key(&mut |key| names.push(key.to_vec()));
+        for key in names {
+            if self.records.contains_key(&key) {
+                continue;
+            }
+            let record = keys.get(&key)?;
+            let record = record.map(|record| (record.expire_at_ms, record.value.to_vec()));
+            self.value_bytes += record.as_ref().map_or(0, |(_, value)| value.len());
+            self.records.insert(key, record);
+            if self.value_bytes > SCRIPT_UNDO_BYTES_MAX {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Restore what the keys were. In their order: every write numbers a version.
-    fn undo(self) -> Result<(), rocksdb::Error> {
-        let mut before: Vec<(Vec<u8>, Before)> = self.before.into_iter().collect();
-        before.sort_unstable();
-        for (key, record) in before {
+    /// Restores the records. In the order of their keys: every write numbers a version.
+    fn restore(self, keys: &mut dyn Keys) -> Result<(), rocksdb::Error> {
+        let mut records: Vec<_> = self.records.into_iter().collect();
+        records.sort_unstable();
+        for (key, record) in records {
             match record {
-                Some((expire_at_ms, value)) => self.keys.put(&key, expire_at_ms, &value)?,
+                Some((expire_at_ms, value)) => keys.put(&key, expire_at_ms, &value)?,
                 None => {
-                    self.keys.delete(&key)?;
+                    keys.delete(&key)?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-impl Keys for Undoable<'_> {
-    fn now_ms(&self) -> u64 {
-        self.keys.now_ms()
-    }
-
-    fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
-        self.keys.get(key)
-    }
-
-    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
-        self.note(key)?;
-        self.keys.put(key, expire_at_ms, value)
-    }
-
-    fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
-        self.note(key)?;
-        self.keys.delete(key)
-    }
-
-    fn count(&self) -> u64 {
-        self.keys.count()
-    }
-
-    fn flush(&mut self) {
-        self.keys.flush();
-    }
-
-    fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
-        self.keys.each(visit)
-    }
-
-    fn grown_len_bytes_max(&self) -> usize {
-        self.keys.grown_len_bytes_max()
-    }
-
-    fn put_bytes(&self) -> u64 {
-        self.keys.put_bytes()
-    }
-
-    fn scripts(&self) -> &Scripts {
-        self.keys.scripts()
     }
 }
