@@ -466,12 +466,23 @@ impl Connection {
         if self.alone.is_some() {
             return None;
         }
+        let mut request = parse(args);
+        let text;
+        if let Ok(Request::EvalSha { sha1, command }) = request {
+            text = intake.scripts.text(sha1);
+            match &text {
+                Some(text) => request = Ok(Request::Replicated(command.with_text(text))),
+                // Earlier requests may load the script.
+                None if !self.replies.is_empty() => return None,
+                None => {}
+            }
+        }
         if self.transaction.is_some() {
-            if let Some(next) = self.take_queued(args, intake) {
+            if let Some(next) = self.take_queued(args, request.clone(), intake) {
                 return Some(next);
             }
         }
-        match parse(args) {
+        match request {
             Err(reply) => Some(self.answered(reply)),
             Ok(Request::Local(spec)) => self.replies.is_empty().then(|| {
                 if spec.id == CommandId::Quit {
@@ -506,16 +517,7 @@ impl Connection {
                 let owner = client_sessions::owner_of(self.peer.ip());
                 self.take_command(&Command::SessionNew { owner }, intake)
             }
-            Ok(Request::EvalSha { sha1, command }) => {
-                // Earlier requests may load the script.
-                if !self.replies.is_empty() && !intake.scripts.knows(sha1) {
-                    return None;
-                }
-                match intake.scripts.text(sha1) {
-                    Some(text) => self.take_command(&command.with_text(&text), intake),
-                    None => Some(self.answered(Reply::error(NO_SCRIPT))),
-                }
-            }
+            Ok(Request::EvalSha { .. }) => Some(self.answered(Reply::error(NO_SCRIPT))),
             Ok(Request::Replicated(command)) => self.take_command(&command, intake),
         }
     }

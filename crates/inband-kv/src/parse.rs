@@ -50,7 +50,7 @@ impl ReadMode {
 pub enum Request<'a> {
     /// Goes through the log.
     Replicated(Command<'a>),
-    /// `EVALSHA`: goes through the log with the text of the script, if this replica knows it.
+    /// `EVALSHA`: becomes an `EVAL` if this replica knows the script.
     EvalSha {
         sha1: &'a [u8],
         /// `EVAL` of an empty text.

@@ -909,7 +909,7 @@ impl Store {
 
 /// Executes a command of a named client session exactly once.
 pub(crate) fn execute_stamped(
-    keys: &mut impl Keys,
+    keys: &mut dyn Keys,
     clients: &mut ClientSessions,
     records: &mut dyn Records,
     command: &Command<'_>,

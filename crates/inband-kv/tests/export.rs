@@ -150,13 +150,7 @@ fn an_export_has_what_another_replica_has_answered() {
     for partitions in [1, 3] {
         let cluster = MemoryCluster::with_partitions(partitions);
         let dirs = [scratch(), scratch()];
-        let [one, two] = [0, 1].map(|i| {
-            let config = ReplicaConfig {
-                replica_index: i as u64,
-                ..ReplicaConfig::default()
-            };
-            Served::start(&cluster, dirs[i].path(), config)
-        });
+        let [one, two] = Served::start_all(&cluster, &dirs);
         let mut client = one.client();
         for i in 0..50 {
             client.send(resp(&format!("SET key{i} {i}")));

@@ -172,13 +172,7 @@ fn replies_of_one_command_are_bounded() {
 fn many_large_commands_and_small_ones_between_them() {
     let cluster = MemoryCluster::new();
     let dirs = [scratch(), scratch()];
-    let served = [0, 1].map(|i| {
-        let config = ReplicaConfig {
-            replica_index: i as u64,
-            ..ReplicaConfig::default()
-        };
-        Served::start(&cluster, dirs[i].path(), config)
-    });
+    let served = Served::start_all(&cluster, &dirs);
     let clients: Vec<_> = (0..12)
         .map(|i| {
             let mut client = served[i % 2].client();

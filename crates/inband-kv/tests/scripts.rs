@@ -128,15 +128,7 @@ const TRANSFER: &str = "local from = tonumber(redis.call('get', KEYS[1]) or '0')
 fn a_script_over_partitions() {
     let cluster = MemoryCluster::with_partitions(3);
     let dirs = [scratch(), scratch()];
-    let served: Vec<Served> = (0..2)
-        .map(|i| {
-            let config = ReplicaConfig {
-                replica_index: i as u64,
-                ..ReplicaConfig::default()
-            };
-            Served::start(&cluster, dirs[i].path(), config)
-        })
-        .collect();
+    let served = Served::start_all(&cluster, &dirs);
     let keys = key_of_each("k", 3);
     let mut client = served[0].client();
     assert_eq!(client.ask(&format!("SET {} 1000", keys[0])), "+OK");

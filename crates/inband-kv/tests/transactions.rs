@@ -235,15 +235,7 @@ fn a_pipeline_sees_its_own_writes_over_partitions() {
 fn many_connections_over_partitions() {
     let cluster = MemoryCluster::with_partitions(3);
     let dirs = [scratch(), scratch(), scratch()];
-    let served: Vec<Served> = (0..3)
-        .map(|i| {
-            let config = ReplicaConfig {
-                replica_index: i as u64,
-                ..ReplicaConfig::default()
-            };
-            Served::start(&cluster, dirs[i].path(), config)
-        })
-        .collect();
+    let served = Served::start_all(&cluster, &dirs);
     let keys = key_of_each("k", 3);
     let clients: Vec<_> = (0..12)
         .map(|i| {

@@ -380,45 +380,49 @@ impl Reader<'_> {
 
     fn array(&mut self, depth: usize) -> mlua::Result<Value> {
         let table = self.lua.create_table()?;
-        let mut token = self.token()?;
         let mut len = 0;
-        while token.0 != Token::ArrayEnd || len > 0 {
-            let value = self.value_of(token, depth)?;
+        self.items(&Token::ArrayEnd, "comma or array end", |reader, token| {
             len += 1;
-            table.raw_set(len, value)?;
-            let after = self.token()?;
-            match after.0 {
-                Token::ArrayEnd => break,
-                Token::Comma => token = self.token()?,
-                _ => return Err(self.expected("comma or array end", &after)),
-            }
-        }
+            table.raw_set(len, reader.value_of(token, depth)?)
+        })?;
         Ok(Value::Table(table))
     }
 
     fn object(&mut self, depth: usize) -> mlua::Result<Value> {
         let table = self.lua.create_table()?;
-        let mut token = self.token()?;
-        let mut is_empty = true;
-        while token.0 != Token::ObjectEnd || !is_empty {
-            is_empty = false;
+        self.items(&Token::ObjectEnd, "comma or object end", |reader, token| {
             let Token::String(key) = &token.0 else {
-                return Err(self.expected("object key string", &token));
+                return Err(reader.expected("object key string", &token));
             };
-            let key = self.lua.create_string(key)?;
-            let colon = self.token()?;
+            let key = reader.lua.create_string(key)?;
+            let colon = reader.token()?;
             if colon.0 != Token::Colon {
-                return Err(self.expected("colon", &colon));
+                return Err(reader.expected("colon", &colon));
             }
-            let value = self.value(depth)?;
-            table.raw_set(key, value)?;
+            table.raw_set(key, reader.value(depth)?)
+        })?;
+        Ok(Value::Table(table))
+    }
+
+    /// Reads items with commas between them, up to `end`. `read` gets the first token of each.
+    fn items(
+        &mut self,
+        end: &Token,
+        expected: &str,
+        mut read: impl FnMut(&mut Self, (Token, usize)) -> mlua::Result<()>,
+    ) -> mlua::Result<()> {
+        let mut token = self.token()?;
+        if token.0 == *end {
+            return Ok(());
+        }
+        loop {
+            read(self, token)?;
             let after = self.token()?;
-            match after.0 {
-                Token::ObjectEnd => break,
+            match &after.0 {
                 Token::Comma => token = self.token()?,
-                _ => return Err(self.expected("comma or object end", &after)),
+                found if found == end => return Ok(()),
+                _ => return Err(self.expected(expected, &after)),
             }
         }
-        Ok(Value::Table(table))
     }
 }

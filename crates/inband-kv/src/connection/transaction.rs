@@ -15,7 +15,7 @@ use crate::limit_hits::LimitHit;
 use crate::limits::{
     COMMAND_LEN_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_BYTES_MAX, WATCHED_KEYS_MAX,
 };
-use crate::parse::{parse, Request};
+use crate::parse::Request;
 use crate::script_cache::NO_SCRIPT;
 use crate::table::{self, CommandId};
 
@@ -120,23 +120,17 @@ impl Connection {
         self.answered(Reply::Ok)
     }
 
-    /// Queues a request in a transaction; `None` if it is one of those that end the transaction.
-    pub(super) fn take_queued(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
+    /// Queues a parsed request in a transaction; `None` if it is one of those that end the transaction.
+    pub(super) fn take_queued(
+        &mut self,
+        args: Args<'_>,
+        request: Result<Request<'_>, Reply>,
+        intake: &Intake<'_>,
+    ) -> Option<Next> {
         let spec = table::find(args.get(0));
         // As in Redis, these errors are detected when the command is queued, all others when it is executed.
         let is_callable = spec.is_some_and(|spec| spec.takes(args.len()));
         let transaction = self.transaction.as_mut()?;
-        let text;
-        let request = match parse(args) {
-            Ok(Request::EvalSha { sha1, command }) => {
-                text = intake.scripts.text(sha1);
-                match &text {
-                    Some(text) => Ok(Request::Replicated(command.with_text(text))),
-                    None => Err(Reply::error(NO_SCRIPT)),
-                }
-            }
-            request => request,
-        };
         let item = match request {
             Ok(Request::Exec | Request::Discard) => return None,
             Err(Reply::Error(why)) if spec.is_some_and(|spec| spec.id == CommandId::Exec) => {

@@ -366,6 +366,20 @@ impl Served {
         Self::start_on(cluster, dir, config, listener)
     }
 
+    /// Starts the replicas 0, 1 ... of `cluster`, each with its store in one of `dirs`.
+    pub fn start_all<const N: usize>(
+        cluster: &MemoryCluster,
+        dirs: &[tempfile::TempDir; N],
+    ) -> [Self; N] {
+        std::array::from_fn(|index| {
+            let config = ReplicaConfig {
+                replica_index: index as u64,
+                ..ReplicaConfig::default()
+            };
+            Self::start(cluster, dirs[index].path(), config)
+        })
+    }
+
     /// Starts again in the same directory, as after a crash, without an orderly stop.
     pub fn restart(self, cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
         drop(self);
