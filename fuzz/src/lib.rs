@@ -9,7 +9,7 @@ pub mod targets;
 /// A target's name, which is also that of its corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("c_api", targets::c_api::run),
     ("checkpoint", targets::checkpoint::run),
     ("config", targets::config::run),
@@ -26,6 +26,7 @@ pub const TARGETS: [Target; 17] = [
     ("records", targets::records::run),
     ("resp", targets::resp::run),
     ("roles", targets::roles::run),
+    ("scripts", targets::scripts::run),
     ("values", targets::values::run),
 ];
 

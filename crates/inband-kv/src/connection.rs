@@ -517,15 +517,32 @@ impl Connection {
                 let owner = client_sessions::owner_of(self.peer.ip());
                 self.take_command(&Command::SessionNew { owner }, intake)
             }
-            Ok(Request::EvalSha { .. }) => Some(self.answered(Reply::error(NO_SCRIPT))),
+            Ok(Request::EvalSha { command, .. }) => {
+                Some(self.refused(&command, Reply::error(NO_SCRIPT)))
+            }
             Ok(Request::Replicated(command)) => self.take_command(&command, intake),
         }
+    }
+
+    /// The command's number in the client's session.
+    fn stamp(&mut self, command: &Command<'_>) -> Option<SessionStamp> {
+        match command {
+            Command::SessionNew { .. } | Command::Watch(_) => None,
+            _ => self.session.as_mut().map(SessionCursor::stamp),
+        }
+    }
+
+    /// Answers a command that is not executed. It has a number in the session nevertheless: another replica, or this one
+    /// later, may execute it, and the commands behind it must have the same numbers then.
+    fn refused(&mut self, command: &Command<'_>, reply: Reply) -> Next {
+        self.stamp(command);
+        self.answered(reply)
     }
 
     /// Queues a command in its lane; `None` if it must wait.
     fn take_command(&mut self, command: &Command<'_>, intake: &Intake<'_>) -> Option<Next> {
         if let Some(refusal) = intake.refusal_of(command) {
-            return Some(self.answered(refusal.clone()));
+            return Some(self.refused(command, refusal.clone()));
         }
         let (lane, mode) = match command.route(intake.partitions) {
             _ if matches!(command, Command::Watch(_)) && !self.replies.is_empty() => return None,
@@ -537,13 +554,9 @@ impl Connection {
         }
         if let Some(reply) = over_limit(command) {
             intake.hits.count(LimitHit::Request);
-            return Some(self.answered(reply));
+            return Some(self.refused(command, reply));
         }
-        let session = self.session;
-        let stamp = match command {
-            Command::SessionNew { .. } | Command::Watch(_) => None,
-            _ => self.session.as_mut().map(SessionCursor::stamp),
-        };
+        let stamp = self.stamp(command);
         let encoded = &mut self.lanes[lane].encoded;
         let (before, memory_before_bytes) = (encoded.len(), encoded.memory_bytes());
         command.encode(stamp, encoded);
@@ -552,7 +565,6 @@ impl Connection {
         self.lanes_memory_bytes += encoded.memory_bytes() - memory_before_bytes;
         if len_bytes > COMMAND_LEN_BYTES_MAX {
             encoded.truncate(before);
-            self.session = session;
             intake.hits.count(LimitHit::Request);
             return Some(self.answered(Reply::error(format!(
                 "ERR command of {len_bytes} bytes is over the limit of {COMMAND_LEN_BYTES_MAX} \

@@ -196,6 +196,46 @@ fn once_in_a_session_and_after_a_restart() {
     }
 }
 
+/// What is refused has a number in a session: the commands behind it are not executed twice when all are sent again.
+#[test]
+fn a_refused_script_has_a_number() {
+    let script = "return redis.call('incr', KEYS[1])";
+    let sha1 = inband_lua::sha1_hex(script.as_bytes());
+    let evalsha = request(&["EVALSHA", &sha1, "1", "n"]);
+    let incr = request(&["INCR", "m"]);
+    let exec = [request(&["MULTI"]), evalsha.clone(), request(&["EXEC"])].concat();
+    for attempt in [evalsha, exec] {
+        let (_cluster, _dir, served) = start(1);
+        let mut client = served.client();
+        let id = client.ask("INBAND.SESSION NEW")[1..].to_string();
+        assert_eq!(client.ask(&format!("INBAND.SESSION {id} 1")), "+OK");
+        client.send(format!("{attempt}{incr}"));
+        let last = |client: &mut Client| loop {
+            let line = client.line();
+            if line.starts_with("-EXECABORT") || line.starts_with("-NOSCRIPT") {
+                continue;
+            }
+            if line != "+OK" && line != "+QUEUED" && line != "*1" {
+                return line;
+            }
+        };
+        assert_eq!(last(&mut client), ":1");
+        ask(&mut served.client(), &["SCRIPT", "LOAD", script]);
+        assert_eq!(client.ask(&format!("INBAND.SESSION {id} 1")), "+OK");
+        client.send(format!("{attempt}{incr}"));
+        // The script's own reply, then that of INCR, which was executed before.
+        assert_eq!(
+            (last(&mut client), last(&mut client)),
+            (":1".into(), ":1".into())
+        );
+        let mut other = served.client();
+        assert_eq!(other.ask("GET m"), "$1");
+        assert_eq!(other.line(), "1");
+        assert_eq!(other.ask("GET n"), "$1");
+        assert_eq!(other.line(), "1");
+    }
+}
+
 /// A script that does not fit one value of the log is sent in chunks.
 #[test]
 fn a_long_script() {

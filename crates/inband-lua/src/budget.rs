@@ -49,6 +49,11 @@ impl Budget {
         }
     }
 
+    /// The steps that are left.
+    pub fn left(&self) -> u64 {
+        self.steps.get()
+    }
+
     /// End the script.
     pub fn end(&self, why: Over) -> Over {
         let why = self.is_over.get().unwrap_or(why);

@@ -6,6 +6,7 @@
 //! * a script has neither time nor files, its random numbers start from the same seed, and it starts in a new Lua state;
 //! * it may execute a number of *steps*: instructions, and what functions of the library do by length (`budget`);
 //! * nothing that it allocates is freed, so that no garbage collector takes part in what it may allocate in total;
+//! * values of a script, such as errors, are never turned into text by mlua, which would show addresses (`Calls`);
 //! * objects are no keys of tables, because Lua would place them by address (`source`, `prelude.lua`);
 //! * functions of `math` are those of the crate `libm`, patterns are matched by `pattern`.
 //!
@@ -35,6 +36,14 @@ use mlua::{
 use budget::{Budget, Over};
 
 const PRELUDE: &str = include_str!("prelude.lua");
+/// Keeps errors as they are, see [`Calls`].
+const PROTECT: &str = "local thrown, pcall = ..., pcall
+local function finish(ok, value)
+    if not ok then thrown[1], value = value, nil end
+    return ok, value
+end
+local function index(t, k) return t[k] end
+return function(f, ...) return finish(pcall(f, ...)) end, function(t, k) return finish(pcall(index, t, k)) end";
 /// The name of a script in error messages, as in Redis.
 const CHUNK_NAME: &str = "@user_script";
 /// How often the steps are counted.
@@ -45,6 +54,8 @@ const STEPS_PER_COMMAND: usize = 100;
 const BYTES_PER_STEP: usize = 8;
 /// Integers below this are written with all their digits.
 const EXACT_MAX: u64 = 100_000_000_000_000_000;
+/// With this many references, mlua's stack of them has its full size.
+const REFERENCES: usize = 4_400;
 /// What Lua says when an allocation is refused.
 const NO_MEMORY: &str = "not enough memory";
 
@@ -102,6 +113,64 @@ impl Context {
     fn charge_bytes(&self, bytes: usize) -> mlua::Result<()> {
         self.charge(1 + bytes / BYTES_PER_STEP)
     }
+}
+
+/// Calls functions of the script. An error of theirs is kept as the value that it is: mlua would turn it into text,
+/// with the addresses of objects.
+#[derive(Clone)]
+struct Calls {
+    call: Function,
+    index: Function,
+    /// The last error, in its first place.
+    thrown: Table,
+}
+
+impl Calls {
+    fn new(lua: &Lua) -> mlua::Result<Self> {
+        let thrown = lua.create_table()?;
+        let protect = lua.load(PROTECT).set_mode(ChunkMode::Text);
+        let (call, index) = protect.set_name("=prelude").call(&thrown)?;
+        Ok(Self {
+            call,
+            index,
+            thrown,
+        })
+    }
+
+    fn call(&self, function: &Function, mut args: MultiValue) -> mlua::Result<Value> {
+        args.push_front(Value::Function(function.clone()));
+        Self::result(self.call.call(args)?)
+    }
+
+    fn index(&self, table: &Table, key: Value) -> mlua::Result<Value> {
+        Self::result(self.index.call((table, key))?)
+    }
+
+    fn result((is_ok, value): (bool, Value)) -> mlua::Result<Value> {
+        match is_ok {
+            true => Ok(value),
+            false => Err(Error::external(Thrown)),
+        }
+    }
+}
+
+/// Stands for the error that is kept in [`Calls`].
+#[derive(Debug)]
+struct Thrown;
+
+impl std::fmt::Display for Thrown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an error of the script")
+    }
+}
+
+impl std::error::Error for Thrown {}
+
+/// mlua keeps references to values on a stack of its own. If there is no memory when that grows, it ends the process. So
+/// it grows to its full size before memory is limited.
+fn reserve_references(lua: &Lua) {
+    let held: Vec<Table> = (0..REFERENCES).map(|_| lua.globals()).collect();
+    drop(held);
 }
 
 /// An error at the line of the script that has called this function.
@@ -166,10 +235,15 @@ pub fn compile(text: &[u8], limits: &Limits) -> Result<(), Reply> {
 
 /// Run a script.
 pub fn run(script: &Script<'_>, limits: &Limits, host: &mut dyn Host) -> Ended {
+    run_counted(script, limits, host).0
+}
+
+/// Run a script. Also returns the steps that it has used.
+pub fn run_counted(script: &Script<'_>, limits: &Limits, host: &mut dyn Host) -> (Ended, u64) {
     let context = Context {
         budget: Rc::new(Budget::new(limits.steps)),
     };
-    match run_in(script, limits, host, &context) {
+    let ended = match run_in(script, limits, host, &context) {
         Ok(ended) => ended,
         Err(error) => {
             if is_no_memory(&error) {
@@ -180,7 +254,8 @@ pub fn run(script: &Script<'_>, limits: &Limits, host: &mut dyn Host) -> Ended {
                 None => Ended::Undo(broken(&error)),
             }
         }
-    }
+    };
+    (ended, limits.steps - context.budget.left())
 }
 
 fn broken(error: &Error) -> Reply {
@@ -232,6 +307,7 @@ fn run_in(
     context: &Context,
 ) -> mlua::Result<Ended> {
     let lua = new_state()?;
+    reserve_references(&lua);
     let native = native(&lua, context)?;
     let format: Function = lua.globals().get::<Table>("string")?.get("format")?;
     let host = RefCell::new(host);
@@ -347,6 +423,14 @@ fn command_error(error: &Error) -> Option<&CommandError> {
     }
 }
 
+fn is_thrown(error: &Error) -> bool {
+    match error {
+        Error::CallbackError { cause, .. } => is_thrown(cause),
+        Error::ExternalError(error) => error.is::<Thrown>(),
+        _ => false,
+    }
+}
+
 /// `redis.pcall`.
 fn call(
     context: &Context,
@@ -387,8 +471,13 @@ fn native(lua: &Lua, context: &Context) -> mlua::Result<Table> {
     let own = context.clone();
     let charge = lua.create_function(move |_, steps: f64| own.charge(steps.max(0.0) as usize))?;
     native.set("charge", charge)?;
-    let own = context.clone();
+    let calls = Calls::new(lua)?;
+    let (own, thrown) = (context.clone(), calls.thrown.clone());
     let caught = lua.create_function(move |lua, error: Value| {
+        let error = match &error {
+            Value::Error(passed) if is_thrown(passed) => thrown.raw_get(1)?,
+            _ => error,
+        };
         note_no_memory(&own, &error);
         if let Some(over) = own.budget.is_over() {
             return Err(Error::external(over));
@@ -404,9 +493,16 @@ fn native(lua: &Lua, context: &Context) -> mlua::Result<Table> {
     })?;
     native.set("caught", caught)?;
     native.set("position", lua.create_function(|lua, ()| Ok(line(lua)))?)?;
-    reply::add(lua, &native)?;
-    native.set("string", strings::library(lua, context)?)?;
-    native.set("sort", strings::sort(lua, context)?)?;
+    reply::add(lua, context, &native)?;
+    native.set("string", strings::library(lua, context, &calls)?)?;
+    let tostring_of = lua.create_function(|_, value: Value| match value {
+        Value::Table(table) => match table.metatable() {
+            Some(meta) => meta.raw_get::<Value>("__tostring"),
+            None => Ok(Value::Nil),
+        },
+        _ => Ok(Value::Nil),
+    })?;
+    native.set("tostring_of", tostring_of)?;
     native.set("math", numbers::library(lua)?)?;
     native.set("bit", bits::library(lua)?)?;
     native.set("cjson", json::library(lua, context)?)?;

@@ -30,7 +30,7 @@ pub fn library(lua: &Lua, context: &Context) -> mlua::Result<Table> {
     table.set("pack", pack)?;
     let own = context.clone();
     let unpack = lua.create_function(move |lua, bytes: mlua::String| {
-        read_some(lua, &own, &bytes, 0, usize::MAX).map(|(values, _)| values)
+        read_some(lua, &own, &bytes, 0, usize::MAX).map(|(values, last)| (values, 2, last))
     })?;
     table.set("unpack", unpack)?;
     let own = context.clone();
@@ -156,6 +156,9 @@ fn write_table(
     Ok(())
 }
 
+/// What the prelude turns into results: a table, the first of its places that counts, and the last.
+type Unpacked = (Table, usize, usize);
+
 /// Up to `limit` values from offset `at` on, before them the offset of the next one, or -1 at the end.
 fn with_offset(
     lua: &Lua,
@@ -163,20 +166,19 @@ fn with_offset(
     bytes: &mlua::String,
     limit: usize,
     at: Option<usize>,
-) -> mlua::Result<MultiValue> {
-    let (mut values, next) = read_some(lua, context, bytes, at.unwrap_or(0), limit)?;
-    let is_over = next >= bytes.as_bytes().len();
-    values.push_front(Value::Integer(if is_over { -1 } else { next as i64 }));
-    Ok(values)
+) -> mlua::Result<Unpacked> {
+    let (values, last) = read_some(lua, context, bytes, at.unwrap_or(0), limit)?;
+    Ok((values, 1, last))
 }
 
+/// The same, and the last place of the table.
 fn read_some(
     lua: &Lua,
     context: &Context,
     bytes: &mlua::String,
     at: usize,
     limit: usize,
-) -> mlua::Result<(MultiValue, usize)> {
+) -> mlua::Result<(Table, usize)> {
     let bytes = bytes.as_bytes();
     let Some(rest) = bytes.get(at..) else {
         let why = format!(
@@ -187,12 +189,22 @@ fn read_some(
     };
     context.charge_bytes(rest.len())?;
     let mut reader = Reader { lua, context, rest };
-    let mut values = MultiValue::new();
-    while !reader.rest.is_empty() && values.len() < limit {
-        values.push_back(reader.value(0)?);
+    let (values, mut count) = (lua.create_table()?, 0usize);
+    while !reader.rest.is_empty() && count < limit {
+        count += 1;
+        // The first place is for the offset.
+        values.raw_set(count + 1, reader.value(0)?)?;
     }
     let next = bytes.len() - reader.rest.len();
-    Ok((values, next))
+    values.raw_set(
+        1,
+        if reader.rest.is_empty() {
+            -1
+        } else {
+            next as i64
+        },
+    )?;
+    Ok((values, count + 1))
 }
 
 struct Reader<'a> {

@@ -159,7 +159,8 @@ fn pack(
 
 type UnpackArgs = (mlua::String, mlua::String, Option<usize>);
 
-fn unpack(lua: &Lua, context: &Context, args: UnpackArgs) -> mlua::Result<MultiValue> {
+/// What the prelude turns into results: a table, the first of its places that counts, and the last.
+fn unpack(lua: &Lua, context: &Context, args: UnpackArgs) -> mlua::Result<(Table, usize, usize)> {
     let (format, data, from) = args;
     let (format, data) = (format.as_bytes(), data.as_bytes());
     context.charge(format.len())?;
@@ -168,7 +169,7 @@ fn unpack(lua: &Lua, context: &Context, args: UnpackArgs) -> mlua::Result<MultiV
         is_little: true,
     };
     let mut at = from.unwrap_or(1).saturating_sub(1);
-    let mut values = MultiValue::new();
+    let (values, mut count) = (lua.create_table()?, 0usize);
     while let Some(field) = fields.next(lua)? {
         let rest = data.get(at..).unwrap_or_default();
         let len = match field {
@@ -177,7 +178,9 @@ fn unpack(lua: &Lua, context: &Context, args: UnpackArgs) -> mlua::Result<MultiV
             Field::Double => 8,
             Field::Padding => 1,
             Field::Bytes(0) => {
-                let len = values.pop_back().as_ref().and_then(number_of);
+                // The number before it is no result.
+                let len = number_of(&values.raw_get(count)?);
+                count = count.saturating_sub(1);
                 len.map_or(0, |len| len.max(0.0) as usize)
             }
             Field::Bytes(len) => len,
@@ -199,7 +202,7 @@ fn unpack(lua: &Lua, context: &Context, args: UnpackArgs) -> mlua::Result<MultiV
             word[..len].copy_from_slice(bytes);
             fields.order(&mut word[..len]);
         }
-        values.push_back(match field {
+        let value = match field {
             Field::Padding => continue,
             Field::Integer(len, is_signed) => {
                 let unused_bits = 64 - 8 * len as u32;
@@ -216,14 +219,17 @@ fn unpack(lua: &Lua, context: &Context, args: UnpackArgs) -> mlua::Result<MultiV
             Field::Double => Value::Number(f64::from_le_bytes(word)),
             Field::String => Value::String(lua.create_string(&bytes[..len - 1])?),
             Field::Bytes(_) => Value::String(lua.create_string(bytes)?),
-        });
+        };
+        count += 1;
+        values.raw_set(count, value)?;
     }
-    values.push_back(Value::Integer(at as i64 + 1));
-    Ok(values)
+    values.raw_set(count + 1, at + 1)?;
+    Ok((values, 1, count + 1))
 }
 
-fn size(lua: &Lua, format: &mlua::String) -> mlua::Result<usize> {
+fn size(lua: &Lua, context: &Context, format: &mlua::String) -> mlua::Result<usize> {
     let format = format.as_bytes();
+    context.charge(format.len())?;
     let mut fields = Fields {
         rest: &format,
         is_little: true,
@@ -254,7 +260,9 @@ pub fn library(lua: &Lua, context: &Context) -> mlua::Result<Table> {
         "unpack",
         lua.create_function(move |lua, args| unpack(lua, &own, args))?,
     )?;
-    let function = lua.create_function(|lua, format: mlua::String| size(lua, &format))?;
+    let own = context.clone();
+    let function =
+        lua.create_function(move |lua, format: mlua::String| size(lua, &own, &format))?;
     table.set("size", function)?;
     Ok(table)
 }

@@ -2,6 +2,7 @@
 //! time, and C code cannot be interrupted.
 
 use crate::budget::{Budget, Over};
+use crate::BYTES_PER_STEP;
 
 /// Most captures of a pattern.
 const CAPTURES_MAX: usize = 32;
@@ -116,6 +117,7 @@ impl<'a> Matcher<'a> {
                         return malformed("missing '[' after '%f' in pattern");
                     }
                     let end = self.class_end(set)?;
+                    self.charge_class(set, end)?;
                     let before = s.checked_sub(1).map_or(0, |at| self.subject[at]);
                     let here = self.subject.get(s).copied().unwrap_or(0);
                     if self.is_in_set(before, set, end - 1) || !self.is_in_set(here, set, end - 1) {
@@ -132,6 +134,7 @@ impl<'a> Matcher<'a> {
                 (b'$', None) => return Ok((s == self.subject.len()).then_some(s)),
                 _ => {
                     let end = self.class_end(p)?;
+                    self.charge_class(p, end)?;
                     let is_match = s < self.subject.len() && self.is_single(s, p, end);
                     match self.byte(end) {
                         Some(b'?') => {
@@ -216,6 +219,7 @@ impl<'a> Matcher<'a> {
         let mut count = 0;
         while s + count < self.subject.len() && self.is_single(s + count, p, end) {
             self.budget.charge(1)?;
+            self.charge_class(p, end)?;
             count += 1;
         }
         loop {
@@ -237,8 +241,14 @@ impl<'a> Matcher<'a> {
             if s >= self.subject.len() || !self.is_single(s, p, end) {
                 return Ok(None);
             }
+            self.charge_class(p, end)?;
             s += 1;
         }
+    }
+
+    /// Charges for a comparison with the class `p..end`.
+    fn charge_class(&self, p: usize, end: usize) -> Result<()> {
+        Ok(self.budget.charge(((end - p) / BYTES_PER_STEP) as u64)?)
     }
 
     /// The end of the class that begins at `p`.

@@ -104,7 +104,7 @@ fn special(table: &Table) -> mlua::Result<Option<Reply>> {
 }
 
 /// `redis.error_reply`, `redis.status_reply` and `redis.sha1hex`.
-pub fn add(lua: &Lua, native: &Table) -> mlua::Result<()> {
+pub fn add(lua: &Lua, context: &Context, native: &Table) -> mlua::Result<()> {
     let wrong = b"ERR wrong number or type of arguments";
     let error_reply = lua.create_function(move |lua, why: Value| {
         let Value::String(why) = why else {
@@ -125,6 +125,10 @@ pub fn add(lua: &Lua, native: &Table) -> mlua::Result<()> {
         _ => table_of(lua, "err", wrong),
     })?;
     native.set("status_reply", status_reply)?;
-    let sha1hex = lua.create_function(|_, text: mlua::String| Ok(sha1_hex(&text.as_bytes())))?;
+    let own = context.clone();
+    let sha1hex = lua.create_function(move |_, text: mlua::String| {
+        own.charge(text.as_bytes().len())?;
+        Ok(sha1_hex(&text.as_bytes()))
+    })?;
     native.set("sha1hex", sha1hex)
 }

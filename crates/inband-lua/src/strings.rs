@@ -1,13 +1,9 @@
-//! The functions of `string` that match patterns, and `table.sort`: Lua's own can run for very long without an
-//! instruction of the script.
-
-use std::cmp::Ordering;
+//! The functions of `string` that match patterns: Lua's own can run for very long without an instruction of the script.
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
-use crate::json::number_of;
 use crate::pattern::{Capture, Matcher, PatternError};
-use crate::{fail, results, Context};
+use crate::{fail, results, Calls, Context};
 
 /// Bytes that have a meaning in patterns.
 const SPECIALS: &[u8] = b"^$*+?.([%-";
@@ -157,6 +153,7 @@ impl Replacement {
         &self,
         lua: &Lua,
         context: &Context,
+        calls: &Calls,
         whole: &[u8],
         captures: &[Capture<'_>],
         out: &mut Vec<u8>,
@@ -165,13 +162,13 @@ impl Replacement {
             Replacement::Text(text) => {
                 return append_text(lua, context, text, whole, captures, out)
             }
-            Replacement::Table(table) => table.get(value_of(lua, captures[0])?)?,
+            Replacement::Table(table) => calls.index(table, value_of(lua, captures[0])?)?,
             Replacement::Function(function) => {
                 let mut args = MultiValue::new();
                 for capture in captures {
                     args.push_back(value_of(lua, *capture)?);
                 }
-                function.call::<Value>(args)?
+                calls.call(function, args)?
             }
         };
         match value {
@@ -226,7 +223,12 @@ fn append_text(
 
 type GsubArgs = (mlua::String, mlua::String, Value, Option<f64>);
 
-fn gsub(lua: &Lua, context: &Context, args: GsubArgs) -> mlua::Result<(mlua::String, usize)> {
+fn gsub(
+    lua: &Lua,
+    context: &Context,
+    calls: &Calls,
+    args: GsubArgs,
+) -> mlua::Result<(mlua::String, usize)> {
     let (subject, pattern, replacement, times_max) = args;
     let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
     let replacement = Replacement::of(lua, replacement)?;
@@ -242,7 +244,8 @@ fn gsub(lua: &Lua, context: &Context, args: GsubArgs) -> mlua::Result<(mlua::Str
             let captures = matcher.captures(at, end, true);
             let captures = captures.map_err(|e| error_of(lua, e))?;
             let before = out.len();
-            replacement.append(lua, context, &subject[at..end], &captures, &mut out)?;
+            let whole = &subject[at..end];
+            replacement.append(lua, context, calls, whole, &captures, &mut out)?;
             context.charge_bytes(out.len() - before)?;
         }
         match end {
@@ -263,7 +266,7 @@ fn gsub(lua: &Lua, context: &Context, args: GsubArgs) -> mlua::Result<(mlua::Str
 }
 
 /// The functions that replace those of Lua's `string`.
-pub fn library(lua: &Lua, context: &Context) -> mlua::Result<Table> {
+pub fn library(lua: &Lua, context: &Context, calls: &Calls) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, is_find) in [("find", true), ("match", false)] {
         let own = context.clone();
@@ -277,87 +280,8 @@ pub fn library(lua: &Lua, context: &Context) -> mlua::Result<Table> {
         },
     )?;
     table.set("gmatch", function)?;
-    let own = context.clone();
-    let function = lua.create_function(move |lua, args| gsub(lua, &own, args))?;
+    let (own, calls) = (context.clone(), calls.clone());
+    let function = lua.create_function(move |lua, args| gsub(lua, &own, &calls, args))?;
     table.set("gsub", function)?;
     Ok(table)
-}
-
-/// `table.sort`, by merging: the time of Lua's own depends on what is sorted.
-pub fn sort(lua: &Lua, context: &Context) -> mlua::Result<Function> {
-    let context = context.clone();
-    lua.create_function(move |_, (table, less): (Table, Option<Function>)| {
-        let len = table.raw_len();
-        let mut values = Vec::with_capacity(len.min(1024));
-        for at in 1..=len {
-            context.charge(1)?;
-            values.push(table.raw_get::<Value>(at)?);
-        }
-        let mut is_less = |a: &Value, b: &Value| -> mlua::Result<bool> {
-            context.charge(1)?;
-            match &less {
-                Some(less) => less.call((a, b)),
-                None => natural_order(&context, a, b),
-            }
-        };
-        let sorted = merge_sort(values, &mut is_less)?;
-        for (at, value) in sorted.into_iter().enumerate() {
-            table.raw_set(at + 1, value)?;
-        }
-        Ok(())
-    })
-}
-
-fn natural_order(context: &Context, a: &Value, b: &Value) -> mlua::Result<bool> {
-    match (a, b) {
-        (Value::String(a), Value::String(b)) => {
-            let (a, b) = (a.as_bytes(), b.as_bytes());
-            context.charge_bytes(a.len().min(b.len()))?;
-            Ok(a.cmp(&b) == Ordering::Less)
-        }
-        _ => match (number_of(a), number_of(b)) {
-            (Some(a), Some(b)) => Ok(a < b),
-            _ => {
-                let (a, b) = (type_name(a), type_name(b));
-                let why = match a == b {
-                    true => format!("attempt to compare two {a} values"),
-                    false => format!("attempt to compare {a} with {b}"),
-                };
-                Err(mlua::Error::runtime(why))
-            }
-        },
-    }
-}
-
-/// Lua 5.1 has one type of numbers.
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Integer(_) => "number",
-        other => other.type_name(),
-    }
-}
-
-fn merge_sort(
-    mut values: Vec<Value>,
-    is_less: &mut dyn FnMut(&Value, &Value) -> mlua::Result<bool>,
-) -> mlua::Result<Vec<Value>> {
-    if values.len() < 2 {
-        return Ok(values);
-    }
-    let right = values.split_off(values.len() / 2);
-    let left = merge_sort(values, is_less)?;
-    let right = merge_sort(right, is_less)?;
-    let mut merged = Vec::with_capacity(left.len() + right.len());
-    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
-    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
-        let from = if is_less(b, a)? {
-            &mut right
-        } else {
-            &mut left
-        };
-        merged.extend(from.next());
-    }
-    merged.extend(left);
-    merged.extend(right);
-    Ok(merged)
 }

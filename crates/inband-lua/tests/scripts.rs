@@ -212,6 +212,30 @@ fn limits_end_a_script() {
             steps,
         ),
         ("while true do redis.call('ping') end", steps),
+        (
+            "local s = ('x'):rep(500000) while true do s:upper() end",
+            steps,
+        ),
+        (
+            "local s = ('x'):rep(500000) for i = 1, 20 do s:lower() s:reverse() end",
+            steps,
+        ),
+        (
+            "local s = ('x'):rep(500000) for i = 1, 30 do s:sub(1, -1) end",
+            steps,
+        ),
+        (
+            "local s = ('x'):rep(500000) for i = 1, 3 do redis.sha1hex(s) end",
+            steps,
+        ),
+        (
+            "local s = ('b'):rep(500000) for i = 1, 3 do struct.size(s) end",
+            steps,
+        ),
+        (
+            "return ('y'):rep(10000):find('[' .. ('x'):rep(10000) .. ']+')",
+            steps,
+        ),
         ("local s = 'x' while true do s = s .. s end", memory),
         (
             "local s = 'x' while true do pcall(function() s = s .. s end) end",
@@ -227,6 +251,113 @@ fn limits_end_a_script() {
     for (text, expected) in cases {
         assert_eq!(undone(text), expected, "{text}");
     }
+}
+
+/// mlua panics above about 8,000 references, and ends the process if there is no memory for them.
+#[test]
+fn many_values() {
+    let cases = [
+        (
+            "local t = {} for i = 1, 9000 do t[i] = ('%05d'):format((i * 7) % 9000) end
+             table.sort(t) return t[1] .. t[9000]",
+            "$10\r\n0000008999\r\n",
+        ),
+        (
+            "local t = {} for i = 1, 6000 do t[i] = 'x' end
+             return #cmsgpack.pack(unpack(t)) + select('#', cmsgpack.unpack(cmsgpack.pack(unpack(t))))",
+            ":18000\r\n",
+        ),
+        (
+            "return select('#', struct.unpack(('c1'):rep(6000), ('x'):rep(6000)))",
+            ":6001\r\n",
+        ),
+        (
+            "local t = {} for i = 1, 7500 do t[i] = 'x' end return redis.pcall('mget', unpack(t))",
+            "too many results to unpack",
+        ),
+        (
+            "return cmsgpack.unpack(('\\161x'):rep(9000))",
+            "too many results to unpack",
+        ),
+        (
+            "local t = {} for i = 1, 900 do t = {t} end
+             return #cjson.encode(cjson.decode(cjson.encode(t)))",
+            ":1802\r\n",
+        ),
+    ];
+    let limits = Limits {
+        steps: 10_000_000,
+        ..LIMITS
+    };
+    for (text, expected) in cases {
+        let (keys, args) = (&[][..], &[][..]);
+        let script = Script {
+            text: text.as_bytes(),
+            keys,
+            args,
+        };
+        let Ended::Reply(reply) = run(&script, &limits, &mut Store::default()) else {
+            panic!("{text} is undone");
+        };
+        let reply = show(&reply);
+        assert!(reply.contains(expected), "{text}: {reply}");
+    }
+    // Memory runs out while values are taken.
+    for take in [
+        "redis.pcall('mget', unpack(t))",
+        "table.sort(t)",
+        "cmsgpack.pack(unpack(t))",
+        "cmsgpack.unpack(p)",
+        "struct.unpack(f, p)",
+    ] {
+        for left in (6_000..7_900).step_by(100) {
+            let text = format!(
+                "local t = {{}} for i = 1, 3000 do t[i] = 'v' .. i end
+                 local p, f = ('\\161x'):rep(3000), ('c1'):rep(3000)
+                 local x = ('x'):rep(1000) local hold, n = {{}}, 0
+                 for size = 1, {left} do n = n + 1 hold[n] = x .. size end
+                 {take}"
+            );
+            let limits = Limits {
+                memory_bytes: 8 << 20,
+                ..LIMITS
+            };
+            let text = text.as_bytes();
+            let (keys, args) = (&[][..], &[][..]);
+            run(&Script { text, keys, args }, &limits, &mut Store::default());
+        }
+    }
+}
+
+/// Errors and what `tostring` says have no addresses.
+#[test]
+fn addresses_are_not_shown() {
+    for text in [
+        "return {pcall(function() ('x'):gsub('.', function() error({}) end) end)}",
+        "('x'):gsub('.', function() error({}) end)",
+        "('x'):gsub('.', function() error(redis.call) end)",
+        "table.sort({1, 2}, function() error({}) end)",
+        "local ok, e = pcall(table.sort, {1, 2}, function() error({}) end) return tostring(e)",
+        "return tostring(setmetatable({}, {__metatable = {__tostring = 1}}))",
+        "return tostring(setmetatable({}, {__metatable = 'x'}))",
+        "error({})",
+        "error(setmetatable({}, {__metatable = {__tostring = 1}}))",
+        "error(print or redis.call)",
+        "tostring = nil error(redis.call)",
+        "return _G[redis.call]",
+        "return {pcall(function() return _G[{}] end)}",
+        "('x'):gsub('x', setmetatable({}, {__index = function() error({}) end}))",
+        "xpcall(function() error({}) end, function(e) error(e) end)",
+    ] {
+        let reply = ours(text);
+        let shown = reply.replace(": 0x0", "");
+        assert!(!shown.contains("0x"), "{text}: {reply}");
+        assert_eq!(reply, ours(text), "{text}");
+    }
+    let text = "local ok, e = pcall(string.gsub, 'x', '.', function() error({code = 7}) end) return e.code";
+    assert_eq!(ours(text), ":7\r\n");
+    let text = "return tostring(setmetatable({}, {__tostring = function() return 'T' end, __metatable = 1}))";
+    assert_eq!(ours(text), "$1\r\nT\r\n");
 }
 
 /// What a script may allocate depends on the script only.

@@ -16,4 +16,5 @@ pub mod raft;
 pub mod records;
 pub mod resp;
 pub mod roles;
+pub mod scripts;
 pub mod values;

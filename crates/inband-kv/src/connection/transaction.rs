@@ -227,7 +227,11 @@ impl Connection {
         let watches = std::mem::take(&mut self.watches);
         if transaction.has_errors {
             let text = "EXECABORT Transaction discarded because of previous errors.";
-            return Some(self.answered(Reply::error(text)));
+            let nothing = Command::Exec {
+                watched: Watched::new(0, &[]),
+                commands: Queue::new(0, &[]),
+            };
+            return Some(self.refused(&nothing, Reply::error(text)));
         }
         if transaction.commands == 0 && watches.keys.is_empty() {
             return Some(Next::LocalTransaction(transaction.items));
