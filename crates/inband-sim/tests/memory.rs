@@ -55,7 +55,7 @@ fn what_is_done_wrong_is_noticed() {
             mistake: Some(mistake),
             ..Options::default()
         };
-        let (summary, broken) = worlds::broken::<Memory>(count, &mistakes);
+        let (summary, broken) = worlds::broken::<Memory>(count, at_least, &mistakes);
         assert!(summary.failures >= at_least, "{mistake:?}: {summary:?}");
         let is_liveness = |i: &Invariant| *i == Invariant::Liveness;
         assert!(!broken.iter().any(is_liveness), "{mistake:?}: {broken:?}");

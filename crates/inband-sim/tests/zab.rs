@@ -150,7 +150,7 @@ fn what_is_done_wrong_is_noticed() {
         let mistakes = Options {
             mistake: Some(mistake),
         };
-        let (summary, broken) = worlds::broken::<Zab>(count, &mistakes);
+        let (summary, broken) = worlds::broken::<Zab>(count, at_least, &mistakes);
         eprintln!("{mistake:?}: {} of {count}: {broken:?}", summary.failures);
         assert!(summary.failures >= at_least, "{mistake:?}: {summary:?}");
         if let Some(expected) = expected {

@@ -37,24 +37,25 @@ pub fn survive<S: System>(first: u64, count: u64, options: &S::Options) -> Summa
     summary
 }
 
-/// Runs `count` seeds with a deliberate fault, and returns which invariants are violated.
-pub fn broken<S: System>(count: u64, options: &S::Options) -> (Summary, Vec<S::Invariant>) {
+/// Runs up to `count` seeds with a deliberate fault, until `enough` violate an invariant; returns which ones.
+pub fn broken<S: System>(
+    count: u64,
+    enough: u64,
+    options: &S::Options,
+) -> (Summary, Vec<S::Invariant>) {
     let seeds = Seeds {
         first: 1,
         count: Some(count),
         jobs: JOBS,
     };
+    let is_over = AtomicBool::new(false);
     let mut broken = Vec::new();
     let summary = seeds.play::<S>(
         options,
-        || false,
+        || is_over.load(Ordering::Relaxed),
         |report| {
-            broken.extend(
-                report
-                    .violation
-                    .as_ref()
-                    .map(|violation| violation.invariant),
-            )
+            broken.extend(report.violation.as_ref().map(|found| found.invariant));
+            is_over.store(broken.len() as u64 >= enough, Ordering::Relaxed);
         },
     );
     (summary, broken)
