@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::control::Control;
-use crate::membership::ids;
+use crate::membership::{bitmap, ids};
 use crate::node::{Node, Out, State, To, IDS};
 use crate::owner_of;
 use crate::promise::{next, Nanos};
@@ -216,9 +216,7 @@ impl Node {
         let promises = election.promises;
         let by_id = (1..).zip(&promises[1..]);
         let all = by_id.filter_map(|(node, ending): (u8, _)| ending.map(|ending| (node, ending)));
-        let promised = all
-            .clone()
-            .fold(0, |promised, (node, _)| promised | 1 << node);
+        let promised = bitmap(all.clone().map(|(node, _)| node));
         if !membership.is_member(own) {
             return self.wait(now); // another member must lead
         }

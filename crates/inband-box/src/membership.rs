@@ -80,6 +80,11 @@ pub fn ids(bitmap: u8) -> impl Iterator<Item = u8> + Clone {
     (1..8).filter(move |node| bitmap >> node & 1 != 0)
 }
 
+/// Returns the bitmap of some nodes.
+pub fn bitmap(nodes: impl IntoIterator<Item = u8>) -> u8 {
+    nodes.into_iter().fold(0, |bits, node| bits | 1 << node)
+}
+
 /// What a record needs: this many of these nodes must have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needed {
@@ -130,7 +135,7 @@ impl Membership {
     /// Returns the membership of the nodes from 1 on that start together.
     pub fn founding(nodes: u8, quorum: Quorum) -> Membership {
         Membership {
-            members: (1..=nodes).fold(0, |members, node| members | 1 << node),
+            members: bitmap(1..=nodes),
             joining: 0,
             next: nodes + 1,
             quorum,
@@ -261,7 +266,7 @@ pub(crate) struct Cluster {
     pub config: Config,
     /// According to its log, committed or not.
     pub membership: Membership,
-    /// Returns the other nodes that get the log.
+    /// The other nodes that get the log.
     pub reach: u8,
 }
 
@@ -275,8 +280,7 @@ impl Cluster {
         let own = self.config.node;
         let members = ids(self.membership.members);
         let so = members.filter(|node| *node == own || is_so(*node));
-        self.membership
-            .has_majority(so.fold(0, |so, node| so | 1 << node))
+        self.membership.has_majority(bitmap(so))
     }
 }
 

@@ -498,10 +498,9 @@ impl Process {
                 }
                 Asked::Barrier(id) => self.node.read_index(id),
                 Asked::Change(change, to) => {
-                    let begun = self
-                        .node
-                        .change(clock_ns(), change, &self.role, &mut self.out);
-                    self.changes.begun(begun, to, clock_ns());
+                    let now = clock_ns();
+                    let begun = self.node.change(now, change, &self.role, &mut self.out);
+                    self.changes.begun(begun, to, now);
                 }
             }
         }

@@ -19,11 +19,17 @@ const RESEND_MAX: u64 = 128;
 /// A leader that has not heard from a majority for this many suspicion timeouts stops leading.
 const PATIENCE: u64 = 6;
 
+impl Config {
+    /// Returns for how long a leader counts on a node that it does not hear.
+    fn patience_ns(&self) -> Nanos {
+        PATIENCE * self.suspect_after_ns
+    }
+}
+
 impl View {
     /// If leading: returns whether a node was heard of late, so that it can be counted on.
     pub(crate) fn is_heard(&self, node: u8, config: &Config, now: Nanos) -> bool {
-        let patience = PATIENCE * config.suspect_after_ns;
-        self.peers[usize::from(node)].heard_ns + patience > now
+        self.peers[usize::from(node)].heard_ns + config.patience_ns() > now
     }
 }
 
@@ -222,10 +228,9 @@ impl Node {
         let State::Leading(leading) = &mut self.state else {
             return;
         };
-        let patience = PATIENCE * config.suspect_after_ns;
         if cluster.is_majority(|node| registers.is_heard(node, &config, now)) {
             leading.majority_at = now;
-        } else if now > leading.majority_at + patience {
+        } else if now > leading.majority_at + config.patience_ns() {
             return self.step_down(now, role);
         }
         if now >= leading.heartbeat_at {

@@ -7,7 +7,7 @@ use anyhow::{bail, ensure, Result};
 use clap::{Args, Subcommand};
 use inband_box::changes::{change_at, Failed};
 use inband_box::durable::Durability;
-use inband_box::membership::{ids, Change, Membership};
+use inband_box::membership::{bitmap, ids, Change, Membership};
 use inband_box::node::Quorum;
 use inband_box::process::Status;
 
@@ -224,7 +224,7 @@ impl BoxCluster {
         left.members &= !(1 << node);
         let with_log = nodes.iter().filter(|node| node.state != RECOVERING);
         let with_log = with_log.filter_map(|node| node_number(&node.name));
-        let with_log = with_log.fold(0, |nodes, id| nodes | 1 << id);
+        let with_log = bitmap(with_log);
         ensure!(
             left.has_majority(with_log),
             "of the {} nodes that would be left, {} have the log, and {} must: wait until `inband status` says that the others follow",

@@ -1,5 +1,6 @@
 //! The faults of the box's world.
 
+use inband_box::membership::bitmap;
 use inband_box::node::Start;
 use inband_box::wire::Type;
 
@@ -56,7 +57,7 @@ impl World<Zab> {
         let nodes = self.system.node.iter();
         let with_logs =
             nodes.filter(|(_, host)| host.as_ref().is_some_and(|host| !host.node.is_recovering()));
-        with_logs.fold(0, |nodes, (node, _)| nodes | 1 << node)
+        bitmap(with_logs.map(|(node, _)| *node))
     }
 
     /// Whether a majority keeps its memory without this node.

@@ -2,7 +2,7 @@
 
 use inband_box::control::Control;
 use inband_box::journal::LogOnDisk;
-use inband_box::membership::{Change, Membership};
+use inband_box::membership::{bitmap, Change, Membership};
 use inband_box::node::{Out, Quorum, Start};
 use inband_box::role::{Mode, Role};
 use inband_box::wire::{self, flag, Type};
@@ -159,8 +159,7 @@ impl World<Zab> {
         let before = before.unwrap_or(founding);
         let mut missed = None;
         for zxid in from..=view.committed {
-            let who = (1..8u8).filter(|node| has[usize::from(*node)] >= zxid);
-            let who = who.fold(0, |who, node| who | 1 << node);
+            let who = bitmap((1..8).filter(|node| has[usize::from(*node)] >= zxid));
             let earlier = said.iter().rev().find(|(at, _)| *at < zxid);
             let by = earlier.map_or(before, |(_, membership)| *membership);
             let later = || said.iter().filter(|(at, _)| *at >= zxid).map(|(_, of)| of);
