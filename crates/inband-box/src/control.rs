@@ -48,15 +48,11 @@ pub enum Control {
     /// The sender leads the epoch.
     Lead,
     /// The sender follows the leader of the epoch.
-    Joined {
-        /// The sender's log equals the leader's up to this zxid.
-        matched: u64,
-        /// Identifies the start of the sender's process.
+    Joined(Joined),
+    /// Answers Joined: the sender's first start is known to be long past, so its directory was lost.
+    Lost {
+        /// The nonce of the [`Control::Joined`].
         nonce: u64,
-        /// The sender has lost its log, so its acknowledgements do not count yet.
-        recovering: bool,
-        /// The sender's log is on disk.
-        durable: bool,
     },
     /// Answers Joined: a recovering node counts again once it has all records up to `zxid`.
     Target {
@@ -95,6 +91,21 @@ pub enum Control {
     },
 }
 
+/// The state of a node that follows, in [`Control::Joined`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    /// Its log equals the leader's up to this zxid.
+    pub matched: u64,
+    /// Identifies the start of its process.
+    pub nonce: u64,
+    /// It has lost its log, so its acknowledgements do not count yet.
+    pub recovering: bool,
+    /// Its log is on disk.
+    pub durable: bool,
+    /// It has never run before, as far as its directory says.
+    pub is_first_start: bool,
+}
+
 const HELLO: u8 = 1;
 const ELECT: u8 = 2;
 const PROMISE: u8 = 3;
@@ -111,6 +122,7 @@ const PULL_SNAPSHOT: u8 = 13;
 const SNAPSHOT_PART: u8 = 14;
 const PRE_ELECT: u8 = 15;
 const WILLING: u8 = 16;
+const LOST: u8 = 17;
 
 impl Control {
     pub fn name(&self) -> &'static str {
@@ -124,7 +136,8 @@ impl Control {
             Control::Pull { .. } => "PULL",
             Control::Record { .. } => "RECORD",
             Control::Lead => "LEAD",
-            Control::Joined { .. } => "JOINED",
+            Control::Joined(_) => "JOINED",
+            Control::Lost { .. } => "LOST",
             Control::Target { .. } => "TARGET",
             Control::Ask { .. } => "ASK",
             Control::Index { .. } => "INDEX",
@@ -178,15 +191,16 @@ impl Control {
                 RECORD
             }
             Control::Lead => LEAD,
-            Control::Joined {
-                matched,
-                nonce,
-                recovering,
-                durable,
-            } => {
-                (h.zxid, h.round) = (*matched, *nonce);
-                h.leader = u16::from(*recovering) | u16::from(*durable) << 1;
+            Control::Joined(joined) => {
+                (h.zxid, h.round) = (joined.matched, joined.nonce);
+                h.leader = u16::from(joined.recovering)
+                    | u16::from(joined.durable) << 1
+                    | u16::from(joined.is_first_start) << 2;
                 JOINED
+            }
+            Control::Lost { nonce } => {
+                h.round = *nonce;
+                LOST
             }
             Control::Target { nonce, zxid } => {
                 (h.zxid, h.round) = (*zxid, *nonce);
@@ -253,12 +267,14 @@ impl Control {
                 committed: h.committed,
             },
             LEAD => Control::Lead,
-            JOINED => Control::Joined {
+            JOINED => Control::Joined(Joined {
                 matched: h.zxid,
                 nonce: h.round,
                 recovering: h.leader & 1 != 0,
                 durable: h.leader & 2 != 0,
-            },
+                is_first_start: h.leader & 4 != 0,
+            }),
+            LOST => Control::Lost { nonce: h.round },
             TARGET => Control::Target {
                 nonce: h.round,
                 zxid: h.zxid,
@@ -317,18 +333,21 @@ mod tests {
                 committed: 4,
             },
             Control::Lead,
-            Control::Joined {
+            Control::Joined(Joined {
                 matched: 1,
                 nonce: 2,
                 recovering: true,
                 durable: false,
-            },
-            Control::Joined {
+                is_first_start: true,
+            }),
+            Control::Joined(Joined {
                 matched: 1,
                 nonce: 2,
                 recovering: false,
                 durable: true,
-            },
+                is_first_start: false,
+            }),
+            Control::Lost { nonce: 3 },
             Control::Target { nonce: 1, zxid: 2 },
             Control::Ask { id: 1 },
             Control::Index { id: 1, index: 2 },

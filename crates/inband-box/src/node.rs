@@ -125,6 +125,8 @@ pub struct Out {
     pub begins_again: bool,
     /// The node is no longer a member, and never will be again.
     pub is_removed: bool,
+    /// The node has lost its directory, and with it what it has promised: it must end.
+    pub is_lost: bool,
 }
 
 impl Out {
@@ -195,6 +197,8 @@ pub struct Node {
     pub(crate) stored: Stored,
     pub(crate) is_stored: bool,
     pub(crate) recovering: bool,
+    /// Nothing was stored before this start.
+    pub(crate) is_first_start: bool,
     /// Identifies this start of the process.
     pub(crate) nonce: u64,
     random: u64,
@@ -263,6 +267,7 @@ impl Node {
                 Start::Recovering => true,
                 Start::WithLog => false,
             },
+            is_first_start: stored == Stored::default(),
             nonce: random,
             random,
             state: State::Waiting,
@@ -551,17 +556,11 @@ impl Node {
                 self.on_record(now, from, epoch, record, committed, role, out);
             }
             Control::Lead => self.on_lead(now, from, epoch, role, out),
-            Control::Joined {
-                matched,
-                nonce,
-                recovering,
-                durable,
-            } => {
-                let log = (recovering, durable);
-                if epoch == self.epoch() {
-                    self.on_joined(now, from, (matched, nonce), log, role, out);
-                }
+            Control::Joined(joined) if epoch == self.epoch() => {
+                self.on_joined(now, from, joined, role, out);
             }
+            Control::Joined(_) => {}
+            Control::Lost { nonce } => out.is_lost |= epoch == self.epoch() && nonce == self.nonce,
             Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid),
             Control::Ask { id } => self.on_ask(from, epoch, id, out),
             Control::Index { id, index } => self.reads.on_index(id, index, out),

@@ -2,11 +2,10 @@
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
 use inband_box::changes::{change_at, Changed};
 use inband_box::durable::Durability;
@@ -263,6 +262,11 @@ impl NodeArgs {
                     println!("node/{} was removed from the cluster for good", self.node);
                     return Ok(());
                 }
+                End::Lost => bail!(
+                    "node/{} has run before, as a member or while it joined, and {} has nothing of it: it cannot come back under its id; remove it with `member remove`, and add another node",
+                    self.node,
+                    self.data.display()
+                ),
                 End::BeginsAgain => {
                     eprintln!(
                         "the other nodes' logs begin behind this one's end: it gets their table"
@@ -388,10 +392,8 @@ impl NodeArgs {
         );
         let status = process.status();
         let changer = process.take_changer().expect("nobody has taken it");
-        let changer = Mutex::new(changer);
         let answer = move |change: Option<Change>| -> Result<Answer, String> {
             if let Some(change) = change {
-                let changer = changer.lock().expect("nobody panics with it");
                 return Ok(Answer::Changed(changer.change(change)));
             }
             let status = status.lock().expect("nobody panics with it").clone();

@@ -158,6 +158,8 @@ pub enum End {
     BeginsAgain,
     /// The node is no longer a member, and never will be again.
     Removed,
+    /// The others know that it has run before, and its directory does not.
+    Lost,
 }
 
 /// A running node.
@@ -409,6 +411,9 @@ impl Process {
             self.apply()?;
             if self.out.is_removed {
                 return Ok(End::Removed);
+            }
+            if self.out.is_lost {
+                return Ok(End::Lost);
             }
             if self.out.begins_again {
                 return Ok(End::BeginsAgain);

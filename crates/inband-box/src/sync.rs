@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::control::Control;
+use crate::control::{Control, Joined};
 use crate::membership::{ids, Cluster, Membership};
 use crate::node::{commit, Config, Node, Out, State, To, IDS};
 use crate::owner_of;
@@ -362,12 +362,14 @@ impl Node {
     }
 
     fn say_joined(&self, role: &impl Role, out: &mut Out) {
-        let joined = Control::Joined {
+        let joined = Joined {
             matched: self.matched(&role.view()),
             nonce: self.nonce,
             recovering: self.recovering,
             durable: self.durable.is_some(),
+            is_first_start: self.is_first_start,
         };
+        let joined = Control::Joined(joined);
         self.say(To::Node(self.hint), self.epoch(), &joined, out);
     }
 
@@ -376,16 +378,28 @@ impl Node {
         &mut self,
         now: Nanos,
         from: u8,
-        (matched, nonce): (u64, u64),
-        (recovering, is_durable): (bool, bool),
+        joined: Joined,
         role: &impl Role,
         out: &mut Out,
     ) {
+        let Joined {
+            matched,
+            nonce,
+            recovering,
+            ..
+        } = joined;
         let cluster = self.cluster();
         let config = cluster.config;
         let State::Leading(leading) = &mut self.state else {
             return;
         };
+        // A node that joins becomes a member only in a start that this leader or an earlier one has seen. If it were
+        // let in again, it would use its sessions a second time, and might break a promise.
+        let known = leading.followers[usize::from(from)].nonce;
+        let has_run = cluster.membership.is_member(from) || known.is_some();
+        if joined.is_first_start && recovering && known != Some(nonce) && has_run {
+            return self.say(To::Node(from), self.epoch(), &Control::Lost { nonce }, out);
+        }
         // Its log is not of our history: several clusters were founded, against all rules. It does not count.
         if matched > role.view().last {
             return;
@@ -406,7 +420,7 @@ impl Node {
                 ..Follower::default()
             };
         }
-        (follower.recovering, follower.is_durable) = (recovering, is_durable);
+        (follower.recovering, follower.is_durable) = (recovering, joined.durable);
         let last = registers.last;
         if matched < last && now >= follower.resent_at + config.resend_after_ns() {
             leading.send_from((from, matched), now, &cluster, role, out);

@@ -5,8 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{channel, Sender};
 use std::time::{Duration, Instant};
 
+use inband_box::changes::change_at;
+use inband_box::membership::Change;
+use inband_box::node::Quorum;
 use inband_box::process::{socket_of, status_at, Status};
 
 /// How long anything may take here; the machine may be busy.
@@ -325,6 +329,94 @@ fn a_node_joins_and_leaves_by_commands_at_the_leader() {
     assert!(left.expect("it ends").success());
     let (done, said) = at(leader, &["member", "remove", "4"]);
     assert!(!done && said.contains("no member"), "{said}");
+}
+
+/// Asks node `n` for a change, on a thread, and says then that it has been answered.
+fn asks(cluster: &Cluster, n: usize, change: Change, answered: &Sender<(Change, String)>) {
+    let (socket, answered) = (socket_of(&cluster.data(n)), answered.clone());
+    std::thread::spawn(move || {
+        let said = match change_at(&socket, change).expect("an answer") {
+            Ok(now) => now.to_string(),
+            Err(failed) => failed.to_string(),
+        };
+        let _ = answered.send((change, said));
+    });
+}
+
+/// The first change waits for a node that is down, and the second one need not wait for that.
+#[test]
+fn a_change_beside_another_one_is_refused_at_once() {
+    let mut cluster = Cluster::start(3, "1024");
+    let leader = cluster.leader();
+    let all = Change::Quorum {
+        quorum: Quorum::All,
+        force: false,
+    };
+    let done = change_at(&socket_of(&cluster.data(leader)), all);
+    done.expect("an answer").expect("all are there");
+    cluster.kill((leader + 1) % 3);
+    let majority = Change::Quorum {
+        quorum: Quorum::Majority,
+        force: false,
+    };
+    // On a busy machine the first one may be over before the second one is asked for.
+    let is_refused_at_once = |_| {
+        let (answered, answers) = channel();
+        asks(&cluster, leader, majority, &answered);
+        cluster.until("the change is under way", |statuses| {
+            let notes = statuses.iter().flat_map(|status| &status.notes);
+            notes.into_iter().any(|note| note.contains("waits to be"))
+        });
+        asks(&cluster, leader, Change::Add, &answered);
+        let (first, said) = answers.recv().expect("an answer");
+        let (_, other) = answers.recv().expect("another answer");
+        assert!(
+            said.contains("another change is under way")
+                || other.contains("another change is under way"),
+            "{said}; {other}"
+        );
+        first == Change::Add
+    };
+    assert!((0..3).any(is_refused_at_once));
+}
+
+/// It must not come back as the member that it was, since it has forgotten what it promised.
+#[test]
+fn a_node_whose_directory_was_lost_ends_and_another_one_takes_its_place() {
+    let mut cluster = Cluster::with_places(5, 3, "1024", "memory");
+    (0..3).for_each(|n| cluster.spawn(n, true));
+    let leader = socket_of(&cluster.data(cluster.leader()));
+    let change = |change| {
+        let changed = change_at(&leader, change).expect("an answer");
+        changed.expect("it is done")
+    };
+    let are_members = |cluster: &Cluster, members: u8| {
+        cluster.until("members", |statuses| {
+            let are = |s: &Status| s.membership.members == members && s.membership.joining == 0;
+            !statuses.is_empty() && statuses.iter().all(are)
+        });
+    };
+    assert_eq!(change(Change::Add).joining, 4);
+    cluster.spawn(3, false);
+    are_members(&cluster, 0b11110);
+    cluster.kill(3);
+    std::fs::remove_dir_all(cluster.data(3)).expect("removed");
+    cluster.spawn(3, false);
+    let until = Instant::now() + PATIENCE;
+    let process = cluster.processes[3].as_mut().expect("it was started");
+    let ended = loop {
+        if let Some(ended) = process.try_wait().expect("a child") {
+            break ended;
+        }
+        assert!(Instant::now() < until, "it runs");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(!ended.success());
+    cluster.processes[3] = None;
+    change(Change::Remove { node: 4 });
+    assert_eq!(change(Change::Add).joining, 5);
+    cluster.spawn(4, false);
+    are_members(&cluster, 0b101110);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What a node stores, and when.
 #![allow(missing_docs)]
 
-use inband_box::control::Control;
-use inband_box::membership::Membership;
+use inband_box::control::{Control, Joined};
+use inband_box::membership::{Change, ChangeError, Membership};
 use inband_box::node::{Config, Node, Out, Quorum, Start, To, SUSPECT_AFTER_NS};
 use inband_box::promise::Stored;
 use inband_box::role::{Mode, Record, Role, Verdict};
@@ -38,12 +38,13 @@ fn said(out: &Out) -> Vec<(u64, Control)> {
 }
 
 /// A node that has lost its log follows.
-const JOINED_EMPTY: Control = Control::Joined {
+const JOINED_EMPTY: Control = Control::Joined(Joined {
     matched: 0,
     nonce: 5,
     recovering: true,
     durable: false,
-};
+    is_first_start: false,
+});
 
 #[test]
 fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
@@ -79,7 +80,7 @@ fn nothing_is_acknowledged_in_an_epoch_before_it_is_stored() {
     let mut out = Out::default();
     node.on_tick(2, &role, &mut out);
     assert_eq!((role.view().epoch, role.view().mode), (34, Mode::Following));
-    let is_joined = |(_, control): &(u64, Control)| matches!(control, Control::Joined { .. });
+    let is_joined = |(_, control): &(u64, Control)| matches!(control, Control::Joined(_));
     assert!(said(&out).iter().any(is_joined), "{:?}", said(&out));
 }
 
@@ -320,12 +321,13 @@ fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
     };
     let mut at = now;
     let mut joins = |from, matched, recovering, durable| {
-        let joined = Control::Joined {
+        let joined = Control::Joined(Joined {
             matched,
             nonce: 5,
             recovering,
             durable,
-        };
+            is_first_start: false,
+        });
         let (header, value) = joined.encode(from, epoch);
         let packet = wire::emit(&header, &value);
         let (header, value) = wire::parse(&packet).expect("a packet");
@@ -381,4 +383,112 @@ fn a_candidate_counts_again_by_the_members_of_the_log_that_it_takes_over() {
     gets(&mut node, 4, epoch, &promise(0, 0), &role);
     assert_eq!(role.view().mode, Mode::Leading);
     assert_eq!((role.view().members, role.view().quorum), (0b11110, 3));
+}
+
+/// Lets node 4 join a leader, which has `records` then. Returns the leader's time.
+fn joins(node: &mut Node, role: &impl Role, records: u64) -> u64 {
+    let now = leads(node, role);
+    for (from, nonce) in [(2, 2), (3, 3)] {
+        let joined = Control::Joined(Joined {
+            nonce,
+            recovering: false,
+            ..FIRST_START
+        });
+        gets(node, from, node.epoch(), &joined, role);
+    }
+    acks(node, role, now, 2, 0, 1);
+    node.on_applied(&role.read(1).expect("it is there"), false, now);
+    role.set_applied(1);
+    let (zxid, now_joining) = node
+        .change(now, Change::Add, role, &mut Out::default())
+        .expect("it leads");
+    assert_eq!((zxid, now_joining.joining), (2, 4));
+    let mut out = Out::default();
+    let early = node.change(now, Change::Add, role, &mut out);
+    assert_eq!(early, Err(ChangeError::UnderWay));
+    acks(node, role, now, 2, 0, 2);
+    node.on_applied(&role.read(2).expect("it is there"), false, now);
+    role.set_applied(2);
+    node.on_tick(now, role, &mut Out::default());
+    appends(role, records - 2);
+    acks(node, role, now, 2, 0, records);
+    acks(node, role, now, 3, 0, records);
+    now
+}
+
+fn appends(role: &impl Role, count: u64) {
+    let own = Record {
+        origin: 1,
+        origin_session: 1,
+        ..Record::default()
+    };
+    for _ in 0..count {
+        role.append(&own).expect("there is room");
+    }
+}
+
+const FIRST_START: Joined = Joined {
+    matched: 0,
+    nonce: 5,
+    recovering: true,
+    durable: false,
+    is_first_start: true,
+};
+
+/// It would forget what it has promised, and use its first session again.
+#[test]
+fn a_node_whose_directory_was_lost_is_not_let_in_again() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    joins(&mut node, &role, 10);
+    let epoch = node.epoch();
+    let mut is_let_in = |from: u8, joined: Joined| {
+        let out = gets(&mut node, from, epoch, &Control::Joined(joined), &role);
+        let nonce = joined.nonce;
+        let said = said(&out);
+        let is_lost = said.contains(&(epoch, Control::Lost { nonce }));
+        let is_target = |c: &Control| matches!(c, Control::Target { nonce: n, .. } if *n == nonce);
+        let has_target = said.iter().any(|(_, control)| is_target(control));
+        assert_ne!(is_lost, has_target, "{said:?}");
+        has_target
+    };
+    let again = Joined {
+        nonce: 6,
+        ..FIRST_START
+    };
+    assert!(is_let_in(4, FIRST_START), "it joins for the first time");
+    assert!(is_let_in(4, FIRST_START), "its packet may come twice");
+    assert!(!is_let_in(4, again), "this leader has seen its first start");
+    assert!(!is_let_in(3, again), "it is a member");
+    let restarted = Joined {
+        is_first_start: false,
+        ..again
+    };
+    assert!(is_let_in(4, restarted), "it has its directory");
+    // A founding node has not lost anything at its first start.
+    let founding = Joined {
+        recovering: false,
+        ..again
+    };
+    assert!(is_let_in(2, founding));
+
+    // The node itself: only what answers its own start is about it.
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Recovering, Stored::default(), &role);
+    gets(&mut node, 2, 34, &Control::Lead, &role);
+    let mut out = Out::default();
+    node.on_tick(2, &role, &mut out);
+    let said = said(&out);
+    let joined = said.iter().find_map(|(_, control)| match control {
+        Control::Joined(joined) => Some(*joined),
+        _ => None,
+    });
+    let joined = joined.expect("it joins");
+    assert!(joined.is_first_start && joined.recovering);
+    let Joined { nonce, .. } = joined;
+    let other = Control::Lost { nonce: nonce + 1 };
+    assert!(!gets(&mut node, 2, 34, &other, &role).is_lost);
+    let old = Control::Lost { nonce };
+    assert!(!gets(&mut node, 2, 2, &old, &role).is_lost);
+    assert!(gets(&mut node, 2, 34, &old, &role).is_lost);
 }

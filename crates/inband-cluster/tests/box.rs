@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use inband_box::durable::Durability;
 use inband_box::membership::Change;
-use inband_box::process::Status;
+use inband_box::process::{Status, PROMISED};
 use inband_box::wire::{parse, Type};
 use inband_cluster::box_cluster::{self, BoxCluster, Options, Quorum};
 use inband_cluster::command::SystemCommand;
@@ -541,6 +541,71 @@ fn no_member_is_removed_while_too_few_of_the_others_are_alive() {
     let id = leader["node/".len()..].parse::<u16>().expect("a number");
     let at = SocketAddr::new(memcached.ip(), memcached.port() + id - 1);
     set(at, "k", "v").expect("stored by three of five");
+}
+
+fn sync() -> Options {
+    Options {
+        durability: Durability::Sync,
+        memcached: loopback(free_ports(7).expect("free ports")),
+        ..options()
+    }
+}
+
+/// Node 4 of the former cluster had a log, and a promise.
+#[test]
+fn after_a_loss_was_accepted_a_node_joins_from_an_empty_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let given = sync();
+    let first = given.memcached;
+    let fourth = SocketAddr::new(first.ip(), first.port() + 3);
+    let cluster = start(dir.path(), given.clone()).expect("a new cluster");
+    for round in 0..30 {
+        set(first, "former", &round.to_string()).expect("stored");
+    }
+    assert_eq!(box_cluster::add(dir.path()).expect("it joins"), "node/4");
+    assert_eq!(get(fourth, "former").expect("found"), "29");
+    drop(cluster);
+    let accept = Options {
+        accept_loss: true,
+        ..given
+    };
+    let cluster = start(dir.path(), accept).expect("told to begin with an empty table");
+    let promised = dir.path().join("hosts/node-4").join(PROMISED);
+    assert!(!promised.exists(), "it has forgotten the former cluster");
+    set(first, "new", "1").expect("stored");
+    assert_eq!(box_cluster::add(dir.path()).expect("it joins"), "node/4");
+    assert_eq!(get(fourth, "new").expect("found"), "1");
+    assert_eq!(ask(fourth, "get former\r\n", 1).expect("a reply"), ["END"]);
+    drop(cluster);
+}
+
+/// It has no directory yet, or no log: nothing is lost by that.
+#[test]
+fn a_cluster_that_was_stopped_while_a_node_joins_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let given = sync();
+    let cluster = start(dir.path(), given.clone()).expect("a new cluster");
+    set(given.memcached, "k", "v").expect("stored");
+    let now = box_cluster::change(dir.path(), Change::Add).expect("all are there");
+    assert_eq!(now.joining, 4);
+    drop(cluster);
+    let cluster = start(dir.path(), given.clone()).expect("it goes on");
+    assert_eq!(get(given.memcached, "k").expect("found"), "v");
+    until_states_are_of(&cluster, &[1, 2, 3, 4]);
+    let joined = retry(LIMIT, || {
+        let nodes = cluster.status().nodes;
+        let is_member = |node: &Status| node.membership.is_member(4);
+        ensure!(nodes.iter().all(is_member), "{nodes:?}");
+        Ok(())
+    });
+    joined.expect("node/4 is a member");
+    drop(cluster);
+
+    // As it was read by the version before.
+    let members = dir.path().join("members.json");
+    std::fs::write(&members, "[1,2,3,4]").expect("written");
+    let cluster = start(dir.path(), given).expect("it goes on");
+    until_states_are_of(&cluster, &[1, 2, 3, 4]);
 }
 
 /// These are the members, and all of them follow one of them.

@@ -11,7 +11,7 @@ use inband_box::membership::{bitmap, ids, Change, Membership};
 use inband_box::node::Quorum;
 use inband_box::process::Status;
 
-use super::{leader_of, node_number, BoxCluster, ClusterStatus, ELECTING, RECOVERING};
+use super::{leader_of, node_number, BoxCluster, ClusterStatus, Nodes, ELECTING, RECOVERING};
 use crate::command::{ClusterCommand, RunCommand};
 use crate::socket::{self, Request};
 use crate::system::System;
@@ -201,7 +201,7 @@ impl BoxCluster {
             }
         };
         // One that was added by a change that is not committed any more begins again with it.
-        self.store_members(&ids(now.reach()).collect::<Vec<_>>())?;
+        self.store_nodes(&Nodes::of(&now))?;
         Ok(now)
     }
 

@@ -14,7 +14,7 @@ use inband_box::durable::Durability;
 use inband_box::limits::{LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 use inband_box::membership::{ids, Change, Membership};
 pub use inband_box::node::Quorum;
-use inband_box::process::{has_log, has_promised, socket_of, status_at, Status, SESSION};
+use inband_box::process::{forget, has_log, has_promised, socket_of, status_at, Status, SESSION};
 use inband_box::promise::majority;
 use inband_box::NODES;
 use inband_host::config::Dataplane;
@@ -195,22 +195,56 @@ fn name_of(node: u8) -> String {
     format!("node/{node}")
 }
 
+/// The nodes of a cluster, for its next start.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Nodes {
+    /// All that are to start.
+    reach: Vec<u8>,
+    /// The one of them that was joining, so that it may not have a log, or have started at all; 0: none. It may have
+    /// become a member since.
+    joining: u8,
+}
+
+impl Nodes {
+    fn of(membership: &Membership) -> Nodes {
+        Nodes {
+            reach: ids(membership.reach()).collect(),
+            joining: membership.joining,
+        }
+    }
+
+    /// Reads the file of a cluster; earlier versions stored a list without saying who was joining.
+    fn read(text: &[u8]) -> Option<Nodes> {
+        let list = || {
+            let reach = serde_json::from_slice(text).ok()?;
+            Some(Nodes { reach, joining: 0 })
+        };
+        serde_json::from_slice(text).ok().or_else(list)
+    }
+}
+
 impl Spec {
     /// The nodes that the cluster had last, if there are any on disk; else those that begin together.
-    fn members(&self) -> Vec<u8> {
-        let founding = || (1..=self.options.nodes).collect();
+    fn nodes(&self) -> Nodes {
+        let founding = || Nodes::of(&Membership::founding(self.options.nodes, Quorum::default()));
         if self.options.durability == Durability::Memory || self.options.accept_loss {
             return founding();
         }
         let text = fs::read(self.data.join(MEMBERS_FILE));
-        let stored = text
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok());
+        let stored = text.ok().and_then(|text| Nodes::read(&text));
         stored.unwrap_or_else(founding)
     }
 
+    /// The nodes that start with the cluster.
+    fn members(&self) -> Vec<u8> {
+        self.nodes().reach
+    }
+
+    /// The nodes of which a majority must have the log.
     fn names(&self) -> impl Iterator<Item = String> {
-        self.members().into_iter().map(name_of)
+        let Nodes { reach, joining } = self.nodes();
+        let members = reach.into_iter().filter(move |id| *id != joining);
+        members.map(name_of)
     }
 
     fn is_there(&self, name: &str) -> bool {
@@ -230,7 +264,7 @@ impl Spec {
             return Ok(());
         }
         let has_log = |name: &String| has_log(&host_dir(&self.data, name));
-        let members = self.members().len();
+        let members = self.names().count();
         let with_log = self.names().filter(has_log).count();
         let there = self.names().filter(|name| self.is_there(name)).count();
         if options.durability == Durability::Memory {
@@ -411,10 +445,15 @@ impl System for BoxCluster {
             }
             let mut plan = HostPlan::new(name.clone(), &program).args(args);
             plan.is_on_request = !members.contains(&place);
-            if !self.spec.goes_on() && !plan.is_on_request {
-                plan.first_args = vec!["--new".into()];
-                if options.accept_loss {
-                    plan.first_args.push("--accept-loss".into());
+            if !self.spec.goes_on() {
+                if plan.is_on_request {
+                    // A former cluster may have had a node of this id, whose directory is not this one's.
+                    forget(&dir).with_context(|| format!("cannot clear {}", dir.display()))?;
+                } else {
+                    plan.first_args = vec!["--new".into()];
+                    if options.accept_loss {
+                        plan.first_args.push("--accept-loss".into());
+                    }
                 }
             }
             let socket = socket_of(&dir);
@@ -425,7 +464,7 @@ impl System for BoxCluster {
         let path = self.spec.data.join(FILE);
         let store = || fs::write(&path, serde_json::to_vec_pretty(options)?);
         store().with_context(|| format!("cannot write {}", path.display()))?;
-        self.store_members(&members)?;
+        self.store_nodes(&self.spec.nodes())?;
         Ok(plans)
     }
 
@@ -554,9 +593,9 @@ impl BoxCluster {
     }
 
     /// For the next start.
-    fn store_members(&self, members: &[u8]) -> Result<()> {
+    fn store_nodes(&self, nodes: &Nodes) -> Result<()> {
         let path = self.spec.data.join(MEMBERS_FILE);
-        let store = || fs::write(&path, serde_json::to_vec(members)?);
+        let store = || fs::write(&path, serde_json::to_vec(nodes)?);
         store().with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -333,6 +333,10 @@ impl World<Zab> {
         if out.is_removed {
             return self.leaves(id);
         }
+        if out.is_lost {
+            let what = format!("node {id} is told that its directory was lost");
+            return self.broken(Invariant::Liveness, what);
+        }
         self.perform(id, out);
         self.make_durable(id);
         self.check_commits(id);

@@ -1,6 +1,6 @@
 //! An operator, who changes the quorum, adds nodes and removes them while faults happen, and what must be true then.
 
-use inband_box::control::Control;
+use inband_box::control::{Control, Joined};
 use inband_box::journal::LogOnDisk;
 use inband_box::membership::{bitmap, Change, Membership};
 use inband_box::node::{Out, Quorum, Start};
@@ -110,11 +110,11 @@ impl World<Zab> {
         let said = match header.kind {
             Type::Ack if header.flags & flag::RECOVERING == 0 => Some(header.zxid),
             Type::Control => match Control::decode(&header, value) {
-                Some(Control::Joined {
+                Some(Control::Joined(Joined {
                     matched,
                     recovering: false,
                     ..
-                }) => Some(matched),
+                })) => Some(matched),
                 _ => None,
             },
             _ => None,
