@@ -5,7 +5,7 @@ use inband_fuzz::TARGETS;
 use inband_lua::Ended;
 use inband_resp::reply::Reply;
 
-const SCRIPTS: usize = 1_000;
+const SCRIPTS: usize = 500;
 /// Bytes from which a script is generated.
 const SCRIPT_BYTES: usize = 200;
 

@@ -172,8 +172,10 @@ fn generated(input: &mut Input<'_>) -> String {
     let mut text = String::from("local a, b, c, f, out = 1, 'b', {3}, tostring, {}\n");
     for _ in 0..1 + input.below(STATEMENTS_MAX) {
         let choice = input.below(STATEMENTS.len());
+        // An error does not end the script.
+        text.push_str("do local ok, e = pcall(function() ");
         fill(STATEMENTS[choice], input, 0, &mut text);
-        text.push('\n');
+        text.push_str(" end) if not ok then out[#out + 1] = tostring(e) end end\n");
     }
     text.push_str("return out, a");
     text
