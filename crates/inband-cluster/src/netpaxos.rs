@@ -47,8 +47,8 @@ pub struct Options {
     /// Number of minions, each with a storage server: 4, of which one may fail, or 7, of which two may fail
     #[arg(long, default_value_t = 4, value_parser = minions)]
     pub minions: u8,
-    /// Number of learners
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=i64::from(LEARNERS_MAX)))]
+    /// Number of learners; writes go on while a majority of them runs
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(LEARNERS_MAX)))]
     pub learners: u8,
     /// Number of serializers; proposers use one, and another if it does not answer
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(SERIALIZERS_MAX)))]
@@ -113,6 +113,40 @@ impl Options {
         (0..learners).map(listener).collect()
     }
 
+    /// Checks that the log in this directory can be continued, or may be lost.
+    fn check_former(&self, former: &Options, data: &Path) -> Result<()> {
+        let data = data.display();
+        match (former.durability, self.durability) {
+            (Durability::Memory, _) => ensure!(
+                self.accept_loss,
+                "--data: the log in {data} was lost when its processes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one"
+            ),
+            (Durability::Sync, Durability::Memory) => ensure!(
+                self.accept_loss,
+                "--durability memory: the log in {data} is on disk; give --durability sync to go on with it, or --accept-loss to begin with an empty one"
+            ),
+            (Durability::Sync, Durability::Sync) => {
+                ensure!(
+                    !self.accept_loss,
+                    "--accept-loss: the log in {data} is on disk and not lost; another --data begins an empty one"
+                );
+                ensure!(
+                    former.minions == self.minions,
+                    "--minions {}: the log in {data} has {}, and quorums of both sizes need not have one in common",
+                    self.minions,
+                    former.minions
+                );
+                ensure!(
+                    former.learners <= self.learners,
+                    "--learners {}: the log in {data} has {}, and those left out may be the only ones that have all of it",
+                    self.learners,
+                    former.learners
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn names(&self, kind: &str) -> Vec<String> {
         let count = match kind {
             "serializer" => self.serializers,
@@ -121,6 +155,13 @@ impl Options {
         };
         (1..=count).map(|n| format!("{kind}/{n}")).collect()
     }
+}
+
+/// Returns the options with which the cluster in this directory was started last.
+fn former(data: &Path) -> Result<Options> {
+    let path = data.join(OPTIONS);
+    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))
 }
 
 /// Kinds of processes, in the order in which they start.
@@ -173,17 +214,9 @@ impl System for NetPaxos {
 
     fn plan(spec: Spec) -> Result<(NetPaxos, Plan)> {
         let options = &spec.options;
-        ensure!(
-            !options.accept_loss || options.durability == Durability::Memory,
-            "--accept-loss goes with --durability memory; a log on disk is not lost, and another --data begins an empty one"
-        );
-        ensure!(
-            options.accept_loss
-                || options.durability == Durability::Sync
-                || !spec.data.join(FILE).exists(),
-            "--data: the log in {} was lost when its processes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one",
-            spec.data.display()
-        );
+        if spec.data.join(FILE).exists() {
+            options.check_former(&former(&spec.data)?, &spec.data)?;
+        }
         if !options.accept_loss && spec.data.join(FILE).exists() {
             let was_log_only = Cluster::load(&spec.data)?.resp.is_empty();
             ensure!(
@@ -460,10 +493,7 @@ impl SystemCommand for NetPaxos {
     }
 
     fn settings(data: &Path) -> Result<Vec<Setting>> {
-        let path = data.join(OPTIONS);
-        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let options: Options =
-            serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))?;
+        let options = former(data)?;
         let defaults = Options::default();
         let one = |name: &str, of: fn(&Options) -> String| {
             let (value, default) = (of(&options), of(&defaults));

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{ensure, Result};
 use inband_cluster::client::{Answer, Client as RespClient};
@@ -20,8 +20,12 @@ use inband_netpaxos::client::Client;
 use inband_netpaxos::learner::KEPT_MAX;
 use inband_netpaxos::proposer::Outcome;
 use inband_netpaxos::status::{log_at, status_at, Applied};
+use inband_netpaxos::storage;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// For a whole window of requests on a busy machine.
+const LONG_LIMIT: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_millis(50);
 const LEARNERS: u8 = 2;
 
 fn program() -> PathBuf {
@@ -257,6 +261,138 @@ fn a_log_on_disk_outlives_the_cluster() {
     let after = logs(&cluster, 3);
     assert_eq!(after[0], after[1]);
     assert_eq!(after[0][..2], before[0][..]);
+}
+
+/// Directories keep what they were used for: otherwise a log in memory would be continued from a journal of an earlier
+/// one.
+#[test]
+fn a_log_on_disk_is_not_mixed_with_one_in_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let refused = |durability, accept_loss| {
+        let refused = start(dir.path(), durability, accept_loss).map(drop);
+        format!("{:#}", refused.expect_err("it would mix two logs"))
+    };
+    drop(start(dir.path(), Durability::Sync, false).expect("a new log"));
+    let other = Options {
+        minions: 7,
+        ..options(Durability::Sync, false)
+    };
+    let other = start_with(dir.path(), &other).map(drop);
+    let other = format!("{:#}", other.expect_err("its quorums differ"));
+    assert!(other.contains("--minions 7"), "{other}");
+    let cluster = start(dir.path(), Durability::Sync, false).expect("the same log");
+    submit(&cluster, &["first log"]);
+    drop(cluster);
+    assert!(refused(Durability::Memory, false).contains("give --durability sync"));
+    assert!(refused(Durability::Sync, true).contains("not lost"));
+    let cluster = start(dir.path(), Durability::Memory, true).expect("told to lose the log");
+    submit(&cluster, &["second log"]);
+    drop(cluster);
+    assert!(refused(Durability::Memory, false).contains("--accept-loss"));
+    assert!(refused(Durability::Sync, false).contains("--accept-loss"));
+    let cluster = start(dir.path(), Durability::Sync, true).expect("told to begin again");
+    submit(&cluster, &["third log"]);
+    for log in logs(&cluster, 1) {
+        assert_eq!(log[0].1, b"third log");
+    }
+}
+
+/// Submits values until `is_enough`, and waits for the outcomes of all of them. Returns how many there were.
+fn submit_until(
+    cluster: &Supervisor<NetPaxos>,
+    mut is_enough: impl FnMut(u64) -> bool,
+    mut then: impl FnMut(),
+) -> u64 {
+    let mut client = Client::connect(&cluster.status().cluster, LONG_LIMIT).expect("a session");
+    let (mut sent, mut delivered) = (0, 0);
+    let mut poll = |client: &mut Client| {
+        for (_, outcome) in client.poll(POLL).expect("its socket works") {
+            assert!(matches!(outcome, Outcome::Delivered(_)), "{outcome:?}");
+            delivered += 1;
+        }
+        delivered
+    };
+    while !is_enough(sent) {
+        while client.is_ready() {
+            client.submit(b"v", LONG_LIMIT);
+            sent += 1;
+        }
+        poll(&mut client);
+    }
+    then();
+    while poll(&mut client) < sent {}
+    sent
+}
+
+/// By default one learner may be dead: storage servers forget what the others have.
+#[test]
+fn more_than_a_window_is_written_while_a_learner_is_dead() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        learners: Options::default().learners,
+        ..options(Durability::Memory, false)
+    };
+    let cluster = start_with(dir.path(), &options).expect("a new log");
+    let dead = format!("learner/{}", options.learners);
+    cluster.kill(&dead).expect("killed");
+    let all = submit_until(&cluster, |sent| sent > storage::WINDOW + 1_000, || ());
+    cluster.restart(&dead).expect("restarted");
+    let socket = &cluster.status().cluster.sockets[&dead];
+    let has_all = || {
+        let position = status_at(socket)?.position;
+        ensure!(position > all, "it has {position} of {all}");
+        Ok(())
+    };
+    retry(LONG_LIMIT, has_all).expect("it gets what it missed");
+}
+
+/// With two learners both are a majority: writes stop when the window is full, and go on when the dead one is back.
+#[test]
+fn writes_go_on_when_the_second_of_two_learners_is_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), Durability::Memory, false).expect("a new log");
+    cluster.kill("learner/2").expect("killed");
+    let is_full = || {
+        let nodes = cluster.status().nodes;
+        let mut counts = nodes
+            .iter()
+            .filter_map(|node| node.counters.get("window_full"));
+        counts.any(|count| *count > 0)
+    };
+    let back = || {
+        cluster.restart("learner/2").expect("restarted");
+    };
+    let sent = submit_until(&cluster, |sent| sent >= storage::WINDOW && is_full(), back);
+    assert!(sent >= storage::WINDOW);
+}
+
+/// Otherwise its reports would be taken for late ones of the start before, and a round of recovery be used twice.
+#[test]
+fn a_learner_whose_directory_was_lost_has_a_new_incarnation() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), Durability::Memory, false).expect("a new log");
+    submit(&cluster, &["a"]);
+    let own = host_dir(dir.path(), "learner/2");
+    let incarnation = || -> u64 {
+        let text = std::fs::read_to_string(own.join("incarnation")).expect("its incarnation");
+        text.trim().parse().expect("a number")
+    };
+    let first = incarnation();
+    cluster.kill("learner/2").expect("killed");
+    std::fs::remove_dir_all(&own).expect("it has a directory");
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    while now() <= first {
+        thread::sleep(POLL);
+    }
+    cluster.restart("learner/2").expect("restarted");
+    assert!(incarnation() > first, "{first}");
+    submit(&cluster, &["b"]);
+    logs(&cluster, 2);
 }
 
 #[test]

@@ -76,6 +76,11 @@ impl Loader {
         }
     }
 
+    /// Returns whether a transfer is running, or its outcome was not [taken](Self::take_result) yet.
+    pub fn is_busy(&self) -> bool {
+        self.thread.is_some()
+    }
+
     /// Returns the outcome, once available.
     pub fn take_result(&mut self, now: Instant) -> Option<Outcome> {
         if !self.thread.as_ref()?.is_finished() {

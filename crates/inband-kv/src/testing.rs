@@ -171,6 +171,8 @@ impl Log {
 struct Shared {
     logs: Vec<Log>,
     decide_twice: bool,
+    /// What replicas need is missing everywhere, for now.
+    is_missing: bool,
     /// By handle and log: how many more values may be delivered. `None`: no limit.
     allowed: Option<BTreeMap<(usize, usize), usize>>,
     /// By handle and log: the instance reported as applied.
@@ -224,6 +226,7 @@ impl MemoryCluster {
         Self(Arc::new(Mutex::new(Shared {
             logs: logs.collect(),
             decide_twice: false,
+            is_missing: false,
             allowed: None,
             applied: BTreeMap::new(),
             reads_asked: 0,
@@ -325,6 +328,11 @@ impl MemoryCluster {
         for log in &mut self.lock().logs {
             log.entries_kept_max = entries_max;
         }
+    }
+
+    /// What replicas need next is missing everywhere, or has been found.
+    pub fn set_missing(&self, is_missing: bool) {
+        self.lock().is_missing = is_missing;
     }
 
     pub fn last_instance_of(&self, log: usize) -> u64 {
@@ -548,10 +556,15 @@ impl ReplicatedLog for MemoryLog {
                 .push((ticket, failure));
         }
         let mut shared = self.cluster.lock();
-        let Shared { logs, allowed, .. } = &mut *shared;
+        let Shared {
+            logs,
+            allowed,
+            is_missing,
+            ..
+        } = &mut *shared;
         for (partition, (lane, log)) in self.lanes.iter_mut().zip(logs).enumerate() {
             let burst = &mut bursts[partition];
-            if lane.next_instance < log.first_instance {
+            if *is_missing || lane.next_instance < log.first_instance {
                 burst.checkpoint_needed = true;
                 continue;
             }

@@ -312,6 +312,22 @@ fn clients_are_told_while_loading() {
     assert_eq!(late.ask("STRLEN k0"), ":1");
 }
 
+#[test]
+fn a_replica_serves_again_if_what_was_missing_is_found_after_a_failed_transfer() {
+    let cluster = MemoryCluster::new();
+    let dir = tempfile::tempdir().unwrap();
+    let one = Served::start(&cluster, dir.path(), ReplicaConfig::default());
+    let mut client = one.client();
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    // Nobody has a checkpoint.
+    cluster.set_missing(true);
+    wait_for("it is loading", || one.control.status().is_loading);
+    assert!(client.ask("GET a").starts_with("-LOADING"));
+    cluster.set_missing(false);
+    wait_for("it serves", || !one.control.status().is_loading);
+    assert_eq!(client.ask("INCR a"), ":2");
+}
+
 /// The transport of a replica of the cluster whose CA is in this directory.
 fn certified(authority: &std::path::Path, node: u8) -> Transport {
     let authority_of = Authority::open_or_make(authority, "test").unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -18,6 +19,11 @@ use crate::{c, NetPaxos, LOGS};
 pub const FILE: &str = "cluster.json";
 /// The default directory of `inband up netpaxos`.
 pub const DATA: &str = ".inband-netpaxos";
+
+/// The network namespace of the calling thread.
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
+/// Where network namespaces have names.
+const NAMESPACES: &str = "/run/netns";
 
 /// Maximum number of learners.
 pub const LEARNERS_MAX: u8 = c::IB_NETPAXOS_LEARNERS_MAX as u8;
@@ -86,6 +92,24 @@ impl Cluster {
         let new = dir.join("cluster.json.new");
         let replace = || std::fs::write(&new, &text).and_then(|()| std::fs::rename(&new, &path));
         replace().with_context(|| format!("{}", path.display()))
+    }
+
+    /// Returns whether the cluster has its own network on this machine, and the calling thread runs in a named network
+    /// namespace: then other machines do not reach its addresses. The file alone proves nothing, as it may have been
+    /// copied.
+    pub fn is_isolated(&self) -> Result<bool> {
+        let Some((_, namespace)) = &self.client else {
+            return Ok(false);
+        };
+        if !namespace.exists() {
+            return Ok(false);
+        }
+        let identity = |path: &Path| std::fs::metadata(path).map(|of| (of.dev(), of.ino()));
+        let own = identity(Path::new(OWN_NAMESPACE))
+            .with_context(|| format!("cannot read {OWN_NAMESPACE}"))?;
+        let all = std::fs::read_dir(NAMESPACES);
+        let mut all = all.into_iter().flatten().flatten();
+        Ok(all.any(|entry| identity(&entry.path()).is_ok_and(|other| other == own)))
     }
 
     /// Returns the sizes, which follow from the number of minions.

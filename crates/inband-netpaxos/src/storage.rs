@@ -17,6 +17,8 @@ pub const WINDOW: u64 = 1 << 16;
 pub const GAPS_MAX: usize = 1024;
 /// Retransmission interval, in nanoseconds.
 pub const RETRY_NS: u64 = 10_000_000;
+/// How often learners are asked about instances that one of them has forgotten, in nanoseconds.
+pub const FORGOTTEN_RETRY_NS: u64 = 1_000_000_000;
 /// Maximum number of instances that a storage without memory asks about at a time.
 const LEARNED_AT_ONCE: usize = 64;
 /// Numbers covered by one [`Control::Stored`].
@@ -184,7 +186,9 @@ pub struct Storage {
     in_use: u64,
     floor: u64,
     silent: u64,
-    learned_at: u64,
+    /// A learner has forgotten instances up to this one, so they are not asked about as often as others.
+    forgotten: u64,
+    learn_at: u64,
     delivered: BTreeMap<u8, (u64, u64)>,
     fencing: Option<Fencing>,
     counts: Counts,
@@ -209,7 +213,8 @@ impl Storage {
             in_use: 0,
             floor: 0,
             silent: 0,
-            learned_at: 0,
+            forgotten: 0,
+            learn_at: 0,
             delivered: BTreeMap::new(),
             fencing: None,
             counts: Counts::default(),
@@ -384,7 +389,7 @@ impl Storage {
         }
         match &self.fencing {
             Some(fencing) => fencing.again_at,
-            None if self.silent > 0 => self.learned_at + RETRY_NS,
+            None if self.silent > 0 => self.learn_at,
             None => u64::MAX,
         }
     }
@@ -492,6 +497,10 @@ impl Storage {
             instance += 1;
         }
         if self.is_beyond(instance) {
+            // The number is skipped: the next one is for the same instance. Otherwise refused numbers would move
+            // further beyond the window than the floor can ever follow.
+            self.base = self.base.wrapping_sub(number - self.top);
+            self.top = number;
             self.counts.window_full += 1;
             return None;
         }
@@ -590,6 +599,7 @@ impl Storage {
                 position,
             } => self.on_delivered(from, (incarnation, position), out),
             Control::Fence { nonce, generation } => self.on_fence(from, nonce, generation, out),
+            Control::Forgotten { floor } => self.forgotten = self.forgotten.max(floor),
             _ => {}
         }
     }
@@ -844,7 +854,7 @@ impl Storage {
         self.replay(serves.clone());
         out.records.push(serves);
         self.end_silence(out);
-        self.learned_at = now.saturating_sub(RETRY_NS);
+        self.learn_at = now;
     }
 
     fn fence(&mut self, now: u64, out: &mut Out) {
@@ -871,9 +881,15 @@ impl Storage {
         if self.fencing.is_some() {
             return self.fence(now, out);
         }
-        self.learned_at = now;
-        let missing: Vec<u64> = self.missing().take(LEARNED_AT_ONCE).collect();
-        for instance in missing {
+        let lost = self.missing().filter(|instance| *instance > self.forgotten);
+        let mut asked: Vec<u64> = lost.take(LEARNED_AT_ONCE).collect();
+        self.learn_at = now + RETRY_NS;
+        if asked.is_empty() {
+            // The floor will pass them, unless the learner that has forgotten them is lost.
+            asked = self.missing().take(LEARNED_AT_ONCE).collect();
+            self.learn_at = now + FORGOTTEN_RETRY_NS;
+        }
+        for instance in asked {
             self.send(To::Learners, &Control::Learn { instance }, out);
         }
     }

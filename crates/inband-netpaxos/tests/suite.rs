@@ -4,5 +4,7 @@
 mod common;
 mod learner;
 mod p4;
+mod process;
 mod quorum;
+mod storage;
 mod vectors;

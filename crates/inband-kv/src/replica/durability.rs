@@ -53,6 +53,9 @@ impl Replica {
         self.take_read_reports();
         if !needy.is_empty() {
             self.start_loading(needy);
+        } else if self.is_loading && !self.loader.is_busy() {
+            // The last transfer failed, and the logs have found what was missing meanwhile.
+            self.is_loading = false;
         }
     }
 

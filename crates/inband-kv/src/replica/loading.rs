@@ -43,6 +43,7 @@ impl Replica {
                 self.is_loading = false;
             }
             Ok(Err(error)) => return Err(error.into()),
+            // As long as a log needs a checkpoint, it says so at every poll.
             Err(error) => tracing::warn!("fetching a checkpoint: {error}"),
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! What a process stores: records in a journal that is synced before any packet leaves, or nothing.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -11,6 +13,21 @@ use serde::Serialize;
 /// A longer journal is replaced by a snapshot, if its process can make one.
 const JOURNAL_LEN_MAX_BYTES: u64 = 64 << 20;
 const DIR: &str = "journal";
+
+/// Removes the journal of a log that is gone.
+pub fn remove(data: &Path) -> Result<()> {
+    remove_dir(&data.join(DIR))
+}
+
+/// Removes a directory, if there is one.
+pub fn remove_dir(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A process's journal, if it has one. See the [module](self).
 pub struct Kept(Option<Journal>);

@@ -12,8 +12,8 @@ use inband_netpaxos::request::{Request, Value};
 use inband_netpaxos::status::{Ask, Reply, Status, LOG_MAX};
 use inband_netpaxos::wire::{intact, node, Type};
 
-use super::kept::Kept;
-use super::process::{lock, named, Process, ProcessArgs, Turn};
+use super::kept::{self, Kept};
+use super::process::{lock, named, wall_clock, Process, ProcessArgs, Turn};
 use super::store;
 
 /// Options of a learner.
@@ -21,7 +21,7 @@ use super::store;
 pub struct LearnerArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// The log is new: a store found here belongs to an earlier log
+    /// The log is new: a store or a journal found here belongs to an earlier log
     #[arg(long)]
     new: bool,
 }
@@ -58,10 +58,11 @@ impl LearnerArgs {
         let config = Config {
             number,
             sizes: process.cluster.sizes()?,
-            incarnation: process.incarnation(0)? as u32,
+            incarnation: process.incarnation(wall_clock().as_secs())? as u32,
         };
         if self.new {
             store::remove(&self.process.data)?;
+            kept::remove(&self.process.data)?;
         }
         if !process.cluster.resp.is_empty() {
             return store::run(&self.process, process, config);

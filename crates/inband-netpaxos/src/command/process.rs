@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
@@ -74,6 +74,12 @@ pub fn named<const N: usize>(counters: [(&str, u64); N]) -> BTreeMap<String, u64
     counters.map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
+/// Returns the wall clock, as the time since 1970.
+pub fn wall_clock() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
 /// Locks the state that a process's loop shares with its control socket.
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,7 +110,7 @@ impl ProcessArgs {
             )
         })?;
         ensure!(
-            cluster.key_file.is_some() || listen.ip().is_loopback() || cluster.client.is_some(),
+            cluster.key_file.is_some() || listen.ip().is_loopback() || cluster.is_isolated()?,
             "{listen} is beyond loopback, where anybody could write to the log; give cluster.json a key_file (`inband key new` makes one)"
         );
         let gate = cluster.gate()?;
@@ -133,10 +139,11 @@ impl Process {
         self.started.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Returns the number of this start, which is higher than all earlier ones, after recording it.
-    pub fn incarnation(&self, now_ms: u64) -> Result<u64> {
+    /// Returns the number of this start, which is higher than all earlier ones, after recording it. `now`: the wall
+    /// clock, in the unit of the incarnation, for a process whose directory was lost.
+    pub fn incarnation(&self, now: u64) -> Result<u64> {
         let last = read_number(&self.data.join(INCARNATION))?;
-        let incarnation = next_incarnation(last, now_ms);
+        let incarnation = next_incarnation(last, now);
         write_number(&self.data, INCARNATION, incarnation)?;
         Ok(incarnation)
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -18,7 +18,7 @@ use inband_netpaxos::wire::node;
 use inband_netpaxos::xdp::{attach, Attached};
 use inband_netpaxos::NetPaxos;
 
-use super::process::{lock, Process, ProcessArgs, Turn};
+use super::process::{lock, wall_clock, Process, ProcessArgs, Turn};
 
 /// How often the receivers' hardware addresses are confirmed.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -70,8 +70,7 @@ impl RoleCommand {
     pub fn minion(&self) -> Result<()> {
         let number = self.process.number;
         let process = self.process.start("minion", |c| &c.minions)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let incarnation = process.incarnation(now.map_or(0, |now| now.as_millis() as u64))?;
+        let incarnation = process.incarnation(wall_clock().as_millis() as u64)?;
         let storage = process.cluster.storages[usize::from(number) - 1];
         let learners = (1..)
             .map(node::learner)

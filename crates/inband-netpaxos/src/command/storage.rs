@@ -12,7 +12,7 @@ use inband_netpaxos::status::{Ask, Reply, Status};
 use inband_netpaxos::storage::{Config, Out, Storage};
 use inband_netpaxos::wire::{intact, node, Type};
 
-use super::kept::Kept;
+use super::kept::{self, Kept};
 use super::process::{lock, named, ProcessArgs, Turn};
 
 /// Options of a storage server.
@@ -51,6 +51,9 @@ impl StorageArgs {
             sizes: process.cluster.sizes()?,
             learners: process.cluster.learners.len() as u8,
         };
+        if self.accept_loss {
+            kept::remove(&self.process.data)?;
+        }
         let (mut kept, records) = Kept::open(&self.process.data, self.process.durability)?;
         ensure!(
             !self.new || self.accept_loss || !records.is_empty() || !process.has_started()?,

@@ -1,7 +1,5 @@
 //! A learner with a store: it serves Redis clients, and its log is applied to RocksDB.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,6 +14,7 @@ use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_netpaxos::learner::{Config, Learner};
 use inband_netpaxos::status::{Ask, Reply, Status};
 
+use super::kept::remove_dir;
 use super::learner::counters_of;
 use super::log::{Log, DEADLINE_MS};
 use super::process::{named, Process, ProcessArgs};
@@ -31,13 +30,7 @@ const APPLY_MS_MAX: u64 = 2_000;
 
 /// Removes the store of a log that is gone.
 pub fn remove(data: &Path) -> Result<()> {
-    let dir = data.join(DIR);
-    match fs::remove_dir_all(&dir) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
-        }
-        _ => Ok(()),
-    }
+    remove_dir(&data.join(DIR))
 }
 
 /// Returns the listeners for Redis clients: those that the supervisor has opened, or else new ones at the addresses in
@@ -61,7 +54,7 @@ fn listeners(process: &Process, number: u8) -> Result<Vec<TcpListener>> {
 /// Runs the learner and its store.
 pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<()> {
     ensure!(
-        process.listen.ip().is_loopback() || process.cluster.client.is_some(),
+        process.listen.ip().is_loopback() || process.cluster.is_isolated()?,
         "{} is beyond loopback: learners copy their stores to each other over TCP without TLS; use a log without a store there",
         process.listen
     );
