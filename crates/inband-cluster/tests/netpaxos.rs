@@ -380,6 +380,8 @@ fn a_learner_whose_directory_was_lost_has_a_new_incarnation() {
     let first = incarnation();
     cluster.kill("learner/2").expect("killed");
     std::fs::remove_dir_all(&own).expect("it has a directory");
+    // The supervisor's own file is in it, too.
+    std::fs::create_dir(&own).expect("an empty one");
     let now = || {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
