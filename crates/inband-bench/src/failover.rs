@@ -150,7 +150,7 @@ fn round(dataplane: Dataplane, args: &FailoverArgs) -> Result<Outcome> {
         let status = cluster.supervisor.status();
         match status.leader(0) {
             Some(leads) if leads != leader => Ok(status),
-            _ => bail!("nobody has taken over from {leader}"),
+            _ => bail!("no other host has taken over from {leader}"),
         }
     })?;
     let seen = clients.end()?;

@@ -165,7 +165,7 @@ pub enum Refusal {
     NotHeard(NodeId),
     #[error("a reconfiguration to epoch {0} is under way; try again when it is done")]
     Busy(Epoch),
-    #[error("epoch {given} is not the one this is about ({found}): somebody else was faster; look at `inband status` and try again")]
+    #[error("epoch {given} is out of date, the cluster is in epoch {found}: another change came first; look at `inband status` and try again")]
     Overtaken { given: Epoch, found: Epoch },
     #[error("all epochs up to {0} are used up; export the data and import it into a new cluster")]
     EpochsUsedUp(Epoch),
@@ -195,7 +195,7 @@ pub enum Refusal {
     #[error("{0}")]
     MajorityLost(String),
     #[error(
-        "the acceptors have what is needed to go on by themselves, and no replica reports a log that stands still; a restart would throw it away. A log that stands is reported after a few seconds: `inband member list` shows it"
+        "the acceptors have everything needed to continue, and no replica reports a stalled log; a restart would discard it. A stalled log is reported after a few seconds: `inband member list` shows it"
     )]
     NothingLost,
     #[error("log {log}: its replicas have applied instances up to {applied}, so {given} cannot be the last one; leave --applied out to use what they report")]

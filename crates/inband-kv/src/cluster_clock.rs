@@ -170,7 +170,7 @@ impl ClusterClock {
         match (self.running, self.walls) {
             (None, Walls::Disagree(ms)) => Some(format!(
                 "CLOCK the replicas' clocks do not agree: those of a majority are {ms} ms apart or more, and the \
-                 limit is {CLOCK_SKEW_MS_MAX} ms; set the clocks of their hosts, and they go on by themselves"
+                 limit is {CLOCK_SKEW_MS_MAX} ms; set the clocks of their hosts; they then continue by themselves"
             )),
             _ => None,
         }

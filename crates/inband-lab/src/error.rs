@@ -80,7 +80,7 @@ pub enum LabError {
         source: libbpf_rs::Error,
     },
     /// The thread that queues frames has ended, so faults can no longer be changed.
-    #[error("the lab's queueing thread has ended; the lab must be made anew")]
+    #[error("the lab's queueing thread has ended; create the lab again")]
     QueueGone,
 }
 

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The disk is full, or the quota is used up. Stored data is not affected.
-    #[error("{path}: {source}; free some space or raise the quota, then it goes on by itself")]
+    #[error("{path}: {source}; free some space or raise the quota; it then continues by itself")]
     NoSpace { path: String, source: io::Error },
     /// There is no such file.
     #[error("{path}: there is no such file; was the directory changed by hand?")]

@@ -204,7 +204,7 @@ impl Cluster {
             let leads = modes.iter().position(|mode| mode == "leader");
             let following = modes.iter().filter(|mode| *mode == "follower").count();
             ensure!(following + 1 == usize::from(NODES), "{modes:?}");
-            Ok(all[leads.context("nobody leads")?])
+            Ok(all[leads.context("there is no leader")?])
         });
         Ok(Cluster {
             leader: leader.context("ZooKeeper does not serve")?,

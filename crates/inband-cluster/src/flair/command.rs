@@ -232,7 +232,7 @@ impl SystemCommand for Flair {
                 "The data are in the replicas' memory: they survive any minority of them, not the end."
             }
             Durability::Sync => {
-                "The data stay in the replicas' logs; the next `inband up flair` goes on with them."
+                "The data stay in the replicas' logs; the next `inband up flair` continues with them."
             }
         }
     }
@@ -240,7 +240,7 @@ impl SystemCommand for Flair {
     fn what_stayed(status: &ClusterStatus) -> &'static str {
         match status.durability {
             Durability::Memory => "what it stored was in memory and is gone",
-            Durability::Sync => "its data stay, and the next `inband up flair` goes on with them",
+            Durability::Sync => "its data stay, and the next `inband up flair` continues with them",
         }
     }
 }

@@ -111,9 +111,9 @@ pub enum ChangeError {
     #[error(transparent)]
     Plane(#[from] PlaneError),
     /// Accepted, then abandoned.
-    #[error("the change was begun and given up again, because it did not get anywhere; epoch {0} is in force, with the members of before")]
+    #[error("the change made no progress and was abandoned; epoch {0} is in force, with the previous members")]
     GivenUp(Epoch),
-    #[error("the change is accepted for epoch {epoch}, but nothing has moved for {} s ({why}); it goes on in the background, see `inband member list`", STALL_LIMIT.as_secs())]
+    #[error("the change is accepted for epoch {epoch}, but has made no progress for {} s ({why}); it continues in the background, see `inband member list`", STALL_LIMIT.as_secs())]
     Stalled {
         /// The epoch that the change would start.
         epoch: Epoch,

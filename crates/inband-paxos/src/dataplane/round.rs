@@ -9,7 +9,7 @@ pub const COUNTER_MAX: u64 = (1 << c::IB_ROUND_COUNTER_BITS) - 1;
 
 /// A component of a round does not fit its bits. Values never wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{part} {value} is over the limit of {limit} that a round can carry; the cluster must be started anew from its data")]
+#[error("{part} {value} is over the limit of {limit} that a round can carry; restart the cluster from its data")]
 pub struct RoundOverflow {
     part: &'static str,
     value: u64,
