@@ -8,6 +8,7 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 use crate::partition::partition_of;
+use crate::types::{Kind, Op, OPS};
 
 /// When a `SET` takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,6 +292,20 @@ pub enum Command<'a> {
         extend: Extend,
     },
     MGet(Strings<'a>),
+    /// A command for hashes, lists or sets; `args` follow the key.
+    Typed {
+        op: Op,
+        key: &'a [u8],
+        args: Strings<'a>,
+    },
+    /// `INBAND.RESTORE`: a packed collection.
+    Restore {
+        kind: Kind,
+        key: &'a [u8],
+        /// 0: never.
+        expire_at_ms: u64,
+        value: &'a [u8],
+    },
     /// Alternating keys and values.
     MSet(Strings<'a>),
     /// Alternating keys and values; sets all of them if none of the keys exists.
@@ -367,6 +382,9 @@ const OP_EVAL_RO: u8 = 30;
 const OP_SCRIPT_LOAD: u8 = 31;
 const OP_SCRIPT_FLUSH: u8 = 32;
 const OP_SET_IF_EQUAL: u8 = 33;
+/// The first operation of version 5.
+const OP_TYPED: u8 = 34;
+const OP_RESTORE: u8 = 35;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -401,6 +419,7 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Exec { commands, .. }, _)) => commands.version(),
             _ => 2,
         },
+        Some(OP_TYPED..) => 5,
         Some(OP_EVAL..) => 4,
         Some(OP_GET_RANGE..) => 3,
         Some(OP_KEYS..) => 2,
@@ -413,6 +432,9 @@ impl<'a> Command<'a> {
     pub fn only_reads(&self) -> bool {
         if let Command::Exec { commands, .. } = self {
             return commands.iter().all(|command| command.only_reads());
+        }
+        if let Command::Typed { op, .. } = self {
+            return op.only_reads();
         }
         matches!(
             self,
@@ -437,6 +459,7 @@ impl<'a> Command<'a> {
             | Command::GetDel(_)
             | Command::CompareDelete(..)
             | Command::FlushAll => false,
+            Command::Typed { op, .. } if op.only_removes() => false,
             command => !command.only_reads(),
         }
     }
@@ -450,6 +473,30 @@ impl<'a> Command<'a> {
                 each.any(|(command, reply)| command.tells_time(reply))
             }
             _ => false,
+        }
+    }
+
+    /// Returns the key that must hold a string if it exists.
+    pub(crate) fn string_key(&self) -> Option<&'a [u8]> {
+        match self {
+            Command::Get(key)
+            | Command::GetDel(key)
+            | Command::StrLen(key)
+            | Command::IncrBy(key, _)
+            | Command::Append(key, _)
+            | Command::GetRange { key, .. }
+            | Command::SetRange { key, .. }
+            | Command::GetEx(key, _)
+            | Command::IncrByFloat(key, _)
+            | Command::CompareDelete(key, _)
+            | Command::CompareExpire { key, .. }
+            | Command::SetIfEqual { key, .. } => Some(key),
+            Command::Set {
+                key,
+                reply: SetReply::Old,
+                ..
+            } => Some(key),
+            _ => None,
         }
     }
 
@@ -472,7 +519,9 @@ impl<'a> Command<'a> {
             | Command::IncrByFloat(key, _)
             | Command::CompareDelete(key, _)
             | Command::CompareExpire { key, .. }
+            | Command::Restore { key, .. }
             | Command::Expire { key, .. } => Some(key),
+            Command::Typed { op, key, args } if op.further_keys(args.len()) == 0 => Some(key),
             _ => None,
         }
     }
@@ -488,6 +537,12 @@ impl<'a> Command<'a> {
                 pairs.iter().step_by(2).for_each(visit)
             }
             Command::Eval { keys, .. } => keys.iter().for_each(visit),
+            Command::Typed { op, key, args } => {
+                let further = op.further_keys(args.len());
+                std::iter::once(*key)
+                    .chain(args.iter().take(further))
+                    .for_each(visit);
+            }
             Command::ScriptLoad(_) | Command::ScriptFlush => {}
             Command::Exec { watched, commands } => {
                 watched.iter().for_each(|(key, _)| visit(key));
@@ -537,7 +592,7 @@ impl<'a> Command<'a> {
     pub fn replies_with_value(&self) -> bool {
         match self {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
-            Command::GetRange { .. } | Command::GetEx(..) => true,
+            Command::GetRange { .. } | Command::GetEx(..) | Command::Typed { .. } => true,
             Command::Keys(_) | Command::Exec { .. } | Command::Eval { .. } => true,
             Command::Set { reply, .. } | Command::SetIfEqual { reply, .. } => {
                 *reply == SetReply::Old
@@ -554,6 +609,7 @@ impl<'a> Command<'a> {
             Command::Exists(names) | Command::Watch(names) => names.len(),
             Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
             Command::Eval { keys, .. } => keys.len(),
+            Command::Typed { args, .. } => 1 + args.len(),
             Command::Exec { .. } => 0,
             _ => 1,
         }
@@ -570,6 +626,11 @@ impl<'a> Command<'a> {
                 (key.len(), offset.saturating_add(value.len()))
             }
             Command::IncrBy(key, _) | Command::IncrByFloat(key, _) => (key.len(), 0),
+            Command::Typed { op, .. } if op.only_reads() => (0, 0),
+            Command::Typed { key, args, .. } => {
+                (key.len(), args.iter().map(<[u8]>::len).max().unwrap_or(0))
+            }
+            Command::Restore { key, value, .. } => (key.len(), value.len()),
             Command::MSet(pairs) | Command::MSetNx(pairs) => {
                 let longest = |first| pairs.iter().skip(first).step_by(2).map(<[u8]>::len).max();
                 (longest(0).unwrap_or(0), longest(1).unwrap_or(0))
@@ -613,6 +674,8 @@ impl<'a> Command<'a> {
             },
             Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
             Command::ScriptFlush => OP_SCRIPT_FLUSH,
+            Command::Typed { .. } => OP_TYPED,
+            Command::Restore { .. } => OP_RESTORE,
             Command::Keys(_) => OP_KEYS,
             Command::Watch(_) => OP_WATCH,
             Command::Exec { .. } => OP_EXEC,
@@ -711,6 +774,22 @@ impl<'a> Command<'a> {
             | Command::Exists(strings)
             | Command::Watch(strings) => {
                 put_strings(out, strings);
+            }
+            Command::Typed { op, key, args } => {
+                out.put_u8(place(&OPS, op));
+                put_string(out, key);
+                put_strings(out, args);
+            }
+            Command::Restore {
+                kind,
+                key,
+                expire_at_ms,
+                value,
+            } => {
+                out.put_u8(*kind as u8);
+                put_varint(out, *expire_at_ms);
+                put_string(out, key);
+                put_string(out, value);
             }
             Command::Eval {
                 text, keys, args, ..
@@ -842,6 +921,21 @@ impl<'a> Command<'a> {
                     expected: reader.string()?,
                     expiry,
                     reply,
+                }
+            }
+            OP_TYPED => Command::Typed {
+                op: reader.choice(&OPS)?,
+                key: reader.string()?,
+                args: reader.strings()?,
+            },
+            OP_RESTORE => {
+                let kind = Kind::of_byte(reader.byte()?)?;
+                let expire_at_ms = reader.varint()?;
+                Command::Restore {
+                    kind,
+                    key: reader.string()?,
+                    expire_at_ms,
+                    value: reader.string()?,
                 }
             }
             OP_KEYS => Command::Keys(reader.string()?),
@@ -1049,6 +1143,22 @@ mod tests {
                 expected: b"old",
                 expiry: Expiry::InMs(5),
                 reply: SetReply::Old,
+            },
+            Command::Typed {
+                op: Op::HSet,
+                key: b"k",
+                args: strings,
+            },
+            Command::Typed {
+                op: Op::SScan,
+                key: b"",
+                args: strings,
+            },
+            Command::Restore {
+                kind: Kind::List,
+                key: b"k",
+                expire_at_ms: 300,
+                value: b"v",
             },
             Command::Keys(b"k*"),
             Command::Watch(strings),

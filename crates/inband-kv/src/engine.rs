@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 use crate::script;
+use crate::types::{self, Kind};
 
 const MS_PER_S: i64 = 1000;
 
@@ -45,7 +46,20 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
 
 /// Execute a command that consists of no others.
 pub(crate) fn execute_simple(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
+    if let Some(key) = command.string_key() {
+        let record = keys.get(key)?;
+        if record.is_some_and(|record| record.kind != Kind::String) {
+            return Ok(Reply::error(types::WRONG_TYPE));
+        }
+    }
     Ok(match command {
+        Command::Typed { op, key, args } => types::execute(keys, *op, key, args)?,
+        Command::Restore {
+            kind,
+            key,
+            expire_at_ms,
+            value,
+        } => types::restore(keys, *kind, key, *expire_at_ms, value)?,
         Command::Get(key) => bulk_or_nil(keys, key)?,
         Command::GetDel(key) => {
             let reply = bulk_or_nil(keys, key)?;
@@ -56,11 +70,7 @@ pub(crate) fn execute_simple(keys: &mut dyn Keys, command: &Command<'_>) -> Resu
         }
         Command::StrLen(key) => Reply::Integer(keys.get(key)?.map_or(0, |r| r.value.len()) as i64),
         Command::Type(key) => {
-            let name = if keys.get(key)?.is_some() {
-                "string"
-            } else {
-                "none"
-            };
+            let name = keys.get(key)?.map_or("none", |record| record.kind.name());
             Reply::Status(Cow::Borrowed(name))
         }
         Command::Persist(key) => persist(keys, key)?,
@@ -252,7 +262,8 @@ fn matching_keys(keys: &mut dyn Keys, pattern: &[u8]) -> Result<Reply> {
 }
 
 fn bulk_or_nil(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
-    Ok(keys.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
+    let record = keys.get(key)?.filter(|r| r.kind == Kind::String);
+    Ok(record.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
 }
 
 /// Returns the expiry as a Unix time in milliseconds; 0 if never.
@@ -269,12 +280,18 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
 }
 
 /// Stores a value, or deletes the key if the expiry time has passed.
-fn put_or_expire(keys: &mut dyn Keys, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
+fn put_or_expire(
+    keys: &mut dyn Keys,
+    kind: Kind,
+    key: &[u8],
+    expire_at_ms: u64,
+    value: &[u8],
+) -> Result<()> {
     if expire_at_ms != 0 && expire_at_ms <= keys.now_ms() {
         keys.delete(key)?;
         return Ok(());
     }
-    keys.put(key, expire_at_ms, value)
+    keys.put_as(kind, key, expire_at_ms, value)
 }
 
 fn set(
@@ -302,7 +319,8 @@ fn set(
         SetWhen::Exists => exists,
     };
     if takes_effect {
-        put_or_expire(keys, key, expire_at_ms(expiry, now_ms, before_ms), value)?;
+        let at_ms = expire_at_ms(expiry, now_ms, before_ms);
+        put_or_expire(keys, Kind::String, key, at_ms, value)?;
     }
     Ok(match reply {
         SetReply::Status if takes_effect => Reply::Ok,
@@ -377,7 +395,7 @@ fn get_ex(keys: &mut dyn Keys, key: &[u8], expiry: Expiry) -> Result<Reply> {
     let (value, before_ms) = (record.value.to_vec(), record.expire_at_ms);
     let at_ms = expire_at_ms(expiry, now_ms, before_ms);
     if at_ms != before_ms {
-        put_or_expire(keys, key, at_ms, &value)?;
+        put_or_expire(keys, Kind::String, key, at_ms, &value)?;
     }
     Ok(Reply::Bulk(value))
 }
@@ -417,7 +435,7 @@ fn compare_expire(
         Extend::AddIfExpiring => ms.saturating_add(left_ms),
     };
     let at_ms = expire_at_ms(Expiry::InMs(ms), now_ms, before_ms);
-    put_or_expire(keys, key, at_ms, value)?;
+    put_or_expire(keys, Kind::String, key, at_ms, value)?;
     Ok(Reply::Integer(1))
 }
 
@@ -456,8 +474,8 @@ fn expire(keys: &mut dyn Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> 
         ExpireWhen::HasExpiryAndEarlier => has_expiry && at_ms < before_ms,
     };
     if takes_effect {
-        let value = record.value.to_vec();
-        put_or_expire(keys, key, at_ms, &value)?;
+        let (kind, value) = (record.kind, record.value.to_vec());
+        put_or_expire(keys, kind, key, at_ms, &value)?;
     }
     Ok(Reply::Integer(i64::from(takes_effect)))
 }
@@ -465,8 +483,8 @@ fn expire(keys: &mut dyn Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> 
 fn persist(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
     match keys.get(key)? {
         Some(record) if record.expire_at_ms != 0 => {
-            let value = record.value.to_vec();
-            keys.put(key, 0, &value)?;
+            let (kind, value) = (record.kind, record.value.to_vec());
+            keys.put_as(kind, key, 0, &value)?;
             Ok(Reply::Integer(1))
         }
         _ => Ok(Reply::Integer(0)),

@@ -2,9 +2,9 @@
 //! partitions. [`crate::import`] reads it.
 //!
 //! ```text
-//! magic "IBEXPT1\n" | partitions u64 | time_ms u64
+//! magic "IBEXPT1\n", or "IBEXPT2\n" if some values are not strings | partitions u64 | time_ms u64
 //! blocks: 1 u8 | count u32 | length u32 | records | xxh3 of the block so far u64
-//!         each record: key length u32 | value length u32 | expire_at_ms u64 | key | value
+//!         each record: kind u8 | key length u24 | value length u32 | expire_at_ms u64 | key | value
 //! end:    2 u8 | keys u64 | xxh3 of the blocks' hashes u64
 //! ```
 //!
@@ -24,8 +24,12 @@ use crate::store::{SharedDbs, Snapshot, StoreError};
 
 /// First bytes of the stream; the digit is the version.
 pub const MAGIC: [u8; 8] = *b"IBEXPT1\n";
+/// The same, if some values are not strings.
+pub const MAGIC_2: [u8; 8] = *b"IBEXPT2\n";
 pub const BLOCK: u8 = 1;
 pub const END: u8 = 2;
+/// Bits of the length of a record's key; the kind of its value is above them.
+pub const KEY_LEN_BITS: u32 = 24;
 /// Length of the header in front of a record's key.
 pub const RECORD_HEADER_LEN_BYTES: usize = 16;
 /// A block is written when it reaches this length.
@@ -96,6 +100,7 @@ pub(crate) fn export_frozen(
         block: Vec::with_capacity(BLOCK_LEN_BYTES * 2),
         count: 0,
         hashes: Xxh3::new(),
+        has_collections: states.iter().any(|state| state.has_collections),
         summary: Summary {
             partitions: partitions as u64,
             time_ms: states.iter().map(|state| state.time_ms).max().unwrap_or(0),
@@ -116,6 +121,7 @@ struct Writer<W> {
     block: Vec<u8>,
     count: u32,
     hashes: Xxh3,
+    has_collections: bool,
     summary: Summary,
 }
 
@@ -131,7 +137,8 @@ impl<W: Write> Writer<W> {
             time_ms,
             ..
         } = self.summary;
-        self.put(&MAGIC)?;
+        let magic = if self.has_collections { MAGIC_2 } else { MAGIC };
+        self.put(&magic)?;
         self.put(&partitions.to_be_bytes())?;
         self.put(&time_ms.to_be_bytes())
     }
@@ -150,7 +157,8 @@ impl<W: Write> Writer<W> {
             }
             let key = &stored_key[HASH_LEN_BYTES..];
             let block = &mut self.block;
-            block.extend_from_slice(&(key.len() as u32).to_be_bytes());
+            let kind_and_len = (record.kind as u32) << KEY_LEN_BITS | key.len() as u32;
+            block.extend_from_slice(&kind_and_len.to_be_bytes());
             block.extend_from_slice(&(record.value.len() as u32).to_be_bytes());
             block.extend_from_slice(&record.expire_at_ms.to_be_bytes());
             block.extend_from_slice(key);

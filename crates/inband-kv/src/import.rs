@@ -9,8 +9,11 @@ use bytes::BytesMut;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::access::{Access, ClientStream};
-use crate::export::{block_hash, Summary, BLOCK, END, MAGIC, RECORD_HEADER_LEN_BYTES};
+use crate::export::{
+    block_hash, Summary, BLOCK, END, KEY_LEN_BITS, MAGIC, MAGIC_2, RECORD_HEADER_LEN_BYTES,
+};
 use crate::limits::{COMMAND_LEN_BYTES_MAX, EXPORT_IO_TIMEOUT_MS, STORED_VALUE_LEN_BYTES_MAX};
+use crate::types::Kind;
 
 /// Maximum number of commands in flight.
 const PIPELINE_COMMANDS: usize = 64;
@@ -63,6 +66,8 @@ pub struct ExportedKey<'a> {
     /// Expiry as a Unix time in milliseconds; 0: never.
     pub expire_at_ms: u64,
     pub key: &'a [u8],
+    pub kind: Kind,
+    /// Packed, unless it is a string.
     pub value: &'a [u8],
 }
 
@@ -76,7 +81,7 @@ pub fn read(
         summary: Summary::default(),
     };
     let magic: [u8; 8] = reader.array()?;
-    if magic != MAGIC {
+    if magic != MAGIC && magic != MAGIC_2 {
         let is_other_version = magic[..6] == MAGIC[..6];
         return Err(match is_other_version {
             true => ImportError::Version,
@@ -173,8 +178,10 @@ fn visit_block(
         let time = header[8..]
             .first_chunk()
             .map_or(0, |t| u64::from_be_bytes(*t));
+        let kind = Kind::of_byte((word(0) >> KEY_LEN_BITS) as u8)
+            .ok_or(ImportError::Damaged("a value of unknown kind"))?;
         let (key, rest) = rest
-            .split_at_checked(word(0) as usize)
+            .split_at_checked((word(0) & ((1 << KEY_LEN_BITS) - 1)) as usize)
             .ok_or_else(damaged)?;
         let (value, rest) = rest
             .split_at_checked(word(4) as usize)
@@ -182,6 +189,7 @@ fn visit_block(
         visit(ExportedKey {
             expire_at_ms: time,
             key,
+            kind,
             value,
         })?;
         block = rest;
@@ -278,9 +286,11 @@ impl Client {
         let at = key.expire_at_ms.to_string();
         let plain: [&[u8]; 3] = [b"SET", key.key, key.value];
         let expiring: [&[u8]; 5] = [b"SET", key.key, key.value, b"PXAT", at.as_bytes()];
-        let request = match key.expire_at_ms {
-            0 => encode(&plain),
-            _ => encode(&expiring),
+        let kind = key.kind.name().as_bytes();
+        let request = match (key.kind, key.expire_at_ms) {
+            (Kind::String, 0) => encode(&plain),
+            (Kind::String, _) => encode(&expiring),
+            _ => encode(&[b"INBAND.RESTORE", key.key, kind, at.as_bytes(), key.value]),
         };
         self.len_bytes += request.len();
         self.sent.push(Sent {

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::db::{Columns, HASH_LEN_BYTES};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 use crate::script_cache::Scripts;
+use crate::types::Kind;
 
 /// Length of the expiry time, in front of a record and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
@@ -20,6 +21,8 @@ pub const TIME_LEN_BYTES: usize = 8;
 const HAS_VERSION: u64 = 1 << 63;
 /// Length of the header of a record with a version.
 const HEADER_LEN_BYTES: usize = 16;
+/// The highest byte of a version is the kind of the value.
+const KIND_SHIFT: u32 = 56;
 
 /// Greater than every stored key: longer, and all bits set.
 static ABOVE_ALL_KEYS: [u8; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1] =
@@ -159,6 +162,8 @@ pub struct Keyspace {
     stored_key: Vec<u8>,
     /// Records get versions: programs that do not support them can no longer follow this log.
     pub has_versions: bool,
+    /// There is, or was, a value that is no string: programs that know only strings can no longer open the store.
+    pub has_collections: bool,
     /// Number of records written with a version.
     pub writes: u64,
     /// Bytes of values put since the store was opened.
@@ -175,6 +180,7 @@ pub struct Record<'a> {
     pub expire_at_ms: u64,
     /// Changes whenever the record is written; 0 if it was written before there were versions.
     pub version: u64,
+    pub kind: Kind,
     pub value: &'a [u8],
 }
 
@@ -183,8 +189,18 @@ pub trait Keys {
     fn now_ms(&self) -> u64;
     /// Returns the record of `key`, if it has not expired.
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error>;
-    /// Stores a record; `expire_at_ms` 0: it never expires.
-    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error>;
+    /// Stores a value of this kind; `expire_at_ms` 0: it never expires.
+    fn put_as(
+        &mut self,
+        kind: Kind,
+        key: &[u8],
+        expire_at_ms: u64,
+        value: &[u8],
+    ) -> Result<(), rocksdb::Error>;
+    /// Stores a string.
+    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
+        self.put_as(Kind::String, key, expire_at_ms, value)
+    }
     /// Deletes a key. Returns whether it existed and was live.
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error>;
     /// Returns the number of keys, including expired keys not yet deleted (as in Redis).
@@ -226,6 +242,7 @@ impl Keyspace {
             flushed: false,
             stored_key: Vec::new(),
             has_versions: false,
+            has_collections: false,
             writes: 0,
             put_bytes: 0,
             written_bytes: 0,
@@ -234,7 +251,7 @@ impl Keyspace {
     }
 
     /// Returns the header of a record that is written now.
-    fn header(&self, expire_at_ms: u64) -> ([u8; HEADER_LEN_BYTES], usize) {
+    fn header(&self, kind: Kind, expire_at_ms: u64) -> ([u8; HEADER_LEN_BYTES], usize) {
         let mut header = [0; HEADER_LEN_BYTES];
         if !self.has_versions {
             header[..TIME_LEN_BYTES].copy_from_slice(&expire_at_ms.to_be_bytes());
@@ -243,7 +260,8 @@ impl Keyspace {
         let time = expire_at_ms | HAS_VERSION;
         header[..TIME_LEN_BYTES].copy_from_slice(&time.to_be_bytes());
         // 0 and 1 have a special meaning, see `engine::version_of`.
-        header[TIME_LEN_BYTES..].copy_from_slice(&(self.writes + 1).to_be_bytes());
+        let version = (kind as u64) << KIND_SHIFT | (self.writes + 1);
+        header[TIME_LEN_BYTES..].copy_from_slice(&version.to_be_bytes());
         (header, HEADER_LEN_BYTES)
     }
 
@@ -318,6 +336,7 @@ pub fn record(bytes: &[u8]) -> Record<'_> {
     Record {
         expire_at_ms: time & !HAS_VERSION,
         version,
+        kind: Kind::of_byte((version >> KIND_SHIFT) as u8).unwrap_or_default(),
         value,
     }
 }
@@ -356,10 +375,17 @@ impl Keys for View<'_> {
         Ok(record)
     }
 
-    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
+    fn put_as(
+        &mut self,
+        kind: Kind,
+        key: &[u8],
+        expire_at_ms: u64,
+        value: &[u8],
+    ) -> Result<(), rocksdb::Error> {
+        self.keyspace.has_collections |= kind != Kind::String;
         stored_key(key, &mut self.keyspace.stored_key);
         self.keyspace.writes += u64::from(self.keyspace.has_versions);
-        let (header, header_len) = self.keyspace.header(expire_at_ms);
+        let (header, header_len) = self.keyspace.header(kind, expire_at_ms);
         let header = &header[..header_len];
         let place = place(self.db, self.columns, self.keyspace)?;
         let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));

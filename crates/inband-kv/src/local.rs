@@ -20,6 +20,7 @@ use crate::script;
 use crate::script_cache::Scripts;
 use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
+use crate::types::Kind;
 
 /// The version of Redis that is emulated.
 const REDIS_VERSION: &str = "7.2.0";
@@ -420,7 +421,7 @@ pub fn scan_cursor(args: Args<'_>) -> Option<u64> {
 
 pub fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
     let cursor = scan_cursor(args).ok_or_else(|| Reply::error("ERR invalid cursor"))?;
-    let (mut pattern, mut count, mut is_type_known) = (None, SCAN_COUNT_DEFAULT, true);
+    let (mut pattern, mut count, mut kind_name) = (None, SCAN_COUNT_DEFAULT, None);
     let mut at = 2;
     while at < args.len() {
         let (option, value) = (args.get(at), args.get(at + 1));
@@ -433,7 +434,7 @@ pub fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
                 number @ 1.. => count = usize::try_from(number).unwrap_or(SCAN_COUNT_MAX),
                 _ => return Err(Reply::error(SYNTAX_ERROR)),
             },
-            o if is(o, "TYPE") => is_type_known = is(value, "string"),
+            o if is(o, "TYPE") => kind_name = Some(value),
             _ => return Err(Reply::error(SYNTAX_ERROR)),
         }
         at += 2;
@@ -441,10 +442,12 @@ pub fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
     let page = machine
         .scan(cursor, count.min(SCAN_COUNT_MAX))
         .map_err(|e| store_error(&e))?;
-    let keys = page
-        .keys
-        .into_iter()
-        .filter(|key| is_type_known && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
+    let is_asked = |kind| kind_name.is_none_or(|name| Kind::of_name(name) == Some(kind));
+    let keys = page.keys.into_iter().zip(page.kinds);
+    let keys = keys
+        .filter(|(_, kind)| is_asked(*kind))
+        .map(|(key, _)| key)
+        .filter(|key| pattern.is_none_or(|pattern| glob::matches(pattern, key)));
     let keys = Reply::Array(keys.map(Reply::Bulk).collect());
     Ok(Reply::Array(vec![
         Reply::bulk(page.cursor.to_string()),

@@ -545,6 +545,7 @@ impl Machine {
             return Ok(ScanPage {
                 cursor: 0,
                 keys: Vec::new(),
+                kinds: Vec::new(),
             });
         };
         // The bits of a hash that do not fit in a cursor: keys that differ only in them are returned together.

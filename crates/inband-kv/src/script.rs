@@ -21,6 +21,7 @@ use crate::limits::{
 use crate::parse::{self, integer, Request};
 use crate::script_cache::Scripts;
 use crate::table::{self, CommandId};
+use crate::types::Kind;
 
 const LIMITS: Limits = Limits {
     steps: SCRIPT_STEPS_MAX,
@@ -256,8 +257,8 @@ impl ScriptHost<'_> {
 /// The records that a script may have changed, as they were before.
 #[derive(Default)]
 struct Former {
-    /// Expiry time and value by key; `None`: there was no record.
-    records: HashMap<Vec<u8>, Option<(u64, Vec<u8>)>>,
+    /// Expiry time, kind and value by key; `None`: there was no record.
+    records: HashMap<Vec<u8>, Option<(u64, Kind, Vec<u8>)>>,
     /// Bytes of the values.
     value_bytes: usize,
 }
@@ -272,8 +273,8 @@ impl Former {
                 continue;
             }
             let record = keys.get(&key)?;
-            let record = record.map(|record| (record.expire_at_ms, record.value.to_vec()));
-            self.value_bytes += record.as_ref().map_or(0, |(_, value)| value.len());
+            let record = record.map(|r| (r.expire_at_ms, r.kind, r.value.to_vec()));
+            self.value_bytes += record.as_ref().map_or(0, |(_, _, value)| value.len());
             self.records.insert(key, record);
             if self.value_bytes > SCRIPT_UNDO_BYTES_MAX {
                 return Ok(false);
@@ -288,7 +289,9 @@ impl Former {
         records.sort_unstable();
         for (key, record) in records {
             match record {
-                Some((expire_at_ms, value)) => keys.put(&key, expire_at_ms, &value)?,
+                Some((expire_at_ms, kind, value)) => {
+                    keys.put_as(kind, &key, expire_at_ms, &value)?;
+                }
                 None => {
                     keys.delete(&key)?;
                 }

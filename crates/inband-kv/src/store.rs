@@ -30,6 +30,7 @@ use crate::limits::{
     EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, READ_REPLIES_BYTES_MAX,
     RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX, UNWRITTEN_BYTES_MAX,
 };
+use crate::types::Kind;
 use crate::value::{self, Chunk, ValueError, ValueReader};
 
 pub use local::QueueEntry;
@@ -288,6 +289,8 @@ pub struct ScanPage {
     pub cursor: u64,
     /// The live keys of the page.
     pub keys: Vec<Vec<u8>>,
+    /// The kinds of their values.
+    pub kinds: Vec<Kind>,
 }
 
 /// One replica's copy of the replicated state of one log.
@@ -431,6 +434,7 @@ impl Store {
         let scripts = shared.scripts().clone();
         let mut keyspace = Keyspace::open(&db, columns, state.keys, cache_bytes_max, scripts)?;
         (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
+        keyspace.has_collections = state.has_collections;
         let removals = Removals::load(&db, columns, role)?;
         Ok(Self {
             role,
@@ -611,6 +615,7 @@ impl Store {
         self.keyspace.write(columns, batch);
         self.state.keys = self.keyspace.keys;
         self.state.writes = self.keyspace.writes;
+        self.state.has_collections = self.keyspace.has_collections;
         if self.role.partitions == 1 {
             self.state.next_id = self.clients.next_id();
         }
@@ -883,7 +888,8 @@ impl Store {
     pub fn scan(&self, cursor: u64, count: usize, fine_bits: u32) -> Result<ScanPage, StoreError> {
         let start = cursor.to_be_bytes();
         let mode = IteratorMode::From(&start, Direction::Forward);
-        let (mut keys, mut seen, mut last_place) = (Vec::new(), 0, None);
+        let (mut keys, mut kinds) = (Vec::new(), Vec::new());
+        let (mut seen, mut last_place) = (0, None);
         for item in self.db.iterator_cf(Columns::of(&self.db)?.data, mode) {
             let (stored_key, record) = item?;
             let hash = stored_key
@@ -895,15 +901,22 @@ impl Store {
                 return Ok(ScanPage {
                     cursor: (last + 1) << fine_bits,
                     keys,
+                    kinds,
                 });
             }
             last_place = Some(place);
             seen += 1;
-            if keyspace::is_live(keyspace::record(&record).expire_at_ms, self.state.time_ms) {
+            let record = keyspace::record(&record);
+            if keyspace::is_live(record.expire_at_ms, self.state.time_ms) {
+                kinds.push(record.kind);
                 keys.push(stored_key[HASH_LEN_BYTES..].to_vec());
             }
         }
-        Ok(ScanPage { cursor: 0, keys })
+        Ok(ScanPage {
+            cursor: 0,
+            keys,
+            kinds,
+        })
     }
 }
 

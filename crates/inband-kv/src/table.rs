@@ -1,5 +1,7 @@
 //! The command table: names, arities and the metadata of `COMMAND`.
 
+use crate::types::Op;
+
 /// Commands; the ones answered without the log come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the variants are the commands
@@ -38,6 +40,9 @@ pub enum CommandId {
     StrLen,
     Ttl,
     Type,
+    /// A command for hashes, lists or sets.
+    Typed(Op),
+    Restore,
     Eval,
     EvalRo,
     EvalSha,
@@ -104,6 +109,7 @@ const TRANSACTION: &[&str] = &["noscript", "fast"];
 const NONE: (i64, i64, i64) = (0, 0, 0);
 const ONE: (i64, i64, i64) = (1, 1, 1);
 const ALL: (i64, i64, i64) = (1, -1, 1);
+const TWO: (i64, i64, i64) = (1, 2, 1);
 const PAIRS: (i64, i64, i64) = (1, -1, 2);
 
 const fn row(
@@ -152,15 +158,48 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("GETEX", CommandId::GetEx, -2, SHRINK, ONE),
     row("GETRANGE", CommandId::GetRange, 4, READ, ONE),
     row("GETSET", CommandId::GetSet, 3, WRITE, ONE),
+    row("HDEL", CommandId::Typed(Op::HDel), -3, SHRINK, ONE),
     row("HELLO", CommandId::Hello, -1, ADMIN, NONE),
+    row("HEXISTS", CommandId::Typed(Op::HExists), 3, READ, ONE),
+    row("HGET", CommandId::Typed(Op::HGet), 3, READ, ONE),
+    row("HGETALL", CommandId::Typed(Op::HGetAll), 2, READ, ONE),
+    row("HINCRBY", CommandId::Typed(Op::HIncrBy), 4, WRITE, ONE),
+    row(
+        "HINCRBYFLOAT",
+        CommandId::Typed(Op::HIncrByFloat),
+        4,
+        WRITE,
+        ONE,
+    ),
+    row("HKEYS", CommandId::Typed(Op::HKeys), 2, READ, ONE),
+    row("HLEN", CommandId::Typed(Op::HLen), 2, READ, ONE),
+    row("HMGET", CommandId::Typed(Op::HMGet), -3, READ, ONE),
+    row("HMSET", CommandId::Typed(Op::HMSet), -4, WRITE, ONE),
+    row("HSCAN", CommandId::Typed(Op::HScan), -3, SCAN, ONE),
+    row("HSET", CommandId::Typed(Op::HSet), -4, WRITE, ONE),
+    row("HSETNX", CommandId::Typed(Op::HSetNx), 4, WRITE, ONE),
+    row("HSTRLEN", CommandId::Typed(Op::HStrLen), 3, READ, ONE),
+    row("HVALS", CommandId::Typed(Op::HVals), 2, READ, ONE),
     row("INBAND.EXPORT", CommandId::Export, 1, SCAN, NONE),
     row("INBAND.READS", CommandId::Reads, 2, ADMIN, NONE),
+    row("INBAND.RESTORE", CommandId::Restore, 5, WRITE, ONE),
     row("INBAND.SESSION", CommandId::Session, -2, ADMIN, NONE),
     row("INCR", CommandId::Incr, 2, WRITE, ONE),
     row("INCRBY", CommandId::IncrBy, 3, WRITE, ONE),
     row("INCRBYFLOAT", CommandId::IncrByFloat, 3, WRITE, ONE),
     row("INFO", CommandId::Info, -1, ADMIN, NONE),
     row("KEYS", CommandId::Keys, 2, SCAN, NONE),
+    row("LINDEX", CommandId::Typed(Op::LIndex), 3, READ, ONE),
+    row("LINSERT", CommandId::Typed(Op::LInsert), 5, WRITE, ONE),
+    row("LLEN", CommandId::Typed(Op::LLen), 2, READ, ONE),
+    row("LMOVE", CommandId::Typed(Op::LMove), 5, WRITE, TWO),
+    row("LPOP", CommandId::Typed(Op::LPop), -2, SHRINK, ONE),
+    row("LPUSH", CommandId::Typed(Op::LPush), -3, WRITE, ONE),
+    row("LPUSHX", CommandId::Typed(Op::LPushX), -3, WRITE, ONE),
+    row("LRANGE", CommandId::Typed(Op::LRange), 4, READ, ONE),
+    row("LREM", CommandId::Typed(Op::LRem), 4, SHRINK, ONE),
+    row("LSET", CommandId::Typed(Op::LSet), 4, WRITE, ONE),
+    row("LTRIM", CommandId::Typed(Op::LTrim), 4, SHRINK, ONE),
     row("MGET", CommandId::MGet, -2, READ, ALL),
     row("MSET", CommandId::MSet, -3, WRITE, PAIRS),
     row("MSETNX", CommandId::MSetNx, -3, WRITE, PAIRS),
@@ -173,15 +212,37 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("PTTL", CommandId::PTtl, 2, READ, ONE),
     row("QUIT", CommandId::Quit, -1, ADMIN, NONE),
     row("RESET", CommandId::Reset, 1, ADMIN, NONE),
+    row("RPOP", CommandId::Typed(Op::RPop), -2, SHRINK, ONE),
+    row("RPOPLPUSH", CommandId::Typed(Op::RPopLPush), 3, WRITE, TWO),
+    row("RPUSH", CommandId::Typed(Op::RPush), -3, WRITE, ONE),
+    row("RPUSHX", CommandId::Typed(Op::RPushX), -3, WRITE, ONE),
+    row("SADD", CommandId::Typed(Op::SAdd), -3, WRITE, ONE),
     row("SCAN", CommandId::Scan, -2, SCAN, NONE),
+    row("SCARD", CommandId::Typed(Op::SCard), 2, READ, ONE),
     row("SCRIPT", CommandId::Script, -2, TRANSACTION, NONE),
+    row("SDIFF", CommandId::Typed(Op::SDiff), -2, READ, ALL),
     row("SELECT", CommandId::Select, 2, ADMIN, NONE),
     row("SET", CommandId::Set, -3, WRITE, ONE),
     row("SETEX", CommandId::SetEx, 4, WRITE, ONE),
     row("SETNX", CommandId::SetNx, 3, WRITE, ONE),
     row("SETRANGE", CommandId::SetRange, 4, WRITE, ONE),
+    row("SINTER", CommandId::Typed(Op::SInter), -2, READ, ALL),
+    row("SISMEMBER", CommandId::Typed(Op::SIsMember), 3, READ, ONE),
+    row("SMEMBERS", CommandId::Typed(Op::SMembers), 2, READ, ONE),
+    row(
+        "SMISMEMBER",
+        CommandId::Typed(Op::SMIsMember),
+        -3,
+        READ,
+        ONE,
+    ),
+    row("SMOVE", CommandId::Typed(Op::SMove), 4, SHRINK, TWO),
+    row("SPOP", CommandId::Typed(Op::SPop), -2, SHRINK, ONE),
+    row("SREM", CommandId::Typed(Op::SRem), -3, SHRINK, ONE),
+    row("SSCAN", CommandId::Typed(Op::SScan), -3, SCAN, ONE),
     row("STRLEN", CommandId::StrLen, 2, READ, ONE),
     row("SUBSTR", CommandId::GetRange, 4, READ, ONE),
+    row("SUNION", CommandId::Typed(Op::SUnion), -2, READ, ALL),
     row("TIME", CommandId::Time, 1, ADMIN, NONE),
     row("TOUCH", CommandId::Exists, -2, READ, ALL),
     row("TTL", CommandId::Ttl, 2, READ, ONE),

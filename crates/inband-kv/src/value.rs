@@ -7,6 +7,7 @@
 //! | 3 | a *marker*: `entry u64`; see [`crate::machine`] |
 //! | 5 | as 1, with commands that programs knowing only 1 to 4 do not understand |
 //! | 6 | as 1, with commands that programs knowing only 1 to 5 do not understand |
+//! | 7 | as 1, with commands that programs knowing only 1 to 6 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //!
 //! A value without commands is a *tick*: it only advances replicated time.
@@ -14,7 +15,7 @@
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 6;
+pub const VALUE_VERSION: u8 = 7;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -24,6 +25,8 @@ const COMMANDS_2: u8 = 2;
 const COMMANDS_3: u8 = 5;
 /// First byte of commands of which some need version 6.
 const COMMANDS_4: u8 = 6;
+/// First byte of commands of which some need version 7.
+const COMMANDS_5: u8 = 7;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -90,7 +93,8 @@ impl ValueWriter {
             1 => COMMANDS,
             2 => COMMANDS_2,
             3 => COMMANDS_3,
-            _ => COMMANDS_4,
+            4 => COMMANDS_4,
+            _ => COMMANDS_5,
         };
         self.bytes[0] = self.bytes[0].max(first_byte);
         self.bytes
@@ -197,7 +201,7 @@ impl<'a> ValueReader<'a> {
     /// Validates a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
-            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4)) => {}
+            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5)) => {}
             None | Some(&(0 | MARKER | CHUNK)) => return Err(ValueError::Malformed),
             Some(&other) => return Err(ValueError::Version(other)),
         }

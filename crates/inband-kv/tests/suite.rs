@@ -19,3 +19,4 @@ mod several_reads;
 mod sockets;
 mod state_machine;
 mod transactions;
+mod types;

@@ -3,6 +3,7 @@
 use crate::keyspace::{Keys, Record, View};
 use crate::partition::partition_of;
 use crate::script_cache::Scripts;
+use crate::types::Kind;
 
 /// The keyspaces of the partitions that a command involves.
 pub(super) struct Across<'a> {
@@ -41,8 +42,14 @@ impl Keys for Across<'_> {
         self.of(key).get(key)
     }
 
-    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
-        self.of(key).put(key, expire_at_ms, value)
+    fn put_as(
+        &mut self,
+        kind: Kind,
+        key: &[u8],
+        expire_at_ms: u64,
+        value: &[u8],
+    ) -> Result<(), rocksdb::Error> {
+        self.of(key).put_as(kind, key, expire_at_ms, value)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {

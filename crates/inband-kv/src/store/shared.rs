@@ -62,6 +62,7 @@ pub(crate) type Snapshot<'d> = SnapshotWithThreadMode<'d, DB>;
 pub(crate) struct Counters {
     pub(crate) time_ms: u64,
     pub(crate) done_entry: u64,
+    pub(crate) has_collections: bool,
 }
 
 /// Increments the counter while it exists.
@@ -183,6 +184,7 @@ impl SharedDbs {
             Ok(state.map_or(Counters::default(), |state| Counters {
                 time_ms: state.time_ms,
                 done_entry: state.done_entry,
+                has_collections: state.has_collections,
             }))
         };
         dbs.iter().zip(snapshots).map(state).collect()

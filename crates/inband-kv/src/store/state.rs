@@ -6,8 +6,11 @@ use super::{LogRole, Position, StoreError};
 use crate::db::{family, META};
 use crate::keyspace::leading_number;
 
-/// Version of the stored format. Version 1 had only the first four numbers, and one partition.
-pub(super) const STATE_VERSION: u64 = 2;
+/// Highest version of the stored format: there are collections, or were.
+pub(super) const STATE_VERSION: u64 = 3;
+/// All values are strings.
+const STATE_VERSION_2: u64 = 2;
+/// Only the first four numbers, and one partition.
 const STATE_VERSION_1: u64 = 1;
 /// Key of the record.
 pub(super) const STATE_KEY: &[u8] = b"state";
@@ -25,6 +28,8 @@ pub(super) struct State {
     pub(super) log: u64,
     /// Records have versions.
     pub(super) has_versions: bool,
+    /// See [`crate::keyspace::Keyspace::has_collections`].
+    pub(super) has_collections: bool,
     /// Number of records written with a version.
     pub(super) writes: u64,
     /// Last cross-partition command executed here.
@@ -42,6 +47,7 @@ impl State {
             partitions: role.partitions as u64,
             log: role.log as u64,
             has_versions: role.partitions > 1,
+            has_collections: false,
             writes: 0,
             done_entry: 0,
         }
@@ -58,7 +64,7 @@ impl State {
         let words: Vec<u64> = record.chunks(8).map(leading_number).collect();
         let one_partition = State::new(LogRole::ONLY);
         Ok(match words[..] {
-            [STATE_VERSION, applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry] => {
+            [version @ (STATE_VERSION_2 | STATE_VERSION), applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry] => {
                 Self {
                     applied,
                     time_ms,
@@ -67,6 +73,7 @@ impl State {
                     partitions,
                     log,
                     has_versions: has_versions != 0,
+                    has_collections: version == STATE_VERSION,
                     writes,
                     done_entry,
                 }
@@ -91,8 +98,13 @@ impl State {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
+        let version = if self.has_collections {
+            STATE_VERSION
+        } else {
+            STATE_VERSION_2
+        };
         [
-            STATE_VERSION,
+            version,
             self.applied,
             self.time_ms,
             self.keys,

@@ -1,0 +1,239 @@
+//! Lists: rows are elements, from left to right.
+
+use std::ops::Range;
+
+use inband_resp::reply::Reply;
+
+use super::{bulks, count, packed::Rows, positive, syntax_error, At, Kind, Op, Outcome, Stop};
+use crate::parse::integer;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Left,
+    Right,
+}
+
+/// Executes a command for lists.
+pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
+    Ok(match op {
+        Op::LPush => count(push(at, End::Left, args)?),
+        Op::RPush => count(push(at, End::Right, args)?),
+        Op::LPushX | Op::RPushX if at.read(Kind::List)?.is_empty() => count(0),
+        Op::LPushX => count(push(at, End::Left, args)?),
+        Op::RPushX => count(push(at, End::Right, args)?),
+        Op::LPop => pop(at, End::Left, args)?,
+        Op::RPop => pop(at, End::Right, args)?,
+        Op::LLen => count(at.read(Kind::List)?.len()),
+        Op::LRange => {
+            let (start, end) = (integer(args[0])?, integer(args[1])?);
+            let rows = at.read(Kind::List)?;
+            let range = range(rows.len(), start, end);
+            bulks(range.map(|place| rows.get(place)))
+        }
+        Op::LIndex => {
+            let rows = at.read(Kind::List)?;
+            let place = index(rows.len(), integer(args[0])?);
+            place.map_or(Reply::Nil, |place| Reply::bulk(rows.get(place)))
+        }
+        Op::LSet => set(at, args[0], args[1])?,
+        Op::LTrim => trim(at, integer(args[0])?, integer(args[1])?)?,
+        Op::LRem => remove(at, integer(args[0])?, args[1])?,
+        Op::LInsert => insert(at, args)?,
+        Op::RPopLPush => move_element(at, args[0], End::Right, End::Left)?,
+        _ => move_element(at, args[0], end(args[1])?, end(args[2])?)?,
+    })
+}
+
+fn end(word: &[u8]) -> Result<End, Stop> {
+    match word.to_ascii_uppercase().as_slice() {
+        b"LEFT" => Ok(End::Left),
+        b"RIGHT" => Ok(End::Right),
+        _ => Err(syntax_error()),
+    }
+}
+
+/// The place of an index, which counts from the end if it is negative.
+fn index(len: usize, index: i64) -> Option<usize> {
+    let place = if index < 0 {
+        index.checked_add(len as i64)?
+    } else {
+        index
+    };
+    usize::try_from(place).ok().filter(|place| *place < len)
+}
+
+/// The places from `start` to `end`, both included.
+fn range(len: usize, start: i64, end: i64) -> Range<usize> {
+    let place = |at: i64| match at {
+        0.. => at.min(len as i64),
+        _ => at.saturating_add(len as i64),
+    };
+    let (start, end) = (
+        place(start).max(0) as usize,
+        (place(end) + 1).max(0) as usize,
+    );
+    let end = end.min(len);
+    start.min(end)..end
+}
+
+/// Pushes elements one after the other. Returns the new length.
+fn push(at: &mut At<'_>, end: End, elements: &[&[u8]]) -> Result<usize, Stop> {
+    let held = at.hold(Kind::List)?;
+    let old = held.rows().iter();
+    let new = elements.iter().copied();
+    let all: Vec<&[u8]> = match end {
+        End::Left => new.rev().chain(old).collect(),
+        End::Right => old.chain(new).collect(),
+    };
+    at.store(Kind::List, held.expire_at_ms, all.iter())?;
+    Ok(all.len())
+}
+
+/// Keeps the elements in a range.
+fn keep(at: &mut At<'_>, places: Range<usize>) -> Result<(), Stop> {
+    let held = at.hold(Kind::List)?;
+    let rows = held.rows();
+    at.store(
+        Kind::List,
+        held.expire_at_ms,
+        places.map(|place| rows.get(place)),
+    )
+}
+
+/// Splits a list into what is popped and what is left.
+fn split(rows: Rows<'_>, end: End, wanted: usize) -> (Range<usize>, Range<usize>) {
+    let len = rows.len();
+    let popped = wanted.min(len);
+    match end {
+        End::Left => (0..popped, popped..len),
+        End::Right => (len - popped..len, 0..len - popped),
+    }
+}
+
+fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
+    let wanted = match args {
+        [] => None,
+        [wanted] => Some(positive(wanted)?),
+        _ => {
+            let name = if end == End::Left { "lpop" } else { "rpop" };
+            return Err(super::wrong_arity(name));
+        }
+    };
+    let rows = at.read(Kind::List)?;
+    let (popped, left) = split(rows, end, wanted.unwrap_or(1));
+    let mut elements: Vec<Reply> = popped.map(|place| Reply::bulk(rows.get(place))).collect();
+    if rows.is_empty() {
+        return Ok(if wanted.is_some() {
+            Reply::NilArray
+        } else {
+            Reply::Nil
+        });
+    }
+    if end == End::Right {
+        elements.reverse();
+    }
+    if !elements.is_empty() {
+        keep(at, left)?;
+    }
+    Ok(match wanted {
+        None => elements.pop().unwrap_or(Reply::Nil),
+        Some(_) => Reply::Array(elements),
+    })
+}
+
+fn set(at: &mut At<'_>, at_index: &[u8], element: &[u8]) -> Outcome {
+    let len = at.read(Kind::List)?.len();
+    if len == 0 {
+        return Err(Reply::error("ERR no such key").into());
+    }
+    let place =
+        index(len, integer(at_index)?).ok_or_else(|| Reply::error("ERR index out of range"))?;
+    let held = at.hold(Kind::List)?;
+    let rows = held.rows().iter().enumerate();
+    let rows = rows.map(|(number, row)| if number == place { element } else { row });
+    let rows: Vec<&[u8]> = rows.collect();
+    at.store(Kind::List, held.expire_at_ms, rows.iter())?;
+    Ok(Reply::Ok)
+}
+
+fn trim(at: &mut At<'_>, start: i64, end: i64) -> Outcome {
+    let len = at.read(Kind::List)?.len();
+    let places = range(len, start, end);
+    if places != (0..len) {
+        keep(at, places)?;
+    }
+    Ok(Reply::Ok)
+}
+
+/// Removes up to `limit` elements that equal this one: from the right if `limit` is negative, all if it is 0.
+fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
+    let rows = at.read(Kind::List)?;
+    let equal = (0..rows.len()).filter(|place| rows.get(*place) == element);
+    let most = match limit {
+        0 => usize::MAX,
+        _ => usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX),
+    };
+    let mut gone: Vec<usize> = equal.collect();
+    if limit < 0 {
+        gone.drain(..gone.len().saturating_sub(most));
+    } else {
+        gone.truncate(most);
+    }
+    if gone.is_empty() {
+        return Ok(count(0));
+    }
+    let held = at.hold(Kind::List)?;
+    let mut next_gone = gone.iter().peekable();
+    let left = held.rows().iter().enumerate();
+    let left: Vec<&[u8]> = left
+        .filter_map(|(place, row)| next_gone.next_if_eq(&&place).is_none().then_some(row))
+        .collect();
+    at.store(Kind::List, held.expire_at_ms, left.iter())?;
+    Ok(count(gone.len()))
+}
+
+fn insert(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
+    let offset = match args[0].to_ascii_uppercase().as_slice() {
+        b"BEFORE" => 0,
+        b"AFTER" => 1,
+        _ => return Err(syntax_error()),
+    };
+    let rows = at.read(Kind::List)?;
+    if rows.is_empty() {
+        return Ok(count(0));
+    }
+    let Some(place) = rows.iter().position(|row| row == args[1]) else {
+        return Ok(Reply::Integer(-1));
+    };
+    let held = at.hold(Kind::List)?;
+    let mut all: Vec<&[u8]> = held.rows().iter().collect();
+    all.insert(place + offset, args[2]);
+    at.store(Kind::List, held.expire_at_ms, all.iter())?;
+    Ok(count(all.len()))
+}
+
+/// Moves an element between lists, or within one.
+fn move_element(at: &mut At<'_>, to: &[u8], from_end: End, to_end: End) -> Outcome {
+    let rows = at.read(Kind::List)?;
+    let (popped, left) = split(rows, from_end, 1);
+    let Some(element) = popped.map(|place| rows.get(place).to_vec()).next() else {
+        return Ok(Reply::Nil);
+    };
+    if to == at.key {
+        let held = at.hold(Kind::List)?;
+        let rows = held.rows();
+        let mut all: Vec<&[u8]> = left.map(|place| rows.get(place)).collect();
+        let place = if to_end == End::Left { 0 } else { all.len() };
+        all.insert(place, &element);
+        at.store(Kind::List, held.expire_at_ms, all.iter())?;
+    } else {
+        let mut target = At {
+            keys: &mut *at.keys,
+            key: to,
+        };
+        // First, because it may be refused.
+        push(&mut target, to_end, &[&element])?;
+        keep(at, left)?;
+    }
+    Ok(Reply::Bulk(element))
+}
