@@ -370,6 +370,13 @@ fn positive(arg: &[u8]) -> Result<usize, Stop> {
 /// Answers `HSCAN` and `SSCAN`: all elements at once, as Redis does for a small collection. `args` are the cursor and
 /// the options; an element is `step` rows, and its first one must match the pattern.
 fn scan(rows: Rows<'_>, args: &[&[u8]], step: usize) -> Outcome {
+    if rows.is_empty() {
+        // As in Redis, whatever the options are.
+        return Ok(Reply::Array(vec![
+            Reply::bulk("0"),
+            Reply::Array(Vec::new()),
+        ]));
+    }
     let mut pattern = None;
     for option in args[1..].chunks(2) {
         let [name, value] = option else {
