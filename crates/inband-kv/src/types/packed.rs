@@ -26,7 +26,9 @@ impl<'a> Rows<'a> {
     /// The same, if the value is well-formed.
     pub fn checked(value: &'a [u8]) -> Option<Self> {
         let rows = Self::new(value);
-        let is_whole = value.len() == WORD_LEN_BYTES + rows.ends.len() + rows.bytes.len();
+        let count = value.first_chunk()?;
+        let is_whole = u32::from_be_bytes(*count) as usize == rows.len()
+            && value.len() == WORD_LEN_BYTES + rows.ends.len() + rows.bytes.len();
         let in_order = (1..rows.len()).all(|at| rows.end(at - 1) <= rows.end(at));
         let last = rows.len().checked_sub(1).map_or(0, |at| rows.end(at));
         (is_whole && in_order && last == rows.bytes.len()).then_some(rows)
