@@ -32,7 +32,7 @@ use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::listeners;
 use crate::network::Network;
-use crate::supervisor::{host_dir, Hosts};
+use crate::supervisor::{host_dir, remove_hosts, Hosts};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 /// The host from which clients use a cluster with its own network.
@@ -288,6 +288,10 @@ impl System for NetPaxos {
         };
         // If a storage server finds no journal although the cluster has run before, it is not new: its journal is lost.
         let is_new = options.accept_loss || !self.spec.data.join(FILE).exists();
+        if options.accept_loss {
+            // All at once: a host of the former log that this one lacks may be in it later, and none may have both.
+            remove_hosts(&self.spec.data)?;
+        }
         let mut plans = Vec::new();
         for kind in KINDS {
             for (number, name) in (1u8..).zip(options.names(kind)) {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -22,10 +23,22 @@ use crate::system_file;
 /// Timeout for a cluster to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const HOSTS_DIR: &str = "hosts";
 
 /// Returns the directory of a host's files, within the cluster's directory.
 pub fn host_dir(data: &Path, name: &str) -> PathBuf {
-    data.join("hosts").join(name.replace('/', "-"))
+    data.join(HOSTS_DIR).join(name.replace('/', "-"))
+}
+
+/// Removes the directories of all hosts, also of those that a former cluster had in addition.
+pub(crate) fn remove_hosts(data: &Path) -> Result<()> {
+    let dir = data.join(HOSTS_DIR);
+    match fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether a directory holds a cluster of this system, running or not.
@@ -249,7 +262,7 @@ impl<S: System> Shared<S> {
                 Instant::now() < deadline,
                 "{lack} after {} s; logs are in {}",
                 READY_TIMEOUT.as_secs(),
-                self.hosts.data.join("hosts").display()
+                self.hosts.data.join(HOSTS_DIR).display()
             );
             thread::sleep(READY_POLL_INTERVAL);
         }

@@ -297,6 +297,33 @@ fn a_log_on_disk_is_not_mixed_with_one_in_memory() {
     }
 }
 
+/// A learner that was left out when a new log began must not bring back the table of the former one.
+#[test]
+fn a_learner_that_was_left_out_has_nothing_of_a_former_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start_store(dir.path(), Durability::Memory, 3).expect("a new log");
+    for key in ["former", "former 2", "former 3"] {
+        set(&mut store_of(&cluster, 3), key, "value");
+    }
+    drop(cluster);
+    let two = Options {
+        learners: 2,
+        log_only: false,
+        ..options(Durability::Sync, true)
+    };
+    let cluster = start_with(dir.path(), &two).expect("told to begin again");
+    set(&mut store_of(&cluster, 1), "key", "value");
+    drop(cluster);
+    let cluster = start_store(dir.path(), Durability::Sync, 3).expect("one learner more");
+    let value = || Answer::Text("value".into());
+    for learner in [3, 1] {
+        let mut store = store_of(&cluster, learner);
+        assert_eq!(get(&mut store, "key"), value(), "learner {learner}");
+        let former = get(&mut store, "former");
+        assert_ne!(former, value(), "learner {learner}");
+    }
+}
+
 /// Submits values until `is_enough`, and waits for the outcomes of all of them. Returns how many there were.
 fn submit_until(
     cluster: &Supervisor<NetPaxos>,

@@ -195,7 +195,7 @@ pub enum Refusal {
     #[error("{0}")]
     MajorityLost(String),
     #[error(
-        "the acceptors have everything needed to continue, and no replica reports a stalled log; a restart would discard it. A stalled log is reported after a few seconds: `inband member list` shows it"
+        "the acceptors have what is needed to go on by themselves, and no replica reports a log that stands still; a restart would throw it away. A log that stands is reported after a few seconds: `inband member list` shows it"
     )]
     NothingLost,
     #[error("log {log}: its replicas have applied instances up to {applied}, so {given} cannot be the last one; leave --applied out to use what they report")]

@@ -497,10 +497,6 @@ impl Storage {
             instance += 1;
         }
         if self.is_beyond(instance) {
-            // The number is skipped: the next one is for the same instance. Otherwise refused numbers would move
-            // further beyond the window than the floor can ever follow.
-            self.base = self.base.wrapping_sub(number - self.top);
-            self.top = number;
             self.counts.window_full += 1;
             return None;
         }

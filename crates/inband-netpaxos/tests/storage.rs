@@ -1,10 +1,10 @@
-//! Tests of a storage server: its window, and what it asks for after it has lost its memory.
+//! Tests of a storage server: what it asks for after it has lost its memory.
 #![allow(missing_docs)]
 
 use inband_netpaxos::control::Control;
 use inband_netpaxos::quorum::{Generations, Sizes};
 use inband_netpaxos::request::Request;
-use inband_netpaxos::storage::{Config, Out, Record, Storage, RETRY_NS, WINDOW};
+use inband_netpaxos::storage::{Config, Out, Storage, RETRY_NS};
 use inband_netpaxos::wire::node;
 
 const CONFIG: Config = Config {
@@ -24,16 +24,6 @@ fn request(number: u64) -> Request {
     }
 }
 
-/// Gives the storage server a number. Returns the instance of its vote, if it votes.
-fn number(storage: &mut Storage, number: u64) -> Option<u64> {
-    let mut out = Out::default();
-    storage.on_numbered(1, number, request(number), &mut out);
-    out.records.iter().find_map(|record| match record {
-        Record::Fast { instance, .. } => Some(*instance),
-        _ => None,
-    })
-}
-
 /// Two of three learners report that they have these instances.
 fn delivered(storage: &mut Storage, position: u64) {
     for learner in 1..=2 {
@@ -43,37 +33,6 @@ fn delivered(storage: &mut Storage, position: u64) {
         };
         storage.on_control(1, node::learner(learner), delivered, &mut Out::default());
     }
-}
-
-#[test]
-fn it_votes_again_however_many_numbers_a_full_window_has_refused() {
-    let mut storage = Storage::new(CONFIG);
-    for n in 1..=WINDOW {
-        assert_eq!(number(&mut storage, n), Some(n));
-    }
-    let refused = 2 * WINDOW;
-    for n in WINDOW + 1..=WINDOW + refused {
-        // Some are lost on the way.
-        if n % 10 > 0 {
-            assert_eq!(number(&mut storage, n), None, "{n}");
-        }
-    }
-    assert_eq!(
-        storage.counts().window_full,
-        refused / 10 * 9 + refused % 10
-    );
-    delivered(&mut storage, 10);
-    let next = WINDOW + refused + 1;
-    for n in 0..10 {
-        assert_eq!(number(&mut storage, next + n), Some(WINDOW + 1 + n));
-    }
-    assert_eq!(number(&mut storage, next + 10), None, "full again");
-    // What was refused is no vote if it comes again, and a gap above is.
-    delivered(&mut storage, WINDOW);
-    assert_eq!(number(&mut storage, WINDOW + 1), None);
-    assert_eq!(number(&mut storage, next + 10), None);
-    assert_eq!(number(&mut storage, next + 12), Some(WINDOW + 12));
-    assert_eq!(number(&mut storage, next + 11), Some(WINDOW + 11));
 }
 
 /// Returns a storage server that has lost its memory of this many instances, and has fenced the others.
