@@ -254,11 +254,14 @@ impl ScriptHost<'_> {
     }
 }
 
+/// Expiry time, kind and value; `None`: there was no record.
+type Kept = Option<(u64, Kind, Vec<u8>)>;
+
 /// The records that a script may have changed, as they were before.
 #[derive(Default)]
 struct Former {
-    /// Expiry time, kind and value by key; `None`: there was no record.
-    records: HashMap<Vec<u8>, Option<(u64, Kind, Vec<u8>)>>,
+    /// By key.
+    records: HashMap<Vec<u8>, Kept>,
     /// Bytes of the values.
     value_bytes: usize,
 }
