@@ -503,26 +503,14 @@ impl<'a> Command<'a> {
     /// Returns the key, if the command names exactly one.
     fn single_key(&self) -> Option<&'a [u8]> {
         match self {
-            Command::Get(key)
-            | Command::GetDel(key)
-            | Command::StrLen(key)
-            | Command::Type(key)
+            Command::Type(key)
             | Command::Persist(key)
             | Command::Ttl(key, _)
             | Command::Set { key, .. }
-            | Command::SetIfEqual { key, .. }
-            | Command::IncrBy(key, _)
-            | Command::Append(key, _)
-            | Command::GetRange { key, .. }
-            | Command::SetRange { key, .. }
-            | Command::GetEx(key, _)
-            | Command::IncrByFloat(key, _)
-            | Command::CompareDelete(key, _)
-            | Command::CompareExpire { key, .. }
             | Command::Restore { key, .. }
             | Command::Expire { key, .. } => Some(key),
             Command::Typed { op, key, args } if op.further_keys(args.len()) == 0 => Some(key),
-            _ => None,
+            command => command.string_key(),
         }
     }
 

@@ -9,8 +9,6 @@ mod list;
 pub mod packed;
 mod set;
 
-use std::borrow::Cow;
-
 use inband_resp::reply::Reply;
 
 use crate::command::Strings;
@@ -334,6 +332,20 @@ impl At<'_> {
         let value = packed::pack(rows);
         Ok(self.keys.put_as(kind, self.key, expire_at_ms, &value)?)
     }
+
+    /// Removes the elements that begin at these places, which ascend; an element is `step` rows.
+    fn remove(&mut self, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
+        let held = self.hold(kind)?;
+        let rows = held.rows();
+        let mut next_gone = gone.iter().peekable();
+        let mut left: Vec<&[u8]> = Vec::with_capacity(rows.len());
+        for place in (0..rows.len()).step_by(step) {
+            if next_gone.next_if_eq(&&place).is_none() {
+                left.extend((place..place + step).map(|at| rows.get(at)));
+            }
+        }
+        self.store(kind, held.expire_at_ms, left.iter())
+    }
 }
 
 /// The rows as replies.
@@ -431,6 +443,3 @@ pub fn restore(
     keys.put_as(kind, key, expire_at_ms, value)?;
     Ok(Reply::Ok)
 }
-
-/// Rows that are partly those of a collection and partly new.
-type MixedRows<'a> = Vec<Cow<'a, [u8]>>;

@@ -319,7 +319,7 @@ fn a_replica_serves_again_if_what_was_missing_is_found_after_a_failed_transfer()
     let one = Served::start(&cluster, dir.path(), ReplicaConfig::default());
     let mut client = one.client();
     assert_eq!(client.ask("SET a 1"), "+OK");
-    // Nobody has a checkpoint.
+    // No replica has a checkpoint.
     cluster.set_missing(true);
     wait_for("it is loading", || one.control.status().is_loading);
     assert!(client.ask("GET a").starts_with("-LOADING"));

@@ -2,18 +2,9 @@
 
 use crate::common::{show, Bench, T0_MS};
 
-/// Run `line` and compare; lines are `command -> reply`, `@ms` sets the clock to `T0 + ms`.
 #[track_caller]
 fn script(text: &str) {
-    let mut bench = Bench::default();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        if let Some(ms) = line.strip_prefix('@') {
-            bench.now_ms = T0_MS + ms.parse::<u64>().expect("a number");
-            continue;
-        }
-        let (command, expected) = line.split_once(" -> ").expect("an arrow");
-        assert_eq!(show(&bench.run(command)), expected, "{line}");
-    }
+    Bench::default().script(text);
 }
 
 #[test]

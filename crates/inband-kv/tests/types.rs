@@ -4,31 +4,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::common::{scratch, show, wait_for, Bench, Served, T0_MS};
+use crate::common::{scratch, show, wait_for, Bench, Served};
 use inband_kv::import::{import, ImportOptions};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
-
-/// Lines are `command -> reply`; `@ms` sets the clock to `T0 + ms`.
-#[track_caller]
-fn script(bench: &mut Bench, text: &str) {
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        if let Some(ms) = line.strip_prefix('@') {
-            bench.now_ms = T0_MS + ms.parse::<u64>().expect("a number");
-            continue;
-        }
-        let (command, expected) = line.split_once(" -> ").expect("an arrow");
-        assert_eq!(show(&bench.run(command)), expected, "{line}");
-    }
-}
 
 const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
 #[test]
 fn collections_expire_are_deleted_and_survive_a_restart() {
     let mut bench = Bench::default();
-    script(
-        &mut bench,
+    bench.script(
         "HSET h b 2 a 1 -> 2
          RPUSH l x y -> 2
          SADD s m -> 1
@@ -45,8 +31,7 @@ fn collections_expire_are_deleted_and_survive_a_restart() {
          HGETALL h -> {'a':'1' 'b':'2' 'c':'3'}",
     );
     bench.reopen();
-    script(
-        &mut bench,
+    bench.script(
         "PTTL h -> 500
          HGETALL h -> {'a':'1' 'b':'2' 'c':'3'}
          LRANGE l 0 -1 -> ['x' 'y']
@@ -66,7 +51,7 @@ fn collections_expire_are_deleted_and_survive_a_restart() {
 #[test]
 fn the_wrong_type_is_refused_and_nothing_changes() {
     let mut bench = Bench::default();
-    script(&mut bench, "HSET h a 1 -> 1\nSET str 1 -> OK");
+    bench.script("HSET h a 1 -> 1\nSET str 1 -> OK");
     for command in [
         "GET h",
         "GETDEL h",
@@ -91,8 +76,7 @@ fn the_wrong_type_is_refused_and_nothing_changes() {
     ] {
         assert_eq!(show(&bench.run(command)), WRONG, "{command}");
     }
-    script(
-        &mut bench,
+    bench.script(
         "MGET h str -> [nil '1']
          HGETALL h -> {'a':'1'}
          GET str -> '1'
@@ -117,10 +101,7 @@ fn a_collection_has_the_limit_of_a_string() {
         reply,
         "-ERR hash of 1050350 bytes is over the limit of 1048576 bytes"
     );
-    script(
-        &mut bench,
-        "HLEN h -> 34\nHDEL h 0 1 nosuch 0 -> 2\nHLEN h -> 32",
-    );
+    bench.script("HLEN h -> 34\nHDEL h 0 1 nosuch 0 -> 2\nHLEN h -> 32");
 }
 
 /// The members popped depend on nothing but the log.
@@ -162,7 +143,7 @@ fn a_malformed_collection_is_not_restored() {
     assert_eq!(restore(b"hash", &two), "OK");
     assert_eq!(restore(b"set", &two), "OK");
     assert_eq!(restore(b"list", &crossed), "OK");
-    script(&mut bench, "LRANGE k 0 -1 -> ['b' 'a']");
+    bench.script("LRANGE k 0 -1 -> ['b' 'a']");
 }
 
 /// A client that reads whole replies.

@@ -1,12 +1,9 @@
 //! Hashes: rows alternate between fields, ascending, and their values.
 
-use std::borrow::Cow;
-
 use inband_resp::reply::Reply;
 
 use super::{
-    bulks, check_cursor, count, flag, packed::Rows, scan, wrong_arity, At, Kind, MixedRows, Op,
-    Outcome, Stop,
+    bulks, check_cursor, count, flag, packed::Rows, scan, wrong_arity, At, Kind, Op, Outcome, Stop,
 };
 use crate::float;
 use crate::parse::{integer, strict_integer};
@@ -111,17 +108,7 @@ fn delete(at: &mut At<'_>, names: &[&[u8]]) -> Outcome {
     if gone.is_empty() {
         return Ok(count(0));
     }
-    let held = at.hold(Kind::Hash)?;
-    let rows = held.rows();
-    let mut left: MixedRows<'_> = Vec::with_capacity(rows.len());
-    let mut next_gone = gone.iter().peekable();
-    for place in (0..rows.len()).step_by(2) {
-        if next_gone.next_if_eq(&&place).is_none() {
-            left.push(Cow::Borrowed(rows.get(place)));
-            left.push(Cow::Borrowed(rows.get(place + 1)));
-        }
-    }
-    at.store(Kind::Hash, held.expire_at_ms, left.iter())?;
+    at.remove(Kind::Hash, 2, &gone)?;
     Ok(count(gone.len()))
 }
 

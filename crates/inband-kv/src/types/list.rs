@@ -182,13 +182,7 @@ fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
     if gone.is_empty() {
         return Ok(count(0));
     }
-    let held = at.hold(Kind::List)?;
-    let mut next_gone = gone.iter().peekable();
-    let left = held.rows().iter().enumerate();
-    let left: Vec<&[u8]> = left
-        .filter_map(|(place, row)| next_gone.next_if_eq(&&place).is_none().then_some(row))
-        .collect();
-    at.store(Kind::List, held.expire_at_ms, left.iter())?;
+    at.remove(Kind::List, 1, &gone)?;
     Ok(count(gone.len()))
 }
 

@@ -34,7 +34,6 @@ impl<'a> Rows<'a> {
         (is_whole && in_order && last == rows.bytes.len()).then_some(rows)
     }
 
-    /// Number of rows.
     pub fn len(&self) -> usize {
         self.ends.len() / WORD_LEN_BYTES
     }

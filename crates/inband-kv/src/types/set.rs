@@ -4,8 +4,7 @@ use inband_resp::reply::Reply;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    bulks, check_cursor, count, flag, packed::Rows, positive, scan, syntax_error, At, Held, Kind,
-    Op, Outcome, Stop,
+    bulks, check_cursor, count, flag, positive, scan, syntax_error, At, Kind, Op, Outcome, Stop,
 };
 
 /// Executes a command for sets.
@@ -63,13 +62,7 @@ fn remove_at(at: &mut At<'_>, mut gone: Vec<usize>) -> Result<usize, Stop> {
     if gone.is_empty() {
         return Ok(0);
     }
-    let held = at.hold(Kind::Set)?;
-    let mut next_gone = gone.iter().peekable();
-    let left = held.rows().iter().enumerate();
-    let left: Vec<&[u8]> = left
-        .filter_map(|(place, row)| next_gone.next_if_eq(&&place).is_none().then_some(row))
-        .collect();
-    at.store(Kind::Set, held.expire_at_ms, left.iter())?;
+    at.remove(Kind::Set, 1, &gone)?;
     Ok(gone.len())
 }
 
@@ -82,7 +75,7 @@ fn pop(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
         _ => return Err(syntax_error()),
     };
     let now_ms = at.keys.now_ms();
-    let held: Held = at.hold(Kind::Set)?;
+    let held = at.hold(Kind::Set)?;
     let rows = held.rows();
     let mut places: Vec<usize> = (0..rows.len()).collect();
     let popped = wanted.min(places.len());
@@ -120,10 +113,6 @@ fn move_member(at: &mut At<'_>, to: &[u8], member: &[u8]) -> Outcome {
     };
     target.read(Kind::Set)?;
     if is_there && to != at.key {
-        let mut target = At {
-            keys: &mut *at.keys,
-            key: to,
-        };
         add(&mut target, &[member])?;
         remove(at, &[member])?;
     }
@@ -138,7 +127,7 @@ fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Outcome {
             keys: &mut *at.keys,
             key: other,
         };
-        let rows: Rows<'_> = at.read(Kind::Set)?;
+        let rows = at.read(Kind::Set)?;
         match op {
             Op::SInter => members.retain(|member| rows.find(member, 1).is_some()),
             Op::SDiff => members.retain(|member| rows.find(member, 1).is_none()),

@@ -245,6 +245,19 @@ impl Default for Bench {
 }
 
 impl Bench {
+    /// Executes lines and compares: `command -> reply`; `@ms` sets the clock to `T0 + ms`.
+    #[track_caller]
+    pub fn script(&mut self, text: &str) {
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some(ms) = line.strip_prefix('@') {
+                self.now_ms = T0_MS + ms.parse::<u64>().expect("a number");
+                continue;
+            }
+            let (command, expected) = line.split_once(" -> ").expect("an arrow");
+            assert_eq!(show(&self.run(command)), expected, "{line}");
+        }
+    }
+
     /// Executes one line.
     pub fn run(&mut self, line: &str) -> Reply {
         self.run_stamped(line, None)

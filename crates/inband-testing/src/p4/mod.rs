@@ -173,7 +173,7 @@ pub struct Target<T: UnderTest> {
     pub unsupported_max: usize,
 }
 
-/// The role in the switch beside the native one.
+/// A role in the switch, and the same role built natively, to compare with.
 struct Pair<'a, T: UnderTest> {
     target: &'a Target<T>,
     running: &'a mut Running,
