@@ -86,10 +86,17 @@ extern int _rjem_mallctl(const char *, void *, size_t *, void *, size_t);
  * once (decay times of 0): dirty extents would be merged late, and a long one would not be split for a small
  * allocation, so that memory freed in blocks of one size would not serve another. The hooks purge nothing, so pages
  * keep their content. `retain` is off, because it lets an arena grow by ever longer extents that do not merge with
- * each other; what the hooks do not take back is retained in any case. */
-const char *_rjem_malloc_conf =
+ * each other; what the hooks do not take back is retained in any case. Of jemalloc's sources of settings this is the one
+ * that overrides /etc/malloc.conf. */
+const char *_rjem_malloc_conf_2_conf_harder =
     "background_thread:false,dirty_decay_ms:0,muzzy_decay_ms:0,retain:false,"
     "oversize_threshold:0,percpu_arena:disabled,narenas:1,thp:never";
+
+/* jemalloc reads MALLOC_CONF, which is for a jemalloc of the program's own. */
+char *_rjem_secure_getenv(const char *name) {
+    (void)name;
+    return NULL;
+}
 
 /* As in jemalloc's headers, whose names have a different prefix in each build. */
 typedef struct extent_hooks_s extent_hooks_t;

@@ -6,8 +6,6 @@
 use libc::{
     c_char, c_int, c_uint, c_void, pid_t, pthread_attr_t, pthread_t, size_t, termios, winsize,
 };
-// Links jemalloc's static library.
-use tikv_jemalloc_sys as _;
 
 /// Defines functions under the names that programs call; each forwards to a function of `heap.c`.
 macro_rules! export {
