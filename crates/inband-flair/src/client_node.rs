@@ -102,6 +102,11 @@ impl ClientNode {
         self.clients.under_way()
     }
 
+    /// Returns the number of retransmissions.
+    pub fn repeated(&self) -> u64 {
+        self.clients.repeated()
+    }
+
     /// Returns the socket, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.socket.fd()

@@ -1,19 +1,17 @@
 //! YCSB's loads on FLAIR: clients with one request in flight each, all in one thread and on one socket.
 
 use std::ffi::OsString;
-use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use hdrhistogram::Histogram;
-use inband_flair::client::{self, Client, Op, Out, Outcome, Ticket};
+use inband_flair::client::{Op, Outcome, Ticket};
+use inband_flair::client_node::ClientNode;
 use inband_flair::clock::boot_time_ns;
 use inband_flair::config::Config;
 use inband_flair::timing::ClientTiming;
-use inband_ground::socket::HostSocket;
-use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
@@ -28,7 +26,6 @@ use inband_host::wait::wait;
 const KEY_LEN_BYTES: usize = 24;
 /// Time limit for starting a process and setting all keys, in addition to the counted time.
 const START_LIMIT: Duration = Duration::from_secs(120);
-const PACKETS_PER_TURN: usize = 256;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
 
@@ -149,10 +146,7 @@ pub fn flair_load(args: &FlairLoadArgs) -> Result<()> {
 
 struct Load<'a> {
     args: &'a FlairLoadArgs,
-    socket: HostSocket,
-    switches: Vec<SocketAddrV4>,
-    client: Client,
-    out: Out,
+    client: ClientNode,
     /// When each request began, and whether it is a read.
     begun: HashMap<Ticket, (u64, bool)>,
     random: SmallRng,
@@ -168,9 +162,6 @@ fn key(number: u64) -> Vec<u8> {
 impl<'a> Load<'a> {
     fn open(config: &Config, args: &'a FlairLoadArgs) -> Result<Load<'a>> {
         let gateway = config.host.address.context("host.address is missing")?;
-        // An ephemeral port on the gateway's host.
-        let socket = HostSocket::bind(SocketAddrV4::new(*gateway.ip(), 0))?;
-        let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
         ensure!(args.keys > 0, "--keys 0: there must be one");
         let zipf = match args.zipf {
             0.0 => None,
@@ -179,21 +170,11 @@ impl<'a> Load<'a> {
                     .map_err(|error| anyhow::anyhow!("--zipf {skew}: {error}"))?,
             ),
         };
-        let seed = rand::random();
         Ok(Load {
             args,
-            socket,
-            client: Client::new(client::Config {
-                set: 0,
-                switches: switches.len() as u8,
-                reads: config.cluster.reads,
-                nonce: seed,
-                timing: ClientTiming::default(),
-            }),
-            switches,
-            out: Out::default(),
+            client: ClientNode::open(&config.cluster, *gateway.ip(), ClientTiming::default())?,
             begun: HashMap::new(),
-            random: SmallRng::seed_from_u64(seed),
+            random: SmallRng::seed_from_u64(rand::random()),
             zipf,
             value: vec![b'v'; args.value_len_bytes],
         })
@@ -209,32 +190,16 @@ impl<'a> Load<'a> {
 
     fn submit(&mut self, op: Op) -> Result<()> {
         let (now, is_read) = (boot_time_ns(), op.is_read());
-        let ticket = self.client.submit(now, op, &mut self.out)?;
+        let ticket = self.client.submit(op)?;
         self.begun.insert(ticket, (now, is_read));
         Ok(())
     }
 
-    /// Sends, waits and receives once. Returns the requests that ended.
+    /// Waits and receives once. Returns the requests that ended.
     fn turn(&mut self) -> Result<Vec<(Ticket, Outcome)>> {
-        for (switch, packet) in self.out.packets.iter() {
-            // Ignore errors: what is lost is retransmitted.
-            self.socket.send(packet, self.switches[usize::from(switch)]);
-        }
-        self.out.packets.clear();
-        let due = self.client.due().unwrap_or(u64::MAX);
-        let wait_ms = due.saturating_sub(boot_time_ns()) / 1_000_000 + 1;
-        let limit = Duration::from_millis(wait_ms);
-        wait(&[self.socket.fd()], self.socket.sleep_time(limit));
-        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
-        for _ in 0..PACKETS_PER_TURN {
-            let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
-                break;
-            };
-            let packet = &buffer[..len_bytes];
-            self.client.on_packet(boot_time_ns(), packet, &mut self.out);
-        }
-        self.client.tick(boot_time_ns(), &mut self.out);
-        Ok(std::mem::take(&mut self.out.outcomes))
+        wait(&[self.client.fd()], self.client.poll_timeout());
+        self.client.poll()?;
+        Ok(std::iter::from_fn(|| self.client.take_ended()).collect())
     }
 
     /// Sets every key.

@@ -273,11 +273,13 @@ impl Figures {
         if commands.is_empty() {
             return String::new();
         }
-        format!(
-            ", {:.1} commands a value, busiest replica has {:.0}% of the requests",
-            median(&mut commands),
-            100.0 * median(&mut shares)
-        )
+        // Reads by position submit no values.
+        let commands = match median(&mut commands) {
+            commands if commands.is_finite() => format!(", {commands:.1} commands a value"),
+            _ => String::new(),
+        };
+        let share = 100.0 * median(&mut shares);
+        format!("{commands}, busiest replica has {share:.0}% of the requests")
     }
 }
 
