@@ -7,7 +7,7 @@
  *   dataplane/paxos/role_acceptor.h     ib_acceptor_slot ib_acceptor_promise ib_acceptor_promised
  *                                        ib_acceptor_promise_slot ib_acceptor_vote ib_acceptor_trim
  *   dataplane/paxos/role_quorum.h       ib_quorum
- *   crates/inband-paxos/src/leadership.rs  on_promise propose on_nack go_on
+ *   crates/inband-paxos/src/leadership/phases.rs  on_promise propose on_nack go_on
  *   crates/inband-paxos/src/recovery.rs    on_promise on_vote
  *   crates/inband-paxos/src/learner.rs     on_vote
  *

@@ -6,11 +6,9 @@
 //!
 //! Before any promise is raised, a suspecting node sounds the acceptors: a majority must answer a POSITION. So a host
 //! that is cut off from them cannot depose a leader that is not.
-//!
-//! Phase 1: obtain a promise for the whole partition from a majority, then query every acceptor for every instance from
-//! the highest floor to the highest vote, a window of instances at a time; a majority must answer for each, "no vote"
-//! included. Phase 2: propose the highest vote found again, fill holes with a no-op, and activate the leader's
-//! registers after them.
+
+mod phases;
+mod suspicion;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +19,7 @@ use inband_ground::auth::Digest;
 
 use crate::outbox::{Dest, Outbox};
 use crate::partition::process_id;
-use crate::quorum::{SlotPromises, Vote, Votes};
+use crate::quorum::{SlotPromises, Votes};
 use crate::rounds::RoundSource;
 use crate::timing::{next_beat, Micros, Timing};
 
@@ -31,14 +29,8 @@ const PHASE_RETRY_US: Micros = 10_000;
 const PHASE_TRIES_MAX: u32 = 10;
 /// How often a timeout doubles at most: a round trip between slow hosts may take longer than a suspicion.
 const BACKOFF_DOUBLINGS_MAX: u32 = 4;
-/// After this long without another futile election, the back-off of suspicion is halved again.
-const BACKOFF_KEPT_US: Micros = 10_000_000;
-/// The back-off adds at most this to a suspicion, however long the configured time is.
-const BACKOFF_MAX_US: Micros = 1_500_000;
 /// After this many unanswered retransmissions of PHASE1A, this node may be cut off, and sounds the acceptors again.
 const UNANSWERED_TRIES_MAX: u32 = 4;
-/// Instances queried at once; more would overflow the acceptors' receive buffers.
-const SCAN_WINDOW: usize = 64;
 /// How often a node that is to become leader tries to take over from a leader that may be healthy. Each attempt beyond
 /// the sounding interrupts that leader.
 const WANTED_TRIES_MAX: u32 = 10;
@@ -350,266 +342,6 @@ impl Leadership {
         reached.then(|| self.take_over(now, rounds, out))
     }
 
-    /// PHASE1B, for the partition or one slot. The digests of values have been checked.
-    pub fn on_promise(
-        &mut self,
-        now: Micros,
-        header: &Header,
-        value: &[u8],
-        out: &mut Outbox,
-    ) -> Option<LeaderEvent> {
-        if header.round != self.round || header.epoch != self.config.epoch {
-            return None;
-        }
-        let acceptors = &self.config.acceptors;
-        match &mut self.state {
-            State::Promising {
-                voters,
-                floor,
-                highest,
-            } if !header.has(flag::SLOT) => {
-                voters.add(acceptors, header.node);
-                *floor = (*floor).max(header.floor);
-                *highest = (*highest).max(header.instance);
-                if !voters.is_majority(acceptors) {
-                    return None;
-                }
-                let floor = (*floor).max(self.config.first_instance);
-                self.state = State::Scanning {
-                    floor,
-                    highest: *highest,
-                    ask_next: floor,
-                    slots: BTreeMap::new(),
-                };
-                self.tries = 0;
-                self.go_on(now, out)
-            }
-            State::Scanning { slots, .. } if header.has(flag::SLOT) => {
-                let promises = slots.get_mut(&header.instance)?;
-                let vote = header.has(flag::VOTE).then(|| Vote {
-                    vround: header.vround,
-                    value_flags: header.flags & flag::VALUE_MASK,
-                    client_id: header.client_id,
-                    client_seq: header.client_seq,
-                    client_low: header.client_low,
-                    digest: header.digest,
-                    value: value.to_vec(),
-                });
-                promises.add(acceptors, header.node, vote);
-                if !promises.is_majority(acceptors) {
-                    return None;
-                }
-                let best = promises.best().cloned();
-                slots.remove(&header.instance);
-                self.tries = 0;
-                self.propose(header.instance, best, out);
-                self.go_on(now, out)
-            }
-            _ => None,
-        }
-    }
-
-    /// Phase 2 of one instance: the vote of the highest round found, or a no-op.
-    fn propose(&self, instance: u64, best: Option<Vote>, out: &mut Outbox) {
-        let mut header = self.header(Type::Phase2A);
-        header.instance = instance;
-        match best {
-            Some(vote) => {
-                header.flags = vote.value_flags;
-                header.client_id = vote.client_id;
-                header.client_seq = vote.client_seq;
-                header.client_low = vote.client_low;
-                header.digest = vote.digest;
-                out.send(Dest::Acceptors, &header, &vote.value);
-            }
-            None => {
-                header.flags = flag::NOOP;
-                header.digest = self.config.digest.of(&[]);
-                out.send(Dest::Acceptors, &header, &[]);
-            }
-        }
-    }
-
-    fn ask_slot(&self, instance: u64, out: &mut Outbox) {
-        let mut header = self.header(Type::Phase1A);
-        header.flags = flag::SLOT;
-        header.instance = instance;
-        out.send(Dest::Acceptors, &header, &[]);
-    }
-
-    fn ask_slots_again(&mut self, now: Micros, out: &mut Outbox) {
-        self.retry_at = now + self.phase_retry_us();
-        if let State::Scanning { slots, .. } = &self.state {
-            for instance in slots.keys() {
-                self.ask_slot(*instance, out);
-            }
-        }
-    }
-
-    /// Returns how long to wait for answers before the query is retransmitted.
-    fn phase_retry_us(&self) -> Micros {
-        PHASE_RETRY_US << self.tries.min(BACKOFF_DOUBLINGS_MAX)
-    }
-
-    /// Queries further slots as the window allows; after the last answer, start to lead.
-    fn go_on(&mut self, now: Micros, out: &mut Outbox) -> Option<LeaderEvent> {
-        self.retry_at = now + PHASE_RETRY_US;
-        let State::Scanning {
-            floor,
-            highest,
-            ask_next,
-            slots,
-        } = &mut self.state
-        else {
-            return None;
-        };
-        let (floor, highest) = (*floor, *highest);
-        let mut ask = Vec::new();
-        while slots.len() < SCAN_WINDOW && *ask_next <= highest {
-            slots.insert(*ask_next, SlotPromises::default());
-            ask.push(*ask_next);
-            *ask_next += 1;
-        }
-        let is_complete = slots.is_empty();
-        for instance in ask {
-            self.ask_slot(instance, out);
-        }
-        if !is_complete {
-            return None;
-        }
-        let view = LeaderView {
-            round: self.round,
-            next: (highest + 1).max(floor),
-            floor,
-            epoch: u64::from(self.config.epoch),
-        };
-        self.state = State::Active;
-        self.wanted_tries = 0;
-        self.heard_round = self.round;
-        self.takeovers += 1;
-        self.decided_at = now;
-        Some(LeaderEvent::Activate(view))
-    }
-
-    /// NACK of an acceptor: a higher round was promised, or a slot is trimmed.
-    pub fn on_nack(
-        &mut self,
-        now: Micros,
-        header: &Header,
-        rounds: &mut RoundSource,
-        out: &mut Outbox,
-    ) -> Option<LeaderEvent> {
-        if header.epoch != self.config.epoch {
-            return None;
-        }
-        if header.has(flag::BELOW_FLOOR) {
-            let State::Scanning {
-                floor,
-                ask_next,
-                slots,
-                ..
-            } = &mut self.state
-            else {
-                return None;
-            };
-            // Below the quorum's highest floor nothing is ever proposed (schedules.md, 1).
-            *floor = (*floor).max(header.floor);
-            *ask_next = (*ask_next).max(*floor);
-            *slots = slots.split_off(floor);
-            return self.go_on(now, out);
-        }
-        rounds.saw(header.round);
-        if header.round <= self.round {
-            return None;
-        }
-        match &self.state {
-            State::Scanning { slots, .. } if header.has(flag::SLOT) => {
-                // A learner is recovering this instance. There is no other leader: come back with a higher round.
-                self.outbid |= slots.contains_key(&header.instance);
-                None
-            }
-            State::Promising { .. } | State::Scanning { .. } if !header.has(flag::SLOT) => {
-                // One acceptor may have been contacted by a host that cannot win. A majority decides.
-                self.refused.add(&self.config.acceptors, header.node);
-                if self.refused.blocks(&self.config.acceptors) {
-                    self.be_more_patient(now);
-                    self.give_way(now);
-                }
-                None
-            }
-            State::Active if !header.has(flag::SLOT) => {
-                self.was_deposed(now, header.round);
-                self.give_way(now);
-                Some(LeaderEvent::Deactivate)
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns how long a leader need not be probed after it was heard from: its next ALIVE is due within that time. If
-    /// it does not arrive, there is time for several probes before the leader is suspected.
-    fn quiet_us(&self) -> Micros {
-        let timing = &self.config.timing;
-        let latest_us = timing
-            .suspect_after_us
-            .saturating_sub(3 * timing.probe_interval_us);
-        (timing.alive_us + timing.probe_interval_us).min(latest_us)
-    }
-
-    fn suspect_after_us(&self) -> Micros {
-        let suspect_after_us = self.config.timing.suspect_after_us;
-        (suspect_after_us << self.backoff).min(suspect_after_us + BACKOFF_MAX_US)
-    }
-
-    /// Returns how long to wait for the leader: the node after the last known leader goes first, the others follow at
-    /// intervals of half that time, so that two rarely try at once.
-    fn take_over_after_us(&self) -> Micros {
-        let suspect_after_us = self.suspect_after_us();
-        let leaders = &self.config.leaders;
-        let last = round::owner(self.heard_round);
-        let count = leaders.len() as u64;
-        match leaders.iter().position(|l| *l == last) {
-            Some(place) if last != self.config.node => {
-                let behind = (self.rank + count - place as u64) % count;
-                suspect_after_us + (behind - 1) * suspect_after_us / 2
-            }
-            _ => suspect_after_us * (1 + self.rank),
-        }
-    }
-
-    /// An election was futile. The next suspicion takes twice as long.
-    fn be_more_patient(&mut self, now: Micros) {
-        self.backoff = (self.backoff + 1).min(BACKOFF_DOUBLINGS_MAX);
-        self.backoff_until = now + BACKOFF_KEPT_US;
-    }
-
-    /// The first node in order may take over from a healthy leader; that is not a futile election.
-    fn was_deposed(&mut self, now: Micros, round: u64) {
-        if self.config.leaders.first() != Some(&round::owner(round)) {
-            self.be_more_patient(now);
-        }
-    }
-
-    /// While this process did not run it could not hear the leader, so that time does not count as the leader's
-    /// silence. But a process that is late repeatedly must not wait without a bound: one timeout per silence is
-    /// forgiven.
-    fn forgive_own_lateness(&mut self, now: Micros) {
-        let late_us = now.saturating_sub(self.probe_at);
-        if late_us > self.config.timing.probe_interval_us {
-            let left_us = self.config.timing.suspect_after_us - self.forgiven_us;
-            let forgiven_us = late_us.min(left_us);
-            self.forgiven_us += forgiven_us;
-            self.heard_at = (self.heard_at + forgiven_us).min(now);
-        }
-    }
-
-    fn forget_futile_elections(&mut self, now: Micros) {
-        while self.backoff > 0 && now >= self.backoff_until {
-            self.backoff -= 1;
-            self.backoff_until += BACKOFF_KEPT_US;
-        }
-    }
-
     /// Another node is a candidate: watch, and retry later, by rank.
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
@@ -723,20 +455,6 @@ impl Leadership {
         LeaderEvent::Suspected
     }
 
-    /// Restarts phase 1, with a round above all seen.
-    fn promise_anew(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
-        rounds.saw(self.heard_round);
-        self.round = rounds.make();
-        self.refused = Votes::default();
-        self.outbid = false;
-        self.state = State::Promising {
-            voters: Votes::default(),
-            floor: 0,
-            highest: 0,
-        };
-        self.ask_promises(now, out);
-    }
-
     fn probe_leaders(&mut self, now: Micros, out: &mut Outbox) {
         if now < self.probe_at {
             return;
@@ -761,12 +479,6 @@ impl Leadership {
     fn sound(&mut self, now: Micros, out: &mut Outbox) {
         self.retry_at = now + (PHASE_RETRY_US << self.futile_soundings);
         let header = self.question(self.soundings);
-        out.send(Dest::Acceptors, &header, &[]);
-    }
-
-    fn ask_promises(&mut self, now: Micros, out: &mut Outbox) {
-        self.retry_at = now + self.phase_retry_us();
-        let header = self.header(Type::Phase1A);
         out.send(Dest::Acceptors, &header, &[]);
     }
 
