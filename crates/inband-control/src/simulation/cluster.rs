@@ -1,5 +1,8 @@
 //! The simulated cluster.
 
+mod faults;
+mod network;
+
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -7,22 +10,22 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
-use inband_paxos::dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
+use inband_paxos::dataplane::wire::{self, Header, Type};
 
 use super::checker::Checker;
 use super::dice::Dice;
 use super::paxos::{Packets, Proposer};
 use crate::acceptor::{AcceptorState, Holds};
 use crate::configuration::{
-    majority, Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
+    Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
 };
 use crate::coordinator::{Coordinator, Waiting};
 use crate::member::{Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use crate::message::Message;
-use crate::outbox::{Outbox, To};
+use crate::outbox::Outbox;
 use crate::registers::RegisterState;
-use crate::state::{Change, Command, Phase, Refusal, State};
+use crate::state::{Change, Command, Refusal, State};
 use crate::timing::{Micros, Timing};
 use inband_paxos::host::spread_leaders;
 
@@ -347,122 +350,6 @@ impl Cluster {
         command.into_iter().for_each(|c| self.propose_command(c));
     }
 
-    // The network.
-
-    fn is_cut_off(&self, node: NodeId) -> bool {
-        let host = self.hosts.get(&node).map(|h| h.cut_off_until);
-        let seat = COORDINATORS.iter().position(|c| *c == node);
-        let seat = seat
-            .and_then(|at| self.seats.get(at))
-            .map(|s| s.cut_off_until);
-        host.or(seat).is_some_and(|until| self.now < until)
-    }
-
-    fn transmit(&mut self, event: impl Fn() -> Event) {
-        let Some(weather) = self.weather else {
-            return self.later(200, event());
-        };
-        if self.dice.chance_ppm(weather.loss_ppm) {
-            return;
-        }
-        let copies = 1 + u64::from(self.dice.chance_ppm(weather.repeat_ppm));
-        for _ in 0..copies {
-            let late = self.dice.chance_ppm(weather.late_ppm);
-            let mean = if late { 2_000_000 } else { 500 };
-            let after = self.dice.wait(mean);
-            self.later(after, event());
-        }
-    }
-
-    fn send_all(&mut self, from: NodeId, sender: NodeId, out: &mut Outbox) {
-        for (to, message) in out.drain() {
-            let to = match to {
-                To::Node(node, _) => node,
-                To::Sender => sender,
-            };
-            if !self.is_cut_off(from) {
-                self.transmit(|| Event::Control(from, to, message.clone()));
-            }
-        }
-    }
-
-    fn control_arrives(&mut self, from: NodeId, to: NodeId, message: Message) {
-        if self.is_cut_off(to) {
-            return;
-        }
-        if let Some(at) = COORDINATORS.iter().position(|c| *c == to) {
-            let Message::Report(report) = message else {
-                return;
-            };
-            let mut out = Outbox::new();
-            let seat = &mut self.seats[at];
-            let command = seat
-                .coordinator
-                .on_report(self.now, report, &seat.state, &mut out);
-            self.send_all(to, from, &mut out);
-            command.into_iter().for_each(|c| self.propose_command(c));
-            return;
-        }
-        self.with_member_from(to, from, |member, now, out| match message {
-            Message::Order(order) => member.on_order(now, order, out),
-            Message::Pull(pull) => member.on_pull(pull, out),
-            Message::Pulled { pull, whole, piece } => {
-                member.on_pulled(now, from, pull, whole, &piece, out);
-            }
-            Message::Report(_) => {}
-        });
-    }
-
-    fn packet_arrives(&mut self, from: NodeId, to: NodeId, packet: &[u8]) {
-        if self.is_cut_off(to) {
-            return;
-        }
-        if let Some(at) = PROPOSERS.iter().position(|p| *p == to) {
-            let Ok((header, value)) = wire::parse(packet) else {
-                return;
-            };
-            let packets = self.proposers[at].on_packet(&header, value);
-            return self.send_packets(to, packets);
-        }
-        let Some(host) = self.hosts.get(&to).filter(|h| h.member.is_some()) else {
-            return;
-        };
-        let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
-        buffer[..packet.len()].copy_from_slice(packet);
-        let (verdict, _, len_bytes) = host.switch.handle(&mut buffer, packet.len());
-        if verdict != Verdict::Back {
-            return;
-        }
-        let Ok((header, value)) = wire::parse(&buffer[..len_bytes]) else {
-            return;
-        };
-        self.look_at(to, &header, value);
-        self.send_packets(to, vec![(from, buffer[..len_bytes].to_vec())]);
-    }
-
-    fn look_at(&mut self, node: NodeId, header: &Header, value: &[u8]) {
-        let ballot = (
-            header.epoch,
-            usize::from(header.partition),
-            header.instance,
-            header.vround,
-        );
-        match header.kind {
-            Type::Phase2B => self.checker.shows(node, ballot, value),
-            Type::Phase1B if header.has(flag::VOTE) => self.checker.shows(node, ballot, value),
-            Type::Phase1B => self.checker.answered(node, header.epoch),
-            _ => {}
-        }
-    }
-
-    fn send_packets(&mut self, from: NodeId, packets: Packets) {
-        for (to, packet) in packets {
-            if !self.is_cut_off(from) {
-                self.transmit(|| Event::Packet(from, to, packet.clone()));
-            }
-        }
-    }
-
     // Proposers and replicas.
 
     fn propose_value(&mut self, at: usize) {
@@ -544,29 +431,6 @@ impl Cluster {
         }
     }
 
-    /// Takes a host down; with `wiped` its acceptor loses what is in memory.
-    pub fn crash(&mut self, id: NodeId, wiped: bool) {
-        let host = self.hosts.get_mut(&id).expect("a host");
-        let Some(member) = host.member.take() else {
-            return;
-        };
-        for partition in 0..PARTITIONS {
-            host.switch.registers().acceptor.seal(partition, 0);
-        }
-        if wiped {
-            host.switch = Rc::new(new_switch(id));
-            self.wiped += 1;
-            self.lost.insert(id);
-            self.checker.forgot(id);
-        } else {
-            host.kept = member.acceptor().and_then(|a| a.holds());
-        }
-    }
-
-    pub fn restart_after(&mut self, id: NodeId, after: Micros) {
-        self.later(after, Event::Restart(id));
-    }
-
     fn with_member(&mut self, node: NodeId, act: impl FnOnce(&mut SimMember, Micros, &mut Outbox)) {
         self.with_member_from(node, node, act);
     }
@@ -603,40 +467,6 @@ impl Cluster {
         opened.acceptors().iter().all(votes)
     }
 
-    // Faults.
-
-    fn fault(&mut self) {
-        let Some(weather) = self.weather else {
-            return self.later(50_000, Event::Fault);
-        };
-        let after = self.dice.wait(weather.fault_us);
-        self.later(after, Event::Fault);
-        let hosts: Vec<NodeId> = self.hosts.keys().copied().collect();
-        let id = self.dice.pick(&hosts);
-        let time = self.dice.wait(400_000);
-        match self.dice.below(100) {
-            0..=34 => {
-                let wiped = self.dice.chance_ppm(800_000) && self.may_lose(id);
-                self.crash(id, wiped);
-                self.restart_after(id, time);
-            }
-            35..=59 => self.hosts.get_mut(&id).expect("a host").cut_off_until = self.now + time,
-            60..=69 => {
-                let at = self.dice.below(2) as usize;
-                self.seats[at].cut_off_until = self.now + time;
-            }
-            70..=84 => {
-                // A new leader of the controllers: it knows the log but has no reports.
-                let at = self.dice.below(2) as usize;
-                let mut seat = self.new_seat();
-                seat.state = self.state.clone();
-                seat.applied = self.log.len();
-                self.seats[at] = seat;
-            }
-            _ => self.change(id),
-        }
-    }
-
     /// Requests a change from a coordinator. If it agrees, the change is in progress.
     pub fn request(&mut self, change: Change) -> Result<(), Refusal> {
         let seat = &self.seats[0];
@@ -659,25 +489,6 @@ impl Cluster {
         self.seats[0].coordinator.waiting()
     }
 
-    /// Cuts off all coordinators for this long.
-    pub fn cut_off_coordinators(&mut self, time_us: Micros) {
-        for seat in &mut self.seats {
-            seat.cut_off_until = self.now + time_us;
-        }
-    }
-
-    pub fn cut_off(&mut self, id: NodeId, time_us: Micros) {
-        self.hosts.get_mut(&id).expect("a host").cut_off_until = self.now + time_us;
-    }
-
-    /// A node's host returns with an empty state directory.
-    pub fn lose_identity(&mut self, id: NodeId) {
-        let identity = Identity(self.dice.number());
-        let host = self.hosts.get_mut(&id).expect("a host");
-        host.identity = identity;
-        host.fences = Rc::default();
-    }
-
     pub fn member(&self, id: NodeId) -> Option<&SimMember> {
         self.hosts[&id].member.as_ref()
     }
@@ -696,79 +507,6 @@ impl Cluster {
         let mut member = node(id, acceptor);
         member.identity = Some(self.hosts[&id].identity);
         member
-    }
-
-    /// Requests a random membership change.
-    fn change(&mut self, id: NodeId) {
-        let member = self.candidate(id);
-        let Some(opened) = &self.state.opened else {
-            return;
-        };
-        let acceptors = opened.acceptors();
-        let change = if acceptors.contains(&id) {
-            Change::Remove(id)
-        } else if self.dice.chance_ppm(500_000) {
-            Change::Add(member)
-        } else {
-            let old = self.dice.pick(&acceptors);
-            Change::Replace { old, new: member }
-        };
-        let at = self.dice.below(2) as usize;
-        let seat = &self.seats[at];
-        if let Ok(command) = seat.coordinator.request(self.now, &seat.state, change) {
-            self.propose_command(command);
-        }
-    }
-
-    /// Returns whether this acceptor may lose its memory without losing data. Always if it belongs to a minority,
-    /// counted since the last time all of them voted; otherwise only if the others have everything.
-    fn may_lose(&self, id: NodeId) -> bool {
-        let Some(opened) = &self.state.opened else {
-            return true;
-        };
-        let mut configurations = vec![opened];
-        if let Some(pending) = &self.state.pending {
-            let is_installing = matches!(pending.phase, Phase::Installing { .. });
-            if is_installing && self.open_proposed.contains(&pending.target.epoch) {
-                configurations.push(&pending.target);
-            }
-        }
-        configurations.iter().all(|configuration| {
-            let acceptors = configuration.acceptors();
-            let mut lost: BTreeSet<_> = self.lost.clone();
-            lost.insert(id);
-            let minority = acceptors.iter().filter(|a| lost.contains(a)).count();
-            let is_minority = minority * 2 < acceptors.len();
-            (is_minority && configurations.len() == 1) || self.goes_on(configuration, id)
-        })
-    }
-
-    /// Returns whether the cluster could continue in a later epoch if this acceptor lost its memory now.
-    fn goes_on(&self, configuration: &Configuration, without: NodeId) -> bool {
-        let epoch = configuration.epoch;
-        let acceptors = configuration.acceptors();
-        let holds = |node: &NodeId| {
-            let host = &self.hosts[node];
-            let live = host.member.as_ref().and_then(|m| m.acceptor()?.holds());
-            *node != without && live.or(host.kept).is_some_and(|h| h.serves(epoch))
-        };
-        let abstains = |node: &NodeId| self.hosts[node].fences.borrow().entered < epoch;
-        let sources = acceptors.iter().filter(|n| holds(n)).count();
-        let useful = acceptors.iter().filter(|n| holds(n) || abstains(n)).count();
-        sources > 0 && useful >= majority(acceptors.len())
-    }
-
-    /// Ends all faults: all hosts are up and connected.
-    pub fn calm(&mut self) {
-        self.weather = None;
-        let hosts: Vec<NodeId> = self.hosts.keys().copied().collect();
-        for id in hosts {
-            self.hosts.get_mut(&id).expect("a host").cut_off_until = 0;
-            self.start(id);
-        }
-        for seat in &mut self.seats {
-            seat.cut_off_until = 0;
-        }
     }
 
     pub fn describe(&self) -> String {
