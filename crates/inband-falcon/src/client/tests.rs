@@ -1,6 +1,6 @@
 use super::*;
-use crate::limits::WORK_LEN_BYTES_MAX;
-use crate::message::{Payload, Place};
+use crate::limits::{FETCH_TRIES, INLINE_LEN_BYTES_MAX, WORK_LEN_BYTES_MAX};
+use crate::message::{Payload, ToClient};
 
 const USER: u32 = 7;
 
