@@ -2,19 +2,22 @@
 
 #[path = "common/fake_host.rs"]
 mod fake_host;
+#[path = "paxos/members.rs"]
+mod members;
+#[path = "paxos/owners.rs"]
+mod owners;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use inband_cluster::paxos::supervisor::{remote, ProcessState};
-use inband_cluster::paxos::{ClusterSpec, ClusterStatus, MemberKind, NetworkChoice, Supervisor};
-use inband_lab::{Lab, LabSpec, LinkFaults};
-use inband_paxos::config::{Dataplane, Role};
+use inband_cluster::paxos::{ClusterSpec, ClusterStatus, NetworkChoice, Supervisor};
+use inband_lab::LinkFaults;
+use inband_paxos::config::Dataplane;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -55,6 +58,17 @@ fn privileged() -> bool {
         inband_testing::not_run("it needs root to make network namespaces");
     }
     root
+}
+
+fn namespaces_of(cluster: &str) -> Vec<String> {
+    let Ok(names) = fs::read_dir("/run/netns") else {
+        return Vec::new();
+    };
+    names
+        .flatten()
+        .filter_map(|n| n.file_name().into_string().ok())
+        .filter(|n| n.starts_with(&format!("ib-{cluster}.")))
+        .collect()
 }
 
 fn networks() -> Vec<NetworkChoice> {
@@ -474,368 +488,4 @@ fn auto_chooses_xdp_where_it_works() {
     supervisor.resume("acceptor/0").expect("resume");
     let lab = supervisor.lab().expect("lab");
     assert_eq!(lab.link("acceptor/0").expect("link"), LinkFaults::default());
-}
-
-// ---- Members that join and leave ----
-
-fn names(status: &ClusterStatus) -> Vec<(u8, String)> {
-    let hosts = status.hosts.iter();
-    hosts.map(|host| (host.id, host.name.clone())).collect()
-}
-
-/// Makes the stand-ins' control plane behave differently from now on.
-fn mark(spec: &ClusterSpec, marker: &str) -> PathBuf {
-    let path = spec.data.join(marker);
-    fs::write(&path, "").expect("marker");
-    path
-}
-
-#[test]
-fn members_come_and_go_and_the_next_start_has_those_of_now() {
-    for network in networks() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut spec = spec(dir.path(), network);
-        let supervisor = Supervisor::start(spec.clone()).expect("up");
-        put(supervisor.resp()).expect("put");
-        until(&supervisor, "all apply it", |s| applied(s) == [Some(1); 3]);
-
-        assert_eq!(
-            supervisor.add_member(MemberKind::Acceptor).expect("add"),
-            "acceptor/3"
-        );
-        let gone = supervisor.status().hosts[2].clone();
-        assert_eq!(gone.name, "acceptor/1");
-        supervisor.remove_member("acceptor/1").expect("remove");
-        let process = format!("/proc/{}", gone.pid.expect("it ran"));
-        assert!(!Path::new(&process).exists());
-        supervisor.restart("acceptor/1").expect_err("it is gone");
-        // Two of its three controllers are left.
-        assert_eq!(
-            supervisor.add_member(MemberKind::Acceptor).expect("add"),
-            "acceptor/4"
-        );
-        supervisor.kill("replica/1").expect("kill");
-        assert_eq!(
-            supervisor.replace_member("replica/1").expect("replace"),
-            "replica/3"
-        );
-        let status = supervisor.status();
-        let members = [
-            (1, "leader"),
-            (2, "acceptor/0"),
-            (4, "acceptor/2"),
-            (5, "replica/0"),
-            (7, "replica/2"),
-            (8, "acceptor/3"),
-            (9, "acceptor/4"),
-            (10, "replica/3"),
-        ]
-        .map(|(id, name)| (id, name.to_owned()));
-        assert_eq!(names(&status), members);
-        assert_eq!(status.epoch, 5);
-        assert_eq!(status.hosts[5].roles, [Role::Acceptor]);
-        assert_eq!(status.hosts[6].roles, [Role::Acceptor, Role::Controller]);
-        let own_listener = status.hosts[7].resp.expect("a port of its own");
-        assert_eq!(own_listener.port(), spec.resp.port() + 4);
-        assert_eq!(put(own_listener).expect("it serves"), "replica/3");
-        assert_eq!(
-            supervisor.move_leader(None, "replica/2").expect("move"),
-            "replica/2"
-        );
-        assert_eq!(supervisor.status().leader(0), Some("replica/2"));
-        let error = supervisor.remove_member("acceptor/9").expect_err("unknown");
-        assert!(
-            error.to_string().contains("acceptor/3, acceptor/4"),
-            "{error}"
-        );
-
-        until(&supervisor, "all apply it", |s| {
-            let applied = applied(s);
-            applied[0].is_some() && applied.iter().all(|a| *a == applied[0])
-        });
-        let at = applied(&supervisor.status())[0].expect("a replica");
-        assert_eq!(supervisor.down().clean_at, Some(vec![at]));
-        drop(supervisor);
-
-        // Acceptors that have lost their votes begin after what replicas have applied.
-        mark(&spec, "lost");
-        let supervisor = Supervisor::start(spec.clone()).expect("up again");
-        let status = supervisor.status();
-        assert_eq!(names(&status), members);
-        assert_eq!(status.epoch, 6);
-        assert_eq!(status.first_instances, [at + 1]);
-        let addresses = |s: &ClusterStatus| s.hosts.iter().map(|h| h.address).collect::<Vec<_>>();
-        let before = addresses(&status);
-        supervisor.remove_member("replica/3").expect("remove");
-        supervisor.remove_member("replica/2").expect("remove");
-        let error = supervisor.remove_member("replica/0").expect_err("the last");
-        assert!(error.to_string().contains("last replica"), "{error}");
-        assert_eq!(addresses(&supervisor.status())[..4], before[..4]);
-        assert!(supervisor.down().clean_at.is_some());
-        drop(supervisor);
-        spec.acceptors = "5".parse().expect("acceptors");
-        let error = Supervisor::start(spec).expect_err("by no such way");
-        assert!(error.to_string().contains("inband member"), "{error}");
-    }
-}
-
-#[test]
-fn of_a_host_that_is_not_taken_in_nothing_is_left() {
-    for network in networks() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let spec = spec(dir.path(), network);
-        let supervisor = Supervisor::start(spec.clone()).expect("up");
-        let before = names(&supervisor.status());
-        let marker = mark(&spec, "refuse");
-        let error = supervisor
-            .add_member(MemberKind::Replica)
-            .expect_err("refused");
-        assert!(error.to_string().contains("refused on purpose"), "{error}");
-        let error = supervisor
-            .replace_member("acceptor/1")
-            .expect_err("refused");
-        assert!(error.to_string().contains("refused on purpose"), "{error}");
-        supervisor.remove_member("acceptor/1").expect_err("refused");
-        assert_eq!(names(&supervisor.status()), before);
-        assert!(!spec.data.join("hosts/replica-3").exists());
-        assert!(!spec.data.join("hosts/acceptor-3").exists());
-        if network == NetworkChoice::Namespaces {
-            assert_eq!(namespaces_of(&supervisor.status().name).len(), 8);
-        }
-        fs::remove_file(marker).expect("mend");
-        // Their ids and names are used up nevertheless.
-        let name = supervisor.add_member(MemberKind::Replica).expect("add");
-        assert_eq!(name, "replica/4");
-        assert_eq!(names(&supervisor.status())[7].0, 10);
-
-        let broken = spec.data.join("hosts/replica-5");
-        fs::create_dir_all(&broken).expect("directory");
-        fs::write(broken.join("fail"), "").expect("marker");
-        let error = supervisor
-            .add_member(MemberKind::Replica)
-            .expect_err("it fails")
-            .to_string();
-        assert!(
-            error.starts_with("replica/5 stopped at its start"),
-            "{error}"
-        );
-        assert_eq!(supervisor.status().hosts.len(), 8);
-    }
-}
-
-#[test]
-fn a_change_that_the_supervisor_does_not_see_the_end_of_is_settled_by_the_next_one() {
-    for taken_in in [true, false] {
-        let dir = tempfile::tempdir().expect("a directory");
-        let spec = spec(dir.path(), NetworkChoice::Loopback);
-        let supervisor = Supervisor::start(spec.clone()).expect("up");
-        mark(&spec, "pending");
-        std::thread::scope(|scope| {
-            let add = scope.spawn(|| supervisor.add_member(MemberKind::Replica));
-            let deadline = Instant::now() + TIMEOUT;
-            let doing = || match remote::ask(&spec.data, &remote::SupervisorRequest::Progress) {
-                Ok(remote::SupervisorReply::Progress { doing }) => doing.unwrap_or_default(),
-                other => panic!("{other:?}"),
-            };
-            while !doing().contains("epoch 2") {
-                assert!(Instant::now() < deadline, "{}", doing());
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            let error = supervisor
-                .remove_member("leader")
-                .expect_err("one at a time");
-            assert!(error.to_string().contains("another change"), "{error}");
-            supervisor.down();
-            let error = add.join().expect("no panic").expect_err("broken off");
-            assert!(error.to_string().contains("broken off"), "{error}");
-        });
-        drop(supervisor);
-        let record = fs::read_to_string(spec.data.join("cluster.json")).expect("record");
-        assert!(record.contains("replica/3"), "{record}");
-
-        let path = spec.data.join("plane.json");
-        let text = fs::read_to_string(&path).expect("plane");
-        let mut plane: inband_control::state::State = serde_json::from_str(&text).expect("JSON");
-        let pending = plane.pending.take().expect("a pending change");
-        if taken_in {
-            plane.opened = Some(pending.target);
-        }
-        fs::write(&path, serde_json::to_string(&plane).expect("JSON")).expect("write");
-        let mut again = spec.clone();
-        again.accept_loss = true;
-        let supervisor = Supervisor::start(again).expect("up");
-        let hosts = names(&supervisor.status());
-        assert_eq!(hosts.len(), if taken_in { 8 } else { 7 }, "{hosts:?}");
-        let record = fs::read_to_string(spec.data.join("cluster.json")).expect("record");
-        assert_eq!(record.contains("replica/3"), taken_in, "{record}");
-        assert!(!record.contains("\"changing\": true"), "{record}");
-    }
-}
-
-// ---- A supervisor that outlives the command that started it ----
-
-const DETACHED_ENV: &str = "TEST_DETACHED_DIR";
-
-/// Not a test: what `inband up --detach` starts.
-#[test]
-fn detached() {
-    let Some(dir) = std::env::var_os(DETACHED_ENV).map(PathBuf::from) else {
-        return;
-    };
-    inband_cluster::background::leave_terminal();
-    let mut spec = spec(&dir, NetworkChoice::Loopback);
-    let port = fs::read_to_string(dir.join("port")).expect("port");
-    spec.resp.set_port(port.parse().expect("port"));
-    match Supervisor::start(spec) {
-        Ok(supervisor) => {
-            assert!(supervisor.wait_for_end(Duration::from_secs(60)).is_some());
-        }
-        Err(error) => {
-            eprintln!("inband: {error}");
-            // Not through the test harness, which would write more.
-            std::process::exit(1);
-        }
-    }
-}
-
-#[test]
-fn a_detached_supervisor_is_waited_for_and_its_error_is_passed_on() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let spec = spec(dir.path(), NetworkChoice::Loopback);
-    fs::write(dir.path().join("port"), spec.resp.port().to_string()).expect("port");
-    let command = || {
-        let mut command = Command::new(std::env::current_exe().expect("own path"));
-        command
-            .args(["--exact", "detached", "--nocapture"])
-            .env(DETACHED_ENV, dir.path());
-        command
-    };
-    let taken = TcpListener::bind(spec.resp).expect("take the port");
-    let error = remote::spawn_detached(command(), &spec.data)
-        .expect_err("in use")
-        .to_string();
-    assert!(
-        error.starts_with("port ") && error.contains("is in use"),
-        "{error}"
-    );
-    drop(taken);
-    let status = remote::spawn_detached(command(), &spec.data).expect("up");
-    assert_eq!(status.leader(0), Some("leader"));
-    let error = remote::spawn_detached(command(), &spec.data)
-        .expect_err("it runs")
-        .to_string();
-    assert!(error.contains("is running already"), "{error}");
-    assert_eq!(
-        remote::down(&spec.data).expect("down").clean_at,
-        Some(vec![0])
-    );
-}
-
-// ---- An owner that is killed ----
-
-const OWNER_ENV: &str = "TEST_OWNER_DIR";
-
-/// Not a test: runs a cluster in another process until that is killed.
-#[test]
-fn owner() {
-    let Some(dir) = std::env::var_os(OWNER_ENV).map(PathBuf::from) else {
-        return;
-    };
-    let network = if privileged() {
-        NetworkChoice::Namespaces
-    } else {
-        NetworkChoice::Loopback
-    };
-    let mut spec = spec(&dir, network);
-    let port = fs::read_to_string(dir.join("port")).expect("port");
-    spec.resp.set_port(port.parse().expect("port"));
-    let _supervisor = Supervisor::start(spec).expect("up");
-    fs::write(dir.join("ready"), "").expect("ready");
-    loop {
-        std::thread::park();
-    }
-}
-
-fn start_owner(dir: &Path) -> Child {
-    let child = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", "owner", "--nocapture"])
-        .env(OWNER_ENV, dir)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("start the owner");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !dir.join("ready").exists() {
-        assert!(Instant::now() < deadline, "the owner comes up");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child
-}
-
-fn namespaces_of(cluster: &str) -> Vec<String> {
-    let Ok(names) = fs::read_dir("/run/netns") else {
-        return Vec::new();
-    };
-    names
-        .flatten()
-        .filter_map(|n| n.file_name().into_string().ok())
-        .filter(|n| n.starts_with(&format!("ib-{cluster}.")))
-        .collect()
-}
-
-#[test]
-fn what_a_killed_owner_leaves_is_removed() {
-    let privileged = privileged();
-    let dir = tempfile::tempdir().expect("a directory");
-    let network = if privileged {
-        NetworkChoice::Namespaces
-    } else {
-        NetworkChoice::Loopback
-    };
-    let mut spec = spec(dir.path(), network);
-    fs::write(dir.path().join("port"), spec.resp.port().to_string()).expect("port");
-    let mut owner = start_owner(dir.path());
-    let before = remote::status(&spec.data).expect("it runs");
-    assert_eq!(before.supervisor_pid, owner.id());
-    let alive = |pid: u32| {
-        // A process that has not been waited for yet is dead all the same.
-        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
-    };
-    let pids: Vec<u32> = before.hosts.iter().map(|h| h.pid.expect("pid")).collect();
-    assert!(pids.iter().all(|&p| alive(p)));
-    put(before.resp).expect("it serves");
-    owner.kill().expect("kill -9");
-    owner.wait().expect("dead");
-    let deadline = Instant::now() + TIMEOUT;
-    while pids.iter().any(|&p| alive(p)) {
-        assert!(
-            Instant::now() < deadline,
-            "hosts end when their supervisor is gone"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(
-        namespaces_of(&before.name).len(),
-        if privileged { 8 } else { 0 }
-    );
-
-    let error = Supervisor::start(spec.clone())
-        .expect_err("unclean")
-        .to_string();
-    assert!(error.contains("--accept-loss"), "{error}");
-    if privileged {
-        // The next lab to be created, whatever its name, cleans up.
-        let sweep = LabSpec {
-            name: format!("t{}-sweep", std::process::id()),
-            hosts: vec!["a".into()],
-            seed: 1,
-        };
-        drop(Lab::create(&sweep).expect("a lab"));
-        assert_eq!(namespaces_of(&before.name), Vec::<String>::new());
-    }
-    spec.accept_loss = true;
-    let supervisor = Supervisor::start(spec).expect("up after the crash");
-    let status = supervisor.status();
-    assert_eq!((status.epoch, &status.first_instances[..]), (2, &[2][..]));
-    drop(supervisor);
-    assert_eq!(namespaces_of(&before.name), Vec::<String>::new());
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ use crate::paxos::control::{self, HostStatus};
 use crate::paxos::layout::{ClusterSpec, HostPlan};
 use crate::paxos::memory::MemoryNeed;
 use crate::restart::Watcher;
+use crate::supervisor::lock;
 use inband_host::line_json::Server;
 use inband_lab::faults::LinkCounters;
 use inband_lab::lab::Lab;
@@ -227,10 +228,6 @@ impl HostRuntime {
     fn is_running(&self) -> bool {
         self.process.state().0 == Process::Running
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Supervisor {

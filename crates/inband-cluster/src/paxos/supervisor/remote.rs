@@ -11,7 +11,7 @@ use inband_control::service;
 
 use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
 use crate::background::spawn_until;
-use crate::paxos::cluster_dir::ClusterDir;
+use crate::socket::socket_in;
 use inband_host::line_json::{self, Server};
 
 /// Longer than anything that a supervisor does in one request.
@@ -117,7 +117,7 @@ pub enum SupervisorReply {
 }
 
 pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
-    let path = ClusterDir::socket_in(shared.dir.path());
+    let path = socket_in(shared.dir.path());
     let shared = Arc::clone(shared);
     let handle = move |request: SupervisorRequest| {
         let done = match request {
@@ -158,7 +158,7 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
 
 /// Sends a request to the supervisor of the cluster in a directory.
 pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, SupervisorError> {
-    match line_json::call(&ClusterDir::socket_in(data), request, request.limit()) {
+    match line_json::call(&socket_in(data), request, request.limit()) {
         Ok(SupervisorReply::Error { message }) => Err(SupervisorError::Refused(message)),
         Ok(reply) => Ok(reply),
         Err(error) if error.nobody_listens() => Err(SupervisorError::NotRunning {
