@@ -178,7 +178,7 @@ impl Client {
     }
 
     /// Waits for events: job, task, kind, and bytes.
-    fn wait<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Vec<Told<'py>>> {
+    fn wait<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Vec<EventTuple<'py>>> {
         let node = self.node()?;
         let events = py.detach(|| node.wait(Duration::from_millis(timeout_ms)));
         let told = events.into_iter().map(|event| {
@@ -200,7 +200,7 @@ impl Client {
 type Wishes = (u8, u8, Option<u16>, Option<u64>);
 
 /// Job, task, kind, and bytes.
-type Told<'py> = (u32, u32, u8, Bound<'py, PyBytes>);
+type EventTuple<'py> = (u32, u32, u8, Bound<'py, PyBytes>);
 
 fn told(event: Event) -> (TaskId, Kind, Vec<u8>) {
     let text = |failure: &Failure| failure.to_string().into_bytes();

@@ -30,7 +30,7 @@ pub struct MemoryConfig {
     /// Maximum number of requests in flight.
     pub window: u32,
     /// Without an answer for this long, the client looks for another switch.
-    pub suspect_after: Duration,
+    pub suspect_after_min: Duration,
     /// Where answers are slow, the client waits up to this long before it has another switch activated.
     pub suspect_after_max: Duration,
     /// A request that has not completed within this time fails.
@@ -44,14 +44,15 @@ pub struct MemoryConfig {
 impl MemoryConfig {
     /// Returns the defaults for these switches.
     pub fn new(switches: Vec<SocketAddrV4>) -> MemoryConfig {
+        let client = ClientConfig::new(switches.len());
         MemoryConfig {
             switches,
             keys: None,
             bind: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
-            window: 256,
-            suspect_after: Duration::from_millis(10),
-            suspect_after_max: Duration::from_millis(100),
-            deadline: Duration::from_secs(10),
+            window: client.window,
+            suspect_after_min: Duration::from_nanos(client.suspect_after_min_ns),
+            suspect_after_max: Duration::from_nanos(client.suspect_after_max_ns),
+            deadline: Duration::from_nanos(client.deadline_ns),
             spin: Duration::from_micros(20),
             namespace: None,
         }
@@ -142,7 +143,7 @@ impl Memory {
         let started = Instant::now();
         let client_config = ClientConfig {
             window: config.window,
-            suspect_after_ns: config.suspect_after.as_nanos() as Nanos,
+            suspect_after_min_ns: config.suspect_after_min.as_nanos() as Nanos,
             suspect_after_max_ns: config.suspect_after_max.as_nanos() as Nanos,
             deadline_ns: config.deadline.as_nanos() as Nanos,
             ..ClientConfig::new(config.switches.len())

@@ -24,7 +24,7 @@ const EPOCH: u64 = 48;
 const SESSION: u64 = 7 << 16;
 const CHUNKS: usize = 8;
 
-struct Bed {
+struct Testbed {
     switch: xdp::switch::Attached,
     servers: Vec<xdp::server::Attached>,
     client: UdpSocket,
@@ -35,8 +35,8 @@ struct Bed {
     net: Net,
 }
 
-impl Bed {
-    fn new(mode: XdpMode, keys: Option<Keys>) -> Bed {
+impl Testbed {
+    fn new(mode: XdpMode, keys: Option<Keys>) -> Testbed {
         let net = Net::new();
         let servers: Vec<_> = SERVERS
             .into_iter()
@@ -90,7 +90,7 @@ impl Bed {
         }
         switch.registers().set_epoch(EPOCH);
         switch.registers().open_session(0, SESSION, 0, 16);
-        Bed {
+        Testbed {
             switch,
             servers,
             client: net.socket(CLIENT, PORT),
@@ -191,13 +191,13 @@ fn lines_are_read_and_written_over_a_network() {
     }
     for mode in [XdpMode::Native, XdpMode::Generic] {
         for keys in with_and_without_keys() {
-            let mut bed = Bed::new(mode, keys);
-            bed.works();
+            let mut testbed = Testbed::new(mode, keys);
+            testbed.works();
             // Two servers are a majority, one is not.
-            bed.net.cable(SERVERS[0], "down");
-            let last = bed.write(5, 0xffff, 3);
-            assert_eq!(bed.read(5, 0xffff), ([last; 16], [[3; 64]; 16]));
-            eprintln!("{mode:?}: {:?}", bed.switch.counters().unwrap());
+            testbed.net.cable(SERVERS[0], "down");
+            let last = testbed.write(5, 0xffff, 3);
+            assert_eq!(testbed.read(5, 0xffff), ([last; 16], [[3; 64]; 16]));
+            eprintln!("{mode:?}: {:?}", testbed.switch.counters().unwrap());
         }
     }
 }

@@ -448,7 +448,7 @@ impl SystemCommand for Memory {
         // The clients' defaults.
         let client = MemoryConfig::new(Vec::new());
         let clients = [
-            ("suspect_after_min_ms", client.suspect_after.as_millis()),
+            ("suspect_after_min_ms", client.suspect_after_min.as_millis()),
             ("suspect_after_max_ms", client.suspect_after_max.as_millis()),
             ("deadline_ms", client.deadline.as_millis()),
             ("spin_us", client.spin.as_micros()),

@@ -38,7 +38,7 @@ pub struct ClientConfig {
     /// Maximum number of requests in flight, rounded down to a power of two.
     pub window: u32,
     /// Without an answer for this long, the client looks for another switch.
-    pub suspect_after_ns: Nanos,
+    pub suspect_after_min_ns: Nanos,
     /// Where answers are slow, the client waits up to this long before it has another switch activated.
     pub suspect_after_max_ns: Nanos,
     /// A request that has not completed within this time fails.
@@ -53,7 +53,7 @@ impl ClientConfig {
         ClientConfig {
             switches,
             window: 256,
-            suspect_after_ns: 10 * MS,
+            suspect_after_min_ns: 10 * MS,
             suspect_after_max_ns: 100 * MS,
             deadline_ns: 10_000 * MS,
             first_switch: 0,
@@ -175,7 +175,7 @@ impl Client {
             away: 0..0,
             left: None,
             useless_after_ns: USELESS_MIN_NS,
-            suspect_after_ns: config.suspect_after_ns,
+            suspect_after_ns: config.suspect_after_min_ns,
             nonce: random,
             tickets: 0,
             outstanding: 0,
@@ -454,7 +454,7 @@ impl Client {
         if self.looking.take().is_some() {
             self.useless_after_ns = USELESS_MIN_NS;
         }
-        self.suspect_after_ns = self.config.suspect_after_ns;
+        self.suspect_after_ns = self.config.suspect_after_min_ns;
         self.hear(header.epoch);
         self.congestion.answered(under_way);
         if pending.sends == 1 && !self.has_waited_here(pending.first_sent) {
@@ -522,7 +522,7 @@ impl Client {
             if self.joined.as_ref().is_some_and(|j| !j.has_answered) {
                 // Leaving the previous switch did not help.
                 let longer = (2 * suspect_after_ns).min(SUSPECT_MAX_NS);
-                self.suspect_after_ns = longer.max(self.config.suspect_after_ns);
+                self.suspect_after_ns = longer.max(self.config.suspect_after_min_ns);
             }
             self.look(now);
         }

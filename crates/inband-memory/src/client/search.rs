@@ -49,7 +49,7 @@ impl Client {
     /// Starts looking for an active switch, while the current session stays in use.
     pub(super) fn look(&mut self, now: Nanos) {
         if self.looking.is_none() {
-            let min_ns = self.config.suspect_after_ns;
+            let min_ns = self.config.suspect_after_min_ns;
             let silent_since = self.joined.as_ref().map_or(now, |j| j.answered_at);
             let bears_ns = self.bears(now);
             let since = *self.looks_since.get_or_insert(now);
@@ -67,7 +67,7 @@ impl Client {
     /// Returns how long a silence is tolerated before the switch is suspected.
     pub(super) fn bears(&self, now: Nanos) -> Nanos {
         let (min_ns, max_ns) = (
-            self.config.suspect_after_ns,
+            self.config.suspect_after_min_ns,
             self.config.suspect_after_max_ns,
         );
         self.round_trip.suspect_after(now, min_ns, max_ns)

@@ -78,7 +78,7 @@ impl World<Memory> {
         let config = ClientConfig {
             window: 4,
             suspect_after_max_ns: match self.system.fixed_suspicion {
-                true => defaults.suspect_after_ns,
+                true => defaults.suspect_after_min_ns,
                 false => defaults.suspect_after_max_ns,
             },
             deadline_ns: self.system.deadline_ns,
