@@ -195,7 +195,7 @@ pub enum Refusal {
     #[error("{0}")]
     MajorityLost(String),
     #[error(
-        "the acceptors have what is needed to go on by themselves, and no replica reports a log that stands still; a restart would throw it away. A log that stands is reported after a few seconds: `inband member list` shows it"
+        "the acceptors can continue by themselves, and no replica reports a log that makes no progress; a restart would discard what they hold. A stopped log is reported after a few seconds: `inband member list` shows it"
     )]
     NothingLost,
     #[error("log {log}: its replicas have applied instances up to {applied}, so {given} cannot be the last one; leave --applied out to use what they report")]

@@ -21,7 +21,7 @@ pub enum Action<A> {
     Keep(A, Attempt, Outcome),
 }
 
-/// A client that asks for patience gets at most this many times the timeout of a silent one.
+/// A client that asks to wait longer gets at most this many times the timeout of a silent one.
 const CLIENT_TIMEOUTS_MAX: u64 = 10;
 
 #[derive(Debug)]

@@ -201,7 +201,7 @@ pub fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()>
             }
             Ok(Response::Halted { epoch }) => {
                 is_halted = true;
-                println!("epoch {epoch}: nobody votes, until all replicas have said what they have applied");
+                println!("epoch {epoch}: no acceptor votes until all replicas have reported what they have applied");
                 None
             }
             Ok(other) => {
@@ -228,7 +228,7 @@ pub fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()>
             waits_for = passing;
         }
         if !plane.wait_a_little() {
-            bail!("broken off; `inband member begin-anew` goes on where this one stopped");
+            bail!("interrupted; `inband member begin-anew` continues where this one stopped");
         }
     }
 }
@@ -323,7 +323,9 @@ fn in_lab(plane: &PlaneArgs, request: SupervisorRequest) -> Result<String> {
     let mut shown = None;
     while !asked.is_finished() {
         if signals.wait(PROGRESS_INTERVAL) {
-            bail!("no longer waiting; the change goes on in the cluster, see `inband member list`");
+            bail!(
+                "no longer waiting; the change continues in the cluster, see `inband member list`"
+            );
         }
         let doing = remote::ask(&plane.data, &SupervisorRequest::Progress);
         if let Ok(SupervisorReply::Progress { doing: Some(doing) }) = doing {

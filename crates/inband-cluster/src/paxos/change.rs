@@ -121,7 +121,7 @@ pub enum ChangeError {
         why: String,
     },
     /// The waiting process was told to end.
-    #[error("broken off before it was known how the change ends; see `inband member list`")]
+    #[error("interrupted before the outcome of the change was known; see `inband member list`")]
     BrokenOff,
 }
 
