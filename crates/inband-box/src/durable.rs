@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::{Machine, MachineError};
 use crate::journal::{LogOnDisk, Replayed};
+use crate::node::{SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_NS};
 use crate::process::HAS_LOG;
-use crate::promise::Stored;
+use crate::promise::{Nanos, Stored};
 use crate::role::Role;
 
 /// Not `log`: a supervisor writes the process's output there.
@@ -40,6 +41,14 @@ impl Durability {
         match self {
             Durability::Memory => "memory",
             Durability::Sync => "sync",
+        }
+    }
+
+    /// Returns the default suspicion timeout: a disk may stop a node for longer than the network is silent.
+    pub fn suspect_after_ns(self) -> Nanos {
+        match self {
+            Durability::Memory => SUSPECT_AFTER_NS,
+            Durability::Sync => SUSPECT_AFTER_MAX_NS,
         }
     }
 

@@ -15,9 +15,7 @@ use inband_box::kernel::Kernel;
 use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 use inband_box::membership::{Change, Membership};
 use inband_box::network::Network;
-use inband_box::node::{
-    Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
-};
+use inband_box::node::{Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS};
 use inband_box::ports::Ports;
 use inband_box::process::{
     forget, has_log, has_promised, socket_of, status_at, End, Process, Spec, Status,
@@ -236,10 +234,9 @@ impl NodeArgs {
                 node: self.node,
                 nodes: self.nodes.len() as u8,
                 founding: Membership::founding(self.founding(), self.quorum),
-                suspect_after_ns: match (self.suspect_after_us, self.durability) {
-                    (Some(us), _) => us * 1000,
-                    (None, Durability::Memory) => SUSPECT_AFTER_NS,
-                    (None, Durability::Sync) => SUSPECT_AFTER_MAX_NS,
+                suspect_after_ns: match self.suspect_after_us {
+                    Some(us) => us * 1000,
+                    None => self.durability.suspect_after_ns(),
                 },
             },
             nodes: self.nodes.clone(),

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_box::durable::Durability;
-use inband_box::limits::{LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::limits::{
+    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, DATAGRAMS_UNDER_WAY_MAX, INCOMPLETE_REQUEST_MS_MAX,
+    LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT, UNANSWERED_MS_MAX, UNREAD_MS_MAX,
+};
 use inband_box::membership::{ids, Change, Membership};
 pub use inband_box::node::Quorum;
 use inband_box::process::{forget, has_log, has_promised, socket_of, status_at, Status, SESSION};
@@ -19,7 +22,7 @@ use inband_box::promise::majority;
 use inband_box::NODES;
 use inband_host::config::Dataplane;
 use inband_host::program;
-use inband_host::settings::{of_up, Setting};
+use inband_host::settings::{of_up, Setting, BUILT_IN};
 use inband_host::size::parse_size;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::Lab;
@@ -33,6 +36,7 @@ use crate::host_process::{HostProcess, Process, ProcessStatus};
 use crate::keys;
 use crate::listeners;
 use crate::network::Network;
+use crate::socket;
 use crate::supervisor::{host_dir, Hosts};
 use crate::system::{is_spare, HostPlan, Plan, System};
 
@@ -746,7 +750,7 @@ impl SystemCommand for BoxCluster {
             let from = of_up(name, value == default);
             Setting::new(format!("--{name}"), value, default, from)
         };
-        Ok(vec![
+        let mut all = vec![
             one("nodes", |options| options.nodes.to_string()),
             one("quorum", |options| options.quorum.name().to_owned()),
             one("durability", |options| options.durability.name().to_owned()),
@@ -757,7 +761,44 @@ impl SystemCommand for BoxCluster {
             }),
             one("dataplane", |options| options.dataplane.to_string()),
             one("memory", |options| options.memory.to_string()),
-        ])
+            one("log-records", |options| options.log_records.to_string()),
+            one("memcached-udp", |options| match options.memcached_udp {
+                Some(first) => first.to_string(),
+                None => "none".to_owned(),
+            }),
+            one("direct", |options| options.direct.to_string()),
+            one("no-key", |options| options.no_key.to_string()),
+        ];
+        let suspect_after_us = |durability: Durability| durability.suspect_after_ns() / 1000;
+        let (value, default) = (options.durability, defaults.durability);
+        all.push(Setting::new(
+            "node.suspect_after_us",
+            suspect_after_us(value),
+            suspect_after_us(default),
+            of_up("durability", value == default),
+        ));
+        let gateway = [
+            ("unanswered_ms", UNANSWERED_MS_MAX),
+            ("unread_ms", UNREAD_MS_MAX),
+            ("incomplete_request_ms", INCOMPLETE_REQUEST_MS_MAX),
+            ("clients_max", CLIENTS_MAX as u64),
+            ("clients_memory_bytes", CLIENTS_MEMORY_BYTES_MAX as u64),
+            ("datagrams_under_way_max", DATAGRAMS_UNDER_WAY_MAX as u64),
+        ];
+        all.extend(
+            gateway.map(|(name, value)| {
+                Setting::new(format!("gateway.{name}"), value, value, BUILT_IN)
+            }),
+        );
+        // The operator may have changed it since the start.
+        let status = socket::status::<BoxCluster>(data).ok();
+        if let Some(now) = status.map(|status| membership_of(&status.nodes).quorum) {
+            if now != options.quorum {
+                let name = now.name();
+                all[1] = Setting::new("--quorum", name, defaults.quorum.name(), "inband quorum");
+            }
+        }
+        Ok(all)
     }
 
     fn what_stays(status: &ClusterStatus) -> &'static str {
@@ -838,5 +879,19 @@ mod tests {
         assert_eq!(of("--nodes"), ("5", "3", "inband up"));
         assert_eq!(of("--quorum"), ("all", "majority", "inband up"));
         assert_eq!(of("--memory"), ("67108864", "67108864", "default"));
+        assert_eq!(of("node.suspect_after_us"), ("10000", "10000", "default"));
+        assert_eq!(of("gateway.unanswered_ms"), ("10000", "10000", "built in"));
+
+        let sync = serde_json::to_vec(&options(&["--durability=sync"])).unwrap();
+        fs::write(dir.path().join(FILE), sync).unwrap();
+        let settings = BoxCluster::settings(dir.path()).unwrap();
+        let suspect = settings
+            .iter()
+            .find(|setting| setting.name == "node.suspect_after_us")
+            .unwrap();
+        assert_eq!(
+            (&suspect.value[..], &suspect.default[..], &suspect.from[..]),
+            ("50000", "10000", "inband up")
+        );
     }
 }

@@ -25,7 +25,9 @@ impl Shared {
             match control::control(&host.socket(), request.clone(), PLANE_LIMIT) {
                 Ok(Response::Refused(refusal)) => return Err(refusal.into()),
                 Ok(Response::OutcomeUnknown) => return Err(PlaneError::Unknown),
-                Ok(Response::Elsewhere(_)) => last = PlaneError::Silent("the controllers have no leader".into()),
+                Ok(Response::Elsewhere(_)) => {
+                    last = PlaneError::Silent("the controllers have no leader".into())
+                }
                 Ok(response) => return Ok(response),
                 // The request was not received: the host has just died, or does not listen yet.
                 Err(ControlError::Call(error @ CallError::Unreachable { .. })) => {
