@@ -140,16 +140,14 @@ fn replaces(vote: &StoredVote, held: &StoredVote, digest: Digest) -> Result<bool
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptorError {
     /// A packet program holds a slot.
-    #[error(
-        "partition {partition}: slot {slot} stays taken by a packet program; it is tried again"
-    )]
+    #[error("partition {partition}: slot {slot} stays locked by a packet program; retrying")]
     Taken {
         partition: usize,
         /// Slot in the partition's ring.
         slot: usize,
     },
     /// The host is unreachable, or its disk failed.
-    #[error("the acceptor's state cannot be reached: {0}; it is tried again")]
+    #[error("the acceptor's state cannot be reached: {0}; retrying")]
     Unreachable(String),
 }
 

@@ -137,13 +137,13 @@ pub enum Refusal {
     Founded(Epoch),
     #[error("{0} is not a node id; ids are {first} to {last}", first = NODE_IDS.start(), last = NODE_IDS.end())]
     NotAnId(NodeId),
-    #[error("the configuration is no good: {0}")]
+    #[error("the configuration is invalid: {0}")]
     BadConfiguration(String),
     #[error("node {0} is not a member; `inband member list` shows who is")]
     NotMember(NodeId),
     #[error("node {0} is a member already")]
     IsMember(NodeId),
-    #[error("node id {node} belonged to the host with identity {known}, and is never used again for another ({given}); choose an id that was never used")]
+    #[error("node id {node} belonged to the host with identity {known}, and is never reused for another one ({given}); choose an id that was never used")]
     IdUsed {
         node: NodeId,
         known: String,
@@ -169,14 +169,14 @@ pub enum Refusal {
     Overtaken { given: Epoch, found: Epoch },
     #[error("all epochs up to {0} are used up; export the data and import it into a new cluster")]
     EpochsUsedUp(Epoch),
-    #[error("{sealed:?} are no majority of the acceptors {acceptors:?}")]
+    #[error("{sealed:?} are not a majority of the acceptors {acceptors:?}")]
     NoMajority {
         sealed: Vec<NodeId>,
         acceptors: Vec<NodeId>,
     },
     #[error("a configuration without {0} cannot decide anything")]
     NobodyLeft(String),
-    #[error("{found} {what} are more than the {max} there can be")]
+    #[error("{found} {what} exceed the maximum of {max}")]
     TooMany {
         what: String,
         found: usize,
@@ -204,7 +204,7 @@ pub enum Refusal {
         given: u64,
         applied: u64,
     },
-    #[error("the replica of node {0} has not reported its last position in this epoch; start its host if it is down, or say what it has applied with --applied")]
+    #[error("the replica of node {0} has not reported its last position in this epoch; start its host if it is down, or give its position with --applied")]
     PositionUnknown(NodeId),
     #[error("log {log}: only {holders} of the {needed} replicas needed hold instance {applied} durably; the others fetch it from their peers: keep their hosts running, with room on their disks, and try again")]
     NotDurable {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddrV4;
 
 use crate::limits::{CLIENT_TASKS_MAX, FAILED_JOBS_MAX, SUBMIT_TASKS_MAX};
-use crate::message::{Outcome, Place, SubmitReply, ToClient, ToExecutor};
+use crate::message::{Outcome, Place, SubmitReply, ToExecutor};
 use crate::packets::{HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Entry, Failure, JobId, SubmitError, TaskId, TaskSpec, Work};
 use crate::timing::{ClientTiming, Nanos, MS};

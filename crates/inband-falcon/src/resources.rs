@@ -8,10 +8,10 @@ use crate::limits::{RESOURCE_MAX, RESOURCE_NAME_LEN_BYTES_MAX};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResourceError {
     /// Not a valid name.
-    #[error("{0:?} is no name of a resource; use 1 to {RESOURCE_NAME_LEN_BYTES_MAX} letters, digits, - and _, and not digits alone")]
+    #[error("{0:?} is not a resource name; use 1 to {RESOURCE_NAME_LEN_BYTES_MAX} letters, digits, - and _, and not digits alone")]
     Name(String),
     /// A duplicate name.
-    #[error("there are two resources {0:?}; each needs a name of its own")]
+    #[error("resource {0:?} is listed twice; give each its own name")]
     Twice(String),
     #[error("{0} resources are more than {RESOURCE_MAX}")]
     TooMany(usize),

@@ -48,7 +48,7 @@ pub struct CommandOutput {
 
 /// Work that no runner understands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is no work of a version that this worker knows ({0}); do client and worker run the same version?")]
+#[error("the work of the task cannot be decoded ({0}); do client and worker run the same version?")]
 pub struct UnknownWork(String);
 
 impl Call {

@@ -39,7 +39,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     /// The configuration is that of another kind of host.
-    #[error("{0} is no replica; start it as what it is")]
+    #[error("{0} is not a replica; start it in its own role")]
     OtherPart(String),
     /// An address cannot be bound.
     #[error("cannot listen at {address}: {source}; is it an address of this host, and free?")]

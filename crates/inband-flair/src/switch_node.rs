@@ -37,7 +37,7 @@ const RESOLVE_NS: u64 = 2_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The configuration is that of another kind of host.
-    #[error("{0} is no switch; start it as what it is")]
+    #[error("{0} is not a switch; start it in its own role")]
     OtherPart(String),
     /// Its address cannot be bound.
     #[error(

@@ -21,7 +21,7 @@ pub enum RestoreError {
     #[error("the saved position is damaged or cut short: its {0} bytes do not match their checksum; restore it from another copy, with the state that was saved with it")]
     Damaged(usize),
     /// The checksum is right, but the contents are invalid.
-    #[error("the saved position makes no sense at byte {0}, though its checksum is right: another version of Inband made it; take a peer's state and position")]
+    #[error("the saved position is invalid at byte {0}, although its checksum is correct: another version of Inband made it; take a peer's state and position")]
     Malformed(usize),
     /// It is older than what has been delivered already.
     #[error("the saved position ends at instance {saved}, but {delivered} was delivered already")]

@@ -35,13 +35,13 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum PlaneError {
     /// No host could be asked.
-    #[error("no host runs by which the control plane could be asked; see `inband status`")]
+    #[error("no host is running that could reach the control plane; see `inband status`")]
     NoHost,
     /// The request is invalid, or not possible now.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The request may still be executed.
-    #[error("whether the control plane has done it is unknown; look at `inband member list` before trying again")]
+    #[error("it is unknown whether the control plane executed the request; see `inband member list` before trying again")]
     Unknown,
     #[error("the control plane does not answer: {0}")]
     Silent(String),

@@ -112,7 +112,7 @@ pub enum CallError {
     #[error("no control service could answer within {0:?}; are a majority of the control-plane hosts up?")]
     NoAnswer(Duration),
     /// The request may still take effect.
-    #[error("the outcome is unknown; look at `inband member list` before trying again")]
+    #[error("the outcome is unknown; see `inband member list` before trying again")]
     OutcomeUnknown,
     /// The control plane refused the request.
     #[error(transparent)]

@@ -116,7 +116,10 @@ fn what_cannot_run_says_so() {
     );
     rig.runner.start(vec![250, 1]);
     let error = String::from_utf8(rig.outcome().expect_err("nonsense")).unwrap();
-    assert!(error.starts_with("this is no work"), "{error}");
+    assert!(
+        error.starts_with("the work of the task cannot be decoded"),
+        "{error}"
+    );
     let no_python = rig.error(&Call::Python(vec![]));
     assert!(no_python.contains("runs no Python"), "{no_python}");
 }
