@@ -32,7 +32,6 @@ pub enum Part {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundCost {
     pub part: Part,
-    /// Number of nodes.
     pub nodes: usize,
     pub value_len_bytes: usize,
     /// Whether packets are tagged with a key.

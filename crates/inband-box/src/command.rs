@@ -156,7 +156,6 @@ impl Batch {
         self.stream.len()
     }
 
-    /// Takes the values.
     pub fn take(&mut self, mut each: impl FnMut(Vec<u8>)) {
         let stream = std::mem::take(&mut self.stream);
         stream

@@ -98,7 +98,6 @@ pub struct Counters {
     pub barriers: AtomicU64,
     pub stuck: AtomicU64,
     pub memory_closed: AtomicU64,
-    /// Requests in datagrams.
     pub datagrams: AtomicU64,
     /// Datagrams that were not answered: from outside the network, not a request, or too many at once.
     pub datagrams_refused: AtomicU64,

@@ -100,7 +100,6 @@ pub struct View {
 /// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Drop it.
     Drop,
     /// Pass it unchanged to the process.
     Pass,

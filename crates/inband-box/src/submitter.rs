@@ -41,7 +41,6 @@ impl Submitter {
         }
     }
 
-    /// Returns its session.
     pub fn session(&self) -> u64 {
         self.session
     }

@@ -6,7 +6,6 @@ use crate::c;
 use crate::role::Record;
 
 inband_ground::message_types!(
-    /// Message types.
     Type {
         Submit = c::IB_BOX_SUBMIT,
         Propose = c::IB_BOX_PROPOSE,
@@ -18,7 +17,6 @@ inband_ground::message_types!(
 );
 
 inband_ground::flag_bits!(
-    /// Flags.
     flag {
         NOT_LEADER = c::IB_BOX_F_NOT_LEADER,
         BUSY = c::IB_BOX_F_BUSY,

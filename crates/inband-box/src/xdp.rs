@@ -34,7 +34,6 @@ pub struct Spec {
     pub capacity: usize,
     /// This host's address as other nodes know it.
     pub address: SocketAddrV4,
-    /// Native or generic.
     pub mode: XdpMode,
     /// With keys, packets without a valid tag are dropped, and outgoing packets are tagged.
     pub keys: Option<Keys>,
@@ -57,7 +56,6 @@ impl Spec {
         Ok(())
     }
 
-    /// Loads the program.
     pub fn load(&self) -> Result<Program, XdpError> {
         self.load_object(objects::BOX)
     }

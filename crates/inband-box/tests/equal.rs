@@ -14,7 +14,6 @@ use inband_testing::random::{seed, Prng};
 use inband_testing::role::{self, missing, sign_at_random, two_keys, Equal, Pair};
 
 const STEPS: usize = 60_000;
-/// Steps with keys.
 const STEPS_WITH_KEYS: usize = 20_000;
 /// Steps after which the node is replaced by one that has forgotten everything.
 const RESTART_EVERY: usize = 5_000;

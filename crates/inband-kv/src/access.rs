@@ -12,7 +12,6 @@ use rustls::{ClientConnection, StreamOwned};
 /// What a replica requires of its clients.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Sent with `AUTH`.
     pub password: Option<Password>,
     /// Use TLS and verify the server against this CA.
     pub ca: Option<PathBuf>,

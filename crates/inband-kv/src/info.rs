@@ -29,11 +29,9 @@ pub struct Identity {
     pub is_sync: bool,
     /// Seconds after which an idle client is disconnected; 0: never.
     pub idle_s: u64,
-    /// When it started.
     pub started: Instant,
     /// Listening addresses.
     pub addresses: Vec<SocketAddr>,
-    /// Longest encoded command.
     pub command_len_bytes_max: usize,
 }
 

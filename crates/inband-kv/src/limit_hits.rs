@@ -99,7 +99,6 @@ impl LimitHit {
 pub struct LimitHits([AtomicU64; LimitHit::ALL.len()]);
 
 impl LimitHits {
-    /// Increments a counter.
     pub fn count(&self, hit: LimitHit) {
         self.0[hit as usize].fetch_add(1, Ordering::Relaxed);
     }

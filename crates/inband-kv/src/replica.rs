@@ -121,13 +121,11 @@ pub enum ReplicaError {
     /// A socket, or waiting for sockets, failed.
     #[error("network: {0}; restart the replica")]
     Io(#[from] std::io::Error),
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The number of logs does not match the store.
     #[error("there are {log_count} logs, and the store of {partitions} partition(s) needs {needed}; configure the same number of partitions for both")]
     Logs {
-        /// Number of logs.
         log_count: usize,
         /// Number of partitions of the store.
         partitions: usize,

@@ -401,7 +401,6 @@ enum Step {
     Single(u8, u8),
     /// Set all keys of a group, over all partitions, to the same value.
     SetAll,
-    /// Read that group.
     GetAll,
     /// A transaction that appends to the lists of several partitions.
     Append(u8, u8),

@@ -54,7 +54,6 @@ impl Budget {
         self.steps.get()
     }
 
-    /// End the script.
     pub fn end(&self, why: Over) -> Over {
         let why = self.is_over.get().unwrap_or(why);
         self.is_over.set(Some(why));

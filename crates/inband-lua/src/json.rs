@@ -60,7 +60,6 @@ pub fn number_of(value: &Value) -> Option<f64> {
     }
 }
 
-/// A whole number.
 pub fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Integer(number) => Some(*number),

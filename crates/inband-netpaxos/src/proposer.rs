@@ -155,7 +155,6 @@ impl Proposer {
         self.sent.insert(request.number, sent);
     }
 
-    /// Handles a packet.
     pub fn on_packet(&mut self, now: u64, packet: &[u8]) {
         let Some((header, _)) = intact(packet) else {
             return;

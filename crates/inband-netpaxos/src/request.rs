@@ -21,7 +21,6 @@ pub struct Request {
     pub opens: bool,
     /// The address of the proposer, packed.
     pub reply_to: u64,
-    /// The bytes.
     #[serde(with = "serde_bytes")]
     pub value: Vec<u8>,
 }

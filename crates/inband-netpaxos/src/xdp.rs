@@ -13,7 +13,6 @@ use inband_ground::xdp::XdpError;
 use crate::role::{Kind, Registers};
 use crate::{c, objects, NetPaxos, LOGS};
 
-/// A loaded program.
 pub type Program = alone::Program<NetPaxos, Registers>;
 
 /// Loads the program of a role.

@@ -74,7 +74,6 @@ pub fn command_of<'a>(request: &'a Request<'_>) -> Option<(Command<'a>, Awaited)
     })
 }
 
-/// Counts a request.
 pub fn count(request: &Request, counters: &Counters) {
     let counter = match request {
         Request::Store { .. } => &counters.cmd_set,

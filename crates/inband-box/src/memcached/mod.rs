@@ -25,7 +25,6 @@ const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 /// There is no such command.
 pub(crate) const ERROR: &str = "ERROR";
 
-/// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Request<'a> {
@@ -33,7 +32,6 @@ pub enum Request<'a> {
         with_cas: bool,
         keys: Vec<&'a [u8]>,
     },
-    /// `gat`.
     GetAndTouch {
         with_cas: bool,
         exptime_s: i32,

@@ -16,7 +16,6 @@ pub struct Frame {
     pub datagrams: u16,
 }
 
-/// Parses a datagram.
 pub fn parse(datagram: &[u8]) -> Option<(Frame, &[u8])> {
     let (header, rest) = datagram.split_first_chunk::<HEADER_BYTES>()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

@@ -71,7 +71,6 @@ mod item {
 /// What the table stores about a key besides its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// The client's flags.
     pub flags: u32,
     /// [`STALE`], [`WON`], [`BINARY_KEY`].
     pub marks: u32,

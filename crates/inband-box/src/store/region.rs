@@ -63,7 +63,6 @@ impl Region {
         })
     }
 
-    /// Returns the words.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping has this many words, is page-aligned, and lives as long as self.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len_words) }

@@ -226,7 +226,6 @@ impl Table {
         true
     }
 
-    /// Removes expired items.
     pub fn expire(&mut self, time_ms: u64) {
         while let Some((expires_ms, at)) = self.expiring.first().copied() {
             if expires_ms > time_ms {
@@ -236,7 +235,6 @@ impl Table {
         }
     }
 
-    /// Removes all items.
     pub fn clear(&mut self) {
         for number in 0..self.layout.buckets() {
             let bucket = self.layout.bucket_at(number);

@@ -20,11 +20,9 @@ const REMOVED_KEY: &[u8] = b"removed";
 /// A queued cross-partition command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueEntry {
-    /// Its entry number.
     pub number: u64,
     /// Replicated time of its log.
     pub time_ms: u64,
-    /// The encoded command.
     pub command: Vec<u8>,
     /// Set if this process submitted it: the value that contains it.
     pub ticket: Option<Ticket>,

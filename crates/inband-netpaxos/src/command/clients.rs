@@ -31,7 +31,6 @@ pub struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         for value in &self.values {
             ensure!(
@@ -80,7 +79,6 @@ pub struct DeliverArgs {
 }
 
 impl DeliverArgs {
-    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let cluster = Cluster::load(&self.data)?;
         let name = format!("learner/{}", self.learner);
