@@ -14,7 +14,7 @@ use inband_box::node::Quorum;
 use inband_box::process::{socket_of, status_at, Status};
 
 /// How long anything may take here; the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Cluster {
     dir: tempfile::TempDir,
@@ -120,7 +120,7 @@ impl Cluster {
     }
 
     fn until(&self, what: &str, is_so: impl Fn(&[Status]) -> bool) -> Vec<Status> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let statuses = self.statuses();
             if is_so(&statuses) {
@@ -159,7 +159,7 @@ impl Client {
     fn connect(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).expect("it listens");
         stream.set_nodelay(true).expect("set");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
         Client(BufReader::new(stream))
     }
 
@@ -402,7 +402,7 @@ fn a_node_whose_directory_was_lost_ends_and_another_one_takes_its_place() {
     cluster.kill(3);
     std::fs::remove_dir_all(cluster.data(3)).expect("removed");
     cluster.spawn(3, false);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let process = cluster.processes[3].as_mut().expect("it was started");
     let ended = loop {
         if let Some(ended) = process.try_wait().expect("a child") {
@@ -531,7 +531,7 @@ fn with_sync_all_nodes_may_be_killed_while_clients_write() {
                     })
                 })
                 .collect();
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIMEOUT;
             while acknowledged.load(SeqCst) < 500 {
                 assert!(Instant::now() < until, "{:?}", acknowledged);
                 std::thread::sleep(Duration::from_millis(1));

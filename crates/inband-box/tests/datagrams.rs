@@ -14,7 +14,7 @@ use inband_box::network::Network;
 use inband_testing::not_run;
 
 /// How long an answer may take; the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Where no answer is expected, one would have arrived within this time.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -80,8 +80,8 @@ impl Client {
             .expect("it is sent");
     }
 
-    fn receive(&self, patience: Duration) -> Option<Vec<u8>> {
-        self.socket.set_read_timeout(Some(patience)).expect("set");
+    fn receive(&self, timeout: Duration) -> Option<Vec<u8>> {
+        self.socket.set_read_timeout(Some(timeout)).expect("set");
         let mut reply = [0; 65536];
         let len_bytes = self.socket.recv(&mut reply).ok()?;
         assert!(len_bytes <= 1400, "{len_bytes} bytes");
@@ -91,7 +91,7 @@ impl Client {
 
     fn ask(&mut self, text: &[u8]) -> Vec<u8> {
         self.send(text);
-        let reply = self.receive(PATIENCE);
+        let reply = self.receive(TIMEOUT);
         reply.unwrap_or_else(|| panic!("no answer to {}", text.escape_ascii()))
     }
 
@@ -136,7 +136,7 @@ fn replies_over_udp_are_memcached_s() {
         return;
     };
     let mut theirs = Client::new(address);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         // Until it listens, the kernel refuses datagrams.
         let _ = theirs.socket.send(&frame(0, b"version\r\n"));

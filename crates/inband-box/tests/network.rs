@@ -25,15 +25,15 @@ const MEMBERS: u64 = 0b1110;
 const EPOCH: u64 = 33;
 const RECORDS: u64 = 200;
 
-struct Bed {
+struct Testbed {
     nodes: Vec<Attached>,
     sockets: Vec<UdpSocket>,
     gate: Gate,
     net: Net,
 }
 
-impl Bed {
-    fn new(mode: XdpMode, keys: Option<Keys>) -> Bed {
+impl Testbed {
+    fn new(mode: XdpMode, keys: Option<Keys>) -> Testbed {
         let net = Net::new();
         let attach = |node: u8| {
             let others = NODES.into_iter().filter(|other| *other != node);
@@ -67,7 +67,7 @@ impl Bed {
             });
             attached.role().set_quorum(MEMBERS, 2);
         }
-        Bed {
+        Testbed {
             nodes,
             sockets: sockets.into(),
             gate: Gate::of::<Zab>(keys, GROUPS),
@@ -153,14 +153,14 @@ fn records_are_committed_over_a_network() {
     }
     for mode in [XdpMode::Native, XdpMode::Generic] {
         for keys in [None, Some(two_keys())] {
-            let mut bed = Bed::new(mode, keys);
-            bed.lead();
+            let mut testbed = Testbed::new(mode, keys);
+            testbed.lead();
             for seq in 1..RECORDS {
-                bed.submit(seq);
-                bed.until_committed(0, seq + 1);
+                testbed.submit(seq);
+                testbed.until_committed(0, seq + 1);
             }
-            for (at, node) in bed.nodes.iter().enumerate() {
-                bed.until_committed(at, RECORDS);
+            for (at, node) in testbed.nodes.iter().enumerate() {
+                testbed.until_committed(at, RECORDS);
                 for zxid in 2..=RECORDS {
                     let record = node.role().read(zxid).unwrap();
                     assert_eq!((record.origin, record.origin_session), (3, 9));
@@ -171,13 +171,13 @@ fn records_are_committed_over_a_network() {
                     );
                 }
             }
-            bed.sleeping_processes_are_woken(RECORDS + 1);
+            testbed.sleeping_processes_are_woken(RECORDS + 1);
             // The leader and one follower are a quorum.
-            bed.net.cable(NODES[1].into(), "down");
-            bed.submit(RECORDS + 2);
-            bed.until_committed(0, RECORDS + 3);
-            bed.until_committed(2, RECORDS + 3);
-            let counters = bed.nodes[0].counters().unwrap();
+            testbed.net.cable(NODES[1].into(), "down");
+            testbed.submit(RECORDS + 2);
+            testbed.until_committed(0, RECORDS + 3);
+            testbed.until_committed(2, RECORDS + 3);
+            let counters = testbed.nodes[0].counters().unwrap();
             eprintln!("{mode:?}, keys {}: {counters:?}", keys.is_some());
             assert_eq!(counters["box_submitted"], RECORDS + 2);
         }

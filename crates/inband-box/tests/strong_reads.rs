@@ -9,7 +9,7 @@ use std::time::Duration;
 use inband_box::gateway::{Event, Gateway, Settings, Submit};
 use inband_box::local::Local;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const ALREADY: Duration = Duration::from_millis(200);
 
 /// A cluster that reports no read index until the test allows it.
@@ -38,7 +38,7 @@ impl Submit for Held {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
     stream
 }
 
@@ -87,7 +87,7 @@ fn a_strong_read_waits_for_its_index() {
     may.store(true, Ordering::Release);
     // The gateway only looks for events when something has happened.
     assert_eq!(ask_locally(), "END\r\n");
-    strong.set_read_timeout(Some(PATIENCE)).expect("set");
+    strong.set_read_timeout(Some(TIMEOUT)).expect("set");
     assert_eq!(reply(&mut strong).expect("a reply"), "END\r\n");
     over.store(true, Ordering::Release);
     thread.join().expect("it ends");

@@ -165,8 +165,8 @@ fn all_nodes_must_have_a_write_if_told_so() {
     assert_eq!(get(alive, "before"), "1");
     let mut waits = TcpStream::connect(alive).expect("connected");
     waits.write_all(b"set during 0 0 1\r\n2\r\n").expect("sent");
-    let patience = Some(Duration::from_millis(300));
-    waits.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_millis(300));
+    waits.set_read_timeout(timeout).expect("a timeout");
     let error = waits.read(&mut [0; 64]).expect_err("no reply");
     let is_silent = [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind());
     assert!(is_silent, "{error}");
