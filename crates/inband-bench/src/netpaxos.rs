@@ -33,9 +33,16 @@ pub struct NetPaxosArgs {
         default_value = "10000,20000,40000,57457,65328"
     )]
     rates: Vec<u32>,
-    /// `ordering`: jitter of the faulty switch's links, in microseconds; at the lowest rate.
+    /// `ordering`: queues of every link, as many as CPUs that send; one point of each rate with 1, and one with this
+    /// many.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    queues: u32,
+    /// `ordering`: jitter of the faulty switch's links, in microseconds.
     #[arg(long, value_delimiter = ',', default_value = "20,100")]
     jitter_us: Vec<u32>,
+    /// `ordering`: target rate of the points with jitter; the faulty switch is in user space and loses frames above it.
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
+    jitter_rate: u32,
     /// `failures`: number of serializers to kill, and of minions.
     #[arg(long, default_value_t = 20)]
     kills: usize,

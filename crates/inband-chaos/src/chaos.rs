@@ -15,6 +15,7 @@ use inband_flair::config::Balance;
 use inband_flair::reads::Reads;
 use inband_host::program;
 use inband_host::signals::StopSignals;
+use inband_netpaxos::cluster::LEARNERS_MAX;
 use inband_paxos::config::{Dataplane, Durability};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -24,11 +25,12 @@ use crate::history::{About, Clock, Outcome, Summary, Writer};
 use crate::nemesis::Nemesis;
 use crate::subject::Subject;
 use crate::workload::{Shared, Workload};
-use crate::{box_cluster, flair, memory, paxos, report};
+use crate::{box_cluster, flair, memory, netpaxos, paxos, report};
 use inband_cluster::box_cluster::{BoxCluster, Options as BoxOptions, Spec as BoxSpec};
 use inband_cluster::command::SystemCommand;
 use inband_cluster::flair::cluster::{FlairSpec, Security};
 use inband_cluster::memory::{Memory, Options as MemoryOptions, Spec as MemorySpec};
+use inband_cluster::netpaxos::{NetPaxos, Options as NetPaxosOptions, Spec as NetPaxosSpec};
 use inband_cluster::scratch::{free_ports, loopback, ScratchDir};
 use inband_flair::timing;
 
@@ -72,9 +74,12 @@ pub struct ChaosArgs {
     /// Acceptors: a number, or a number per backend, as in xdp:2,udp:1.
     #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
     acceptors: AcceptorChoice,
-    /// Number of store replicas, memory servers or box nodes.
+    /// Number of store replicas, memory servers, box nodes or NetPaxos learners.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
+    /// Number of NetPaxos' minions, each with a storage server: 4 or 7.
+    #[arg(long, default_value_t = 4, value_parser = inband_cluster::netpaxos::minions, value_name = "4|7")]
+    minions: u8,
     /// Number of FLAIR or memory switches.
     #[arg(long, default_value_t = 2)]
     switches: usize,
@@ -118,6 +123,8 @@ enum System {
     Memory,
     /// Consensus in a box: `inband up box`.
     Box,
+    /// The key-value store on NetPaxos: `inband up netpaxos`.
+    Netpaxos,
 }
 
 impl System {
@@ -128,6 +135,7 @@ impl System {
             System::Flair => &flair::FAULTS,
             System::Memory => &memory::FAULTS,
             System::Box => &box_cluster::FAULTS,
+            System::Netpaxos => &netpaxos::FAULTS,
         }
     }
 
@@ -137,6 +145,7 @@ impl System {
             System::Flair => "FLAIR",
             System::Memory => "replicated memory",
             System::Box => "consensus in a box",
+            System::Netpaxos => "NetPaxos",
         }
     }
 }
@@ -230,7 +239,7 @@ impl ChaosArgs {
         }
         if let Err(error) = inband_lab::preflight::check_lab() {
             leave_out(&FaultKind::is_of_links, &format!("{error}"));
-        } else if [System::Memory, System::Box].contains(&system)
+        } else if [System::Memory, System::Box, System::Netpaxos].contains(&system)
             && self.dataplane == Dataplane::Udp
         {
             leave_out(
@@ -320,6 +329,27 @@ impl ChaosArgs {
         Ok(spec)
     }
 
+    fn netpaxos_spec(&self, dir: &Path) -> Result<NetPaxosSpec> {
+        let learners = u8::try_from(self.replicas).ok();
+        let learners = learners.filter(|learners| (1..=LEARNERS_MAX).contains(learners));
+        let options = NetPaxosOptions {
+            minions: self.minions,
+            learners: learners.with_context(|| {
+                format!(
+                    "--replicas {}: give 1 to {LEARNERS_MAX} learners",
+                    self.replicas
+                )
+            })?,
+            dataplane: self.dataplane,
+            durability: self.durability,
+            resp: loopback(free_ports(PORTS)?),
+            ..NetPaxosOptions::default()
+        };
+        let mut spec = NetPaxos::spec(&options, dir)?;
+        spec.program.clone_from(&self.program);
+        Ok(spec)
+    }
+
     fn memory_spec(&self, dir: &Path) -> Result<MemorySpec> {
         let few = |what: &str, count: usize| {
             u8::try_from(count).map_err(|_| anyhow!("{what} {count}: that is too many"))
@@ -378,6 +408,7 @@ impl ChaosArgs {
             System::Flair => run.on(flair::Cluster::start(self.flair_spec(dir_path)?)?),
             System::Memory => run.on(memory::Cluster::start(self.memory_spec(dir_path)?)?),
             System::Box => run.on(box_cluster::Cluster::start(self.box_spec(dir_path)?)?),
+            System::Netpaxos => run.on(netpaxos::Cluster::start(self.netpaxos_spec(dir_path)?)?),
         };
         let is_well = |found: &Findings| found.served_after.is_ok() && found.agreed.is_ok();
         if self.keep || !findings.as_ref().is_ok_and(is_well) {

@@ -13,9 +13,11 @@ mod history;
 mod links;
 mod memory;
 mod nemesis;
+mod netpaxos;
 mod paxos;
 mod report;
 mod stale_proxy;
+mod store;
 mod subject;
 mod workload;
 

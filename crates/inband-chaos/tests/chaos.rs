@@ -15,6 +15,7 @@ fn chaos(name: &str, arguments: &[&str]) -> String {
     inband_testing::build(match arguments.first() {
         Some(&"memory") => "inband-memory",
         Some(&"box") => "inband-box",
+        Some(&"netpaxos") => "inband-netpaxos",
         _ => "inband",
     });
     let output = Command::new(env!("CARGO_BIN_EXE_inband-chaos"))
@@ -134,5 +135,33 @@ fn a_box_under_a_mixture_of_faults_is_linearizable() {
 fn stale_answers_of_a_box_are_found() {
     let arguments = ["box", "--minutes", "0.08", "--faults", "", "--control"];
     let said = chaos("box-control", &arguments);
+    assert!(said.contains("\nviolation:"), "{said}");
+}
+
+#[test]
+fn a_store_on_netpaxos_under_a_mixture_of_faults_is_linearizable() {
+    // By default in the kernel where possible.
+    for (name, more) in [
+        ("netpaxos", &[][..]),
+        ("netpaxos-udp", &["--dataplane", "udp", "--minions", "7"]),
+    ] {
+        let said = chaos(name, &[&["netpaxos", "--minutes", "0.15"], more].concat());
+        assert!(said.contains("\nlinearizable:"), "{name}: {said}");
+        assert!(
+            number_before(&said, " operations ok") > 300,
+            "{name}: {said}"
+        );
+        assert!(number_before(&said, " faults\n") > 1, "{name}: {said}");
+        assert!(
+            number_before(&said, " decided_fast") > 300,
+            "{name}: {said}"
+        );
+    }
+}
+
+#[test]
+fn stale_answers_of_a_proxy_before_a_learner_s_store_are_found() {
+    let arguments = ["netpaxos", "--minutes", "0.08", "--faults", "", "--control"];
+    let said = chaos("netpaxos-control", &arguments);
     assert!(said.contains("\nviolation:"), "{said}");
 }

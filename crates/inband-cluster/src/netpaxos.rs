@@ -1,5 +1,6 @@
 //! Clusters of NetPaxos on this machine: serializers, minions with their storage servers, and learners (docs/netpaxos.md).
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
@@ -39,6 +40,8 @@ use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 const CLIENT: &str = "client";
 /// What the cluster was started with, in its directory.
 const OPTIONS: &str = "options.json";
+/// The default of `--metrics-port`.
+const METRICS_PORT: u16 = 9464;
 const SELF_CHECK_REQUESTS: usize = 100;
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -64,9 +67,22 @@ pub struct Options {
     /// Address for Redis clients of the first learner; the other learners use the ports that follow
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6379")]
     pub resp: SocketAddr,
+    /// First port of /metrics for Prometheus, on loopback: one per process, and any free port where one is in use
+    #[arg(long, default_value_t = METRICS_PORT, value_name = "PORT")]
+    #[serde(default = "metrics_port")]
+    pub metrics_port: u16,
     /// Start a log without a store, for `inband netpaxos submit` and `deliver`
     #[arg(long)]
     pub log_only: bool,
+    /// UNSAFE, for measurements: learners decide by the order of arrival alone, as in the paper, without votes of the
+    /// storage servers; they may disagree. Only with --log-only, unless --unsafe-ordering is given
+    #[arg(long)]
+    #[serde(default)]
+    pub faithful: bool,
+    /// Permit --faithful for a store, which can then lose acknowledged writes and differ between learners
+    #[arg(long, requires = "faithful")]
+    #[serde(default)]
+    pub unsafe_ordering: bool,
     /// Use no key: anyone who can send packets to the cluster can write to the log
     #[arg(long)]
     pub no_key: bool,
@@ -82,7 +98,13 @@ impl Default for Options {
     }
 }
 
-fn minions(text: &str) -> Result<u8, String> {
+/// Of a cluster that was started by a version without the option.
+fn metrics_port() -> u16 {
+    METRICS_PORT
+}
+
+/// Parses a number of minions.
+pub fn minions(text: &str) -> Result<u8, String> {
     match text {
         "4" => Ok(4),
         "7" => Ok(7),
@@ -111,6 +133,17 @@ impl Options {
             Ok(Arc::new(listeners::bind(address, "--resp")?))
         };
         (0..learners).map(listener).collect()
+    }
+
+    /// Returns a listener for Prometheus for each process, by name.
+    fn listen_for_metrics(&self) -> Result<BTreeMap<String, Arc<TcpListener>>> {
+        let names = KINDS.iter().flat_map(|kind| self.names(kind));
+        let listener = |(offset, name): (u16, String)| {
+            let port = self.metrics_port.checked_add(offset).unwrap_or(0);
+            let listener = listeners::bind_or_any(port, "--metrics-port")?;
+            Ok((name, Arc::new(listener)))
+        };
+        (0..).zip(names).map(listener).collect()
     }
 
     /// Checks that the log in this directory can be continued, or may be lost.
@@ -164,6 +197,9 @@ fn former(data: &Path) -> Result<Options> {
     serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))
 }
 
+/// What `up` and `status` say of a cluster with `--faithful`.
+const UNSAFE: &str = "WARNING: UNSAFE ORDERING: learners decide by the order of arrival alone (--faithful); where packets are lost or reordered they disagree, and acknowledged requests are lost";
+
 /// Kinds of processes, in the order in which they start.
 const KINDS: [&str; 4] = ["storage", "learner", "minion", "serializer"];
 
@@ -183,6 +219,8 @@ pub struct NetPaxos {
     notice: String,
     /// The listeners for Redis clients of each learner, inherited by the learners.
     listeners: Vec<Arc<TcpListener>>,
+    /// The listeners for Prometheus, by process.
+    metrics: BTreeMap<String, Arc<TcpListener>>,
 }
 
 /// The status of a cluster.
@@ -196,6 +234,10 @@ pub struct ClusterStatus {
     pub durability: Durability,
     /// The nodes that answer.
     pub nodes: Vec<Status>,
+    /// Whether learners decide by the order of arrival alone.
+    pub is_unsafe: bool,
+    /// Where Prometheus finds `/metrics`, by process.
+    pub metrics: BTreeMap<String, SocketAddr>,
 }
 
 impl System for NetPaxos {
@@ -214,6 +256,19 @@ impl System for NetPaxos {
 
     fn plan(spec: Spec) -> Result<(NetPaxos, Plan)> {
         let options = &spec.options;
+        ensure!(
+            !options.faithful || options.log_only || options.unsafe_ordering,
+            "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, give --log-only, or say --unsafe-ordering if the data may be lost"
+        );
+        if !options.accept_loss && spec.data.join(FILE).exists() {
+            let former = former(&spec.data)?;
+            ensure!(
+                former.faithful == options.faithful,
+                "--faithful: the log in {} was started {}; start it as before, or choose another --data",
+                spec.data.display(),
+                if former.faithful { "with it" } else { "without it" }
+            );
+        }
         if spec.data.join(FILE).exists() {
             options.check_former(&former(&spec.data)?, &spec.data)?;
         }
@@ -233,11 +288,16 @@ impl System for NetPaxos {
         let listeners = options.listen()?;
         let resp = listeners.iter().map(|listener| listener.local_addr());
         let resp = resp.collect::<Result<Vec<_>, _>>()?;
+        let metrics = options.listen_for_metrics()?;
         let hosts = KINDS.iter().flat_map(|kind| options.names(kind));
         let plan = Plan {
             hosts: hosts.chain([CLIENT.to_owned()]).collect(),
             dataplane: options.dataplane,
-            listener_ports: resp.iter().map(SocketAddr::port).collect(),
+            listener_ports: resp
+                .iter()
+                .map(SocketAddr::port)
+                .chain([options.metrics_port])
+                .collect(),
         };
         let cluster = Cluster {
             serializers: Vec::new(),
@@ -257,6 +317,7 @@ impl System for NetPaxos {
             cluster,
             notice: String::new(),
             listeners,
+            metrics,
         };
         Ok((cluster, plan))
     }
@@ -282,6 +343,9 @@ impl System for NetPaxos {
             "user space"
         };
         self.notice = format!("serializers and minions in {place}: {}", network.why());
+        if options.faithful {
+            self.notice += &format!("\n{UNSAFE}");
+        }
         let program = match &self.spec.program {
             Some(program) => program.clone(),
             None => program::find("inband-netpaxos")?,
@@ -304,12 +368,18 @@ impl System for NetPaxos {
                         plan.first_args.push("--accept-loss".into());
                     }
                 }
+                let metrics = self.metrics.get(&name).map(Arc::clone);
+                plan.listeners = metrics.map(|own| (own, "metrics")).into_iter().collect();
+                if kind == "learner" && options.faithful {
+                    plan.args.push("--faithful".into());
+                    if options.unsafe_ordering {
+                        plan.args.push("--unsafe-ordering".into());
+                    }
+                }
                 if kind == "learner" {
                     let own = self.listeners.get(usize::from(number) - 1);
-                    plan.listeners = own
-                        .map(|own| (Arc::clone(own), "resp"))
-                        .into_iter()
-                        .collect();
+                    plan.listeners
+                        .extend(own.map(|own| (Arc::clone(own), "resp")));
                     if is_new {
                         plan.first_args = vec!["--new".into()];
                     }
@@ -348,6 +418,12 @@ impl System for NetPaxos {
             processes: hosts.iter().map(HostProcess::status).collect(),
             durability: self.spec.options.durability,
             nodes: self.nodes(),
+            is_unsafe: self.spec.options.faithful,
+            metrics: self
+                .metrics
+                .iter()
+                .filter_map(|(name, own)| Some((name.clone(), own.local_addr().ok()?)))
+                .collect(),
         }
     }
 
@@ -465,6 +541,9 @@ impl SystemCommand for NetPaxos {
 
     fn in_words(status: &ClusterStatus) -> String {
         let mut text = nodes_in_words(&status.processes, &status.nodes);
+        if status.is_unsafe {
+            text += &format!("{UNSAFE}\n");
+        }
         let serving = status.nodes.iter().filter(|node| node.state == "serving");
         let (serving, all) = (serving.count(), status.cluster.storages.len());
         let quorum = all - all / 3;
@@ -478,11 +557,19 @@ impl SystemCommand for NetPaxos {
             let addresses = addresses.collect::<Vec<_>>().join(", ");
             text += &format!("Redis clients connect to {addresses}\n");
         }
+        if let Some((process, address)) = status.metrics.first_key_value() {
+            text += &format!(
+                "Prometheus finds {process} at http://{address}/metrics, and the others at the addresses in `inband status --json`\n"
+            );
+        }
         text
     }
 
     fn counters(status: &ClusterStatus) -> Vec<(&str, &str, u64)> {
-        counters_of(status.nodes.iter().map(|node| (&node.name, &node.counters)))
+        let nodes = status.nodes.iter();
+        counters_of(
+            nodes.flat_map(|node| [(&node.name, &node.counters), (&node.name, &node.gauges)]),
+        )
     }
 
     fn self_check(options: &Options, status: &ClusterStatus) -> Result<Option<String>> {
@@ -513,7 +600,12 @@ impl SystemCommand for NetPaxos {
             one("durability", |options| options.durability.to_string()),
             one("dataplane", |options| options.dataplane.to_string()),
             one("resp", |options| options.resp.to_string()),
+            one("metrics-port", |options| options.metrics_port.to_string()),
             one("log-only", |options| options.log_only.to_string()),
+            one("faithful", |options| options.faithful.to_string()),
+            one("unsafe-ordering", |options| {
+                options.unsafe_ordering.to_string()
+            }),
             one("no-key", |options| options.no_key.to_string()),
             limit("value_bytes", VALUE_LEN_MAX_BYTES as u64),
             limit("storage_instances", storage::WINDOW),

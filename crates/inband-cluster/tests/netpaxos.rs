@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -43,6 +44,7 @@ fn options(durability: Durability, accept_loss: bool) -> Options {
         accept_loss,
         resp: ([127, 0, 0, 1], 0).into(),
         log_only: true,
+        ..Options::default()
     }
 }
 
@@ -97,6 +99,54 @@ fn submit(cluster: &Supervisor<NetPaxos>, values: &[&str]) {
     for outcome in client.submit_all(bytes, LIMIT).expect("sent") {
         assert!(matches!(outcome, Outcome::Delivered(_)), "{outcome:?}");
     }
+}
+
+/// Returns what Prometheus gets at this address.
+fn scrape(address: SocketAddr) -> String {
+    let mut socket = TcpStream::connect(address).expect("it listens");
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    socket.write_all(request.as_bytes()).expect("sent");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).expect("read");
+    text
+}
+
+/// Returns a metric of a process; `labels` are those before `node`.
+fn metric(text: &str, name: &str, labels: &str, node: &str) -> u64 {
+    let line = format!("inband_netpaxos_{name}{{{labels}node=\"{node}\"}} ");
+    let value = text.lines().find_map(|text| text.strip_prefix(&line));
+    let value = value.unwrap_or_else(|| panic!("no {line} in {text}"));
+    value.parse().expect("a number")
+}
+
+#[test]
+fn prometheus_finds_every_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start_store(dir.path(), Durability::Memory, LEARNERS).expect("a new store");
+    let mut store = store_of(&cluster, 1);
+    (0..5).for_each(|n| set(&mut store, &n.to_string(), "value"));
+    let status = cluster.status();
+    assert_eq!(status.metrics.len(), status.processes.len());
+    assert!(status.metrics.values().all(|at| at.ip().is_loopback()));
+    let text = |process: &str| scrape(status.metrics[process]);
+    let event = |process: &str, name: &str| {
+        let labels = format!("event=\"{name}\",");
+        metric(&text(process), "events_total", &labels, process)
+    };
+    assert!(event("learner/1", "decided_fast") + event("learner/1", "decided_by_others") >= 5);
+    assert!(event("learner/1", "positions_asked") > 0);
+    assert_eq!(metric(&text("learner/1"), "store_keys", "", "learner/1"), 5);
+    assert!(event("storage/2", "votes_fast") >= 5);
+    assert_eq!(event("storage/2", "numbers_refused"), 0);
+    assert_eq!(metric(&text("storage/2"), "gaps_open", "", "storage/2"), 0);
+    assert!(metric(&text("minion/3"), "position", "", "minion/3") >= 5);
+    assert!(
+        text("minion/3").contains("inband_netpaxos_dataplane{dataplane=\"udp\",node=\"minion/3\"")
+    );
+    // A process that was restarted has its address again.
+    cluster.kill("storage/2").expect("killed");
+    cluster.restart("storage/2").expect("restarted");
+    assert_eq!(event("storage/2", "generation"), 1);
 }
 
 /// What each learner has delivered, once all have as much.
@@ -261,6 +311,70 @@ fn a_log_on_disk_outlives_the_cluster() {
     let after = logs(&cluster, 3);
     assert_eq!(after[0], after[1]);
     assert_eq!(after[0][..2], before[0][..]);
+}
+
+/// By order and equality alone, as in the paper: for a log; for a store only if the user says that it may be lost.
+#[test]
+fn a_store_by_order_alone_is_refused_unless_its_loss_is_accepted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let faithful = |log_only, unsafe_ordering| Options {
+        faithful: true,
+        unsafe_ordering,
+        log_only,
+        ..options(Durability::Memory, true)
+    };
+    let refused = start_with(dir.path(), &faithful(false, false)).map(drop);
+    let refused = format!("{:#}", refused.expect_err("learners may disagree"));
+    assert!(refused.contains("--unsafe-ordering"), "{refused}");
+
+    let cluster = start_with(dir.path(), &faithful(true, false)).expect("a log");
+    submit(&cluster, &["a", "b"]);
+    let all = logs(&cluster, 2);
+    assert_eq!(all[0], all[1]);
+    // The learner itself refuses, too.
+    let file = dir.path().join("cluster.json");
+    let text = std::fs::read_to_string(&file).expect("written");
+    drop(cluster);
+    let mut file_of_store: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    file_of_store["resp"] = serde_json::json!(["127.0.0.1:0", "127.0.0.1:0"]);
+    std::fs::write(&file, file_of_store.to_string()).expect("written");
+    let learner = std::process::Command::new(program())
+        .args(["learner", "--number=1", "--faithful", "--cluster"])
+        .arg(dir.path())
+        .arg("--data")
+        .arg(dir.path().join("own"))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&learner.stderr).into_owned();
+    assert!(!learner.status.success(), "{said}");
+    assert!(said.contains("--unsafe-ordering"), "{said}");
+    std::fs::write(&file, text).expect("written");
+
+    let cluster = start_with(dir.path(), &faithful(false, true)).expect("its loss is accepted");
+    for words in [
+        NetPaxos::notice(&cluster.status()),
+        NetPaxos::in_words(&cluster.status()),
+    ] {
+        assert!(words.contains("UNSAFE ORDERING"), "{words}");
+    }
+    let log = host_dir(dir.path(), "learner/1").join("log");
+    let log = std::fs::read_to_string(log).expect("its output");
+    assert!(log.contains("WARNING"), "{log}");
+    set(&mut store_of(&cluster, 1), "key", "value");
+    let value = get(&mut store_of(&cluster, 2), "key");
+    assert_eq!(value, Answer::Text("value".into()));
+    drop(cluster);
+    let safe = options(Durability::Sync, true);
+    let cluster = start_with(dir.path(), &safe).expect("a new log");
+    assert!(!NetPaxos::in_words(&cluster.status()).contains("UNSAFE"));
+    drop(cluster);
+    let former = Options {
+        faithful: true,
+        ..options(Durability::Sync, false)
+    };
+    let refused = start_with(dir.path(), &former).map(drop);
+    let refused = format!("{:#}", refused.expect_err("it was a safe one"));
+    assert!(refused.contains("without it"), "{refused}");
 }
 
 /// Directories keep what they were used for: otherwise a log in memory would be continued from a journal of an earlier

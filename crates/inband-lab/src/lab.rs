@@ -95,15 +95,25 @@ struct Hosts {
 impl Lab {
     /// Creates a lab whose hosts have consecutive addresses. Leftovers of crashed labs are removed first.
     pub fn create(spec: &LabSpec) -> Result<Self, LabError> {
+        Self::with_queues(spec, 1)
+    }
+
+    /// Like [`Lab::create`], with this many receive and transmit queues at both ends of every link. A frame takes the
+    /// queue of the CPU that sends it, so frames that several CPUs send may overtake each other.
+    pub fn with_queues(spec: &LabSpec, queues: u32) -> Result<Self, LabError> {
         let first = u32::from(FIRST_ADDRESS);
         let addresses: Vec<Ipv4Addr> = (0..spec.hosts.len() as u32)
             .map(|host| Ipv4Addr::from(first + host))
             .collect();
-        Self::create_at(spec, &addresses)
+        Self::create_with(spec, &addresses, queues)
     }
 
     /// Creates a lab with the given address for each host.
     pub fn create_at(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<Self, LabError> {
+        Self::create_with(spec, addresses, 1)
+    }
+
+    fn create_with(spec: &LabSpec, addresses: &[Ipv4Addr], queues: u32) -> Result<Self, LabError> {
         check(spec)?;
         check_addresses(spec, addresses)?;
         // Neither name may contain a dot, so namespaces of different labs cannot collide.
@@ -130,7 +140,7 @@ impl Lab {
                 }))
             })
             .collect::<Result<Vec<_>, LabError>>()?;
-        switch.run(|| make_links(&hosts))?;
+        switch.run(|| make_links(&hosts, queues))?;
         thread::scope(|scope| {
             let set_up: Vec<_> = hosts
                 .iter()
@@ -203,7 +213,7 @@ impl Lab {
             namespace: Netns::create(namespace)?,
         });
         self.switch
-            .run(|| make_links(std::slice::from_ref(&host)))?;
+            .run(|| make_links(std::slice::from_ref(&host), 1))?;
         let opened = set_up_host(&host)
             .and_then(|()| self.injector.open(port))
             .and_then(|()| self.tables().set_present(port, true));
@@ -476,7 +486,7 @@ fn check_addresses(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<(), LabErro
 }
 
 /// Runs in the switch's namespace: one veth per host, with its other end already in the host.
-fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
+fn make_links(hosts: &[Arc<Host>], queues: u32) -> Result<(), LabError> {
     let mut batch = String::new();
     for host in hosts {
         let port = host.port;
@@ -485,7 +495,8 @@ fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
             .join(":");
         let _ = writeln!(
             batch,
-            "link add name p{port} index {} type veth peer name {HOST_INTERFACE} address {mac} \
+            "link add name p{port} index {} numtxqueues {queues} numrxqueues {queues} type veth \
+             peer name {HOST_INTERFACE} numtxqueues {queues} numrxqueues {queues} address {mac} \
              netns {}\nlink set p{port} up",
             IFINDEX_BASE + port,
             host.namespace.name(),

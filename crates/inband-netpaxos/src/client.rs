@@ -104,8 +104,9 @@ impl Client {
         self.proposer.is_ready()
     }
 
-    /// Submits a value without waiting. Returns its number, for which [`Client::poll`] reports the outcome within the
-    /// timeout.
+    /// Submits a value without waiting. It leaves with the next [`Client::poll`] or [`Client::flush`], in one system call
+    /// with what else was submitted until then. Returns its number, for which [`Client::poll`] reports the outcome within
+    /// the timeout.
     ///
     /// # Panics
     /// If it is not [`Client::is_ready`].
@@ -116,6 +117,11 @@ impl Client {
         let number = self.proposer.submit(now, value, deadline, &mut out);
         self.queue(out);
         number
+    }
+
+    /// Sends what was submitted.
+    pub fn flush(&self) {
+        self.socket.flush();
     }
 
     /// Returns completed requests; waits at most this long for the first one.

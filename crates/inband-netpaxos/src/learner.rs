@@ -2,6 +2,7 @@
 //! they disagree, and the log (docs/netpaxos.md).
 
 mod application;
+mod by_order;
 mod delivery;
 mod queue;
 mod reads;
@@ -20,6 +21,7 @@ use crate::wire::node;
 
 use application::Application;
 pub use application::KEPT_MAX;
+use by_order::ByOrder;
 use queue::{Queue, Said};
 use reads::Reads;
 use recovery::Recovery;
@@ -100,6 +102,27 @@ pub struct Counts {
     pub duplicates: u64,
     /// Corrections sent to storages.
     pub aligned: u64,
+    /// Questions for the storages' positions, for reads and at intervals.
+    pub asked: u64,
+}
+
+/// The lengths of a learner's queues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// Requests of all minions whose storage has not confirmed them yet.
+    pub unconfirmed: usize,
+    /// Numbers of all minions that are confirmed, and whose request has not arrived.
+    pub unknown: usize,
+    /// Instances with votes and without a decision.
+    pub undecided: usize,
+    /// Those of them that are being recovered.
+    pub recovering: usize,
+    /// Decided instances above one that is not.
+    pub undelivered: usize,
+    /// Delivered instances kept for others.
+    pub kept: usize,
+    /// Reads that wait.
+    pub reads: usize,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +149,7 @@ pub struct Learner {
     /// Other learners have forgotten instances up to this one.
     forgotten: u64,
     application: Option<Application>,
+    by_order: Option<ByOrder>,
     reads: Reads,
     sessions: SessionTable,
     /// The highest instance that may be in use.
@@ -158,6 +182,7 @@ impl Learner {
             log: VecDeque::new(),
             forgotten: 0,
             application: None,
+            by_order: None,
             reads: Reads::default(),
             sessions: SessionTable::new(),
             highest: 0,
@@ -213,6 +238,28 @@ impl Learner {
         self.counts
     }
 
+    /// Returns the lengths of its queues.
+    pub fn lengths(&self) -> Lengths {
+        let open = self.instances.values().filter(|at| at.decided.is_none());
+        let lengths = self.queues.values().map(Queue::lengths);
+        let by_order = self.by_order.as_ref().map_or(0, ByOrder::len);
+        let (unconfirmed, unknown) =
+            lengths.fold((by_order, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        Lengths {
+            unconfirmed,
+            unknown,
+            undecided: open.clone().count(),
+            recovering: open.filter(|at| at.recovery.is_some()).count(),
+            undelivered: self
+                .instances
+                .values()
+                .filter(|at| at.decided.is_some())
+                .count(),
+            kept: self.log.len(),
+            reads: self.reads.len(),
+        }
+    }
+
     /// Returns the number of open sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
@@ -249,7 +296,15 @@ impl Learner {
         request: Request,
         out: &mut Out,
     ) {
-        self.on_number(now, minion, (incarnation, number), Arc::new(request), out);
+        let request = Arc::new(request);
+        if let Some(by_order) = &mut self.by_order {
+            if (1..=self.config.sizes.minions()).contains(&minion) {
+                by_order.push(minion, request);
+                self.decide_by_order(now, out);
+            }
+            return;
+        }
+        self.on_number(now, minion, (incarnation, number), request, out);
     }
 
     fn on_number(
@@ -293,6 +348,13 @@ impl Learner {
             return;
         }
         let fresh = queue.fresh(said);
+        if self.by_order.is_some() {
+            // Not a vote here, but the instance is in use.
+            if let Some(last) = (u64::BITS - 1).checked_sub(said.mask.leading_zeros()) {
+                self.see(said.base.wrapping_add(said.first).wrapping_add(last.into()));
+            }
+            return;
+        }
         let mut is_all = true;
         for bit in (0..u64::BITS).filter(|bit| fresh >> bit & 1 == 1) {
             let number = said.first.wrapping_add(bit.into());
@@ -378,6 +440,9 @@ impl Learner {
         at.recovery = None;
         let votes = std::mem::take(&mut at.fast);
         if let Some(request) = value {
+            if let Some(by_order) = &mut self.by_order {
+                by_order.remove(&request);
+            }
             self.remember(instance, request.identity());
             let votes = self.elsewhere.remove(&request.identity());
             for vote in votes.unwrap_or_default() {
@@ -601,9 +666,14 @@ impl Learner {
     /// Advances time.
     pub fn tick(&mut self, now: u64, out: &mut Out) {
         self.deliver(out);
+        if self.by_order.is_some() {
+            // A recovery may have decided what the heads waited for.
+            self.decide_by_order(now, out);
+        }
         self.tick_reads(now, out);
         if now >= self.ask_at {
             self.ask_at = now + ASK_EVERY_NS;
+            self.counts.asked += 1;
             self.send(To::Storages, &Control::Ask { question: None }, out);
             self.reported = u64::MAX;
         }

@@ -56,6 +56,9 @@ pub struct Status {
     pub position: u64,
     /// Its counters.
     pub counters: BTreeMap<String, u64>,
+    /// Lengths of its queues, and other numbers that go up and down.
+    #[serde(default)]
+    pub gauges: BTreeMap<String, u64>,
 }
 
 /// Returns the path of a process's control socket.

@@ -124,6 +124,19 @@ pub struct Counts {
     pub window_full: u64,
 }
 
+/// The lengths of a storage server's queues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// Instances of which it has votes, promises or decisions.
+    pub instances: usize,
+    /// Missing numbers that may still arrive.
+    pub gaps: usize,
+    /// Stored numbers that have not been reported to learners yet.
+    pub unsaid: usize,
+    /// Instances above the floor in which it must stay silent, because it has lost its votes.
+    pub silent: u64,
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     promised: u64,
@@ -380,6 +393,16 @@ impl Storage {
     /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Returns the lengths of its queues.
+    pub fn lengths(&self) -> Lengths {
+        Lengths {
+            instances: self.slots.len(),
+            gaps: self.gaps.len(),
+            unsaid: self.unsaid.len(),
+            silent: self.silent.saturating_sub(self.floor),
+        }
     }
 
     /// Returns when [`Storage::tick`] is due.

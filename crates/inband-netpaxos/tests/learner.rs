@@ -278,3 +278,105 @@ fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
     behind.tick(1, &mut out);
     assert_eq!((behind.position(), out.delivered.len()), (6, 1));
 }
+
+/// Lets all minions send these requests in this order, each number confirmed if `is_stored`.
+fn arrive(learner: &mut Learner, order: [u8; 2], is_stored: bool) -> Vec<(u64, Vec<u8>)> {
+    let mut out = Out::default();
+    for minion in 1..=4 {
+        for (at, bytes) in (1..).zip(order) {
+            let request = Request {
+                client: 7,
+                number: bytes.into(),
+                low: 1,
+                opens: false,
+                reply_to: 0,
+                value: vec![bytes],
+            };
+            // The minion has numbered them in the order of their bytes, whatever the order of arrival.
+            learner.on_numbered(at, minion, (1, bytes.into()), request, &mut out);
+        }
+        let stored = Control::Stored {
+            incarnation: 1,
+            base: 0,
+            first: 1,
+            mask: 0b11,
+            generations: Generations::default(),
+        };
+        if is_stored {
+            learner.on_control(3, node::storage(minion), stored, &mut out);
+        }
+    }
+    let delivered = out.delivered.into_iter();
+    let values = delivered.filter_map(|d| Some((d.instance, d.value?.value.clone())));
+    values.collect()
+}
+
+fn learner(number: u8) -> Learner {
+    Learner::new(Config {
+        number,
+        sizes: Sizes { failures: 1 },
+        incarnation: 1,
+    })
+}
+
+/// Assumption 2 fails: what learners that trust it make of it, and what others do.
+#[test]
+fn learners_that_go_by_the_order_of_arrival_disagree_where_others_do_not() {
+    let one = |value: u8, other: u8| vec![(1, vec![value]), (2, vec![other])];
+    let unsafe_logs = [[1, 2], [2, 1]].map(|order| {
+        // Nothing is stored, and they decide all the same.
+        arrive(&mut learner(1).by_order(), order, false)
+    });
+    assert_eq!(unsafe_logs, [one(1, 2), one(2, 1)]);
+    for order in [[1, 2], [2, 1]] {
+        assert_eq!(arrive(&mut learner(1), order, false), []);
+        assert_eq!(arrive(&mut learner(1), order, true), one(1, 2));
+    }
+}
+
+#[test]
+fn by_order_of_arrival_a_lost_request_shifts_no_queue_and_a_conflict_is_recovered() {
+    let request = |bytes: u8| Request {
+        client: 7,
+        number: bytes.into(),
+        low: 1,
+        opens: false,
+        reply_to: 0,
+        value: vec![bytes],
+    };
+    let mut learner = learner(1).by_order();
+    let mut out = Out::default();
+    // Minion 4 does not get request 1.
+    for bytes in 1..=3 {
+        for minion in (1..=4).filter(|minion| bytes > 1 || *minion < 4) {
+            learner.on_numbered(1, minion, (1, 0), request(bytes), &mut out);
+        }
+    }
+    assert_eq!(learner.position(), 3);
+    assert_eq!(learner.counts().conflicts, 0);
+    // Two and two.
+    for (minion, bytes) in [(1, 4), (2, 4), (3, 5), (4, 5)] {
+        learner.on_numbered(2, minion, (1, 0), request(bytes), &mut out);
+    }
+    assert_eq!(learner.position(), 3);
+    assert_eq!(learner.counts().conflicts, 1);
+    out.packets.clear();
+    learner.tick(2, &mut out);
+    let prepared = out.packets.iter().any(|(_, packet)| {
+        matches!(
+            Control::of(packet),
+            Some((_, Control::Prepare { instance: 4, .. }))
+        )
+    });
+    assert!(prepared);
+    // What recovery decides leaves the queues, and the other one is next.
+    let decided = Control::Decided {
+        instance: 4,
+        value: Some(request(5).into()),
+    };
+    learner.on_control(3, node::learner(2), decided, &mut out);
+    for minion in [3, 4] {
+        learner.on_numbered(4, minion, (1, 0), request(4), &mut out);
+    }
+    assert_eq!(learner.position(), 5);
+}

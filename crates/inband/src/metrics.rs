@@ -3,10 +3,9 @@
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::Result;
 use inband_cluster::paxos::control::{log_label, AcceptorStatus, LeaderStatus};
-use prometheus::{Encoder, IntGaugeVec, Opts, Registry, TextEncoder};
-use tiny_http::{Header, Response, Server};
+use inband_metrics::{add, serve, signed, text, Registry};
 
 use crate::serve::HostView;
 
@@ -18,10 +17,14 @@ struct Gauges<'a> {
 
 impl Gauges<'_> {
     fn add(&self, name: &str, help: &str, value: u64) -> Result<()> {
-        let gauge = IntGaugeVec::new(Opts::new(format!("inband_{name}"), help), &["node"])?;
-        gauge.with_label_values(&[self.node]).set(signed(value));
-        self.registry.register(Box::new(gauge))?;
-        Ok(())
+        let values = [(&[self.node][..], signed(value))];
+        add(
+            &self.registry,
+            &format!("inband_{name}"),
+            help,
+            &["node"],
+            values,
+        )
     }
 
     /// One value per log; none at all if the host does not have the role.
@@ -29,18 +32,22 @@ impl Gauges<'_> {
         if values.is_empty() {
             return Ok(());
         }
-        let gauge = IntGaugeVec::new(
-            Opts::new(format!("inband_{name}"), help),
-            &["node", "partition"],
-        )?;
-        for (log, value) in values.iter().enumerate() {
-            let partition = log_label(log, values.len());
-            gauge
-                .with_label_values(&[self.node, &partition])
-                .set(signed(*value));
-        }
-        self.registry.register(Box::new(gauge))?;
-        Ok(())
+        let partitions: Vec<String> = (0..values.len())
+            .map(|log| log_label(log, values.len()))
+            .collect();
+        let of: Vec<[&str; 2]> = partitions.iter().map(|p| [self.node, p]).collect();
+        let values = of
+            .iter()
+            .map(|of| &of[..])
+            .zip(values.iter().map(|v| signed(*v)));
+        let labels = ["node", "partition"];
+        add(
+            &self.registry,
+            &format!("inband_{name}"),
+            help,
+            &labels,
+            values,
+        )
     }
 }
 
@@ -56,20 +63,14 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
         "Registers, rings and log of decided values",
         status.memory_bytes,
     )?;
-    let dataplane = IntGaugeVec::new(
-        Opts::new(
-            "inband_dataplane",
-            "1 for the data plane in force; why not a better one",
-        ),
+    let dataplane = view.choice.dataplane.to_string();
+    add(
+        &gauges.registry,
+        "inband_dataplane",
+        "1 for the data plane in force; why not a better one",
         &["node", "dataplane", "why"],
+        [(&[gauges.node, &dataplane, &status.dataplane_why][..], 1)],
     )?;
-    let labels = [
-        gauges.node,
-        &view.choice.dataplane.to_string(),
-        &status.dataplane_why,
-    ];
-    dataplane.with_label_values(&labels).set(1);
-    gauges.registry.register(Box::new(dataplane))?;
     gauges.add(
         "stopping",
         "1 once it was told to end",
@@ -96,33 +97,30 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
         )?;
     }
     if let Some(skew_ms) = status.replica.as_ref().and_then(|r| r.clock_skew_ms) {
-        let gauge = IntGaugeVec::new(
-            Opts::new(
-                "inband_replica_clock_skew_ms",
-                "How far the wall clock is ahead of the majority of the replicas'",
-            ),
+        add(
+            &gauges.registry,
+            "inband_replica_clock_skew_ms",
+            "How far the wall clock is ahead of the majority of the replicas'",
             &["node"],
+            [(&[gauges.node][..], skew_ms)],
         )?;
-        gauge.with_label_values(&[gauges.node]).set(skew_ms);
-        gauges.registry.register(Box::new(gauge))?;
     }
     if let Some(replica) = &status.replica {
         let refuses = u64::from(replica.refuses.is_some());
         gauges.add("replica_refuses", "1 while commands are refused", refuses)?;
     }
-    let events = IntGaugeVec::new(
-        Opts::new(
-            "inband_events_total",
-            "Packets and events by outcome, since the start",
-        ),
+    let events: Vec<([&str; 2], i64)> = status
+        .counters
+        .iter()
+        .map(|(name, value)| ([gauges.node, name.as_str()], signed(*value)))
+        .collect();
+    add(
+        &gauges.registry,
+        "inband_events_total",
+        "Packets and events by outcome, since the start",
         &["node", "event"],
+        events.iter().map(|(of, value)| (&of[..], *value)),
     )?;
-    for (name, value) in &status.counters {
-        events
-            .with_label_values(&[gauges.node, name.as_str()])
-            .set(signed(*value));
-    }
-    gauges.registry.register(Box::new(events))?;
     text(&gauges.registry)
 }
 
@@ -165,49 +163,4 @@ pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
     let stop = std::sync::Arc::clone(&view.stop);
     let is_over = move || stop.load(Ordering::Acquire);
     serve(listener, is_over, move || encode(&view))
-}
-
-/// Serves the output of `encode` at `/metrics`, on a separate thread, until it is stopped or the process ends.
-pub fn serve(
-    listener: TcpListener,
-    is_over: impl Fn() -> bool + Send + 'static,
-    encode: impl Fn() -> Result<Vec<u8>> + Send + 'static,
-) -> Result<()> {
-    let server = Server::from_listener(listener, None).map_err(|e| anyhow!("metrics: {e}"))?;
-    let serve = move || {
-        for request in server.incoming_requests() {
-            if is_over() {
-                return;
-            }
-            let response = match (request.url(), encode()) {
-                ("/metrics", Ok(text)) => Response::from_data(text),
-                ("/metrics", Err(error)) => {
-                    Response::from_string(error.to_string()).with_status_code(500)
-                }
-                _ => Response::from_string("see /metrics\n").with_status_code(404),
-            };
-            let kind = Header::from_bytes("Content-Type", "text/plain; version=0.0.4");
-            let response = kind.into_iter().fold(response, Response::with_header);
-            if let Err(error) = request.respond(response) {
-                tracing::debug!("metrics: {error}");
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("metrics".into())
-        .spawn(serve)
-        .context("metrics thread")?;
-    Ok(())
-}
-
-/// Returns the text form of everything registered.
-pub fn text(registry: &Registry) -> Result<Vec<u8>> {
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&registry.gather(), &mut text)?;
-    Ok(text)
-}
-
-/// Gauges take signed numbers.
-pub fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }

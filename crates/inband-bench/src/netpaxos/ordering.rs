@@ -20,9 +20,11 @@ use inband_netpaxos::faithful::{compare, Outcome};
 use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::request::Request;
 use inband_netpaxos::role::Kind;
-use inband_netpaxos::wire::{node, parse, Type};
+use inband_netpaxos::wire::{node, parse_padded, Type};
 use inband_netpaxos::xdp::attach;
 use inband_netpaxos::VALUE_LEN_MAX_BYTES;
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
 
 use super::{NetPaxosArgs, BENCH};
 use crate::row::{machine, quote, Output, Quoted, Row};
@@ -34,6 +36,8 @@ const LEARNERS: u8 = 2;
 const RATE_REACHED: f64 = 0.95;
 /// The rate at which the paper sees no disagreement and 0.3 % of indecision; below 57,457 per second it sees neither.
 const PAPER_HIGH: u32 = 65_328;
+/// Payload of a packet: a request's header and value, and padding.
+const MESSAGE_LEN_BYTES: usize = 1470;
 const PLACE: &str = "dissertation, 4.2, Figure 4.2a";
 /// Time limit until the messages before the counted ones arrive everywhere.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -48,6 +52,8 @@ struct Load {
     /// Sleep for this long, then send everything that is due.
     every: Duration,
     jitter_us: u32,
+    /// Queues of every link, and CPUs that send, each every so many-th message.
+    queues: u32,
 }
 
 /// The results of a point.
@@ -68,20 +74,26 @@ impl Point {
 
 /// Measures and prints the rows.
 pub fn measure(args: &NetPaxosArgs, output: &mut Output) -> Result<()> {
-    let steady = |rate: &u32| Load {
+    let steady = |rate: &u32, queues: u32| Load {
         rate: *rate,
         every: Duration::from_millis(1),
         jitter_us: 0,
+        queues,
     };
-    let mut loads: Vec<Load> = args.rates.iter().map(steady).collect();
-    let lowest = args.rates.iter().min().context("--rates: at least one")?;
-    loads.extend(args.rates.iter().max().map(|rate| Load {
-        every: Duration::from_secs(1),
-        ..steady(rate)
-    }));
+    let highest = args.rates.iter().max().context("--rates: at least one")?;
+    let mut queues = vec![1, args.queues];
+    queues.dedup();
+    let mut loads = Vec::new();
+    for queues in queues {
+        loads.extend(args.rates.iter().map(|rate| steady(rate, queues)));
+        loads.push(Load {
+            every: Duration::from_secs(1),
+            ..steady(highest, queues)
+        });
+    }
     loads.extend(args.jitter_us.iter().map(|jitter_us| Load {
         jitter_us: *jitter_us,
-        ..steady(lowest)
+        ..steady(&args.jitter_rate, 1)
     }));
     for load in loads {
         let machine = machine();
@@ -93,17 +105,21 @@ pub fn measure(args: &NetPaxosArgs, output: &mut Output) -> Result<()> {
 
 fn report(load: Load, point: &Point, machine: &str, output: &mut Output) -> Result<()> {
     let is_burst = load.every >= Duration::from_secs(1);
-    let variant = match (is_burst, load.jitter_us) {
+    let mut variant = match (is_burst, load.jitter_us) {
         (true, _) => format!("{}/s, bursts", load.rate),
         (false, 0) => format!("{}/s", load.rate),
         (false, jitter_us) => format!("{}/s, jitter {jitter_us} us", load.rate),
     };
+    if load.queues > 1 {
+        variant += &format!(", {} queues", load.queues);
+    }
     let conditions = format!(
-        "{} messages of {VALUE_LEN_MAX_BYTES} B, {:.0} a second reached, {:.3} % of copies lost, {}, 4 minions, 2 learners, namespaces and veth; {machine}",
+        "{} messages of {MESSAGE_LEN_BYTES} B, {:.0} a second reached, {:.3} % of copies lost, {}, 4 minions, 2 learners, namespaces and veth with {} queues, as many CPUs send; {machine}",
         point.sent,
         point.rate(),
         point.lost_share * 100.0,
         if is_burst { "all at the start of each second" } else { "some every ms" },
+        load.queues,
     );
     let share = |count: u64| count as f64 * 100.0 / point.outcome.iterations.max(1) as f64;
     // Quote the paper's share only if its rate was reached.
@@ -207,7 +223,9 @@ impl Testbed {
         while !self.stop.load(Ordering::Relaxed) {
             wait_readable([socket.fd()], socket.sleep_time(POLL));
             while let Some((len_bytes, _)) = socket.receive(&mut buffer)? {
-                let Ok((header, _)) = parse(&buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)]) else {
+                // Messages are padded.
+                let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
+                let Ok((header, _)) = parse_padded(packet) else {
                     continue;
                 };
                 let minion = node::as_minion(header.node, SIZES.minions());
@@ -235,14 +253,7 @@ impl Testbed {
         host.namespace().enter()?;
         let socket = HostSocket::bind(SocketAddrV4::new(host.address(), PORT))?;
         let serializer = self.address("serializer")?;
-        let mut request = Request {
-            client: 1,
-            number: 0,
-            low: 0,
-            opens: false,
-            reply_to: 0,
-            value: vec![0; VALUE_LEN_MAX_BYTES],
-        };
+        let request = counted_request();
         let each = usize::from(SIZES.minions());
         let until = Instant::now() + READY_LIMIT;
         let mut first = 0;
@@ -264,23 +275,46 @@ impl Testbed {
         self.lab
             .set_all_links(LinkFaults::delay(load.jitter_us, load.jitter_us))?;
         let began = Instant::now();
-        let mut sent: u32 = 0;
-        while sent < messages {
+        thread::scope(|scope| {
+            let senders = (0..load.queues)
+                .map(|share| scope.spawn(move || self.send_share(share, (began, messages), load)));
+            let senders: Vec<_> = senders.collect();
+            let mut ended = senders.into_iter().map(|sender| sender.join());
+            ended.try_for_each(|sender| sender.expect("it does not panic"))
+        })?;
+        let took = began.elapsed();
+        self.wait_until_quiet();
+        Ok((first, took))
+    }
+
+    /// Sends one of the senders' messages, from a CPU of its own if there are several senders.
+    fn send_share(&self, share: u32, (began, messages): (Instant, u32), load: Load) -> Result<()> {
+        let host = self.lab.host("proposer")?;
+        host.namespace().enter()?;
+        if load.queues > 1 {
+            let mut cpu = CpuSet::new();
+            cpu.set(share as usize % thread::available_parallelism()?.get())?;
+            sched_setaffinity(Pid::from_raw(0), &cpu).context("a CPU per sender")?;
+        }
+        let port = PORT + 1 + share as u16;
+        let socket = HostSocket::bind(SocketAddrV4::new(host.address(), port))?;
+        let serializer = self.address("serializer")?;
+        let mut request = counted_request();
+        let mut next = share;
+        while next < messages {
             // Messages that are due in this interval are sent at its start.
             let periods = began.elapsed().as_nanos() / load.every.as_nanos() + 1;
             let due_s = load.every.as_secs_f64() * periods as f64;
             let due = ((f64::from(load.rate) * due_s) as u32).min(messages);
-            while sent < due {
-                sent += 1;
-                request.number = sent.into();
+            while next < due {
+                request.number = u64::from(next) + 1;
                 send(&socket, &request, serializer);
+                next += load.queues;
             }
             let next = load.every * u32::try_from(periods).unwrap_or(u32::MAX);
             thread::sleep(next.saturating_sub(began.elapsed()));
         }
-        let took = began.elapsed();
-        self.wait_until_quiet();
-        Ok((first, took))
+        Ok(())
     }
 
     fn wait_until_quiet(&self) {
@@ -377,19 +411,33 @@ impl Testbed {
     }
 }
 
+/// Message 0.
+fn counted_request() -> Request {
+    Request {
+        client: 1,
+        number: 0,
+        low: 0,
+        opens: false,
+        reply_to: 0,
+        value: vec![0; VALUE_LEN_MAX_BYTES],
+    }
+}
+
 fn send(socket: &HostSocket, request: &Request, to: SocketAddrV4) {
     let mut packet = request.packet();
+    packet.resize(MESSAGE_LEN_BYTES, 0);
     sign(None, &mut packet);
     socket.send(&packet, to);
 }
 
 fn measure_point(messages: u32, load: Load) -> Result<Point> {
-    let lab = Lab::create(&LabSpec {
+    let spec = LabSpec {
         name: format!("order{}", std::process::id()),
         hosts: hosts(),
         seed: 1,
-    })
-    .context("`inband bench netpaxos ordering` needs root: it makes network namespaces")?;
+    };
+    let lab = Lab::with_queues(&spec, load.queues)
+        .context("`inband bench netpaxos ordering` needs root: it makes network namespaces")?;
     let testbed = Testbed {
         lab,
         stop: AtomicBool::new(false),

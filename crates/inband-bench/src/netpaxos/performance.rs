@@ -33,6 +33,8 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const REORDERED_PPM: u32 = 10_000;
 /// Requests in flight in the measurement with late copies; few enough that links do not lose any.
 const REORDERED_OUTSTANDING: usize = 16;
+/// Requests in flight in the measurement of what leaves together.
+const TOGETHER_OUTSTANDING: usize = 64;
 const PLACE: &str = "dissertation, 4.2, Figure 4.2b";
 const GOAL_THROUGHPUT: f64 = 0.8;
 const GOAL_REORDERED: f64 = 0.5;
@@ -65,6 +67,16 @@ impl Point {
 /// A closed loop for this long. Returns requests per second, and the median and 99th percentile of the time from
 /// submission to the first learner's answer.
 fn load(cluster: &Cluster, outstanding: usize, duration: Duration) -> Result<(f64, f64, f64)> {
+    load_with(cluster, outstanding, duration, true)
+}
+
+/// Like [`load`]. Requests that are submitted together leave in one system call, or each in its own.
+fn load_with(
+    cluster: &Cluster,
+    outstanding: usize,
+    duration: Duration,
+    is_together: bool,
+) -> Result<(f64, f64, f64)> {
     let measure = || -> Result<(f64, f64, f64)> {
         let mut client = Client::connect(cluster, CONNECT_LIMIT)?;
         let mut latency_ns = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
@@ -76,6 +88,9 @@ fn load(cluster: &Cluster, outstanding: usize, duration: Duration) -> Result<(f6
             while sent.len() < outstanding && client.is_ready() {
                 let at = Instant::now();
                 sent.insert(client.submit(&value, TIMEOUT), at);
+                if !is_together {
+                    client.flush();
+                }
             }
             for (number, outcome) in client.poll(POLL)? {
                 let at: Instant = sent.remove(&number).context("it was sent")?;
@@ -149,6 +164,8 @@ struct Curves {
     paxos: Vec<Point>,
     libpaxos: Vec<Point>,
     recovered_share: Vec<f64>,
+    together_per_s: Vec<f64>,
+    one_by_one_per_s: Vec<f64>,
     in_order_per_s: Vec<f64>,
     reordered_per_s: Vec<f64>,
     reordered_recovered_share: Vec<f64>,
@@ -249,6 +266,14 @@ fn curves(args: &NetPaxosArgs, dataplane: Dataplane) -> Result<(Curves, String)>
                 point.add(per_s, p50_us, p99_us);
             }
             curves.recovered_share.push(recovered.share(&testbed));
+            note("NetPaxos, requests that leave one by one");
+            for (is_together, rates) in [
+                (true, &mut curves.together_per_s),
+                (false, &mut curves.one_by_one_per_s),
+            ] {
+                let sample = load_with(&cluster, TOGETHER_OUTSTANDING, duration, is_together)?;
+                rates.push(sample.0);
+            }
             note("NetPaxos, copies out of order");
             let in_order = load_reordered(&cluster, (REORDERED_OUTSTANDING, duration), 0)?;
             curves.in_order_per_s.push(in_order);
@@ -351,6 +376,11 @@ fn show(
     let of = |values: &[f64]| median(&mut values.to_vec());
     let recovered = (of(&curves.recovered_share), "%");
     emit("recovered_share", "", recovered, None, None)?;
+    let variant =
+        format!("{TOGETHER_OUTSTANDING} outstanding, those submitted together in one system call");
+    let beside = Some(("each in its own", of(&curves.one_by_one_per_s)));
+    let together = (of(&curves.together_per_s), "requests/s");
+    emit("together_per_s", &variant, together, beside, None)?;
     let variant = format!("{REORDERED_OUTSTANDING} outstanding, 1 % of the copies late");
     let (in_order, reordered) = (of(&curves.in_order_per_s), of(&curves.reordered_per_s));
     let beside = Some(("in order, through the same serializer", in_order));

@@ -36,6 +36,7 @@ impl Testbed {
             accept_loss: false,
             resp: ([127, 0, 0, 1], 0).into(),
             log_only: true,
+            ..Options::default()
         };
         let spec = NetPaxos::spec(&options, dir.path())?;
         let testbed = Testbed {

@@ -1,7 +1,5 @@
 //! The key-value store on Paxos. A power cut stops the whole cluster and later starts a new one on the same data.
 
-mod client;
-mod keys;
 mod nemesis;
 
 use std::fs;
@@ -15,7 +13,6 @@ use inband_cluster::paxos::{ClusterSpec, ClusterStatus, Supervisor};
 use inband_lab::Lab;
 use inband_paxos::config::Role;
 
-use self::client::{Addresses, PaxosClient};
 use super::fault_kind::FaultKind;
 use super::history::Recorder;
 use super::links::ActiveFaults;
@@ -23,6 +20,8 @@ use super::nemesis::Lane;
 use super::subject::Subject;
 use super::workload::{Client as AnyClient, Shared};
 use crate::stale_proxy;
+use crate::store::client::{Addresses, StoreClient};
+use crate::store::keys;
 use inband_cluster::client::Client;
 use inband_cluster::scratch::retry;
 
@@ -191,7 +190,7 @@ impl Subject for Cluster {
     fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<AnyClient> {
         let addresses = Arc::clone(&self.addresses);
         let partitions = self.spec.partitions as usize;
-        let client = PaxosClient::new(number, shared.clone(), addresses, partitions, seed);
+        let client = StoreClient::new(number, shared.clone(), addresses, partitions, seed);
         Ok(Box::new(client))
     }
 
@@ -244,7 +243,7 @@ impl Subject for Cluster {
         let addresses = addresses.unwrap_or_else(PoisonError::into_inner).clone();
         for address in addresses {
             let mut reader =
-                PaxosClient::new(number, shared.clone(), Addresses::default(), partitions, 0);
+                StoreClient::new(number, shared.clone(), Addresses::default(), partitions, 0);
             reader.read_all(address, &groups)?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use clap::Args;
 use inband_host::config::Dataplane;
 use inband_netpaxos::control::Control;
@@ -24,10 +24,20 @@ pub struct LearnerArgs {
     /// The log is new: a store or a journal found here belongs to an earlier log
     #[arg(long)]
     new: bool,
+    /// UNSAFE, for measurements: decide by the order of arrival alone, as the paper does, without votes of the storage
+    /// servers. Learners may disagree
+    #[arg(long)]
+    faithful: bool,
+    /// Permit --faithful for a store, which can then lose acknowledged writes and differ between learners
+    #[arg(long, requires = "faithful")]
+    unsafe_ordering: bool,
 }
 
 /// What a learner stores for an instance: the value decided, and whether it was applied.
 type Entry = (Value, bool);
+
+/// What an operator must know about `--faithful`.
+const WARNING: &str = "WARNING: this learner decides by the order of arrival alone (--faithful): where packets are lost or reordered, learners disagree and acknowledged requests are lost";
 
 /// A learner, and the values it has applied.
 struct Shared {
@@ -46,7 +56,23 @@ pub fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
         ("holes_filled", counts.noops),
         ("requests_repeated", counts.duplicates),
         ("storages_aligned", counts.aligned),
+        ("positions_asked", counts.asked),
         ("sessions", learner.sessions() as u64),
+    ])
+}
+
+pub fn gauges_of(learner: &Learner) -> BTreeMap<String, u64> {
+    let lengths = learner.lengths();
+    named([
+        ("requests_unconfirmed", lengths.unconfirmed as u64),
+        ("numbers_without_request", lengths.unknown as u64),
+        ("instances_undecided", lengths.undecided as u64),
+        ("instances_in_recovery", lengths.recovering as u64),
+        ("instances_undelivered", lengths.undelivered as u64),
+        ("instances_kept", lengths.kept as u64),
+        ("instances_highest", learner.highest()),
+        ("reads_waiting", lengths.reads as u64),
+        ("unsafe_ordering", learner.is_by_order().into()),
     ])
 }
 
@@ -54,18 +80,26 @@ impl LearnerArgs {
     /// Runs the learner.
     pub fn run(&self) -> Result<()> {
         let number = self.process.number;
-        let process = self.process.start("learner", |c| &c.learners)?;
+        let mut process = self.process.start("learner", |c| &c.learners)?;
         let config = Config {
             number,
             sizes: process.cluster.sizes()?,
             incarnation: process.incarnation(wall_clock().as_secs())? as u32,
         };
+        let has_store = !process.cluster.resp.is_empty();
+        ensure!(
+            !self.faithful || !has_store || self.unsafe_ordering,
+            "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, or say --unsafe-ordering if the data may be lost"
+        );
+        if self.faithful {
+            eprintln!("{WARNING}");
+        }
         if self.new {
             store::remove(&self.process.data)?;
             kept::remove(&self.process.data)?;
         }
-        if !process.cluster.resp.is_empty() {
-            return store::run(&self.process, process, config);
+        if has_store {
+            return store::run(&self.process, process, config, self.faithful);
         }
         let (mut kept, log) = Kept::open::<Entry>(&self.process.data, self.process.durability)?;
         println!(
@@ -80,10 +114,11 @@ impl LearnerArgs {
         });
         let applied = applied.collect();
         let log = log.into_iter().map(|(value, _)| value).collect();
-        let shared = Arc::new(Mutex::new(Shared {
-            learner: Learner::restored(config, log),
-            applied,
-        }));
+        let mut learner = Learner::restored(config, log);
+        if self.faithful {
+            learner = learner.by_order();
+        }
+        let shared = Arc::new(Mutex::new(Shared { learner, applied }));
         let (name, listen) = (process.name.clone(), process.listen);
         let _control = process.answer(&shared, move |shared, ask| match ask {
             Ask::Status => Reply::Status(Box::new(Status {
@@ -99,6 +134,7 @@ impl LearnerArgs {
                 .to_owned(),
                 position: shared.learner.position(),
                 counters: counters_of(&shared.learner),
+                gauges: gauges_of(&shared.learner),
             })),
             Ask::Log(from) => {
                 let at = shared

@@ -4,6 +4,7 @@ mod clients;
 mod kept;
 mod learner;
 mod log;
+mod metrics;
 mod process;
 mod role;
 mod storage;

@@ -2,7 +2,7 @@
 //! socket.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,11 +10,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_ground::auth::Gate;
+use inband_ground::inherit;
 use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::config::Durability;
 use inband_host::line_json::Server;
-use inband_host::signals::StopSignals;
+use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
 use inband_host::wait::wait;
 use inband_netpaxos::cluster::Cluster;
@@ -23,10 +24,14 @@ use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
 use inband_netpaxos::wire::unpacked;
 
+use super::metrics;
+
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets handled before the clock is read again.
 pub const PACKETS_OF_A_TURN: usize = 64;
+/// The use of inherited sockets for Prometheus.
+const METRICS: &str = "metrics";
 /// The file in the directory with the number of the last start.
 const INCARNATION: &str = "incarnation";
 
@@ -45,6 +50,9 @@ pub struct ProcessArgs {
     /// memory: what the process stores is lost when it ends; sync: it is on disk before it is announced
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
+    /// Serve /metrics for Prometheus at this address: numbers only, to anyone who asks
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// A process that holds its directory and its socket.
@@ -56,6 +64,9 @@ pub struct Process {
     gate: Gate,
     data: PathBuf,
     signals: Option<StopSignals>,
+    /// Inherited listeners for Redis clients.
+    resp: Vec<TcpListener>,
+    metrics: Vec<TcpListener>,
     started: Instant,
     _lock: StateLock,
 }
@@ -85,14 +96,20 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers requests on the control socket in this directory.
+/// Answers requests on the control socket in this directory, and those for metrics.
 pub fn answer_in<T: Send + 'static>(
     data: &Path,
+    listeners: Vec<TcpListener>,
     shared: &Arc<Mutex<T>>,
     answer: impl Fn(&mut T, Ask) -> Reply + Send + Sync + 'static,
 ) -> Result<Server> {
     let shared = Arc::clone(shared);
-    let handle = move |ask: Ask| answer(&mut lock(&shared), ask);
+    let handle = Arc::new(move |ask: Ask| answer(&mut lock(&shared), ask));
+    for listener in listeners {
+        let handle = Arc::clone(&handle);
+        metrics::start(listener, move |ask| handle(ask))?;
+    }
+    let handle = move |ask: Ask| handle(ask);
     Ok(Server::start(&socket_of(data), handle, Reply::Error)?)
 }
 
@@ -115,6 +132,17 @@ impl ProcessArgs {
         );
         let gate = cluster.gate()?;
         let signals = StopSignals::take_supervised()?;
+        let (mut metrics, resp): (Vec<_>, Vec<_>) = inherit::listeners(LISTEN_FDS_ENV)
+            .into_iter()
+            .partition(|(usage, _)| usage == METRICS);
+        if let Some(address) = self.metrics {
+            let failed = || format!("--metrics: cannot listen at {address}");
+            let listener = TcpListener::bind(address).with_context(failed)?;
+            metrics.push((METRICS.to_owned(), listener));
+        }
+        let listeners = |named: Vec<(String, TcpListener)>| {
+            named.into_iter().map(|(_, listener)| listener).collect()
+        };
         state_dir::create(&self.data)?;
         let lock = StateLock::take(&self.data)?;
         let socket =
@@ -127,6 +155,8 @@ impl ProcessArgs {
             gate,
             data: self.data.clone(),
             signals: Some(signals),
+            resp: listeners(resp),
+            metrics: listeners(metrics),
             started: Instant::now(),
             _lock: lock,
         })
@@ -186,11 +216,12 @@ impl Process {
 
     /// Answers requests on the control socket, from the state that the loop shares.
     pub fn answer<T: Send + 'static>(
-        &self,
+        &mut self,
         shared: &Arc<Mutex<T>>,
         answer: impl Fn(&mut T, Ask) -> Reply + Send + Sync + 'static,
     ) -> Result<Server> {
-        answer_in(&self.data, shared, answer)
+        let metrics = self.take_metrics();
+        answer_in(&self.data, metrics, shared, answer)
     }
 
     /// Runs until a signal arrives. `turn` gets each packet that the gate admits, and a tick after packets and when it
@@ -243,6 +274,16 @@ impl Process {
     /// Returns its socket, for processes with their own event loop.
     pub fn socket(&self) -> &HostSocket {
         &self.socket
+    }
+
+    /// Returns the inherited listeners for Redis clients.
+    pub fn take_listeners(&mut self) -> Vec<TcpListener> {
+        std::mem::take(&mut self.resp)
+    }
+
+    /// Returns the listeners for Prometheus.
+    pub fn take_metrics(&mut self) -> Vec<TcpListener> {
+        std::mem::take(&mut self.metrics)
     }
 
     /// Returns the signals that end it, for code that waits for them itself.

@@ -1,5 +1,6 @@
 //! `inband netpaxos serializer` and `minion`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ impl Role {
         }
     }
 
-    fn counters(&self) -> std::collections::BTreeMap<String, u64> {
+    fn counters(&self) -> BTreeMap<String, u64> {
         let counters = match self {
             Role::Soft(soft) => soft.counters(),
             Role::Kernel(program) => program.counters().unwrap_or_default(),
@@ -89,7 +90,7 @@ impl RoleCommand {
 
     fn run(
         &self,
-        process: Process,
+        mut process: Process,
         id: u8,
         kind: Kind,
         group: Vec<(u8, SocketAddrV4)>,
@@ -136,6 +137,7 @@ impl RoleCommand {
                 state: "passing".to_owned(),
                 position: role.passed(),
                 counters: role.counters(),
+                gauges: BTreeMap::new(),
             })),
             Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
         })?;

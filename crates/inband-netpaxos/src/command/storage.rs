@@ -41,11 +41,22 @@ fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
     ])
 }
 
+fn gauges_of(storage: &Storage) -> BTreeMap<String, u64> {
+    let lengths = storage.lengths();
+    named([
+        ("instances_stored", lengths.instances as u64),
+        ("instances_without_memory", lengths.silent),
+        ("instances_floor", storage.floor()),
+        ("gaps_open", lengths.gaps as u64),
+        ("numbers_unreported", lengths.unsaid as u64),
+    ])
+}
+
 impl StorageArgs {
     /// Runs the storage server.
     pub fn run(&self) -> Result<()> {
         let minion = self.process.number;
-        let process = self.process.start("storage", |c| &c.storages)?;
+        let mut process = self.process.start("storage", |c| &c.storages)?;
         let config = Config {
             minion,
             sizes: process.cluster.sizes()?,
@@ -92,6 +103,7 @@ impl StorageArgs {
                 .to_owned(),
                 position: storage.highest(),
                 counters: counters_of(storage),
+                gauges: gauges_of(storage),
             })),
             Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
         })?;

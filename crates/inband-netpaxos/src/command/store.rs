@@ -6,16 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use inband_ground::inherit;
 use inband_host::config::{Dataplane, Durability};
-use inband_host::signals::LISTEN_FDS_ENV;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_netpaxos::learner::{Config, Learner};
 use inband_netpaxos::status::{Ask, Reply, Status};
 
 use super::kept::remove_dir;
-use super::learner::counters_of;
+use super::learner::{counters_of, gauges_of};
 use super::log::{Log, DEADLINE_MS};
 use super::process::{named, Process, ProcessArgs};
 
@@ -35,9 +33,8 @@ pub fn remove(data: &Path) -> Result<()> {
 
 /// Returns the listeners for Redis clients: those that the supervisor has opened, or else new ones at the addresses in
 /// the cluster's file.
-fn listeners(process: &Process, number: u8) -> Result<Vec<TcpListener>> {
-    let inherited = inherit::listeners(LISTEN_FDS_ENV).into_iter();
-    let inherited: Vec<_> = inherited.map(|(_, listener)| listener).collect();
+fn listeners(process: &mut Process, number: u8) -> Result<Vec<TcpListener>> {
+    let inherited = process.take_listeners();
     if !inherited.is_empty() {
         return Ok(inherited);
     }
@@ -52,7 +49,12 @@ fn listeners(process: &Process, number: u8) -> Result<Vec<TcpListener>> {
 }
 
 /// Runs the learner and its store.
-pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<()> {
+pub fn run(
+    args: &ProcessArgs,
+    mut process: Process,
+    config: Config,
+    is_by_order: bool,
+) -> Result<()> {
     ensure!(
         process.listen.ip().is_loopback() || process.cluster.is_isolated()?,
         "{} is beyond loopback: learners copy their stores to each other over TCP without TLS; use a log without a store there",
@@ -65,7 +67,7 @@ pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<(
         ..MachineConfig::single(&dir)
     })
     .with_context(|| format!("the store in {}", dir.display()))?;
-    let resp = listeners(&process, config.number)?;
+    let resp = listeners(&mut process, config.number)?;
     let checkpoints = TcpListener::bind(process.listen)
         .with_context(|| format!("cannot listen at TCP {}", process.listen))?;
     println!(
@@ -74,7 +76,11 @@ pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<(
         process.listen,
         machine.applied()[0]
     );
-    let learner = Arc::new(Mutex::new(Learner::under_application(config)));
+    let mut learner = Learner::under_application(config);
+    if is_by_order {
+        learner = learner.by_order();
+    }
+    let learner = Arc::new(Mutex::new(learner));
     let replica_config = ReplicaConfig {
         name: process.name.clone(),
         replica_index: u64::from(config.number) - 1,
@@ -84,6 +90,7 @@ pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<(
     let (name, listen) = (process.name.clone(), process.listen);
     let signals = process.take_signals();
     let control_dir = args.data.clone();
+    let metrics = process.take_metrics();
     let log = Log::new(process, Arc::clone(&learner));
     let mut replica = Replica::new(
         replica_config,
@@ -94,22 +101,29 @@ pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<(
     )?;
     let control = replica.control();
     let watched = Arc::clone(&control);
-    let _control =
-        super::process::answer_in(&control_dir, &learner, move |learner, ask| match ask {
+    let _control = super::process::answer_in(
+        &control_dir,
+        metrics,
+        &learner,
+        move |learner, ask| match ask {
             Ask::Status => {
                 let store = watched.status();
                 let mut counters = counters_of(learner);
                 // The store has its own sessions, apart from the learner's.
                 counters.remove("sessions");
                 counters.extend(named([
-                    ("store_keys", store.keys),
                     ("store_requests", store.requests_total),
                     ("store_commands_applied", store.commands_applied_total),
                     ("store_reads", store.reads_total),
                     ("store_outcomes_unknown", store.outcomes_unknown_total),
-                    ("store_clients", store.connected_clients),
                     ("checkpoints_installed", store.checkpoints_installed_total),
                     ("checkpoints_served", store.checkpoints_served_total),
+                ]));
+                let mut gauges = gauges_of(learner);
+                gauges.extend(named([
+                    ("store_keys", store.keys),
+                    ("store_values_in_flight", store.values_in_flight),
+                    ("store_clients", store.connected_clients),
                 ]));
                 let state = match (store.is_loading, learner.position() == learner.highest()) {
                     (true, _) => "loading",
@@ -125,10 +139,12 @@ pub fn run(args: &ProcessArgs, mut process: Process, config: Config) -> Result<(
                     state: state.to_owned(),
                     position: learner.position(),
                     counters,
+                    gauges,
                 }))
             }
             Ask::Log(_) => Reply::Error(format!("{name} serves a store: use a Redis client")),
-        })?;
+        },
+    )?;
     std::thread::Builder::new()
         .name("stop".into())
         .spawn(move || {

@@ -116,6 +116,11 @@ impl Queue {
             .map(|(number, _)| *number)
     }
 
+    /// Returns how many requests are not confirmed, and how many confirmed numbers have no request.
+    pub fn lengths(&self) -> (usize, usize) {
+        (self.numbered.len(), self.confirmed.len())
+    }
+
     fn trim(&mut self) {
         let last = |number: Option<(&u64, _)>| number.map_or(0, |(number, _)| *number);
         let top = last(self.numbered.last_key_value().map(|(n, _)| (n, ())))

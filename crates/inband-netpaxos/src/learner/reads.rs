@@ -30,6 +30,13 @@ struct Asked {
     again_at: u64,
 }
 
+impl Reads {
+    pub fn len(&self) -> usize {
+        let asked = self.asked.as_ref().map_or(0, |asked| asked.reads.len());
+        self.waiting.len() + asked + self.known.len()
+    }
+}
+
 impl Learner {
     /// Begins a read, identified by the caller's `id`. It appears in [`Out::confirmed`] once everything that was
     /// decided before this call is delivered.
@@ -76,6 +83,7 @@ impl Learner {
         if let Some(asked) = &mut self.reads.asked {
             if now >= asked.again_at {
                 asked.again_at = now + REPEAT_NS;
+                self.counts.asked += 1;
                 let ask = Control::Ask {
                     question: Some(question),
                 };

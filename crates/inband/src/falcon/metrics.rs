@@ -2,22 +2,26 @@
 
 use anyhow::Result;
 use inband_falcon::scheduler_node::WorkerStatus;
-use prometheus::{IntGaugeVec, Opts, Registry};
+use inband_metrics::{signed, text, Registry};
 
-use crate::metrics::{signed, text};
 use inband_cluster::falcon::status::SchedulerStatus;
 
 /// Returns a scheduler's metrics; their names begin with `inband_falcon_`.
 pub fn encode(status: &SchedulerStatus) -> Result<Vec<u8>> {
     let registry = Registry::new();
     let add = |name: &str, help: &str, label: &str, values: &[(String, u64)]| -> Result<()> {
-        let opts = Opts::new(format!("inband_falcon_{name}"), help);
-        let gauge = IntGaugeVec::new(opts, &[label])?;
-        for (of, value) in values {
-            gauge.with_label_values(&[of]).set(signed(*value));
-        }
-        registry.register(Box::new(gauge))?;
-        Ok(())
+        let of: Vec<[&str; 1]> = values.iter().map(|(of, _)| [of.as_str()]).collect();
+        let values = of
+            .iter()
+            .map(|of| &of[..])
+            .zip(values.iter().map(|(_, v)| signed(*v)));
+        inband_metrics::add(
+            &registry,
+            &format!("inband_falcon_{name}"),
+            help,
+            &[label],
+            values,
+        )
     };
     let queues = status.queues.iter();
     let queued: Vec<_> = queues

@@ -79,7 +79,7 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
         let listener = TcpListener::bind(address).with_context(failed)?;
         let ask = desk.asker(node.waker());
         let encode = move || metrics::encode(&ask().context(BUSY)?);
-        crate::metrics::serve(listener, || false, encode)?;
+        inband_metrics::serve(listener, || false, encode)?;
     }
     let _control = match &args.socket {
         Some(path) => Some(

@@ -43,7 +43,7 @@ struct Connection {
 }
 
 #[derive(Debug)]
-pub struct PaxosClient {
+pub struct StoreClient {
     number: usize,
     rng: Rng,
     scribe: Scribe,
@@ -53,7 +53,7 @@ pub struct PaxosClient {
     values: u64,
 }
 
-impl Operate for PaxosClient {
+impl Operate for StoreClient {
     fn operate(&mut self) -> bool {
         if !self.connect() {
             return false;
@@ -78,15 +78,15 @@ impl Operate for PaxosClient {
     }
 }
 
-impl PaxosClient {
+impl StoreClient {
     pub fn new(
         number: usize,
         shared: Shared,
         addresses: Addresses,
         partitions: usize,
         seed: u64,
-    ) -> PaxosClient {
-        PaxosClient {
+    ) -> StoreClient {
+        StoreClient {
             number,
             rng: Rng::new(seed, 1000 + number as u64),
             scribe: Scribe::new(number, shared),
