@@ -4,10 +4,11 @@ mod common;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::workloads::{python, sort, sqlite, Redis, Workload};
+use common::workloads::{python, sort, Redis, Sqlite, Workload};
 use common::{end, inband, library, memory, output};
 use inband_memory::heap::stats::programs;
 use tempfile::TempDir;
@@ -119,21 +120,50 @@ fn survives(workload: Option<Workload>, buffer: &str) {
     let runner = cluster.run(&["--buffer", buffer]);
     let result = std::thread::scope(|scope| {
         let running = scope.spawn(|| workload.result(Some(runner)));
-        fetches(cluster.dir.path(), 200);
-        cluster.kill("server/2");
-        fetches(cluster.dir.path(), 200);
-        cluster.kill(&cluster.active_switch());
-        // The other switch has taken over.
-        fetches(cluster.dir.path(), 200);
+        kill_a_server_and_a_switch(&cluster);
         running.join().expect("it runs")
     });
     assert!(result == expected, "another result");
 }
 
+/// Each time when the program needs its memory.
+fn kill_a_server_and_a_switch(cluster: &Cluster) {
+    fetches(cluster.dir.path(), 200);
+    cluster.kill("server/2");
+    fetches(cluster.dir.path(), 200);
+    cluster.kill(&cluster.active_switch());
+    // The other switch has taken over.
+    fetches(cluster.dir.path(), 200);
+}
+
 #[test]
 fn sqlite_survives_a_killed_server_and_a_killed_switch() {
-    // Rows for three failures: with a third of them the program ended first on a busy machine.
-    survives(sqlite(60_000), "1MiB");
+    const BATCHES_MAX: u64 = 100;
+    let cluster = Cluster::start();
+    let runner = cluster.run(&["--buffer", "1MiB"]);
+    let Some(mut sqlite) = Sqlite::start(Some(runner)) else {
+        return;
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // It inserts rows until the failures are over, on a fast machine and on a busy one.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && sqlite.batches() < BATCHES_MAX {
+                sqlite.insert();
+            }
+        });
+        kill_a_server_and_a_switch(&cluster);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let batches = sqlite.batches();
+    println!("{batches} batches");
+    assert!(batches < BATCHES_MAX, "it was not busy until the end");
+    let result = sqlite.result();
+    let mut alone = Sqlite::start(None).expect("it was here before");
+    while alone.batches() < batches {
+        alone.insert();
+    }
+    assert!(result == alone.result(), "another result");
 }
 
 #[test]

@@ -49,6 +49,18 @@ fn a_heap_much_larger_than_the_buffer() {
 }
 
 #[test]
+fn settings_of_the_programs_own_jemalloc_are_not_read() {
+    let mut command = run(&SMALL);
+    // jemalloc prints its settings with the first, and ends the program at the second.
+    command.env("MALLOC_CONF", "confirm_conf:true,abort_conf:true,none:such");
+    command.arg(program()).args(["random", "2"]);
+    let ended = end(command, Stdio::null());
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{}: {errors}", ended.status);
+    assert!(!errors.contains("jemalloc"), "{errors}");
+}
+
+#[test]
 fn as_little_buffer_as_there_may_be() {
     passes(&["--buffer", "256KiB"], &["random", "2"]);
     let mut command = run(&["--buffer", "252KiB"]);

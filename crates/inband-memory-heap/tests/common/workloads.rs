@@ -59,32 +59,105 @@ pub fn sqlite(rows: u64) -> Option<Workload> {
     if !is_here("sqlite3") {
         return None;
     }
-    let script = format!(
-        "
-        .bail on
-        CREATE TABLE people(id INTEGER PRIMARY KEY, name TEXT, city TEXT, score INTEGER);
-        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
-        INSERT INTO people SELECT i, 'name-' || (i * 7919 % 120011), 'city-' || (i % 97), i * 31 % 1009 FROM n;
-        CREATE INDEX by_city ON people(city, score);
-        UPDATE people SET score = score + 1 WHERE id % 3 = 0;
-        DELETE FROM people WHERE id % 11 = 0;
-        SELECT city, count(*), sum(score), min(name), max(name) FROM people GROUP BY city ORDER BY city;
-        PRAGMA integrity_check;
-    "
-    );
-    // Dot commands must begin in the first column.
-    let script: String = script
-        .lines()
-        .map(|line| line.trim_start().to_owned() + "\n")
-        .collect();
+    let script = format!("{TABLE}{}{INDEX}{CHANGES}", insert(1, rows));
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("script.sql");
     std::fs::write(&input, script).unwrap();
     Some(Workload {
-        words: ["sqlite3", ":memory:"].map(str::to_owned).into(),
+        words: SQLITE.map(str::to_owned).into(),
         input: Some(input),
         _dir: dir,
     })
+}
+
+const SQLITE: [&str; 2] = ["sqlite3", ":memory:"];
+// Dot commands must begin in the first column.
+const TABLE: &str = ".bail on
+CREATE TABLE people(id INTEGER PRIMARY KEY, name TEXT, city TEXT, score INTEGER);
+";
+const INDEX: &str = "CREATE INDEX by_city ON people(city, score);
+";
+const CHANGES: &str = "UPDATE people SET score = score + 1 WHERE id % 3 = 0;
+DELETE FROM people WHERE id % 11 = 0;
+SELECT city, count(*), sum(score), min(name), max(name) FROM people GROUP BY city ORDER BY city;
+PRAGMA integrity_check;
+";
+
+/// The statement that inserts these rows.
+fn insert(first: u64, last: u64) -> String {
+    format!(
+        "WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last})
+INSERT INTO people SELECT i, 'name-' || (i * 7919 % 120011), 'city-' || (i % 97), i * 31 % 1009 FROM n;
+"
+    )
+}
+
+/// SQLite's shell, which gets rows for as long as a test wants it to be busy.
+pub struct Sqlite {
+    shell: Child,
+    batches: u64,
+}
+
+/// Enough for a table that does not fit into a buffer of 1 MiB.
+const ROWS_OF_FIRST_BATCH: u64 = 15_000;
+const ROWS_OF_BATCH: u64 = 500;
+/// Length of a batch as text, padded: the shell reads ahead what its buffer and the pipe hold, which is two batches.
+const BATCH_BYTES: usize = 64 << 10;
+
+impl Sqlite {
+    /// Starts the shell by this command, or by itself; `None` if it is not installed.
+    pub fn start(runner: Option<Command>) -> Option<Sqlite> {
+        if !is_here(SQLITE[0]) {
+            return None;
+        }
+        let mut command = match runner {
+            Some(mut command) => {
+                command.arg(SQLITE[0]);
+                command
+            }
+            None => Command::new(SQLITE[0]),
+        };
+        command.args(&SQLITE[1..]).env("LC_ALL", "C");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut sqlite = Sqlite {
+            shell: command.spawn().expect("it starts"),
+            batches: 0,
+        };
+        sqlite.write(&[TABLE, INDEX].concat());
+        sqlite.insert();
+        Some(sqlite)
+    }
+
+    fn write(&mut self, text: &str) {
+        let input = self.shell.stdin.as_mut().expect("it is piped");
+        input.write_all(text.as_bytes()).expect("the shell runs");
+    }
+
+    /// Inserts a batch of rows. Each changes any page of the index.
+    pub fn insert(&mut self) {
+        let first = match self.batches {
+            0 => 1,
+            n => ROWS_OF_FIRST_BATCH + (n - 1) * ROWS_OF_BATCH + 1,
+        };
+        let last = ROWS_OF_FIRST_BATCH + self.batches * ROWS_OF_BATCH;
+        self.batches += 1;
+        let statement = insert(first, last);
+        let padding = "-".repeat(BATCH_BYTES - statement.len());
+        self.write(&format!("{statement}{padding}\n"));
+    }
+
+    /// The number of batches inserted so far.
+    pub fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    /// Changes the rows and returns what is in the table, after the shell has ended.
+    pub fn result(mut self) -> String {
+        self.write(CHANGES);
+        let output = self.shell.wait_with_output().expect("it is a child");
+        assert!(output.status.success(), "{}", output.status);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
 }
 
 /// Sorts this many lines in memory.
