@@ -13,7 +13,7 @@ use inband_host::session::Verdict;
 use crate::limits::WINDOW_PER_CHUNKS;
 use crate::packer::{Part, Submission};
 use crate::store::{ChunkFate, Outcome};
-use crate::value::{Chunk, CHUNK_HEADER_LEN_BYTES};
+use crate::value::{self, Chunk, CHUNK_HEADER_LEN_BYTES};
 
 #[derive(Debug)]
 struct Transfer {
@@ -159,6 +159,7 @@ impl Chunks {
         let from = usize::from(index) * self.chunk_len_bytes;
         let len = self.chunk_len_bytes.min(transfer.command.len() - from);
         let chunk = Chunk {
+            version: value::first_byte_for(&transfer.command),
             time_ms: to.clock_ms,
             transfer: number,
             index,
@@ -181,6 +182,7 @@ impl Chunks {
     fn submit_given_up(&mut self, to: &mut Submission<'_>) {
         while let Some(number) = self.given_up.pop() {
             let chunk = Chunk {
+                version: 0,
                 time_ms: to.clock_ms,
                 transfer: number,
                 index: 0,

@@ -419,8 +419,10 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Exec { commands, .. }, _)) => commands.version(),
             _ => 2,
         },
-        Some(OP_TYPED..) => 5,
-        Some(OP_EVAL..) => 4,
+        // Their work is bounded since version 6. A script may execute commands of any version.
+        Some(OP_TYPED | OP_EVAL | OP_EVAL_RO) => 6,
+        Some(OP_RESTORE..) => 5,
+        Some(OP_SCRIPT_LOAD..) => 4,
         Some(OP_GET_RANGE..) => 3,
         Some(OP_KEYS..) => 2,
         _ => 1,
@@ -615,8 +617,13 @@ impl<'a> Command<'a> {
             }
             Command::IncrBy(key, _) | Command::IncrByFloat(key, _) => (key.len(), 0),
             Command::Typed { op, .. } if op.only_reads() => (0, 0),
-            Command::Typed { key, args, .. } => {
-                (key.len(), args.iter().map(<[u8]>::len).max().unwrap_or(0))
+            Command::Typed { op, key, args } => {
+                let further = op.further_keys(args.len());
+                let longest = |args: &mut dyn Iterator<Item = &'a [u8]>| {
+                    args.map(<[u8]>::len).max().unwrap_or(0)
+                };
+                let key_len_bytes = longest(&mut args.iter().take(further)).max(key.len());
+                (key_len_bytes, longest(&mut args.iter().skip(further)))
             }
             Command::Restore { key, value, .. } => (key.len(), value.len()),
             Command::MSet(pairs) | Command::MSetNx(pairs) => {
@@ -1224,10 +1231,22 @@ mod tests {
         assert_eq!(version(&Command::Keys(b"k")), 2);
         assert_eq!(version(&Command::CompareDelete(b"k", b"v")), 3);
         assert_eq!(version(&Command::ScriptFlush), 4);
+        let none = Strings::Encoded(0, &[]);
+        let script = |is_read_only| Command::Eval {
+            text: b"return redis.call('hget', KEYS[1], 'f')",
+            keys: none,
+            args: none,
+            is_read_only,
+        };
+        assert_eq!(version(&script(false)), 6);
+        assert_eq!(version(&script(true)), 6);
+        let (op, key, args) = (Op::HGetAll, b"k", none);
+        assert_eq!(version(&Command::Typed { op, key, args }), 6);
         for (inner, expected) in [
             (Command::Get(b"k"), 2),
             (Command::GetEx(b"k", Expiry::Never), 3),
             (Command::ScriptLoad(b"return 1"), 4),
+            (script(false), 6),
         ] {
             let mut queue = BytesMut::new();
             Queue::push(&mut queue, &inner);

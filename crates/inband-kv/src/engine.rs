@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 use crate::script;
-use crate::types::{self, Kind};
+use crate::types::{self, Kind, Work};
 
 const MS_PER_S: i64 = 1000;
 
@@ -30,22 +30,30 @@ type Result<T> = std::result::Result<T, rocksdb::Error>;
 
 /// Execute one command, except `INBAND.SESSION NEW`: sessions are not in the keyspace.
 pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
+    execute_within(keys, &Work::default(), command)
+}
+
+fn execute_within(keys: &mut dyn Keys, work: &Work, command: &Command<'_>) -> Result<Reply> {
     match command {
-        Command::Eval { .. } => script::execute(keys, command),
+        Command::Eval { .. } => script::execute(keys, work, command),
         Command::Exec { watched, commands } => {
             for (key, version) in watched.iter() {
                 if version_of(keys, key)? != version {
                     return Ok(Reply::NilArray);
                 }
             }
-            execute_all(keys, commands)
+            execute_all(keys, work, commands)
         }
-        command => execute_simple(keys, command),
+        command => execute_simple(keys, work, command),
     }
 }
 
 /// Execute a command that consists of no others.
-pub(crate) fn execute_simple(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
+pub(crate) fn execute_simple(
+    keys: &mut dyn Keys,
+    work: &Work,
+    command: &Command<'_>,
+) -> Result<Reply> {
     if let Some(key) = command.string_key() {
         let record = keys.get(key)?;
         if record.is_some_and(|record| record.kind != Kind::String) {
@@ -53,7 +61,7 @@ pub(crate) fn execute_simple(keys: &mut dyn Keys, command: &Command<'_>) -> Resu
         }
     }
     Ok(match command {
-        Command::Typed { op, key, args } => types::execute(keys, *op, key, args)?,
+        Command::Typed { op, key, args } => types::execute(keys, work, *op, key, args)?,
         Command::Restore {
             kind,
             key,
@@ -177,7 +185,7 @@ pub(crate) fn execute_simple(keys: &mut dyn Keys, command: &Command<'_>) -> Resu
 /// Executes the commands of a transaction. When the reply limit is exceeded, the reply is dropped and no later command
 /// is read for its reply. Writes are kept in memory until the end: beyond the limit nothing more is written. Every
 /// replica makes the same decision, because it depends only on the commands and the keys.
-fn execute_all(keys: &mut dyn Keys, commands: &Queue<'_>) -> Result<Reply> {
+fn execute_all(keys: &mut dyn Keys, work: &Work, commands: &Queue<'_>) -> Result<Reply> {
     let (mut replies, mut len_bytes, mut is_full) = (Vec::new(), 0, false);
     let put_before = keys.put_bytes();
     let mut scripts = 0;
@@ -189,7 +197,7 @@ fn execute_all(keys: &mut dyn Keys, commands: &Queue<'_>) -> Result<Reply> {
             _ if is_script && scripts > TRANSACTION_SCRIPTS_MAX => Some(too_many_scripts()),
             true if is_full => None,
             false if put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64 => Some(too_much_written()),
-            _ => Some(execute(keys, &command)?),
+            _ => Some(execute_within(keys, work, &command)?),
         };
         let has_room = |reply: &Reply| len_bytes + reply.len_bytes() <= VALUES_REPLY_BYTES_MAX;
         let reply = reply.filter(has_room);

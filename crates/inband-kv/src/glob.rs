@@ -2,6 +2,15 @@
 
 /// Returns whether `text` matches `pattern`. The running time is bounded by the product of their lengths.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    matches_within(pattern, text, &mut |_| true).unwrap_or(false)
+}
+
+/// The same; `None` if `spend` refuses the bytes of the pattern that a step has compared.
+pub fn matches_within(
+    pattern: &[u8],
+    text: &[u8],
+    spend: &mut dyn FnMut(usize) -> bool,
+) -> Option<bool> {
     let (mut p, mut t) = (0, 0);
     // Where to resume after a mismatch: after the last star, one byte later in the text.
     let mut retry: Option<(usize, usize)> = None;
@@ -12,10 +21,13 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
             continue;
         }
         if p == pattern.len() && t == text.len() {
-            return true;
+            return Some(true);
         }
         if p < pattern.len() && t < text.len() {
             let (matched, next) = match_one(pattern, p, text[t]);
+            if !spend(next - p) {
+                return None;
+            }
             if matched {
                 p = next;
                 t += 1;
@@ -27,7 +39,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
                 retry = Some((after_star, from + 1));
                 (p, t) = (after_star, from + 1);
             }
-            _ => return false,
+            _ => return Some(false),
         }
     }
 }

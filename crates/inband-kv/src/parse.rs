@@ -7,7 +7,7 @@ use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, Ti
 use crate::float;
 use crate::script;
 use crate::table::{self, CommandId, CommandSpec};
-use crate::types::Kind;
+use crate::types::{self, Kind};
 
 /// Unix times and times to live beyond this many milliseconds are rejected as invalid.
 const TIME_MS_MAX: i64 = i64::MAX / 2;
@@ -93,15 +93,18 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
     let strings = Strings::Args(args, 1);
     let command = match spec.id {
         CommandId::Get => Command::Get(key),
-        CommandId::Typed(op) => Command::Typed {
-            op,
-            key,
-            args: Strings::Args(args, 2),
-        },
+        CommandId::Typed(op) => {
+            let args = Strings::Args(args, 2);
+            types::check(op, &args)?;
+            Command::Typed { op, key, args }
+        }
         CommandId::Restore => Command::Restore {
             kind: Kind::of_name(args.get(2)).ok_or_else(syntax_error)?,
             key,
-            expire_at_ms: u64::try_from(integer(args.get(3))?).map_err(|_| syntax_error())?,
+            expire_at_ms: match integer(args.get(3))? {
+                ms @ 0..=TIME_MS_MAX => ms as u64,
+                _ => return Err(invalid_expire_time("inband.restore")),
+            },
             value: args.get(4),
         },
         CommandId::Set => parse_set(args)?,

@@ -21,7 +21,7 @@ use crate::limits::{
 use crate::parse::{self, integer, Request};
 use crate::script_cache::Scripts;
 use crate::table::{self, CommandId};
-use crate::types::Kind;
+use crate::types::{Kind, Work};
 
 const LIMITS: Limits = Limits {
     steps: SCRIPT_STEPS_MAX,
@@ -104,7 +104,11 @@ impl<'a> Command<'a> {
 }
 
 /// Execute `EVAL`.
-pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rocksdb::Error> {
+pub fn execute(
+    keys: &mut dyn Keys,
+    work: &Work,
+    command: &Command<'_>,
+) -> Result<Reply, rocksdb::Error> {
     let Command::Eval {
         text,
         keys: names,
@@ -119,6 +123,7 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rock
     let mut host = ScriptHost {
         put_before: keys.put_bytes(),
         keys,
+        work,
         former: Former::default(),
         declared: names.iter().copied().collect(),
         is_read_only: *is_read_only,
@@ -144,6 +149,7 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply, rock
 
 struct ScriptHost<'a> {
     keys: &'a mut dyn Keys,
+    work: &'a Work,
     former: Former,
     declared: HashSet<&'a [u8]>,
     is_read_only: bool,
@@ -195,7 +201,7 @@ impl ScriptHost<'_> {
                 "ERR the script changes keys whose values have more than {SCRIPT_UNDO_BYTES_MAX} bytes, which is the limit"
             )));
         }
-        engine::execute_simple(self.keys, &command)
+        engine::execute_simple(self.keys, self.work, &command)
     }
 
     fn refusal_of(&self, command: &Command<'_>) -> Option<Cow<'static, str>> {

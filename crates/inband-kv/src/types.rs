@@ -8,14 +8,15 @@ mod hash;
 mod list;
 pub mod packed;
 mod set;
+mod work;
 
 use inband_resp::reply::Reply;
 
 use crate::command::Strings;
-use crate::glob;
 use crate::keyspace::Keys;
-use crate::parse::{integer, SYNTAX_ERROR};
+use crate::parse::{integer, wrong_arity, SYNTAX_ERROR};
 use packed::Rows;
+pub use work::Work;
 
 /// The error for a command that is meant for another type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -196,6 +197,29 @@ impl Op {
     }
 }
 
+/// Checks what Redis checks before it looks at the key. A request that fails is malformed, as one with a wrong number of
+/// arguments is.
+pub fn check(op: Op, args: &Strings<'_>) -> Result<(), Reply> {
+    let arg = |at: usize| args.iter().nth(at).unwrap_or(&[]);
+    match op {
+        Op::HSet if args.len() % 2 != 0 => return Err(wrong_arity("hset")),
+        Op::HMSet if args.len() % 2 != 0 => return Err(wrong_arity("hmset")),
+        Op::LPop if args.len() > 1 => return Err(wrong_arity("lpop")),
+        Op::RPop if args.len() > 1 => return Err(wrong_arity("rpop")),
+        Op::SPop if args.len() > 1 => return Err(syntax_error()),
+        Op::LPop | Op::RPop | Op::SPop if args.len() == 1 => drop(positive(arg(0))?),
+        Op::HIncrBy => drop(integer(arg(1))?),
+        Op::HIncrByFloat => drop(hash::increment_of(arg(1))?),
+        Op::HScan | Op::SScan => check_cursor(arg(0))?,
+        Op::LRange | Op::LTrim => drop((integer(arg(0))?, integer(arg(1))?)),
+        Op::LRem => drop(integer(arg(0))?),
+        Op::LInsert => drop(list::offset(arg(0))?),
+        Op::LMove => drop((list::end(arg(1))?, list::end(arg(2))?)),
+        _ => {}
+    }
+    Ok(())
+}
+
 /// Why a command ends early.
 enum Stop {
     /// This is the reply.
@@ -221,12 +245,16 @@ type Outcome = Result<Reply, Stop>;
 /// Executes a command. `args` follow the key.
 pub fn execute(
     keys: &mut dyn Keys,
+    work: &Work,
     op: Op,
     key: &[u8],
     args: &Strings<'_>,
 ) -> Result<Reply, rocksdb::Error> {
+    if let Err(reply) = work.begin(args.len()) {
+        return Ok(reply);
+    }
     let args: Vec<&[u8]> = args.iter().collect();
-    let mut at = At { keys, key };
+    let mut at = At { keys, work, key };
     let outcome = match op {
         Op::HSet
         | Op::HMSet
@@ -266,6 +294,7 @@ pub fn execute(
 /// The key of a command.
 struct At<'a> {
     keys: &'a mut dyn Keys,
+    work: &'a Work,
     key: &'a [u8],
 }
 
@@ -282,14 +311,38 @@ impl Held {
     }
 }
 
-impl At<'_> {
-    /// Returns the elements; none if there is no such key.
+/// A collection that is to be stored.
+struct Packed {
+    expire_at_ms: u64,
+    /// `None`: it has no elements.
+    value: Option<Vec<u8>>,
+}
+
+impl<'a> At<'a> {
+    /// Another key of the same command.
+    fn other<'o>(&'o mut self, key: &'o [u8]) -> At<'o> {
+        At {
+            keys: &mut *self.keys,
+            work: self.work,
+            key,
+        }
+    }
+
+    /// Returns the elements, to find some of them; none if there is no such key.
     fn read(&mut self, kind: Kind) -> Result<Rows<'_>, Stop> {
         match self.keys.get(self.key)? {
             None => Ok(Rows::default()),
             Some(record) if record.kind == kind => Ok(Rows::new(record.value)),
             Some(_) => Err(Reply::error(WRONG_TYPE).into()),
         }
+    }
+
+    /// Returns the elements, to visit all of them.
+    fn read_all(&mut self, kind: Kind) -> Result<Rows<'_>, Stop> {
+        let work = self.work;
+        let rows = self.read(kind)?;
+        work.pass(rows)?;
+        Ok(rows)
     }
 
     /// Returns a copy of the collection, which is empty if there is no such key.
@@ -300,25 +353,31 @@ impl At<'_> {
                 version: 0,
                 value: Vec::new(),
             }),
-            Some(record) if record.kind == kind => Ok(Held {
-                expire_at_ms: record.expire_at_ms,
-                version: record.version,
-                value: record.value.to_vec(),
-            }),
+            Some(record) if record.kind == kind => {
+                self.work.pass(Rows::new(record.value))?;
+                Ok(Held {
+                    expire_at_ms: record.expire_at_ms,
+                    version: record.version,
+                    value: record.value.to_vec(),
+                })
+            }
             Some(_) => Err(Reply::error(WRONG_TYPE).into()),
         }
     }
 
-    /// Stores a collection; an empty one is deleted.
-    fn store<'r, R: AsRef<[u8]> + 'r>(
-        &mut self,
+    /// Packs a collection, unless that is over a limit. A command that stores several packs all of them first: then it
+    /// has its whole effect or none.
+    fn pack<'r, R: AsRef<[u8]> + 'r>(
+        &self,
         kind: Kind,
         expire_at_ms: u64,
         rows: impl ExactSizeIterator<Item = R> + Clone,
-    ) -> Result<(), Stop> {
+    ) -> Result<Packed, Stop> {
         if rows.len() == 0 {
-            self.keys.delete(self.key)?;
-            return Ok(());
+            return Ok(Packed {
+                expire_at_ms,
+                value: None,
+            });
         }
         let (len, limit) = (
             packed::len_bytes(rows.clone()),
@@ -329,12 +388,39 @@ impl At<'_> {
             let why = format!("ERR {name} of {len} bytes is over the limit of {limit} bytes");
             return Err(Reply::error(why).into());
         }
-        let value = packed::pack(rows);
-        Ok(self.keys.put_as(kind, self.key, expire_at_ms, &value)?)
+        self.work.visit(rows.len(), len)?;
+        Ok(Packed {
+            expire_at_ms,
+            value: Some(packed::pack(rows)),
+        })
     }
 
-    /// Removes the elements that begin at these places, which ascend; an element is `step` rows.
-    fn remove(&mut self, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
+    /// Stores a packed collection; an empty one is deleted.
+    fn put(&mut self, kind: Kind, packed: Packed) -> Result<(), Stop> {
+        let Packed {
+            expire_at_ms,
+            value,
+        } = packed;
+        match value {
+            Some(value) => self.keys.put_as(kind, self.key, expire_at_ms, &value)?,
+            None => drop(self.keys.delete(self.key)?),
+        }
+        Ok(())
+    }
+
+    /// Stores a collection; an empty one is deleted.
+    fn store<'r, R: AsRef<[u8]> + 'r>(
+        &mut self,
+        kind: Kind,
+        expire_at_ms: u64,
+        rows: impl ExactSizeIterator<Item = R> + Clone,
+    ) -> Result<(), Stop> {
+        let packed = self.pack(kind, expire_at_ms, rows)?;
+        self.put(kind, packed)
+    }
+
+    /// Packs what is left without the elements that begin at these places, which ascend; an element is `step` rows.
+    fn without(&mut self, kind: Kind, step: usize, gone: &[usize]) -> Result<Packed, Stop> {
         let held = self.hold(kind)?;
         let rows = held.rows();
         let mut next_gone = gone.iter().peekable();
@@ -344,13 +430,14 @@ impl At<'_> {
                 left.extend((place..place + step).map(|at| rows.get(at)));
             }
         }
-        self.store(kind, held.expire_at_ms, left.iter())
+        self.pack(kind, held.expire_at_ms, left.iter())
     }
-}
 
-/// The rows as replies.
-fn bulks<'r>(rows: impl Iterator<Item = &'r [u8]>) -> Reply {
-    Reply::Array(rows.map(Reply::bulk).collect())
+    /// Removes the elements that begin at these places, which ascend; an element is `step` rows.
+    fn remove(&mut self, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
+        let left = self.without(kind, step, gone)?;
+        self.put(kind, left)
+    }
 }
 
 fn flag(is_set: bool) -> Reply {
@@ -361,27 +448,22 @@ fn count(number: usize) -> Reply {
     Reply::Integer(number as i64)
 }
 
-fn syntax_error() -> Stop {
-    Reply::error(SYNTAX_ERROR).into()
-}
-
-fn wrong_arity(name: &str) -> Stop {
-    Reply::error(format!(
-        "ERR wrong number of arguments for '{name}' command"
-    ))
-    .into()
+fn syntax_error() -> Reply {
+    Reply::error(SYNTAX_ERROR)
 }
 
 /// The count of `LPOP` and `SPOP`.
-fn positive(arg: &[u8]) -> Result<usize, Stop> {
+fn positive(arg: &[u8]) -> Result<usize, Reply> {
     let number = integer(arg).ok().and_then(|n| usize::try_from(n).ok());
     let why = "ERR value is out of range, must be positive";
-    number.ok_or_else(|| Reply::error(why).into())
+    number.ok_or_else(|| Reply::error(why))
 }
 
 /// Answers `HSCAN` and `SSCAN`: all elements at once, as Redis does for a small collection. `args` are the cursor and
 /// the options; an element is `step` rows, and its first one must match the pattern.
-fn scan(rows: Rows<'_>, args: &[&[u8]], step: usize) -> Outcome {
+fn scan(at: &mut At<'_>, kind: Kind, args: &[&[u8]], step: usize) -> Outcome {
+    let work = at.work;
+    let rows = at.read_all(kind)?;
     if rows.is_empty() {
         // As in Redis, whatever the options are.
         return Ok(Reply::Array(vec![
@@ -392,26 +474,32 @@ fn scan(rows: Rows<'_>, args: &[&[u8]], step: usize) -> Outcome {
     let mut pattern = None;
     for option in args[1..].chunks(2) {
         let [name, value] = option else {
-            return Err(syntax_error());
+            return Err(syntax_error().into());
         };
         match name.to_ascii_uppercase().as_slice() {
             b"MATCH" => pattern = Some(*value),
-            b"COUNT" if integer(value)? < 1 => return Err(syntax_error()),
+            b"COUNT" if integer(value)? < 1 => return Err(syntax_error().into()),
             b"COUNT" => {}
-            _ => return Err(syntax_error()),
+            _ => return Err(syntax_error().into()),
         }
     }
     let mut found = Vec::new();
-    for at in (0..rows.len()).step_by(step) {
-        if pattern.is_none_or(|pattern| glob::matches(pattern, rows.get(at))) {
-            found.extend((at..at + step).map(|at| Reply::bulk(rows.get(at))));
+    for place in (0..rows.len()).step_by(step) {
+        let is_match = match pattern {
+            None => true,
+            Some(pattern) => work.is_match(pattern, rows.get(place))?,
+        };
+        if is_match {
+            for at in place..place + step {
+                found.push(work.bulk(rows.get(at))?);
+            }
         }
     }
     Ok(Reply::Array(vec![Reply::bulk("0"), Reply::Array(found)]))
 }
 
 /// Checks the cursor of `HSCAN` and `SSCAN`.
-fn check_cursor(arg: &[u8]) -> Result<(), Stop> {
+fn check_cursor(arg: &[u8]) -> Result<(), Reply> {
     let text = std::str::from_utf8(arg).ok();
     let cursor: Option<u64> = text.and_then(|text| text.parse().ok());
     cursor.ok_or_else(|| Reply::error("ERR invalid cursor"))?;

@@ -8,14 +8,16 @@
 //! | 5 | as 1, with commands that programs knowing only 1 to 4 do not understand |
 //! | 6 | as 1, with commands that programs knowing only 1 to 5 do not understand |
 //! | 7 | as 1, with commands that programs knowing only 1 to 6 do not understand |
+//! | 8 | as 1, with commands that programs knowing only 1 to 7 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
+//! | 9 | the same after `version u8`: the first byte that a value with the command would have |
 //!
 //! A value without commands is a *tick*: it only advances replicated time.
 
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 7;
+pub const VALUE_VERSION: u8 = 9;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -27,14 +29,22 @@ const COMMANDS_3: u8 = 5;
 const COMMANDS_4: u8 = 6;
 /// First byte of commands of which some need version 7.
 const COMMANDS_5: u8 = 7;
+/// First byte of commands of which some need version 8.
+const COMMANDS_6: u8 = 8;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
 /// First byte of a chunk.
 const CHUNK: u8 = 4;
+/// First byte of a chunk with a version.
+const CHUNK_OF_VERSION: u8 = 9;
+/// Chunks of commands of later versions say so.
+const VERSION_IN_CHUNK_MIN: u8 = COMMANDS_6;
 
-/// Length of the header of a chunk.
-pub const CHUNK_HEADER_LEN_BYTES: usize = 21;
+/// Length of the header of a chunk after its first byte and its version.
+const CHUNK_FIELDS_LEN_BYTES: usize = 20;
+/// Longest header of a chunk.
+pub const CHUNK_HEADER_LEN_BYTES: usize = 2 + CHUNK_FIELDS_LEN_BYTES;
 
 /// Length of the header of a value of commands.
 pub const VALUE_HEADER_LEN_BYTES: usize = 11;
@@ -89,14 +99,7 @@ impl ValueWriter {
 
     /// Appends one encoded command.
     pub fn push(&mut self, command: &[u8]) {
-        let first_byte = match command::version_of(command) {
-            1 => COMMANDS,
-            2 => COMMANDS_2,
-            3 => COMMANDS_3,
-            4 => COMMANDS_4,
-            _ => COMMANDS_5,
-        };
-        self.bytes[0] = self.bytes[0].max(first_byte);
+        self.bytes[0] = self.bytes[0].max(first_byte_for(command));
         self.bytes
             .extend_from_slice(&(command.len() as u16).to_be_bytes());
         self.bytes.extend_from_slice(command);
@@ -108,6 +111,18 @@ impl ValueWriter {
         self.bytes[TIME_AT].copy_from_slice(&time_ms.to_be_bytes());
         self.bytes[COUNT_AT].copy_from_slice(&self.count.to_be_bytes());
         &self.bytes
+    }
+}
+
+/// Returns the first byte of a value that has only this command.
+pub fn first_byte_for(command: &[u8]) -> u8 {
+    match command::version_of(command) {
+        1 => COMMANDS,
+        2 => COMMANDS_2,
+        3 => COMMANDS_3,
+        4 => COMMANDS_4,
+        5 => COMMANDS_5,
+        _ => COMMANDS_6,
     }
 }
 
@@ -132,6 +147,8 @@ pub fn marker_entry(value: &[u8]) -> Option<u64> {
 /// transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk<'a> {
+    /// See [`first_byte_for`]; programs that do not know it refuse the chunk.
+    pub version: u8,
     /// Cluster time of the proposer.
     pub time_ms: u64,
     /// Number of the transfer within the proposer's session.
@@ -147,17 +164,22 @@ pub struct Chunk<'a> {
 impl<'a> Chunk<'a> {
     /// Parses a value; `None` if it is not a chunk.
     pub fn of_value(value: &'a [u8]) -> Option<Self> {
-        let (header, bytes) = value.split_first_chunk::<CHUNK_HEADER_LEN_BYTES>()?;
-        if header[0] != CHUNK {
-            return None;
-        }
+        let (version, fields) = match value {
+            [CHUNK, fields @ ..] => (COMMANDS, fields),
+            [CHUNK_OF_VERSION, version @ VERSION_IN_CHUNK_MIN..=VALUE_VERSION, fields @ ..] => {
+                (*version, fields)
+            }
+            _ => return None,
+        };
+        let (header, bytes) = fields.split_first_chunk::<CHUNK_FIELDS_LEN_BYTES>()?;
         let long = |at: usize| header[at..].first_chunk().map(|b| u64::from_be_bytes(*b));
         let short = |at: usize| header[at..].first_chunk().map(|b| u16::from_be_bytes(*b));
         Some(Self {
-            time_ms: long(1)?,
-            transfer: long(9)?,
-            index: short(17)?,
-            count: short(19)?,
+            version,
+            time_ms: long(0)?,
+            transfer: long(8)?,
+            index: short(16)?,
+            count: short(18)?,
             bytes,
         })
     }
@@ -165,7 +187,11 @@ impl<'a> Chunk<'a> {
     /// Encodes it as a value.
     pub fn write(&self, value: &mut Vec<u8>) {
         value.clear();
-        value.push(CHUNK);
+        if self.version >= VERSION_IN_CHUNK_MIN {
+            value.extend_from_slice(&[CHUNK_OF_VERSION, self.version]);
+        } else {
+            value.push(CHUNK);
+        }
         value.extend_from_slice(&self.time_ms.to_be_bytes());
         value.extend_from_slice(&self.transfer.to_be_bytes());
         value.extend_from_slice(&self.index.to_be_bytes());
@@ -201,7 +227,12 @@ impl<'a> ValueReader<'a> {
     /// Validates a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
-            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5)) => {}
+            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5 | COMMANDS_6)) => {}
+            Some(&CHUNK_OF_VERSION) => {
+                let version = value.get(1).filter(|version| **version > VALUE_VERSION);
+                let malformed = ValueError::Malformed;
+                return Err(version.map_or(malformed, |version| ValueError::Version(*version)));
+            }
             None | Some(&(0 | MARKER | CHUNK)) => return Err(ValueError::Malformed),
             Some(&other) => return Err(ValueError::Version(other)),
         }
@@ -288,8 +319,16 @@ mod tests {
     #[test]
     fn newer_versions_are_told_apart_from_garbage() {
         assert_eq!(
-            ValueReader::new(&[9; 30]).unwrap_err(),
-            ValueError::Version(9)
+            ValueReader::new(&[99; 30]).unwrap_err(),
+            ValueError::Version(99)
+        );
+        // Also if the command is sent in parts.
+        let mut chunk = [99; 30];
+        chunk[0] = CHUNK_OF_VERSION;
+        assert_eq!(Chunk::of_value(&chunk), None);
+        assert_eq!(
+            ValueReader::new(&chunk).unwrap_err(),
+            ValueError::Version(99)
         );
         assert_eq!(ValueReader::new(&[]).unwrap_err(), ValueError::Malformed);
     }
@@ -309,20 +348,23 @@ mod tests {
 
     #[test]
     fn chunks_and_every_cut() {
-        let chunk = Chunk {
-            time_ms: 1 << 40,
-            transfer: 1 << 50,
-            index: 300,
-            count: 301,
-            bytes: b"part",
-        };
-        let mut value = vec![9; 100];
-        chunk.write(&mut value);
-        assert_eq!(Chunk::of_value(&value), Some(chunk));
-        assert_eq!(value.len(), CHUNK_HEADER_LEN_BYTES + 4);
-        for len in 0..CHUNK_HEADER_LEN_BYTES {
-            assert_eq!(Chunk::of_value(&value[..len]), None, "cut at {len}");
-            assert!(ValueReader::new(&value[..len]).is_err());
+        for (version, header_len) in [(COMMANDS, 21), (COMMANDS_6, CHUNK_HEADER_LEN_BYTES)] {
+            let chunk = Chunk {
+                version,
+                time_ms: 1 << 40,
+                transfer: 1 << 50,
+                index: 300,
+                count: 301,
+                bytes: b"part",
+            };
+            let mut value = vec![9; 100];
+            chunk.write(&mut value);
+            assert_eq!(Chunk::of_value(&value), Some(chunk));
+            assert_eq!(value.len(), header_len + 4);
+            for len in 0..header_len {
+                assert_eq!(Chunk::of_value(&value[..len]), None, "cut at {len}");
+                assert!(ValueReader::new(&value[..len]).is_err());
+            }
         }
         assert_eq!(Chunk::of_value(&marker(7)), None);
     }

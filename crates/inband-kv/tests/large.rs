@@ -467,6 +467,7 @@ impl Model {
         let sent = &mut self.sent[at];
         sent.left.retain(|left| *left != index);
         let chunk = Chunk {
+            version: 1,
             time_ms: self.now_ms,
             transfer: sent.transfer,
             index,
@@ -532,6 +533,7 @@ impl Model {
             }
             Step::Stray(which) => {
                 let chunk = Chunk {
+                    version: 1,
                     time_ms: self.now_ms,
                     transfer: 1 << 40 | u64::from(*which),
                     index: 1,
@@ -554,6 +556,7 @@ impl Model {
                 }
                 sent.is_dead = true;
                 let chunk = Chunk {
+                    version: 1,
                     time_ms: self.now_ms,
                     transfer: sent.transfer,
                     index: 0,

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod clock_world;
 mod clocks;
+mod collection_limits;
 mod commands;
 mod common;
 mod export;

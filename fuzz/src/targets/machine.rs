@@ -204,6 +204,7 @@ fn value(input: &mut Input<'_>, next_entry: u64) -> Vec<u8> {
             let count = u16::from(input.byte() % 5);
             let len_bytes = input.below(64);
             let chunk = Chunk {
+                version: 1,
                 time_ms,
                 transfer,
                 index,

@@ -3,18 +3,19 @@
 use inband_resp::reply::Reply;
 
 use super::{
-    bulks, check_cursor, count, flag, packed::Rows, scan, wrong_arity, At, Kind, Op, Outcome, Stop,
+    check_cursor, count, flag, packed::Rows, scan, wrong_arity, At, Kind, Op, Outcome, Stop, Work,
 };
 use crate::float;
 use crate::parse::{integer, strict_integer};
 
 /// Executes a command for hashes.
 pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
+    let work = at.work;
     Ok(match op {
         Op::HSet | Op::HMSet => {
             if args.len() % 2 != 0 {
                 let name = if op == Op::HSet { "hset" } else { "hmset" };
-                return Err(wrong_arity(name));
+                return Err(wrong_arity(name).into());
             }
             let added = set(at, args)?;
             if op == Op::HSet {
@@ -30,23 +31,20 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
             }
             flag(is_new)
         }
-        Op::HGet => bulk_or_nil(find(at.read(Kind::Hash)?, args[0])),
+        Op::HGet => bulk_or_nil(work, find(at.read(Kind::Hash)?, args[0]))?,
         Op::HMGet => {
             let rows = at.read(Kind::Hash)?;
-            let values = args.iter().map(|field| bulk_or_nil(find(rows, field)));
-            Reply::Array(values.collect())
+            let values = args.iter().map(|f| bulk_or_nil(work, find(rows, f)));
+            Reply::Array(values.collect::<Result<_, _>>()?)
         }
         Op::HGetAll => {
-            let rows = at.read(Kind::Hash)?;
+            let rows = at.read_all(Kind::Hash)?;
             let pairs = fields(rows).zip(values(rows));
-            Reply::Map(
-                pairs
-                    .map(|(field, value)| (Reply::bulk(field), Reply::bulk(value)))
-                    .collect(),
-            )
+            let pairs = pairs.map(|(field, value)| Ok((work.bulk(field)?, work.bulk(value)?)));
+            Reply::Map(pairs.collect::<Result<_, Reply>>()?)
         }
-        Op::HKeys => bulks(fields(at.read(Kind::Hash)?)),
-        Op::HVals => bulks(values(at.read(Kind::Hash)?)),
+        Op::HKeys => work.bulks(fields(at.read_all(Kind::Hash)?))?,
+        Op::HVals => work.bulks(values(at.read_all(Kind::Hash)?))?,
         Op::HExists => flag(find(at.read(Kind::Hash)?, args[0]).is_some()),
         Op::HLen => count(at.read(Kind::Hash)?.len() / 2),
         Op::HStrLen => count(find(at.read(Kind::Hash)?, args[0]).map_or(0, <[u8]>::len)),
@@ -55,13 +53,14 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::HIncrByFloat => increment_float(at, args[0], args[1])?,
         _ => {
             check_cursor(args[0])?;
-            scan(at.read(Kind::Hash)?, args, 2)?
+            scan(at, Kind::Hash, args, 2)?
         }
     })
 }
 
-fn bulk_or_nil(value: Option<&[u8]>) -> Reply {
-    value.map_or(Reply::Nil, Reply::bulk)
+fn bulk_or_nil(work: &Work, value: Option<&[u8]>) -> Result<Reply, Reply> {
+    work.reply(value.map_or(0, <[u8]>::len))?;
+    Ok(value.map_or(Reply::Nil, Reply::bulk))
 }
 
 fn fields<'r>(rows: Rows<'r>) -> impl Iterator<Item = &'r [u8]> {
@@ -126,8 +125,13 @@ fn increment(at: &mut At<'_>, field: &[u8], delta: i64) -> Outcome {
     Ok(Reply::Integer(number))
 }
 
+/// The increment of `HINCRBYFLOAT`.
+pub(super) fn increment_of(arg: &[u8]) -> Result<float::Number, Reply> {
+    float::parse(arg).ok_or_else(|| Reply::error(float::NOT_A_FLOAT))
+}
+
 fn increment_float(at: &mut At<'_>, field: &[u8], delta: &[u8]) -> Outcome {
-    let delta = float::parse(delta).ok_or_else(|| Reply::error(float::NOT_A_FLOAT))?;
+    let delta = increment_of(delta)?;
     let before = find(at.read(Kind::Hash)?, field).unwrap_or(b"0");
     let before =
         float::parse(before).ok_or_else(|| Reply::error("ERR hash value is not a float"))?;

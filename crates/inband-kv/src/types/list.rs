@@ -4,17 +4,18 @@ use std::ops::Range;
 
 use inband_resp::reply::Reply;
 
-use super::{bulks, count, packed::Rows, positive, syntax_error, At, Kind, Op, Outcome, Stop};
+use super::{count, packed::Rows, positive, syntax_error, At, Kind, Op, Outcome, Packed, Stop};
 use crate::parse::integer;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Left,
     Right,
 }
 
 /// Executes a command for lists.
 pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
+    let work = at.work;
     Ok(match op {
         Op::LPush => count(push(at, End::Left, args)?),
         Op::RPush => count(push(at, End::Right, args)?),
@@ -28,10 +29,14 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
             let (start, end) = (integer(args[0])?, integer(args[1])?);
             let rows = at.read(Kind::List)?;
             let range = range(rows.len(), start, end);
-            bulks(range.map(|place| rows.get(place)))
+            work.bulks(range.map(|place| rows.get(place)))?
         }
         Op::LIndex => {
             let rows = at.read(Kind::List)?;
+            if rows.is_empty() {
+                // As in Redis, whatever the index is.
+                return Ok(Reply::Nil);
+            }
             let place = index(rows.len(), integer(args[0])?);
             place.map_or(Reply::Nil, |place| Reply::bulk(rows.get(place)))
         }
@@ -44,7 +49,7 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     })
 }
 
-fn end(word: &[u8]) -> Result<End, Stop> {
+pub(super) fn end(word: &[u8]) -> Result<End, Reply> {
     match word.to_ascii_uppercase().as_slice() {
         b"LEFT" => Ok(End::Left),
         b"RIGHT" => Ok(End::Right),
@@ -78,6 +83,13 @@ fn range(len: usize, start: i64, end: i64) -> Range<usize> {
 
 /// Pushes elements one after the other. Returns the new length.
 fn push(at: &mut At<'_>, end: End, elements: &[&[u8]]) -> Result<usize, Stop> {
+    let (packed, len) = with(at, end, elements)?;
+    at.put(Kind::List, packed)?;
+    Ok(len)
+}
+
+/// Packs the list with further elements. Also returns its length.
+fn with(at: &mut At<'_>, end: End, elements: &[&[u8]]) -> Result<(Packed, usize), Stop> {
     let held = at.hold(Kind::List)?;
     let old = held.rows().iter();
     let new = elements.iter().copied();
@@ -85,19 +97,25 @@ fn push(at: &mut At<'_>, end: End, elements: &[&[u8]]) -> Result<usize, Stop> {
         End::Left => new.rev().chain(old).collect(),
         End::Right => old.chain(new).collect(),
     };
-    at.store(Kind::List, held.expire_at_ms, all.iter())?;
-    Ok(all.len())
+    let packed = at.pack(Kind::List, held.expire_at_ms, all.iter())?;
+    Ok((packed, all.len()))
 }
 
-/// Keeps the elements in a range.
-fn keep(at: &mut At<'_>, places: Range<usize>) -> Result<(), Stop> {
+/// Packs the elements in a range.
+fn part(at: &mut At<'_>, places: Range<usize>) -> Result<Packed, Stop> {
     let held = at.hold(Kind::List)?;
     let rows = held.rows();
-    at.store(
+    at.pack(
         Kind::List,
         held.expire_at_ms,
         places.map(|place| rows.get(place)),
     )
+}
+
+/// Keeps the elements in a range.
+fn keep(at: &mut At<'_>, places: Range<usize>) -> Result<(), Stop> {
+    let kept = part(at, places)?;
+    at.put(Kind::List, kept)
 }
 
 /// Splits a list into what is popped and what is left.
@@ -116,12 +134,14 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
         [wanted] => Some(positive(wanted)?),
         _ => {
             let name = if end == End::Left { "lpop" } else { "rpop" };
-            return Err(super::wrong_arity(name));
+            return Err(super::wrong_arity(name).into());
         }
     };
+    let work = at.work;
     let rows = at.read(Kind::List)?;
     let (popped, left) = split(rows, end, wanted.unwrap_or(1));
-    let mut elements: Vec<Reply> = popped.map(|place| Reply::bulk(rows.get(place))).collect();
+    let elements = popped.map(|place| work.bulk(rows.get(place)));
+    let mut elements: Vec<Reply> = elements.collect::<Result<_, _>>()?;
     if rows.is_empty() {
         return Ok(if wanted.is_some() {
             Reply::NilArray
@@ -167,7 +187,7 @@ fn trim(at: &mut At<'_>, start: i64, end: i64) -> Outcome {
 
 /// Removes up to `limit` elements that equal this one: from the right if `limit` is negative, all if it is 0.
 fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
-    let rows = at.read(Kind::List)?;
+    let rows = at.read_all(Kind::List)?;
     let equal = (0..rows.len()).filter(|place| rows.get(*place) == element);
     let most = match limit {
         0 => usize::MAX,
@@ -186,13 +206,18 @@ fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
     Ok(count(gone.len()))
 }
 
+/// How far behind its pivot an element is inserted.
+pub(super) fn offset(word: &[u8]) -> Result<usize, Reply> {
+    match word.to_ascii_uppercase().as_slice() {
+        b"BEFORE" => Ok(0),
+        b"AFTER" => Ok(1),
+        _ => Err(syntax_error()),
+    }
+}
+
 fn insert(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
-    let offset = match args[0].to_ascii_uppercase().as_slice() {
-        b"BEFORE" => 0,
-        b"AFTER" => 1,
-        _ => return Err(syntax_error()),
-    };
-    let rows = at.read(Kind::List)?;
+    let offset = offset(args[0])?;
+    let rows = at.read_all(Kind::List)?;
     if rows.is_empty() {
         return Ok(count(0));
     }
@@ -221,13 +246,11 @@ fn move_element(at: &mut At<'_>, to: &[u8], from_end: End, to_end: End) -> Outco
         all.insert(place, &element);
         at.store(Kind::List, held.expire_at_ms, all.iter())?;
     } else {
-        let mut target = At {
-            keys: &mut *at.keys,
-            key: to,
-        };
-        // First, because it may be refused.
-        push(&mut target, to_end, &[&element])?;
-        keep(at, left)?;
+        let left = part(at, left)?;
+        let mut target = at.other(to);
+        let (packed, _) = with(&mut target, to_end, &[&element])?;
+        target.put(Kind::List, packed)?;
+        at.put(Kind::List, left)?;
     }
     Ok(Reply::Bulk(element))
 }

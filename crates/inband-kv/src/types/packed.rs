@@ -42,6 +42,11 @@ impl<'a> Rows<'a> {
         self.ends.is_empty()
     }
 
+    /// Length of the rows as they are packed.
+    pub fn len_bytes(&self) -> usize {
+        self.ends.len() + self.bytes.len()
+    }
+
     fn end(&self, at: usize) -> usize {
         let word = self.ends.get(at * WORD_LEN_BYTES..);
         let word = word.and_then(|word| word.first_chunk());

@@ -1,10 +1,12 @@
 //! Sets: rows are members, ascending.
 
+use std::collections::BTreeSet;
+
 use inband_resp::reply::Reply;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    bulks, check_cursor, count, flag, positive, scan, syntax_error, At, Kind, Op, Outcome, Stop,
+    check_cursor, count, flag, positive, scan, syntax_error, At, Kind, Op, Outcome, Packed, Stop,
 };
 
 /// Executes a command for sets.
@@ -12,9 +14,14 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     Ok(match op {
         Op::SAdd => count(add(at, args)?),
         Op::SRem => count(remove(at, args)?),
-        Op::SMembers => bulks(at.read(Kind::Set)?.iter()),
+        Op::SMembers => {
+            let work = at.work;
+            work.bulks(at.read_all(Kind::Set)?.iter())?
+        }
         Op::SIsMember => flag(at.read(Kind::Set)?.find(args[0], 1).is_some()),
         Op::SMIsMember => {
+            let work = at.work;
+            work.reply(args.len() * size_of::<Reply>())?;
             let rows = at.read(Kind::Set)?;
             let flags = args.iter().map(|row| flag(rows.find(row, 1).is_some()));
             Reply::Array(flags.collect())
@@ -25,7 +32,7 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::SInter | Op::SUnion | Op::SDiff => combine(at, op, args)?,
         _ => {
             check_cursor(args[0])?;
-            scan(at.read(Kind::Set)?, args, 1)?
+            scan(at, Kind::Set, args, 1)?
         }
     })
 }
@@ -36,13 +43,20 @@ fn add(at: &mut At<'_>, members: &[&[u8]]) -> Result<usize, Stop> {
     if members.iter().all(|member| rows.find(member, 1).is_some()) {
         return Ok(0);
     }
+    let (packed, added) = with(at, members)?;
+    at.put(Kind::Set, packed)?;
+    Ok(added)
+}
+
+/// Packs the set with further members. Also returns how many are new.
+fn with(at: &mut At<'_>, members: &[&[u8]]) -> Result<(Packed, usize), Stop> {
     let held = at.hold(Kind::Set)?;
     let mut all: Vec<&[u8]> = held.rows().iter().chain(members.iter().copied()).collect();
     // Stable, which is fast for what is in order already.
     all.sort();
     all.dedup();
-    at.store(Kind::Set, held.expire_at_ms, all.iter())?;
-    Ok(all.len() - held.rows().len())
+    let packed = at.pack(Kind::Set, held.expire_at_ms, all.iter())?;
+    Ok((packed, all.len() - held.rows().len()))
 }
 
 /// Removes members. Returns how many there were.
@@ -72,10 +86,14 @@ fn pop(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
     let wanted = match args {
         [] => 1,
         [wanted] => positive(wanted)?,
-        _ => return Err(syntax_error()),
+        _ => return Err(syntax_error().into()),
     };
     let now_ms = at.keys.now_ms();
-    let held = at.hold(Kind::Set)?;
+    if wanted == 0 {
+        at.read(Kind::Set)?;
+        return Ok(Reply::Array(Vec::new()));
+    }
+    let (work, held) = (at.work, at.hold(Kind::Set)?);
     let rows = held.rows();
     let mut places: Vec<usize> = (0..rows.len()).collect();
     let popped = wanted.min(places.len());
@@ -88,53 +106,60 @@ fn pop(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
         places.swap(place, place + (random % left as u64) as usize);
     }
     places.truncate(popped);
-    let members: Vec<Reply> = places
-        .iter()
-        .map(|place| Reply::bulk(rows.get(*place)))
-        .collect();
+    let reply = match (args, places.first()) {
+        ([], None) => Reply::Nil,
+        ([], Some(place)) => work.bulk(rows.get(*place))?,
+        _ => work.bulks(places.iter().map(|place| rows.get(*place)))?,
+    };
     remove_at(at, places)?;
-    Ok(match args {
-        [] => members.into_iter().next().unwrap_or(Reply::Nil),
-        _ => Reply::Array(members),
-    })
+    Ok(reply)
 }
 
 fn move_member(at: &mut At<'_>, to: &[u8], member: &[u8]) -> Outcome {
-    let (is_there, is_absent) = {
+    let (place, is_absent) = {
         let rows = at.read(Kind::Set)?;
-        (rows.find(member, 1).is_some(), rows.is_empty())
+        (rows.find(member, 1), rows.is_empty())
     };
     if is_absent {
         return Ok(flag(false));
     }
-    let mut target = At {
-        keys: &mut *at.keys,
-        key: to,
-    };
-    target.read(Kind::Set)?;
-    if is_there && to != at.key {
-        add(&mut target, &[member])?;
-        remove(at, &[member])?;
+    let is_target_member = at.other(to).read(Kind::Set)?.find(member, 1).is_some();
+    if let Some(place) = place.filter(|_| to != at.key) {
+        let left = at.without(Kind::Set, 1, &[place])?;
+        if !is_target_member {
+            let mut target = at.other(to);
+            let (packed, _) = with(&mut target, &[member])?;
+            target.put(Kind::Set, packed)?;
+        }
+        at.put(Kind::Set, left)?;
     }
-    Ok(flag(is_there))
+    Ok(flag(place.is_some()))
 }
 
 fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Outcome {
+    if op == Op::SUnion {
+        return unite(at, others);
+    }
     let first = at.hold(Kind::Set)?;
-    let mut members: Vec<Vec<u8>> = first.rows().iter().map(<[u8]>::to_vec).collect();
+    let mut members: Vec<&[u8]> = first.rows().iter().collect();
     for other in others {
-        let mut at = At {
-            keys: &mut *at.keys,
-            key: other,
-        };
-        let rows = at.read(Kind::Set)?;
-        match op {
-            Op::SInter => members.retain(|member| rows.find(member, 1).is_some()),
-            Op::SDiff => members.retain(|member| rows.find(member, 1).is_none()),
-            _ => {
-                members.extend(rows.iter().map(<[u8]>::to_vec));
-                members.sort();
-                members.dedup();
+        at.work.pass(first.rows())?;
+        let mut other = at.other(other);
+        let rows = other.read_all(Kind::Set)?;
+        members.retain(|member| rows.find(member, 1).is_some() == (op == Op::SInter));
+    }
+    Ok(at.work.bulks(members.into_iter())?)
+}
+
+fn unite(at: &mut At<'_>, others: &[&[u8]]) -> Outcome {
+    let mut members = BTreeSet::new();
+    for key in std::iter::once(at.key).chain(others.iter().copied()) {
+        let work = at.work;
+        let mut other = at.other(key);
+        for member in other.read_all(Kind::Set)?.iter() {
+            if !members.contains(member) {
+                work.reply(member.len())?;
+                members.insert(member.to_vec());
             }
         }
     }

@@ -310,6 +310,7 @@ impl World {
         for (index, bytes) in chunks.iter().enumerate() {
             let mut value = Vec::new();
             let chunk = Chunk {
+                version: 1,
                 time_ms: self.time_of(owner),
                 transfer,
                 index: index as u16,
