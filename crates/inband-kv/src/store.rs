@@ -8,7 +8,10 @@
 //! The store of the log of cross-partition commands holds no keys: applying a value there appends its commands to a
 //! queue, from which [`crate::machine`] executes them.
 
+mod apply;
+mod error;
 mod local;
+mod outcome;
 mod shared;
 mod state;
 mod transfers;
@@ -16,255 +19,32 @@ mod transfers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inband_host::log::{Decided, Ticket, ValueKind};
-use inband_host::session::{SessionTable, Verdict};
+use inband_host::log::Decided;
+use inband_host::session::SessionTable;
 use inband_resp::reply::Reply;
 use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB};
 
-use crate::client_sessions::{self, Admission, ClientSessions, Records};
-use crate::command::{Command, SessionStamp};
+use crate::client_sessions::{self, ClientSessions, Records};
+use crate::command::Command;
 use crate::db::{open_database, open_database_to_read, Columns, HASH_LEN_BYTES};
 use crate::engine;
-use crate::keyspace::{self, Keys, Keyspace, View};
-use crate::limits::{
-    EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, READ_REPLIES_BYTES_MAX,
-    RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX, UNWRITTEN_BYTES_MAX,
-};
+use crate::keyspace::{self, Keyspace, View};
+use crate::limits::{RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX};
 use crate::types::Kind;
-use crate::value::{self, Chunk, ValueError, ValueReader};
 
+pub(crate) use apply::execute_stamped;
+pub use error::StoreError;
 pub use local::QueueEntry;
 use local::Removals;
+pub use outcome::{LogRole, Outcome, Outcomes, Position};
 pub use shared::SharedDbs;
 pub(crate) use shared::{Snapshot, Turn};
-use state::{State, STATE_KEY, STATE_VERSION};
+use state::{State, STATE_KEY};
 pub use transfers::ChunkFate;
 use transfers::{Transfers, CHUNK_KEY};
 
-/// The reply to a read through the log when there is no room for its result.
-const TOO_MUCH_READ: &str = "TRYAGAIN not read: too much is read at once";
-
 /// First byte of the stored key of a proposer's session.
 const PROPOSER_KEY: u8 = b's';
-
-/// Why the store cannot continue.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// RocksDB failed.
-    #[error("RocksDB: {0}; check the disk of the store's directory, then restart the replica")]
-    RocksDb(#[from] rocksdb::Error),
-    /// A file or directory could not be used.
-    #[error("{path}: {source}; check that it exists, is writable and the disk is not full")]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    /// No data directory was given.
-    #[error("no data directory is given; name at least one")]
-    NoDirectory,
-    /// The number of partitions is out of range.
-    #[error("{0} partitions are not possible; choose 1 to {max}", max = crate::partition::PARTITIONS_MAX)]
-    PartitionCount(usize),
-    /// The data belongs to a different number of partitions.
-    #[error(
-        "{path} holds the data of {found} partition(s), and {asked} are asked for; start with {found}, \
-         or export the data and import them into a cluster of {asked}"
-    )]
-    Partitions {
-        /// The data directory.
-        path: PathBuf,
-        /// Partitions of the data.
-        found: usize,
-        /// Partitions asked for.
-        asked: usize,
-    },
-    /// A store is missing.
-    #[error("{path} is missing; is its disk mounted, and are the data directories given in the same order as before? If it is lost, remove all data of this replica, and it starts from a peer's checkpoint")]
-    Missing {
-        /// The database.
-        path: PathBuf,
-    },
-    /// There is data, but no file says which databases are active.
-    #[error("{path} holds data, but the first data directory has no file ACTIVE; is its disk mounted, and are the data directories given in the same order as before?")]
-    NotActive {
-        /// The directory that holds data.
-        path: PathBuf,
-    },
-    /// The store belongs to a different log or number of partitions.
-    #[error("{path} belongs to log {found_log} of {found_partitions} partition(s), not to log {log} of {partitions}; were directories exchanged?")]
-    WrongPlace {
-        /// The database.
-        path: PathBuf,
-        /// The log that it belongs to.
-        found_log: u64,
-        /// Its number of partitions.
-        found_partitions: u64,
-        /// The log that belongs here.
-        log: usize,
-        /// Number of partitions of this replica.
-        partitions: usize,
-    },
-    /// The stores of this replica are inconsistent with each other: its host lost power.
-    #[error("the stores of the partitions do not fit each other (command {entry} over several partitions is half applied and its record lost), as after a power cut without durability \"sync\"; remove all data of this replica, and it starts from a peer's checkpoint")]
-    Torn { entry: u64 },
-    /// The file that names the active databases is damaged.
-    #[error("{path} names {text:?}, which are no databases; write the names of the db-<n> directories in use into it, one line a log")]
-    ActiveFile {
-        path: PathBuf,
-        /// Its contents.
-        text: String,
-    },
-    /// The database was not written by this program.
-    #[error("column family {0} is missing; is this the directory of an Inband store?")]
-    ColumnFamilyMissing(&'static str),
-    /// A stored record does not decode.
-    #[error("the stored record {0:?} is malformed; remove the directory to start from a peer's checkpoint")]
-    Malformed(String),
-    /// A newer program wrote the store.
-    #[error("the store has format {0}, this program knows {STATE_VERSION}; upgrade this replica")]
-    Version(u64),
-    /// A value of the log cannot be applied.
-    #[error("instance {instance}: {source}")]
-    Value { instance: u64, source: ValueError },
-    /// The log skipped instances.
-    #[error("instance {got} was delivered after {applied}; reset the log to the applied instance")]
-    OutOfOrder {
-        /// Last instance applied.
-        applied: u64,
-        /// Instance delivered.
-        got: u64,
-    },
-    /// The checkpoint is not ahead of any store.
-    #[error("the checkpoint is nowhere ahead of the stores, which are at instances {applied:?}; fetch a newer one")]
-    CheckpointTooOld {
-        /// Last instances applied, one per log.
-        applied: Vec<u64>,
-    },
-    /// Applied instances were not written in time.
-    #[error("the replica does not write what it has applied; is it stuck? Try again")]
-    Unwritten,
-    /// The disk has been full for too long.
-    #[error("the disk is full, and {len_bytes} bytes of decided values wait for room (limit {limit}); make room, then start the replica again", limit = crate::limits::UNAPPLIED_BYTES_MAX)]
-    Unapplied {
-        /// Bytes of decided values that wait.
-        len_bytes: usize,
-    },
-    /// An earlier error left memory and disk inconsistent.
-    #[error("an earlier error stopped this store; restart the replica")]
-    Stopped,
-    /// Injected by a test.
-    #[cfg(any(test, feature = "testing"))]
-    #[error("a write failed because a test asked for it")]
-    Fault,
-}
-
-impl StoreError {
-    /// Returns whether the error will recur until the host or its configuration is changed. A disk may be mounted late,
-    /// and space may become free, so those errors are temporary.
-    pub fn is_lasting(&self) -> bool {
-        !matches!(
-            self,
-            StoreError::RocksDb(_)
-                | StoreError::Io { .. }
-                | StoreError::Missing { .. }
-                | StoreError::NotActive { .. }
-        )
-    }
-}
-
-/// The log that a store belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogRole {
-    pub log: usize,
-    pub partitions: usize,
-}
-
-impl LogRole {
-    /// The only log of a single partition.
-    pub const ONLY: LogRole = LogRole {
-        log: 0,
-        partitions: 1,
-    };
-
-    /// Returns whether it is the log of cross-partition commands.
-    pub fn is_queue(&self) -> bool {
-        self.log == self.partitions
-    }
-}
-
-/// The progress of a store. Later in the same log compares as greater.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// Last instance applied; 0: none.
-    pub applied: u64,
-    /// Last cross-partition command executed here: several may be executed at one marker.
-    pub entry: u64,
-}
-
-/// The outcome of a value submitted by this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
-    pub ticket: Ticket,
-    /// The proposer's session under which it was decided.
-    pub session_id: u64,
-    /// The verdict of the session table.
-    pub verdict: Verdict,
-    /// Index of its first reply in [`Outcomes::replies`].
-    pub first_reply: usize,
-    /// Number of replies: one per command if the verdict was [`Verdict::Apply`], else none.
-    pub reply_count: usize,
-    /// The entry number of its first command, if it went to the log of cross-partition commands; the other commands
-    /// follow.
-    pub first_entry: Option<u64>,
-    /// The result, if it was a chunk and was applied.
-    pub chunk: Option<ChunkFate>,
-}
-
-impl Outcome {
-    /// A value covered by an installed checkpoint: it went through its log, but its replies are lost. Without this
-    /// outcome its proposer would wait forever.
-    fn skipped(ticket: Ticket, decided: &Decided<'_>) -> Outcome {
-        Outcome {
-            ticket,
-            session_id: decided.origin.client_id,
-            verdict: Verdict::Duplicate,
-            first_reply: 0,
-            reply_count: 0,
-            first_entry: None,
-            chunk: None,
-        }
-    }
-}
-
-/// The outcomes of this process's values in a burst. Reused between bursts.
-#[derive(Debug, Default)]
-pub struct Outcomes {
-    /// The process's own values in the order in which they were decided, log by log.
-    pub values: Vec<Outcome>,
-    pub replies: Vec<Reply>,
-    /// Approximate length of the replies.
-    reply_bytes: usize,
-    /// Executed entries that this process submitted, with their replies.
-    pub entries: Vec<(u64, Reply)>,
-    /// Number of commands applied, submitted by any process.
-    pub commands: u64,
-}
-
-impl Outcomes {
-    /// Clears everything, but keeps the memory.
-    pub fn clear(&mut self) {
-        self.values.clear();
-        self.replies.clear();
-        self.reply_bytes = 0;
-        self.entries.clear();
-        self.commands = 0;
-    }
-
-    /// Returns whether there is room for replies to reads.
-    fn has_room(&self) -> bool {
-        self.reply_bytes < READ_REPLIES_BYTES_MAX
-    }
-}
 
 /// Puts the records of client sessions in the burst's batch.
 pub(crate) struct BatchRecords<'a> {
@@ -325,13 +105,6 @@ impl std::fmt::Debug for Store {
             .field("state", &self.state)
             .finish()
     }
-}
-
-/// Where applied values go.
-struct Target<'a> {
-    db: &'a DB,
-    columns: Columns<'a>,
-    batch: &'a mut WriteBatch,
 }
 
 /// What one command may access in a store while it is executed.
@@ -507,49 +280,6 @@ impl Store {
         &self.db
     }
 
-    /// Applies a burst up to the first marker that must not be passed yet. Returns how many of its instances are now
-    /// applied. Instances at or below the applied one are skipped: they are covered by a checkpoint that was installed
-    /// after they were delivered. After an error the store is stopped: memory and disk may differ.
-    pub fn apply<'d>(
-        &mut self,
-        decided: impl IntoIterator<Item = Decided<'d>>,
-        may_pass: &dyn Fn(u64) -> bool,
-        outcomes: &mut Outcomes,
-    ) -> Result<usize, StoreError> {
-        self.start()?;
-        let db = self.db.clone();
-        let (mut batch, mut taken) = (std::mem::take(&mut self.unwritten), 0);
-        let mut to = Target {
-            db: &db,
-            columns: Columns::of(&db)?,
-            batch: &mut batch,
-        };
-        for decided in decided {
-            if decided.instance > self.state.applied {
-                self.check_order(&decided)?;
-                if value::marker_entry(decided.value).is_some_and(|entry| !may_pass(entry)) {
-                    break;
-                }
-                self.apply_one(&mut to, &decided, outcomes)?;
-                self.state.applied = decided.instance;
-                if self.keyspace.unwritten_bytes() >= UNWRITTEN_BYTES_MAX as u64 {
-                    let mut batch = std::mem::take(to.batch);
-                    self.fill(&mut batch)?;
-                    self.write(batch, false)?;
-                }
-            } else if let Some(ticket) = decided.ticket {
-                outcomes.values.push(Outcome::skipped(ticket, &decided));
-            }
-            taken += 1;
-        }
-        self.unwritten = batch;
-        self.is_stopped = false;
-        if !self.is_deferring {
-            self.flush()?;
-        }
-        Ok(taken)
-    }
-
     /// Whether [`apply`](Self::apply) writes at once, or leaves that to [`flush`](Self::flush).
     pub(crate) fn set_deferring(&mut self, is_deferring: bool) {
         self.is_deferring = is_deferring;
@@ -642,195 +372,6 @@ impl Store {
         Ok(())
     }
 
-    fn apply_one(
-        &mut self,
-        to: &mut Target<'_>,
-        decided: &Decided<'_>,
-        outcomes: &mut Outcomes,
-    ) -> Result<(), StoreError> {
-        let verdict = self.admit(decided, to);
-        let (first_reply, next_entry) = (outcomes.replies.len(), self.state.next_id);
-        let mut fate = None;
-        if verdict == Verdict::Apply && value::marker_entry(decided.value).is_none() {
-            let chunk = Chunk::of_value(decided.value);
-            fate = match chunk {
-                Some(chunk) => Some(self.apply_chunk(to, decided, chunk, outcomes)?),
-                None => None,
-            };
-            match ValueReader::new(decided.value) {
-                _ if chunk.is_some() => {}
-                Ok(value) => {
-                    self.state.has_versions |= value.is_version_2;
-                    let commands = &mut value.commands();
-                    self.apply_commands(to, value.time_ms, decided.ticket, commands, outcomes)?;
-                }
-                Err(ValueError::Malformed) => {
-                    tracing::warn!(instance = decided.instance, "{}", ValueError::Malformed);
-                }
-                Err(source) => {
-                    return Err(StoreError::Value {
-                        instance: decided.instance,
-                        source,
-                    });
-                }
-            }
-        }
-        if let Some(ticket) = decided.ticket {
-            outcomes.values.push(Outcome {
-                ticket,
-                session_id: decided.origin.client_id,
-                verdict,
-                first_reply,
-                reply_count: outcomes.replies.len() - first_reply,
-                first_entry: self.role.is_queue().then_some(next_entry),
-                chunk: fate,
-            });
-        }
-        Ok(())
-    }
-
-    fn advance_time(&mut self, to: &mut Target<'_>, time_ms: u64) {
-        self.state.time_ms = self.state.time_ms.max(time_ms);
-        self.transfers
-            .expire(self.state.time_ms, to.columns.meta, to.batch);
-    }
-
-    /// Stores a chunk, and applies its command if it was the last one.
-    fn apply_chunk(
-        &mut self,
-        to: &mut Target<'_>,
-        decided: &Decided<'_>,
-        chunk: Chunk<'_>,
-        outcomes: &mut Outcomes,
-    ) -> Result<ChunkFate, StoreError> {
-        self.state.has_versions = true;
-        self.advance_time(to, chunk.time_ms);
-        let session = decided.origin.client_id;
-        let now = (decided.instance, self.state.time_ms);
-        let (transfers, meta) = (&mut self.transfers, to.columns.meta);
-        let (fate, command) = transfers.take(session, &chunk, now, meta, to.batch);
-        if let Some(command) = command {
-            let commands = &mut std::iter::once(&command[..]);
-            self.apply_commands(to, chunk.time_ms, decided.ticket, commands, outcomes)?;
-        }
-        Ok(fate)
-    }
-
-    /// Passes a marker whose entries have been executed; must be written together with their changes.
-    pub(crate) fn pass_marker(
-        &mut self,
-        decided: &Decided<'_>,
-        outcomes: &mut Outcomes,
-    ) -> Result<(), StoreError> {
-        self.check_order(decided)?;
-        let db = self.db.clone();
-        let mut nothing = Target {
-            db: &db,
-            columns: Columns::of(&db)?,
-            batch: &mut WriteBatch::default(),
-        };
-        self.apply_one(&mut nothing, decided, outcomes)?;
-        self.state.applied = decided.instance;
-        Ok(())
-    }
-
-    /// Looks the value up in the proposers' session table, and notes which of its records change.
-    fn admit(&mut self, decided: &Decided<'_>, to: &mut Target<'_>) -> Verdict {
-        let touched = match decided.origin.kind {
-            ValueKind::Noop => return Verdict::Nothing,
-            ValueKind::Command => decided.origin.client_id,
-            ValueKind::OpenSession => decided.instance,
-        };
-        let ids_before: Option<Vec<u64>> =
-            (decided.origin.kind == ValueKind::OpenSession).then(|| self.proposers.ids().collect());
-        let verdict = self.proposers.admit(decided.instance, &decided.origin);
-        if let Some(ids) = ids_before.filter(|ids| ids.len() == self.proposers.len()) {
-            // Opening a session has expired another one.
-            let gone = ids
-                .into_iter()
-                .find(|id| self.proposers.ids().all(|open| open != *id));
-            if let Some(gone) = gone {
-                self.touched.push(gone);
-                self.transfers.end_session(gone, to.columns.meta, to.batch);
-            }
-        }
-        if !self.touched.contains(&touched) && (verdict != Verdict::Refused) {
-            self.touched.push(touched);
-        }
-        verdict
-    }
-
-    /// Executes commands, or appends them to the queue.
-    fn apply_commands(
-        &mut self,
-        to: &mut Target<'_>,
-        time_ms: u64,
-        ticket: Option<Ticket>,
-        commands: &mut dyn Iterator<Item = &[u8]>,
-        outcomes: &mut Outcomes,
-    ) -> Result<(), StoreError> {
-        self.advance_time(to, time_ms);
-        self.keyspace.has_versions = self.state.has_versions;
-        if self.role.is_queue() {
-            commands.for_each(|command| {
-                self.queue_command(to.columns, to.batch, command, ticket);
-            });
-            return Ok(());
-        }
-        let is_own = ticket.is_some();
-        let now_ms = self.state.time_ms;
-        let mut records = BatchRecords {
-            batch: to.batch,
-            meta: to.columns.meta,
-        };
-        self.clients.expire(now_ms, &mut records);
-        let keyspace = &mut self.keyspace;
-        let mut view = View {
-            db: to.db,
-            columns: to.columns,
-            keyspace,
-            now_ms,
-            clock_ms: 0,
-            is_doubtful: false,
-        };
-        let mut commands = commands.peekable();
-        let is_tick = commands.peek().is_none();
-        view.delete_expired(if is_tick {
-            EXPIRED_KEYS_PER_TICK_MAX
-        } else {
-            EXPIRED_KEYS_PER_ENTRY_MAX
-        })?;
-        for bytes in commands {
-            outcomes.commands += 1;
-            let reply = match Command::decode(bytes) {
-                None => Some(Reply::error("ERR malformed command in a value")),
-                Some((command, Some(stamp))) => {
-                    let clients = &mut self.clients;
-                    Some(execute_stamped(
-                        &mut view,
-                        clients,
-                        &mut records,
-                        &command,
-                        stamp,
-                    )?)
-                }
-                Some((Command::SessionNew { owner }, None)) if self.role.partitions == 1 => Some(
-                    Reply::Integer(self.clients.open(owner, now_ms, &mut records) as i64),
-                ),
-                Some((command, None)) if !is_own && command.only_reads() => None,
-                Some((command, None)) if !outcomes.has_room() && command.only_reads() => {
-                    Some(Reply::error(TOO_MUCH_READ))
-                }
-                Some((command, None)) => Some(engine::execute(&mut view, &command)?),
-            };
-            if let Some(reply) = reply.filter(|_| is_own) {
-                outcomes.reply_bytes += reply.len_bytes();
-                outcomes.replies.push(reply);
-            }
-        }
-        Ok(())
-    }
-
     /// Returns what the execution of a cross-partition command at `now_ms` needs of this store.
     pub(crate) fn work(&mut self, now_ms: u64) -> Result<Work<'_>, StoreError> {
         let columns = Columns::of(&self.db)?;
@@ -918,23 +459,6 @@ impl Store {
             kinds,
         })
     }
-}
-
-/// Executes a command of a named client session exactly once.
-pub(crate) fn execute_stamped(
-    keys: &mut dyn Keys,
-    clients: &mut ClientSessions,
-    records: &mut dyn Records,
-    command: &Command<'_>,
-    stamp: SessionStamp,
-) -> Result<Reply, StoreError> {
-    let reply = match clients.admit(stamp, keys.now_ms(), records) {
-        Admission::Answer(reply) => return Ok(reply),
-        Admission::ReadAgain => return Ok(engine::execute(keys, command)?),
-        Admission::Execute => engine::execute(keys, command)?,
-    };
-    clients.store_reply(stamp, &reply, command.only_reads(), records);
-    Ok(reply)
 }
 
 fn proposer_key(id: u64) -> [u8; 9] {

@@ -105,7 +105,6 @@ fn a_transaction_ends_at_the_limit() {
         "SSCAN s 0 MATCH nosuch",
         "SINTER s s nosuch",
         "SDIFF nosuch s",
-        "HSCAN h 0 MATCH nosuch",
     ] {
         let mut commands = vec![words("RPUSH first 1")];
         commands.resize(201, words(line));

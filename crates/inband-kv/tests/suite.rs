@@ -2,6 +2,7 @@
 //! `checkpoints::` selects the tests of `checkpoints.rs`.
 
 mod checkpoints;
+mod client_access;
 mod clock_world;
 mod clocks;
 mod collection_limits;
@@ -13,6 +14,7 @@ mod large;
 mod limits;
 mod partitions;
 mod reads;
+mod redis_programs;
 mod scripted;
 mod scripts;
 mod several;

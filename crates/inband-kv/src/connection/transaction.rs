@@ -9,7 +9,8 @@ use bytes::BytesMut;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
-use super::{over_limit, too_many_keys, Alone, Connection, Intake, Mode, Next, OwnedArgs};
+use super::requests::{over_limit, too_many_keys};
+use super::{Alone, Connection, Intake, Mode, Next, OwnedArgs};
 use crate::command::{Command, Queue, Watched};
 use crate::limit_hits::LimitHit;
 use crate::limits::{

@@ -1,0 +1,531 @@
+//! The compact encoding of commands inside a value.
+//!
+//! A replica that does not know an operation must not skip it: adding an operation, or changing an encoding, requires
+//! raising [`crate::value::VALUE_VERSION`].
+
+use bytes::{BufMut, BytesMut};
+
+use super::{
+    Command, ExpireWhen, Expiry, Extend, Queue, SessionStamp, SetReply, SetWhen, Strings, TimeUnit,
+    Watched,
+};
+use crate::types::{Kind, OPS};
+
+/// Set in the opcode byte if a session stamp follows.
+pub(super) const STAMPED: u8 = 0x80;
+
+const OP_GET: u8 = 1;
+const OP_GET_DEL: u8 = 2;
+const OP_STR_LEN: u8 = 3;
+const OP_TYPE: u8 = 4;
+const OP_PERSIST: u8 = 5;
+const OP_TTL: u8 = 6;
+const OP_SET: u8 = 7;
+const OP_INCR_BY: u8 = 8;
+const OP_APPEND: u8 = 9;
+const OP_EXPIRE: u8 = 10;
+const OP_MGET: u8 = 11;
+const OP_MSET: u8 = 12;
+const OP_DEL: u8 = 13;
+const OP_EXISTS: u8 = 14;
+const OP_DB_SIZE: u8 = 15;
+const OP_FLUSH_ALL: u8 = 16;
+const OP_SESSION_NEW: u8 = 17;
+/// The first operation of version 2.
+const OP_KEYS: u8 = 18;
+const OP_WATCH: u8 = 19;
+pub(super) const OP_EXEC: u8 = 20;
+/// The first operation of version 3.
+const OP_GET_RANGE: u8 = 21;
+const OP_SET_RANGE: u8 = 22;
+const OP_GET_EX: u8 = 23;
+const OP_INCR_BY_FLOAT: u8 = 24;
+const OP_COMPARE_DELETE: u8 = 25;
+const OP_COMPARE_EXPIRE: u8 = 26;
+const OP_MSET_NX: u8 = 27;
+const OP_SESSION_NEW_OF: u8 = 28;
+/// The first operation of version 4.
+const OP_EVAL: u8 = 29;
+const OP_EVAL_RO: u8 = 30;
+const OP_SCRIPT_LOAD: u8 = 31;
+const OP_SCRIPT_FLUSH: u8 = 32;
+const OP_SET_IF_EQUAL: u8 = 33;
+/// The first operation of version 5.
+const OP_TYPED: u8 = 34;
+const OP_RESTORE: u8 = 35;
+
+const EXPIRY_NEVER: u8 = 0;
+const EXPIRY_KEEP: u8 = 1;
+const EXPIRY_IN_MS: u8 = 2;
+const EXPIRY_AT_MS: u8 = 3;
+
+/// Fields are encoded as an index into these; never reorder, only append.
+const SET_WHEN: [SetWhen; 3] = [SetWhen::Always, SetWhen::Missing, SetWhen::Exists];
+const SET_REPLY: [SetReply; 3] = [SetReply::Status, SetReply::Old, SetReply::Flag];
+const EXTEND: [Extend; 3] = [Extend::Set, Extend::SetIfExpiring, Extend::AddIfExpiring];
+const TIME_UNIT: [TimeUnit; 2] = [TimeUnit::Seconds, TimeUnit::Milliseconds];
+const EXPIRE_WHEN: [ExpireWhen; 7] = [
+    ExpireWhen::Always,
+    ExpireWhen::NoExpiry,
+    ExpireWhen::HasExpiry,
+    ExpireWhen::Later,
+    ExpireWhen::Earlier,
+    ExpireWhen::HasExpiryAndLater,
+    ExpireWhen::HasExpiryAndEarlier,
+];
+
+fn place<T: PartialEq>(all: &[T], value: &T) -> u8 {
+    all.iter().position(|v| v == value).unwrap_or(0) as u8
+}
+
+/// Returns the lowest version of the value format that a program must support to execute this encoded command.
+pub fn version_of(encoded: &[u8]) -> u8 {
+    match encoded.first().map(|op| op & !STAMPED) {
+        // A value may grow beyond the first version's limit once records have versions, which needs version 2.
+        Some(OP_APPEND) => 2,
+        Some(OP_EXEC) => match Command::decode(encoded) {
+            Some((Command::Exec { commands, .. }, _)) => commands.version(),
+            _ => 2,
+        },
+        // Their work is bounded since version 6. A script may execute commands of any version.
+        Some(OP_TYPED | OP_EVAL | OP_EVAL_RO) => 6,
+        Some(OP_RESTORE..) => 5,
+        Some(OP_SCRIPT_LOAD..) => 4,
+        Some(OP_GET_RANGE..) => 3,
+        Some(OP_KEYS..) => 2,
+        _ => 1,
+    }
+}
+
+impl<'a> Command<'a> {
+    /// Appends the encoded command.
+    pub fn encode(&self, stamp: Option<SessionStamp>, out: &mut BytesMut) {
+        let op = match self {
+            Command::Get(_) => OP_GET,
+            Command::GetDel(_) => OP_GET_DEL,
+            Command::StrLen(_) => OP_STR_LEN,
+            Command::Type(_) => OP_TYPE,
+            Command::Persist(_) => OP_PERSIST,
+            Command::Ttl(..) => OP_TTL,
+            Command::Set { .. } => OP_SET,
+            Command::SetIfEqual { .. } => OP_SET_IF_EQUAL,
+            Command::IncrBy(..) => OP_INCR_BY,
+            Command::Append(..) => OP_APPEND,
+            Command::Expire { .. } => OP_EXPIRE,
+            Command::MGet(_) => OP_MGET,
+            Command::MSet(_) => OP_MSET,
+            Command::Del(_) => OP_DEL,
+            Command::Exists(_) => OP_EXISTS,
+            Command::DbSize => OP_DB_SIZE,
+            Command::FlushAll => OP_FLUSH_ALL,
+            Command::SessionNew { owner: 0 } => OP_SESSION_NEW,
+            Command::SessionNew { .. } => OP_SESSION_NEW_OF,
+            Command::GetRange { .. } => OP_GET_RANGE,
+            Command::SetRange { .. } => OP_SET_RANGE,
+            Command::GetEx(..) => OP_GET_EX,
+            Command::IncrByFloat(..) => OP_INCR_BY_FLOAT,
+            Command::CompareDelete(..) => OP_COMPARE_DELETE,
+            Command::CompareExpire { .. } => OP_COMPARE_EXPIRE,
+            Command::MSetNx(_) => OP_MSET_NX,
+            Command::Eval { is_read_only, .. } => match is_read_only {
+                true => OP_EVAL_RO,
+                false => OP_EVAL,
+            },
+            Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
+            Command::ScriptFlush => OP_SCRIPT_FLUSH,
+            Command::Typed { .. } => OP_TYPED,
+            Command::Restore { .. } => OP_RESTORE,
+            Command::Keys(_) => OP_KEYS,
+            Command::Watch(_) => OP_WATCH,
+            Command::Exec { .. } => OP_EXEC,
+        };
+        match stamp {
+            None => out.put_u8(op),
+            Some(stamp) => {
+                out.put_u8(op | STAMPED);
+                put_varint(out, stamp.id);
+                put_varint(out, stamp.seq);
+                put_varint(out, stamp.low);
+            }
+        }
+        match self {
+            Command::Get(key)
+            | Command::GetDel(key)
+            | Command::StrLen(key)
+            | Command::Type(key)
+            | Command::Persist(key)
+            | Command::ScriptLoad(key)
+            | Command::Keys(key) => put_string(out, key),
+            Command::Ttl(key, unit) => {
+                out.put_u8(place(&TIME_UNIT, unit));
+                put_string(out, key);
+            }
+            Command::Set {
+                key,
+                value,
+                when,
+                expiry,
+                reply,
+            } => {
+                out.put_u8(place(&SET_WHEN, when));
+                out.put_u8(place(&SET_REPLY, reply));
+                put_expiry(out, *expiry);
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::SetIfEqual {
+                key,
+                value,
+                expected,
+                expiry,
+                reply,
+            } => {
+                out.put_u8(place(&SET_REPLY, reply));
+                put_expiry(out, *expiry);
+                put_string(out, key);
+                put_string(out, value);
+                put_string(out, expected);
+            }
+            Command::IncrBy(key, delta) => {
+                put_signed(out, *delta);
+                put_string(out, key);
+            }
+            Command::Append(key, value)
+            | Command::IncrByFloat(key, value)
+            | Command::CompareDelete(key, value) => {
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::GetRange { key, start, end } => {
+                put_signed(out, *start);
+                put_signed(out, *end);
+                put_string(out, key);
+            }
+            Command::SetRange { key, offset, value } => {
+                put_varint(out, *offset);
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::GetEx(key, expiry) => {
+                put_expiry(out, *expiry);
+                put_string(out, key);
+            }
+            Command::CompareExpire {
+                key,
+                value,
+                ms,
+                extend,
+            } => {
+                out.put_u8(place(&EXTEND, extend));
+                put_signed(out, *ms);
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::Expire { key, expiry, when } => {
+                out.put_u8(place(&EXPIRE_WHEN, when));
+                put_expiry(out, *expiry);
+                put_string(out, key);
+            }
+            Command::MGet(strings)
+            | Command::MSet(strings)
+            | Command::MSetNx(strings)
+            | Command::Del(strings)
+            | Command::Exists(strings)
+            | Command::Watch(strings) => {
+                put_strings(out, strings);
+            }
+            Command::Typed { op, key, args } => {
+                out.put_u8(place(&OPS, op));
+                put_string(out, key);
+                put_strings(out, args);
+            }
+            Command::Restore {
+                kind,
+                key,
+                expire_at_ms,
+                value,
+            } => {
+                out.put_u8(*kind as u8);
+                put_varint(out, *expire_at_ms);
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::Eval {
+                text, keys, args, ..
+            } => {
+                put_string(out, text);
+                put_strings(out, keys);
+                put_strings(out, args);
+            }
+            Command::Exec { watched, commands } => {
+                put_varint(out, watched.len() as u64);
+                for (key, version) in watched.iter() {
+                    Watched::push(out, key, version);
+                }
+                put_varint(out, commands.len() as u64);
+                commands.iter().for_each(|c| Queue::push(out, &c));
+            }
+            Command::SessionNew { owner } if *owner != 0 => put_varint(out, *owner),
+            Command::DbSize
+            | Command::FlushAll
+            | Command::ScriptFlush
+            | Command::SessionNew { .. } => {}
+        }
+    }
+
+    /// Decodes a command; `None` if it is malformed.
+    pub fn decode(bytes: &'a [u8]) -> Option<(Self, Option<SessionStamp>)> {
+        let mut reader = Reader(bytes);
+        let op = reader.byte()?;
+        let stamp = if op & STAMPED == 0 {
+            None
+        } else {
+            let (id, seq, low) = (reader.varint()?, reader.varint()?, reader.varint()?);
+            Some(SessionStamp { id, seq, low })
+        };
+        let command = match op & !STAMPED {
+            OP_GET => Command::Get(reader.string()?),
+            OP_GET_DEL => Command::GetDel(reader.string()?),
+            OP_STR_LEN => Command::StrLen(reader.string()?),
+            OP_TYPE => Command::Type(reader.string()?),
+            OP_PERSIST => Command::Persist(reader.string()?),
+            OP_TTL => {
+                let unit = reader.choice(&TIME_UNIT)?;
+                Command::Ttl(reader.string()?, unit)
+            }
+            OP_SET => {
+                let when = reader.choice(&SET_WHEN)?;
+                let reply = reader.choice(&SET_REPLY)?;
+                let expiry = reader.expiry()?;
+                let (key, value) = (reader.string()?, reader.string()?);
+                Command::Set {
+                    key,
+                    value,
+                    when,
+                    expiry,
+                    reply,
+                }
+            }
+            OP_INCR_BY => {
+                let delta = reader.signed()?;
+                Command::IncrBy(reader.string()?, delta)
+            }
+            OP_APPEND => Command::Append(reader.string()?, reader.string()?),
+            OP_EXPIRE => {
+                let when = reader.choice(&EXPIRE_WHEN)?;
+                let expiry = reader.expiry()?;
+                Command::Expire {
+                    key: reader.string()?,
+                    expiry,
+                    when,
+                }
+            }
+            OP_MGET => Command::MGet(reader.strings()?),
+            OP_MSET => Command::MSet(reader.strings().filter(|s| s.len() % 2 == 0)?),
+            OP_DEL => Command::Del(reader.strings()?),
+            OP_EXISTS => Command::Exists(reader.strings()?),
+            OP_DB_SIZE => Command::DbSize,
+            OP_FLUSH_ALL => Command::FlushAll,
+            OP_SESSION_NEW => Command::SessionNew { owner: 0 },
+            OP_SESSION_NEW_OF => Command::SessionNew {
+                owner: reader.varint().filter(|owner| *owner != 0)?,
+            },
+            OP_GET_RANGE => {
+                let (start, end) = (reader.signed()?, reader.signed()?);
+                Command::GetRange {
+                    key: reader.string()?,
+                    start,
+                    end,
+                }
+            }
+            OP_SET_RANGE => {
+                let offset = reader.varint()?;
+                Command::SetRange {
+                    key: reader.string()?,
+                    offset,
+                    value: reader.string()?,
+                }
+            }
+            OP_GET_EX => {
+                let expiry = reader.expiry()?;
+                Command::GetEx(reader.string()?, expiry)
+            }
+            OP_INCR_BY_FLOAT => Command::IncrByFloat(reader.string()?, reader.string()?),
+            OP_COMPARE_DELETE => Command::CompareDelete(reader.string()?, reader.string()?),
+            OP_COMPARE_EXPIRE => {
+                let extend = reader.choice(&EXTEND)?;
+                let ms = reader.signed()?;
+                Command::CompareExpire {
+                    key: reader.string()?,
+                    value: reader.string()?,
+                    ms,
+                    extend,
+                }
+            }
+            OP_MSET_NX => Command::MSetNx(reader.strings().filter(|s| s.len() % 2 == 0)?),
+            op @ (OP_EVAL | OP_EVAL_RO) => Command::Eval {
+                text: reader.string()?,
+                keys: reader.strings()?,
+                args: reader.strings()?,
+                is_read_only: op == OP_EVAL_RO,
+            },
+            OP_SCRIPT_LOAD => Command::ScriptLoad(reader.string()?),
+            OP_SCRIPT_FLUSH => Command::ScriptFlush,
+            OP_SET_IF_EQUAL => {
+                let reply = reader.choice(&SET_REPLY)?;
+                let expiry = reader.expiry()?;
+                Command::SetIfEqual {
+                    key: reader.string()?,
+                    value: reader.string()?,
+                    expected: reader.string()?,
+                    expiry,
+                    reply,
+                }
+            }
+            OP_TYPED => Command::Typed {
+                op: reader.choice(&OPS)?,
+                key: reader.string()?,
+                args: reader.strings()?,
+            },
+            OP_RESTORE => {
+                let kind = Kind::of_byte(reader.byte()?)?;
+                let expire_at_ms = reader.varint()?;
+                Command::Restore {
+                    kind,
+                    key: reader.string()?,
+                    expire_at_ms,
+                    value: reader.string()?,
+                }
+            }
+            OP_KEYS => Command::Keys(reader.string()?),
+            OP_WATCH => Command::Watch(reader.strings()?),
+            OP_EXEC => Command::Exec {
+                watched: reader.watched()?,
+                commands: reader.queue()?,
+            },
+            _ => return None,
+        };
+        reader.0.is_empty().then_some((command, stamp))
+    }
+}
+
+/// Appends an unsigned number as a varint: seven bits per byte, low bits first.
+pub(super) fn put_varint(out: &mut BytesMut, mut number: u64) {
+    while number >= 0x80 {
+        out.put_u8(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.put_u8(number as u8);
+}
+
+fn put_signed(out: &mut BytesMut, number: i64) {
+    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
+}
+
+pub(super) fn put_string(out: &mut BytesMut, string: &[u8]) {
+    put_varint(out, string.len() as u64);
+    out.put_slice(string);
+}
+
+fn put_strings(out: &mut BytesMut, strings: &Strings<'_>) {
+    put_varint(out, strings.len() as u64);
+    strings.iter().for_each(|string| put_string(out, string));
+}
+
+fn put_expiry(out: &mut BytesMut, expiry: Expiry) {
+    match expiry {
+        Expiry::Never => out.put_u8(EXPIRY_NEVER),
+        Expiry::Keep => out.put_u8(EXPIRY_KEEP),
+        Expiry::InMs(ms) => {
+            out.put_u8(EXPIRY_IN_MS);
+            put_signed(out, ms);
+        }
+        Expiry::AtMs(ms) => {
+            out.put_u8(EXPIRY_AT_MS);
+            put_signed(out, ms);
+        }
+    }
+}
+
+/// Takes fields from the front of a slice.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub(super) fn varint(&mut self) -> Option<u64> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return None;
+            }
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.varint()?;
+        Some((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+
+    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.varint()?).ok()?;
+        let (string, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(string)
+    }
+
+    fn strings(&mut self) -> Option<Strings<'a>> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        let all = self.0;
+        for _ in 0..count {
+            self.string()?;
+        }
+        Some(Strings::Encoded(count, all))
+    }
+
+    fn watched(&mut self) -> Option<Watched<'a>> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        let bytes = self.0;
+        for _ in 0..count {
+            self.string()?;
+            self.varint()?;
+        }
+        Some(Watched::new(count, bytes))
+    }
+
+    fn queue(&mut self) -> Option<Queue<'a>> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        let bytes = self.0;
+        for _ in 0..count {
+            super::lists::queued(self.string()?)?;
+        }
+        Some(Queue::new(count, bytes))
+    }
+
+    fn choice<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        all.get(usize::from(self.byte()?)).copied()
+    }
+
+    fn expiry(&mut self) -> Option<Expiry> {
+        Some(match self.byte()? {
+            EXPIRY_NEVER => Expiry::Never,
+            EXPIRY_KEEP => Expiry::Keep,
+            EXPIRY_IN_MS => Expiry::InMs(self.signed()?),
+            EXPIRY_AT_MS => Expiry::AtMs(self.signed()?),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
