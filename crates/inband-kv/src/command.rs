@@ -161,7 +161,7 @@ pub enum Command<'a> {
         extend: Extend,
     },
     MGet(Strings<'a>),
-    /// A command for hashes, lists or sets; `args` follow the key.
+    /// A command for collections; `args` follow the key.
     Typed {
         op: Op,
         key: &'a [u8],

@@ -2,7 +2,7 @@
 //! partitions. [`crate::import`] reads it.
 //!
 //! ```text
-//! magic "IBEXPT1\n", or "IBEXPT2\n" if some values are not strings | partitions u64 | time_ms u64
+//! magic "IBEXPT1\n", "IBEXPT2\n" if some values are not strings, "IBEXPT3\n" if some are sorted sets | partitions u64 | time_ms u64
 //! blocks: 1 u8 | count u32 | length u32 | records | xxh3 of the block so far u64
 //!         each record: kind u8 | key length u24 | value length u32 | expire_at_ms u64 | key | value
 //! end:    2 u8 | keys u64 | xxh3 of the blocks' hashes u64
@@ -21,11 +21,14 @@ use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 use crate::db::{family, DATA, HASH_LEN_BYTES};
 use crate::keyspace::{is_live, record};
 use crate::store::{SharedDbs, Snapshot, StoreError};
+use crate::types::Kind;
 
 /// First bytes of the stream; the digit is the version.
 pub const MAGIC: [u8; 8] = *b"IBEXPT1\n";
 /// The same, if some values are not strings.
 pub const MAGIC_2: [u8; 8] = *b"IBEXPT2\n";
+/// The same, if some values are sorted sets.
+pub const MAGIC_3: [u8; 8] = *b"IBEXPT3\n";
 pub const BLOCK: u8 = 1;
 pub const END: u8 = 2;
 /// Bits of the length of a record's key; the kind of its value is above them.
@@ -100,7 +103,11 @@ pub(crate) fn export_frozen(
         block: Vec::with_capacity(BLOCK_LEN_BYTES * 2),
         count: 0,
         hashes: Xxh3::new(),
-        has_collections: states.iter().any(|state| state.has_collections),
+        last_kind: states
+            .iter()
+            .map(|state| state.last_kind)
+            .max()
+            .unwrap_or_default(),
         summary: Summary {
             partitions: partitions as u64,
             time_ms: states.iter().map(|state| state.time_ms).max().unwrap_or(0),
@@ -121,7 +128,7 @@ struct Writer<W> {
     block: Vec<u8>,
     count: u32,
     hashes: Xxh3,
-    has_collections: bool,
+    last_kind: Kind,
     summary: Summary,
 }
 
@@ -137,7 +144,11 @@ impl<W: Write> Writer<W> {
             time_ms,
             ..
         } = self.summary;
-        let magic = if self.has_collections { MAGIC_2 } else { MAGIC };
+        let magic = match self.last_kind {
+            Kind::String => MAGIC,
+            Kind::Hash | Kind::Set | Kind::List => MAGIC_2,
+            Kind::SortedSet => MAGIC_3,
+        };
         self.put(&magic)?;
         self.put(&partitions.to_be_bytes())?;
         self.put(&time_ms.to_be_bytes())

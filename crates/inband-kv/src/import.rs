@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::access::{Access, ClientStream};
 use crate::export::{
-    block_hash, Summary, BLOCK, END, KEY_LEN_BITS, MAGIC, MAGIC_2, RECORD_HEADER_LEN_BYTES,
+    block_hash, Summary, BLOCK, END, KEY_LEN_BITS, MAGIC, MAGIC_2, MAGIC_3, RECORD_HEADER_LEN_BYTES,
 };
 use crate::limits::{COMMAND_LEN_BYTES_MAX, EXPORT_IO_TIMEOUT_MS, STORED_VALUE_LEN_BYTES_MAX};
 use crate::types::Kind;
@@ -81,7 +81,7 @@ pub fn read(
         summary: Summary::default(),
     };
     let magic: [u8; 8] = reader.array()?;
-    if magic != MAGIC && magic != MAGIC_2 {
+    if ![MAGIC, MAGIC_2, MAGIC_3].contains(&magic) {
         let is_other_version = magic[..6] == MAGIC[..6];
         return Err(match is_other_version {
             true => ImportError::Version,

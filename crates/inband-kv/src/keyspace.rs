@@ -162,8 +162,9 @@ pub struct Keyspace {
     stored_key: Vec<u8>,
     /// Records get versions: programs that do not support them can no longer follow this log.
     pub has_versions: bool,
-    /// There is, or was, a value that is no string: programs that know only strings can no longer open the store.
-    pub has_collections: bool,
+    /// The last in order of the kinds of values that there are, or were: programs that do not know it can no longer open
+    /// the store.
+    pub last_kind: Kind,
     /// Number of records written with a version.
     pub writes: u64,
     /// Bytes of values put since the store was opened.
@@ -242,7 +243,7 @@ impl Keyspace {
             flushed: false,
             stored_key: Vec::new(),
             has_versions: false,
-            has_collections: false,
+            last_kind: Kind::String,
             writes: 0,
             put_bytes: 0,
             written_bytes: 0,
@@ -382,7 +383,7 @@ impl Keys for View<'_> {
         expire_at_ms: u64,
         value: &[u8],
     ) -> Result<(), rocksdb::Error> {
-        self.keyspace.has_collections |= kind != Kind::String;
+        self.keyspace.last_kind = self.keyspace.last_kind.max(kind);
         stored_key(key, &mut self.keyspace.stored_key);
         self.keyspace.writes += u64::from(self.keyspace.has_versions);
         let (header, header_len) = self.keyspace.header(kind, expire_at_ms);

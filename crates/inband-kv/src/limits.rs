@@ -126,11 +126,11 @@ pub const WATCHED_BYTES_MAX: usize = 256 * 1024;
 /// Most bytes of keys in one `KEYS` reply.
 pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Most bytes of values in one `MGET` reply, of the reply to a command for hashes, lists or sets, and of replies in one
+/// Most bytes of values in one `MGET` reply, of the reply to a command for collections, and of replies in one
 /// `EXEC` reply. *Replicated.*
 pub const VALUES_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Most steps on hashes, lists and sets of one command, transaction or script: an element that is visited is one, and so
+/// Most steps on collections of one command, transaction or script: an element that is visited is one, and so
 /// are 8 bytes that are visited or copied. *Replicated.*
 pub const COLLECTION_STEPS_MAX: u64 = 16_000_000;
 

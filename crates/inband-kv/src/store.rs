@@ -207,7 +207,7 @@ impl Store {
         let scripts = shared.scripts().clone();
         let mut keyspace = Keyspace::open(&db, columns, state.keys, cache_bytes_max, scripts)?;
         (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
-        keyspace.has_collections = state.has_collections;
+        keyspace.last_kind = state.last_kind;
         let removals = Removals::load(&db, columns, role)?;
         Ok(Self {
             role,
@@ -345,7 +345,7 @@ impl Store {
         self.keyspace.write(columns, batch);
         self.state.keys = self.keyspace.keys;
         self.state.writes = self.keyspace.writes;
-        self.state.has_collections = self.keyspace.has_collections;
+        self.state.last_kind = self.keyspace.last_kind;
         if self.role.partitions == 1 {
             self.state.next_id = self.clients.next_id();
         }

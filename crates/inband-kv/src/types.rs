@@ -1,4 +1,4 @@
-//! Hashes, lists and sets.
+//! Hashes, lists, sets and sorted sets.
 //!
 //! A collection is one record, as a string is: the [`Kind`] is in the record's version, and the elements are
 //! [packed](packed) in its value, so that expiry, deletion, transactions, scripts, checkpoints and exports treat all
@@ -7,7 +7,9 @@
 mod hash;
 mod list;
 pub mod packed;
+mod score;
 mod set;
+mod sorted_set;
 mod work;
 
 use inband_resp::reply::Reply;
@@ -29,10 +31,17 @@ pub enum Kind {
     Hash = 1,
     Set = 2,
     List = 3,
+    SortedSet = 4,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::String, Kind::Hash, Kind::Set, Kind::List];
+    const ALL: [Kind; 5] = [
+        Kind::String,
+        Kind::Hash,
+        Kind::Set,
+        Kind::List,
+        Kind::SortedSet,
+    ];
 
     /// Returns the kind with this number.
     pub fn of_byte(byte: u8) -> Option<Self> {
@@ -46,6 +55,7 @@ impl Kind {
             Kind::Hash => "hash",
             Kind::Set => "set",
             Kind::List => "list",
+            Kind::SortedSet => "zset",
         }
     }
 
@@ -103,10 +113,32 @@ pub enum Op {
     SUnion,
     SDiff,
     SScan,
+    ZAdd,
+    ZScore,
+    ZMScore,
+    ZIncrBy,
+    ZCard,
+    ZCount,
+    ZLexCount,
+    ZRank,
+    ZRevRank,
+    ZRem,
+    ZRange,
+    ZRangeByScore,
+    ZRangeByLex,
+    ZRevRange,
+    ZRevRangeByScore,
+    ZRevRangeByLex,
+    ZRemRangeByRank,
+    ZRemRangeByScore,
+    ZRemRangeByLex,
+    ZPopMin,
+    ZPopMax,
+    ZScan,
 }
 
 /// Never reorder, only append.
-pub const OPS: [Op; 42] = [
+pub const OPS: [Op; 64] = [
     Op::HSet,
     Op::HMSet,
     Op::HSetNx,
@@ -149,6 +181,28 @@ pub const OPS: [Op; 42] = [
     Op::SUnion,
     Op::SDiff,
     Op::SScan,
+    Op::ZAdd,
+    Op::ZScore,
+    Op::ZMScore,
+    Op::ZIncrBy,
+    Op::ZCard,
+    Op::ZCount,
+    Op::ZLexCount,
+    Op::ZRank,
+    Op::ZRevRank,
+    Op::ZRem,
+    Op::ZRange,
+    Op::ZRangeByScore,
+    Op::ZRangeByLex,
+    Op::ZRevRange,
+    Op::ZRevRangeByScore,
+    Op::ZRevRangeByLex,
+    Op::ZRemRangeByRank,
+    Op::ZRemRangeByScore,
+    Op::ZRemRangeByLex,
+    Op::ZPopMin,
+    Op::ZPopMax,
+    Op::ZScan,
 ];
 
 impl Op {
@@ -176,6 +230,20 @@ impl Op {
                 | Op::SUnion
                 | Op::SDiff
                 | Op::SScan
+                | Op::ZScore
+                | Op::ZMScore
+                | Op::ZCard
+                | Op::ZCount
+                | Op::ZLexCount
+                | Op::ZRank
+                | Op::ZRevRank
+                | Op::ZRange
+                | Op::ZRangeByScore
+                | Op::ZRangeByLex
+                | Op::ZRevRange
+                | Op::ZRevRangeByScore
+                | Op::ZRevRangeByLex
+                | Op::ZScan
         )
     }
 
@@ -183,8 +251,25 @@ impl Op {
     pub fn only_removes(self) -> bool {
         matches!(
             self,
-            Op::HDel | Op::LPop | Op::RPop | Op::LTrim | Op::LRem | Op::SRem | Op::SPop
+            Op::HDel
+                | Op::LPop
+                | Op::RPop
+                | Op::LTrim
+                | Op::LRem
+                | Op::SRem
+                | Op::SPop
+                | Op::ZRem
+                | Op::ZRemRangeByRank
+                | Op::ZRemRangeByScore
+                | Op::ZRemRangeByLex
+                | Op::ZPopMin
+                | Op::ZPopMax
         )
+    }
+
+    /// For sorted sets, which programs of earlier versions do not know.
+    pub fn is_for_sorted_sets(self) -> bool {
+        self as usize >= Op::ZAdd as usize
     }
 
     /// How many of the arguments after the first key are keys.
@@ -215,6 +300,10 @@ pub fn check(op: Op, args: &Strings<'_>) -> Result<(), Reply> {
         Op::LRem => drop(integer(arg(0))?),
         Op::LInsert => drop(list::offset(arg(0))?),
         Op::LMove => drop((list::end(arg(1))?, list::end(arg(2))?)),
+        op if op.is_for_sorted_sets() => {
+            let args: Vec<&[u8]> = args.iter().collect();
+            sorted_set::check(op, &args)?;
+        }
         _ => {}
     }
     Ok(())
@@ -283,6 +372,7 @@ pub fn execute(
         | Op::SUnion
         | Op::SDiff
         | Op::SScan => set::execute(&mut at, op, &args),
+        op if op.is_for_sorted_sets() => sorted_set::execute(&mut at, op, &args),
         _ => list::execute(&mut at, op, &args),
     };
     match outcome {
@@ -459,8 +549,8 @@ fn positive(arg: &[u8]) -> Result<usize, Reply> {
     number.ok_or_else(|| Reply::error(why))
 }
 
-/// Answers `HSCAN` and `SSCAN`: all elements at once, as Redis does for a small collection. `args` are the cursor and
-/// the options; an element is `step` rows, and its first one must match the pattern.
+/// Answers `HSCAN`, `SSCAN` and `ZSCAN`: all elements at once, as Redis does for a small collection. `args` are the cursor and
+/// the options; an element is `step` rows, and its name, which comes first, must match the pattern.
 fn scan(at: &mut At<'_>, kind: Kind, args: &[&[u8]], step: usize) -> Outcome {
     let work = at.work;
     let rows = at.read_all(kind)?;
@@ -485,20 +575,28 @@ fn scan(at: &mut At<'_>, kind: Kind, args: &[&[u8]], step: usize) -> Outcome {
     }
     let mut found = Vec::new();
     for place in (0..rows.len()).step_by(step) {
-        let is_match = match pattern {
-            None => true,
-            Some(pattern) => work.is_match(pattern, rows.get(place))?,
+        let row = rows.get(place);
+        let name = match kind {
+            Kind::SortedSet => sorted_set::member(row),
+            _ => row,
         };
-        if is_match {
-            for at in place..place + step {
-                found.push(work.bulk(rows.get(at))?);
+        if let Some(pattern) = pattern {
+            if !work.is_match(pattern, name)? {
+                continue;
             }
+        }
+        found.push(work.bulk(name)?);
+        if kind == Kind::SortedSet {
+            found.push(work.bulk(score::text(sorted_set::score(row)).as_bytes())?);
+        }
+        for at in place + 1..place + step {
+            found.push(work.bulk(rows.get(at))?);
         }
     }
     Ok(Reply::Array(vec![Reply::bulk("0"), Reply::Array(found)]))
 }
 
-/// Checks the cursor of `HSCAN` and `SSCAN`.
+/// Checks the cursor of `HSCAN`, `SSCAN` and `ZSCAN`.
 fn check_cursor(arg: &[u8]) -> Result<(), Reply> {
     let text = std::str::from_utf8(arg).ok();
     let cursor: Option<u64> = text.and_then(|text| text.parse().ok());
@@ -520,6 +618,7 @@ pub fn restore(
         Kind::List => true,
         Kind::Hash => rows.len() % 2 == 0 && rows.is_ascending(2),
         Kind::Set => rows.is_ascending(1),
+        Kind::SortedSet => sorted_set::is_well_formed(rows),
     });
     if !is_good {
         return Ok(Reply::error("ERR this is not a collection of an export"));

@@ -9,6 +9,7 @@
 //! | 6 | as 1, with commands that programs knowing only 1 to 5 do not understand |
 //! | 7 | as 1, with commands that programs knowing only 1 to 6 do not understand |
 //! | 8 | as 1, with commands that programs knowing only 1 to 7 do not understand |
+//! | 10 | as 1, with commands that programs knowing only 1 to 9 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //! | 9 | the same after `version u8`: the first byte that a value with the command would have |
 //!
@@ -17,7 +18,7 @@
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 9;
+pub const VALUE_VERSION: u8 = 10;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -31,6 +32,8 @@ const COMMANDS_4: u8 = 6;
 const COMMANDS_5: u8 = 7;
 /// First byte of commands of which some need version 8.
 const COMMANDS_6: u8 = 8;
+/// First byte of commands of which some need version 10.
+const COMMANDS_7: u8 = 10;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -122,7 +125,8 @@ pub fn first_byte_for(command: &[u8]) -> u8 {
         3 => COMMANDS_3,
         4 => COMMANDS_4,
         5 => COMMANDS_5,
-        _ => COMMANDS_6,
+        6 => COMMANDS_6,
+        _ => COMMANDS_7,
     }
 }
 
@@ -227,7 +231,10 @@ impl<'a> ValueReader<'a> {
     /// Validates a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
-            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5 | COMMANDS_6)) => {}
+            Some(
+                &(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5 | COMMANDS_6
+                | COMMANDS_7),
+            ) => {}
             Some(&CHUNK_OF_VERSION) => {
                 let version = value.get(1).filter(|version| **version > VALUE_VERSION);
                 let malformed = ValueError::Malformed;

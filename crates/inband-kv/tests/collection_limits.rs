@@ -6,6 +6,7 @@ use inband_kv::command::{Command, Queue, Watched};
 use inband_kv::limits::{COLLECTION_STEPS_MAX, KEY_LEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
+use inband_kv::value::ValueWriter;
 use inband_resp::reply::Reply;
 
 use crate::common::{encode, resp, scratch, show, Bench, Served};
@@ -58,8 +59,16 @@ fn filled() -> Bench {
             run(&mut bench, &words(&format!("{command} {}", part.join(" "))));
         }
     }
+    for part in elements[..50_000].chunks(7_000) {
+        run(
+            &mut bench,
+            &words(&format!("ZADD z 1 {}", part.join(" 1 "))),
+        );
+    }
     bench.run(&format!("HSET h f {}", "x".repeat(60_000)));
-    bench.script(&format!("SCARD s -> {ELEMENTS}\nLLEN l -> {ELEMENTS}"));
+    bench.script(&format!(
+        "SCARD s -> {ELEMENTS}\nLLEN l -> {ELEMENTS}\nZCARD z -> 50000"
+    ));
     bench
 }
 
@@ -105,6 +114,10 @@ fn a_transaction_ends_at_the_limit() {
         "SSCAN s 0 MATCH nosuch",
         "SINTER s s nosuch",
         "SDIFF nosuch s",
+        "ZSCORE z nosuch",
+        "ZADD z XX 1 nosuch",
+        "ZREM z nosuch",
+        "ZRANGEBYLEX z [x +",
     ] {
         let mut commands = vec![words("RPUSH first 1")];
         commands.resize(201, words(line));
@@ -205,6 +218,22 @@ fn a_script_ends_at_the_limit() {
         "{reply:?}"
     );
     bench.script("GET k -> 'still possible'");
+}
+
+/// Programs that do not bound them refuse the value.
+#[test]
+fn commands_for_collections_and_scripts_need_a_program_that_bounds_them() {
+    for line in ["HGETALL h", "EVAL return(1) 0", "EVAL_RO return(1) 0"] {
+        let mut writer = ValueWriter::new();
+        writer.push(
+            &encode(
+                &line.split(' ').map(str::as_bytes).collect::<Vec<_>>(),
+                None,
+            )
+            .unwrap(),
+        );
+        assert!(writer.finish(1)[0] >= 8, "{line}: {}", writer.finish(1)[0]);
+    }
 }
 
 #[test]

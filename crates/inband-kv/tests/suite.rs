@@ -20,6 +20,7 @@ mod scripts;
 mod several;
 mod several_reads;
 mod sockets;
+mod sorted_sets;
 mod state_machine;
 mod transactions;
 mod types;

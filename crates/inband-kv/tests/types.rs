@@ -147,17 +147,17 @@ fn a_malformed_collection_is_not_restored() {
 }
 
 /// A client that reads whole replies.
-struct Asker(BufReader<TcpStream>);
+pub struct Asker(BufReader<TcpStream>);
 
 impl Asker {
-    fn connect(address: SocketAddr) -> Self {
+    pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         let patience = std::time::Duration::from_secs(30);
         stream.set_read_timeout(Some(patience)).unwrap();
         Self(BufReader::new(stream))
     }
 
-    fn send(&mut self, requests: &[Vec<String>]) {
+    pub fn send(&mut self, requests: &[Vec<String>]) {
         let mut out = String::new();
         for words in requests {
             out += &format!("*{}\r\n", words.len());
@@ -168,13 +168,13 @@ impl Asker {
         self.0.get_mut().write_all(out.as_bytes()).unwrap();
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub fn ask(&mut self, line: &str) -> String {
         self.send(&[line.split(' ').map(str::to_owned).collect()]);
         self.reply(false)
     }
 
     /// A reply as text. With `sorted`, the order of an array, or of the array in it, does not count.
-    fn reply(&mut self, sorted: bool) -> String {
+    pub fn reply(&mut self, sorted: bool) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         let line = line.trim_end();
@@ -192,20 +192,24 @@ impl Asker {
                 }
                 format!("[{}]", items.join(" "))
             }
+            (Some(b'%'), Some(pairs @ 0..)) => {
+                let items = (0..2 * pairs).map(|_| self.reply(sorted));
+                format!("{{{}}}", items.collect::<Vec<_>>().join(" "))
+            }
             _ => line.to_owned(),
         }
     }
 }
 
 /// A real Redis, ended when it is dropped.
-struct RealRedis {
+pub struct RealRedis {
     process: std::process::Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
     _dir: tempfile::TempDir,
 }
 
 impl RealRedis {
-    fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let dir = scratch();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
@@ -237,10 +241,10 @@ impl Drop for RealRedis {
 }
 
 /// Pseudo-random numbers (SplitMix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -248,12 +252,13 @@ impl Random {
         ((mixed ^ (mixed >> 31)) % end as u64) as usize
     }
 
-    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+    pub fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
         choices[self.below(choices.len())]
     }
 }
 
-/// `K` is a key, `F` a field or member, `V` a value, `I` an integer, `D` a decimal number.
+/// `K` is a key, `F` a field or member, `V` a value, `I` an integer, `D` a decimal number; of sorted sets, `S` is a score,
+/// `B` the end of a range of scores, `X` that of a range of members.
 const TEMPLATES: &[&str] = &[
     "SET K V",
     "SET K V NX GET",
@@ -337,10 +342,10 @@ const TEMPLATES: &[&str] = &[
     "SSCAN K 0 COUNT 0",
 ];
 
-const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
+pub const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
 
-fn command(random: &mut Random) -> Vec<String> {
-    let template = random.of(TEMPLATES);
+pub fn command(random: &mut Random, templates: &[&str]) -> Vec<String> {
+    let template = random.of(templates);
     let mut words = template.split(' ');
     let mut command = vec![words.next().unwrap().to_owned()];
     for word in words {
@@ -354,6 +359,36 @@ fn command(random: &mut Random) -> Vec<String> {
                 .of(&["0", "1", "-1", "2", "-2", "5", "-100", "100"])
                 .to_owned(),
             "D" => random.of(&["0.5", "-1.25", "3", "1e3"]).to_owned(),
+            "S" => random
+                .of(&[
+                    "0",
+                    "1",
+                    "-1",
+                    "2",
+                    "1.5",
+                    "0.1",
+                    "-7.25",
+                    "1e10",
+                    "1e17",
+                    "3e-7",
+                    "inf",
+                    "-inf",
+                    "+5",
+                    ".5",
+                    "123456789.123",
+                ])
+                .to_owned(),
+            "B" => random
+                .of(&[
+                    "0", "1", "(1", "-1", "(2", "1.5", "-inf", "+inf", "inf", "(-inf", "1e10",
+                    "(0.1", "", "x", "(x", "nan",
+                ])
+                .to_owned(),
+            "X" => random
+                .of(&[
+                    "-", "+", "[f1", "(f1", "[f4", "(f3", "[", "(", "f1", "-x", "[zz",
+                ])
+                .to_owned(),
             other => other.to_owned(),
         });
     }
@@ -369,9 +404,13 @@ fn is_unordered(command: &[String]) -> bool {
     .contains(&&*command[0])
 }
 
-/// Random commands on a real Redis and here; some in scripts and transactions.
 #[test]
 fn a_real_redis_answers_the_same() {
+    compare_with_redis(TEMPLATES, "HELLO 2");
+}
+
+/// Random commands on a real Redis and here; some in scripts and transactions.
+pub fn compare_with_redis(templates: &[&str], hello: &str) {
     let Some(redis) = RealRedis::start() else {
         return;
     };
@@ -383,11 +422,15 @@ fn a_real_redis_answers_the_same() {
             Asker::connect(served.address),
         );
         assert_eq!(real.ask("FLUSHALL"), "+OK");
+        for asker in [&mut real, &mut ours] {
+            let greeting = asker.ask(hello);
+            assert!(!greeting.starts_with('-'), "{greeting}");
+        }
         let mut random = Random(seed);
         for _ in 0..40 {
             let mut requests = Vec::new();
             while requests.len() < 50 {
-                let commands: Vec<_> = (0..3).map(|_| command(&mut random)).collect();
+                let commands: Vec<_> = (0..3).map(|_| command(&mut random, templates)).collect();
                 match random.below(10) {
                     0 => {
                         requests.push((vec!["MULTI".to_owned()], false));
@@ -440,7 +483,7 @@ fn replicas_are_equal_and_an_export_has_everything() {
     let mut random = Random(5);
     for round in 0..30 {
         let mut asker = Asker::connect(served[round % 2].address);
-        let commands: Vec<_> = (0..30).map(|_| command(&mut random)).collect();
+        let commands: Vec<_> = (0..30).map(|_| command(&mut random, TEMPLATES)).collect();
         asker.send(&commands);
         commands.iter().for_each(|_| drop(asker.reply(true)));
         let endless = "redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], 'f', 1) redis.call('del', KEYS[2]) redis.call('sadd', KEYS[2], 'm') while true do end";

@@ -31,7 +31,10 @@ pub fn to_value(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
         Reply::Nil | Reply::NilArray => Ok(Value::Boolean(false)),
         Reply::Bulk(bytes) => Ok(Value::String(lua.create_string(&bytes)?)),
         Reply::Array(items) => list(lua, items.into_iter()),
-        Reply::Map(pairs) => list(lua, pairs.into_iter().flat_map(|(key, value)| [key, value])),
+        Reply::Double(text) => Ok(Value::String(lua.create_string(&text)?)),
+        Reply::Map(pairs) | Reply::Pairs(pairs) => {
+            list(lua, pairs.into_iter().flat_map(|(key, value)| [key, value]))
+        }
     }
 }
 

@@ -33,6 +33,10 @@ pub enum Reply {
     Array(Vec<Reply>),
     /// Pairs; a flat array in RESP2.
     Map(Vec<(Reply, Reply)>),
+    /// The same as an array of arrays in RESP3.
+    Pairs(Vec<(Reply, Reply)>),
+    /// A number that is not an integer, as text; a bulk string in RESP2.
+    Double(String),
     /// A null array (`EXEC` that was not executed).
     NilArray,
 }
@@ -46,6 +50,8 @@ const TAG_ERROR: u8 = 5;
 const TAG_ARRAY: u8 = 6;
 const TAG_MAP: u8 = 7;
 const TAG_NIL_ARRAY: u8 = 8;
+const TAG_PAIRS: u8 = 9;
+const TAG_DOUBLE: u8 = 10;
 
 impl Reply {
     /// Creates an error with dynamic text.
@@ -67,7 +73,8 @@ impl Reply {
             Reply::Bulk(bytes) => bytes.len(),
             Reply::Status(text) | Reply::Error(text) => text.len(),
             Reply::Array(items) => items.iter().map(Reply::len_bytes).sum(),
-            Reply::Map(pairs) => pairs
+            Reply::Double(text) => text.len(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) => pairs
                 .iter()
                 .map(|(k, v)| k.len_bytes() + v.len_bytes())
                 .sum(),
@@ -112,6 +119,23 @@ impl Reply {
                     value.write_resp(out, protocol);
                 }
             }
+            Reply::Pairs(pairs) => {
+                match protocol {
+                    Protocol::Resp2 => aggregate(out, b'*', pairs.len() * 2),
+                    Protocol::Resp3 => aggregate(out, b'*', pairs.len()),
+                }
+                for (key, value) in pairs {
+                    if protocol == Protocol::Resp3 {
+                        aggregate(out, b'*', 2);
+                    }
+                    key.write_resp(out, protocol);
+                    value.write_resp(out, protocol);
+                }
+            }
+            Reply::Double(text) => match protocol {
+                Protocol::Resp2 => leaf(out, &BorrowedFrame::BulkString(text.as_bytes())),
+                Protocol::Resp3 => out.extend_from_slice(format!(",{text}\r\n").as_bytes()),
+            },
         }
     }
 
@@ -133,14 +157,9 @@ impl Reply {
                 out.extend_from_slice(&(items.len() as u32).to_be_bytes());
                 items.iter().for_each(|item| item.encode(out));
             }
-            Reply::Map(pairs) => {
-                out.push(TAG_MAP);
-                out.extend_from_slice(&(pairs.len() as u32).to_be_bytes());
-                for (key, value) in pairs {
-                    key.encode(out);
-                    value.encode(out);
-                }
-            }
+            Reply::Map(pairs) => encode_pairs(out, TAG_MAP, pairs),
+            Reply::Pairs(pairs) => encode_pairs(out, TAG_PAIRS, pairs),
+            Reply::Double(text) => encode_bytes(out, TAG_DOUBLE, text.as_bytes()),
         }
     }
 
@@ -168,6 +187,15 @@ fn encode_bytes(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.push(tag);
     out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
     out.extend_from_slice(bytes);
+}
+
+fn encode_pairs(out: &mut Vec<u8>, tag: u8, pairs: &[(Reply, Reply)]) {
+    out.push(tag);
+    out.extend_from_slice(&(pairs.len() as u32).to_be_bytes());
+    for (key, value) in pairs {
+        key.encode(out);
+        value.encode(out);
+    }
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -204,11 +232,16 @@ fn decode_one(rest: &mut &[u8]) -> Option<Reply> {
             let len = take_len(rest)?;
             Reply::Array((0..len).map(|_| decode_one(rest)).collect::<Option<_>>()?)
         }
-        TAG_MAP => {
+        tag @ (TAG_MAP | TAG_PAIRS) => {
             let len = take_len(rest)?;
             let pair = |rest: &mut &[u8]| Some((decode_one(rest)?, decode_one(rest)?));
-            Reply::Map((0..len).map(|_| pair(rest)).collect::<Option<_>>()?)
+            let pairs = (0..len).map(|_| pair(rest)).collect::<Option<_>>()?;
+            match tag {
+                TAG_MAP => Reply::Map(pairs),
+                _ => Reply::Pairs(pairs),
+            }
         }
+        TAG_DOUBLE => Reply::Double(take_text(rest)?.into_owned()),
         _ => return None,
     })
 }
@@ -251,6 +284,11 @@ mod tests {
                 Reply::Map(vec![(Reply::bulk("k"), Reply::Ok)]),
                 "*2\r\n$1\r\nk\r\n+OK\r\n",
                 "%1\r\n$1\r\nk\r\n+OK\r\n",
+            ),
+            (
+                Reply::Pairs(vec![(Reply::bulk("m"), Reply::Double("1.5".into()))]),
+                "*2\r\n$1\r\nm\r\n$3\r\n1.5\r\n",
+                "*1\r\n*2\r\n$1\r\nm\r\n,1.5\r\n",
             ),
         ];
         for (reply, resp2, resp3) in cases {

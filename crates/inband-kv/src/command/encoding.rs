@@ -87,8 +87,13 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Exec { commands, .. }, _)) => commands.version(),
             _ => 2,
         },
-        // Their work is bounded since version 6. A script may execute commands of any version.
-        Some(OP_TYPED | OP_EVAL | OP_EVAL_RO) => 6,
+        // A script may execute commands of any version.
+        Some(OP_EVAL | OP_EVAL_RO) => 7,
+        Some(OP_TYPED) => match Command::decode(encoded) {
+            Some((Command::Typed { op, .. }, _)) if op.is_for_sorted_sets() => 7,
+            // Their work is bounded since version 6.
+            _ => 6,
+        },
         Some(OP_RESTORE..) => 5,
         Some(OP_SCRIPT_LOAD..) => 4,
         Some(OP_GET_RANGE..) => 3,

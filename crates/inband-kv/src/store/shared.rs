@@ -19,6 +19,7 @@ use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
 use crate::limits::UNWRITTEN_WAIT_MS_MAX;
 use crate::script_cache::Scripts;
+use crate::types::Kind;
 
 /// Polling interval while waiting for writes.
 const UNWRITTEN_LOOK: Duration = Duration::from_millis(1);
@@ -62,7 +63,7 @@ pub(crate) type Snapshot<'d> = SnapshotWithThreadMode<'d, DB>;
 pub(crate) struct Counters {
     pub(crate) time_ms: u64,
     pub(crate) done_entry: u64,
-    pub(crate) has_collections: bool,
+    pub(crate) last_kind: Kind,
 }
 
 /// Increments the counter while it exists.
@@ -184,7 +185,7 @@ impl SharedDbs {
             Ok(state.map_or(Counters::default(), |state| Counters {
                 time_ms: state.time_ms,
                 done_entry: state.done_entry,
-                has_collections: state.has_collections,
+                last_kind: state.last_kind,
             }))
         };
         dbs.iter().zip(snapshots).map(state).collect()

@@ -5,9 +5,12 @@ use rocksdb::DB;
 use super::{LogRole, Position, StoreError};
 use crate::db::{family, META};
 use crate::keyspace::leading_number;
+use crate::types::Kind;
 
-/// Highest version of the stored format: there are collections, or were.
-pub(super) const STATE_VERSION: u64 = 3;
+/// Highest version of the stored format: there are sorted sets, or were.
+pub(super) const STATE_VERSION: u64 = 4;
+/// There are other collections, or were.
+const STATE_VERSION_3: u64 = 3;
 /// All values are strings.
 const STATE_VERSION_2: u64 = 2;
 /// Only the first four numbers, and one partition.
@@ -28,8 +31,8 @@ pub(super) struct State {
     pub(super) log: u64,
     /// Records have versions.
     pub(super) has_versions: bool,
-    /// See [`crate::keyspace::Keyspace::has_collections`].
-    pub(super) has_collections: bool,
+    /// See [`crate::keyspace::Keyspace::last_kind`].
+    pub(super) last_kind: Kind,
     /// Number of records written with a version.
     pub(super) writes: u64,
     /// Last cross-partition command executed here.
@@ -47,7 +50,7 @@ impl State {
             partitions: role.partitions as u64,
             log: role.log as u64,
             has_versions: role.partitions > 1,
-            has_collections: false,
+            last_kind: Kind::String,
             writes: 0,
             done_entry: 0,
         }
@@ -64,7 +67,7 @@ impl State {
         let words: Vec<u64> = record.chunks(8).map(leading_number).collect();
         let one_partition = State::new(LogRole::ONLY);
         Ok(match words[..] {
-            [version @ (STATE_VERSION_2 | STATE_VERSION), applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry] => {
+            [version @ (STATE_VERSION_2 | STATE_VERSION_3 | STATE_VERSION), applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry] => {
                 Self {
                     applied,
                     time_ms,
@@ -73,7 +76,11 @@ impl State {
                     partitions,
                     log,
                     has_versions: has_versions != 0,
-                    has_collections: version == STATE_VERSION,
+                    last_kind: match version {
+                        STATE_VERSION => Kind::SortedSet,
+                        STATE_VERSION_3 => Kind::List,
+                        _ => Kind::String,
+                    },
                     writes,
                     done_entry,
                 }
@@ -98,10 +105,10 @@ impl State {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let version = if self.has_collections {
-            STATE_VERSION
-        } else {
-            STATE_VERSION_2
+        let version = match self.last_kind {
+            Kind::String => STATE_VERSION_2,
+            Kind::Hash | Kind::Set | Kind::List => STATE_VERSION_3,
+            Kind::SortedSet => STATE_VERSION,
         };
         [
             version,

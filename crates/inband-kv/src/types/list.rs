@@ -68,7 +68,7 @@ fn index(len: usize, index: i64) -> Option<usize> {
 }
 
 /// The places from `start` to `end`, both included.
-fn range(len: usize, start: i64, end: i64) -> Range<usize> {
+pub(super) fn range(len: usize, start: i64, end: i64) -> Range<usize> {
     let place = |at: i64| match at {
         0.. => at.min(len as i64),
         _ => at.saturating_add(len as i64),

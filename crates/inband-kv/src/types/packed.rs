@@ -72,6 +72,19 @@ impl<'a> Rows<'a> {
             .all(|at| self.get(at - step) < self.get(at))
     }
 
+    /// Returns the number of the first row for which this does not hold; it holds for all rows before.
+    pub fn partition_point(&self, holds: impl Fn(&'a [u8]) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match holds(self.get(middle)) {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
+    }
+
     /// Returns the number of the row among every `step`th, which ascend, that equals `row`.
     pub fn find(&self, row: &[u8], step: usize) -> Option<usize> {
         let (mut low, mut high) = (0, self.len() / step);

@@ -314,7 +314,8 @@ pub fn show(reply: &Reply) -> String {
         Reply::Array(items) => {
             format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(" "))
         }
-        Reply::Map(pairs) => {
+        Reply::Double(text) => text.clone(),
+        Reply::Map(pairs) | Reply::Pairs(pairs) => {
             let pair = |(k, v): &(Reply, Reply)| format!("{}:{}", show(k), show(v));
             format!(
                 "{{{}}}",
