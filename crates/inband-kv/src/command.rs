@@ -74,13 +74,17 @@ pub enum Extend {
     AddIfExpiring,
 }
 
-/// Unit of the reply to `TTL` or `PTTL`.
+/// Unit of the reply to `TTL` and its relatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Seconds, rounded.
     Seconds,
     /// Milliseconds.
     Milliseconds,
+    /// The Unix time of the expiry in seconds, rounded (`EXPIRETIME`).
+    AtSeconds,
+    /// The same in milliseconds.
+    AtMilliseconds,
 }
 
 /// Identifies one command of a named client session.
@@ -175,6 +179,17 @@ pub enum Command<'a> {
         expire_at_ms: u64,
         value: &'a [u8],
     },
+    /// `RENAME` and `RENAMENX`.
+    Rename {
+        from: &'a [u8],
+        to: &'a [u8],
+        only_if_missing: bool,
+    },
+    Copy {
+        from: &'a [u8],
+        to: &'a [u8],
+        replaces: bool,
+    },
     /// Alternating keys and values.
     MSet(Strings<'a>),
     /// Alternating keys and values; sets all of them if none of the keys exists.
@@ -252,6 +267,7 @@ impl<'a> Command<'a> {
     /// Returns whether the reply reveals how long a key has left to live.
     pub fn tells_time(&self, reply: &Reply) -> bool {
         match (self, reply) {
+            (Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _) => false,
             (Command::Ttl(..), Reply::Integer(left)) => *left >= 0,
             (Command::Exec { commands, .. }, Reply::Array(replies)) => {
                 let mut each = commands.iter().zip(replies);
@@ -315,6 +331,9 @@ impl<'a> Command<'a> {
                 std::iter::once(*key)
                     .chain(args.iter().take(further))
                     .for_each(visit);
+            }
+            Command::Rename { from, to, .. } | Command::Copy { from, to, .. } => {
+                [*from, *to].into_iter().for_each(visit)
             }
             Command::ScriptLoad(_) | Command::ScriptFlush => {}
             Command::Exec { watched, commands } => {
@@ -382,6 +401,7 @@ impl<'a> Command<'a> {
             Command::Exists(names) | Command::Watch(names) => names.len(),
             Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
             Command::Eval { keys, .. } => keys.len(),
+            Command::Rename { .. } | Command::Copy { .. } => 2,
             Command::Typed { args, .. } => 1 + args.len(),
             Command::Exec { .. } => 0,
             _ => 1,
@@ -409,6 +429,7 @@ impl<'a> Command<'a> {
                 (key_len_bytes, longest(&mut args.iter().skip(further)))
             }
             Command::Restore { key, value, .. } => (key.len(), value.len()),
+            Command::Rename { to, .. } | Command::Copy { to, .. } => (to.len(), 0),
             Command::MSet(pairs) | Command::MSetNx(pairs) => {
                 let longest = |first| pairs.iter().skip(first).step_by(2).map(<[u8]>::len).max();
                 (longest(0).unwrap_or(0), longest(1).unwrap_or(0))

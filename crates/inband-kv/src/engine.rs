@@ -130,6 +130,12 @@ pub(crate) fn execute_simple(
             ms,
             extend,
         } => compare_expire(keys, key, value, *ms, *extend)?,
+        Command::Rename {
+            from,
+            to,
+            only_if_missing,
+        } => rename(keys, from, to, *only_if_missing)?,
+        Command::Copy { from, to, replaces } => copy(keys, from, to, *replaces)?,
         Command::MSet(pairs) => {
             put_all(keys, pairs)?;
             Reply::Ok
@@ -488,6 +494,32 @@ fn expire(keys: &mut dyn Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> 
     Ok(Reply::Integer(i64::from(takes_effect)))
 }
 
+fn rename(keys: &mut dyn Keys, from: &[u8], to: &[u8], only_if_missing: bool) -> Result<Reply> {
+    let is_refused = from == to || (only_if_missing && keys.get(to)?.is_some());
+    let Some(record) = keys.get(from)? else {
+        return Ok(Reply::error("ERR no such key"));
+    };
+    if !is_refused {
+        let (kind, at_ms, value) = (record.kind, record.expire_at_ms, record.value.to_vec());
+        keys.put_as(kind, to, at_ms, &value)?;
+        keys.delete(from)?;
+    }
+    Ok(match only_if_missing {
+        true => Reply::Integer(i64::from(!is_refused)),
+        false => Reply::Ok,
+    })
+}
+
+fn copy(keys: &mut dyn Keys, from: &[u8], to: &[u8], replaces: bool) -> Result<Reply> {
+    let is_there = keys.get(to)?.is_some();
+    let Some(record) = keys.get(from)?.filter(|_| replaces || !is_there) else {
+        return Ok(Reply::Integer(0));
+    };
+    let (kind, at_ms, value) = (record.kind, record.expire_at_ms, record.value.to_vec());
+    keys.put_as(kind, to, at_ms, &value)?;
+    Ok(Reply::Integer(1))
+}
+
 fn persist(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
     match keys.get(key)? {
         Some(record) if record.expire_at_ms != 0 => {
@@ -506,11 +538,18 @@ fn ttl(keys: &mut dyn Keys, key: &[u8], unit: TimeUnit) -> Result<Reply> {
         Some(record) if record.expire_at_ms == 0 => TTL_NO_EXPIRY,
         Some(record) => {
             // In a cross-partition command, some partitions' times may be slightly behind `now_ms`.
-            let left_ms = record.expire_at_ms.saturating_sub(now_ms);
-            let left_ms = i64::try_from(left_ms).unwrap_or(i64::MAX);
+            let ms = match unit {
+                TimeUnit::Milliseconds | TimeUnit::Seconds => {
+                    record.expire_at_ms.saturating_sub(now_ms)
+                }
+                TimeUnit::AtMilliseconds | TimeUnit::AtSeconds => record.expire_at_ms,
+            };
+            let ms = i64::try_from(ms).unwrap_or(i64::MAX);
             match unit {
-                TimeUnit::Milliseconds => left_ms,
-                TimeUnit::Seconds => left_ms.saturating_add(MS_PER_S / 2) / MS_PER_S,
+                TimeUnit::Milliseconds | TimeUnit::AtMilliseconds => ms,
+                TimeUnit::Seconds | TimeUnit::AtSeconds => {
+                    ms.saturating_add(MS_PER_S / 2) / MS_PER_S
+                }
             }
         }
     }))

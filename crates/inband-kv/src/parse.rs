@@ -154,6 +154,14 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::Persist => Command::Persist(key),
         CommandId::Ttl => Command::Ttl(key, TimeUnit::Seconds),
         CommandId::PTtl => Command::Ttl(key, TimeUnit::Milliseconds),
+        CommandId::ExpireTime => Command::Ttl(key, TimeUnit::AtSeconds),
+        CommandId::PExpireTime => Command::Ttl(key, TimeUnit::AtMilliseconds),
+        CommandId::Rename | CommandId::RenameNx => Command::Rename {
+            from: key,
+            to: args.get(2),
+            only_if_missing: spec.id == CommandId::RenameNx,
+        },
+        CommandId::Copy => parse_copy(args)?,
         CommandId::SetNx => set(
             key,
             args.get(2),
@@ -454,6 +462,30 @@ fn parse_expire<'a>(
         expiry: kind(ms),
         when,
     })
+}
+
+fn parse_copy(args: Args<'_>) -> Result<Command<'_>, Reply> {
+    let (mut replaces, mut at) = (false, 3);
+    while at < args.len() {
+        if is(args.get(at), "REPLACE") {
+            replaces = true;
+        } else if is(args.get(at), "DB") && at + 1 < args.len() {
+            at += 1;
+            if integer(args.get(at))? != 0 {
+                return Err(Reply::error("ERR DB index is out of range"));
+            }
+        } else {
+            return Err(syntax_error());
+        }
+        at += 1;
+    }
+    let (from, to) = (args.get(1), args.get(2));
+    if from == to {
+        return Err(Reply::error(
+            "ERR source and destination objects are the same",
+        ));
+    }
+    Ok(Command::Copy { from, to, replaces })
 }
 
 fn parse_flush(args: Args<'_>) -> Result<Command<'_>, Reply> {

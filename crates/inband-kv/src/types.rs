@@ -587,7 +587,7 @@ fn scan(at: &mut At<'_>, kind: Kind, args: &[&[u8]], step: usize) -> Outcome {
         }
         found.push(work.bulk(name)?);
         if kind == Kind::SortedSet {
-            found.push(work.bulk(score::text(sorted_set::score(row)).as_bytes())?);
+            found.push(work.bulk(score::scan_text(sorted_set::score(row)).as_bytes())?);
         }
         for at in place + 1..place + step {
             found.push(work.bulk(rows.get(at))?);

@@ -282,8 +282,7 @@ fn malformed_requests_have_no_number_in_a_session() {
     let served = Served::start(&cluster, dir.path(), ReplicaConfig::default());
     let mut client = served.client();
     let session = client.ask("INBAND.SESSION NEW")[1..].to_owned();
-    let mut seq = 1;
-    for line in [
+    let lines = [
         "HSET h f v f",
         "HMSET h f v f",
         "HINCRBY h f x",
@@ -301,7 +300,10 @@ fn malformed_requests_have_no_number_in_a_session() {
         "SSCAN s x",
         "INBAND.RESTORE k set -1 x",
         "INBAND.RESTORE k set 4611686018427387904 x",
-    ] {
+        "ZADD z x m",
+        "ZRANGE z 0 1 LIMIT 0 1",
+    ];
+    for (line, seq) in lines.into_iter().zip(1..) {
         let mut first = served.client();
         assert_eq!(first.ask(&format!("INBAND.SESSION {session} {seq}")), "+OK");
         let refused = first.ask(line);
@@ -311,6 +313,5 @@ fn malformed_requests_have_no_number_in_a_session() {
         let mut again = served.client();
         assert_eq!(again.ask(&format!("INBAND.SESSION {session} {seq}")), "+OK");
         assert_eq!(again.ask("INCR n"), reply, "{line}");
-        seq += 1;
     }
 }

@@ -8,6 +8,41 @@ fn script(text: &str) {
 }
 
 #[test]
+fn keys_are_renamed_and_copied_with_their_expiry() {
+    let mut bench = Bench::default();
+    bench.script(
+        "HSET h f 1 -> 1
+         EXPIRETIME h -> -1
+         EXPIRETIME nosuch -> -2
+         PEXPIREAT h 1700000010500 -> 1
+         EXPIRETIME h -> 1700000011
+         PEXPIRETIME h -> 1700000010500
+         RENAME h i -> OK
+         EXISTS h -> 0
+         PEXPIRETIME i -> 1700000010500
+         COPY i j -> 1
+         HSET i f 2 -> 0
+         HGETALL j -> {'f':'1'}
+         PTTL j -> 10500
+         COPY i j -> 0
+         COPY i j REPLACE -> 1
+         HGETALL j -> {'f':'2'}
+         SET k x -> OK
+         RENAMENX k j -> 0
+         RENAME k j -> OK
+         TTL j -> -1
+         GET j -> 'x'
+         RENAME nosuch j -> -ERR no such key
+         RENAME j j -> OK
+         RENAMENX j j -> 0
+         COPY j j -> -ERR source and destination objects are the same
+         COPY j k DB 1 -> -ERR DB index is out of range
+         @10500
+         EXISTS i -> 0",
+    );
+}
+
+#[test]
 fn get_set_and_variants() {
     script(
         "GET a -> nil

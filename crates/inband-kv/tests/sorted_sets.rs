@@ -10,6 +10,8 @@ use crate::types::{compare_with_redis, Asker};
 const TEMPLATES: &[&str] = &[
     "SET K V",
     "DEL K",
+    "RENAME K K",
+    "COPY K K REPLACE",
     "TYPE K",
     "SADD K F",
     "EXPIRE K 1000",

@@ -267,8 +267,7 @@ pub fn run_counted(script: &Script<'_>, limits: &Limits, host: &mut dyn Host) ->
     (ended, limits.steps - context.budget.left())
 }
 
-/// Whether mlua has panicked because a script passes thousands of values to a function. The prelude prevents that where
-/// functions take any number of values.
+/// Whether mlua has panicked because a script passes thousands of values to a function.
 fn is_lack_of_references(panic: &(dyn Any + Send)) -> bool {
     let why = panic.downcast_ref::<String>();
     why.is_some_and(|why| why.contains("out of auxiliary stack space"))

@@ -6,15 +6,6 @@ local raw_pcall, raw_xpcall, raw_tostring, raw_rawset = pcall, xpcall, tostring,
 local rawget, tonumber = rawget, tonumber
 local charge, caught, position = native.charge, native.caught, native.position
 
--- mlua cannot hold many more values, and would panic.
-local VALUES_MAX = 7000
-local function few(f)
-    return function(...)
-        if select("#", ...) > VALUES_MAX then error("too many arguments", 2) end
-        return f(...)
-    end
-end
-
 local PLAIN = { string = true, number = true, boolean = true, ["nil"] = true }
 
 -- The place of an object in a table follows from its address, and so would the table's order and size.
@@ -54,8 +45,8 @@ function xpcall(f, handler)
 end
 
 redis = {
-    call = few(native.call),
-    pcall = few(native.pcall),
+    call = native.call,
+    pcall = native.pcall,
     error_reply = native.error_reply,
     status_reply = native.status_reply,
     sha1hex = native.sha1hex,
@@ -72,7 +63,6 @@ redis = {
     REDIS_VERSION = "7.0.0", REDIS_VERSION_NUM = 0x00070000,
 }
 
-native.cmsgpack.pack, native.struct.pack = few(native.cmsgpack.pack), few(native.struct.pack)
 for name, f in pairs(native.string) do string[name] = f end
 for name, f in pairs(native.math) do math[name] = f end
 string.gfind = string.gmatch
@@ -181,7 +171,8 @@ end
 getmetatable("").__index = string
 
 bit, cjson, cmsgpack, struct = native.bit, native.cjson, native.cmsgpack, native.struct
-local raw_unpack = unpack
+-- mlua cannot hold many more values.
+local VALUES_MAX, raw_unpack = 7000, unpack
 local function unpack(...)
     local t, first, last = ...
     if type(t) == "table" then

@@ -53,6 +53,9 @@ const OP_SET_IF_EQUAL: u8 = 33;
 /// The first operation of version 5.
 const OP_TYPED: u8 = 34;
 const OP_RESTORE: u8 = 35;
+/// The first operation of version 7.
+const OP_RENAME: u8 = 36;
+const OP_COPY: u8 = 37;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -63,7 +66,12 @@ const EXPIRY_AT_MS: u8 = 3;
 const SET_WHEN: [SetWhen; 3] = [SetWhen::Always, SetWhen::Missing, SetWhen::Exists];
 const SET_REPLY: [SetReply; 3] = [SetReply::Status, SetReply::Old, SetReply::Flag];
 const EXTEND: [Extend; 3] = [Extend::Set, Extend::SetIfExpiring, Extend::AddIfExpiring];
-const TIME_UNIT: [TimeUnit; 2] = [TimeUnit::Seconds, TimeUnit::Milliseconds];
+const TIME_UNIT: [TimeUnit; 4] = [
+    TimeUnit::Seconds,
+    TimeUnit::Milliseconds,
+    TimeUnit::AtSeconds,
+    TimeUnit::AtMilliseconds,
+];
 const EXPIRE_WHEN: [ExpireWhen; 7] = [
     ExpireWhen::Always,
     ExpireWhen::NoExpiry,
@@ -87,6 +95,11 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Exec { commands, .. }, _)) => commands.version(),
             _ => 2,
         },
+        Some(OP_TTL) => match Command::decode(encoded) {
+            Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
+            _ => 1,
+        },
+        Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
         Some(OP_EVAL | OP_EVAL_RO) => 7,
         Some(OP_TYPED) => match Command::decode(encoded) {
@@ -140,6 +153,8 @@ impl<'a> Command<'a> {
             Command::ScriptFlush => OP_SCRIPT_FLUSH,
             Command::Typed { .. } => OP_TYPED,
             Command::Restore { .. } => OP_RESTORE,
+            Command::Rename { .. } => OP_RENAME,
+            Command::Copy { .. } => OP_COPY,
             Command::Keys(_) => OP_KEYS,
             Command::Watch(_) => OP_WATCH,
             Command::Exec { .. } => OP_EXEC,
@@ -254,6 +269,20 @@ impl<'a> Command<'a> {
                 put_varint(out, *expire_at_ms);
                 put_string(out, key);
                 put_string(out, value);
+            }
+            Command::Rename {
+                from,
+                to,
+                only_if_missing: flag,
+            }
+            | Command::Copy {
+                from,
+                to,
+                replaces: flag,
+            } => {
+                out.put_u8(u8::from(*flag));
+                put_string(out, from);
+                put_string(out, to);
             }
             Command::Eval {
                 text, keys, args, ..
@@ -402,6 +431,16 @@ impl<'a> Command<'a> {
                     value: reader.string()?,
                 }
             }
+            OP_RENAME => Command::Rename {
+                only_if_missing: reader.choice(&[false, true])?,
+                from: reader.string()?,
+                to: reader.string()?,
+            },
+            OP_COPY => Command::Copy {
+                replaces: reader.choice(&[false, true])?,
+                from: reader.string()?,
+                to: reader.string()?,
+            },
             OP_KEYS => Command::Keys(reader.string()?),
             OP_WATCH => Command::Watch(reader.strings()?),
             OP_EXEC => Command::Exec {

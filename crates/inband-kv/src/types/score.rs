@@ -2,7 +2,9 @@
 
 /// Length of a score in front of a member.
 pub const SCORE_LEN_BYTES: usize = 8;
-/// Decimals of `%.17g`.
+/// Redis keeps whole numbers below this as integers.
+const INTEGER_END: f64 = (1u64 << 62) as f64;
+/// Digits of `%.17g`.
 const DIGITS: i32 = 17;
 
 /// Reads a score; `None` if Redis would not take it. Hexadecimal numbers are not taken.
@@ -54,6 +56,14 @@ pub fn text(number: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
 }
 
+/// Writes a number as `ZSCAN` of a short set does.
+pub fn scan_text(number: f64) -> String {
+    match number.abs() < INTEGER_END && number.fract() == 0.0 {
+        true => format!("{number:.0}"),
+        false => text(number),
+    }
+}
+
 /// Returns bytes that are in the order of the numbers.
 pub fn to_bytes(number: f64) -> [u8; SCORE_LEN_BYTES] {
     let bits = number.to_bits();
@@ -96,10 +106,14 @@ mod tests {
             (5e-324, "4.9406564584124654e-324"),
             (f64::INFINITY, "inf"),
             (f64::NEG_INFINITY, "-inf"),
-            (3.0e100, "3.0000000000000001e+100"),
+            (3.0e100, "2.9999999999999999e+100"),
         ] {
             assert_eq!(text(number), expected);
         }
+        assert_eq!(scan_text(1e17), "100000000000000000");
+        assert_eq!(scan_text(-7.25), "-7.25");
+        assert_eq!(scan_text(f64::INFINITY), "inf");
+        assert_eq!(scan_text(1e19), "1e+19");
     }
 
     #[test]

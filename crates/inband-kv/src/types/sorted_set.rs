@@ -57,7 +57,9 @@ pub(super) fn check(op: Op, args: &[&[u8]]) -> Result<(), Reply> {
         | Op::ZRangeByLex
         | Op::ZRevRange
         | Op::ZRevRangeByScore
-        | Op::ZRevRangeByLex => drop(List::of_args(op, args)?),
+        | Op::ZRevRangeByLex => {
+            List::of_args(op, args)?;
+        }
         Op::ZScan => check_cursor(args[0])?,
         _ => {}
     }

@@ -91,6 +91,17 @@ fn round_trip_and_every_cut() {
             expire_at_ms: 300,
             value: b"v",
         },
+        Command::Rename {
+            from: b"k",
+            to: b"other",
+            only_if_missing: true,
+        },
+        Command::Copy {
+            from: b"k",
+            to: b"",
+            replaces: false,
+        },
+        Command::Ttl(b"k", TimeUnit::AtMilliseconds),
         Command::Keys(b"k*"),
         Command::Watch(strings),
         Command::Exec {
@@ -167,6 +178,8 @@ fn the_version_is_that_of_the_latest_operation() {
     assert_eq!(version(&Command::Keys(b"k")), 2);
     assert_eq!(version(&Command::CompareDelete(b"k", b"v")), 3);
     assert_eq!(version(&Command::ScriptFlush), 4);
+    assert_eq!(version(&Command::Ttl(b"k", TimeUnit::Seconds)), 1);
+    assert_eq!(version(&Command::Ttl(b"k", TimeUnit::AtSeconds)), 7);
     let none = Strings::Encoded(0, &[]);
     let script = |is_read_only| Command::Eval {
         text: b"return redis.call('hget', KEYS[1], 'f')",
@@ -207,7 +220,7 @@ fn lying_lengths_are_refused() {
         None
     );
     assert_eq!(Command::decode(&[OP_MSET, 1, 1, b'a']), None);
-    assert_eq!(Command::decode(&[OP_TTL, 2, 1, b'a']), None);
+    assert_eq!(Command::decode(&[OP_TTL, 4, 1, b'a']), None);
     // Neither transactions nor session commands are allowed in a transaction.
     assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 3, OP_EXEC, 0, 0]), None);
     assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 1, OP_SESSION_NEW]), None);
