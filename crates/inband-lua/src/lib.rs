@@ -23,12 +23,9 @@ mod reply;
 mod source;
 mod strings;
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::rc::Rc;
-use std::sync::OnceLock;
 
 use inband_resp::reply::Reply;
 use mlua::{
@@ -246,10 +243,9 @@ pub fn run_counted(script: &Script<'_>, limits: &Limits, host: &mut dyn Host) ->
     let context = Context {
         budget: Rc::new(Budget::new(limits.steps)),
     };
-    let run = AssertUnwindSafe(|| run_in(script, limits, host, &context));
-    let ended = match catch_unwind(run) {
-        Ok(Ok(ended)) => ended,
-        Ok(Err(error)) => {
+    let ended = match run_in(script, limits, host, &context) {
+        Ok(ended) => ended,
+        Err(error) => {
             if is_no_memory(&error) {
                 context.budget.end(Over::Memory);
             }
@@ -258,19 +254,8 @@ pub fn run_counted(script: &Script<'_>, limits: &Limits, host: &mut dyn Host) ->
                 None => Ended::Undo(broken(&error)),
             }
         }
-        // The Lua state is gone, and the host was not in a command.
-        Err(panic) if is_lack_of_references(&*panic) => Ended::Undo(Reply::error(
-            "ERR script uses too many values at once; nothing that it did took effect",
-        )),
-        Err(panic) => resume_unwind(panic),
     };
     (ended, limits.steps - context.budget.left())
-}
-
-/// Whether mlua has panicked because a script passes thousands of values to a function.
-fn is_lack_of_references(panic: &(dyn Any + Send)) -> bool {
-    let why = panic.downcast_ref::<String>();
-    why.is_some_and(|why| why.contains("out of auxiliary stack space"))
 }
 
 fn broken(error: &Error) -> Reply {
@@ -287,19 +272,6 @@ fn ended_by(over: Over, limits: &Limits) -> Ended {
     Ended::Undo(Reply::error(format!(
         "ERR script is over the limit of {limit} {what}; nothing that it did took effect"
     )))
-}
-
-/// The compiled prelude. Also the first script does not compile it in its own state, so that all states are alike.
-fn prelude() -> mlua::Result<&'static [u8]> {
-    static CODE: OnceLock<Vec<u8>> = OnceLock::new();
-    if CODE.get().is_none() {
-        let lua = new_state()?;
-        let prelude = lua.load(PRELUDE).set_mode(ChunkMode::Text);
-        let code = prelude.set_name("=prelude").into_function()?.dump(false);
-        // Another thread may have been faster.
-        let _ = CODE.set(code);
-    }
-    Ok(CODE.get().map_or(&[], Vec::as_slice))
 }
 
 fn new_state() -> mlua::Result<Lua> {
@@ -352,7 +324,7 @@ fn run_in(
         let pcall =
             scope.create_function(|lua, args: MultiValue| reply::to_value(lua, ask(&args)?))?;
         native.set("pcall", pcall)?;
-        let prelude = lua.load(prelude()?).set_mode(ChunkMode::Binary);
+        let prelude = lua.load(PRELUDE).set_mode(ChunkMode::Text);
         let main: Function = prelude.set_name("=prelude").call(&native)?;
         for (name, values) in [("KEYS", script.keys), ("ARGV", script.args)] {
             let table = lua.create_table_with_capacity(values.len(), 0)?;
