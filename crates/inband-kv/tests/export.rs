@@ -212,7 +212,7 @@ fn damage_is_found_out() {
         assert!(result.is_err(), "byte {at}: {result:?}");
     }
     let mut newer = stream.clone();
-    newer[6] = b'3';
+    newer[6] = b'4';
     assert!(matches!(check(&newer), Err(ImportError::Version)));
     let longer = [&stream[..], b"x"].concat();
     assert!(matches!(check(&longer), Err(ImportError::Damaged(_))));
