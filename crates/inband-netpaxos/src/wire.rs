@@ -37,14 +37,8 @@ inband_ground::header!(
 
 /// Parses a UDP payload.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
-    let (header, value) = parse_padded(packet)?;
-    unpadded(packet, value)?;
-    Ok((header, value))
-}
-
-/// Like [`parse`], for a packet that may be longer than its value. For measurements.
-pub fn parse_padded(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (kind, value) = checked(packet)?;
+    unpadded(packet, value)?;
     Ok((Header::read(Type::from_wire(kind)?, packet), value))
 }
 

@@ -20,7 +20,7 @@ use inband_netpaxos::faithful::{compare, Outcome};
 use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::request::Request;
 use inband_netpaxos::role::Kind;
-use inband_netpaxos::wire::{node, parse_padded, Type};
+use inband_netpaxos::wire::{node, parse, Type};
 use inband_netpaxos::xdp::attach;
 use inband_netpaxos::VALUE_LEN_MAX_BYTES;
 use nix::sched::{sched_setaffinity, CpuSet};
@@ -36,8 +36,6 @@ const LEARNERS: u8 = 2;
 const RATE_REACHED: f64 = 0.95;
 /// The rate at which the paper sees no disagreement and 0.3 % of indecision; below 57,457 per second it sees neither.
 const PAPER_HIGH: u32 = 65_328;
-/// Payload of a packet: a request's header and value, and padding.
-const MESSAGE_LEN_BYTES: usize = 1470;
 const PLACE: &str = "dissertation, 4.2, Figure 4.2a";
 /// Time limit until the messages before the counted ones arrive everywhere.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -114,7 +112,7 @@ fn report(load: Load, point: &Point, machine: &str, output: &mut Output) -> Resu
         variant += &format!(", {} queues", load.queues);
     }
     let conditions = format!(
-        "{} messages of {MESSAGE_LEN_BYTES} B, {:.0} a second reached, {:.3} % of copies lost, {}, 4 minions, 2 learners, namespaces and veth with {} queues, as many CPUs send; {machine}",
+        "{} messages of {VALUE_LEN_MAX_BYTES} B, {:.0} a second reached, {:.3} % of copies lost, {}, 4 minions, 2 learners, namespaces and veth with {} queues, as many CPUs send; {machine}",
         point.sent,
         point.rate(),
         point.lost_share * 100.0,
@@ -223,9 +221,7 @@ impl Testbed {
         while !self.stop.load(Ordering::Relaxed) {
             wait_readable([socket.fd()], socket.sleep_time(POLL));
             while let Some((len_bytes, _)) = socket.receive(&mut buffer)? {
-                // Messages are padded.
-                let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
-                let Ok((header, _)) = parse_padded(packet) else {
+                let Ok((header, _)) = parse(&buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)]) else {
                     continue;
                 };
                 let minion = node::as_minion(header.node, SIZES.minions());
@@ -425,7 +421,6 @@ fn counted_request() -> Request {
 
 fn send(socket: &HostSocket, request: &Request, to: SocketAddrV4) {
     let mut packet = request.packet();
-    packet.resize(MESSAGE_LEN_BYTES, 0);
     sign(None, &mut packet);
     socket.send(&packet, to);
 }
