@@ -162,8 +162,7 @@ pub struct Keyspace {
     stored_key: Vec<u8>,
     /// Records get versions: programs that do not support them can no longer follow this log.
     pub has_versions: bool,
-    /// The last in order of the kinds of values that there are, or were: programs that do not know it can no longer open
-    /// the store.
+    /// The highest kind of value that was ever stored: programs that do not know it cannot open the store.
     pub last_kind: Kind,
     /// Number of records written with a version.
     pub writes: u64,

@@ -21,7 +21,7 @@ use crate::links::ActiveFaults;
 use crate::nemesis::Lane;
 use crate::stale_proxy;
 use crate::store::client::{Addresses, StoreClient};
-use crate::store::keys;
+use crate::store::{self, keys};
 use crate::subject::{check_alive, Subject};
 use crate::workload::{Client, Shared};
 
@@ -216,15 +216,7 @@ impl Subject for Cluster {
             .collect();
         // The stores can be opened once the processes are gone.
         drop(self.hosts);
-        let digests = dirs
-            .iter()
-            .map(|dir| inband_cluster::kv::summary(std::slice::from_ref(dir)))
-            .collect::<Result<Vec<_>>>()?;
-        ensure!(
-            digests.windows(2).all(|pair| pair[0] == pair[1]),
-            "learners' stores differ: {digests:?}"
-        );
-        Ok(())
+        store::check_equal(&dirs, "learners' stores differ")
     }
 }
 

@@ -21,7 +21,7 @@ use super::subject::Subject;
 use super::workload::{Client as AnyClient, Shared};
 use crate::stale_proxy;
 use crate::store::client::{Addresses, StoreClient};
-use crate::store::keys;
+use crate::store::{self, keys};
 use inband_cluster::client::Client;
 use inband_cluster::scratch::retry;
 
@@ -270,15 +270,7 @@ impl Subject for Cluster {
             .collect();
         // The stores can be opened once the processes are gone.
         drop(self.supervisor);
-        let digests = dirs
-            .iter()
-            .map(|dir| inband_cluster::kv::summary(std::slice::from_ref(dir)))
-            .collect::<Result<Vec<_>>>()?;
-        ensure!(
-            digests.windows(2).all(|pair| pair[0] == pair[1]),
-            "replicas hold different data: {digests:?}"
-        );
-        Ok(())
+        store::check_equal(&dirs, "replicas hold different data")
     }
 }
 
