@@ -100,6 +100,7 @@ lint:
 	@scripts/one-build
 	@scripts/mutants-table --check
 	@scripts/lint-layout
+	@bench/table --check
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' 'fuzz/*.c' | xargs -r clang-format-19 --dry-run --Werror
