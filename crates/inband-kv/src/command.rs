@@ -348,6 +348,25 @@ impl<'a> Command<'a> {
         true
     }
 
+    /// Returns the type of the elements that the command waits for, if it is a blocking pop.
+    pub(crate) fn waits_for(&self) -> Option<Kind> {
+        match self {
+            Command::Typed { op, .. } => op.waits_for(),
+            _ => None,
+        }
+    }
+
+    /// Calls `visit` with every key from which a blocking pop may pop.
+    pub(crate) fn each_awaited_key(&self, visit: &mut dyn FnMut(&[u8])) {
+        if let Command::Typed { op, key, args } = self {
+            visit(key);
+            if op.pops_from_all_keys() {
+                let further = op.further_keys(args.len());
+                args.iter().take(further).for_each(visit);
+            }
+        }
+    }
+
     /// Returns the log that decides the command: the same for every retry.
     pub fn route(&self, partitions: usize) -> Route {
         if partitions == 1 {

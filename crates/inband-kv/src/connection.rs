@@ -9,6 +9,7 @@
 //! If all requests that wait in a lane are reads when the lane is served, they need not go through the log.
 
 mod lanes;
+mod pops;
 mod requests;
 mod transaction;
 
@@ -34,6 +35,7 @@ use crate::limits::{
 use crate::parse::ReadMode;
 use crate::partition::logs_of;
 use crate::table::CommandId;
+use crate::waiting_clients::Pop;
 pub(crate) use requests::over_limit;
 pub use requests::Intake;
 use requests::SessionCursor;
@@ -77,6 +79,8 @@ pub enum Next {
     Local(CommandId, OwnedArgs),
     /// `SCAN`; answered with [`Connection::answer_alone`].
     Scan(OwnedArgs),
+    /// A blocking pop; answered with [`Connection::answer_alone`].
+    Pop(Pop),
     /// A transaction without commands for the log; to be answered at once.
     LocalTransaction(Vec<Item>),
     /// `INBAND.EXPORT`: the connection switches to carrying an export only.
@@ -134,6 +138,8 @@ enum Alone {
     Exec(Vec<Item>),
     /// `SCAN`.
     Scan,
+    /// A blocking pop, and its number among the waiting clients.
+    Pop(Option<u64>),
 }
 
 #[derive(Debug)]
@@ -180,6 +186,8 @@ pub struct Connection {
     first_number: u64,
     mode: Mode,
     alone: Option<(Alone, Option<Reply>)>,
+    /// Memory of the blocking pop in progress.
+    pop_bytes: usize,
     lanes: Vec<Lane>,
     /// Length of all encoded commands that wait.
     encoded_len_bytes: usize,
@@ -238,6 +246,7 @@ impl Connection {
             first_number: 0,
             mode: Mode::Partitions,
             alone: None,
+            pop_bytes: 0,
             lanes: (0..logs_of(partitions)).map(|_| Lane::default()).collect(),
             encoded_len_bytes: 0,
             in_flight_len_bytes: 0,
@@ -435,13 +444,14 @@ impl Connection {
                 Some((Vec::new(), reply))
             }
             Alone::Exec(items) => Some((items, reply)),
-            Alone::Scan => Some((Vec::new(), reply)),
+            Alone::Scan | Alone::Pop(_) => Some((Vec::new(), reply)),
         }
     }
 
     /// Answers the request that runs alone.
     pub fn answer_alone(&mut self, reply: Reply) {
         self.alone = None;
+        self.pop_bytes = 0;
         self.answer(self.first_number, reply);
     }
 
@@ -548,6 +558,7 @@ impl Connection {
             + transaction
             + self.wire.memory_bytes()
             + self.watches.memory_bytes()
+            + self.pop_bytes
     }
 
     /// Nothing remains to be done for this client.

@@ -41,6 +41,8 @@ pub struct Status {
     /// Named client sessions.
     pub client_sessions: u64,
     pub connected_clients: u64,
+    /// Clients that wait in blocking pops.
+    pub waiting_clients: u64,
     /// Connections accepted since the start.
     pub connections_total: u64,
     /// How often each limit was hit, in the order of [`LimitHit::ALL`].
@@ -88,6 +90,7 @@ pub(crate) struct Counters {
     pub keys: AtomicU64,
     pub client_sessions: AtomicU64,
     pub connected_clients: AtomicU64,
+    pub waiting_clients: AtomicU64,
     pub connections_total: AtomicU64,
     pub clients_memory_bytes: AtomicU64,
     pub requests_total: AtomicU64,
@@ -203,6 +206,7 @@ impl ReplicaControl {
             keys: get(&c.keys),
             client_sessions: get(&c.client_sessions),
             connected_clients: get(&c.connected_clients),
+            waiting_clients: get(&c.waiting_clients),
             connections_total: get(&c.connections_total),
             limit_hits: self.limit_hits.snapshot(),
             clients_memory_bytes: get(&c.clients_memory_bytes),

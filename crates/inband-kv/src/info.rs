@@ -75,8 +75,8 @@ pub fn info(
         (
             "Clients",
             format!(
-                "connected_clients:{}\r\nmaxclients:{}\r\n",
-                status.connected_clients, identity.clients_max
+                "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\n",
+                status.connected_clients, identity.clients_max, status.waiting_clients
             ),
         ),
         ("Memory", memory()),
@@ -217,13 +217,14 @@ fn inband(status: &Status, identity: &Identity) -> String {
 pub fn client_line(client: &Connection, now: Instant) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!(
-        "id={} addr={} name={} age={} idle={} flags=N db=0 qbuf={} obl={} tot-mem={} tot-cmds={} resp={} \
+        "id={} addr={} name={} age={} idle={} flags={} db=0 qbuf={} obl={} tot-mem={} tot-cmds={} resp={} \
          lib-name={} lib-ver={}\n",
         client.id,
         client.peer,
         text(&client.name),
         now.saturating_duration_since(client.accepted).as_secs(),
         now.saturating_duration_since(client.last_request).as_secs(),
+        if client.waiting_number().is_some() { "b" } else { "N" },
         client.encoded_len_bytes(),
         client.output.len(),
         client.memory_bytes(),

@@ -9,6 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::awaited_keys::AwaitedKeys;
 use crate::db::{Columns, HASH_LEN_BYTES};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 use crate::script_cache::Scripts;
@@ -171,6 +172,7 @@ pub struct Keyspace {
     /// How many of these bytes have been written.
     written_bytes: u64,
     scripts: Scripts,
+    awaited: AwaitedKeys,
 }
 
 /// A live record.
@@ -224,6 +226,7 @@ impl Keyspace {
         keys: u64,
         cache_bytes_max: usize,
         scripts: Scripts,
+        awaited: AwaitedKeys,
     ) -> Result<Self, rocksdb::Error> {
         let first = db
             .iterator_cf(columns.expiry, IteratorMode::Start)
@@ -247,6 +250,7 @@ impl Keyspace {
             put_bytes: 0,
             written_bytes: 0,
             scripts,
+            awaited,
         })
     }
 
@@ -383,6 +387,7 @@ impl Keys for View<'_> {
         value: &[u8],
     ) -> Result<(), rocksdb::Error> {
         self.keyspace.last_kind = self.keyspace.last_kind.max(kind);
+        self.keyspace.awaited.note_put(kind, key);
         stored_key(key, &mut self.keyspace.stored_key);
         self.keyspace.writes += u64::from(self.keyspace.has_versions);
         let (header, header_len) = self.keyspace.header(kind, expire_at_ms);

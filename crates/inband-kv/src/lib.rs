@@ -19,6 +19,7 @@
 //! * [`limits`]: every limit.
 
 pub mod access;
+pub mod awaited_keys;
 pub mod checkpoint;
 pub mod checkpoint_client;
 pub mod checkpoint_server;
@@ -58,3 +59,4 @@ pub mod table;
 pub mod testing;
 pub mod types;
 pub mod value;
+pub mod waiting_clients;

@@ -36,6 +36,8 @@ pub enum LimitHit {
     Exports,
     /// A cross-partition command was refused because too many wait, or a partition is stuck.
     Several,
+    /// A blocking pop was refused because too many clients wait.
+    Waiting,
     /// A write was refused because there was too little room on a disk.
     Disk,
     /// A peer was refused a checkpoint because too many transfers were running.
@@ -47,7 +49,7 @@ pub enum LimitHit {
 }
 
 impl LimitHit {
-    pub const ALL: [LimitHit; 19] = [
+    pub const ALL: [LimitHit; 20] = [
         LimitHit::Clients,
         LimitHit::Accept,
         LimitHit::Unread,
@@ -63,6 +65,7 @@ impl LimitHit {
         LimitHit::TurnReplies,
         LimitHit::Exports,
         LimitHit::Several,
+        LimitHit::Waiting,
         LimitHit::Disk,
         LimitHit::CheckpointTransfers,
         LimitHit::CheckpointPace,
@@ -86,6 +89,7 @@ impl LimitHit {
             LimitHit::TurnReplies => "kv_reads_postponed",
             LimitHit::Exports => "kv_exports_refused",
             LimitHit::Several => "kv_several_refused",
+            LimitHit::Waiting => "kv_waits_refused",
             LimitHit::Disk => "kv_writes_refused_disk",
             LimitHit::CheckpointTransfers => "kv_checkpoints_refused",
             LimitHit::CheckpointPace => "kv_checkpoints_too_slow",

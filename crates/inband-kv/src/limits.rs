@@ -123,6 +123,15 @@ pub const IDLE_READS_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of watched keys per connection.
 pub const WATCHED_BYTES_MAX: usize = 256 * 1024;
 
+/// Most clients of a replica in blocking pops, unless configured otherwise.
+pub const WAITING_CLIENTS_MAX: usize = 8192;
+
+/// Most keys of a blocking pop.
+pub const AWAITED_KEYS_MAX: usize = 1024;
+
+/// Most bytes of these keys.
+pub const AWAITED_KEY_BYTES_MAX: usize = 64 * 1024;
+
 /// Most bytes of keys in one `KEYS` reply.
 pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 

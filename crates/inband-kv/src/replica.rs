@@ -15,6 +15,7 @@ mod loading;
 mod markers;
 mod reads;
 mod time;
+mod waiting;
 
 use std::collections::HashSet;
 use std::net::TcpListener;
@@ -38,7 +39,7 @@ use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
     CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX, READ_BUDGET_BYTES,
-    UNWRITTEN_AGE_MS_MAX,
+    UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
 };
 use crate::loader::Loader;
 use crate::machine::Machine;
@@ -47,6 +48,7 @@ use crate::parse::ReadMode;
 use crate::space::SpaceWatch;
 use crate::store::{Outcomes, StoreError};
 use crate::syncer::Syncer;
+use crate::waiting_clients::WaitingClients;
 use cross_partition::Several;
 use markers::Marker;
 
@@ -75,6 +77,8 @@ pub struct ReplicaConfig {
     pub clients_max: usize,
     /// Most memory that this replica holds for all clients.
     pub clients_memory_bytes_max: usize,
+    /// Maximum number of clients in blocking pops.
+    pub waiting_clients_max: usize,
     /// Memory limit for what a log has delivered and is not applied; see [`DELIVERED_BYTES_MAX`].
     pub delivered_bytes_max: usize,
     /// Time limits for clients.
@@ -102,6 +106,7 @@ impl Default for ReplicaConfig {
             replica_index: 0,
             clients_max: 10_000,
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
+            waiting_clients_max: WAITING_CLIENTS_MAX,
             delivered_bytes_max: DELIVERED_BYTES_MAX,
             timeouts: ClientTimeouts::default(),
             spin_us: 50,
@@ -158,6 +163,7 @@ pub struct Replica {
     /// One per log.
     lanes: Vec<Lane>,
     several: Several,
+    waiting: WaitingClients,
     /// Number of exports in progress.
     exports: Arc<AtomicUsize>,
     loader: Loader,
@@ -306,6 +312,7 @@ impl Replica {
             log,
             lanes: (0..log_count).map(lane).collect(),
             several: Several::default(),
+            waiting: WaitingClients::new(machine.shared().awaited().clone()),
             exports: Arc::default(),
             machine,
             is_timeless: clock.time_ms(0).is_none(),
@@ -382,6 +389,7 @@ impl Replica {
         self.accept();
         self.finish_loading()?;
         self.give_up_overdue();
+        self.end_waits();
         self.close_stuck();
         self.tick_if_due();
         self.serve_attention();
@@ -405,6 +413,9 @@ impl Replica {
         if let Some(since) = self.unwritten_since {
             let age = self.now.saturating_duration_since(since);
             timeout = timeout.min(UNWRITTEN_AGE_MAX.saturating_sub(age));
+        }
+        if let Some(deadline) = self.waiting.next_deadline() {
+            timeout = timeout.min(deadline.saturating_duration_since(self.now));
         }
         let is_unsynced = |syncer: &Syncer| !syncer.is_busy() && self.has_unreported();
         if self.syncer.as_ref().is_some_and(is_unsynced) {
@@ -513,6 +524,7 @@ impl Replica {
         }
         self.now = Instant::now();
         self.note_applied();
+        self.look_for_elements();
         let commands = self.outcomes.commands;
         add(&self.control.counters.commands_applied_total, commands);
         let mut outcomes = std::mem::take(&mut self.outcomes);
@@ -523,6 +535,7 @@ impl Replica {
             self.finish_entry(entry, reply);
         }
         self.outcomes = outcomes;
+        self.submit_attempts();
         self.answer_reads()?;
         Ok(true)
     }
@@ -588,6 +601,7 @@ impl Replica {
         set(&c.client_sessions, sessions.unwrap_or(0) as u64);
         set(&c.connected_clients, self.front.connections.len() as u64);
         set(&c.connections_total, self.front.accepted());
+        set(&c.waiting_clients, self.waiting.waiting() as u64);
         let memory_bytes = self.front.connections.memory_bytes();
         set(&c.clients_memory_bytes, memory_bytes as u64);
         let submitted = self.lanes.iter().map(|lane| lane.packer.submitted).sum();

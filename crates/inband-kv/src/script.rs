@@ -187,6 +187,9 @@ impl ScriptHost<'_> {
         if !spec.takes(args.len()) {
             return error("ERR Wrong number of args calling Redis command from script");
         }
+        if matches!(spec.id, CommandId::Typed(op) if op.waits_for().is_some()) {
+            return error(NOT_ALLOWED);
+        }
         let command = match parse::parse(args) {
             Ok(Request::Replicated(command)) => command,
             Ok(Request::Local(spec)) => return Ok(self.local(spec.id, args)),

@@ -110,11 +110,14 @@ const ADMIN: &[&str] = &["loading", "stale", "fast"];
 const SCAN: &[&str] = &["readonly"];
 const SCRIPT: &[&str] = &["write", "noscript", "movablekeys"];
 const TRANSACTION: &[&str] = &["noscript", "fast"];
+const BLOCK: &[&str] = &["write", "noscript", "blocking"];
+const BLOCK_MOVE: &[&str] = &["write", "denyoom", "noscript", "blocking"];
 
 const NONE: (i64, i64, i64) = (0, 0, 0);
 const ONE: (i64, i64, i64) = (1, 1, 1);
 const ALL: (i64, i64, i64) = (1, -1, 1);
 const TWO: (i64, i64, i64) = (1, 2, 1);
+const ALL_BUT_LAST: (i64, i64, i64) = (1, -2, 1);
 const PAIRS: (i64, i64, i64) = (1, -1, 2);
 
 const fn row(
@@ -137,6 +140,42 @@ const fn row(
 pub static COMMANDS: &[CommandSpec] = &[
     row("APPEND", CommandId::Append, 3, WRITE, ONE),
     row("AUTH", CommandId::Auth, -2, ADMIN, NONE),
+    row("BLMOVE", CommandId::Typed(Op::BLMove), 6, BLOCK_MOVE, TWO),
+    row(
+        "BLPOP",
+        CommandId::Typed(Op::BLPop),
+        -3,
+        BLOCK,
+        ALL_BUT_LAST,
+    ),
+    row(
+        "BRPOP",
+        CommandId::Typed(Op::BRPop),
+        -3,
+        BLOCK,
+        ALL_BUT_LAST,
+    ),
+    row(
+        "BRPOPLPUSH",
+        CommandId::Typed(Op::BRPopLPush),
+        4,
+        BLOCK_MOVE,
+        TWO,
+    ),
+    row(
+        "BZPOPMAX",
+        CommandId::Typed(Op::BZPopMax),
+        -3,
+        BLOCK,
+        ALL_BUT_LAST,
+    ),
+    row(
+        "BZPOPMIN",
+        CommandId::Typed(Op::BZPopMin),
+        -3,
+        BLOCK,
+        ALL_BUT_LAST,
+    ),
     row("CLIENT", CommandId::Client, -2, ADMIN, NONE),
     row("COMMAND", CommandId::Command, -1, ADMIN, NONE),
     row("CONFIG", CommandId::Config, -2, ADMIN, NONE),

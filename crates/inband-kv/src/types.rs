@@ -4,6 +4,7 @@
 //! [packed](packed) in its value, so that expiry, deletion, transactions, scripts, checkpoints and exports treat all
 //! types alike. A collection is limited as a string is, because a write copies it.
 
+mod blocking;
 mod hash;
 mod list;
 pub mod packed;
@@ -17,6 +18,7 @@ use inband_resp::reply::Reply;
 use crate::command::Strings;
 use crate::keyspace::Keys;
 use crate::parse::{integer, wrong_arity, SYNTAX_ERROR};
+pub use blocking::timeout;
 use packed::Rows;
 pub use work::Work;
 
@@ -135,10 +137,16 @@ pub enum Op {
     ZPopMin,
     ZPopMax,
     ZScan,
+    BLPop,
+    BRPop,
+    BLMove,
+    BRPopLPush,
+    BZPopMin,
+    BZPopMax,
 }
 
 /// Never reorder, only append.
-pub const OPS: [Op; 64] = [
+pub const OPS: [Op; 70] = [
     Op::HSet,
     Op::HMSet,
     Op::HSetNx,
@@ -203,6 +211,12 @@ pub const OPS: [Op; 64] = [
     Op::ZPopMin,
     Op::ZPopMax,
     Op::ZScan,
+    Op::BLPop,
+    Op::BRPop,
+    Op::BLMove,
+    Op::BRPopLPush,
+    Op::BZPopMin,
+    Op::BZPopMax,
 ];
 
 impl Op {
@@ -264,18 +278,37 @@ impl Op {
                 | Op::ZRemRangeByLex
                 | Op::ZPopMin
                 | Op::ZPopMax
+                | Op::BLPop
+                | Op::BRPop
+                | Op::BZPopMin
+                | Op::BZPopMax
         )
     }
 
     /// For sorted sets, which programs of earlier versions do not know.
     pub fn is_for_sorted_sets(self) -> bool {
-        self as usize >= Op::ZAdd as usize
+        self as usize >= Op::ZAdd as usize && self.waits_for() != Some(Kind::List)
+    }
+
+    /// What a blocking pop waits for; `None`: the command does not block. Its last argument is the timeout.
+    pub fn waits_for(self) -> Option<Kind> {
+        match self {
+            Op::BLPop | Op::BRPop | Op::BLMove | Op::BRPopLPush => Some(Kind::List),
+            Op::BZPopMin | Op::BZPopMax => Some(Kind::SortedSet),
+            _ => None,
+        }
+    }
+
+    /// A blocking pop with several keys, whose reply begins with the key of the element.
+    pub fn pops_from_all_keys(self) -> bool {
+        matches!(self, Op::BLPop | Op::BRPop | Op::BZPopMin | Op::BZPopMax)
     }
 
     /// How many of the arguments after the first key are keys.
     pub fn further_keys(self, args: usize) -> usize {
         match self {
-            Op::LMove | Op::RPopLPush | Op::SMove => args.min(1),
+            Op::LMove | Op::RPopLPush | Op::SMove | Op::BLMove | Op::BRPopLPush => args.min(1),
+            Op::BLPop | Op::BRPop | Op::BZPopMin | Op::BZPopMax => args.saturating_sub(1),
             Op::SInter | Op::SUnion | Op::SDiff => args,
             _ => 0,
         }
@@ -300,6 +333,14 @@ pub fn check(op: Op, args: &Strings<'_>) -> Result<(), Reply> {
         Op::LRem => drop(integer(arg(0))?),
         Op::LInsert => drop(list::offset(arg(0))?),
         Op::LMove => drop((list::end(arg(1))?, list::end(arg(2))?)),
+        Op::BLMove => {
+            list::end(arg(1))?;
+            list::end(arg(2))?;
+            blocking::timeout(arg(3))?;
+        }
+        op if op.waits_for().is_some() => {
+            blocking::timeout(arg(args.len().saturating_sub(1)))?;
+        }
         op if op.is_for_sorted_sets() => {
             let args: Vec<&[u8]> = args.iter().collect();
             sorted_set::check(op, &args)?;

@@ -317,3 +317,43 @@ fn a_full_window_delays_and_then_fills_values() {
     assert!(clients.iter_mut().all(|client| client.line() == "+OK"));
     assert_eq!(stage.replica.machine().keys(), 6);
 }
+
+/// An element is put after the attempt of a blocking pop and before its reply is processed: both are in one burst.
+#[test]
+fn an_element_put_right_after_an_attempt_wakes_the_client() {
+    let mut stage = Stage::new();
+    let (mut waiting, mut other) = (stage.client(), stage.client());
+    waiting.send("BLPOP k 0\r\n");
+    stage.turn();
+    other.send("RPUSH k 1\r\n");
+    stage.turn();
+    assert_eq!(stage.submitted(), 2);
+    stage.deliver(1, 1, 1);
+    stage.deliver(2, 1, 2);
+    stage.turn();
+    assert_eq!(other.line(), ":1");
+    assert_eq!(stage.submitted(), 3, "it tries again");
+    stage.deliver(3, 1, 3);
+    stage.turn();
+    waiting.expect("*2\r\n$1\r\nk\r\n$1\r\n1\r\n");
+    // The list is empty again, so nothing more is tried.
+    waiting.send("BLPOP k 0\r\n");
+    stage.turn();
+    stage.deliver(4, 1, 4);
+    stage.turn();
+    assert_eq!(stage.submitted(), 4);
+    // An attempt that fails is reported: nobody knows what is there.
+    other.send("RPUSH k 2\r\n");
+    stage.turn();
+    stage.deliver(5, 1, 5);
+    stage.turn();
+    assert_eq!(stage.submitted(), 6);
+    let failure = SubmitFailure::NotApplied("the leader has stepped down");
+    stage
+        .script
+        .borrow_mut()
+        .failures
+        .push((Ticket(6), failure));
+    stage.turn();
+    assert!(waiting.line().starts_with("-TRYAGAIN not applied"));
+}

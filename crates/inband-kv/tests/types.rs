@@ -157,6 +157,10 @@ impl Asker {
         Self(BufReader::new(stream))
     }
 
+    pub fn stream(&mut self) -> &mut TcpStream {
+        self.0.get_mut()
+    }
+
     pub fn send(&mut self, requests: &[Vec<String>]) {
         let mut out = String::new();
         for words in requests {
@@ -215,7 +219,9 @@ impl RealRedis {
         let address = socket.local_addr().unwrap();
         drop(socket);
         let process = Command::new("redis-server")
-            .args(["--port", &address.port().to_string(), "--save", "", "--dir"])
+            .args(["--port", &address.port().to_string(), "--save", ""])
+            // It looks this often for clients that have waited long enough.
+            .args(["--hz", "500", "--dir"])
             .arg(dir.path())
             .stdout(Stdio::null())
             .spawn();

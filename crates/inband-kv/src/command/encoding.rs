@@ -101,8 +101,9 @@ pub fn version_of(encoded: &[u8]) -> u8 {
         },
         Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
-        Some(OP_EVAL | OP_EVAL_RO) => 7,
+        Some(OP_EVAL | OP_EVAL_RO) => 8,
         Some(OP_TYPED) => match Command::decode(encoded) {
+            Some((Command::Typed { op, .. }, _)) if op.waits_for().is_some() => 8,
             Some((Command::Typed { op, .. }, _)) if op.is_for_sorted_sets() => 7,
             // Their work is bounded since version 6.
             _ => 6,
@@ -304,6 +305,19 @@ impl<'a> Command<'a> {
             | Command::FlushAll
             | Command::ScriptFlush
             | Command::SessionNew { .. } => {}
+        }
+    }
+
+    /// Appends a blocking pop as a client tries it that waits already: without the timeout.
+    pub fn encode_again(&self, out: &mut BytesMut) {
+        if let Command::Typed { op, key, args } = self {
+            out.put_u8(OP_TYPED);
+            out.put_u8(place(&OPS, op));
+            put_string(out, key);
+            put_varint(out, args.len() as u64);
+            let kept = args.len().saturating_sub(1);
+            args.iter().take(kept).for_each(|arg| put_string(out, arg));
+            put_string(out, b"");
         }
     }
 

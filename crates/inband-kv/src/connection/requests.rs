@@ -142,7 +142,11 @@ impl Connection {
             Ok(Request::EvalSha { command, .. }) => {
                 Some(self.refused(&command, Reply::error(NO_SCRIPT)))
             }
-            Ok(Request::Replicated(command)) => self.take_command(&command, intake),
+            Ok(Request::Replicated(command)) => match command.waits_for() {
+                // In a session, each attempt would be a command of its own.
+                Some(kind) if self.session.is_none() => self.take_pop(&command, kind, intake),
+                _ => self.take_command(&command, intake),
+            },
         }
     }
 

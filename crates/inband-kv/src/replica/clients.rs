@@ -106,6 +106,7 @@ impl Replica {
                     self.answer_local(slot, reply);
                 }
                 Ok(Next::Scan(args)) => self.start_scan(slot, args),
+                Ok(Next::Pop(pop)) => self.start_pop(slot, pop),
                 Ok(Next::Export) => {
                     self.start_export(slot);
                     break;
@@ -126,6 +127,7 @@ impl Replica {
         }
         add(&self.control.counters.requests_total, requests);
         self.dirty.push(slot);
+        self.close_if_gone(slot);
         let has_more = self.front.connections.get(slot).map(|c| c.has_input_work());
         if has_more == Some(true) {
             self.want_attention(slot);
@@ -171,6 +173,9 @@ impl Replica {
 
     /// Processes the reply of a request that runs alone.
     pub(super) fn finish_alone(&mut self, slot: usize) {
+        if self.finish_attempt(slot) {
+            return;
+        }
         let connection = self.front.connections.get_mut(slot);
         let Some((items, reply)) = connection.and_then(|c| c.take_alone()) else {
             return;
@@ -245,6 +250,7 @@ impl Replica {
     pub(super) fn close(&mut self, slot: usize) {
         if let Some(connection) = self.front.close(slot) {
             self.waiting_commands -= connection.waiting_commands();
+            self.forget_waiting(connection.waiting_number());
         }
     }
 }

@@ -36,6 +36,9 @@ impl Replica {
                 self.note_applied();
                 self.is_loading = false;
                 self.orphan_values();
+                self.machine.shared().awaited().lose_track();
+                self.look_for_elements();
+                self.submit_attempts();
             }
             // The log continued meanwhile; if it still needs a checkpoint it will say so again.
             Ok(Err(error @ StoreError::CheckpointTooOld { .. })) => {

@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 use super::local;
 use super::state::{State, STATE_KEY};
 use super::{Position, Store, StoreError};
+use crate::awaited_keys::AwaitedKeys;
 use crate::db::{family, EXPIRY, LOCAL, META, REPLICATED_FAMILIES};
 use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
@@ -40,6 +41,7 @@ struct Shared {
     /// Number of threads that wait for applied instances to be written.
     waiting: AtomicUsize,
     scripts: Scripts,
+    awaited: AwaitedKeys,
     #[cfg(any(test, feature = "testing"))]
     faults: super::super::testing::Faults,
 }
@@ -97,6 +99,11 @@ impl SharedDbs {
     /// The scripts that this replica knows.
     pub(crate) fn scripts(&self) -> &Scripts {
         &self.0.scripts
+    }
+
+    /// The keys at which clients wait.
+    pub(crate) fn awaited(&self) -> &AwaitedKeys {
+        &self.0.awaited
     }
 
     /// Returns the active databases, one per log.

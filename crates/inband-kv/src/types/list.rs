@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use inband_resp::reply::Reply;
 
-use super::{count, packed::Rows, positive, syntax_error, At, Kind, Op, Outcome, Packed, Stop};
+use super::{
+    blocking, count, packed::Rows, positive, syntax_error, At, Kind, Op, Outcome, Packed, Stop,
+};
 use crate::parse::integer;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,9 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::LTrim => trim(at, integer(args[0])?, integer(args[1])?)?,
         Op::LRem => remove(at, integer(args[0])?, args[1])?,
         Op::LInsert => insert(at, args)?,
+        Op::BLPop => pop_first(at, End::Left, args)?,
+        Op::BRPop => pop_first(at, End::Right, args)?,
+        Op::BLMove | Op::BRPopLPush => move_if_any(at, op, args)?,
         Op::RPopLPush => move_element(at, args[0], End::Right, End::Left)?,
         _ => move_element(at, args[0], end(args[1])?, end(args[2])?)?,
     })
@@ -159,6 +164,27 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
         None => elements.pop().unwrap_or(Reply::Nil),
         Some(_) => Reply::Array(elements),
     })
+}
+
+/// `BLPOP` and `BRPOP`: pops from the first key that has elements.
+fn pop_first(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
+    let Some(key) = blocking::first_with_elements(at, Kind::List, args)? else {
+        return Ok(Reply::NilArray);
+    };
+    let element = pop(&mut at.other(&key), end, &[])?;
+    Ok(Reply::Array(vec![Reply::Bulk(key), element]))
+}
+
+/// `BLMOVE` and `BRPOPLPUSH`.
+fn move_if_any(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
+    let timeout = &args[args.len() - 1..];
+    if blocking::first_with_elements(at, Kind::List, timeout)?.is_none() {
+        return Ok(Reply::Nil);
+    }
+    match op {
+        Op::BLMove => move_element(at, args[0], end(args[1])?, end(args[2])?),
+        _ => move_element(at, args[0], End::Right, End::Left),
+    }
 }
 
 fn set(at: &mut At<'_>, at_index: &[u8], element: &[u8]) -> Outcome {

@@ -8,7 +8,9 @@ use inband_resp::reply::Reply;
 
 use super::packed::Rows;
 use super::score::{self, SCORE_LEN_BYTES};
-use super::{check_cursor, count, positive, scan, syntax_error, At, Kind, Op, Outcome, Stop};
+use super::{
+    blocking, check_cursor, count, positive, scan, syntax_error, At, Kind, Op, Outcome, Stop,
+};
 use crate::float::NOT_A_FLOAT;
 use crate::parse::{integer, wrong_arity};
 
@@ -35,6 +37,8 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::ZRemRangeByScore => remove_range(at, Select::scores(args[0], args[1])?)?,
         Op::ZRemRangeByLex => remove_range(at, Select::members(args[0], args[1])?)?,
         Op::ZPopMin | Op::ZPopMax => pop(at, op, args)?,
+        Op::BZPopMin => pop_first(at, Op::ZPopMin, args)?,
+        Op::BZPopMax => pop_first(at, Op::ZPopMax, args)?,
         Op::ZScan => {
             check_cursor(args[0])?;
             scan(at, Kind::SortedSet, args, 1)?
@@ -346,6 +350,19 @@ fn pop(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Some(1..) => Reply::Pairs(pairs),
         _ => Reply::Array(pairs.into_iter().flat_map(|(m, s)| [m, s]).collect()),
     })
+}
+
+/// `BZPOPMIN` and `BZPOPMAX`: pops from the first key that has elements.
+fn pop_first(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
+    let Some(key) = blocking::first_with_elements(at, Kind::SortedSet, args)? else {
+        return Ok(Reply::NilArray);
+    };
+    let popped = pop(&mut at.other(&key), op, &[])?;
+    let mut reply = vec![Reply::Bulk(key)];
+    if let Reply::Array(popped) = popped {
+        reply.extend(popped);
+    }
+    Ok(Reply::Array(reply))
 }
 
 fn ordered(places: Range<usize>, is_reverse: bool) -> Box<dyn Iterator<Item = usize>> {

@@ -187,17 +187,20 @@ fn the_version_is_that_of_the_latest_operation() {
         args: none,
         is_read_only,
     };
-    assert_eq!(version(&script(false)), 7);
-    assert_eq!(version(&script(true)), 7);
+    assert_eq!(version(&script(false)), 8);
+    assert_eq!(version(&script(true)), 8);
     let (op, key, args) = (Op::HGetAll, b"k", none);
     assert_eq!(version(&Command::Typed { op, key, args }), 6);
     let op = Op::ZCard;
     assert_eq!(version(&Command::Typed { op, key, args }), 7);
+    for op in [Op::BLPop, Op::BZPopMin] {
+        assert_eq!(version(&Command::Typed { op, key, args }), 8);
+    }
     for (inner, expected) in [
         (Command::Get(b"k"), 2),
         (Command::GetEx(b"k", Expiry::Never), 3),
         (Command::ScriptLoad(b"return 1"), 4),
-        (script(false), 7),
+        (script(false), 8),
     ] {
         let mut queue = BytesMut::new();
         Queue::push(&mut queue, &inner);
