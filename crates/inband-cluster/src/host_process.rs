@@ -267,6 +267,10 @@ impl HostProcess {
         &self.plan.name
     }
 
+    pub(crate) fn is_optional(&self) -> bool {
+        self.plan.is_optional
+    }
+
     /// Whether it starts on request only, not with the cluster.
     pub(crate) fn is_on_request(&self) -> bool {
         self.plan.is_on_request

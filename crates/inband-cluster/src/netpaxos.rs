@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use clap::Args;
 use inband_host::config::{Dataplane, Durability};
 use inband_host::program;
 use inband_host::settings::{of_up, Setting, BUILT_IN};
+use inband_host::state_dir;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::netns::NETNS_DIR;
 use inband_netpaxos::client::Client;
-use inband_netpaxos::cluster::{Cluster, DATA, FILE, LEARNERS_MAX, SERIALIZERS_MAX};
+use inband_netpaxos::cluster::{Cluster, DATA, FILE, JOURNAL, LEARNERS_MAX, NEW, SERIALIZERS_MAX};
 use inband_netpaxos::learner;
 use inband_netpaxos::proposer::{Outcome, OUTSTANDING_MAX};
 use inband_netpaxos::quorum::Sizes;
@@ -33,7 +35,7 @@ use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::listeners;
 use crate::network::Network;
-use crate::supervisor::{host_dir, remove_hosts, Hosts};
+use crate::supervisor::{finish_removal, host_dir, remove_hosts, store, Hosts, FILE_MODE};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 /// The host from which clients use a cluster with its own network.
@@ -42,10 +44,13 @@ const CLIENT: &str = "client";
 const OPTIONS: &str = "options.json";
 /// The default of `--metrics-port`.
 const METRICS_PORT: u16 = 9464;
+/// What a cluster that begins with an empty log must not find.
+const FILES: [&str; 2] = [FILE, OPTIONS];
 const SELF_CHECK_REQUESTS: usize = 100;
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Options {
     /// Number of minions, each with a storage server: 4, of which one may fail, or 7, of which two may fail
     #[arg(long, default_value_t = 4, value_parser = minions)]
@@ -193,8 +198,54 @@ impl Options {
 /// Returns the options with which the cluster in this directory was started last.
 fn former(data: &Path) -> Result<Options> {
     let path = data.join(OPTIONS);
-    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))
+    let text = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return inferred(data),
+        other => other.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    serde_json::from_slice(&text).with_context(|| {
+        format!(
+            "{} is damaged: remove it to go on with what {FILE} says, or give --accept-loss to begin with an empty log",
+            path.display()
+        )
+    })
+}
+
+/// As far as the other files tell: earlier versions did not record the options.
+fn inferred(data: &Path) -> Result<Options> {
+    let cluster = Cluster::load(data)?;
+    let mut storages = (1..=cluster.storages.len()).map(|n| format!("storage/{n}"));
+    let has_journal = storages.any(|name| host_dir(data, &name).join(JOURNAL).exists());
+    Ok(Options {
+        minions: cluster.minions.len() as u8,
+        learners: cluster.learners.len() as u8,
+        serializers: cluster.serializers.len() as u8,
+        log_only: cluster.resp.is_empty(),
+        no_key: cluster.key_file.is_none(),
+        durability: match has_journal {
+            true => Durability::Sync,
+            false => Durability::Memory,
+        },
+        ..Options::default()
+    })
+}
+
+/// Returns whether the cluster in this directory has not begun: no storage server of it has.
+fn is_new(data: &Path, options: &Options) -> bool {
+    let dirs = options.names("storage").into_iter();
+    let mut dirs = dirs.map(|name| host_dir(data, &name));
+    !data.join(FILE).exists() && dirs.all(|dir| !dir.exists() || dir.join(NEW).exists())
+}
+
+/// Makes the directories of new storage servers, and says in them that they are new.
+fn mark_new(data: &Path, options: &Options) -> Result<()> {
+    for name in options.names("storage") {
+        let dir = host_dir(data, &name);
+        state_dir::create(&dir)?;
+        let path = dir.join(NEW);
+        inband_storage::replace(&path, b"", FILE_MODE)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// What `up` and `status` say of a cluster with `--faithful`.
@@ -255,6 +306,7 @@ impl System for NetPaxos {
     }
 
     fn plan(spec: Spec) -> Result<(NetPaxos, Plan)> {
+        finish_removal(&spec.data, &FILES)?;
         let options = &spec.options;
         ensure!(
             !options.faithful || options.log_only || options.unsafe_ordering,
@@ -270,7 +322,11 @@ impl System for NetPaxos {
             );
         }
         if spec.data.join(FILE).exists() {
-            options.check_former(&former(&spec.data)?, &spec.data)?;
+            match former(&spec.data) {
+                Ok(former) => options.check_former(&former, &spec.data)?,
+                Err(error) if !options.accept_loss => return Err(error),
+                Err(_) => {}
+            }
         }
         if !options.accept_loss && spec.data.join(FILE).exists() {
             let was_log_only = Cluster::load(&spec.data)?.resp.is_empty();
@@ -350,11 +406,12 @@ impl System for NetPaxos {
             Some(program) => program.clone(),
             None => program::find("inband-netpaxos")?,
         };
-        // If a storage server finds no journal although the cluster has run before, it is not new: its journal is lost.
-        let is_new = options.accept_loss || !self.spec.data.join(FILE).exists();
         if options.accept_loss {
             // All at once: a host of the former log that this one lacks may be in it later, and none may have both.
-            remove_hosts(&self.spec.data)?;
+            remove_hosts(&self.spec.data, &FILES)?;
+        }
+        if is_new(&self.spec.data, options) {
+            mark_new(&self.spec.data, options)?;
         }
         let mut plans = Vec::new();
         for kind in KINDS {
@@ -362,12 +419,6 @@ impl System for NetPaxos {
                 let dir = host_dir(&self.spec.data, &name);
                 let mut plan = HostPlan::new(name.clone(), &program);
                 plan.args = self.args(kind, number, &dir, is_in_kernel);
-                if kind == "storage" && is_new {
-                    plan.first_args = vec!["--new".into()];
-                    if options.accept_loss {
-                        plan.first_args.push("--accept-loss".into());
-                    }
-                }
                 let metrics = self.metrics.get(&name).map(Arc::clone);
                 plan.listeners = metrics.map(|own| (own, "metrics")).into_iter().collect();
                 if kind == "learner" && options.faithful {
@@ -380,19 +431,15 @@ impl System for NetPaxos {
                     let own = self.listeners.get(usize::from(number) - 1);
                     plan.listeners
                         .extend(own.map(|own| (Arc::clone(own), "resp")));
-                    if is_new {
-                        plan.first_args = vec!["--new".into()];
-                    }
                 }
                 plan.socket = Some(socket_of(&dir));
                 self.cluster.sockets.insert(name, socket_of(&dir));
                 plans.push(plan);
             }
         }
+        // In this order: the cluster's file says that the others are there.
+        store(&self.spec.data, OPTIONS, options)?;
         self.cluster.store(&self.spec.data)?;
-        let path = self.spec.data.join(OPTIONS);
-        let store = || fs::write(&path, serde_json::to_vec_pretty(options)?);
-        store().with_context(|| format!("cannot write {}", path.display()))?;
         Ok(plans)
     }
 

@@ -13,6 +13,7 @@ use crate::restart::Watcher;
 use anyhow::{bail, ensure, Context, Result};
 use inband_host::line_json::Server;
 use inband_host::state_dir::StateLock;
+use serde::Serialize;
 
 use crate::host_process::{HostProcess, Process};
 use crate::network::{self, Network};
@@ -24,21 +25,60 @@ use crate::system_file;
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const HOSTS_DIR: &str = "hosts";
+/// Not secret: the umask decides.
+pub(crate) const FILE_MODE: u32 = 0o666;
+/// Where the hosts' directories are while they are being removed.
+const REMOVED_DIR: &str = "hosts.removed";
 
 /// Returns the directory of a host's files, within the cluster's directory.
 pub fn host_dir(data: &Path, name: &str) -> PathBuf {
     data.join(HOSTS_DIR).join(name.replace('/', "-"))
 }
 
-/// Removes the directories of all hosts, also of those that a former cluster had in addition.
-pub(crate) fn remove_hosts(data: &Path) -> Result<()> {
-    let dir = data.join(HOSTS_DIR);
-    match fs::remove_dir_all(&dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
-        }
-        _ => Ok(()),
+/// Removes the directories of all hosts, also of those that a former cluster had in addition, and these files of the
+/// cluster's directory. All of that is gone at once: if this is interrupted, [`finish_removal`] does the rest.
+pub(crate) fn remove_hosts(data: &Path, files: &[&str]) -> Result<()> {
+    finish_removal(data, files)?;
+    let removed = data.join(REMOVED_DIR);
+    let begin = || match fs::rename(data.join(HOSTS_DIR), &removed) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(&removed),
+        done => done,
+    };
+    begin()
+        .with_context(|| format!("cannot remove the hosts' directories in {}", data.display()))?;
+    sync(data)?;
+    finish_removal(data, files)
+}
+
+/// Goes on with [`remove_hosts`] if it was interrupted.
+pub(crate) fn finish_removal(data: &Path, files: &[&str]) -> Result<()> {
+    let removed = data.join(REMOVED_DIR);
+    if !removed.exists() {
+        return Ok(());
     }
+    let paths = files.iter().map(|name| data.join(name));
+    for path in paths.filter(|path| path.exists()) {
+        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    // What is left says that these files are gone.
+    sync(data)?;
+    fs::remove_dir_all(&removed).with_context(|| format!("cannot remove {}", removed.display()))?;
+    sync(data)
+}
+
+/// Writes a file of the cluster's directory as a whole, durably.
+pub(crate) fn store(data: &Path, name: &str, value: &impl Serialize) -> Result<()> {
+    let path = data.join(name);
+    let store = || -> Result<()> {
+        let text = serde_json::to_vec_pretty(value)?;
+        Ok(inband_storage::replace(&path, &text, FILE_MODE)?)
+    };
+    store().with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn sync(dir: &Path) -> Result<()> {
+    let sync = || fs::File::open(dir)?.sync_all();
+    sync().with_context(|| format!("cannot sync {}", dir.display()))
 }
 
 /// Returns whether a directory holds a cluster of this system, running or not.
@@ -90,10 +130,13 @@ impl Hosts {
         lock(&self.operation)
     }
 
-    /// Fails if a process has ended, with the end of its log.
+    /// Fails if a process has ended that is not optional, with the end of its log, or if all have.
     fn check_alive(&self) -> Result<()> {
-        let ended = self.iter().find(|host| host.state().0 == Process::Ended);
-        match ended {
+        let has_ended = |host: &&HostProcess| host.state().0 == Process::Ended;
+        let mut started = self.iter().filter(|host| !host.is_on_request());
+        let have_all_ended = started.all(|host| has_ended(&host));
+        let mut ended = self.iter().filter(has_ended);
+        match ended.find(|host| have_all_ended || !host.is_optional()) {
             Some(host) => bail!("{} ended: {}", host.name(), host.log_tail()),
             None => Ok(()),
         }
@@ -223,7 +266,12 @@ fn take_directory<S: System>(data: &mut PathBuf) -> Result<StateLock> {
 impl<S: System> Shared<S> {
     fn start_all(&self) -> Result<()> {
         for host in self.hosts.iter().filter(|host| !host.is_on_request()) {
-            self.start(host, true)?;
+            match self.start(host, true) {
+                Err(error) if host.is_optional() && host.state().0 == Process::Ended => {
+                    eprintln!("the cluster starts without {}: {error:#}", host.name());
+                }
+                started => started?,
+            }
         }
         self.wait(
             || self.system.ready(&self.hosts),

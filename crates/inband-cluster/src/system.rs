@@ -101,6 +101,8 @@ pub struct HostPlan {
     pub args: Vec<OsString>,
     /// It starts on request only, not with the cluster.
     pub is_on_request: bool,
+    /// The cluster starts without it if its process ends.
+    pub is_optional: bool,
     /// Additional arguments when the whole cluster is started, but not when this process is restarted.
     pub first_args: Vec<OsString>,
     /// Its control socket. It is removed before each start, because a stale one could be queried instead of the new
@@ -118,6 +120,7 @@ impl HostPlan {
             program: program.into(),
             args: Vec::new(),
             is_on_request: false,
+            is_optional: false,
             first_args: Vec::new(),
             socket: None,
             listeners: Vec::new(),

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{ensure, Result};
 use inband_cluster::client::{Answer, Client as RespClient};
@@ -507,35 +507,141 @@ fn writes_go_on_when_the_second_of_two_learners_is_back() {
     assert!(sent >= storage::WINDOW);
 }
 
-/// Otherwise its reports would be taken for late ones of the start before, and a round of recovery be used twice.
+/// Otherwise its reports would be taken for late ones of the start before, and a round of recovery be used twice. No clock
+/// tells the starts apart.
 #[test]
 fn a_learner_whose_directory_was_lost_has_a_new_incarnation() {
     let dir = tempfile::tempdir().expect("a directory");
     let cluster = start(dir.path(), Durability::Memory, false).expect("a new log");
     submit(&cluster, &["a"]);
     let own = host_dir(dir.path(), "learner/2");
-    let incarnation = || -> u64 {
-        let text = std::fs::read_to_string(own.join("incarnation")).expect("its incarnation");
-        text.trim().parse().expect("a number")
+    let incarnation = || {
+        let socket = &cluster.status().cluster.sockets["learner/2"];
+        let granted = || {
+            let incarnation = status_at(socket)?.counters["incarnation"];
+            ensure!(incarnation > 0, "none is granted");
+            Ok(incarnation)
+        };
+        retry(LIMIT, granted).expect("storage servers grant one")
     };
-    let first = incarnation();
-    cluster.kill("learner/2").expect("killed");
-    std::fs::remove_dir_all(&own).expect("it has a directory");
-    // The supervisor's own file is in it, too.
-    std::fs::create_dir(&own).expect("an empty one");
-    let now = || {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs()
-    };
-    while now() <= first {
-        thread::sleep(POLL);
+    let mut all = vec![incarnation()];
+    for _ in 0..3 {
+        cluster.kill("learner/2").expect("killed");
+        std::fs::remove_dir_all(&own).expect("it has a directory");
+        // The supervisor's own file is in it, too.
+        std::fs::create_dir(&own).expect("an empty one");
+        cluster.restart("learner/2").expect("restarted");
+        all.push(incarnation());
     }
-    cluster.restart("learner/2").expect("restarted");
-    assert!(incarnation() > first, "{first}");
+    assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
     submit(&cluster, &["b"]);
     logs(&cluster, 2);
+}
+
+/// A unit file that still says `--new` must not remove a log.
+#[test]
+fn new_is_refused_in_a_directory_that_has_a_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start_store(dir.path(), Durability::Sync, LEARNERS).expect("a new store");
+    set(&mut store_of(&cluster, 1), "key", "value");
+    drop(cluster);
+    for kind in ["storage", "learner"] {
+        let own = host_dir(dir.path(), &format!("{kind}/1"));
+        let ran = std::process::Command::new(program())
+            .args([kind, "--number=1", "--durability=sync", "--new"])
+            .arg("--cluster")
+            .arg(dir.path())
+            .arg("--data")
+            .arg(&own)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success(), "{kind}");
+        let names = said.contains(&own.display().to_string());
+        assert!(names && said.contains("leave out --new"), "{said}");
+    }
+    let cluster = start_store(dir.path(), Durability::Sync, LEARNERS).expect("it goes on");
+    let value = get(&mut store_of(&cluster, 1), "key");
+    assert_eq!(value, Answer::Text("value".into()));
+}
+
+/// At whatever point it is interrupted, the next `up` has the former log or an empty one.
+#[test]
+fn a_loss_that_was_accepted_may_be_interrupted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let begin = || start(dir.path(), Durability::Sync, false).expect("it starts");
+    let cluster = begin();
+    submit(&cluster, &["former"]);
+    drop(cluster);
+    let hosts = dir.path().join("hosts");
+    let moved = dir.path().join("hosts.removed");
+    // While the directories are being removed.
+    std::fs::rename(&hosts, &moved).expect("moved");
+    std::fs::remove_dir_all(moved.join("storage-1")).expect("removed");
+    let cluster = begin();
+    submit(&cluster, &["first"]);
+    assert_eq!(logs(&cluster, 1)[0][0].1, b"first");
+    drop(cluster);
+
+    // Before any storage server has begun.
+    let file = dir.path().join("cluster.json");
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::remove_dir_all(&hosts).expect("removed");
+    std::fs::create_dir_all(host_dir(dir.path(), "storage/1")).expect("made");
+    std::fs::write(host_dir(dir.path(), "storage/1").join("new"), "").expect("marked");
+    drop(begin());
+
+    // Before all storage servers have begun.
+    let own = host_dir(dir.path(), "storage/2");
+    std::fs::remove_dir_all(&own).expect("removed");
+    std::fs::create_dir(&own).expect("made");
+    std::fs::write(own.join("new"), "").expect("marked");
+    let cluster = begin();
+    all_serve(&cluster);
+    submit(&cluster, &["second"]);
+    assert!(!own.join("new").exists());
+    drop(cluster);
+
+    // A directory that was lost is not new.
+    std::fs::remove_dir_all(&own).expect("removed");
+    let cluster = begin();
+    all_serve(&cluster);
+    let socket = &cluster.status().cluster.sockets["storage/2"];
+    let generation = status_at(socket).expect("it answers").counters["generation"];
+    assert_eq!(generation, 1);
+    assert_eq!(logs(&cluster, 1)[0][0].1, b"second");
+}
+
+#[test]
+fn a_directory_without_readable_options_can_be_used() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), Durability::Sync, false).expect("a new log");
+    submit(&cluster, &["a"]);
+    drop(cluster);
+    let path = dir.path().join("options.json");
+    std::fs::remove_file(&path).expect("written by an earlier version");
+    let refused = start(dir.path(), Durability::Memory, false).map(drop);
+    let refused = format!("{:#}", refused.expect_err("the log is on disk"));
+    assert!(refused.contains("give --durability sync"), "{refused}");
+    let cluster = start(dir.path(), Durability::Sync, false).expect("it goes on");
+    assert_eq!(logs(&cluster, 1)[0][0].1, b"a");
+    drop(cluster);
+    std::fs::write(
+        &path,
+        r#"{"minions": 4, "learners": 2, "durability": "sync"}"#,
+    )
+    .expect("written");
+    drop(start(dir.path(), Durability::Sync, false).expect("the rest has defaults"));
+    std::fs::write(&path, r#"{"minions": 4, "lear"#).expect("written");
+    let refused = start(dir.path(), Durability::Sync, false).map(drop);
+    let refused = format!("{:#}", refused.expect_err("nobody can read it"));
+    assert!(
+        refused.contains("remove it") && refused.contains("--accept-loss"),
+        "{refused}"
+    );
+    let cluster = start(dir.path(), Durability::Sync, true).expect("told to begin again");
+    submit(&cluster, &["b"]);
+    assert_eq!(logs(&cluster, 1)[0][0].1, b"b");
 }
 
 #[test]

@@ -20,10 +20,26 @@ pub const FILE: &str = "cluster.json";
 /// The default directory of `inband up netpaxos`.
 pub const DATA: &str = ".inband-netpaxos";
 
+/// The directory of a process's journal, in its own.
+pub const JOURNAL: &str = "journal";
+/// A file in a storage server's directory: its log is new, so it votes at once. Whoever makes the directories of a new
+/// cluster puts it there, before anything starts: a directory that was lost has none. The server removes it.
+pub const NEW: &str = "new";
+
 /// The network namespace of the calling thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
+/// The interfaces there: two lines of titles, then a line each that begins with the name.
+const OWN_INTERFACES: &str = "/proc/thread-self/net/dev";
+/// The interfaces of a lab's host, and those that the kernel may add to every namespace.
+const LAB_INTERFACES: [&str; 11] = [
+    "lo", "eth0", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0",
+    "ip6gre0",
+];
 /// Where network namespaces have names.
 const NAMESPACES: &str = "/run/netns";
+
+/// Not secret: the umask decides.
+const FILE_MODE: u32 = 0o666;
 
 /// Maximum number of learners.
 pub const LEARNERS_MAX: u8 = c::IB_NETPAXOS_LEARNERS_MAX as u8;
@@ -50,6 +66,25 @@ pub struct Cluster {
     pub resp: Vec<SocketAddr>,
     /// The processes' control sockets, by process name.
     pub sockets: BTreeMap<String, PathBuf>,
+}
+
+/// Returns whether two namespaces belong to hosts of one lab, by their names: `ib-LAB.HOST`.
+fn is_same_lab(one: &str, other: &str) -> bool {
+    let lab_of = |name: &str| {
+        let (lab, _) = name.split_once('.')?;
+        lab.starts_with("ib-").then(|| lab.to_owned())
+    };
+    lab_of(one).is_some() && lab_of(one) == lab_of(other)
+}
+
+/// Returns whether the calling thread's namespace has the interfaces of a lab's host and no others. That of the lab has
+/// its peer in another namespace, as only virtual ones have.
+fn has_only_lab_interfaces() -> Result<bool> {
+    let text = std::fs::read_to_string(OWN_INTERFACES)
+        .with_context(|| format!("cannot read {OWN_INTERFACES}"))?;
+    let names = text.lines().skip(2).filter_map(|line| line.split_once(':'));
+    let names: Vec<&str> = names.map(|(name, _)| name.trim()).collect();
+    Ok(names.iter().all(|name| LAB_INTERFACES.contains(name)))
 }
 
 impl Cluster {
@@ -89,14 +124,13 @@ impl Cluster {
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec_pretty(self)?;
-        let new = dir.join("cluster.json.new");
-        let replace = || std::fs::write(&new, &text).and_then(|()| std::fs::rename(&new, &path));
-        replace().with_context(|| format!("{}", path.display()))
+        let replaced = inband_storage::replace(&path, &text, FILE_MODE);
+        replaced.with_context(|| format!("{}", path.display()))
     }
 
-    /// Returns whether the cluster has its own network on this machine, and the calling thread runs in a named network
-    /// namespace: then other machines do not reach its addresses. The file alone proves nothing, as it may have been
-    /// copied.
+    /// Returns whether the cluster has its own network on this machine, and the calling thread runs in a namespace of that
+    /// network: then other machines do not reach its addresses. The file alone proves nothing, as it may have been
+    /// copied, and neither does a name: the namespace may have been given an interface of the machine.
     pub fn is_isolated(&self) -> Result<bool> {
         let Some((_, namespace)) = &self.client else {
             return Ok(false);
@@ -108,8 +142,13 @@ impl Cluster {
         let own = identity(Path::new(OWN_NAMESPACE))
             .with_context(|| format!("cannot read {OWN_NAMESPACE}"))?;
         let all = std::fs::read_dir(NAMESPACES);
-        let mut all = all.into_iter().flatten().flatten();
-        Ok(all.any(|entry| identity(&entry.path()).is_ok_and(|other| other == own)))
+        let all = all.into_iter().flatten().flatten();
+        let mut names = all
+            .filter(|entry| identity(&entry.path()).is_ok_and(|other| other == own))
+            .map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let client = namespace.file_name().unwrap_or_default().to_string_lossy();
+        let is_of_lab = names.any(|name| is_same_lab(&name, &client));
+        Ok(is_of_lab && has_only_lab_interfaces()?)
     }
 
     /// Returns the sizes, which follow from the number of minions.
@@ -139,5 +178,26 @@ impl Cluster {
         storage
             .map(|n| self.storages[usize::from(n) - 1])
             .or_else(|| learner.map(|n| self.learners[usize::from(n) - 1]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_belongs_to_the_lab_that_its_name_says() {
+        let client = "ib-np-1.client";
+        assert!(is_same_lab("ib-np-1.storage-2", client));
+        for other in [
+            "ib-np-2.storage-2",
+            "office",
+            "office.storage-2",
+            "",
+            "ib-np-1",
+        ] {
+            assert!(!is_same_lab(other, client), "{other}");
+        }
+        assert!(!is_same_lab("office.storage", "office.client"));
     }
 }

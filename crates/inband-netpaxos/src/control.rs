@@ -151,6 +151,24 @@ pub enum Control {
         floor: u64,
         /// The generations that the storage knows.
         generations: Generations,
+        /// The highest incarnation that it has granted, by learner.
+        incarnations: Vec<(u8, u32)>,
+    },
+    /// [learner -> storages] Asks for an incarnation that no other start of this learner has.
+    Enrol {
+        /// The incarnation.
+        incarnation: u32,
+        /// Identifies the start.
+        nonce: u64,
+    },
+    /// [storage -> learner] Answers Enrol.
+    Enrolled {
+        /// The highest incarnation that it has granted to this learner.
+        incarnation: u32,
+        /// The start that has it.
+        nonce: u64,
+        /// The generations that the storage knows.
+        generations: Generations,
     },
 }
 

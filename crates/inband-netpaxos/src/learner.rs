@@ -4,6 +4,7 @@
 mod application;
 mod by_order;
 mod delivery;
+mod enrolment;
 mod queue;
 mod reads;
 mod recovery;
@@ -22,6 +23,7 @@ use crate::wire::node;
 use application::Application;
 pub use application::KEPT_MAX;
 use by_order::ByOrder;
+use enrolment::Enrolment;
 use queue::{Queue, Said};
 use reads::Reads;
 use recovery::Recovery;
@@ -53,7 +55,10 @@ pub struct Config {
     pub number: u8,
     /// Sizes of the cluster.
     pub sizes: Sizes,
-    /// Higher at every start, because no round of recovery may be used twice.
+    /// Identifies this start; drawn afresh.
+    pub nonce: u64,
+    /// The lowest incarnation that it asks storage servers for: of no use but in a cluster that has run with a version
+    /// that took it from the learner's directory.
     pub incarnation: u32,
 }
 
@@ -151,6 +156,7 @@ pub struct Learner {
     application: Option<Application>,
     by_order: Option<ByOrder>,
     reads: Reads,
+    enrolment: Enrolment,
     sessions: SessionTable,
     /// The highest instance that may be in use.
     highest: u64,
@@ -184,6 +190,7 @@ impl Learner {
             application: None,
             by_order: None,
             reads: Reads::default(),
+            enrolment: Enrolment::new(config.nonce, config.incarnation.max(1)),
             sessions: SessionTable::new(),
             highest: 0,
             counter: 0,
@@ -382,6 +389,7 @@ impl Learner {
         }
         // What a storage has done in an earlier generation it may do differently now.
         let known = self.known;
+        self.enrolment.retain(&known);
         for instance in self.instances.values_mut() {
             instance
                 .fast
@@ -611,6 +619,18 @@ impl Learner {
                     self.on_read_position(minion, question, highest);
                 }
             }
+            (
+                Control::Enrolled {
+                    incarnation,
+                    nonce,
+                    generations,
+                },
+                Some(minion),
+            ) => {
+                self.learn_generations(&generations);
+                let generation = generations.of(minion);
+                self.on_enrolled(now, minion, generation, (incarnation, nonce), out);
+            }
             (Control::Forgotten { floor }, None) => self.forgotten = self.forgotten.max(floor),
             (Control::Decided { instance, value }, _) => {
                 self.see(instance);
@@ -640,6 +660,9 @@ impl Learner {
 
     /// Returns when [`Learner::tick`] is due.
     pub fn due(&self) -> u64 {
+        if self.incarnation().is_none() {
+            return self.ask_at.min(self.enrolment.due());
+        }
         let mut due = self.ask_at.min(self.reads_due());
         if self.reported != self.kept() {
             due = due.min(self.report_at);
@@ -670,18 +693,22 @@ impl Learner {
             // A recovery may have decided what the heads waited for.
             self.decide_by_order(now, out);
         }
-        self.tick_reads(now, out);
         if now >= self.ask_at {
             self.ask_at = now + ASK_EVERY_NS;
             self.counts.asked += 1;
             self.send(To::Storages, &Control::Ask { question: None }, out);
             self.reported = u64::MAX;
         }
+        self.enrol(now, out);
+        let Some(incarnation) = self.incarnation() else {
+            return;
+        };
+        self.tick_reads(now, incarnation, out);
         if self.reported != self.kept() && now >= self.report_at {
             self.report_at = now + REPORT_EVERY_NS;
             self.reported = self.kept();
             let delivered = Control::Delivered {
-                incarnation: self.config.incarnation.into(),
+                incarnation: incarnation.into(),
                 position: self.reported,
             };
             self.send(To::Storages, &delivered, out);

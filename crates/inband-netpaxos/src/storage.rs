@@ -11,7 +11,7 @@ use crate::quorum::{Generations, Sizes, Vote};
 use crate::request::{Identity, Request, Value};
 use crate::wire::node;
 
-/// It votes in this many instances above the floor.
+/// It votes in this many instances above the floor, unless a test says otherwise.
 pub const WINDOW: u64 = 1 << 16;
 /// Maximum number of missing numbers, below the highest one, that may still arrive.
 pub const GAPS_MAX: usize = 1024;
@@ -33,6 +33,8 @@ pub struct Config {
     pub sizes: Sizes,
     /// Number of learners in the cluster.
     pub learners: u8,
+    /// It votes in this many instances above the floor.
+    pub window: u64,
 }
 
 /// What must survive a restart, in order.
@@ -96,6 +98,15 @@ pub enum Record {
     },
     /// All instances up to this one are decided, and forgotten here.
     Floor(u64),
+    /// It has granted this learner an incarnation.
+    Enrolled {
+        /// The learner's number.
+        learner: u8,
+        /// The incarnation.
+        incarnation: u32,
+        /// The start that has it; 0: unknown.
+        nonce: u64,
+    },
 }
 
 /// Output of a storage server.
@@ -122,6 +133,8 @@ pub struct Counts {
     pub aligned: u64,
     /// Requests for which the window had no instance.
     pub window_full: u64,
+    /// How often its numbers began anew after a full window.
+    pub renumbered: u64,
 }
 
 /// The lengths of a storage server's queues.
@@ -203,6 +216,8 @@ pub struct Storage {
     forgotten: u64,
     learn_at: u64,
     delivered: BTreeMap<u8, (u64, u64)>,
+    /// By learner: the highest incarnation that was granted, and the start that has it.
+    enrolled: BTreeMap<u8, (u32, u64)>,
     fencing: Option<Fencing>,
     counts: Counts,
 }
@@ -229,6 +244,7 @@ impl Storage {
             forgotten: 0,
             learn_at: 0,
             delivered: BTreeMap::new(),
+            enrolled: BTreeMap::new(),
             fencing: None,
             counts: Counts::default(),
         }
@@ -310,6 +326,14 @@ impl Storage {
                 self.generations.merge(&generations);
             }
             Record::Floor(floor) => self.forget_to(floor),
+            Record::Enrolled {
+                learner,
+                incarnation,
+                nonce,
+            } => {
+                let last = self.enrolled.entry(learner).or_default();
+                *last = (incarnation, nonce).max(*last);
+            }
             Record::Lost => {}
         }
     }
@@ -317,6 +341,7 @@ impl Storage {
     /// Returns records to start a new journal with, from which [`Storage::restored`] recreates the same state.
     pub fn snapshot(&self) -> Vec<Record> {
         let mut records = vec![Record::Generations(self.generations)];
+        records.extend(self.enrolments());
         if self.fencing.is_some() {
             records.push(Record::Lost);
             return records;
@@ -363,6 +388,15 @@ impl Storage {
             }
         }
         records
+    }
+
+    fn enrolments(&self) -> impl Iterator<Item = Record> + '_ {
+        let all = self.enrolled.iter();
+        all.map(|(learner, (incarnation, nonce))| Record::Enrolled {
+            learner: *learner,
+            incarnation: *incarnation,
+            nonce: *nonce,
+        })
     }
 
     /// Returns whether it votes. If not, it has lost its memory and has not fenced the others yet.
@@ -430,7 +464,7 @@ impl Storage {
 
     /// Returns whether the instance is outside the range that it may answer for.
     fn is_beyond(&self, instance: u64) -> bool {
-        instance <= self.floor || instance > self.floor + WINDOW
+        instance <= self.floor || instance > self.floor + self.config.window
     }
 
     fn enter(&mut self, incarnation: u64) -> bool {
@@ -520,8 +554,18 @@ impl Storage {
             instance += 1;
         }
         if self.is_beyond(instance) {
-            self.counts.window_full += 1;
-            return None;
+            let next = self.in_use.max(self.voted).max(self.floor) + 1;
+            // With this offset its numbers would be beyond the window for ever. All servers begin anew, and only once
+            // much of the window is free: while it stays full, each would do so at another number.
+            let has_passed = number - self.top > self.config.window;
+            let has_room = next <= self.floor + self.config.window / 2;
+            if !has_passed || !has_room {
+                self.counts.window_full += 1;
+                return None;
+            }
+            instance = next;
+            self.top = number - 1;
+            self.counts.renumbered += 1;
         }
         for missing in (self.top + 1..number).rev().take(GAPS_MAX) {
             let at = instance - (number - missing).min(instance);
@@ -576,16 +620,19 @@ impl Storage {
                 highest,
                 floor,
                 generations,
+                incarnations,
             } = control
             {
-                self.on_fenced(
-                    now,
-                    from,
-                    (nonce, generation),
-                    (highest, floor),
-                    &generations,
-                    out,
-                );
+                self.generations.merge(&generations);
+                for (learner, incarnation) in incarnations {
+                    let nonce = 0;
+                    self.replay(Record::Enrolled {
+                        learner,
+                        incarnation,
+                        nonce,
+                    });
+                }
+                self.on_fenced(now, from, (nonce, generation), (highest, floor), out);
             }
             return;
         }
@@ -617,6 +664,9 @@ impl Storage {
                 incarnation,
                 position,
             } => self.on_delivered(from, (incarnation, position), out),
+            Control::Enrol { incarnation, nonce } => {
+                self.on_enrol(from, (incarnation, nonce), out);
+            }
             Control::Fence { nonce, generation } => self.on_fence(from, nonce, generation, out),
             Control::Forgotten { floor } => self.forgotten = self.forgotten.max(floor),
             _ => {}
@@ -772,6 +822,31 @@ impl Storage {
         }
     }
 
+    /// Grants a learner's start an incarnation above all that it has granted before.
+    fn on_enrol(&mut self, from: u8, asked: (u32, u64), out: &mut Out) {
+        let Some(learner) = node::as_learner(from, self.config.learners) else {
+            return;
+        };
+        let granted = self.enrolled.entry(learner).or_default();
+        if asked.0 > granted.0 {
+            *granted = asked;
+            // The new start may have less than the one before has reported.
+            self.delivered.insert(learner, (asked.0.into(), 0));
+            out.records.push(Record::Enrolled {
+                learner,
+                incarnation: asked.0,
+                nonce: asked.1,
+            });
+        }
+        let (incarnation, nonce) = *granted;
+        let enrolled = Control::Enrolled {
+            incarnation,
+            nonce,
+            generations: self.generations,
+        };
+        self.send(To::Node(from), &enrolled, out);
+    }
+
     fn on_delivered(&mut self, from: u8, reported: (u64, u64), out: &mut Out) {
         let Some(learner) = node::as_learner(from, self.config.learners) else {
             return;
@@ -824,6 +899,7 @@ impl Storage {
             highest: self.highest,
             floor: self.floor,
             generations: self.generations,
+            incarnations: self.enrolled.iter().map(|(n, (i, _))| (*n, *i)).collect(),
         };
         self.send(To::Node(from), &fenced, out);
     }
@@ -834,7 +910,6 @@ impl Storage {
         from: u8,
         (nonce, generation): (u64, u16),
         (highest, floor): (u64, u64),
-        generations: &Generations,
         out: &mut Out,
     ) {
         let others = usize::from(self.config.sizes.failures) * 2;
@@ -846,7 +921,6 @@ impl Storage {
         if (nonce, generation) != (fencing.nonce, fencing.generation) || !is_storage {
             return;
         }
-        self.generations.merge(generations);
         fencing.answered.insert(from);
         if fencing.generation > 0 {
             fencing.highest = fencing.highest.max(highest);
@@ -869,6 +943,7 @@ impl Storage {
         let (silent, floor) = (fencing.highest, fencing.floor);
         self.fencing = None;
         out.records.push(Record::Generations(self.generations));
+        out.records.extend(self.enrolments());
         let serves = Record::Serves { silent, floor };
         self.replay(serves.clone());
         out.records.push(serves);

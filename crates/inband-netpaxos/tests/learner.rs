@@ -7,14 +7,51 @@ use inband_netpaxos::quorum::{Generations, Sizes};
 use inband_netpaxos::request::Request;
 use inband_netpaxos::wire::node;
 
+fn enrolled(learner: &mut Learner, minion: u8, incarnation: u32, nonce: u64) -> Option<u32> {
+    let enrolled = Control::Enrolled {
+        incarnation,
+        nonce,
+        generations: Generations::default(),
+    };
+    learner.on_control(1, node::storage(minion), enrolled, &mut Out::default());
+    learner.incarnation()
+}
+
+/// Storage servers grant a learner with the nonce 1 this incarnation, after an earlier start had the one before.
+fn enrol(learner: &mut Learner, incarnation: u32) {
+    enrolled(learner, 1, incarnation - 1, 2);
+    (1..=3).for_each(|minion| {
+        enrolled(learner, minion, incarnation, 1);
+    });
+    assert_eq!(learner.incarnation(), Some(incarnation));
+}
+
+#[test]
+fn an_incarnation_is_granted_by_a_quorum_to_this_start() {
+    let mut learner = Learner::new(config());
+    assert_eq!(enrolled(&mut learner, 1, 1, 1), None);
+    assert_eq!(enrolled(&mut learner, 1, 1, 1), None);
+    assert_eq!(enrolled(&mut learner, 2, 1, 1), None, "two of four");
+    // The third one has granted 5 to another start: 6 is asked for, from all.
+    assert_eq!(enrolled(&mut learner, 3, 5, 2), None);
+    assert_eq!(enrolled(&mut learner, 4, 1, 1), None, "an earlier answer");
+    for (minion, granted) in [(1, None), (3, None), (4, Some(6))] {
+        assert_eq!(enrolled(&mut learner, minion, 6, 1), granted, "{minion}");
+    }
+    // Nothing changes it any more.
+    assert_eq!(enrolled(&mut learner, 2, 9, 2), Some(6));
+}
+
 /// Returns the rounds that a learner begins for an instance of which it only knows that it is in use.
 fn rounds(incarnation: u32, number: u8) -> Vec<u64> {
     let sizes = Sizes { failures: 1 };
     let mut learner = Learner::new(Config {
         number,
         sizes,
-        incarnation,
+        nonce: 1,
+        incarnation: 1,
     });
+    enrol(&mut learner, incarnation);
     let mut out = Out::default();
     let in_use = Control::Position {
         highest: 1,
@@ -78,6 +115,7 @@ fn a_vote_of_a_superseded_generation_does_not_count() {
     let mut learner = Learner::new(Config {
         number: 1,
         sizes: Sizes { failures: 1 },
+        nonce: 1,
         incarnation: 1,
     });
     let before = Generations::default();
@@ -98,6 +136,7 @@ fn corrections(order: &[u64]) -> u64 {
     let mut learner = Learner::new(Config {
         number: 1,
         sizes: Sizes { failures: 1 },
+        nonce: 1,
         incarnation: 1,
     });
     let mut out = Out::default();
@@ -142,6 +181,7 @@ fn config() -> Config {
     Config {
         number: 1,
         sizes: Sizes { failures: 1 },
+        nonce: 1,
         incarnation: 1,
     }
 }
@@ -167,6 +207,7 @@ fn decide(learner: &mut Learner, instance: u64, out: &mut Out) {
 #[test]
 fn a_read_waits_for_a_quorum_and_for_what_it_knows() {
     let mut learner = Learner::under_application(config());
+    enrol(&mut learner, 1);
     let mut out = Out::default();
     learner.read(7);
     learner.tick(1, &mut out);
@@ -231,6 +272,7 @@ fn a_read_waits_for_a_quorum_and_for_what_it_knows() {
 #[test]
 fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
     let mut learner = Learner::under_application(config());
+    enrol(&mut learner, 1);
     let mut out = Out::default();
     let all = KEPT_MAX as u64 + 10;
     (1..=all).for_each(|instance| decide(&mut learner, instance, &mut out));
@@ -315,6 +357,7 @@ fn learner(number: u8) -> Learner {
     Learner::new(Config {
         number,
         sizes: Sizes { failures: 1 },
+        nonce: 1,
         incarnation: 1,
     })
 }
@@ -345,6 +388,7 @@ fn by_order_of_arrival_a_lost_request_shifts_no_queue_and_a_conflict_is_recovere
         value: vec![bytes],
     };
     let mut learner = learner(1).by_order();
+    enrol(&mut learner, 1);
     let mut out = Out::default();
     // Minion 4 does not get request 1.
     for bytes in 1..=3 {

@@ -4,13 +4,14 @@
 use inband_netpaxos::control::Control;
 use inband_netpaxos::quorum::{Generations, Sizes};
 use inband_netpaxos::request::Request;
-use inband_netpaxos::storage::{Config, Out, Storage, RETRY_NS};
+use inband_netpaxos::storage::{Config, Out, Record, Storage, RETRY_NS, WINDOW};
 use inband_netpaxos::wire::node;
 
 const CONFIG: Config = Config {
     minion: 1,
     sizes: Sizes { failures: 1 },
     learners: 3,
+    window: WINDOW,
 };
 
 fn request(number: u64) -> Request {
@@ -48,6 +49,7 @@ fn forgetful(instances: u64) -> Storage {
                 highest: instances,
                 floor: 0,
                 generations: Generations::default(),
+                incarnations: vec![(1, 7), (2, 3)],
             };
             storage.on_control(1, node::storage(minion), fenced, &mut Out::default());
         }
@@ -94,4 +96,79 @@ fn what_a_learner_has_forgotten_is_not_asked_for_again_and_again() {
     delivered(&mut storage, INSTANCES);
     assert!(storage.is_complete());
     assert_eq!(storage.due(), u64::MAX);
+}
+
+/// What the storage server says, when this start of a learner asks for an incarnation: the highest one and its start.
+fn granted(storage: &mut Storage, learner: u8, incarnation: u32, nonce: u64) -> (u32, u64) {
+    let mut out = Out::default();
+    let enrol = Control::Enrol { incarnation, nonce };
+    storage.on_control(1, node::learner(learner), enrol, &mut out);
+    let said = out
+        .packets
+        .iter()
+        .filter_map(|(_, packet)| Control::of(packet));
+    let mut said = said.filter_map(|(_, control)| match control {
+        Control::Enrolled {
+            incarnation, nonce, ..
+        } => Some((incarnation, nonce)),
+        _ => None,
+    });
+    said.next().expect("it answers")
+}
+
+#[test]
+fn an_incarnation_is_granted_to_one_start_only_also_after_a_loss_of_memory() {
+    let mut storage = Storage::new(CONFIG);
+    assert_eq!(granted(&mut storage, 1, 3, 10), (3, 10));
+    assert_eq!(granted(&mut storage, 1, 3, 11), (3, 10));
+    assert_eq!(granted(&mut storage, 1, 2, 11), (3, 10));
+    assert_eq!(granted(&mut storage, 1, 4, 11), (4, 11));
+    assert_eq!(granted(&mut storage, 2, 1, 12), (1, 12));
+    let records = storage.snapshot();
+    let mut storage = Storage::restored(CONFIG, records, 9);
+    assert_eq!(granted(&mut storage, 1, 4, 12), (4, 11));
+
+    // The others have told it that they granted 7 to learner 1.
+    let mut storage = forgetful(10);
+    assert_eq!(granted(&mut storage, 1, 7, 12), (7, 0));
+    assert_eq!(granted(&mut storage, 1, 8, 12), (8, 12));
+    assert_eq!(granted(&mut storage, 2, 3, 12), (3, 0));
+}
+
+/// The minion goes on while the window is full. Returns the instances of the numbers that follow, once it is free again.
+fn votes_after_a_full_window(refused: u64) -> Vec<u64> {
+    let mut storage = Storage::new(Config {
+        window: 8,
+        ..CONFIG
+    });
+    let vote = |storage: &mut Storage, number: u64| {
+        let mut out = Out::default();
+        storage.on_numbered(1, number, request(number), &mut out);
+        let instances = out.records.into_iter().filter_map(|record| match record {
+            Record::Fast { instance, .. } => Some(instance),
+            _ => None,
+        });
+        instances.last()
+    };
+    for number in 1..=8 + refused {
+        let instance = Some(number).filter(|number| *number <= 8);
+        assert_eq!(vote(&mut storage, number), instance, "{number}");
+    }
+    let next = 9 + refused;
+    delivered(&mut storage, 3);
+    if refused >= 8 {
+        assert_eq!(vote(&mut storage, next), None, "most of the window is used");
+    }
+    delivered(&mut storage, 8);
+    let numbers = next + 1..next + 4;
+    numbers
+        .filter_map(|number| vote(&mut storage, number))
+        .collect()
+}
+
+#[test]
+fn it_votes_again_however_many_numbers_a_full_window_has_refused() {
+    assert_eq!(votes_after_a_full_window(4), [14, 15, 16]);
+    assert_eq!(votes_after_a_full_window(8), [9, 10, 11]);
+    assert_eq!(votes_after_a_full_window(1_000), [9, 10, 11]);
 }

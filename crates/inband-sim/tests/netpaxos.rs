@@ -36,6 +36,16 @@ fn learners_never_disagree() {
     worlds::must_have_happened(&sound.stats, &names, SEEDS);
 }
 
+/// Storage servers stop voting when the window is full, and go on when learners have reported.
+#[test]
+fn a_full_window_is_survived_however_many_numbers_it_refused() {
+    let options = Options { window: Some(32) };
+    let sound = worlds::survive::<NetPaxos>(1, SEEDS, &options);
+    assert_eq!((sound.seeds, sound.failures), (SEEDS, 0));
+    worlds::must_have_happened(&sound.stats, &["full windows"], SEEDS);
+    worlds::must_have_happened(&sound.stats, &["renumbered"], SEEDS / 20);
+}
+
 #[test]
 fn a_seed_is_one_schedule_with_a_trace() {
     let options = Options::default();

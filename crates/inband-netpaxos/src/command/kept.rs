@@ -4,15 +4,31 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use inband_host::config::Durability;
+use inband_netpaxos::cluster::JOURNAL;
 use inband_storage::{Disk, Journal, JournalConfig};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
 /// A longer journal is replaced by a snapshot, if its process can make one.
 const JOURNAL_LEN_MAX_BYTES: u64 = 64 << 20;
-const DIR: &str = "journal";
+const DIR: &str = JOURNAL;
+
+/// Returns whether there is a journal.
+pub fn exists(data: &Path) -> bool {
+    data.join(DIR).exists()
+}
+
+/// Checks that a directory has nothing of an earlier log, for a process that is told that its log is new.
+pub fn check_empty(data: &Path, has_log: bool) -> Result<()> {
+    ensure!(
+        !has_log,
+        "--new: {} has a log: leave out --new to go on with it, or give an empty directory; to begin an empty log, say --new --accept-loss at all storage servers and learners",
+        data.display()
+    );
+    Ok(())
+}
 
 /// Removes the journal of a log that is gone.
 pub fn remove(data: &Path) -> Result<()> {

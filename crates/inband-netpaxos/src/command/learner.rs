@@ -13,7 +13,7 @@ use inband_netpaxos::status::{Ask, Reply, Status, LOG_MAX};
 use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::{self, Kept};
-use super::process::{lock, named, wall_clock, Process, ProcessArgs, Turn};
+use super::process::{lock, named, Process, ProcessArgs, Turn};
 use super::store;
 
 /// Options of a learner.
@@ -21,7 +21,7 @@ use super::store;
 pub struct LearnerArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// The log is new: a store or a journal found here belongs to an earlier log
+    /// The log is new: refuse a directory that has a store or a journal of an earlier one
     #[arg(long)]
     new: bool,
     /// UNSAFE, for measurements: decide by the order of arrival alone, as the paper does, without votes of the storage
@@ -31,6 +31,9 @@ pub struct LearnerArgs {
     /// Permit --faithful for a store, which can then lose acknowledged writes and differ between learners
     #[arg(long, requires = "faithful")]
     unsafe_ordering: bool,
+    /// With --new: remove what the directory has of an earlier log. Must be given at all storage servers and learners
+    #[arg(long, requires = "new")]
+    accept_loss: bool,
 }
 
 /// What a learner stores for an instance: the value decided, and whether it was applied.
@@ -58,6 +61,7 @@ pub fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
         ("storages_aligned", counts.aligned),
         ("positions_asked", counts.asked),
         ("sessions", learner.sessions() as u64),
+        ("incarnation", learner.incarnation().unwrap_or(0).into()),
     ])
 }
 
@@ -84,7 +88,8 @@ impl LearnerArgs {
         let config = Config {
             number,
             sizes: process.cluster.sizes()?,
-            incarnation: process.incarnation(wall_clock().as_secs())? as u32,
+            nonce: rand::random(),
+            incarnation: u32::try_from(process.last_incarnation()?)?.saturating_add(1),
         };
         let has_store = !process.cluster.resp.is_empty();
         ensure!(
@@ -94,9 +99,13 @@ impl LearnerArgs {
         if self.faithful {
             eprintln!("{WARNING}");
         }
+        let data = &self.process.data;
+        if self.accept_loss {
+            store::remove(data)?;
+            kept::remove(data)?;
+        }
         if self.new {
-            store::remove(&self.process.data)?;
-            kept::remove(&self.process.data)?;
+            kept::check_empty(data, kept::exists(data) || store::exists(data))?;
         }
         if has_store {
             return store::run(&self.process, process, config, self.faithful);

@@ -18,7 +18,7 @@ use inband_host::line_json::Server;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
 use inband_host::wait::wait;
-use inband_netpaxos::cluster::Cluster;
+use inband_netpaxos::cluster::{Cluster, NEW};
 use inband_netpaxos::control::To;
 use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
@@ -178,9 +178,27 @@ impl Process {
         Ok(incarnation)
     }
 
-    /// Returns whether this process has started in its directory before.
-    pub fn has_started(&self) -> Result<bool> {
-        Ok(read_number(&self.data.join(INCARNATION))? > 0)
+    /// Returns the number of the last start in this directory; 0: there was none.
+    pub fn last_incarnation(&self) -> Result<u64> {
+        Ok(read_number(&self.data.join(INCARNATION))?)
+    }
+
+    /// Returns whether whoever made this directory for a new log has said so in it, and the process has not begun.
+    pub fn is_marked_new(&self) -> bool {
+        self.data.join(NEW).exists()
+    }
+
+    /// The process has begun: it is not new at its next start.
+    pub fn remove_mark(&self) -> Result<()> {
+        let path = self.data.join(NEW);
+        if self.is_marked_new() {
+            let remove = || {
+                std::fs::remove_file(&path)?;
+                std::fs::File::open(&self.data)?.sync_all()
+            };
+            remove().with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// Signs a packet and queues it for each recipient. It leaves before the process sleeps.

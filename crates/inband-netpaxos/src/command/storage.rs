@@ -9,7 +9,7 @@ use inband_host::config::Dataplane;
 use inband_netpaxos::control::Control;
 use inband_netpaxos::request::Request;
 use inband_netpaxos::status::{Ask, Reply, Status};
-use inband_netpaxos::storage::{Config, Out, Storage};
+use inband_netpaxos::storage::{Config, Out, Storage, WINDOW};
 use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::{self, Kept};
@@ -37,6 +37,7 @@ fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
         ("numbers_missing", counts.gaps),
         ("base_moved", counts.aligned),
         ("window_full", counts.window_full),
+        ("renumbered", counts.renumbered),
         ("generation", storage.generation().into()),
     ])
 }
@@ -61,18 +62,26 @@ impl StorageArgs {
             minion,
             sizes: process.cluster.sizes()?,
             learners: process.cluster.learners.len() as u8,
+            window: WINDOW,
         };
+        let data = &self.process.data;
         if self.accept_loss {
-            kept::remove(&self.process.data)?;
+            kept::remove(data)?;
         }
-        let (mut kept, records) = Kept::open(&self.process.data, self.process.durability)?;
-        ensure!(
-            !self.new || self.accept_loss || !records.is_empty() || !process.has_started()?,
-            "--new: this storage server has run before, and its votes were lost; if those of all were, say --accept-loss to begin an empty log"
-        );
+        let is_marked = process.is_marked_new();
+        let is_new = self.new || is_marked;
+        if is_new && !is_marked {
+            kept::check_empty(data, kept::exists(data))?;
+            ensure!(
+                self.accept_loss || process.last_incarnation()? == 0,
+                "--new: the storage server in {} has run before, and its votes were lost: leave out --new to let it get them from the others; if those of all were lost, say --new --accept-loss at all storage servers and learners to begin an empty log",
+                data.display()
+            );
+        }
+        let (mut kept, records) = Kept::open(data, self.process.durability)?;
         process.incarnation(0)?;
         let nonce = rand::random();
-        let (storage, how) = match (self.new, records.is_empty()) {
+        let (storage, how) = match (is_new, records.is_empty()) {
             (_, false) => (Storage::restored(config, records, nonce), "as before"),
             (true, true) => (Storage::new(config), "new"),
             (false, true) => (Storage::without_memory(config, nonce), "without memory"),
@@ -85,6 +94,7 @@ impl StorageArgs {
                 .try_for_each(|record| kept.append(record))?;
             kept.commit()?;
         }
+        process.remove_mark()?;
         println!("{} at {}, {how}", process.name, process.listen);
         let storage = Arc::new(Mutex::new(storage));
         let (name, listen) = (process.name.clone(), process.listen);

@@ -31,6 +31,11 @@ pub fn remove(data: &Path) -> Result<()> {
     remove_dir(&data.join(DIR))
 }
 
+/// Returns whether there is a store.
+pub fn exists(data: &Path) -> bool {
+    data.join(DIR).exists()
+}
+
 /// Returns the listeners for Redis clients: those that the supervisor has opened, or else new ones at the addresses in
 /// the cluster's file.
 fn listeners(process: &mut Process, number: u8) -> Result<Vec<TcpListener>> {

@@ -61,15 +61,15 @@ impl Learner {
         }
     }
 
-    fn question(&self) -> Question {
+    fn question(&self, incarnation: u32) -> Question {
         Question {
             learner: self.config.number,
-            incarnation: self.config.incarnation,
+            incarnation,
             number: self.reads.number,
         }
     }
 
-    pub(super) fn tick_reads(&mut self, now: u64, out: &mut Out) {
+    pub(super) fn tick_reads(&mut self, now: u64, incarnation: u32, out: &mut Out) {
         if self.reads.asked.is_none() && !self.reads.waiting.is_empty() {
             self.reads.number += 1;
             self.reads.asked = Some(Asked {
@@ -79,7 +79,7 @@ impl Learner {
                 again_at: 0,
             });
         }
-        let question = self.question();
+        let question = self.question(incarnation);
         if let Some(asked) = &mut self.reads.asked {
             if now >= asked.again_at {
                 asked.again_at = now + REPEAT_NS;
@@ -101,7 +101,8 @@ impl Learner {
 
     /// Handles a storage server's answer: it knows of nothing above `highest`.
     pub(super) fn on_read_position(&mut self, minion: u8, question: Question, highest: u64) {
-        if question != self.question() {
+        let own = self.incarnation().map(|own| self.question(own));
+        if own != Some(question) {
             return;
         }
         let quorum = self.config.sizes.quorum();

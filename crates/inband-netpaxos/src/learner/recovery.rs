@@ -56,16 +56,20 @@ impl Recovery {
 
 impl Learner {
     /// Returns a new round: counter | incarnation | node, so that no round is used twice.
-    fn next_round(&mut self) -> u64 {
+    fn next_round(&mut self) -> Option<u64> {
+        let incarnation = self.incarnation()?;
         self.counter = (self.counter + 1).min(COUNTER_MAX);
         self.counts.rounds += 1;
-        self.counter << COUNTER_SHIFT
-            | u64::from(self.config.incarnation) << INCARNATION_SHIFT
-            | u64::from(node::learner(self.config.number))
+        let round = self.counter << COUNTER_SHIFT
+            | u64::from(incarnation) << INCARNATION_SHIFT
+            | u64::from(node::learner(self.config.number));
+        Some(round)
     }
 
     pub(super) fn recover(&mut self, now: u64, instance: u64, out: &mut Out) {
-        let round = self.next_round();
+        let Some(round) = self.next_round() else {
+            return;
+        };
         let yields = match &self.at(now, instance).recovery {
             Some(recovery) => recovery.yields,
             None => 0,

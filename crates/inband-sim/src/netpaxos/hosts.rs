@@ -14,7 +14,9 @@ use inband_netpaxos::storage::{self, Storage};
 use inband_netpaxos::wire::{intact, node, Type};
 use inband_netpaxos::{NetPaxos as Roles, LOGS};
 
-use super::{Host, NetPaxos, StorageHost, CLIENTS, JOURNAL_RECORDS_MAX, LEARNERS, SERIALIZERS};
+use super::{
+    Host, Invariant, NetPaxos, StorageHost, CLIENTS, JOURNAL_RECORDS_MAX, LEARNERS, SERIALIZERS,
+};
 use crate::{Time, World};
 
 pub(super) fn gate() -> Gate {
@@ -62,13 +64,6 @@ impl World<NetPaxos> {
         *last
     }
 
-    /// Returns how often this learner has started. It is stored durably.
-    fn starts(&mut self, host: Host) -> u32 {
-        let starts = self.system.incarnation.entry(host).or_default();
-        *starts += 1;
-        *starts as u32
-    }
-
     /// `is_new`: the cluster is started for the first time.
     pub(super) fn start(&mut self, host: Host, is_new: bool) {
         self.note(&[1, crate::trace::word_of(&host.to_string())], || {
@@ -89,8 +84,12 @@ impl World<NetPaxos> {
                 let config = learner::Config {
                     number: n,
                     sizes: self.system.sizes,
-                    incarnation: self.starts(host),
+                    nonce: self.rng.hosts.next_u64(),
+                    // As if its directory was lost.
+                    incarnation: 0,
                 };
+                self.system.starts += 1;
+                self.system.start.insert(n, self.system.starts);
                 let log = self.system.log.get(&n).cloned().unwrap_or_default();
                 self.system.ledger.restart(n, log.len() as u64);
                 let learner = Learner::restored(config, log);
@@ -106,6 +105,7 @@ impl World<NetPaxos> {
             minion,
             sizes: self.system.sizes,
             learners: LEARNERS,
+            window: self.system.window,
         };
         let nonce = self.rng.hosts.next_u64();
         let disk = self.system.disk.entry(minion).or_default();
@@ -347,12 +347,24 @@ impl World<NetPaxos> {
             });
         }
         for (to, packet) in out.packets {
+            if let Some((_, Control::Prepare { round, .. })) = Control::of(&packet) {
+                self.begins(number, round);
+            }
             let packet = signed(packet);
             for to in self.learner_sends_to(number, to) {
                 self.send(own, to, packet.clone());
             }
         }
         self.sleep(own, due);
+    }
+
+    fn begins(&mut self, number: u8, round: u64) {
+        let start = (number, self.system.start[&number]);
+        let user = *self.system.rounds.entry(round).or_insert(start);
+        if user != start {
+            let what = format!("round {round:x} of {user:?} is used by {start:?}");
+            self.broken(Invariant::OneRound, what);
+        }
     }
 
     fn learner_sends_to(&self, own: u8, to: To) -> Vec<Host> {
@@ -424,6 +436,8 @@ impl World<NetPaxos> {
                 ("votes refused", counts.refused),
                 ("gaps", counts.gaps),
                 ("aligned", counts.aligned),
+                ("full windows", counts.window_full),
+                ("renumbered", counts.renumbered),
             ]);
         }
         counted.push(("instances", self.system.ledger.len()));

@@ -14,7 +14,7 @@ use inband_ground::soft::Soft;
 use inband_netpaxos::learner::Learner;
 use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::request::Value;
-use inband_netpaxos::storage::{Record, Storage};
+use inband_netpaxos::storage::{Record, Storage, WINDOW};
 use inband_netpaxos::{control, wire, NetPaxos as Roles};
 
 use crate::system::Travel;
@@ -71,6 +71,7 @@ listed! {
         ExactlyOnce = "what is applied was submitted as it is, and is applied in one instance only",
         OneVote = "a storage server votes at most once in the fast round of an instance, and not after a promise",
         Stored = "an instance that is decided in fast mode has a fast quorum of votes that are stored",
+        OneRound = "no round of recovery is used by two starts of learners",
         ReadsSeeAll = "a read at a learner sees every instance that a learner had delivered when it began",
         Liveness = "once faults end, every client is answered and all learners have all instances",
         NoPanic = "nothing panics",
@@ -78,7 +79,11 @@ listed! {
 }
 
 #[derive(Debug, Clone, Default, Args)]
-pub struct Options {}
+pub struct Options {
+    /// Instances above the forgotten ones that storage servers vote in; by default as many as the program has
+    #[arg(long)]
+    pub window: Option<u64>,
+}
 
 /// Events besides packets.
 pub enum Event {
@@ -101,6 +106,8 @@ struct StorageHost {
 
 pub struct NetPaxos {
     sizes: Sizes,
+    /// Instances that storage servers vote in.
+    window: u64,
     /// Storage servers keep their records across restarts.
     is_durable: bool,
     deadline_ns: Time,
@@ -116,6 +123,11 @@ pub struct NetPaxos {
     log: BTreeMap<u8, Vec<Value>>,
     /// Numbers that processes have stored durably.
     incarnation: BTreeMap<Host, u64>,
+    /// How many learners have started, and the number of each one's last start.
+    starts: u64,
+    start: BTreeMap<u8, u64>,
+    /// The learner and start that has begun each round.
+    rounds: BTreeMap<u64, (u8, u64)>,
     ledger: Ledger,
     is_loaded: bool,
 }
@@ -139,13 +151,14 @@ impl System for NetPaxos {
     type Invariant = Invariant;
     type Options = Options;
 
-    fn begin(seed: u64, _options: &Options) -> World<NetPaxos> {
+    fn begin(seed: u64, options: &Options) -> World<NetPaxos> {
         let mut rng = Rng::new(seed, 100);
         let sizes = Sizes {
             failures: *rng.pick(&[1, 1, 1, 2]).expect("some"),
         };
         let system = NetPaxos {
             sizes,
+            window: options.window.unwrap_or(WINDOW),
             is_durable: rng.below(2) == 0,
             deadline_ns: *rng.pick(&[40, 200, 10_000]).expect("some") * MS,
             outstanding: *rng.pick(&[1, 2, 4]).expect("some"),
@@ -158,6 +171,9 @@ impl System for NetPaxos {
             disk: BTreeMap::new(),
             log: BTreeMap::new(),
             incarnation: BTreeMap::new(),
+            starts: 0,
+            start: BTreeMap::new(),
+            rounds: BTreeMap::new(),
             ledger: Ledger::default(),
             is_loaded: true,
         };
