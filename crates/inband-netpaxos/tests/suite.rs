@@ -6,5 +6,6 @@ mod learner;
 mod p4;
 mod process;
 mod quorum;
+mod recovery;
 mod storage;
 mod vectors;

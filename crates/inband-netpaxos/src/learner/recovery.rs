@@ -9,11 +9,13 @@ use crate::request::Value;
 use crate::wire::node;
 
 const MS: u64 = 1_000_000;
-/// Retransmission interval.
+/// First retransmission interval, doubled at each retransmission: storage that is slow must not be made slower.
 const REPEAT_NS: u64 = 4 * MS;
-/// How long to wait for another learner that has a higher round; longer at every further attempt.
+const REPEAT_DOUBLINGS_MAX: u32 = 6;
+/// How long learner 1 waits for another learner that has a higher round, and learner k k times as long; doubled at every
+/// further attempt, until one learner's two round trips end before another begins.
 const YIELD_NS: u64 = 5 * MS;
-const YIELDS_MAX: u64 = 16;
+const YIELD_DOUBLINGS_MAX: u32 = 8;
 
 const COUNTER_SHIFT: u32 = 40;
 const INCARNATION_SHIFT: u32 = 8;
@@ -24,7 +26,9 @@ pub(super) struct Recovery {
     round: u64,
     phase: Phase,
     again_at: u64,
-    yields: u64,
+    repeats: u32,
+    /// How often another learner's round was higher.
+    yields: u32,
     /// Another learner's round is higher: the next one starts at `again_at`.
     is_refused: bool,
 }
@@ -78,6 +82,7 @@ impl Learner {
             round,
             phase: Phase::Prepare(BTreeMap::new()),
             again_at: now + REPEAT_NS,
+            repeats: 0,
             yields,
             is_refused: false,
         });
@@ -95,7 +100,8 @@ impl Learner {
         if recovery.is_refused {
             return self.recover(now, instance, out);
         }
-        recovery.again_at = now + REPEAT_NS;
+        recovery.repeats = (recovery.repeats + 1).min(REPEAT_DOUBLINGS_MAX);
+        recovery.again_at = now + (REPEAT_NS << recovery.repeats);
         let round = recovery.round;
         let again = match &recovery.phase {
             Phase::Prepare(_) => Control::Prepare { instance, round },
@@ -142,7 +148,8 @@ impl Learner {
         let votes: Vec<&Vote> = promises.values().map(|(_, vote)| vote).collect();
         let value = choose(sizes, &votes);
         recovery.phase = Phase::Accept(value.clone(), BTreeMap::new());
-        recovery.again_at = now + REPEAT_NS;
+        // As slow as the answers to Prepare were.
+        recovery.again_at = now + (REPEAT_NS << recovery.repeats);
         let accept = Control::Accept {
             instance,
             round,
@@ -193,8 +200,8 @@ impl Learner {
                 return;
             }
             recovery.is_refused = true;
-            recovery.yields = (recovery.yields + number).min(YIELDS_MAX);
-            recovery.again_at = now + YIELD_NS * recovery.yields;
+            recovery.again_at = now + ((YIELD_NS * number) << recovery.yields);
+            recovery.yields = (recovery.yields + 1).min(YIELD_DOUBLINGS_MAX);
         }
     }
 }
