@@ -37,6 +37,7 @@ impl World {
             Learner::new(learner::Config {
                 number,
                 sizes: SIZES,
+                nonce: 1,
                 incarnation: 1,
             })
         });
@@ -45,6 +46,7 @@ impl World {
                 minion,
                 sizes: SIZES,
                 learners: LEARNERS,
+                window: storage::WINDOW,
             })
         });
         World {
