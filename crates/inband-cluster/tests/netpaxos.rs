@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 use inband_cluster::client::{Answer, Client as RespClient};
@@ -24,6 +24,8 @@ use inband_netpaxos::status::{log_at, status_at, Applied};
 use inband_netpaxos::storage;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How often [`submit_until`] asks whether it is enough, which may mean to ask every process.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// For a whole window of requests on a busy machine.
 const LONG_LIMIT: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(50);
@@ -453,12 +455,19 @@ fn submit_until(
         }
         delivered
     };
-    while !is_enough(sent) {
+    let mut checked = Instant::now();
+    loop {
         while client.is_ready() {
             client.submit(b"v", LONG_LIMIT);
             sent += 1;
         }
         poll(&mut client);
+        if checked.elapsed() >= CHECK_INTERVAL {
+            checked = Instant::now();
+            if is_enough(sent) {
+                break;
+            }
+        }
     }
     then();
     while poll(&mut client) < sent {}
@@ -503,8 +512,8 @@ fn writes_go_on_when_the_second_of_two_learners_is_back() {
     let back = || {
         cluster.restart("learner/2").expect("restarted");
     };
-    let sent = submit_until(&cluster, |sent| sent >= storage::WINDOW && is_full(), back);
-    assert!(sent >= storage::WINDOW);
+    // Requests that were repeated may have more than one instance, so fewer than a window of them can fill it.
+    submit_until(&cluster, |_| is_full(), back);
 }
 
 /// Otherwise its reports would be taken for late ones of the start before, and a round of recovery be used twice. No clock
