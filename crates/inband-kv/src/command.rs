@@ -202,6 +202,10 @@ pub enum Command<'a> {
         /// `EVAL_RO`.
         is_read_only: bool,
     },
+    Publish {
+        channel: &'a [u8],
+        payload: &'a [u8],
+    },
     /// `SCRIPT LOAD`: every replica remembers the text.
     ScriptLoad(&'a [u8]),
     ScriptFlush,
@@ -258,6 +262,7 @@ impl<'a> Command<'a> {
             Command::Del(_)
             | Command::GetDel(_)
             | Command::CompareDelete(..)
+            | Command::Publish { .. }
             | Command::FlushAll => false,
             Command::Typed { op, .. } if op.only_removes() => false,
             command => !command.only_reads(),
@@ -301,7 +306,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Returns the key, if the command names exactly one.
+    /// Returns the key, or the channel, if the command names exactly one.
     fn single_key(&self) -> Option<&'a [u8]> {
         match self {
             Command::Type(key)
@@ -310,12 +315,13 @@ impl<'a> Command<'a> {
             | Command::Set { key, .. }
             | Command::Restore { key, .. }
             | Command::Expire { key, .. } => Some(key),
+            Command::Publish { channel, .. } => Some(channel),
             Command::Typed { op, key, args } if op.further_keys(args.len()) == 0 => Some(key),
             command => command.string_key(),
         }
     }
 
-    /// Call `visit` with every key that the command names; `false` if it involves all existing keys.
+    /// Call `visit` with every key or channel that the command names; `false` if it involves all existing keys.
     pub(crate) fn each_key(&self, visit: &mut dyn FnMut(&[u8])) -> bool {
         match self {
             Command::MGet(keys)
@@ -364,6 +370,19 @@ impl<'a> Command<'a> {
                 let further = op.further_keys(args.len());
                 args.iter().take(further).for_each(visit);
             }
+        }
+    }
+
+    /// Returns the reply as every replica has it: without the numbers of subscribers, which are those of one replica.
+    pub(crate) fn replicated_reply(&self, reply: Reply) -> Reply {
+        match (self, reply) {
+            (Command::Publish { .. }, Reply::Integer(_)) => Reply::Integer(0),
+            (Command::Exec { commands, .. }, Reply::Array(replies)) => {
+                let each = commands.iter().zip(replies);
+                let each = each.map(|(command, reply)| command.replicated_reply(reply));
+                Reply::Array(each.collect())
+            }
+            (_, reply) => reply,
         }
     }
 

@@ -11,6 +11,7 @@
 mod lanes;
 mod pops;
 mod requests;
+mod subscribed;
 mod transaction;
 
 use std::collections::VecDeque;
@@ -39,6 +40,7 @@ use crate::waiting_clients::Pop;
 pub(crate) use requests::over_limit;
 pub use requests::Intake;
 use requests::SessionCursor;
+use subscribed::Subscribed;
 pub use transaction::Item;
 use transaction::{Transaction, Watches};
 
@@ -200,6 +202,7 @@ pub struct Connection {
     reads: Option<ReadMode>,
     transaction: Option<Transaction>,
     watches: Watches,
+    subscribed: Subscribed,
     /// How many bytes may still be read in this turn.
     read_budget_bytes: usize,
     /// The client sends no more, or its input is no longer processed.
@@ -255,6 +258,7 @@ impl Connection {
             reads: None,
             transaction: None,
             watches: Watches::default(),
+            subscribed: Subscribed::default(),
             read_budget_bytes: 0,
             is_input_over: false,
             is_parser_blocked: false,
@@ -528,7 +532,9 @@ impl Connection {
         let handshaking = Some(self.accepted).filter(|_| self.wire.is_handshaking());
         let untrusted = Some(self.accepted).filter(|_| !self.is_trusted);
         let idle_since = Some(self.last_request).filter(|_| {
-            self.replies.is_empty() && self.output.is_empty() && !self.has_input_work()
+            let is_doing_nothing = self.replies.is_empty() && self.output.is_empty();
+            // As in Redis, a subscriber may be silent for any time.
+            is_doing_nothing && self.subscriptions() == 0 && !self.has_input_work()
         });
         let timers = Timers {
             incomplete,
@@ -559,6 +565,7 @@ impl Connection {
             + self.wire.memory_bytes()
             + self.watches.memory_bytes()
             + self.pop_bytes
+            + self.subscribed.memory_bytes()
     }
 
     /// Nothing remains to be done for this client.

@@ -177,6 +177,9 @@ pub(crate) fn execute_simple(
             });
             Reply::Array(versions.collect::<Result<_>>()?)
         }
+        Command::Publish { channel, payload } => {
+            Reply::Integer(keys.publish(channel, payload) as i64)
+        }
         Command::ScriptLoad(text) => Reply::bulk(keys.scripts().remember(text)),
         Command::ScriptFlush => {
             keys.scripts().forget_all();

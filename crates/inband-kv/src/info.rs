@@ -224,7 +224,11 @@ pub fn client_line(client: &Connection, now: Instant) -> String {
         text(&client.name),
         now.saturating_duration_since(client.accepted).as_secs(),
         now.saturating_duration_since(client.last_request).as_secs(),
-        if client.waiting_number().is_some() { "b" } else { "N" },
+        match (client.waiting_number(), client.subscriptions()) {
+            (Some(_), _) => "b",
+            (None, 1..) => "P",
+            (None, 0) => "N",
+        },
         client.encoded_len_bytes(),
         client.output.len(),
         client.memory_bytes(),

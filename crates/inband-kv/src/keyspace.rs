@@ -12,7 +12,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::awaited_keys::AwaitedKeys;
 use crate::db::{Columns, HASH_LEN_BYTES};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
+use crate::partition::partition_of;
 use crate::script_cache::Scripts;
+use crate::store::LogRole;
+use crate::subscriptions::Subscriptions;
 use crate::types::Kind;
 
 /// Length of the expiry time, in front of a record and in front of a key in the expiry index.
@@ -31,6 +34,14 @@ static ABOVE_ALL_KEYS: [u8; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1] =
 
 /// Approximate memory overhead of a cached record.
 const CACHED_RECORD_OVERHEAD_BYTES: usize = 80;
+
+/// What commands use that is in memory only, and no part of the replicated state.
+#[derive(Debug, Clone, Default)]
+pub struct Transient {
+    pub scripts: Scripts,
+    pub awaited: AwaitedKeys,
+    pub subscriptions: Subscriptions,
+}
 
 /// Stored keys already start with their hash.
 #[derive(Default)]
@@ -171,8 +182,8 @@ pub struct Keyspace {
     put_bytes: u64,
     /// How many of these bytes have been written.
     written_bytes: u64,
-    scripts: Scripts,
-    awaited: AwaitedKeys,
+    role: LogRole,
+    transient: Transient,
 }
 
 /// A live record.
@@ -216,6 +227,11 @@ pub trait Keys {
     fn put_bytes(&self) -> u64;
     /// The scripts that this replica knows.
     fn scripts(&self) -> &Scripts;
+    /// Returns whether messages to this channel belong to the partitions of the command.
+    fn has_channel(&self, channel: &[u8]) -> bool;
+    /// Hands a message to this replica's subscribers. Returns their number, which differs between replicas. The message
+    /// counts as bytes put.
+    fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize;
 }
 
 impl Keyspace {
@@ -225,8 +241,8 @@ impl Keyspace {
         columns: Columns<'_>,
         keys: u64,
         cache_bytes_max: usize,
-        scripts: Scripts,
-        awaited: AwaitedKeys,
+        role: LogRole,
+        transient: Transient,
     ) -> Result<Self, rocksdb::Error> {
         let first = db
             .iterator_cf(columns.expiry, IteratorMode::Start)
@@ -249,8 +265,8 @@ impl Keyspace {
             writes: 0,
             put_bytes: 0,
             written_bytes: 0,
-            scripts,
-            awaited,
+            role,
+            transient,
         })
     }
 
@@ -387,7 +403,7 @@ impl Keys for View<'_> {
         value: &[u8],
     ) -> Result<(), rocksdb::Error> {
         self.keyspace.last_kind = self.keyspace.last_kind.max(kind);
-        self.keyspace.awaited.note_put(kind, key);
+        self.keyspace.transient.awaited.note_put(kind, key);
         stored_key(key, &mut self.keyspace.stored_key);
         self.keyspace.writes += u64::from(self.keyspace.has_versions);
         let (header, header_len) = self.keyspace.header(kind, expire_at_ms);
@@ -473,7 +489,18 @@ impl Keys for View<'_> {
     }
 
     fn scripts(&self) -> &Scripts {
-        &self.keyspace.scripts
+        &self.keyspace.transient.scripts
+    }
+
+    fn has_channel(&self, channel: &[u8]) -> bool {
+        let role = self.keyspace.role;
+        partition_of(channel, role.partitions) == role.log
+    }
+
+    fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
+        self.keyspace.put_bytes += (channel.len() + payload.len()) as u64;
+        let subscriptions = &self.keyspace.transient.subscriptions;
+        subscriptions.publish(channel, payload)
     }
 }
 

@@ -53,6 +53,7 @@ mod script;
 pub mod script_cache;
 pub mod space;
 pub mod store;
+pub mod subscriptions;
 pub mod syncer;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]

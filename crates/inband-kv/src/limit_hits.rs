@@ -38,6 +38,10 @@ pub enum LimitHit {
     Several,
     /// A blocking pop was refused because too many clients wait.
     Waiting,
+    /// A subscriber was disconnected because it did not read its messages.
+    Subscriber,
+    /// A subscriber was disconnected because messages for it were lost.
+    LostMessages,
     /// A write was refused because there was too little room on a disk.
     Disk,
     /// A peer was refused a checkpoint because too many transfers were running.
@@ -49,7 +53,7 @@ pub enum LimitHit {
 }
 
 impl LimitHit {
-    pub const ALL: [LimitHit; 20] = [
+    pub const ALL: [LimitHit; 22] = [
         LimitHit::Clients,
         LimitHit::Accept,
         LimitHit::Unread,
@@ -66,6 +70,8 @@ impl LimitHit {
         LimitHit::Exports,
         LimitHit::Several,
         LimitHit::Waiting,
+        LimitHit::Subscriber,
+        LimitHit::LostMessages,
         LimitHit::Disk,
         LimitHit::CheckpointTransfers,
         LimitHit::CheckpointPace,
@@ -90,6 +96,8 @@ impl LimitHit {
             LimitHit::Exports => "kv_exports_refused",
             LimitHit::Several => "kv_several_refused",
             LimitHit::Waiting => "kv_waits_refused",
+            LimitHit::Subscriber => "kv_closed_subscriber",
+            LimitHit::LostMessages => "kv_closed_lost_messages",
             LimitHit::Disk => "kv_writes_refused_disk",
             LimitHit::CheckpointTransfers => "kv_checkpoints_refused",
             LimitHit::CheckpointPace => "kv_checkpoints_too_slow",

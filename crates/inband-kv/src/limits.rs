@@ -132,6 +132,24 @@ pub const AWAITED_KEYS_MAX: usize = 1024;
 /// Most bytes of these keys.
 pub const AWAITED_KEY_BYTES_MAX: usize = 64 * 1024;
 
+/// Longest name of a channel, and longest pattern.
+pub const CHANNEL_LEN_BYTES_MAX: usize = 4096;
+
+/// Most channels and patterns that one client subscribes to.
+pub const SUBSCRIPTIONS_MAX: usize = 1024;
+
+/// Most different patterns at one replica: each message is compared with all of them.
+pub const PATTERNS_MAX: usize = 1024;
+
+/// Beyond this many unsent bytes, a subscriber is disconnected, unless configured otherwise.
+pub const SUBSCRIBER_OUTPUT_BYTES_MAX: usize = 32 << 20;
+
+/// Most bytes of messages that were executed in one step and not delivered; beyond it all subscribers are disconnected.
+pub const UNDELIVERED_BYTES_MAX: usize = 64 << 20;
+
+/// The sockets get their turn after this many bytes for subscribers.
+pub const DELIVERED_AT_ONCE_BYTES_MAX: usize = 4 << 20;
+
 /// Most bytes of keys in one `KEYS` reply.
 pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 

@@ -16,9 +16,11 @@ use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
+use crate::replica::end_subscriptions;
 use crate::script;
 use crate::script_cache::Scripts;
 use crate::store::StoreError;
+use crate::subscriptions::Subscriptions;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 use crate::types::Kind;
 
@@ -44,12 +46,19 @@ pub struct World<'a> {
     pub expiring_keys: &'a dyn Fn() -> u64,
     pub identity: &'a info::Identity,
     pub scripts: &'a Scripts,
+    pub subscriptions: &'a Subscriptions,
     pub now: Instant,
 }
 
 impl World<'_> {
     fn client(&mut self) -> Option<&mut Connection> {
         self.connections.get_mut(self.slot)
+    }
+
+    /// Its replies to `PING` look like messages.
+    fn is_subscriber_in_resp2(&mut self) -> bool {
+        let client = self.client();
+        client.is_some_and(|c| c.subscriptions() > 0 && c.protocol == Protocol::Resp2)
     }
 
     /// Checks a client's credentials; the error if they are wrong.
@@ -84,6 +93,10 @@ pub fn is_for_everybody(name: &[u8]) -> bool {
 pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
     match id {
         CommandId::Ping => match args.len() {
+            1 | 2 if world.is_subscriber_in_resp2() => {
+                let said = if args.len() == 2 { args.get(1) } else { b"" };
+                Reply::Array(vec![Reply::bulk("pong"), Reply::bulk(said)])
+            }
             1 => Reply::Status("PONG".into()),
             2 => Reply::bulk(args.get(1)),
             _ => wrong_arity("PING"),
@@ -97,7 +110,9 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
         }
         CommandId::Reset => {
             let is_trusted = world.password.is_none();
+            let (subscriptions, slot) = (world.subscriptions, world.slot);
             if let Some(client) = world.client() {
+                end_subscriptions(subscriptions, slot, client);
                 client.reset();
                 client.trust(is_trusted);
             }
@@ -121,6 +136,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
             }
         }
         CommandId::Hello => hello(args, world),
+        CommandId::PubSub => pubsub(args, world.subscriptions),
         CommandId::Script => script::local(args, world.scripts),
         CommandId::Time => {
             let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -191,6 +207,27 @@ fn set_name(client: &mut Connection, name: &[u8]) -> Reply {
     }
     client.name = name.to_vec();
     Reply::Ok
+}
+
+/// `PUBSUB`: about the subscribers of this replica.
+fn pubsub(args: Args<'_>, subscriptions: &Subscriptions) -> Reply {
+    match args.get(1) {
+        s if is(s, "CHANNELS") && args.len() <= 3 => {
+            let pattern = (args.len() == 3).then(|| args.get(2));
+            let channels = subscriptions.channels(pattern);
+            Reply::Array(channels.into_iter().map(Reply::Bulk).collect())
+        }
+        s if is(s, "NUMSUB") => {
+            let counts = args.from(2).flat_map(|channel| {
+                let count = subscriptions.subscribers_of(channel);
+                [Reply::bulk(channel), Reply::Integer(count as i64)]
+            });
+            Reply::Array(counts.collect())
+        }
+        s if is(s, "NUMPAT") && args.len() == 2 => Reply::Integer(subscriptions.patterns() as i64),
+        s if is(s, "NUMPAT") => wrong_arity("pubsub|numpat"),
+        s => unknown_subcommand("PUBSUB", s),
+    }
 }
 
 fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {

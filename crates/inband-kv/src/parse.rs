@@ -149,6 +149,10 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
             Some(command) => command,
             None => return Ok(Request::Local(spec)),
         },
+        CommandId::Publish => Command::Publish {
+            channel: key,
+            payload: args.get(2),
+        },
         CommandId::StrLen => Command::StrLen(key),
         CommandId::Type => Command::Type(key),
         CommandId::Persist => Command::Persist(key),
@@ -226,10 +230,15 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::Hello
         | CommandId::Info
         | CommandId::Ping
+        | CommandId::PSubscribe
+        | CommandId::PubSub
+        | CommandId::PUnsubscribe
         | CommandId::Quit
         | CommandId::Reset
         | CommandId::Select
-        | CommandId::Time => return Ok(Request::Local(spec)),
+        | CommandId::Subscribe
+        | CommandId::Time
+        | CommandId::Unsubscribe => return Ok(Request::Local(spec)),
     };
     Ok(Request::Replicated(command))
 }

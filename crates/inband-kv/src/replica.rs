@@ -14,6 +14,7 @@ mod large;
 mod loading;
 mod markers;
 mod reads;
+mod subscribers;
 mod time;
 mod waiting;
 
@@ -39,7 +40,7 @@ use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
     CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX, READ_BUDGET_BYTES,
-    UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
+    SUBSCRIBER_OUTPUT_BYTES_MAX, UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
 };
 use crate::loader::Loader;
 use crate::machine::Machine;
@@ -47,10 +48,12 @@ use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
 use crate::space::SpaceWatch;
 use crate::store::{Outcomes, StoreError};
+use crate::subscriptions::Subscriptions;
 use crate::syncer::Syncer;
 use crate::waiting_clients::WaitingClients;
 use cross_partition::Several;
 use markers::Marker;
+pub(crate) use subscribers::{end_subscriptions, over_channel_limit};
 
 /// In `sync` mode, the shortest interval between the starts of two syncs of the stores.
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
@@ -79,6 +82,8 @@ pub struct ReplicaConfig {
     pub clients_memory_bytes_max: usize,
     /// Maximum number of clients in blocking pops.
     pub waiting_clients_max: usize,
+    /// Most unsent bytes of a subscriber.
+    pub subscriber_output_bytes_max: usize,
     /// Memory limit for what a log has delivered and is not applied; see [`DELIVERED_BYTES_MAX`].
     pub delivered_bytes_max: usize,
     /// Time limits for clients.
@@ -107,6 +112,7 @@ impl Default for ReplicaConfig {
             clients_max: 10_000,
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
             waiting_clients_max: WAITING_CLIENTS_MAX,
+            subscriber_output_bytes_max: SUBSCRIBER_OUTPUT_BYTES_MAX,
             delivered_bytes_max: DELIVERED_BYTES_MAX,
             timeouts: ClientTimeouts::default(),
             spin_us: 50,
@@ -164,6 +170,7 @@ pub struct Replica {
     lanes: Vec<Lane>,
     several: Several,
     waiting: WaitingClients,
+    subscriptions: Subscriptions,
     /// Number of exports in progress.
     exports: Arc<AtomicUsize>,
     loader: Loader,
@@ -312,7 +319,8 @@ impl Replica {
             log,
             lanes: (0..log_count).map(lane).collect(),
             several: Several::default(),
-            waiting: WaitingClients::new(machine.shared().awaited().clone()),
+            waiting: WaitingClients::new(machine.shared().transient().awaited.clone()),
+            subscriptions: machine.shared().transient().subscriptions.clone(),
             exports: Arc::default(),
             machine,
             is_timeless: clock.time_ms(0).is_none(),
@@ -525,6 +533,7 @@ impl Replica {
         self.now = Instant::now();
         self.note_applied();
         self.look_for_elements();
+        self.deliver_messages();
         let commands = self.outcomes.commands;
         add(&self.control.counters.commands_applied_total, commands);
         let mut outcomes = std::mem::take(&mut self.outcomes);

@@ -20,6 +20,7 @@ use crate::limits::{
 };
 use crate::parse::{self, integer, Request};
 use crate::script_cache::Scripts;
+use crate::subscriptions::Message;
 use crate::table::{self, CommandId};
 use crate::types::{Kind, Work};
 
@@ -28,6 +29,9 @@ const LIMITS: Limits = Limits {
     memory_bytes: SCRIPT_MEMORY_BYTES_MAX,
     reply_bytes: VALUES_REPLY_BYTES_MAX,
 };
+/// What a message counts besides its contents.
+const MESSAGE_OVERHEAD_BYTES: u64 = 64;
+const READ_ONLY: &str = "ERR Write commands are not allowed from read-only scripts.";
 const NOT_ALLOWED: &str = "ERR This Redis command is not allowed from script";
 const US_PER_MS: u64 = 1000;
 
@@ -127,6 +131,8 @@ pub fn execute(
         former: Former::default(),
         declared: names.iter().copied().collect(),
         is_read_only: *is_read_only,
+        messages: Vec::new(),
+        message_bytes: 0,
         failure: None,
     };
     let script = inband_lua::Script {
@@ -139,7 +145,12 @@ pub fn execute(
         return Err(failure);
     }
     match ended {
-        Ended::Reply(reply) => Ok(reply),
+        Ended::Reply(reply) => {
+            for Message { channel, payload } in &host.messages {
+                host.keys.publish(channel, payload);
+            }
+            Ok(reply)
+        }
         Ended::Undo(reply) => {
             host.former.restore(host.keys)?;
             Ok(reply)
@@ -155,6 +166,9 @@ struct ScriptHost<'a> {
     is_read_only: bool,
     /// Bytes put before the script.
     put_before: u64,
+    /// What it has published; delivered unless the script is undone.
+    messages: Vec<Message>,
+    message_bytes: u64,
     /// The store failed.
     failure: Option<rocksdb::Error>,
 }
@@ -196,6 +210,9 @@ impl ScriptHost<'_> {
             Ok(_) => return error(NOT_ALLOWED),
             Err(reply) => return Ok(reply),
         };
+        if let Command::Publish { channel, payload } = command {
+            return Ok(self.publish(channel, payload));
+        }
         if let Some(refusal) = self.refusal_of(&command) {
             return Ok(Reply::Error(refusal));
         }
@@ -219,7 +236,7 @@ impl ScriptHost<'_> {
             return Some(NOT_ALLOWED.into());
         }
         if self.is_read_only && !command.only_reads() {
-            return Some("ERR Write commands are not allowed from read-only scripts.".into());
+            return Some(READ_ONLY.into());
         }
         if let Some(Reply::Error(why)) = over_limit(command) {
             return Some(why);
@@ -237,14 +254,47 @@ impl ScriptHost<'_> {
             let why = format!("ERR the script uses key '{key}', which is not among its KEYS");
             return Some(why.into());
         }
-        let put_bytes = self.keys.put_bytes() - self.put_before;
-        if !command.only_reads() && put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64 {
+        if command.only_reads() {
+            return None;
+        }
+        self.over_written()
+    }
+
+    /// The error for another write if it has written too much.
+    fn over_written(&self) -> Option<Cow<'static, str>> {
+        let put_bytes = self.keys.put_bytes() - self.put_before + self.message_bytes;
+        (put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64).then(|| {
             let why = format!(
                 "ERR the script has written {TRANSACTION_WRITTEN_BYTES_MAX} bytes, which is the limit"
             );
-            return Some(why.into());
+            why.into()
+        })
+    }
+
+    /// `PUBLISH`. The reply is the same on every replica, so it does not count subscribers.
+    fn publish(&mut self, channel: &[u8], payload: &[u8]) -> Reply {
+        let command = Command::Publish { channel, payload };
+        if self.is_read_only {
+            return Reply::error(READ_ONLY);
         }
-        None
+        if let Some(refusal) = over_limit(&command) {
+            return refusal;
+        }
+        if let Some(refusal) = self.over_written() {
+            return Reply::Error(refusal);
+        }
+        if !self.keys.has_channel(channel) {
+            return Reply::error(
+                "ERR the script publishes to a channel in another partition than its KEYS; give them the same \
+                 hash tag, or name the channel among the KEYS",
+            );
+        }
+        self.message_bytes += MESSAGE_OVERHEAD_BYTES + (channel.len() + payload.len()) as u64;
+        self.messages.push(Message {
+            channel: channel.to_vec(),
+            payload: payload.to_vec(),
+        });
+        Reply::Integer(0)
     }
 
     /// The commands without keys that scripts use.

@@ -204,9 +204,9 @@ impl Store {
             }
         }
         let cache_bytes_max = RECORD_CACHE_BYTES_MAX / role.partitions;
-        let (scripts, awaited) = (shared.scripts().clone(), shared.awaited().clone());
+        let transient = shared.transient().clone();
         let mut keyspace =
-            Keyspace::open(&db, columns, state.keys, cache_bytes_max, scripts, awaited)?;
+            Keyspace::open(&db, columns, state.keys, cache_bytes_max, role, transient)?;
         (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
         keyspace.last_kind = state.last_kind;
         let removals = Removals::load(&db, columns, role)?;
@@ -417,7 +417,8 @@ impl Store {
         self.start()?;
         self.write(batch, false)?;
         let (path, db, shared) = (self.path.clone(), self.db.clone(), self.shared.clone());
-        shared.awaited().lose_track();
+        shared.transient().awaited.lose_track();
+        shared.transient().subscriptions.lose_messages();
         let removals = std::mem::take(&mut self.removals);
         let is_deferring = self.is_deferring;
         *self = Self::load(self.role, path, db, shared)?;

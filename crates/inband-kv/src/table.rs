@@ -36,6 +36,7 @@ pub enum CommandId {
     PSetEx,
     PTtl,
     Persist,
+    Publish,
     Rename,
     RenameNx,
     Set,
@@ -68,13 +69,18 @@ pub enum CommandId {
     Echo,
     Hello,
     Info,
+    PSubscribe,
+    PUnsubscribe,
     Ping,
+    PubSub,
     Quit,
     Reset,
     Scan,
     Script,
     Select,
+    Subscribe,
     Time,
+    Unsubscribe,
 }
 
 /// One row of the table.
@@ -110,6 +116,8 @@ const ADMIN: &[&str] = &["loading", "stale", "fast"];
 const SCAN: &[&str] = &["readonly"];
 const SCRIPT: &[&str] = &["write", "noscript", "movablekeys"];
 const TRANSACTION: &[&str] = &["noscript", "fast"];
+const PUBLISH: &[&str] = &["pubsub", "loading", "stale", "fast"];
+const SUBSCRIBE: &[&str] = &["pubsub", "noscript", "loading", "stale"];
 const BLOCK: &[&str] = &["write", "noscript", "blocking"];
 const BLOCK_MOVE: &[&str] = &["write", "denyoom", "noscript", "blocking"];
 
@@ -256,7 +264,11 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("PEXPIRETIME", CommandId::PExpireTime, 2, READ, ONE),
     row("PING", CommandId::Ping, -1, ADMIN, NONE),
     row("PSETEX", CommandId::PSetEx, 4, WRITE, ONE),
+    row("PSUBSCRIBE", CommandId::PSubscribe, -2, SUBSCRIBE, NONE),
     row("PTTL", CommandId::PTtl, 2, READ, ONE),
+    row("PUBLISH", CommandId::Publish, 3, PUBLISH, NONE),
+    row("PUBSUB", CommandId::PubSub, -2, PUBLISH, NONE),
+    row("PUNSUBSCRIBE", CommandId::PUnsubscribe, -1, SUBSCRIBE, NONE),
     row("QUIT", CommandId::Quit, -1, ADMIN, NONE),
     row("RENAME", CommandId::Rename, 3, WRITE, TWO),
     row("RENAMENX", CommandId::RenameNx, 3, WRITE, TWO),
@@ -290,6 +302,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("SREM", CommandId::Typed(Op::SRem), -3, SHRINK, ONE),
     row("SSCAN", CommandId::Typed(Op::SScan), -3, SCAN, ONE),
     row("STRLEN", CommandId::StrLen, 2, READ, ONE),
+    row("SUBSCRIBE", CommandId::Subscribe, -2, SUBSCRIBE, NONE),
     row("SUBSTR", CommandId::GetRange, 4, READ, ONE),
     row("SUNION", CommandId::Typed(Op::SUnion), -2, READ, ALL),
     row("TIME", CommandId::Time, 1, ADMIN, NONE),
@@ -297,6 +310,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("TTL", CommandId::Ttl, 2, READ, ONE),
     row("TYPE", CommandId::Type, 2, READ, ONE),
     row("UNLINK", CommandId::Del, -2, SHRINK, ALL),
+    row("UNSUBSCRIBE", CommandId::Unsubscribe, -1, SUBSCRIBE, NONE),
     row("UNWATCH", CommandId::Unwatch, 1, TRANSACTION, NONE),
     row("WATCH", CommandId::Watch, -2, TRANSACTION, ALL),
     row("ZADD", CommandId::Typed(Op::ZAdd), -4, WRITE, ONE),

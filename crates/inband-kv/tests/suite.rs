@@ -14,6 +14,7 @@ mod full_disk;
 mod large;
 mod limits;
 mod partitions;
+mod pubsub;
 mod reads;
 mod redis_programs;
 mod scripted;

@@ -196,6 +196,10 @@ impl Asker {
                 }
                 format!("[{}]", items.join(" "))
             }
+            (Some(b'>'), Some(parts @ 0..)) => {
+                let parts = (0..parts).map(|_| self.reply(false));
+                format!(">[{}]", parts.collect::<Vec<_>>().join(" "))
+            }
             (Some(b'%'), Some(pairs @ 0..)) => {
                 let items = (0..2 * pairs).map(|_| self.reply(sorted));
                 format!("{{{}}}", items.collect::<Vec<_>>().join(" "))

@@ -171,6 +171,20 @@ impl Reply {
     }
 }
 
+/// Begins a push of `len` parts, which is no reply; in RESP2 it is an array.
+pub fn push_header(out: &mut BytesMut, len: usize, protocol: Protocol) {
+    let kind = match protocol {
+        Protocol::Resp2 => b'*',
+        Protocol::Resp3 => b'>',
+    };
+    aggregate(out, kind, len);
+}
+
+/// Appends a bulk string.
+pub fn write_bulk(out: &mut BytesMut, bytes: &[u8]) {
+    leaf(out, &BorrowedFrame::BulkString(bytes));
+}
+
 fn leaf(out: &mut BytesMut, frame: &BorrowedFrame<'_>) {
     // Encoding a leaf frame into a growing buffer cannot fail: lengths are computed beforehand.
     let written = extend_encode_borrowed(out, frame, false);

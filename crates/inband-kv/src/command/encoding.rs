@@ -56,6 +56,8 @@ const OP_RESTORE: u8 = 35;
 /// The first operation of version 7.
 const OP_RENAME: u8 = 36;
 const OP_COPY: u8 = 37;
+/// The first operation of version 8.
+const OP_PUBLISH: u8 = 38;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -99,6 +101,7 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
         Some(OP_EVAL | OP_EVAL_RO) => 8,
@@ -150,6 +153,7 @@ impl<'a> Command<'a> {
                 true => OP_EVAL_RO,
                 false => OP_EVAL,
             },
+            Command::Publish { .. } => OP_PUBLISH,
             Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
             Command::ScriptFlush => OP_SCRIPT_FLUSH,
             Command::Typed { .. } => OP_TYPED,
@@ -213,7 +217,11 @@ impl<'a> Command<'a> {
             }
             Command::Append(key, value)
             | Command::IncrByFloat(key, value)
-            | Command::CompareDelete(key, value) => {
+            | Command::CompareDelete(key, value)
+            | Command::Publish {
+                channel: key,
+                payload: value,
+            } => {
                 put_string(out, key);
                 put_string(out, value);
             }
@@ -454,6 +462,10 @@ impl<'a> Command<'a> {
                 replaces: reader.choice(&[false, true])?,
                 from: reader.string()?,
                 to: reader.string()?,
+            },
+            OP_PUBLISH => Command::Publish {
+                channel: reader.string()?,
+                payload: reader.string()?,
             },
             OP_KEYS => Command::Keys(reader.string()?),
             OP_WATCH => Command::Watch(reader.strings()?),

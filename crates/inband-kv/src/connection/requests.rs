@@ -14,6 +14,7 @@ use crate::limits::{
 };
 use crate::local;
 use crate::parse::{parse, ReadMode, Request};
+use crate::replica::over_channel_limit;
 use crate::script_cache::{Scripts, NO_SCRIPT};
 use crate::table::CommandId;
 
@@ -87,6 +88,9 @@ impl Connection {
         }
         if self.alone.is_some() {
             return None;
+        }
+        if let Some(refused) = self.refusal_of_subscriber(args) {
+            return Some(self.answered(refused));
         }
         let mut request = parse(args);
         let text;
@@ -244,6 +248,9 @@ impl Connection {
 
 /// The error for a command with a key or value that is too long.
 pub(crate) fn over_limit(command: &Command<'_>) -> Option<Reply> {
+    if let Command::Publish { channel, .. } = command {
+        return over_channel_limit(channel.len());
+    }
     let (key_len_bytes, value_len_bytes) = command.stored_len_bytes();
     let over = |what, len_bytes, limit| {
         (len_bytes > limit).then(|| {

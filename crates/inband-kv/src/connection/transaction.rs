@@ -98,6 +98,16 @@ impl Watches {
     }
 }
 
+fn is_subscription(id: CommandId) -> bool {
+    let ids = [
+        CommandId::Subscribe,
+        CommandId::PSubscribe,
+        CommandId::Unsubscribe,
+        CommandId::PUnsubscribe,
+    ];
+    ids.contains(&id)
+}
+
 fn refuse_in_transaction(name: &str) -> Reply {
     Reply::error(format!("ERR {name} is not allowed inside a transaction"))
 }
@@ -160,6 +170,9 @@ impl Connection {
             Ok(Request::UseReads(_)) => Err(refuse_in_transaction("INBAND.READS")),
             Ok(Request::Scan) => Err(refuse_in_transaction("SCAN")),
             Ok(Request::Export) => Err(refuse_in_transaction("INBAND.EXPORT")),
+            Ok(Request::Local(spec)) if is_subscription(spec.id) => {
+                Err(refuse_in_transaction(spec.name))
+            }
             Ok(Request::Local(spec)) => {
                 let args = OwnedArgs::new(args);
                 transaction.local_bytes += args.memory_bytes();

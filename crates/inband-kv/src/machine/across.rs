@@ -89,6 +89,14 @@ impl Keys for Across<'_> {
         self.involved().map(View::put_bytes).sum()
     }
 
+    fn has_channel(&self, channel: &[u8]) -> bool {
+        self.views[partition_of(channel, self.views.len())].is_some()
+    }
+
+    fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
+        self.of(channel).publish(channel, payload)
+    }
+
     fn scripts(&self) -> &Scripts {
         let mut involved = self.involved();
         involved.next().expect("a partition is involved").scripts()

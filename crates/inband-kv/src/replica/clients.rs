@@ -3,7 +3,7 @@
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
-use super::{Replica, DRAINING};
+use super::{end_subscriptions, Replica, DRAINING};
 use crate::cluster_clock::ClusterClock;
 use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::add;
@@ -102,8 +102,10 @@ impl Replica {
                     self.lanes[lane].packer.push_ready(slot, connection);
                 }
                 Ok(Next::Local(id, args)) => {
-                    let reply = self.execute_local(slot, id, args.args());
-                    self.answer_local(slot, reply);
+                    if !self.change_subscriptions(slot, id, args.args()) {
+                        let reply = self.execute_local(slot, id, args.args());
+                        self.answer_local(slot, reply);
+                    }
                 }
                 Ok(Next::Scan(args)) => self.start_scan(slot, args),
                 Ok(Next::Pop(pop)) => self.start_pop(slot, pop),
@@ -166,6 +168,7 @@ impl Replica {
             hits: &self.control.limit_hits,
             identity: &self.identity,
             scripts: self.machine.scripts(),
+            subscriptions: &self.subscriptions,
             now: self.now,
         };
         local::execute(id, args, &mut world)
@@ -225,6 +228,11 @@ impl Replica {
                 self.close(slot);
                 continue;
             }
+            let limit = self.config.subscriber_output_bytes_max;
+            if connection.subscriptions() > 0 && connection.output.len() > limit {
+                self.close_for(slot, LimitHit::Subscriber);
+                continue;
+            }
             if connection.is_finished() {
                 connection.wire.say_goodbye();
                 self.close(slot);
@@ -248,7 +256,8 @@ impl Replica {
     }
 
     pub(super) fn close(&mut self, slot: usize) {
-        if let Some(connection) = self.front.close(slot) {
+        if let Some(mut connection) = self.front.close(slot) {
+            end_subscriptions(&self.subscriptions, slot, &mut connection);
             self.waiting_commands -= connection.waiting_commands();
             self.forget_waiting(connection.waiting_number());
         }

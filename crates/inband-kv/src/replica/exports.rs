@@ -9,7 +9,7 @@ use std::time::Duration;
 use inband_resp::reply::Reply;
 use rustls::StreamOwned;
 
-use super::Replica;
+use super::{end_subscriptions, Replica};
 use crate::connection::Connection;
 use crate::control::ReplicaControl;
 use crate::cut::CutWaiter;
@@ -69,9 +69,10 @@ impl Replica {
             Ok(cut) => cut,
             Err(reply) => return self.answer_local(slot, reply),
         };
-        let Some(connection) = self.front.close(slot) else {
+        let Some(mut connection) = self.front.close(slot) else {
             return;
         };
+        end_subscriptions(&self.subscriptions, slot, &mut connection);
         let (control, peer) = (self.control.clone(), connection.peer);
         let limit = Duration::from_millis(self.config.deadline_ms);
         let export = move || {

@@ -36,7 +36,8 @@ impl Replica {
                 self.note_applied();
                 self.is_loading = false;
                 self.orphan_values();
-                self.machine.shared().awaited().lose_track();
+                self.machine.shared().transient().awaited.lose_track();
+                self.close_subscribers();
                 self.look_for_elements();
                 self.submit_attempts();
             }

@@ -269,7 +269,7 @@ pub(crate) fn execute_stamped(
     let reply = match clients.admit(stamp, keys.now_ms(), records) {
         Admission::Answer(reply) => return Ok(reply),
         Admission::ReadAgain => return Ok(engine::execute(keys, command)?),
-        Admission::Execute => engine::execute(keys, command)?,
+        Admission::Execute => command.replicated_reply(engine::execute(keys, command)?),
     };
     clients.store_reply(stamp, &reply, command.only_reads(), records);
     Ok(reply)

@@ -14,10 +14,9 @@ use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 use super::local;
 use super::state::{State, STATE_KEY};
 use super::{Position, Store, StoreError};
-use crate::awaited_keys::AwaitedKeys;
 use crate::db::{family, EXPIRY, LOCAL, META, REPLICATED_FAMILIES};
 use crate::export::{export, ExportError, Summary};
-use crate::keyspace::leading_number;
+use crate::keyspace::{leading_number, Transient};
 use crate::limits::UNWRITTEN_WAIT_MS_MAX;
 use crate::script_cache::Scripts;
 use crate::types::Kind;
@@ -40,8 +39,7 @@ struct Shared {
     cuts: AtomicUsize,
     /// Number of threads that wait for applied instances to be written.
     waiting: AtomicUsize,
-    scripts: Scripts,
-    awaited: AwaitedKeys,
+    transient: Transient,
     #[cfg(any(test, feature = "testing"))]
     faults: super::super::testing::Faults,
 }
@@ -98,12 +96,11 @@ impl SharedDbs {
 
     /// The scripts that this replica knows.
     pub(crate) fn scripts(&self) -> &Scripts {
-        &self.0.scripts
+        &self.0.transient.scripts
     }
 
-    /// The keys at which clients wait.
-    pub(crate) fn awaited(&self) -> &AwaitedKeys {
-        &self.0.awaited
+    pub(crate) fn transient(&self) -> &Transient {
+        &self.0.transient
     }
 
     /// Returns the active databases, one per log.

@@ -101,6 +101,10 @@ fn round_trip_and_every_cut() {
             to: b"",
             replaces: false,
         },
+        Command::Publish {
+            channel: b"c",
+            payload: b"",
+        },
         Command::Ttl(b"k", TimeUnit::AtMilliseconds),
         Command::Keys(b"k*"),
         Command::Watch(strings),
@@ -176,6 +180,8 @@ fn the_version_is_that_of_the_latest_operation() {
     };
     assert_eq!(version(&Command::Get(b"k")), 1);
     assert_eq!(version(&Command::Keys(b"k")), 2);
+    let (channel, payload) = (b"c", b"m");
+    assert_eq!(version(&Command::Publish { channel, payload }), 8);
     assert_eq!(version(&Command::CompareDelete(b"k", b"v")), 3);
     assert_eq!(version(&Command::ScriptFlush), 4);
     assert_eq!(version(&Command::Ttl(b"k", TimeUnit::Seconds)), 1);
