@@ -144,6 +144,7 @@ fn a_store_on_netpaxos_under_a_mixture_of_faults_is_linearizable() {
     for (name, more) in [
         ("netpaxos", &[][..]),
         ("netpaxos-udp", &["--dataplane", "udp", "--minions", "7"]),
+        ("netpaxos-sync", &["--durability", "sync"]),
     ] {
         let said = chaos(name, &[&["netpaxos", "--minutes", "0.15"], more].concat());
         assert!(said.contains("\nlinearizable:"), "{name}: {said}");
