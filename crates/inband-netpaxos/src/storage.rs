@@ -2,7 +2,6 @@
 //! numbers (docs/netpaxos.md). Its [`Out::records`] must be durable before its [`Out::packets`] leave.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
