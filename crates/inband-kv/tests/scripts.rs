@@ -1,9 +1,10 @@
 //! `EVAL`, `EVALSHA` and `SCRIPT` over sockets: with one partition and several, in transactions and sessions, after a
 //! restart, and compared with a real Redis.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::common::{key_of_each, scratch, wait_for, Client, Served};
+use crate::types::RealRedis;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 
@@ -98,24 +99,10 @@ fn scripts_with_one_partition_and_several() {
 
 #[test]
 fn a_real_redis_answers_the_same() {
-    let dir = scratch();
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = socket.local_addr().unwrap();
-    drop(socket);
-    let redis = Command::new("redis-server")
-        .args(["--port", &address.port().to_string(), "--save", "", "--dir"])
-        .arg(dir.path())
-        .stdout(Stdio::null())
-        .spawn();
-    let Ok(mut redis) = redis else {
-        inband_testing::not_run("redis-server is not on the PATH");
+    let Some(redis) = RealRedis::start() else {
         return;
     };
-    wait_for("it is up", || std::net::TcpStream::connect(address).is_ok());
-    let outcome = std::panic::catch_unwind(|| converse(&mut Client::connect(address)));
-    redis.kill().unwrap();
-    redis.wait().unwrap();
-    outcome.expect("this is what Redis does");
+    converse(&mut Client::connect(redis.address));
 }
 
 const TRANSFER: &str = "local from = tonumber(redis.call('get', KEYS[1]) or '0')

@@ -212,35 +212,64 @@ impl Asker {
 /// A real Redis, ended when it is dropped.
 pub struct RealRedis {
     process: std::process::Child,
+    /// Kept open, because it may still write.
+    _log: BufReader<std::process::ChildStdout>,
     pub address: SocketAddr,
     _dir: tempfile::TempDir,
 }
 
 impl RealRedis {
+    /// Starts one on a free port; `None` if there is no program for it.
     pub fn start() -> Option<Self> {
+        loop {
+            let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = socket.local_addr().unwrap();
+            drop(socket);
+            match Self::start_at(address) {
+                Ok(Some(redis)) => return Some(redis),
+                Ok(None) => {}
+                Err(_) => {
+                    inband_testing::not_run("redis-server is not on the PATH");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// `None`: another process has taken the port. A connection would not tell: the other process might accept it.
+    fn start_at(address: SocketAddr) -> std::io::Result<Option<Self>> {
         let dir = scratch();
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap();
-        drop(socket);
-        let process = Command::new("redis-server")
-            .args(["--port", &address.port().to_string(), "--save", ""])
+        let mut process = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
             // It looks this often for clients that have waited long enough.
-            .args(["--hz", "500", "--dir"])
+            .args(["--save", "", "--hz", "500", "--dir"])
             .arg(dir.path())
-            .stdout(Stdio::null())
-            .spawn();
-        let Ok(process) = process else {
-            inband_testing::not_run("redis-server is not on the PATH");
-            return None;
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut log = BufReader::new(process.stdout.take().unwrap());
+        let is_ready = |line: std::io::Result<String>| {
+            line.is_ok_and(|line| line.contains("Ready to accept connections"))
         };
+        let is_ready = log.by_ref().lines().any(is_ready);
         let redis = Self {
             process,
+            _log: log,
             address,
             _dir: dir,
         };
-        wait_for("it is up", || TcpStream::connect(address).is_ok());
-        Some(redis)
+        Ok(is_ready.then_some(redis))
     }
+}
+
+#[test]
+fn a_real_redis_notices_that_its_port_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let Some(redis) = RealRedis::start() else {
+        return;
+    };
+    let address = taken.local_addr().unwrap();
+    assert!(RealRedis::start_at(address).unwrap().is_none());
+    assert_eq!(Asker::connect(redis.address).ask("PING"), "+PONG");
 }
 
 impl Drop for RealRedis {
