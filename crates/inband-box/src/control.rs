@@ -3,6 +3,8 @@
 
 use inband_ground::wire::checksum;
 
+use crate::node::IDS;
+use crate::promise::Founders;
 use crate::role::Record;
 use crate::wire::{self, Header, Type};
 
@@ -10,7 +12,12 @@ use crate::wire::{self, Header, Type};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
     /// Asks who leads. Sent by a node that waits for a leader.
-    Hello,
+    Hello {
+        /// The sender's [`new_id`](crate::promise::Stored::new_id).
+        new_id: u64,
+    },
+    /// Answers the Hello of a node that is one of them.
+    Founders(Founders),
     /// Asks whether the receiver would vote for the sender. Sent by a node that waits for a leader and suspects that
     /// there is none.
     PreElect {
@@ -21,9 +28,14 @@ pub enum Control {
     Willing {
         /// The question's id.
         id: u64,
+        /// As in Hello.
+        new_id: u64,
     },
     /// The sender wants to lead the epoch.
-    Elect,
+    Elect {
+        /// As in Hello.
+        candidate: u64,
+    },
     /// The sender will take part in no earlier epoch; describes its log.
     Promise {
         /// Epoch of the last record.
@@ -34,6 +46,10 @@ pub enum Control {
         committed: u64,
         /// Zxid of the oldest record in the ring.
         first: u64,
+        /// As in Hello.
+        new_id: u64,
+        /// That of the [`Control::Elect`].
+        candidate: u64,
     },
     /// The sender has promised the header's epoch, which is higher than that of the message it answers.
     Denied,
@@ -46,7 +62,7 @@ pub enum Control {
         committed: u64,
     },
     /// The sender leads the epoch.
-    Lead,
+    Lead { founders: Founders },
     /// The sender follows the leader of the epoch.
     Joined(Joined),
     /// Answers Joined: the sender's first start is known to be long past, so its directory was lost.
@@ -102,8 +118,8 @@ pub struct Joined {
     pub recovering: bool,
     /// Its log is on disk.
     pub durable: bool,
-    /// It has never run before, as far as its directory says.
-    pub is_first_start: bool,
+    /// As in [`Control::Hello`].
+    pub new_id: u64,
 }
 
 const HELLO: u8 = 1;
@@ -123,19 +139,21 @@ const SNAPSHOT_PART: u8 = 14;
 const PRE_ELECT: u8 = 15;
 const WILLING: u8 = 16;
 const LOST: u8 = 17;
+const FOUNDERS: u8 = 18;
 
 impl Control {
     pub fn name(&self) -> &'static str {
         match self {
-            Control::Hello => "HELLO",
+            Control::Hello { .. } => "HELLO",
+            Control::Founders(_) => "FOUNDERS",
             Control::PreElect { .. } => "PRE_ELECT",
             Control::Willing { .. } => "WILLING",
-            Control::Elect => "ELECT",
+            Control::Elect { .. } => "ELECT",
             Control::Promise { .. } => "PROMISE",
             Control::Denied => "DENIED",
             Control::Pull { .. } => "PULL",
             Control::Record { .. } => "RECORD",
-            Control::Lead => "LEAD",
+            Control::Lead { .. } => "LEAD",
             Control::Joined(_) => "JOINED",
             Control::Lost { .. } => "LOST",
             Control::Target { .. } => "TARGET",
@@ -155,22 +173,32 @@ impl Control {
             ..Header::of(Type::Control)
         };
         let kind = match self {
-            Control::Hello => HELLO,
+            Control::Hello { new_id } => {
+                h.origin_session = *new_id;
+                HELLO
+            }
+            Control::Founders(_) => FOUNDERS,
             Control::PreElect { id } => {
                 h.round = *id;
                 PRE_ELECT
             }
-            Control::Willing { id } => {
-                h.round = *id;
+            Control::Willing { id, new_id } => {
+                (h.round, h.origin_session) = (*id, *new_id);
                 WILLING
             }
-            Control::Elect => ELECT,
+            Control::Elect { candidate } => {
+                h.origin_session = *candidate;
+                ELECT
+            }
             Control::Promise {
                 last_epoch,
                 last,
                 committed,
                 first,
+                new_id,
+                candidate,
             } => {
+                (h.origin_session, h.origin_seq) = (*new_id, *candidate);
                 (h.record_epoch, h.zxid, h.committed, h.round) =
                     (*last_epoch, *last, *committed, *first);
                 PROMISE
@@ -190,12 +218,11 @@ impl Control {
                 h.committed = *committed;
                 RECORD
             }
-            Control::Lead => LEAD,
+            Control::Lead { .. } => LEAD,
             Control::Joined(joined) => {
                 (h.zxid, h.round) = (joined.matched, joined.nonce);
-                h.leader = u16::from(joined.recovering)
-                    | u16::from(joined.durable) << 1
-                    | u16::from(joined.is_first_start) << 2;
+                h.origin_session = joined.new_id;
+                h.leader = u16::from(joined.recovering) | u16::from(joined.durable) << 1;
                 JOINED
             }
             Control::Lost { nonce } => {
@@ -237,6 +264,9 @@ impl Control {
         match self {
             Control::Record { record, .. } => value.extend_from_slice(&record.value),
             Control::SnapshotPart { bytes, .. } => value.extend_from_slice(bytes),
+            Control::Founders(founders) | Control::Lead { founders } => {
+                value.extend(founders.iter().flat_map(|id| id.to_be_bytes()));
+            }
             _ => {}
         }
         (h, value)
@@ -250,15 +280,25 @@ impl Control {
         }
         let (kind, value) = value.split_first()?;
         Some(match *kind {
-            HELLO => Control::Hello,
+            HELLO => Control::Hello {
+                new_id: h.origin_session,
+            },
+            FOUNDERS => Control::Founders(founders_of(value)?),
             PRE_ELECT => Control::PreElect { id: h.round },
-            WILLING => Control::Willing { id: h.round },
-            ELECT => Control::Elect,
+            WILLING => Control::Willing {
+                id: h.round,
+                new_id: h.origin_session,
+            },
+            ELECT => Control::Elect {
+                candidate: h.origin_session,
+            },
             PROMISE => Control::Promise {
                 last_epoch: h.record_epoch,
                 last: h.zxid,
                 committed: h.committed,
                 first: h.round,
+                new_id: h.origin_session,
+                candidate: h.origin_seq,
             },
             DENIED => Control::Denied,
             PULL => Control::Pull { from: h.zxid },
@@ -266,13 +306,15 @@ impl Control {
                 record: wire::record_of(h, value),
                 committed: h.committed,
             },
-            LEAD => Control::Lead,
+            LEAD => Control::Lead {
+                founders: founders_of(value)?,
+            },
             JOINED => Control::Joined(Joined {
                 matched: h.zxid,
                 nonce: h.round,
                 recovering: h.leader & 1 != 0,
                 durable: h.leader & 2 != 0,
-                is_first_start: h.leader & 4 != 0,
+                new_id: h.origin_session,
             }),
             LOST => Control::Lost { nonce: h.round },
             TARGET => Control::Target {
@@ -301,6 +343,12 @@ impl Control {
     }
 }
 
+fn founders_of(value: &[u8]) -> Option<Founders> {
+    let (words, rest) = value.as_chunks::<8>();
+    let words: &[[u8; 8]; IDS] = words.try_into().ok()?;
+    rest.is_empty().then(|| words.map(u64::from_be_bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,15 +364,18 @@ mod tests {
             value: vec![1; 1248],
         };
         vec![
-            Control::Hello,
+            Control::Hello { new_id: 5 },
+            Control::Founders([0, 1, 2, 3, 4, 5, 6, 7]),
             Control::PreElect { id: 3 },
-            Control::Willing { id: 3 },
-            Control::Elect,
+            Control::Willing { id: 3, new_id: 5 },
+            Control::Elect { candidate: 6 },
             Control::Promise {
                 last_epoch: 1,
                 last: 2,
                 committed: 3,
                 first: 4,
+                new_id: 5,
+                candidate: 6,
             },
             Control::Denied,
             Control::Pull { from: 7 },
@@ -332,20 +383,22 @@ mod tests {
                 record,
                 committed: 4,
             },
-            Control::Lead,
+            Control::Lead {
+                founders: [0, 7, 6, 5, 4, 3, 2, 1],
+            },
             Control::Joined(Joined {
                 matched: 1,
                 nonce: 2,
                 recovering: true,
                 durable: false,
-                is_first_start: true,
+                new_id: 3,
             }),
             Control::Joined(Joined {
                 matched: 1,
                 nonce: 2,
                 recovering: false,
                 durable: true,
-                is_first_start: false,
+                new_id: 0,
             }),
             Control::Lost { nonce: 3 },
             Control::Target { nonce: 1, zxid: 2 },

@@ -39,6 +39,14 @@ impl Ending {
     }
 }
 
+/// What a node that promised an epoch says about itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Vote {
+    pub ending: Ending,
+    /// See [`Stored::new_id`](crate::promise::Stored::new_id).
+    pub new_id: u64,
+}
+
 /// State of pulling the freshest log.
 struct Pull {
     from: u8,
@@ -49,7 +57,9 @@ struct Pull {
 
 /// An election in progress, for the epoch that the node has promised last.
 pub(crate) struct Election {
-    promises: [Option<Ending>; IDS],
+    promises: [Option<Vote>; IDS],
+    /// The own [`new_id`](crate::promise::Stored::new_id) when it began.
+    candidate: u64,
     pull: Option<Pull>,
     again_at: Nanos,
     until: Nanos,
@@ -91,11 +101,11 @@ impl Node {
                 until,
             });
         }
-        let membership = self.latest(role);
-        let pre_election = self.pre_election.as_mut().expect("it is there now");
-        if membership.has_majority(pre_election.willing) {
+        let willing = self.pre_election.as_ref().map_or(0, |pre| pre.willing);
+        if self.is_enough(willing, role) {
             return self.elect(now, role, out);
         }
+        let pre_election = self.pre_election.as_mut().expect("it is there now");
         if now >= pre_election.again_at {
             pre_election.again_at = now + again_after;
             let id = pre_election.id;
@@ -117,12 +127,35 @@ impl Node {
         let is_led = matches!(self.state, State::Leading(_))
             || led_at > 0 && now < led_at + self.config.willing_after_ns();
         if !is_led && !self.recovering {
-            self.say(To::Node(from), self.epoch(), &Control::Willing { id }, out);
+            let new_id = self.stored.new_id;
+            let willing = Control::Willing { id, new_id };
+            self.say(To::Node(from), self.epoch(), &willing, out);
+        }
+    }
+
+    /// Returns whether the vote of a node counts. One that is new may have lost its directory, and with it what it
+    /// acknowledged, unless it is one of those that began together, or all of them are new.
+    fn counts(&self, node: u8, new_id: u64) -> bool {
+        match self.stored.new_id {
+            0 => new_id == 0 || self.stored.founders[usize::from(node)] == new_id,
+            _ => new_id > 0,
+        }
+    }
+
+    /// Returns whether the votes of these nodes, which count, elect a leader.
+    fn is_enough(&self, votes: u8, role: &impl Role) -> bool {
+        let founding = self.config.founding.members;
+        match self.stored.new_id {
+            0 => self.latest(role).has_majority(votes),
+            _ => votes & founding == founding,
         }
     }
 
     /// Records that another node misses a leader, too.
-    pub(crate) fn on_willing(&mut self, from: u8, id: u64) {
+    pub(crate) fn on_willing(&mut self, from: u8, id: u64, new_id: u64) {
+        if !self.counts(from, new_id) {
+            return;
+        }
         if let Some(pre_election) = self.pre_election.as_mut().filter(|pre| pre.id == id) {
             pre_election.willing |= 1 << from;
         }
@@ -134,14 +167,23 @@ impl Node {
         self.hint = self.config.node;
         self.promise(epoch, role, out);
         let mut promises = [None; IDS];
-        promises[usize::from(self.config.node)] = Some(Ending::of(role));
+        let candidate = self.stored.new_id;
+        promises[usize::from(self.config.node)] = Some(self.own_vote(role));
         self.state = State::Electing(Election {
             promises,
+            candidate,
             pull: None,
             again_at: now + self.config.resend_after_ns(),
             until: now + 3 * self.config.suspect_after_ns,
         });
-        self.say(To::Others, epoch, &Control::Elect, out);
+        self.say(To::Others, epoch, &Control::Elect { candidate }, out);
+    }
+
+    fn own_vote(&self, role: &impl Role) -> Vote {
+        Vote {
+            ending: Ending::of(role),
+            new_id: self.stored.new_id,
+        }
     }
 
     /// Handles a node's candidacy.
@@ -149,7 +191,7 @@ impl Node {
         &mut self,
         now: Nanos,
         from: u8,
-        epoch: u64,
+        (epoch, candidate): (u64, u64),
         role: &impl Role,
         out: &mut Out,
     ) {
@@ -166,17 +208,23 @@ impl Node {
         if epoch > self.epoch() {
             self.promise(epoch, role, out);
             self.hint = from;
+            self.promised_to = candidate;
             self.wait(now);
         } else if !matches!(self.state, State::Waiting) {
             return; // it has been elected since
+        } else if candidate > 0 && candidate != self.promised_to {
+            // Its directory was lost since we promised it this epoch: it must not be led twice.
+            return self.say(To::Node(from), self.epoch(), &Control::Denied, out);
         }
         // Only after the role's epoch was raised: nothing is acknowledged any more that is not in this view.
-        let ending = Ending::of(role);
+        let Vote { ending, new_id } = self.own_vote(role);
         let promise = Control::Promise {
             last_epoch: ending.last_epoch,
             last: ending.last,
             committed: ending.committed,
             first: ending.first,
+            new_id,
+            candidate,
         };
         self.say(To::Node(from), epoch, &promise, out);
     }
@@ -186,8 +234,8 @@ impl Node {
         &mut self,
         now: Nanos,
         from: u8,
-        epoch: u64,
-        ending: Ending,
+        (epoch, candidate): (u64, u64),
+        vote: Vote,
         role: &impl Role,
         out: &mut Out,
     ) {
@@ -195,8 +243,8 @@ impl Node {
         let State::Electing(election) = &mut self.state else {
             return;
         };
-        if is_ours {
-            election.promises[usize::from(from)] = Some(ending);
+        if is_ours && candidate == election.candidate {
+            election.promises[usize::from(from)] = Some(vote);
             self.count_promises(now, role, out);
         }
     }
@@ -205,31 +253,39 @@ impl Node {
     /// which may differ from those it named when the election began.
     fn count_promises(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let own = self.config.node;
-        let membership = self.latest(role);
+        let own_vote = self.own_vote(role);
         let State::Electing(election) = &mut self.state else {
             return;
         };
         if election.pull.is_some() {
             return;
         }
-        election.promises[usize::from(own)] = Some(Ending::of(role));
-        let promises = election.promises;
-        let by_id = (1..).zip(&promises[1..]);
-        let all = by_id.filter_map(|(node, ending): (u8, _)| ending.map(|ending| (node, ending)));
-        let promised = bitmap(all.clone().map(|(node, _)| node));
-        if !membership.is_member(own) {
+        election.promises[usize::from(own)] = Some(own_vote);
+        let by_id = (0..).zip(election.promises);
+        let all = by_id.filter_map(|(node, vote): (u8, _)| Some((node, vote?)));
+        let votes: Vec<(u8, Vote)> = all
+            .filter(|(node, vote)| self.counts(*node, vote.new_id))
+            .collect();
+        if !self.latest(role).is_member(own) {
             return self.wait(now); // another member must lead
         }
-        if !membership.has_majority(promised) {
+        if !self.is_enough(bitmap(votes.iter().map(|(node, _)| *node)), role) {
             return;
         }
-        let best = all.max_by_key(|(node, ending)| (ending.freshness(), *node == own));
+        let endings = votes.iter().map(|(node, vote)| (*node, vote.ending));
+        let best = endings.max_by_key(|(node, ending)| (ending.freshness(), *node == own));
         let (freshest, ending) = best.expect("the own one is there");
         if freshest == own {
-            let committed = promises.iter().flatten().map(|e| e.committed).max();
+            if own_vote.new_id > 0 {
+                self.found(&votes, out);
+            }
+            let committed = votes.iter().map(|(_, vote)| vote.ending.committed).max();
             learn(role, committed.unwrap_or(0));
             return self.lead(now, role, out);
         }
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
         if ending.first > role.view().committed + 1 {
             // We would need the table as well; another candidate may not.
             self.wait(now);
@@ -241,6 +297,15 @@ impl Node {
             early: BTreeMap::new(),
         });
         self.pull(now, role, out);
+    }
+
+    /// All nodes that begin together are new, and have promised us the first epoch.
+    fn found(&mut self, votes: &[(u8, Vote)], out: &mut Out) {
+        for (node, vote) in votes {
+            self.stored.founders[usize::from(*node)] = vote.new_id;
+        }
+        self.stored.new_id = 0;
+        out.store = Some(self.stored);
     }
 
     /// Asks for the records that follow.
@@ -353,10 +418,11 @@ impl Node {
             self.take_pulled(now, role, out);
             return self.pull(now, role, out);
         }
-        let promises = election.promises;
+        let (promises, candidate) = (election.promises, election.candidate);
         for node in ids(self.reach()) {
             if promises[usize::from(node)].is_none() {
-                self.say(To::Node(node), self.epoch(), &Control::Elect, out);
+                let elect = Control::Elect { candidate };
+                self.say(To::Node(node), self.epoch(), &elect, out);
             }
         }
     }

@@ -10,9 +10,9 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Control;
-use crate::election::{Election, PreElection};
+use crate::election::{Election, Ending, PreElection, Vote};
 use crate::membership::{ids, Membership};
-use crate::promise::{Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
+use crate::promise::{Founders, Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
 use crate::reads::Reads;
 use crate::role::{Record, Role, View};
 use crate::snapshot::{Fetch, Snapshot};
@@ -25,7 +25,7 @@ pub const SUSPECT_AFTER_NS: Nanos = 10 * MS;
 pub const SUSPECT_AFTER_MIN_NS: Nanos = 50_000;
 pub const SUSPECT_AFTER_MAX_NS: Nanos = 50 * MS;
 /// One more than the highest node id.
-pub(crate) const IDS: usize = crate::c::IB_BOX_NODES_MAX as usize + 1;
+pub const IDS: usize = crate::c::IB_BOX_NODES_MAX as usize + 1;
 
 /// How many members must have a record before it is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
@@ -83,7 +83,8 @@ impl Config {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The cluster is new, and so are all its nodes. A node that has promised anything before recovers nevertheless.
+    /// The node begins with others, as its operator says. It votes once all of them are known to be new. A node that has
+    /// had its place in a cluster before recovers nevertheless.
     Founding,
     /// The node has lost its log.
     Recovering,
@@ -174,6 +175,8 @@ pub struct Status {
     pub leader: Option<u8>,
     /// Whether it has lost its log, and does not count yet.
     pub recovering: bool,
+    /// Whether it has no place in a cluster yet.
+    pub is_new: bool,
     /// Zxid of its last record.
     pub last: u64,
     /// Zxid up to which everything is committed.
@@ -197,8 +200,8 @@ pub struct Node {
     pub(crate) stored: Stored,
     pub(crate) is_stored: bool,
     pub(crate) recovering: bool,
-    /// Nothing was stored before this start.
-    pub(crate) is_first_start: bool,
+    /// The new node that it has promised its epoch to; 0: another one.
+    pub(crate) promised_to: u64,
     /// Identifies this start of the process.
     pub(crate) nonce: u64,
     random: u64,
@@ -255,19 +258,26 @@ impl Node {
             config.nodes
         );
         let session = stored.session + 1;
+        let is_first_start = stored == Stored::default();
+        let new_id = match is_first_start {
+            true => random.max(1),
+            false => stored.new_id,
+        };
+        let begins = start == Start::Founding || !is_first_start;
+        let may_found = new_id > 0 && begins && config.founding.is_member(config.node);
         if stored.promise > 0 {
             role.raise_epoch(stored.promise);
         }
         let mut node = Node {
             config,
-            stored: Stored { session, ..stored },
-            is_stored: false,
-            recovering: match start {
-                Start::Founding => stored != Stored::default(),
-                Start::Recovering => true,
-                Start::WithLog => false,
+            stored: Stored {
+                session,
+                new_id,
+                ..stored
             },
-            is_first_start: stored == Stored::default(),
+            is_stored: false,
+            recovering: start != Start::WithLog && !may_found,
+            promised_to: 0,
             nonce: random,
             random,
             state: State::Waiting,
@@ -346,6 +356,31 @@ impl Node {
         out.packet(To::Node(self.hint), &header, &[]);
     }
 
+    /// Notes which nodes began together; if this one is one of them, it has its place. Returns whether that is to be
+    /// stored.
+    pub(crate) fn learn_founders(&mut self, founders: &Founders) -> bool {
+        let before = self.stored;
+        if before.founders == Founders::default() {
+            self.stored.founders = *founders;
+        }
+        if founders[usize::from(self.config.node)] == before.new_id {
+            self.stored.new_id = 0;
+        }
+        self.stored != before
+    }
+
+    fn tell_founders(&self, to: u8, new_id: u64, out: &mut Out) {
+        let founders = self.stored.founders;
+        if new_id > 0 && founders[usize::from(to)] == new_id {
+            self.say(
+                To::Node(to),
+                self.epoch(),
+                &Control::Founders(founders),
+                out,
+            );
+        }
+    }
+
     /// Handles a packet of our leader that the role passes on: it is answered once its records are on disk.
     fn owe(&mut self, header: &Header, role: &impl Role) {
         let matched = role.view().matched;
@@ -415,6 +450,7 @@ impl Node {
             epoch: self.epoch(),
             leader: self.leader(),
             recovering: self.recovering,
+            is_new: self.stored.new_id > 0,
             last: now.last,
             committed: now.committed,
             applied: now.applied,
@@ -532,36 +568,49 @@ impl Node {
         out: &mut Out,
     ) {
         match control {
-            Control::Hello => self.on_hello(now, from, epoch, role, out),
+            Control::Hello { new_id } => {
+                self.on_hello(now, from, epoch, role, out);
+                self.tell_founders(from, new_id, out);
+            }
+            Control::Founders(founders) => {
+                if self.learn_founders(&founders) {
+                    out.store = Some(self.stored);
+                }
+            }
             Control::PreElect { id } => self.on_pre_elect(now, from, (epoch, id), role, out),
-            Control::Willing { id } => self.on_willing(from, id),
-            Control::Elect => self.on_elect(now, from, epoch, role, out),
+            Control::Willing { id, new_id } => self.on_willing(from, id, new_id),
+            Control::Elect { candidate } => {
+                self.on_elect(now, from, (epoch, candidate), role, out);
+            }
             Control::Promise {
                 last_epoch,
                 last,
                 committed,
                 first,
+                new_id,
+                candidate,
             } => {
-                let ending = crate::election::Ending {
+                let ending = Ending {
                     last_epoch,
                     last,
                     committed,
                     first,
                 };
-                self.on_promise(now, from, epoch, ending, role, out);
+                let vote = Vote { ending, new_id };
+                self.on_promise(now, from, (epoch, candidate), vote, role, out);
             }
             Control::Denied => self.on_higher(now, epoch, role),
             Control::Pull { from: first } => self.on_pull(from, epoch, first, role, out),
             Control::Record { record, committed } => {
                 self.on_record(now, from, epoch, record, committed, role, out);
             }
-            Control::Lead => self.on_lead(now, from, epoch, role, out),
+            Control::Lead { founders } => self.on_lead(now, from, (epoch, founders), role, out),
             Control::Joined(joined) if epoch == self.epoch() => {
                 self.on_joined(now, from, joined, role, out);
             }
             Control::Joined(_) => {}
             Control::Lost { nonce } => out.is_lost |= epoch == self.epoch() && nonce == self.nonce,
-            Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid),
+            Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid, out),
             Control::Ask { id } => self.on_ask(from, epoch, id, out),
             Control::Index { id, index } => self.reads.on_index(id, index, out),
             Control::Behind { first } => self.on_behind(now, from, epoch, first, role, out),
@@ -614,7 +663,8 @@ impl Node {
         }
         if now >= self.hello_at {
             self.hello_at = now + self.config.stagger_ns();
-            self.say(To::Others, self.epoch(), &Control::Hello, out);
+            let new_id = self.stored.new_id;
+            self.say(To::Others, self.epoch(), &Control::Hello { new_id }, out);
         }
     }
 

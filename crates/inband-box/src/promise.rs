@@ -1,5 +1,6 @@
 //! Epochs, and what a node stores durably.
 
+use crate::node::IDS;
 use crate::PROPOSERS;
 
 /// Nanoseconds of a monotonic clock.
@@ -24,6 +25,9 @@ pub fn majority(nodes: u8) -> usize {
     usize::from(nodes) / 2 + 1
 }
 
+/// By node id: what the nodes that began together had as [`Stored::new_id`] then; 0: it is no such node, or not known.
+pub type Founders = [u64; IDS];
+
 /// What survives the loss of a node's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
@@ -35,6 +39,10 @@ pub struct Stored {
     pub session: u64,
     /// The log is on disk, and has everything that the node ever acknowledged.
     pub has_log: bool,
+    /// Drawn when the directory was new; 0 once the node has its place in a cluster. Until then it has acknowledged
+    /// nothing.
+    pub new_id: u64,
+    pub founders: Founders,
 }
 
 #[cfg(test)]

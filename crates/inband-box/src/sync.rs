@@ -6,7 +6,7 @@ use crate::control::{Control, Joined};
 use crate::membership::{ids, Cluster, Membership};
 use crate::node::{commit, Config, Node, Out, State, To, IDS};
 use crate::owner_of;
-use crate::promise::Nanos;
+use crate::promise::{Founders, Nanos};
 use crate::reads::{Reading, Who};
 use crate::role::{Record, Role, View};
 use crate::snapshot::Serving;
@@ -38,6 +38,8 @@ impl View {
 struct Follower {
     /// Identifies the start in which it joined.
     nonce: Option<u64>,
+    /// What it said when it was new, if it was then.
+    new_id: u64,
     /// What it had when last checked, and since when.
     has: u64,
     since: Nanos,
@@ -247,7 +249,7 @@ impl Node {
                 })
                 .collect();
             for node in absent {
-                self.say(To::Node(node), epoch, &Control::Lead, out);
+                self.say_lead(node, out);
             }
         }
         self.resend_what_is_late(now, registers, role, out);
@@ -312,8 +314,13 @@ impl Node {
         }
         self.on_higher(now, promised, role);
         if matches!(self.state, State::Leading(_)) {
-            self.say(To::Node(from), self.epoch(), &Control::Lead, out);
+            self.say_lead(from, out);
         }
+    }
+
+    fn say_lead(&self, to: u8, out: &mut Out) {
+        let founders = self.stored.founders;
+        self.say(To::Node(to), self.epoch(), &Control::Lead { founders }, out);
     }
 
     /// Handles the announcement of a leader.
@@ -321,7 +328,7 @@ impl Node {
         &mut self,
         now: Nanos,
         from: u8,
-        epoch: u64,
+        (epoch, founders): (u64, Founders),
         role: &impl Role,
         out: &mut Out,
     ) {
@@ -336,8 +343,18 @@ impl Node {
         }
         self.hint = from;
         (self.contact, self.led_at) = (now, now);
-        let is_promised = epoch == self.epoch() && self.is_stored;
+        let mut is_promised = epoch == self.epoch() && self.is_stored;
+        let mut is_to_be_stored = self.learn_founders(&founders);
+        if self.stored.new_id > 0 && !self.recovering {
+            // The cluster began without this directory: it may have had another one, and lost it.
+            (self.recovering, self.stored.has_log) = (true, false);
+            is_to_be_stored = true;
+        }
         self.promise(epoch, role, out);
+        if is_to_be_stored {
+            out.store = Some(self.stored);
+            is_promised = false;
+        }
         self.state = State::Joining;
         if is_promised {
             self.finish_joining(now, role, out);
@@ -367,7 +384,7 @@ impl Node {
             nonce: self.nonce,
             recovering: self.recovering,
             durable: self.durable.is_some(),
-            is_first_start: self.is_first_start,
+            new_id: self.stored.new_id,
         };
         let joined = Control::Joined(joined);
         self.say(To::Node(self.hint), self.epoch(), &joined, out);
@@ -393,11 +410,11 @@ impl Node {
         let State::Leading(leading) = &mut self.state else {
             return;
         };
-        // A node that joins becomes a member only in a start that this leader or an earlier one has seen. If it were
-        // let in again, it would use its sessions a second time, and might break a promise.
-        let known = leading.followers[usize::from(from)].nonce;
-        let has_run = cluster.membership.is_member(from) || known.is_some();
-        if joined.is_first_start && recovering && known != Some(nonce) && has_run {
+        // A member has its place, and so has a node that joins from its answer on. If one that has lost it were let in
+        // again, it would use its sessions a second time, and might break a promise.
+        let known = leading.followers[usize::from(from)];
+        let has_run = cluster.membership.is_member(from) || known.nonce.is_some();
+        if joined.new_id > 0 && joined.new_id != known.new_id && has_run {
             return self.say(To::Node(from), self.epoch(), &Control::Lost { nonce }, out);
         }
         // Its log is not of our history: several clusters were founded, against all rules. It does not count.
@@ -413,6 +430,7 @@ impl Node {
         if is_new {
             *follower = Follower {
                 nonce: Some(nonce),
+                new_id: joined.new_id.max(known.new_id),
                 had: match recovering {
                     true => registers.peers[usize::from(from)].matched,
                     false => 0,
@@ -456,11 +474,15 @@ impl Node {
     }
 
     /// Notes that we count again once we have this record.
-    pub(crate) fn on_target(&mut self, epoch: u64, nonce: u64, zxid: u64) {
+    pub(crate) fn on_target(&mut self, epoch: u64, nonce: u64, zxid: u64, out: &mut Out) {
         let is_ours = epoch == self.epoch() && nonce == self.nonce;
-        if let State::Following { target, .. } = &mut self.state {
-            if is_ours {
-                target.get_or_insert(zxid);
+        let State::Following { target, .. } = &mut self.state else {
+            return;
+        };
+        if is_ours {
+            target.get_or_insert(zxid);
+            if std::mem::take(&mut self.stored.new_id) > 0 {
+                out.store = Some(self.stored);
             }
         }
     }
@@ -484,7 +506,9 @@ impl Node {
         let pulls = fetch.as_ref().is_some_and(|fetch| now >= fetch.again_at);
         if self.recovering || self.catches_up {
             let matched = registers.matched.min(self.durable.unwrap_or(u64::MAX));
-            if target.is_some_and(|target| matched >= target) {
+            let is_reached = target.is_some_and(|target| matched >= target);
+            // Nothing counts before it is stored that the node has its place.
+            if is_reached && out.store.is_none() {
                 // It has everything that it can ever have acknowledged, to this leader or in an earlier epoch.
                 self.catches_up = false;
                 if std::mem::take(&mut self.recovering) {

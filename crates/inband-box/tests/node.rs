@@ -4,7 +4,7 @@
 use inband_box::control::{Control, Joined};
 use inband_box::membership::{Change, ChangeError, Membership};
 use inband_box::node::{Config, Node, Out, Quorum, Start, To, SUSPECT_AFTER_NS};
-use inband_box::promise::Stored;
+use inband_box::promise::{Founders, Stored};
 use inband_box::role::{Mode, Record, Role, Verdict};
 use inband_box::wire::{self, flag, Header, Type};
 
@@ -37,20 +37,25 @@ fn said(out: &Out) -> Vec<(u64, Control)> {
         .collect()
 }
 
+const ELECT: Control = Control::Elect { candidate: 0 };
+/// Begun by the nodes 1 to 3, of which node 1 is [`started`].
+const FOUNDERS: Founders = [0, 7, 8, 9, 0, 0, 0, 0];
+const LEAD: Control = Control::Lead { founders: FOUNDERS };
+
 /// A node that has lost its log follows.
 const JOINED_EMPTY: Control = Control::Joined(Joined {
     matched: 0,
     nonce: 5,
     recovering: true,
     durable: false,
-    is_first_start: false,
+    new_id: 0,
 });
 
 #[test]
 fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
     let role = inband_box::soft::soft(1, 64);
     let mut node = started(Start::Founding, Stored::default(), &role);
-    let out = gets(&mut node, 2, 34, &Control::Elect, &role);
+    let out = gets(&mut node, 2, 34, &ELECT, &role);
     assert_eq!(out.store.map(|stored| stored.promise), Some(34));
     let is_promise = |(epoch, control): &(u64, Control)| {
         *epoch == 34 && matches!(control, Control::Promise { .. })
@@ -60,7 +65,7 @@ fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
     assert_eq!((view.epoch, view.mode), (34, Mode::Idle));
     // From a node that does not own the epoch, and a lower epoch.
     for (from, epoch) in [(3, 34), (2, 2)] {
-        let out = gets(&mut node, from, epoch, &Control::Elect, &role);
+        let out = gets(&mut node, from, epoch, &ELECT, &role);
         assert!(!said(&out).iter().any(is_promise), "{:?}", said(&out));
     }
 }
@@ -69,7 +74,7 @@ fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
 fn nothing_is_acknowledged_in_an_epoch_before_it_is_stored() {
     let role = inband_box::soft::soft(1, 64);
     let mut node = started(Start::Founding, Stored::default(), &role);
-    let out = gets(&mut node, 2, 34, &Control::Lead, &role);
+    let out = gets(&mut node, 2, 34, &LEAD, &role);
     assert_eq!(out.store.map(|stored| stored.promise), Some(34));
     assert_eq!(
         role.view().mode,
@@ -90,16 +95,18 @@ fn a_node_that_lost_its_log_votes_for_nobody_and_joins_no_leader_below_its_promi
         promise: 66,
         session: 4,
         has_log: false,
+        new_id: 0,
+        founders: FOUNDERS,
     };
     // It has promised something, so its cluster is not new.
     for start in [Start::Recovering, Start::Founding] {
         let role = inband_box::soft::soft(1, 64);
         let mut node = started(start, stored, &role);
         assert_eq!((node.is_recovering(), node.session()), (true, 5));
-        let out = gets(&mut node, 3, 99, &Control::Elect, &role);
+        let out = gets(&mut node, 3, 99, &ELECT, &role);
         let is_promise = |(_, c): &(u64, Control)| matches!(c, Control::Promise { .. });
         assert!(!said(&out).iter().any(is_promise), "{:?}", said(&out));
-        let out = gets(&mut node, 2, 34, &Control::Lead, &role);
+        let out = gets(&mut node, 2, 34, &LEAD, &role);
         assert!(
             said(&out).contains(&(66, Control::Denied)),
             "{:?}",
@@ -113,12 +120,12 @@ fn a_node_that_lost_its_log_votes_for_nobody_and_joins_no_leader_below_its_promi
 fn an_absurd_epoch_is_refused_and_counted() {
     let role = inband_box::soft::soft(1, 64);
     let mut node = started(Start::Founding, Stored::default(), &role);
-    gets(&mut node, 2, 34, &Control::Elect, &role);
+    gets(&mut node, 2, 34, &ELECT, &role);
     let absurd = (1 << 63) + 2;
     for control in [
-        Control::Elect,
-        Control::Lead,
-        Control::Hello,
+        ELECT,
+        LEAD,
+        Control::Hello { new_id: 0 },
         Control::Denied,
         Control::PreElect { id: 1 },
     ] {
@@ -131,9 +138,9 @@ fn an_absurd_epoch_is_refused_and_counted() {
     // A node that has lost its log may have missed any number of epochs, but not all of them.
     let role = inband_box::soft::soft(1, 64);
     let mut node = started(Start::Recovering, Stored::default(), &role);
-    gets(&mut node, 2, absurd, &Control::Lead, &role);
+    gets(&mut node, 2, absurd, &LEAD, &role);
     assert_eq!(node.epoch(), 0);
-    gets(&mut node, 2, (1 << 40) + 2, &Control::Lead, &role);
+    gets(&mut node, 2, (1 << 40) + 2, &LEAD, &role);
     assert_eq!(node.epoch(), (1 << 40) + 2);
 }
 
@@ -144,12 +151,12 @@ fn a_node_that_hears_a_leader_wants_no_other() {
     let is_willing = |out: &Out| {
         said(out)
             .iter()
-            .any(|(_, c)| *c == Control::Willing { id: 8 })
+            .any(|(_, c)| *c == Control::Willing { id: 8, new_id: 7 })
     };
     let asked = Control::PreElect { id: 8 };
     let out = gets(&mut node, 3, 0, &asked, &role);
     assert!(is_willing(&out), "it knows of no leader: {:?}", said(&out));
-    gets(&mut node, 2, 34, &Control::Lead, &role);
+    gets(&mut node, 2, 34, &LEAD, &role);
     let out = gets(&mut node, 3, 0, &asked, &role);
     assert!(!is_willing(&out), "{:?}", said(&out));
     assert_eq!(node.epoch(), 34);
@@ -173,22 +180,34 @@ fn elects(node: &mut Node, role: &impl Role) -> u64 {
             break id;
         }
     };
-    gets(node, 2, 0, &Control::Willing { id }, role);
+    for (from, new_id) in [(2, 8), (3, 9), (2, 0)] {
+        gets(node, from, 0, &Control::Willing { id, new_id }, role);
+    }
     node.on_tick(now, role, &mut Out::default());
     now
 }
 
-/// Lets node 1 lead with the votes of 1 and 2, at this time.
-fn leads(node: &mut Node, role: &impl Role) -> u64 {
-    let now = elects(node, role);
-    let promise = Control::Promise {
-        last_epoch: 0,
-        last: 0,
+fn promise(last_epoch: u64, last: u64, new_id: u64, candidate: u64) -> Control {
+    Control::Promise {
+        last_epoch,
+        last,
         committed: 0,
         first: 1,
-    };
-    gets(node, 2, node.epoch(), &promise, role);
+        new_id,
+        candidate,
+    }
+}
+
+/// Lets node 1 lead with the votes of all that begin together, at this time.
+fn leads(node: &mut Node, role: &impl Role) -> u64 {
+    let now = elects(node, role);
+    let epoch = node.epoch();
+    gets(node, 2, epoch, &promise(0, 0, 8, 7), role);
+    assert_ne!(role.view().mode, Mode::Leading, "node 3 may not be new");
+    let out = gets(node, 3, epoch, &promise(0, 0, 9, 7), role);
     assert_eq!(role.view().mode, Mode::Leading);
+    let founders = out.store.map(|stored| (stored.new_id, stored.founders));
+    assert_eq!(founders, Some((0, FOUNDERS)));
     now
 }
 
@@ -209,6 +228,87 @@ fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
         zxid: view.last,
     };
     assert!(said(&out).contains(&(epoch, target)), "{:?}", said(&out));
+}
+
+/// Its directory may have been lost, and with it a record that only it and a node that does not answer had.
+#[test]
+fn a_new_node_counts_if_it_began_with_the_others() {
+    let with_log = Stored {
+        promise: 2,
+        session: 1,
+        has_log: true,
+        new_id: 0,
+        founders: FOUNDERS,
+    };
+    let unknown = Stored {
+        founders: Founders::default(),
+        ..with_log
+    };
+    for (stored, new_id, counts) in [
+        (with_log, 8, true),
+        (with_log, 10, false),
+        (unknown, 8, false),
+        (unknown, 0, true),
+    ] {
+        let role = inband_box::soft::soft(1, 64);
+        let mut node = started(Start::WithLog, stored, &role);
+        // Node 3 is willing, and promises nothing.
+        let now = elects(&mut node, &role);
+        let epoch = node.epoch();
+        gets(&mut node, 2, epoch, &promise(0, 0, new_id, 0), &role);
+        node.on_tick(now, &role, &mut Out::default());
+        let leads = role.view().mode == Mode::Leading;
+        assert_eq!(leads, counts, "{stored:?}, {new_id}");
+    }
+}
+
+/// A late promise was given to the node that had the directory before.
+#[test]
+fn what_was_promised_to_a_lost_directory_does_not_count() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    elects(&mut node, &role);
+    let epoch = node.epoch();
+    gets(&mut node, 2, epoch, &promise(0, 0, 8, 6), &role);
+    gets(&mut node, 3, epoch, &promise(0, 0, 9, 7), &role);
+    assert_ne!(role.view().mode, Mode::Leading);
+    gets(&mut node, 2, epoch, &promise(0, 0, 8, 7), &role);
+    assert_eq!(role.view().mode, Mode::Leading);
+
+    // And no epoch is promised to both.
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let mut is_promised = |candidate| {
+        let out = gets(&mut node, 2, 34, &Control::Elect { candidate }, &role);
+        let promises = |(_, c): &(u64, Control)| matches!(c, Control::Promise { .. });
+        said(&out).iter().any(promises)
+    };
+    assert_eq!([6, 6, 8].map(&mut is_promised), [true, true, false]);
+}
+
+/// The leader that it began with may be gone before it has heard of it.
+#[test]
+fn a_node_learns_from_anybody_that_it_began_with_the_others() {
+    let role = inband_box::soft::soft(1, 64);
+    let stored = Stored {
+        promise: 2,
+        session: 1,
+        has_log: false,
+        new_id: 0,
+        founders: FOUNDERS,
+    };
+    let mut node = started(Start::Recovering, stored, &role);
+    let mut is_told = |new_id| {
+        let out = gets(&mut node, 2, 0, &Control::Hello { new_id }, &role);
+        said(&out).contains(&(2, Control::Founders(FOUNDERS)))
+    };
+    assert_eq!([8, 10, 0].map(&mut is_told), [true, false, false]);
+
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let out = gets(&mut node, 2, 2, &Control::Founders(FOUNDERS), &role);
+    let stored = out.store.expect("it has its place");
+    assert_eq!((stored.new_id, stored.founders), (0, FOUNDERS));
 }
 
 /// Sends an ACK to the role, and to the process if the role passes it on.
@@ -326,7 +426,7 @@ fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
             nonce: 5,
             recovering,
             durable,
-            is_first_start: false,
+            new_id: 0,
         });
         let (header, value) = joined.encode(from, epoch);
         let packet = wire::emit(&header, &value);
@@ -348,16 +448,17 @@ fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
 #[test]
 fn a_candidate_counts_again_by_the_members_of_the_log_that_it_takes_over() {
     let role = inband_box::soft::soft(1, 64);
-    let mut node = started(Start::Founding, Stored::default(), &role);
+    let stored = Stored {
+        promise: 2,
+        session: 1,
+        has_log: true,
+        new_id: 0,
+        founders: FOUNDERS,
+    };
+    let mut node = started(Start::WithLog, stored, &role);
     elects(&mut node, &role);
     let epoch = node.epoch();
-    let promise = |last_epoch, last| Control::Promise {
-        last_epoch,
-        last,
-        committed: 0,
-        first: 1,
-    };
-    gets(&mut node, 2, epoch, &promise(2, 1), &role);
+    gets(&mut node, 2, epoch, &promise(2, 1, 0, 0), &role);
     assert_ne!(role.view().mode, Mode::Leading, "node 2 has more");
     let grown = Membership {
         members: 0b11110,
@@ -380,7 +481,7 @@ fn a_candidate_counts_again_by_the_members_of_the_log_that_it_takes_over() {
         Mode::Leading,
         "two of four are no majority"
     );
-    gets(&mut node, 4, epoch, &promise(0, 0), &role);
+    gets(&mut node, 4, epoch, &promise(0, 0, 0, 0), &role);
     assert_eq!(role.view().mode, Mode::Leading);
     assert_eq!((role.view().members, role.view().quorum), (0b11110, 3));
 }
@@ -432,7 +533,7 @@ const FIRST_START: Joined = Joined {
     nonce: 5,
     recovering: true,
     durable: false,
-    is_first_start: true,
+    new_id: 9,
 };
 
 /// It would forget what it has promised, and use its first session again.
@@ -454,28 +555,34 @@ fn a_node_whose_directory_was_lost_is_not_let_in_again() {
     };
     let again = Joined {
         nonce: 6,
+        new_id: 10,
         ..FIRST_START
     };
     assert!(is_let_in(4, FIRST_START), "it joins for the first time");
     assert!(is_let_in(4, FIRST_START), "its packet may come twice");
+    let early = Joined {
+        nonce: 7,
+        ..FIRST_START
+    };
+    assert!(is_let_in(4, early), "restarted before it was answered");
     assert!(!is_let_in(4, again), "this leader has seen its first start");
     assert!(!is_let_in(3, again), "it is a member");
-    let restarted = Joined {
-        is_first_start: false,
-        ..again
-    };
+    let restarted = Joined { new_id: 0, ..again };
     assert!(is_let_in(4, restarted), "it has its directory");
-    // A founding node has not lost anything at its first start.
+    // A founding node that has its place has not lost anything at its first start.
     let founding = Joined {
         recovering: false,
+        new_id: 0,
         ..again
     };
     assert!(is_let_in(2, founding));
 
     // The node itself: only what answers its own start is about it.
     let role = inband_box::soft::soft(1, 64);
-    let mut node = started(Start::Recovering, Stored::default(), &role);
-    gets(&mut node, 2, 34, &Control::Lead, &role);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let mut founders = FOUNDERS;
+    founders[1] = 6;
+    gets(&mut node, 2, 34, &Control::Lead { founders }, &role);
     let mut out = Out::default();
     node.on_tick(2, &role, &mut out);
     let said = said(&out);
@@ -484,7 +591,7 @@ fn a_node_whose_directory_was_lost_is_not_let_in_again() {
         _ => None,
     });
     let joined = joined.expect("it joins");
-    assert!(joined.is_first_start && joined.recovering);
+    assert!(joined.new_id == 7 && joined.recovering);
     let Joined { nonce, .. } = joined;
     let other = Control::Lost { nonce: nonce + 1 };
     assert!(!gets(&mut node, 2, 34, &other, &role).is_lost);

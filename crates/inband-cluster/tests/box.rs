@@ -608,6 +608,75 @@ fn a_cluster_that_was_stopped_while_a_node_joins_goes_on() {
     until_states_are_of(&cluster, &[1, 2, 3, 4]);
 }
 
+/// A founding node, one that has joined since, and the file of an earlier moment: the others have the log.
+#[test]
+fn a_cluster_goes_on_without_a_node_whose_directory_was_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let given = sync();
+    let at = |node: u16| SocketAddr::new(given.memcached.ip(), given.memcached.port() + node - 1);
+    let lose = |node: &str| {
+        std::fs::remove_dir_all(dir.path().join("hosts").join(node)).expect("it was there");
+    };
+    let cluster = start(dir.path(), given.clone()).expect("a new cluster");
+    set(at(1), "k", "1").expect("stored");
+    drop(cluster);
+    lose("node-1");
+    let cluster = start(dir.path(), given.clone()).expect("two of three go on");
+    assert_eq!(get(at(2), "k").expect("found"), "1");
+    set(at(3), "k", "2").expect("stored");
+    assert_eq!(box_cluster::add(dir.path()).expect("it joins"), "node/4");
+    box_cluster::remove(dir.path(), "node/1").expect("removed");
+    assert_eq!(box_cluster::add(dir.path()).expect("it joins"), "node/5");
+    drop(cluster);
+
+    lose("node-5");
+    let members = dir.path().join("members.json");
+    // Node 1 was removed, and node 5 has become a member.
+    std::fs::write(&members, r#"{"reach": [1, 2, 3, 4, 5], "joining": 5}"#).expect("written");
+    let cluster = start(dir.path(), given.clone()).expect("three of four go on");
+    assert_eq!(get(at(4), "k").expect("found"), "2");
+    drop(cluster);
+
+    let more = Options { nodes: 5, ..given };
+    let refused = start(dir.path(), more).map(drop).unwrap_err();
+    assert!(
+        format!("{refused:#}").contains("give as many as then"),
+        "{refused:#}"
+    );
+}
+
+/// Nothing was acknowledged.
+#[test]
+fn a_first_start_with_sync_may_be_interrupted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let own = dir.path().join("hosts/node-1");
+    std::fs::create_dir_all(&own).expect("made");
+    for (name, number) in [
+        ("new-id", "5"),
+        ("session", "1"),
+        ("has-log", "1"),
+        ("promised", "33"),
+    ] {
+        std::fs::write(own.join(name), number).expect("written");
+    }
+    let given = sync();
+    let cluster = start(dir.path(), given.clone()).expect("all nodes are new");
+    set(given.memcached, "k", "1").expect("stored");
+    drop(cluster);
+
+    // An accepted loss, while the directories are being removed.
+    let moved = dir.path().join("hosts.removed");
+    std::fs::rename(dir.path().join("hosts"), &moved).expect("moved");
+    std::fs::remove_dir_all(moved.join("node-2")).expect("removed");
+    let cluster = start(dir.path(), given.clone()).expect("all nodes are new");
+    assert_eq!(
+        ask(given.memcached, "get k\r\n", 1).expect("a reply"),
+        ["END"]
+    );
+    assert!(!moved.exists());
+    drop(cluster);
+}
+
 /// These are the members, and all of them follow one of them.
 fn until_states_are_of(cluster: &Supervisor<BoxCluster>, members: &[u8]) {
     let are = retry(LIMIT, || {

@@ -17,7 +17,9 @@ use inband_box::limits::{
 };
 use inband_box::membership::{ids, Change, Membership};
 pub use inband_box::node::Quorum;
-use inband_box::process::{forget, has_log, has_promised, socket_of, status_at, Status, SESSION};
+use inband_box::process::{
+    forget, has_log, has_promised, is_new, socket_of, status_at, Status, SESSION,
+};
 use inband_box::promise::majority;
 use inband_box::NODES;
 use inband_host::config::Dataplane;
@@ -37,7 +39,7 @@ use crate::keys;
 use crate::listeners;
 use crate::network::Network;
 use crate::socket;
-use crate::supervisor::{host_dir, Hosts};
+use crate::supervisor::{finish_removal, host_dir, remove_hosts, store, Hosts};
 use crate::system::{is_spare, HostPlan, Plan, System};
 
 mod change;
@@ -49,6 +51,8 @@ pub use change::{add, change, remove, BoxCommand, MemberCommand, QuorumArgs};
 const FILE: &str = "cluster.json";
 /// The nodes of the cluster since then, likewise.
 const MEMBERS_FILE: &str = "members.json";
+/// What a cluster that begins with an empty table must not find.
+const FILES: [&str; 2] = [FILE, MEMBERS_FILE];
 /// The current leader, as a role's name.
 const LEADER: &str = "leader";
 /// States of a node, as it reports them.
@@ -255,11 +259,20 @@ impl Spec {
         has_promised(&host_dir(&self.data, name))
     }
 
-    /// Returns whether the cluster continues with the logs on its nodes' disks.
+    /// Returns whether the cluster continues with the logs on its nodes' disks. If a first start was interrupted, there
+    /// may be nodes that have not begun.
     fn goes_on(&self) -> bool {
         let options = &self.options;
+        let has_begun = |name: &String| self.is_there(name) && !is_new(&host_dir(&self.data, name));
         let is_sync = options.durability == Durability::Sync;
-        is_sync && !options.accept_loss && self.names().any(|name| self.is_there(&name))
+        is_sync && !options.accept_loss && self.names().any(|name| has_begun(&name))
+    }
+
+    /// How many nodes began together, as far as the directory says.
+    fn begun_with(&self) -> Option<u8> {
+        let text = fs::read(self.data.join(FILE)).ok()?;
+        let options: Options = serde_json::from_slice(&text).ok()?;
+        Some(options.nodes)
     }
 
     fn check_loss(&self) -> Result<()> {
@@ -282,12 +295,17 @@ impl Spec {
             );
             return Ok(());
         }
+        if !self.goes_on() {
+            return Ok(());
+        }
+        let before = self.begun_with().unwrap_or(options.nodes);
         ensure!(
-            there == 0 || there == members,
-            "--nodes {members}: {there} of them have been in {data} before; give as many as then, or say --accept-loss to begin with an empty table"
+            before == options.nodes,
+            "--nodes {}: the cluster in {data} began with {before}; give as many as then, or say --accept-loss to begin with an empty table",
+            options.nodes
         );
         ensure!(
-            there == 0 || with_log >= majority(members as u8),
+            with_log >= majority(members as u8),
             "--durability sync: only {with_log} of {members} nodes in {data} have their log on disk; if they ran with --durability memory their table is lost: say --accept-loss to begin with an empty one"
         );
         Ok(())
@@ -337,6 +355,7 @@ impl System for BoxCluster {
     }
 
     fn plan(spec: Spec) -> Result<(BoxCluster, Plan)> {
+        finish_removal(&spec.data, &FILES)?;
         let memcached = spec.options.memcached()?;
         let memcached_local = spec.options.memcached_local()?;
         spec.options.memcached_udp()?;
@@ -407,6 +426,10 @@ impl System for BoxCluster {
         };
         let addresses = network.addresses().iter().map(ToString::to_string);
         let nodes = addresses.collect::<Vec<_>>().join(",");
+        if options.accept_loss {
+            remove_hosts(&self.spec.data, &FILES)?;
+        }
+        let goes_on = self.spec.goes_on();
         let mut plans = Vec::new();
         let members = self.spec.members();
         for place in 1..=options.places() {
@@ -449,25 +472,22 @@ impl System for BoxCluster {
             }
             let mut plan = HostPlan::new(name.clone(), &program).args(args);
             plan.is_on_request = !members.contains(&place);
-            if !self.spec.goes_on() {
-                if plan.is_on_request {
-                    // A former cluster may have had a node of this id, whose directory is not this one's.
-                    forget(&dir).with_context(|| format!("cannot clear {}", dir.display()))?;
-                } else {
-                    plan.first_args = vec!["--new".into()];
-                    if options.accept_loss {
-                        plan.first_args.push("--accept-loss".into());
-                    }
-                }
+            if !goes_on && plan.is_on_request {
+                // A former cluster may have had a node of this id, whose directory is not this one's.
+                forget(&dir).with_context(|| format!("cannot clear {}", dir.display()))?;
             }
+            if place <= options.nodes && !self.spec.is_there(&plan.name) {
+                // If its directory was lost, the others tell it that it is not new, and it ends.
+                plan.first_args = vec!["--new".into()];
+            }
+            // A node whose directory was lost ends, and so does one that was removed.
+            plan.is_optional = goes_on;
             let socket = socket_of(&dir);
             plan.socket = Some(socket.clone());
             self.sockets.insert(name, socket);
             plans.push(plan);
         }
-        let path = self.spec.data.join(FILE);
-        let store = || fs::write(&path, serde_json::to_vec_pretty(options)?);
-        store().with_context(|| format!("cannot write {}", path.display()))?;
+        store(&self.spec.data, FILE, options)?;
         self.store_nodes(&self.spec.nodes())?;
         Ok(plans)
     }
@@ -476,14 +496,22 @@ impl System for BoxCluster {
         self.node(host).is_some()
     }
 
-    fn ready(&self, _hosts: &Hosts) -> Result<(), String> {
+    fn ready(&self, hosts: &Hosts) -> Result<(), String> {
         let nodes = self.nodes();
         let leader = nodes.iter().find(|node| node.state == LEADING);
         let leader = leader.ok_or("no node leads")?;
         let follows = |node: &&Status| node.state == FOLLOWING && node.epoch == leader.epoch;
         let following = nodes.iter().filter(follows).count();
-        let others = self.spec.members().len() - 1;
-        match following == others {
+        let names = self.spec.members().into_iter().map(name_of);
+        let runs = |name: &String| {
+            hosts
+                .get(name)
+                .is_some_and(|h| h.state().0 != Process::Ended)
+        };
+        let takes_part = |name: &String| !membership_has_removed(&leader.membership, name);
+        let started = names.filter(runs).filter(takes_part).count();
+        let others = started.saturating_sub(1);
+        match following >= others {
             true => Ok(()),
             false => Err(format!("{following} of {others} nodes follow the leader")),
         }
@@ -598,9 +626,7 @@ impl BoxCluster {
 
     /// For the next start.
     fn store_nodes(&self, nodes: &Nodes) -> Result<()> {
-        let path = self.spec.data.join(MEMBERS_FILE);
-        let store = || fs::write(&path, serde_json::to_vec(nodes)?);
-        store().with_context(|| format!("cannot write {}", path.display()))
+        store(&self.spec.data, MEMBERS_FILE, nodes)
     }
 }
 

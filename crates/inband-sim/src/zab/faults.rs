@@ -100,11 +100,31 @@ impl World<Zab> {
             .collect()
     }
 
-    fn isolate(&mut self, some: &[u8]) -> Option<Strike<Zab>> {
+    /// Cuts all links between some nodes and the others.
+    pub fn isolate(&mut self, some: &[u8]) -> Option<Strike<Zab>> {
         let pairs = self.between(some);
         let back = pairs.iter().map(|(a, b)| (*b, *a));
         let both = pairs.iter().copied().chain(back).collect();
         self.cut(both)
+    }
+
+    /// Repairs all links.
+    pub fn reconnect(&mut self) {
+        self.links.heal();
+    }
+
+    /// Pauses a node, role and process.
+    pub fn pause_node(&mut self, node: u8, lasts: Time) {
+        self.pause(Host(node), self.now + lasts);
+    }
+
+    /// A node's directory is lost, and its operator starts it as a node of a new cluster.
+    pub fn lose_directory(&mut self, node: u8) {
+        self.stop_node(node);
+        self.system.stored.remove(&node);
+        self.system.disk.remove(&node);
+        self.system.lost.insert(node);
+        self.start_node(node, Start::Founding);
     }
 
     /// Cuts all links to a node.

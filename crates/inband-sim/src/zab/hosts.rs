@@ -15,7 +15,7 @@ use inband_storage::{Cut, Journal, SimulatedDisk, Storage};
 
 use super::clients::Keys;
 use super::{Event, Host, Invariant, Mistake, Zab, MS, PLACES};
-use crate::{Time, World};
+use crate::{System, Time, World};
 
 /// A packet reaches the process less than this after the role passes it.
 const PASS_NS: Time = 50_000;
@@ -333,6 +333,9 @@ impl World<Zab> {
         if out.is_removed {
             return self.leaves(id);
         }
+        if out.is_lost && self.system.lost.contains(&id) {
+            return self.stop_node(id);
+        }
         if out.is_lost {
             let what = format!("node {id} is told that its directory was lost");
             return self.broken(Invariant::Liveness, what);
@@ -532,7 +535,12 @@ impl World<Zab> {
                 Some(host) => format!("{id} {:?}", host.node.status(&host.role)),
             })
             .collect();
-        format!("{} records; {}", self.system.ledger.len(), said.join("; "))
+        let records = self.system.ledger.len();
+        format!(
+            "{}; {records} records; {}",
+            self.system.describe(),
+            said.join("; ")
+        )
     }
 
     /// Adds up the counters of the nodes.

@@ -111,6 +111,8 @@ pub struct Zab {
     operates_ns: Option<Time>,
     /// Members that have left.
     left: BTreeSet<u8>,
+    /// Nodes whose directory was lost.
+    lost: BTreeSet<u8>,
     /// By epoch: what each node has said that it has.
     acknowledged: BTreeMap<u64, [u64; 8]>,
     suspect_after_ns: Time,
@@ -175,6 +177,16 @@ impl World<Zab> {
         self.system.nodes
     }
 
+    /// How many records a node keeps in its log.
+    pub fn log_records(&self) -> usize {
+        self.system.capacity
+    }
+
+    /// Whether a node runs.
+    pub fn is_up(&self, node: u8) -> bool {
+        self.system.node[&node].is_some()
+    }
+
     fn drawn(seed: u64, rng: &mut Rng, options: &Options) -> World<Zab> {
         let mut zab = Zab {
             nodes: *rng.pick(&[3, 3, 4, 5, 7]).expect("some"),
@@ -183,6 +195,7 @@ impl World<Zab> {
                 .expect("some"),
             operates_ns: None,
             left: BTreeSet::new(),
+            lost: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
             suspect_after_ns: *rng.pick(&[2, 5, 10]).expect("some") * MS,
             capacity: *rng.pick(&[32, 256, 4096]).expect("some"),
