@@ -343,10 +343,14 @@ impl Control {
     }
 }
 
+/// A node of an earlier version knows of no founders, and says nothing.
 fn founders_of(value: &[u8]) -> Option<Founders> {
-    let (words, rest) = value.as_chunks::<8>();
-    let words: &[[u8; 8]; IDS] = words.try_into().ok()?;
-    rest.is_empty().then(|| words.map(u64::from_be_bytes))
+    if value.is_empty() {
+        return Some(Founders::default());
+    }
+    let bytes: &[u8; 8 * IDS] = value.try_into().ok()?;
+    let id_at = |n: usize| bytes[8 * n..8 * n + 8].try_into().map(u64::from_be_bytes);
+    Some(std::array::from_fn(|n| id_at(n).expect("8 bytes")))
 }
 
 #[cfg(test)]
@@ -428,5 +432,15 @@ mod tests {
             let (header, value) = wire::parse(&packet).expect("a packet");
             assert_eq!(Control::decode(&header, value), None);
         }
+    }
+
+    #[test]
+    fn a_leader_of_an_earlier_version_is_followed() {
+        let founders = Founders::default();
+        let (mut header, value) = Control::Lead { founders }.encode(3, 65);
+        let value = &value[..1];
+        header.digest = checksum(value);
+        let lead = Control::decode(&header, value);
+        assert_eq!(lead, Some(Control::Lead { founders }));
     }
 }

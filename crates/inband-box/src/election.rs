@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::membership::{bitmap, ids};
 use crate::node::{Node, Out, State, To, IDS};
 use crate::owner_of;
-use crate::promise::{next, Nanos};
+use crate::promise::{next, Founders, Nanos};
 use crate::role::{Put, Record, Role};
 
 /// Maximum number of records that are pulled at a time.
@@ -306,6 +306,28 @@ impl Node {
         }
         self.stored.new_id = 0;
         out.store = Some(self.stored);
+    }
+
+    /// Notes which nodes began together; if this one is one of them, it has its place. Returns whether that is to be
+    /// stored.
+    pub(crate) fn learn_founders(&mut self, founders: &Founders) -> bool {
+        let before = self.stored;
+        if before.founders == Founders::default() {
+            self.stored.founders = *founders;
+        }
+        if founders[usize::from(self.config.node)] == before.new_id {
+            self.stored.new_id = 0;
+        }
+        self.stored != before
+    }
+
+    /// Tells a node that says it is new that it has its place, if it has.
+    pub(crate) fn tell_founders(&self, to: u8, new_id: u64, out: &mut Out) {
+        let founders = self.stored.founders;
+        if new_id > 0 && founders[usize::from(to)] == new_id {
+            let founders = Control::Founders(founders);
+            self.say(To::Node(to), self.epoch(), &founders, out);
+        }
     }
 
     /// Asks for the records that follow.

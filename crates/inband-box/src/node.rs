@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::Control;
 use crate::election::{Election, Ending, PreElection, Vote};
 use crate::membership::{ids, Membership};
-use crate::promise::{Founders, Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
+use crate::promise::{Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
 use crate::reads::Reads;
 use crate::role::{Record, Role, View};
 use crate::snapshot::{Fetch, Snapshot};
@@ -354,31 +354,6 @@ impl Node {
             ..Header::of(Type::Ack)
         };
         out.packet(To::Node(self.hint), &header, &[]);
-    }
-
-    /// Notes which nodes began together; if this one is one of them, it has its place. Returns whether that is to be
-    /// stored.
-    pub(crate) fn learn_founders(&mut self, founders: &Founders) -> bool {
-        let before = self.stored;
-        if before.founders == Founders::default() {
-            self.stored.founders = *founders;
-        }
-        if founders[usize::from(self.config.node)] == before.new_id {
-            self.stored.new_id = 0;
-        }
-        self.stored != before
-    }
-
-    fn tell_founders(&self, to: u8, new_id: u64, out: &mut Out) {
-        let founders = self.stored.founders;
-        if new_id > 0 && founders[usize::from(to)] == new_id {
-            self.say(
-                To::Node(to),
-                self.epoch(),
-                &Control::Founders(founders),
-                out,
-            );
-        }
     }
 
     /// Handles a packet of our leader that the role passes on: it is answered once its records are on disk.
