@@ -39,13 +39,23 @@ pub(crate) struct Serving {
     /// All records applied since the host was asked for the snapshot.
     retained: VecDeque<Record>,
     retained_bytes: usize,
+    /// Size of those since the host was asked for this snapshot; earlier ones are for nodes that have the one before.
+    since_bytes: usize,
     used_at: Nanos,
 }
 
 impl Serving {
     fn retain(&mut self, record: &Record) {
-        self.retained_bytes += size_of::<Record>() + record.value.len();
+        let len_bytes = size_of::<Record>() + record.value.len();
+        self.retained_bytes += len_bytes;
+        self.since_bytes += len_bytes;
         self.retained.push_back(record.clone());
+    }
+
+    /// Returns whether a new snapshot would be shorter than the records since this one.
+    fn is_outgrown(&self) -> bool {
+        let snapshot = self.snapshot.as_ref();
+        snapshot.is_some_and(|snapshot| self.since_bytes > snapshot.bytes.len())
     }
 
     fn record(&self, zxid: u64) -> Option<&Record> {
@@ -227,12 +237,24 @@ impl Node {
                 snapshot: None,
                 retained: VecDeque::new(),
                 retained_bytes: 0,
+                since_bytes: 0,
                 used_at: now,
             });
             out.takes_snapshot = true;
         }
         let serving = leading.serving.as_mut().expect("it is there now");
         serving.used_at = now;
+        let begins = id == 0 && leading.followers[usize::from(from)].snapshot != serving.id;
+        if begins && serving.is_outgrown() {
+            leading.snapshots += 1;
+            (serving.id, serving.snapshot) = (leading.snapshots, None);
+            serving.since_bytes = 0;
+            out.takes_snapshot = true;
+        }
+        if begins {
+            // It asks again, and is not to wait for yet another one.
+            leading.followers[usize::from(from)].snapshot = serving.id;
+        }
         let Some(snapshot) = &serving.snapshot else {
             return; // it asks again
         };

@@ -12,10 +12,13 @@ use crate::role::{Record, Role, View};
 use crate::snapshot::Serving;
 use crate::wire;
 
-/// Records in flight to a node that catches up: a round trip on a busy machine takes milliseconds.
-const RESEND_WINDOW: u64 = 512;
 /// Records retransmitted in one turn, so that heartbeats and other nodes do not wait longer.
 const RESEND_MAX: u64 = 128;
+/// The same for a node that takes none of them.
+const RESEND_MIN: u64 = 4;
+/// The records of so many turns are in flight to a node that catches up: a round trip on a busy machine takes
+/// milliseconds.
+const TURNS_IN_FLIGHT: u64 = 4;
 /// A leader that has not heard from a majority for this many suspicion timeouts stops leading.
 const PATIENCE: u64 = 6;
 
@@ -35,7 +38,7 @@ impl View {
 
 /// What a leader knows about a node, besides what the role knows.
 #[derive(Debug, Clone, Copy, Default)]
-struct Follower {
+pub(crate) struct Follower {
     /// Identifies the start in which it joined.
     nonce: Option<u64>,
     /// What it said when it was new, if it was then.
@@ -46,6 +49,13 @@ struct Follower {
     /// Records up to here were retransmitted, and when.
     resent_to: u64,
     resent_at: Nanos,
+    /// How many are retransmitted in one turn. A node takes records in their order only, and so none of those that
+    /// follow a packet that was lost or overtaken: the fewer it has taken, the fewer are sent.
+    burst: u64,
+    /// What it had when the last retransmission began, or when it had last taken a turn's records, and how many gaps it
+    /// has reported since.
+    resent_from: u64,
+    gaps: u64,
     /// There were more records then: what follows must be retransmitted, too.
     has_more: bool,
     /// Whether it has lost its log, and what it had acknowledged before.
@@ -57,12 +67,14 @@ struct Follower {
     /// its log.
     gap_has: u64,
     gap_at: Nanos,
+    /// The snapshot that it pulls, or has pulled.
+    pub snapshot: u64,
 }
 
 /// The state of a leader.
 pub(crate) struct Leading {
     is_begun: bool,
-    followers: [Follower; IDS],
+    pub followers: [Follower; IDS],
     pub heartbeat_at: Nanos,
     pub round: u64,
     majority_at: Nanos,
@@ -76,6 +88,28 @@ pub(crate) struct Leading {
     pub snapshots: u64,
     /// The latest snapshot.
     pub serving: Option<Serving>,
+}
+
+impl Follower {
+    /// Notes that retransmission begins anew after `has`.
+    fn begin(&mut self, has: u64) {
+        let taken = has.saturating_sub(self.resent_from);
+        self.burst = (2 * taken).clamp(RESEND_MIN, RESEND_MAX);
+        (self.resent_from, self.gaps) = (has, 0);
+    }
+
+    /// Notes what it has. New records are gaps, too, while it catches up: they must not add up.
+    fn takes(&mut self, has: u64) {
+        if has >= self.resent_from + self.burst {
+            self.burst = (2 * self.burst).clamp(RESEND_MIN, RESEND_MAX);
+            (self.resent_from, self.gaps) = (has, 0);
+        }
+    }
+
+    /// Returns whether more may be sent before it has taken everything.
+    fn has_room(&self, has: u64) -> bool {
+        has + TURNS_IN_FLIGHT * self.burst >= self.resent_to + self.burst
+    }
 }
 
 impl Leading {
@@ -122,7 +156,7 @@ impl Leading {
         })
     }
 
-    /// Sends a node the records after `has`.
+    /// Sends a node the records after `has`: what was sent before is lost, or of no use to it.
     fn send_from(
         &mut self,
         (node, has): (u8, u64),
@@ -131,8 +165,22 @@ impl Leading {
         role: &impl Role,
         out: &mut Out,
     ) {
+        self.followers[usize::from(node)].begin(has);
+        self.send_on((node, has), now, cluster, role, out);
+    }
+
+    /// Sends a node the records after `has`, which it has or is about to get.
+    fn send_on(
+        &mut self,
+        (node, has): (u8, u64),
+        now: Nanos,
+        cluster: &Cluster,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
         let registers = role.view();
-        let until = registers.last.min(has + RESEND_MAX);
+        let burst = self.followers[usize::from(node)].burst;
+        let until = registers.last.min(has + burst);
         let mut resent_to = has;
         for zxid in has + 1..=until {
             let retained = |record: &Record| {
@@ -282,19 +330,19 @@ impl Node {
             let follower = &mut leading.followers[usize::from(node)];
             if has != follower.has {
                 (follower.has, follower.since) = (has, now);
+                follower.takes(has);
             }
             if follower.nonce.is_none() || has >= registers.last {
                 continue;
             }
             let is_stuck = now >= follower.since + resend_after_ns
                 && now >= follower.resent_at + resend_after_ns;
-            let has_room = has + RESEND_WINDOW >= follower.resent_to + RESEND_MAX;
-            let goes_on = follower.has_more && has <= follower.resent_to && has_room;
+            let goes_on = follower.has_more && has <= follower.resent_to && follower.has_room(has);
             let resent_to = follower.resent_to;
             if is_stuck {
                 leading.send_from((node, has), now, &cluster, role, out);
             } else if goes_on {
-                leading.send_from((node, resent_to), now, &cluster, role, out);
+                leading.send_on((node, resent_to), now, &cluster, role, out);
             }
         }
     }
@@ -468,7 +516,11 @@ impl Node {
         if matched != follower.gap_has || is_stuck {
             (follower.gap_has, follower.gap_at) = (matched, now);
         }
-        if is_stuck || matched >= follower.resent_to {
+        follower.takes(matched);
+        follower.gaps += 1;
+        // Each record in flight that it cannot take is a gap: it has got all of them.
+        let is_answered = matched + follower.gaps >= follower.resent_to;
+        if is_stuck || is_answered {
             leading.send_from((from, matched), now, &cluster, role, out);
         }
     }

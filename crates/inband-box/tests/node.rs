@@ -6,6 +6,7 @@ use inband_box::membership::{Change, ChangeError, Membership};
 use inband_box::node::{Config, Node, Out, Quorum, Start, To, SUSPECT_AFTER_NS};
 use inband_box::promise::{Founders, Stored};
 use inband_box::role::{Mode, Record, Role, Verdict};
+use inband_box::snapshot::Snapshot;
 use inband_box::wire::{self, flag, Header, Type};
 
 fn started(start: Start, stored: Stored, role: &impl Role) -> Node {
@@ -228,6 +229,40 @@ fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
         zxid: view.last,
     };
     assert!(said(&out).contains(&(epoch, target)), "{:?}", said(&out));
+}
+
+/// It would have to repeat more than it would have to copy.
+#[test]
+fn a_node_that_begins_gets_no_table_that_is_longer_ago_than_it_is_long() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    leads(&mut node, &role);
+    let epoch = node.epoch();
+    let pull = |id| Control::PullSnapshot { id, offset: 0 };
+    let is_asked =
+        |node: &mut Node, from, id| gets(node, from, epoch, &pull(id), &role).takes_snapshot;
+    let snapshot = |zxid| Snapshot {
+        zxid,
+        bytes: vec![1; 1_000],
+    };
+    let applies = |node: &mut Node, zxid| {
+        let record = Record {
+            zxid,
+            value: vec![1; 1_000],
+            ..Record::default()
+        };
+        node.on_applied(&record, true, 1);
+    };
+    assert!(is_asked(&mut node, 2, 0), "there is none");
+    node.on_snapshot(snapshot(0));
+    assert!(!is_asked(&mut node, 2, 0));
+    applies(&mut node, 1);
+    assert!(!is_asked(&mut node, 2, 0), "it may not have got the answer");
+    assert!(is_asked(&mut node, 3, 0));
+    assert!(!is_asked(&mut node, 2, 0), "one is being made");
+    node.on_snapshot(snapshot(1));
+    assert!(!is_asked(&mut node, 2, 1), "it has begun");
+    assert!(!is_asked(&mut node, 3, 0), "nothing happened since");
 }
 
 /// Its directory may have been lost, and with it a record that only it and a node that does not answer had.
