@@ -427,6 +427,44 @@ fn a_node_that_catches_up_gets_each_record_once_and_no_live_one_again() {
     assert_eq!(again, (RECORDS + 1..=RECORDS + 5).collect::<Vec<_>>());
 }
 
+/// It takes records in their order only: what comes early is of no use to it.
+#[test]
+fn a_node_that_gets_packets_out_of_order_gets_few_again_and_does_not_wait() {
+    let role = inband_box::soft::soft(1, 4096);
+    role.set_window(4096);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let now = leads(&mut node, &role);
+    let epoch = node.epoch();
+    let own = Record {
+        origin: 1,
+        origin_session: 1,
+        ..Record::default()
+    };
+    acks(&mut node, &role, now, 2, 0, 1);
+    for _ in 1..1000 {
+        role.append(&own).expect("there is room");
+    }
+    acks(&mut node, &role, now, 2, 0, 1000);
+    let (recovering, gap) = (flag::RECOVERING, flag::RECOVERING | flag::GAP);
+    let mut in_flight = sent_again(&gets(&mut node, 3, epoch, &JOINED_EMPTY, &role), 3).len();
+    in_flight += sent_again(&acks(&mut node, &role, now, 3, recovering, 1), 3).len();
+    let mut reports = 0;
+    let again = loop {
+        reports += 1;
+        let sent = sent_again(&acks(&mut node, &role, now, 3, gap, 1), 3);
+        if sent.contains(&2) {
+            break sent;
+        }
+        in_flight += sent.len();
+        assert!(reports < 64, "it has reported {reports} gaps");
+    };
+    assert!(
+        reports + 1 >= in_flight,
+        "{reports} of {in_flight} are gaps"
+    );
+    assert!(in_flight + again.len() < 64, "{in_flight}, then {again:?}");
+}
+
 /// Otherwise it would discard its log, and no majority would have one.
 #[test]
 fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {

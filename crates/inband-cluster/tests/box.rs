@@ -26,7 +26,8 @@ use inband_host::namespace;
 use inband_lab::netns::NETNS_DIR;
 use inband_lab::Host;
 
-const LIMIT: Duration = Duration::from_secs(20);
+/// Generous: other programs may use the machine.
+const LIMIT: Duration = Duration::from_secs(60);
 const KEYS: usize = 30;
 
 fn program() -> PathBuf {
@@ -450,6 +451,15 @@ fn change_everything(dataplane: Dataplane) {
     let writes_with = (1..=3).find(|id| *id != number(&leader())).expect("two");
     let (stop, writer) = writes_at(at(writes_with));
     let switch = |quorum, force| box_cluster::change(dir, Change::Quorum { quorum, force });
+    // On a busy machine another node may lead by the time that the change is late, and the message says that.
+    let waits_for = |dead: &str| {
+        let names_it = retry(LIMIT, || {
+            let late = switch(Quorum::Majority, false).unwrap_err().to_string();
+            ensure!(late.contains(dead) && late.contains("--force"), "{late}");
+            Ok(())
+        });
+        names_it.expect("it is told which node is missing");
+    };
 
     let now = switch(Quorum::All, false).expect("all are there");
     assert_eq!((now.quorum, now.members), (Quorum::All, 0b1110));
@@ -494,8 +504,7 @@ fn change_everything(dataplane: Dataplane) {
     let dies = members.iter().find(follows).expect("two follow");
     let dies = format!("node/{dies}");
     cluster.kill(&dies).expect("it runs");
-    let late = switch(Quorum::Majority, false).unwrap_err().to_string();
-    assert!(late.contains(&dies) && late.contains("--force"), "{late}");
+    waits_for(&dies);
     let now = switch(Quorum::Majority, true).expect("two of three are there");
     assert_eq!(now.quorum, Quorum::Majority);
     let alive = number(&until_leads());
@@ -507,8 +516,7 @@ fn change_everything(dataplane: Dataplane) {
     switch(Quorum::All, false).expect("all are there");
     let led = leader();
     cluster.kill(&led).expect("it runs");
-    let late = switch(Quorum::Majority, false).unwrap_err().to_string();
-    assert!(late.contains(&led) && late.contains("--force"), "{late}");
+    waits_for(&led);
     switch(Quorum::Majority, true).expect("two of three are there");
     let alive = number(&until_leads());
     set(at(alive), "latest", "yes").expect("stored by two of three");
