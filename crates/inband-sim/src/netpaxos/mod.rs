@@ -89,7 +89,12 @@ pub struct Options {
 pub enum Event {
     /// A client may begin a request.
     Request(Host),
+    /// A minion starts again.
+    Restart(Host),
 }
+
+/// In some seeds minions start again before this time.
+const EARLY_NS: Time = 10 * MS;
 
 #[derive(Default)]
 struct Disk {
@@ -184,6 +189,12 @@ impl System for NetPaxos {
         for host in world.all_hosts() {
             world.start(host, true);
         }
+        if rng.below(4) == 0 {
+            // While its numbers are low, so that it soon reaches those that it had used, if it uses them again.
+            for minion in (1..=sizes.minions()).map(Host::Minion) {
+                world.at(rng.below(EARLY_NS), Event::Restart(minion));
+            }
+        }
         world.links.rates = Rates::draw(&mut rng);
         world.links.rates.bit_flip_ppm = [0, 0, 20_000][rng.below(3) as usize];
         world.inject_faults([5 * MS, 10 * MS, 30 * MS][rng.below(3) as usize]);
@@ -230,12 +241,16 @@ impl System for NetPaxos {
         match event {
             Event::Request(Host::Client(number)) => world.client_thinks(number),
             Event::Request(_) => unreachable!("only clients think"),
+            Event::Restart(host) => {
+                world.stop(host);
+                world.start(host, false);
+            }
         }
     }
 
     fn host_of(event: &Event) -> Option<Host> {
         match event {
-            Event::Request(host) => Some(*host),
+            Event::Request(host) | Event::Restart(host) => Some(*host),
         }
     }
 
