@@ -436,6 +436,11 @@ impl Storage {
         let Some(learner) = node::as_learner(from, self.config.learners) else {
             return;
         };
+        let granted = self.enrolled.get(&learner).map_or(0, |start| start.0);
+        if reported.0 < granted.into() {
+            // A late report of an earlier start, which may have had more of the log.
+            return;
+        }
         let last = self.delivered.entry(learner).or_default();
         *last = reported.max(*last);
         let mut positions: Vec<u64> = self.delivered.values().map(|(_, at)| *at).collect();

@@ -28,12 +28,16 @@ fn request(number: u64) -> Request {
 /// Two of three learners report that they have these instances.
 fn delivered(storage: &mut Storage, position: u64) {
     for learner in 1..=2 {
-        let delivered = Control::Delivered {
-            incarnation: 1,
-            position,
-        };
-        storage.on_control(1, node::learner(learner), delivered, &mut Out::default());
+        report(storage, learner, 9, position);
     }
+}
+
+fn report(storage: &mut Storage, learner: u8, incarnation: u64, position: u64) {
+    let delivered = Control::Delivered {
+        incarnation,
+        position,
+    };
+    storage.on_control(1, node::learner(learner), delivered, &mut Out::default());
 }
 
 /// Returns a storage server that has lost its memory of this many instances, and has fenced the others.
@@ -133,6 +137,21 @@ fn an_incarnation_is_granted_to_one_start_only_also_after_a_loss_of_memory() {
     assert_eq!(granted(&mut storage, 1, 7, 12), (7, 0));
     assert_eq!(granted(&mut storage, 1, 8, 12), (8, 12));
     assert_eq!(granted(&mut storage, 2, 3, 12), (3, 0));
+}
+
+/// Otherwise instances would be forgotten that a learner whose directory was lost does not have any more.
+#[test]
+fn a_late_report_of_an_earlier_start_does_not_count_after_a_restart_either() {
+    let mut storage = Storage::new(CONFIG);
+    report(&mut storage, 1, 1, 5);
+    granted(&mut storage, 1, 2, 10);
+    for mut storage in [Storage::restored(CONFIG, storage.snapshot(), 9), storage] {
+        report(&mut storage, 1, 1, 5);
+        report(&mut storage, 2, 1, 5);
+        assert_eq!(storage.floor(), 0);
+        report(&mut storage, 1, 2, 4);
+        assert_eq!(storage.floor(), 4);
+    }
 }
 
 /// The minion goes on while the window is full. Returns the instances of the numbers that follow, once it is free again.
