@@ -72,7 +72,7 @@ pub struct Options {
     /// Address for Redis clients of the first learner; the other learners use the ports that follow
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6379")]
     pub resp: SocketAddr,
-    /// First port of /metrics for Prometheus, on loopback: one per process, and any free port where one is in use
+    /// First port of /metrics for Prometheus, on loopback: one per process, and any free port where one is in use; 0: any free ports
     #[arg(long, default_value_t = METRICS_PORT, value_name = "PORT")]
     #[serde(default = "metrics_port")]
     pub metrics_port: u16,
@@ -144,7 +144,10 @@ impl Options {
     fn listen_for_metrics(&self) -> Result<BTreeMap<String, Arc<TcpListener>>> {
         let names = KINDS.iter().flat_map(|kind| self.names(kind));
         let listener = |(offset, name): (u16, String)| {
-            let port = self.metrics_port.checked_add(offset).unwrap_or(0);
+            let port = match self.metrics_port {
+                0 => 0,
+                first => first.checked_add(offset).unwrap_or(0),
+            };
             let listener = listeners::bind_or_any(port, "--metrics-port")?;
             Ok((name, Arc::new(listener)))
         };
@@ -747,6 +750,20 @@ fn check_log(cluster: &Cluster) -> Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_port_metrics_get_any_free_ones() {
+        let options = Options {
+            metrics_port: 0,
+            ..Options::default()
+        };
+        let all = options.listen_for_metrics().unwrap();
+        assert!(all.len() > 10);
+        for (name, listener) in all {
+            let port = listener.local_addr().unwrap().port();
+            assert!(port >= 1024, "{name}: {port}");
+        }
+    }
 
     #[test]
     fn settings_are_those_of_the_cluster_s_file() {

@@ -574,6 +574,31 @@ fn new_is_refused_in_a_directory_that_has_a_log() {
     assert_eq!(value, Answer::Text("value".into()));
 }
 
+/// A vote must not become that of another server, or be left out because a process was started with the wrong option.
+#[test]
+fn a_directory_is_that_of_one_process_and_one_durability() {
+    let dir = tempfile::tempdir().expect("a directory");
+    drop(start(dir.path(), Durability::Sync, false).expect("a new log"));
+    let own = host_dir(dir.path(), "storage/1");
+    for (number, durability, refusal) in [
+        (2, "sync", "this is the directory of storage/1"),
+        (1, "memory", "give --durability sync"),
+    ] {
+        let ran = std::process::Command::new(program())
+            .args(["storage", "--number", &number.to_string()])
+            .args(["--durability", durability])
+            .arg("--cluster")
+            .arg(dir.path())
+            .arg("--data")
+            .arg(&own)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success(), "{durability}");
+        assert!(said.contains(refusal), "{said}");
+    }
+}
+
 /// At whatever point it is interrupted, the next `up` has the former log or an empty one.
 #[test]
 fn a_loss_that_was_accepted_may_be_interrupted() {

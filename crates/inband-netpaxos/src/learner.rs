@@ -140,6 +140,8 @@ struct Instance {
     asked: bool,
     in_conflict: bool,
     recovery: Option<Recovery>,
+    /// That of the highest round in this instance that it knows of.
+    counter: u64,
 }
 
 /// A learner of the log. See the [module](self).
@@ -161,8 +163,6 @@ pub struct Learner {
     sessions: SessionTable,
     /// The highest instance that may be in use.
     highest: u64,
-    /// Counter of its rounds.
-    counter: u64,
     recent: BTreeMap<Identity, u64>,
     recent_order: VecDeque<Identity>,
     /// Votes for requests that have not been decided where the storage voted: minion and instance.
@@ -194,7 +194,6 @@ impl Learner {
             enrolment: Enrolment::new(config.nonce, config.incarnation.max(1)),
             sessions: SessionTable::new(),
             highest: 0,
-            counter: 0,
             recent: BTreeMap::new(),
             recent_order: VecDeque::new(),
             elsewhere: BTreeMap::new(),

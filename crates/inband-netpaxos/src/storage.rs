@@ -59,6 +59,8 @@ pub struct Counts {
     pub fast: u64,
     /// Numbers that arrived too late, or for an instance that is closed.
     pub refused: u64,
+    /// Numbers of an earlier start of the minion: of one whose clock was ahead of the present one's, if they do not stop.
+    pub stale: u64,
     /// Numbers that were missing when a higher one arrived.
     pub gaps: u64,
     /// Votes in rounds of recovery.
@@ -423,7 +425,11 @@ impl Storage {
                 nonce: asked.1,
             });
         }
-        let (incarnation, nonce) = *granted;
+        self.say_enrolled(from, learner, out);
+    }
+
+    fn say_enrolled(&self, from: u8, learner: u8, out: &mut Out) {
+        let (incarnation, nonce) = self.enrolled.get(&learner).copied().unwrap_or_default();
         let enrolled = Control::Enrolled {
             incarnation,
             nonce,
@@ -438,8 +444,9 @@ impl Storage {
         };
         let granted = self.enrolled.get(&learner).map_or(0, |start| start.0);
         if reported.0 < granted.into() {
-            // A late report of an earlier start, which may have had more of the log.
-            return;
+            // A late report of an earlier start, which may have had more of the log. Or the earlier start's request for an
+            // incarnation came late: then the present one needs another.
+            return self.say_enrolled(from, learner, out);
         }
         let last = self.delivered.entry(learner).or_default();
         *last = reported.max(*last);

@@ -1,6 +1,8 @@
 //! Tests of a learner's recovery.
 #![allow(missing_docs)]
 
+use std::collections::BTreeSet;
+
 use inband_netpaxos::control::{Control, Question};
 use inband_netpaxos::learner::{Config, Learner, Out, KEPT_MAX, RECOVER_AFTER_NS};
 use inband_netpaxos::quorum::{Generations, Sizes};
@@ -38,8 +40,55 @@ fn an_incarnation_is_granted_by_a_quorum_to_this_start() {
     for (minion, granted) in [(1, None), (3, None), (4, Some(6))] {
         assert_eq!(enrolled(&mut learner, minion, 6, 1), granted, "{minion}");
     }
-    // Nothing changes it any more.
-    assert_eq!(enrolled(&mut learner, 2, 9, 2), Some(6));
+    // What earlier starts have changes it only if it is higher: then storage servers ignore the reports of this one.
+    for (incarnation, nonce) in [(5, 2), (6, 0)] {
+        assert_eq!(enrolled(&mut learner, 2, incarnation, nonce), Some(6));
+    }
+    assert_eq!(enrolled(&mut learner, 2, 9, 2), None);
+    for (minion, granted) in [(1, None), (2, None), (3, Some(10))] {
+        assert_eq!(enrolled(&mut learner, minion, 10, 1), granted, "{minion}");
+    }
+}
+
+/// Otherwise a learner that has run for long would come to the highest counter, and use its rounds twice.
+#[test]
+fn the_counter_of_rounds_is_that_of_an_instance() {
+    let mut learner = Learner::new(config());
+    enrol(&mut learner, 1);
+    let in_use = Control::Position {
+        highest: 2,
+        generations: Generations::default(),
+        question: None,
+    };
+    learner.on_control(1, node::storage(1), in_use, &mut Out::default());
+    let begun = |learner: &mut Learner, from_ns: u64| -> BTreeSet<(u64, u64)> {
+        let mut out = Out::default();
+        for step in 0..8 {
+            learner.tick(from_ns + step * RECOVER_AFTER_NS, &mut out);
+        }
+        let said = out.packets.iter();
+        let said = said.filter_map(|(_, packet)| Control::of(packet));
+        said.filter_map(|(_, control)| match control {
+            Control::Prepare { instance, round } => Some((instance, round)),
+            _ => None,
+        })
+        .collect()
+    };
+    let first = begun(&mut learner, 1);
+    let counters: Vec<(u64, u64)> = first.iter().map(|(i, round)| (*i, round >> 40)).collect();
+    assert_eq!(counters, [(1, 1), (2, 1)]);
+
+    let (instance, round) = *first.first().expect("as above");
+    let promised = u64::MAX;
+    let refused = Control::Refused {
+        instance,
+        round,
+        promised,
+    };
+    let now = 10 * RECOVER_AFTER_NS;
+    learner.on_control(now, node::storage(1), refused, &mut Out::default());
+    let then = begun(&mut learner, now);
+    assert!(then.iter().all(|(at, _)| *at == 2), "{then:?}");
 }
 
 /// Returns the rounds that a learner begins for an instance of which it only knows that it is in use.

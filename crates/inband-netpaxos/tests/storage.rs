@@ -154,6 +154,71 @@ fn a_late_report_of_an_earlier_start_does_not_count_after_a_restart_either() {
     }
 }
 
+/// What an earlier start asked for may come after the present one has its incarnation.
+#[test]
+fn a_learner_whose_reports_are_ignored_is_told_why() {
+    let mut storage = Storage::new(CONFIG);
+    granted(&mut storage, 1, 3, 10);
+    granted(&mut storage, 1, 4, 9);
+    let mut out = Out::default();
+    let late = Control::Delivered {
+        incarnation: 3,
+        position: 5,
+    };
+    storage.on_control(1, node::learner(1), late, &mut out);
+    let (_, control) = Control::of(&out.packets[0].1).expect("a control packet");
+    assert!(
+        matches!(
+            control,
+            Control::Enrolled {
+                incarnation: 4,
+                nonce: 9,
+                ..
+            }
+        ),
+        "{control:?}"
+    );
+}
+
+/// A snapshot that is interrupted leaves some of its records behind those of before.
+#[test]
+fn no_promise_is_lowered_by_a_part_of_a_snapshot() {
+    let mut storage = Storage::new(CONFIG);
+    let mut out = Out::default();
+    let (instance, round) = (1, 1 << 40);
+    let learner = node::learner(1);
+    let accept = Control::Accept {
+        instance,
+        round,
+        value: None,
+    };
+    storage.on_control(1, learner, accept, &mut out);
+    let round = 3 << 40;
+    storage.on_control(1, learner, Control::Prepare { instance, round }, &mut out);
+    let snapshot = storage.snapshot();
+    for part in 0..=snapshot.len() {
+        let records = out.records.iter().chain(&snapshot[..part]).cloned();
+        let mut storage = Storage::restored(CONFIG, records, 9);
+        let mut out = Out::default();
+        let round = 2 << 40;
+        storage.on_control(1, learner, Control::Prepare { instance, round }, &mut out);
+        let (_, control) = Control::of(&out.packets[0].1).expect("a control packet");
+        let is_refused =
+            matches!(control, Control::Refused { promised, .. } if promised == 3 << 40);
+        assert!(is_refused, "after {part} records: {control:?}");
+    }
+}
+
+#[test]
+fn numbers_of_an_earlier_start_of_the_minion_are_counted() {
+    let mut storage = Storage::new(CONFIG);
+    for incarnation in [10, 5] {
+        storage.on_numbered(incarnation, 1, request(1), &mut Out::default());
+    }
+    let counts = storage.counts();
+    assert_eq!((counts.fast, counts.stale), (1, 1));
+}
+
 /// The minion goes on while the window is full. Returns the instances of the numbers that follow, once it is free again.
 fn votes_after_a_full_window(refused: u64) -> Vec<u64> {
     let mut storage = Storage::new(Config {

@@ -46,7 +46,11 @@ pub fn remove_dir(dir: &Path) -> Result<()> {
 }
 
 /// A process's journal, if it has one. See the [module](self).
-pub struct Kept(Option<Journal>);
+pub struct Kept {
+    journal: Option<Journal>,
+    /// Length after the last snapshot.
+    begun_with_bytes: u64,
+}
 
 impl Kept {
     /// Opens the journal in a process's directory. Returns it and its records, oldest first.
@@ -56,7 +60,12 @@ impl Kept {
     ) -> Result<(Kept, Vec<T>)> {
         let dir = data.join(DIR);
         if durability == Durability::Memory {
-            return Ok((Kept(None), Vec::new()));
+            ensure!(
+                !exists(data),
+                "--durability memory: {} has a log on disk; give --durability sync to go on with it, or an empty directory",
+                data.display()
+            );
+            return Ok((Kept::of(None), Vec::new()));
         }
         let disk = Box::new(Disk::open(&dir)?);
         let mut records = Vec::new();
@@ -72,12 +81,19 @@ impl Kept {
                 format!("{}: a record was written by another version", dir.display())
             });
         }
-        Ok((Kept(Some(journal)), records))
+        Ok((Kept::of(Some(journal)), records))
+    }
+
+    fn of(journal: Option<Journal>) -> Kept {
+        Kept {
+            journal,
+            begun_with_bytes: 0,
+        }
     }
 
     /// Appends a record.
     pub fn append<T: Serialize>(&mut self, record: &T) -> Result<()> {
-        if let Some(journal) = &mut self.0 {
+        if let Some(journal) = &mut self.journal {
             journal.append(&postcard::to_stdvec(record)?);
         }
         Ok(())
@@ -85,25 +101,50 @@ impl Kept {
 
     /// Makes all appended records durable before it returns.
     pub fn commit(&mut self) -> Result<()> {
-        match &mut self.0 {
+        match &mut self.journal {
             Some(journal) => Ok(journal.commit()?),
             None => Ok(()),
         }
     }
 
-    /// Returns whether it is time for [`Kept::begin_again`].
+    /// Returns whether it is time for [`Kept::begin_again`]: as much has been appended as the last snapshot had, at least.
     pub fn is_long(&self) -> bool {
-        let journal = self.0.as_ref();
-        journal.is_some_and(|journal| journal.len_bytes() > JOURNAL_LEN_MAX_BYTES)
+        let limit_bytes = JOURNAL_LEN_MAX_BYTES.max(2 * self.begun_with_bytes);
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.len_bytes() > limit_bytes)
     }
 
     /// Replaces the journal by these records.
     pub fn begin_again<T: Serialize>(&mut self, records: &[T]) -> Result<()> {
         let encoded = records.iter().map(postcard::to_stdvec);
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
-        if let Some(journal) = &mut self.0 {
+        if let Some(journal) = &mut self.journal {
             journal.snapshot(|append| encoded.iter().for_each(|record| append(record)))?;
+            self.begun_with_bytes = journal.len_bytes();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_not_long_right_after_a_snapshot_however_long_that_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut kept, records) =
+            Kept::open::<Vec<u8>>(dir.path(), Durability::Sync).expect("a new journal");
+        assert!(records.is_empty());
+        let record = vec![0_u8; 1_300];
+        let count = 1 + JOURNAL_LEN_MAX_BYTES as usize / record.len();
+        let snapshot = vec![record.clone(); count];
+        kept.begin_again(&snapshot).expect("written");
+        assert!(!kept.is_long());
+        for _ in 0..count + count / 4 {
+            kept.append(&record).expect("appended");
+        }
+        kept.commit().expect("synced");
+        assert!(kept.is_long());
     }
 }

@@ -2,6 +2,7 @@
 //! socket.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,11 @@ pub const PACKETS_OF_A_TURN: usize = 64;
 const METRICS: &str = "metrics";
 /// The file in the directory with the number of the last start.
 const INCARNATION: &str = "incarnation";
+
+/// The file in the directory with the name of its process.
+const OWNER: &str = "process";
+/// Not secret: the umask decides.
+const FILE_MODE: u32 = 0o666;
 
 /// Options of every process.
 #[derive(Debug, Args)]
@@ -145,10 +151,12 @@ impl ProcessArgs {
         };
         state_dir::create(&self.data)?;
         let lock = StateLock::take(&self.data)?;
+        let name = format!("{kind}/{}", self.number);
+        claim(&self.data, &name)?;
         let socket =
             HostSocket::bind(listen).with_context(|| format!("cannot listen at {listen}"))?;
         Ok(Process {
-            name: format!("{kind}/{}", self.number),
+            name,
             listen,
             cluster,
             socket,
@@ -161,6 +169,24 @@ impl ProcessArgs {
             _lock: lock,
         })
     }
+}
+
+/// Marks a directory as that of this process. What one has voted for must not become another's votes.
+fn claim(data: &Path, name: &str) -> Result<()> {
+    let path = data.join(OWNER);
+    let owner = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return inband_storage::replace(&path, name.as_bytes(), FILE_MODE)
+                .with_context(|| format!("cannot write {}", path.display()));
+        }
+        read => read.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    ensure!(
+        owner == name,
+        "--data {}: this is the directory of {owner}; give {name} one of its own",
+        data.display()
+    );
+    Ok(())
 }
 
 impl Process {

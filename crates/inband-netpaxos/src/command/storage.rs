@@ -35,6 +35,7 @@ fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
         ("votes_classic", counts.classic),
         ("numbers_refused", counts.refused),
         ("numbers_missing", counts.gaps),
+        ("numbers_stale", counts.stale),
         ("base_moved", counts.aligned),
         ("window_full", counts.window_full),
         ("renumbered", counts.renumbered),

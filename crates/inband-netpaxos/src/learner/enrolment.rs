@@ -81,14 +81,18 @@ impl Learner {
         (incarnation, nonce): (u32, u64),
         out: &mut Out,
     ) {
-        if generation != self.known.of(minion) || self.enrolment.is_done {
+        if generation != self.known.of(minion) {
             return;
         }
         let enrolment = &mut self.enrolment;
         if (incarnation, nonce) == (enrolment.wanted, enrolment.nonce) {
             enrolment.granted.insert(minion, generation);
-            enrolment.is_done = enrolment.granted.len() >= self.config.sizes.quorum();
-        } else if incarnation >= enrolment.wanted {
+            enrolment.is_done |= enrolment.granted.len() >= self.config.sizes.quorum();
+        } else if incarnation > enrolment.wanted
+            || incarnation == enrolment.wanted && !enrolment.is_done
+        {
+            // If it is done: what an earlier start had asked for came late, and reports of this one are ignored there.
+            enrolment.is_done = false;
             enrolment.wanted = incarnation.saturating_add(1);
             enrolment.granted.clear();
             enrolment.again_at = now;

@@ -59,19 +59,28 @@ impl Recovery {
 }
 
 impl Learner {
-    /// Returns a new round: counter | incarnation | node, so that no round is used twice.
-    fn next_round(&mut self) -> Option<u64> {
+    /// Returns a new round of this instance: counter | incarnation | node, so that no round is used twice. `None`: it has no
+    /// incarnation yet, or no higher round exists.
+    fn next_round(&mut self, now: u64, instance: u64) -> Option<u64> {
         let incarnation = self.incarnation()?;
-        self.counter = (self.counter + 1).min(COUNTER_MAX);
+        let at = self.at(now, instance);
+        let counter = at.counter + 1;
+        if counter > COUNTER_MAX {
+            return None;
+        }
+        at.counter = counter;
         self.counts.rounds += 1;
-        let round = self.counter << COUNTER_SHIFT
+        let round = counter << COUNTER_SHIFT
             | u64::from(incarnation) << INCARNATION_SHIFT
             | u64::from(node::learner(self.config.number));
         Some(round)
     }
 
     pub(super) fn recover(&mut self, now: u64, instance: u64, out: &mut Out) {
-        let Some(round) = self.next_round() else {
+        let Some(round) = self.next_round(now, instance) else {
+            if let Some(recovery) = &mut self.at(now, instance).recovery {
+                recovery.again_at = now + (YIELD_NS << YIELD_DOUBLINGS_MAX);
+            }
             return;
         };
         let yields = match &self.at(now, instance).recovery {
@@ -194,7 +203,9 @@ impl Learner {
 
     pub(super) fn on_refused(&mut self, now: u64, instance: u64, round: u64, promised: u64) {
         let number = u64::from(self.config.number);
-        self.counter = self.counter.max(promised >> COUNTER_SHIFT);
+        if let Some(at) = self.instances.get_mut(&instance) {
+            at.counter = at.counter.max(promised >> COUNTER_SHIFT);
+        }
         if let Some(recovery) = self.recovery_of(instance, round) {
             if recovery.is_refused {
                 return;

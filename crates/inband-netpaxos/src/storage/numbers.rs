@@ -31,7 +31,11 @@ impl Storage {
 
     /// Handles a request that the minion has numbered. It is a vote if its instance is open.
     pub fn on_numbered(&mut self, incarnation: u64, number: u64, request: Request, out: &mut Out) {
-        if self.fencing.is_some() || incarnation < self.incarnation || number == 0 {
+        if self.fencing.is_some() || number == 0 {
+            return;
+        }
+        if incarnation < self.incarnation {
+            self.counts.stale += 1;
             return;
         }
         if self.enter(incarnation) {

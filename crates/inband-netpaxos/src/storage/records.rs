@@ -128,14 +128,18 @@ impl Storage {
                 self.enter(incarnation);
                 (self.top, self.base, self.voted) = (top, base, voted);
             }
-            Record::Promised { instance, round } => self.slot(instance).promised = round,
+            Record::Promised { instance, round } => {
+                // A snapshot that was interrupted repeats some of what is known.
+                let slot = self.slot(instance);
+                slot.promised = slot.promised.max(round);
+            }
             Record::Classic {
                 instance,
                 round,
                 value,
             } => {
                 let slot = self.slot(instance);
-                slot.promised = round;
+                slot.promised = slot.promised.max(round);
                 slot.vote = Vote::Classic(round, value);
             }
             Record::Decided { instance, value } => {
@@ -198,16 +202,11 @@ impl Storage {
                 records.push(Record::Promised { instance, round });
             }
             match slot.vote.clone() {
-                Vote::Classic(round, value) => {
-                    // A promise of a higher round comes after it.
-                    records.push(Record::Classic {
-                        instance,
-                        round,
-                        value,
-                    });
-                    let round = slot.promised;
-                    records.push(Record::Promised { instance, round });
-                }
+                Vote::Classic(round, value) => records.push(Record::Classic {
+                    instance,
+                    round,
+                    value,
+                }),
                 Vote::Decided(value) => records.push(Record::Decided { instance, value }),
                 Vote::None | Vote::Fast(_) => {}
             }
