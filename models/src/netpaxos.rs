@@ -2,8 +2,10 @@
 //! may lose its memory.
 //!
 //! Speaks of:
-//! - `crates/inband-netpaxos/src/storage.rs`: `on_numbered` `instance_of` `on_prepare` `on_accept` `on_fence` `on_fenced`
-//! - `crates/inband-netpaxos/src/learner.rs`: `vote` `learn_generations`
+//! - `crates/inband-netpaxos/src/storage.rs`: `on_prepare` `on_accept`
+//! - `crates/inband-netpaxos/src/storage/numbers.rs`: `on_numbered` `instance_of`
+//! - `crates/inband-netpaxos/src/storage/fencing.rs`: `on_fence` `on_fenced`
+//! - `crates/inband-netpaxos/src/learner/votes.rs`: `vote` `learn_generations`
 //! - `crates/inband-netpaxos/src/learner/recovery.rs`: `on_promise` `on_accepted`
 //! - `crates/inband-netpaxos/src/quorum.rs`: `choose`
 //!
