@@ -22,8 +22,8 @@ pub const DATA: &str = ".inband-netpaxos";
 
 /// The directory of a process's journal, in its own.
 pub const JOURNAL: &str = "journal";
-/// A file in a storage server's directory: its log is new, so it votes at once. Whoever makes the directories of a new
-/// cluster puts it there, before anything starts: a directory that was lost has none. The server removes it.
+/// A file in a storage server's directory: its log is new, so it votes at once. `inband up` puts it there when it makes the
+/// directories of a new cluster, before anything starts: a directory that was lost has none. The server removes it.
 pub const NEW: &str = "new";
 
 /// The network namespace of the calling thread.

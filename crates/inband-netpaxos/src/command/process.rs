@@ -209,7 +209,7 @@ impl Process {
         Ok(read_number(&self.data.join(INCARNATION))?)
     }
 
-    /// Returns whether whoever made this directory for a new log has said so in it, and the process has not begun.
+    /// Returns whether the directory is marked as that of a new log, and the process has not begun.
     pub fn is_marked_new(&self) -> bool {
         self.data.join(NEW).exists()
     }

@@ -100,7 +100,7 @@ impl Storage {
         }
         if self.is_beyond(instance) {
             let next = self.in_use.max(self.voted).max(self.floor) + 1;
-            // With this offset its numbers would be beyond the window for ever. All servers begin anew, and only once
+            // With this offset all later numbers would be beyond the window. All servers begin anew, and only once
             // much of the window is free: while it stays full, each would do so at another number.
             let has_passed = number - self.top > self.config.window;
             let has_room = next <= self.floor + self.config.window / 2;
