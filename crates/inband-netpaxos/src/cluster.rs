@@ -64,7 +64,8 @@ pub struct Cluster {
     /// Addresses for Redis clients of each learner; empty for a log without a store.
     #[serde(default)]
     pub resp: Vec<SocketAddr>,
-    /// The processes' control sockets, by process name.
+    /// The processes' control sockets, by process name; only in the file of `inband up`.
+    #[serde(default)]
     pub sockets: BTreeMap<String, PathBuf>,
 }
 
@@ -98,8 +99,12 @@ impl Cluster {
             ),
             other => other.with_context(|| format!("{}", path.display()))?,
         };
-        let cluster: Cluster = serde_json::from_str(&text)
-            .with_context(|| format!("{} is damaged", path.display()))?;
+        let cluster: Cluster = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} does not describe a cluster (docs/netpaxos.md)",
+                path.display()
+            )
+        })?;
         cluster.sizes()?;
         for (what, count, max) in [
             ("serializers", cluster.serializers.len(), SERIALIZERS_MAX),
@@ -184,6 +189,19 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first one of the document is a cluster's file.
+    #[test]
+    fn the_document_s_file_describes_a_cluster() {
+        let text = include_str!("../../../docs/netpaxos.md");
+        let sample = text.split("```json\n").nth(1).expect("a sample");
+        let sample = sample.split("```").next().expect("its end");
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join(FILE), sample).expect("written");
+        let cluster = Cluster::load(dir.path()).expect("it can be used");
+        assert!(cluster.resp.is_empty());
+        assert!(cluster.key_file.is_some());
+    }
 
     #[test]
     fn a_namespace_belongs_to_the_lab_that_its_name_says() {
