@@ -21,8 +21,6 @@ use crate::partition::{logs_of, partitions_of_logs, PARTITIONS_MAX};
 use crate::store::StoreError;
 
 const ACTIVE_FILE: &str = "ACTIVE";
-/// Not secret: the umask decides.
-const ACTIVE_FILE_MODE: u32 = 0o666;
 const DATABASE_PREFIX: &str = "db-";
 const INCOMING_DIR: &str = "incoming";
 const OUTGOING_DIR: &str = "outgoing";
@@ -157,8 +155,12 @@ impl Layout {
             .iter()
             .map(|number| format!("{DATABASE_PREFIX}{number}"))
             .collect();
-        inband_storage::replace(&file, lines.join("\n").as_bytes(), ACTIVE_FILE_MODE)
-            .map_err(|source| io_error(&file, source))
+        inband_storage::replace(
+            &file,
+            lines.join("\n").as_bytes(),
+            inband_storage::FILE_MODE,
+        )
+        .map_err(|source| io_error(&file, source))
     }
 }
 
@@ -203,7 +205,7 @@ fn sync_directory(directory: &Path) -> Result<(), StoreError> {
                 fs::File::open(entry.path())?.sync_all()?;
             }
         }
-        fs::File::open(directory)?.sync_all()
+        inband_storage::sync_dir(directory)
     };
     sync().map_err(|source| io_error(directory, source))
 }

@@ -83,6 +83,19 @@ pub enum CommandId {
     Unsubscribe,
 }
 
+impl CommandId {
+    /// Changes what the client has subscribed to.
+    pub fn is_subscription(self) -> bool {
+        matches!(
+            self,
+            CommandId::Subscribe
+                | CommandId::PSubscribe
+                | CommandId::Unsubscribe
+                | CommandId::PUnsubscribe
+        )
+    }
+}
+
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandSpec {

@@ -278,11 +278,7 @@ impl Op {
                 | Op::ZRemRangeByLex
                 | Op::ZPopMin
                 | Op::ZPopMax
-                | Op::BLPop
-                | Op::BRPop
-                | Op::BZPopMin
-                | Op::BZPopMax
-        )
+        ) || self.pops_from_all_keys()
     }
 
     /// For sorted sets, which programs of earlier versions do not know.
@@ -308,8 +304,8 @@ impl Op {
     pub fn further_keys(self, args: usize) -> usize {
         match self {
             Op::LMove | Op::RPopLPush | Op::SMove | Op::BLMove | Op::BRPopLPush => args.min(1),
-            Op::BLPop | Op::BRPop | Op::BZPopMin | Op::BZPopMax => args.saturating_sub(1),
             Op::SInter | Op::SUnion | Op::SDiff => args,
+            op if op.pops_from_all_keys() => args.saturating_sub(1),
             _ => 0,
         }
     }

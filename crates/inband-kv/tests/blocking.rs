@@ -5,7 +5,7 @@ use std::io::Read;
 use std::net::{Shutdown, SocketAddr};
 
 use crate::common::{key_of_each, scratch, wait_for, Served};
-use crate::types::{compare_with_redis, Asker, RealRedis};
+use crate::types::{by_checkpoint, compare_with_redis, Asker, RealRedis};
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
@@ -253,7 +253,7 @@ fn every_element_is_popped_once() {
             for key in &keys {
                 client.ask(&format!("RPUSH {key} end"));
             }
-            wait_for("it is popped, or nobody is there", || {
+            wait_for("it is popped, or nobody waits for it", || {
                 is_empty(&mut client) || workers.iter().all(|worker| worker.is_finished())
             });
         }
@@ -274,8 +274,7 @@ fn every_element_is_popped_once() {
     }
 }
 
-/// A waiting client is told to use another replica when this one is to be stopped, and its attempts are no commands that
-/// the stop must wait for.
+/// Draining ends the wait of a client with an error, and does not wait for its attempts.
 #[test]
 fn a_replica_that_drains_ends_all_waits() {
     let (cluster, dir) = (MemoryCluster::new(), scratch());
@@ -348,17 +347,9 @@ fn an_element_in_a_checkpoint_wakes_the_client() {
     let served = Served::start_all(&cluster, &dirs);
     let mut talk = Talk::new(served[1].address);
     let mut waiting = talk.wait(&["BLPOP k 0"]);
-    // The second replica gets nothing more until what it needs is gone.
-    cluster.pace();
-    cluster.allow(0, 0, 10_000);
-    let mut client = Asker::connect(served[0].address);
-    assert_eq!(client.ask("RPUSH k element"), ":1");
-    cluster.keep_entries(10);
-    for n in 0..100 {
-        assert_eq!(client.ask(&format!("SET k{n} v")), "+OK");
-    }
-    cluster.set_checkpoint_peers(vec![served[0].checkpoint_address]);
-    cluster.unpace();
+    by_checkpoint(&cluster, &served[0], |client| {
+        assert_eq!(client.ask("RPUSH k element"), ":1");
+    });
     assert_eq!(waiting.reply(false), "['k' 'element']");
     let installed = served[1].control.status().checkpoints_installed_total;
     assert_eq!(installed, 1);

@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use crate::common::{key_of_each, scratch, wait_for, Served};
-use crate::types::{Asker, RealRedis};
+use crate::types::{by_checkpoint, Asker, RealRedis};
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 
-/// What two clients send (`>`) and are told (`<`).
+/// A conversation of two clients: their requests (`>`) and what they receive (`<`).
 fn converse(address: SocketAddr, hello: &str) -> Vec<String> {
     let mut seen = Vec::new();
     let (mut client, mut admin) = (Asker::connect(address), Asker::connect(address));
@@ -364,16 +364,9 @@ fn a_replica_that_loads_a_checkpoint_disconnects_its_subscribers() {
     let dirs = [scratch(), scratch()];
     let served = Served::start_all(&cluster, &dirs);
     let mut subscribed = subscriber(&served[1], "c");
-    cluster.pace();
-    cluster.allow(0, 0, 10_000);
-    let mut client = Asker::connect(served[0].address);
-    assert_eq!(client.ask("PUBLISH c missed"), ":0");
-    cluster.keep_entries(10);
-    for n in 0..100 {
-        assert_eq!(client.ask(&format!("SET k{n} v")), "+OK");
-    }
-    cluster.set_checkpoint_peers(vec![served[0].checkpoint_address]);
-    cluster.unpace();
+    let mut client = by_checkpoint(&cluster, &served[0], |client| {
+        assert_eq!(client.ask("PUBLISH c missed"), ":0");
+    });
     let mut rest = Vec::new();
     let _ = subscribed.stream().read_to_end(&mut rest);
     assert_eq!(rest, b"");

@@ -146,6 +146,27 @@ fn a_malformed_collection_is_not_restored() {
     bench.script("LRANGE k 0 -1 -> ['b' 'a']");
 }
 
+/// Lets the second replica learn of what these requests at the first one do only by a checkpoint. Returns the client that
+/// sent them.
+pub fn by_checkpoint(
+    cluster: &MemoryCluster,
+    first: &Served,
+    requests: impl FnOnce(&mut Asker),
+) -> Asker {
+    // The second replica gets nothing more until what it needs is gone.
+    cluster.pace();
+    cluster.allow(0, 0, 10_000);
+    let mut client = Asker::connect(first.address);
+    requests(&mut client);
+    cluster.keep_entries(10);
+    for n in 0..100 {
+        assert_eq!(client.ask(&format!("SET k{n} v")), "+OK");
+    }
+    cluster.set_checkpoint_peers(vec![first.checkpoint_address]);
+    cluster.unpace();
+    client
+}
+
 /// A client that reads whole replies.
 pub struct Asker(BufReader<TcpStream>);
 

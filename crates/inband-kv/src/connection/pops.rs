@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// Nobody is there any more to whom an element could be given.
+    /// Returns whether the client has closed its side, so that an element could not be delivered to it.
     pub fn is_client_gone(&self) -> bool {
         self.is_input_over || self.is_read_closed
     }

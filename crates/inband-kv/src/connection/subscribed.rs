@@ -114,17 +114,11 @@ impl Connection {
             return None;
         }
         let spec = table::find(args.get(0)).filter(|spec| spec.takes(args.len()))?;
-        let is_allowed = matches!(
+        let is_other = matches!(
             spec.id,
-            CommandId::Subscribe
-                | CommandId::Unsubscribe
-                | CommandId::PSubscribe
-                | CommandId::PUnsubscribe
-                | CommandId::Ping
-                | CommandId::Quit
-                | CommandId::Reset
+            CommandId::Ping | CommandId::Quit | CommandId::Reset
         );
-        (!is_allowed).then(|| {
+        (!spec.id.is_subscription() && !is_other).then(|| {
             let mut name = spec.name.to_lowercase();
             if has_subcommands(spec.id) && args.get(1).len() <= SUBCOMMAND_LEN_MAX {
                 name += "|";

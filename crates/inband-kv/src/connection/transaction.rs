@@ -98,16 +98,6 @@ impl Watches {
     }
 }
 
-fn is_subscription(id: CommandId) -> bool {
-    let ids = [
-        CommandId::Subscribe,
-        CommandId::PSubscribe,
-        CommandId::Unsubscribe,
-        CommandId::PUnsubscribe,
-    ];
-    ids.contains(&id)
-}
-
 fn refuse_in_transaction(name: &str) -> Reply {
     Reply::error(format!("ERR {name} is not allowed inside a transaction"))
 }
@@ -170,7 +160,7 @@ impl Connection {
             Ok(Request::UseReads(_)) => Err(refuse_in_transaction("INBAND.READS")),
             Ok(Request::Scan) => Err(refuse_in_transaction("SCAN")),
             Ok(Request::Export) => Err(refuse_in_transaction("INBAND.EXPORT")),
-            Ok(Request::Local(spec)) if is_subscription(spec.id) => {
+            Ok(Request::Local(spec)) if spec.id.is_subscription() => {
                 Err(refuse_in_transaction(spec.name))
             }
             Ok(Request::Local(spec)) => {

@@ -187,6 +187,11 @@ impl Replica {
             Reply::Array(replies) if !items.is_empty() => self.complete(slot, items, replies),
             other => other,
         };
+        self.answer_alone(slot, reply);
+    }
+
+    /// Answers a request that runs alone, unless the client is gone.
+    pub(super) fn answer_alone(&mut self, slot: usize, reply: Reply) {
         if let Some(connection) = self.front.connections.get_mut(slot) {
             connection.answer_alone(reply);
         }

@@ -15,10 +15,7 @@ impl Replica {
             let reply = Reply::error(format!(
                 "ERR {limit} clients of this replica wait, which is the limit"
             ));
-            if let Some(connection) = self.front.connections.get_mut(slot) {
-                connection.answer_alone(reply);
-            }
-            return;
+            return self.answer_alone(slot, reply);
         }
         let number = self.waiting.enter(slot, pop);
         if let Some(connection) = self.front.connections.get_mut(slot) {
@@ -62,9 +59,7 @@ impl Replica {
                 _ => None,
             };
             self.waiting.leave(number, popped);
-            if let Some(connection) = self.front.connections.get_mut(slot) {
-                connection.answer_alone(reply);
-            }
+            self.answer_alone(slot, reply);
         }
         self.submit_attempts();
         true
@@ -72,9 +67,7 @@ impl Replica {
 
     fn end_wait(&mut self, slot: usize, number: u64, reply: Reply) {
         self.waiting.leave(number, None);
-        if let Some(connection) = self.front.connections.get_mut(slot) {
-            connection.answer_alone(reply);
-        }
+        self.answer_alone(slot, reply);
     }
 
     /// Looks for elements that have been put where clients wait.
@@ -100,7 +93,7 @@ impl Replica {
         self.submit_attempts();
     }
 
-    /// Frees a waiting client that has closed its side: it would wait for nobody.
+    /// Closes the connection of a waiting client that has closed its side.
     pub(super) fn close_if_gone(&mut self, slot: usize) {
         let Some(connection) = self.front.connections.get(slot) else {
             return;
