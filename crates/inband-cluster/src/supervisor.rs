@@ -25,8 +25,6 @@ use crate::system_file;
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const HOSTS_DIR: &str = "hosts";
-/// Not secret: the umask decides.
-pub(crate) const FILE_MODE: u32 = 0o666;
 /// Where the hosts' directories are while they are being removed.
 const REMOVED_DIR: &str = "hosts.removed";
 
@@ -71,14 +69,17 @@ pub(crate) fn store(data: &Path, name: &str, value: &impl Serialize) -> Result<(
     let path = data.join(name);
     let store = || -> Result<()> {
         let text = serde_json::to_vec_pretty(value)?;
-        Ok(inband_storage::replace(&path, &text, FILE_MODE)?)
+        Ok(inband_storage::replace(
+            &path,
+            &text,
+            inband_storage::FILE_MODE,
+        )?)
     };
     store().with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn sync(dir: &Path) -> Result<()> {
-    let sync = || fs::File::open(dir)?.sync_all();
-    sync().with_context(|| format!("cannot sync {}", dir.display()))
+    inband_storage::sync_dir(dir).with_context(|| format!("cannot sync {}", dir.display()))
 }
 
 /// Returns whether a directory holds a cluster of this system, running or not.

@@ -8,8 +8,6 @@ use crate::file_error::FileError;
 
 /// The file that names the system.
 const NAME: &str = "system";
-/// Not a secret: the umask decides.
-const FILE_MODE: u32 = 0o666;
 
 /// Why a directory cannot be used for a cluster of a system.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +41,7 @@ pub fn claim(data: &Path, system: &str) -> Result<(), SystemFileError> {
         None => {
             let path = data.join(NAME);
             let text = format!("{system}\n");
-            inband_storage::replace(&path, text.as_bytes(), FILE_MODE)
+            inband_storage::replace(&path, text.as_bytes(), inband_storage::FILE_MODE)
                 .map_err(FileError::of("write", path))?;
             Ok(())
         }

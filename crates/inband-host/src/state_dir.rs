@@ -1,14 +1,12 @@
 //! A host's state directory: locked by one process, with small numbers that survive power failures.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::file_lock::{FileLock, LockError};
 
 const LOCK_FILE: &str = "lock";
-/// Not secret: the umask decides.
-const FILE_MODE: u32 = 0o666;
 
 /// Why a host's state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +56,12 @@ pub fn read_number(path: &Path) -> Result<u64, StateError> {
 /// Writes a number to a file in this directory; durable on return.
 pub fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), StateError> {
     let path = dir.join(name);
-    inband_storage::replace(&path, format!("{value}\n").as_bytes(), FILE_MODE)
-        .map_err(|source| StateError::Io { path, source })
+    inband_storage::replace(
+        &path,
+        format!("{value}\n").as_bytes(),
+        inband_storage::FILE_MODE,
+    )
+    .map_err(|source| StateError::Io { path, source })
 }
 
 /// Creates the directory durably, unless it exists.
@@ -71,7 +73,7 @@ pub fn create(dir: &Path) -> Result<(), StateError> {
         fs::create_dir_all(dir)?;
         // A directory survives a power failure once its parent is synced.
         for parent in dir.canonicalize()?.ancestors().skip(1) {
-            File::open(parent)?.sync_all()?;
+            inband_storage::sync_dir(parent)?;
         }
         Ok(())
     };

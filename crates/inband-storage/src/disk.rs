@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::file::sync_dir;
 use crate::storage::{Storage, StorageError};
 
 /// A directory in the file system. Keeps the files that it writes open.
@@ -22,7 +23,7 @@ impl Disk {
         let result = || -> io::Result<Disk> {
             fs::create_dir_all(dir)?;
             if let Some(parent) = dir.canonicalize()?.parent() {
-                File::open(parent)?.sync_all()?;
+                sync_dir(parent)?;
             }
             Ok(Disk {
                 dir: dir.to_owned(),

@@ -7,6 +7,14 @@ use std::path::Path;
 
 use crate::storage::TEMPORARY_SUFFIX;
 
+/// Permissions of a file that is not secret: the umask decides.
+pub const FILE_MODE: u32 = 0o666;
+
+/// Makes what was created, renamed or removed in a directory durable.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
 /// Replaces a file atomically and durably, with at most these permissions: after a power failure it has the old or the
 /// new contents, and once this returns the new ones.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -24,7 +32,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&new, path)?;
     let dir = path.parent().filter(|dir| *dir != Path::new(""));
-    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+    sync_dir(dir.unwrap_or(Path::new(".")))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ mod storage;
 mod witness;
 
 pub use disk::Disk;
-pub use file::replace;
+pub use file::{replace, sync_dir, FILE_MODE};
 pub use journal::{Journal, JournalConfig, JournalError};
 pub use simulated::{Cut, Failure, SimulatedDisk};
 pub use storage::{Storage, StorageError, TEMPORARY_SUFFIX};

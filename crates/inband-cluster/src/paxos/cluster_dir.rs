@@ -19,8 +19,6 @@ use crate::system_file;
 pub use record::{ClusterRecord, HostRecord};
 pub use start_plan::{AppliedAt, PlannedHost, StartPlan};
 
-/// Not a secret: the umask decides.
-const RECORD_MODE: u32 = 0o666;
 /// A cluster's name is a prefix of the directory's name, a dash, and digits of a hash of its path.
 const NAME_STEM_MAX_BYTES: usize = 20;
 
@@ -174,7 +172,7 @@ impl ClusterDir {
     pub fn write_record(&self, record: &ClusterRecord) -> Result<(), SupervisorError> {
         let path = self.record_path();
         let text = serde_json::to_string_pretty(record).expect("a record is representable in JSON");
-        inband_storage::replace(&path, text.as_bytes(), RECORD_MODE)
+        inband_storage::replace(&path, text.as_bytes(), inband_storage::FILE_MODE)
             .map_err(SupervisorError::file("write", &path))
     }
 
