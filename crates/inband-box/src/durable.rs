@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::apply::{Machine, MachineError};
 use crate::journal::{LogOnDisk, Replayed};
 use crate::node::{SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_NS};
-use crate::process::HAS_LOG;
 use crate::promise::{Nanos, Stored};
 use crate::role::Role;
+use crate::stored::HAS_LOG;
 
 /// Not `log`: a supervisor writes the process's output there.
 const LOG: &str = "journal";

@@ -36,6 +36,7 @@ pub mod snapshot;
 pub mod soft;
 pub mod status;
 pub mod store;
+pub mod stored;
 pub mod submitter;
 mod sync;
 pub mod wire;

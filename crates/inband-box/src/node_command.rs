@@ -17,11 +17,10 @@ use inband_box::membership::{Change, Membership};
 use inband_box::network::Network;
 use inband_box::node::{Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS};
 use inband_box::ports::Ports;
-use inband_box::process::{
-    forget, has_log, has_promised, socket_of, status_at, End, Process, Spec, Status,
-};
+use inband_box::process::{socket_of, status_at, End, Process, Spec, Status};
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
+use inband_box::stored::{forget, has_log, has_promised};
 use inband_box::{soft::soft, store, xdp, NODES};
 use inband_ground::auth::Keys;
 use inband_ground::raw_link::RawLink;

@@ -18,7 +18,7 @@ use inband_ground::auth::{Gate, Keys};
 use inband_ground::soft::Soft;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::backend::Choice;
-use inband_host::state_dir::{read_number, write_number};
+use inband_host::state_dir::write_number;
 use inband_host::wait::wait;
 use mio::Waker;
 use nix::time::{clock_gettime, ClockId};
@@ -32,25 +32,14 @@ use crate::kernel::Kernel;
 use crate::membership::{ids, Change};
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
 use crate::ports::Ports;
-use crate::promise::{Founders, Nanos, Stored};
+use crate::promise::{Nanos, Stored};
 use crate::role::{Mode, Record, Role, Verdict};
 use crate::snapshot::Snapshot;
 pub use crate::status::{status_at, Status};
 use crate::store::Reader;
+use crate::stored::{self, HAS_LOG};
 use crate::{wire, Zab, GROUPS};
 
-/// The file in a node's directory with the highest epoch that it has proposed or promised.
-pub const PROMISED: &str = "promised";
-/// The file in a node's directory with the number of its last start.
-pub const SESSION: &str = "session";
-/// The file in a node's directory that contains 1 while its log on disk is complete.
-pub const HAS_LOG: &str = "has-log";
-/// The file in a node's directory with its [`Stored::new_id`].
-const NEW_ID: &str = "new-id";
-/// The file in a node's directory with its [`Stored::founders`], in decimal.
-const FOUNDERS: &str = "founders";
-/// Not secret: the umask decides.
-const FILE_MODE: u32 = 0o666;
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets handled before everything else gets its turn.
@@ -63,77 +52,6 @@ const APPLIED_PER_TURN: usize = 256;
 const SNAPSHOT_BUCKETS_PER_TURN: usize = 512;
 /// How often time must pass in the log while something waits for it.
 const TICK_MS: u64 = 500;
-
-/// Returns whether a node has run in this directory before.
-pub fn has_promised(dir: &Path) -> bool {
-    dir.join(PROMISED).exists()
-}
-
-/// Returns whether the directory has a node's log.
-pub fn has_log(dir: &Path) -> bool {
-    read_number(&dir.join(HAS_LOG)).is_ok_and(|number| number == 1)
-}
-
-/// Returns whether the node in this directory has no place in a cluster yet, so that it has acknowledged nothing.
-pub fn is_new(dir: &Path) -> bool {
-    read_number(&dir.join(NEW_ID)).is_ok_and(|number| number > 0)
-}
-
-/// Removes all traces of an earlier node.
-pub fn forget(dir: &Path) -> io::Result<()> {
-    for name in [HAS_LOG, PROMISED, SESSION, NEW_ID, FOUNDERS] {
-        match std::fs::remove_file(dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn read_stored(dir: &Path) -> Result<Stored> {
-    let number = |name| read_number(&dir.join(name));
-    Ok(Stored {
-        promise: number(PROMISED)?,
-        session: number(SESSION)?,
-        has_log: number(HAS_LOG)? == 1,
-        new_id: number(NEW_ID)?,
-        founders: read_founders(&dir.join(FOUNDERS))?,
-    })
-}
-
-fn read_founders(path: &Path) -> Result<Founders> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Founders::default()),
-        other => other.with_context(|| path.display().to_string())?,
-    };
-    let numbers: Option<Vec<u64>> = text.split_whitespace().map(|n| n.parse().ok()).collect();
-    let founders = numbers.and_then(|numbers| numbers.try_into().ok());
-    founders.with_context(|| {
-        let path = path.display();
-        format!("{path} is damaged: remove this node with `member remove`, and add another one")
-    })
-}
-
-/// Stores what differs from `before`. If it is interrupted, nothing that was stored promises more than is known.
-fn write_stored(dir: &Path, stored: &Stored, before: &Stored) -> Result<()> {
-    if stored.founders != before.founders {
-        let text = stored.founders.map(|id| format!("{id}\n")).concat();
-        let path = dir.join(FOUNDERS);
-        let written = inband_storage::replace(&path, text.as_bytes(), FILE_MODE);
-        written.with_context(|| path.display().to_string())?;
-    }
-    for (name, number, former) in [
-        (NEW_ID, stored.new_id, before.new_id),
-        (SESSION, stored.session, before.session),
-        (HAS_LOG, stored.has_log.into(), before.has_log.into()),
-    ] {
-        if number != former {
-            write_number(dir, name, number)?;
-        }
-    }
-    // Always: its file says that a node has run here.
-    Ok(write_number(dir, PROMISED, stored.promise)?)
-}
 
 /// Returns the path of a node's control socket.
 pub fn socket_of(data: &Path) -> PathBuf {
@@ -278,7 +196,7 @@ impl Process {
         listeners: Vec<TcpListener>,
         datagrams: Option<Listener>,
     ) -> Result<Process> {
-        let mut stored = read_stored(&spec.data)?;
+        let mut stored = stored::read(&spec.data)?;
         let own = (spec.config.node, stored.session + 1);
         let empty = || {
             Machine::new(own, spec.chunks).with_context(|| {
@@ -570,7 +488,7 @@ impl Process {
     /// Stores what must be stored, then sends the packets.
     fn flush(&mut self) -> Result<()> {
         if let Some(stored) = self.out.store.take() {
-            write_stored(&self.spec.data, &stored, &self.on_disk)?;
+            stored::write(&self.spec.data, &stored, &self.on_disk)?;
             self.on_disk = stored;
         }
         for (to, mut packet) in self.out.packets.drain(..) {

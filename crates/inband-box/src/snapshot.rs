@@ -245,13 +245,13 @@ impl Node {
         let serving = leading.serving.as_mut().expect("it is there now");
         serving.used_at = now;
         let begins = id == 0 && leading.followers[usize::from(from)].snapshot != serving.id;
-        if begins && serving.is_outgrown() {
-            leading.snapshots += 1;
-            (serving.id, serving.snapshot) = (leading.snapshots, None);
-            serving.since_bytes = 0;
-            out.takes_snapshot = true;
-        }
         if begins {
+            if serving.is_outgrown() {
+                leading.snapshots += 1;
+                (serving.id, serving.snapshot) = (leading.snapshots, None);
+                serving.since_bytes = 0;
+                out.takes_snapshot = true;
+            }
             // It asks again, and is not to wait for yet another one.
             leading.followers[usize::from(from)].snapshot = serving.id;
         }

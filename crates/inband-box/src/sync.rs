@@ -91,7 +91,7 @@ pub(crate) struct Leading {
 }
 
 impl Follower {
-    /// Notes that retransmission begins anew after `has`.
+    /// Restarts retransmission after `has`.
     fn begin(&mut self, has: u64) {
         let taken = has.saturating_sub(self.resent_from);
         self.burst = (2 * taken).clamp(RESEND_MIN, RESEND_MAX);

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use inband_box::durable::Durability;
 use inband_box::membership::Change;
-use inband_box::process::{Status, PROMISED};
+use inband_box::process::Status;
+use inband_box::stored::PROMISED;
 use inband_box::wire::{parse, Type};
 use inband_cluster::box_cluster::{self, BoxCluster, Options, Quorum};
 use inband_cluster::command::SystemCommand;
@@ -458,7 +459,7 @@ fn change_everything(dataplane: Dataplane) {
             ensure!(late.contains(dead) && late.contains("--force"), "{late}");
             Ok(())
         });
-        names_it.expect("it is told which node is missing");
+        names_it.expect("the refusal names the dead node");
     };
 
     let now = switch(Quorum::All, false).expect("all are there");

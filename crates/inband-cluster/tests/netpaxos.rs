@@ -151,6 +151,16 @@ fn prometheus_finds_every_process() {
     assert_eq!(event("storage/2", "generation"), 1);
 }
 
+/// Starts a process as an operator would by hand, which must fail. Returns what it says.
+fn refused_by_hand(cluster: &Path, own: &Path, args: &[&str]) -> String {
+    let mut process = std::process::Command::new(program());
+    process.args(args).arg("--cluster").arg(cluster);
+    let ran = process.arg("--data").arg(own).output().expect("it runs");
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(!ran.status.success(), "{args:?}: {said}");
+    said
+}
+
 /// What each learner has delivered, once all have as much.
 fn logs(cluster: &Supervisor<NetPaxos>, count: usize) -> Vec<Vec<Applied>> {
     let sockets = cluster.status().cluster.sockets;
@@ -340,15 +350,8 @@ fn a_store_by_order_alone_is_refused_unless_its_loss_is_accepted() {
     let mut file_of_store: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     file_of_store["resp"] = serde_json::json!(["127.0.0.1:0", "127.0.0.1:0"]);
     std::fs::write(&file, file_of_store.to_string()).expect("written");
-    let learner = std::process::Command::new(program())
-        .args(["learner", "--number=1", "--faithful", "--cluster"])
-        .arg(dir.path())
-        .arg("--data")
-        .arg(dir.path().join("own"))
-        .output()
-        .expect("it runs");
-    let said = String::from_utf8_lossy(&learner.stderr).into_owned();
-    assert!(!learner.status.success(), "{said}");
+    let own = dir.path().join("own");
+    let said = refused_by_hand(dir.path(), &own, &["learner", "--number=1", "--faithful"]);
     assert!(said.contains("--unsafe-ordering"), "{said}");
     std::fs::write(&file, text).expect("written");
 
@@ -556,16 +559,8 @@ fn new_is_refused_in_a_directory_that_has_a_log() {
     drop(cluster);
     for kind in ["storage", "learner"] {
         let own = host_dir(dir.path(), &format!("{kind}/1"));
-        let ran = std::process::Command::new(program())
-            .args([kind, "--number=1", "--durability=sync", "--new"])
-            .arg("--cluster")
-            .arg(dir.path())
-            .arg("--data")
-            .arg(&own)
-            .output()
-            .expect("it runs");
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success(), "{kind}");
+        let args = [kind, "--number=1", "--durability=sync", "--new"];
+        let said = refused_by_hand(dir.path(), &own, &args);
         let names = said.contains(&own.display().to_string());
         assert!(names && said.contains("leave out --new"), "{said}");
     }
@@ -581,20 +576,18 @@ fn a_directory_is_that_of_one_process_and_one_durability() {
     drop(start(dir.path(), Durability::Sync, false).expect("a new log"));
     let own = host_dir(dir.path(), "storage/1");
     for (number, durability, refusal) in [
-        (2, "sync", "this is the directory of storage/1"),
-        (1, "memory", "give --durability sync"),
+        (
+            "--number=2",
+            "--durability=sync",
+            "this is the directory of storage/1",
+        ),
+        (
+            "--number=1",
+            "--durability=memory",
+            "give --durability sync",
+        ),
     ] {
-        let ran = std::process::Command::new(program())
-            .args(["storage", "--number", &number.to_string()])
-            .args(["--durability", durability])
-            .arg("--cluster")
-            .arg(dir.path())
-            .arg("--data")
-            .arg(&own)
-            .output()
-            .expect("it runs");
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success(), "{durability}");
+        let said = refused_by_hand(dir.path(), &own, &["storage", number, durability]);
         assert!(said.contains(refusal), "{said}");
     }
 }

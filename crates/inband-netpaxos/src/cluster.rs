@@ -38,9 +38,6 @@ const LAB_INTERFACES: [&str; 11] = [
 /// Where network namespaces have names.
 const NAMESPACES: &str = "/run/netns";
 
-/// Not secret: the umask decides.
-const FILE_MODE: u32 = 0o666;
-
 /// Maximum number of learners.
 pub const LEARNERS_MAX: u8 = c::IB_NETPAXOS_LEARNERS_MAX as u8;
 /// Maximum number of serializers.
@@ -129,7 +126,7 @@ impl Cluster {
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec_pretty(self)?;
-        let replaced = inband_storage::replace(&path, &text, FILE_MODE);
+        let replaced = inband_storage::replace(&path, &text, inband_storage::FILE_MODE);
         replaced.with_context(|| format!("{}", path.display()))
     }
 

@@ -69,7 +69,7 @@ pub struct Counts {
     pub aligned: u64,
     /// Requests for which the window had no instance.
     pub window_full: u64,
-    /// How often its numbers began anew after a full window.
+    /// How often it renumbered after a full window.
     pub renumbered: u64,
 }
 

@@ -17,10 +17,9 @@ use inband_box::limits::{
 };
 use inband_box::membership::{ids, Change, Membership};
 pub use inband_box::node::Quorum;
-use inband_box::process::{
-    forget, has_log, has_promised, is_new, socket_of, status_at, Status, SESSION,
-};
+use inband_box::process::{socket_of, status_at, Status};
 use inband_box::promise::majority;
+use inband_box::stored::{forget, has_log, has_promised, is_new, SESSION};
 use inband_box::NODES;
 use inband_host::config::Dataplane;
 use inband_host::program;

@@ -13,14 +13,13 @@ use serde::Serialize;
 
 /// A longer journal is replaced by a snapshot, if its process can make one.
 const JOURNAL_LEN_MAX_BYTES: u64 = 64 << 20;
-const DIR: &str = JOURNAL;
 
 /// Returns whether there is a journal.
 pub fn exists(data: &Path) -> bool {
-    data.join(DIR).exists()
+    data.join(JOURNAL).exists()
 }
 
-/// Checks that a directory has nothing of an earlier log, for a process that is told that its log is new.
+/// Checks that a directory has no earlier log, before a process begins a new one there.
 pub fn check_empty(data: &Path, has_log: bool) -> Result<()> {
     ensure!(
         !has_log,
@@ -32,7 +31,7 @@ pub fn check_empty(data: &Path, has_log: bool) -> Result<()> {
 
 /// Removes the journal of a log that is gone.
 pub fn remove(data: &Path) -> Result<()> {
-    remove_dir(&data.join(DIR))
+    remove_dir(&data.join(JOURNAL))
 }
 
 /// Removes a directory, if there is one.
@@ -58,7 +57,7 @@ impl Kept {
         data: &Path,
         durability: Durability,
     ) -> Result<(Kept, Vec<T>)> {
-        let dir = data.join(DIR);
+        let dir = data.join(JOURNAL);
         if durability == Durability::Memory {
             ensure!(
                 !exists(data),

@@ -38,8 +38,6 @@ const INCARNATION: &str = "incarnation";
 
 /// The file in the directory with the name of its process.
 const OWNER: &str = "process";
-/// Not secret: the umask decides.
-const FILE_MODE: u32 = 0o666;
 
 /// Options of every process.
 #[derive(Debug, Args)]
@@ -176,7 +174,7 @@ fn claim(data: &Path, name: &str) -> Result<()> {
     let path = data.join(OWNER);
     let owner = match std::fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return inband_storage::replace(&path, name.as_bytes(), FILE_MODE)
+            return inband_storage::replace(&path, name.as_bytes(), inband_storage::FILE_MODE)
                 .with_context(|| format!("cannot write {}", path.display()));
         }
         read => read.with_context(|| format!("cannot read {}", path.display()))?,
@@ -220,7 +218,7 @@ impl Process {
         if self.is_marked_new() {
             let remove = || {
                 std::fs::remove_file(&path)?;
-                std::fs::File::open(&self.data)?.sync_all()
+                inband_storage::sync_dir(&self.data)
             };
             remove().with_context(|| format!("cannot remove {}", path.display()))?;
         }

@@ -71,7 +71,7 @@ impl StorageArgs {
         }
         let is_marked = process.is_marked_new();
         let is_new = self.new || is_marked;
-        if is_new && !is_marked {
+        if self.new && !is_marked {
             kept::check_empty(data, kept::exists(data))?;
             ensure!(
                 self.accept_loss || process.last_incarnation()? == 0,

@@ -100,8 +100,8 @@ impl Storage {
         }
         if self.is_beyond(instance) {
             let next = self.in_use.max(self.voted).max(self.floor) + 1;
-            // With this offset all later numbers would be beyond the window. All servers begin anew, and only once
-            // much of the window is free: while it stays full, each would do so at another number.
+            // With this offset all later numbers would be beyond the window. All servers renumber, but only once
+            // much of the window is free: while it stays full, each would start at a different number.
             let has_passed = number - self.top > self.config.window;
             let has_room = next <= self.floor + self.config.window / 2;
             if !has_passed || !has_room {
