@@ -55,7 +55,7 @@ struct ib_netpaxos_header {
     ib_u64 instance;    /* REPLY: where the request was decided */
     ib_u64 reply_to;    /* address and port of the proposer: 32 and 16 bits from the highest */
     ib_u64 digest;      /* of the value, made by the first sender */
-    ib_u64 reserved;
+    ib_u64 log_id;      /* of the cluster's log: receivers drop packets of another one */
     ib_u64 tag;
 };
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::listeners::Closed;
 use crate::restart::{self, RestartPolicy};
 use anyhow::{Context, Result};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
@@ -249,6 +250,8 @@ pub struct HostProcess {
     /// `None`: the network of this process.
     namespace: Option<Arc<Host>>,
     slot: ProcessSlot,
+    /// Its listeners, while it is killed.
+    closed: Mutex<Vec<Closed>>,
 }
 
 impl HostProcess {
@@ -259,6 +262,7 @@ impl HostProcess {
             log: dir.join("log"),
             namespace,
             slot: ProcessSlot::default(),
+            closed: Mutex::default(),
         }
     }
 
@@ -309,6 +313,9 @@ impl HostProcess {
             spec = spec.args(self.plan.first_args.iter().cloned());
         }
         spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
+        for closed in lock(&self.closed).drain(..) {
+            closed.open().context("cannot listen again")?;
+        }
         let listeners = self.plan.listeners.iter();
         spec.listeners = listeners.map(|(fd, what)| (fd.as_fd(), *what)).collect();
         self.slot.start(&spec, self.namespace.as_deref())?;
@@ -332,7 +339,19 @@ impl HostProcess {
 
     /// Kills the process at once. Returns false if it is not running and no restart was scheduled.
     pub(crate) fn kill(&self) -> bool {
-        self.slot.kill()
+        let runs = self.slot.kill();
+        let mut closed = lock(&self.closed);
+        if closed.is_empty() {
+            for (listener, _) in &self.plan.listeners {
+                match Closed::new(listener) {
+                    Ok(own) => closed.push(own),
+                    Err(error) => {
+                        tracing::warn!("{}: clients are not refused: {error}", self.name());
+                    }
+                }
+            }
+        }
+        runs
     }
 
     /// Asks the process to end.

@@ -1,12 +1,18 @@
 //! Sockets that a supervisor binds in its clients' network and passes to hosts, and the choice of free ports.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::control_plane_beside;
-use nix::sys::socket::{listen, Backlog};
+use nix::sys::socket::sockopt::ReuseAddr;
+use nix::sys::socket::{
+    self, getsockname, listen, setsockopt, shutdown, socket, AddressFamily, Backlog, Shutdown,
+    SockFlag, SockType, SockaddrStorage,
+};
 
 /// Connections that may wait to be accepted; a benchmark opens hundreds at once.
 const BACKLOG: i32 = 1024;
@@ -49,38 +55,96 @@ pub enum ListenError {
 
 /// Listens at an address. An error names the option to change.
 pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, ListenError> {
+    let failed = |source| ListenError::CannotListen {
+        address,
+        option,
+        source,
+    };
+    // A listener on a port that the kernel chose for it would have another one after it was closed.
+    let (_held, address) = match address.port() {
+        0 => {
+            let (held, address) = hold(address).map_err(failed)?;
+            (Some(held), address)
+        }
+        _ => (None, address),
+    };
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     let listener = loop {
         match TcpListener::bind(address) {
             Ok(listener) => break listener,
-            Err(source) if source.kind() != ErrorKind::AddrInUse => {
-                return Err(ListenError::CannotListen {
-                    address,
-                    option,
-                    source,
-                })
-            }
+            Err(source) if source.kind() != ErrorKind::AddrInUse => return Err(failed(source)),
             Err(_) if Instant::now() < deadline => thread::sleep(IN_USE_POLL_INTERVAL),
             Err(_) => return Err(ListenError::PortInUse { address, option }),
         }
     };
-    Backlog::new(BACKLOG)
-        .and_then(|backlog| listen(&listener, backlog))
-        .map_err(|errno| ListenError::CannotListen {
-            address,
-            option,
-            source: errno.into(),
-        })?;
+    open(&listener).map_err(failed)?;
     Ok(listener)
+}
+
+/// Returns a socket that holds an address, which may be that of a listener that does not listen now, and the address
+/// with its port.
+fn hold(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let held = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&held, ReuseAddr, &true)?;
+    socket::bind(held.as_raw_fd(), &SockaddrStorage::from(address))?;
+    let bound: SockaddrStorage = getsockname(held.as_raw_fd())?;
+    let v4 = bound.as_sockaddr_in().map(|bound| bound.port());
+    let port = v4.or_else(|| bound.as_sockaddr_in6().map(|bound| bound.port()));
+    let port = port.ok_or(ErrorKind::AddrNotAvailable)?;
+    Ok((held, SocketAddr::new(address.ip(), port)))
+}
+
+/// Accepts connections.
+fn open(listener: &TcpListener) -> io::Result<()> {
+    Backlog::new(BACKLOG).and_then(|backlog| listen(listener, backlog))?;
+    Ok(())
+}
+
+/// Keeps a listener closed, and its port from others.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    listener: Arc<TcpListener>,
+    held: OwnedFd,
+}
+
+impl Closed {
+    /// Refuses connections, and resets those that were not accepted. Without this, clients of a host that was killed would
+    /// connect to the socket that waits for its next process, and get no answer.
+    pub(crate) fn new(listener: &Arc<TcpListener>) -> io::Result<Closed> {
+        let address = listener.local_addr()?;
+        shutdown(listener.as_raw_fd(), Shutdown::Read)?;
+        let hold = || {
+            let (held, _) = hold(address)?;
+            // From now on no other socket may have the address, not even one that allows it.
+            setsockopt(&held, ReuseAddr, &false)?;
+            let listener = Arc::clone(listener);
+            Ok(Closed { listener, held })
+        };
+        hold().inspect_err(|_| {
+            let _ = open(listener);
+        })
+    }
+
+    /// Accepts connections again.
+    pub(crate) fn open(self) -> io::Result<()> {
+        setsockopt(&self.held, ReuseAddr, &true)?;
+        open(&self.listener)
+    }
 }
 
 /// Listens at this port of loopback or, if it is in use, at any free one.
 pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener, ListenError> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    match TcpListener::bind(at(port)) {
-        Ok(listener) => Ok(listener),
-        Err(_) => bind(at(0), option),
+    if port != 0 {
+        if let Ok(listener) = TcpListener::bind(at(port)) {
+            return Ok(listener);
+        }
     }
+    bind(at(0), option)
 }
 
 /// Returns whether a host could use this address: for packets, checkpoints and its control service.
@@ -141,7 +205,26 @@ pub fn free_loopback_ports(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+
     use super::*;
+
+    #[test]
+    fn a_closed_listener_refuses_until_it_is_opened_and_keeps_its_port() {
+        let listener = Arc::new(bind(([127, 0, 0, 1], 0).into(), "--resp").expect("a port"));
+        let address = listener.local_addr().expect("it is bound");
+        let waiting = TcpStream::connect(address).expect("it listens");
+        let closed = Closed::new(&listener).expect("closed");
+        let refused = TcpStream::connect(address).map_err(|error| error.kind());
+        assert_eq!(refused.err(), Some(ErrorKind::ConnectionRefused));
+        let reset = (&waiting).read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(reset, Err(ErrorKind::ConnectionReset));
+        assert!(TcpListener::bind(address).is_err(), "the port is kept");
+        closed.open().expect("opened");
+        TcpStream::connect(address).expect("it listens again");
+        listener.accept().expect("and accepts");
+    }
 
     #[test]
     fn hosts_keep_off_ports_that_will_be_listened_at_later() {

@@ -7,4 +7,5 @@ mod box_cluster;
 mod box_sizes;
 mod memory;
 mod netpaxos;
+mod netpaxos_directories;
 mod supervisor;

@@ -12,12 +12,13 @@ use inband_host::wait::wait;
 
 use crate::cluster::Cluster;
 use crate::proposer::{Out, Outcome, Proposer};
-use crate::wire::packed;
+use crate::wire::{log_id_of, packed, set_log_id};
 
 /// A client of a cluster, with its own session.
 pub struct Client {
     socket: HostSocket,
     gate: Gate,
+    log_id: u64,
     serializers: Vec<SocketAddrV4>,
     proposer: Proposer,
     started: Instant,
@@ -42,6 +43,7 @@ impl Client {
         let reply_to = packed(socket.local_address()?);
         let mut client = Client {
             gate: cluster.gate()?,
+            log_id: cluster.log_id,
             serializers: cluster.serializers.clone(),
             proposer: Proposer::new(cluster.serializers.len(), reply_to, rand::random()),
             socket,
@@ -64,6 +66,7 @@ impl Client {
     /// Signs packets, and sends them with the next flush.
     fn queue(&self, out: Out) {
         for (serializer, mut packet) in out {
+            set_log_id(&mut packet, self.log_id);
             self.gate.sign(&mut packet);
             self.socket.queue(&packet, self.serializers[serializer]);
         }
@@ -74,6 +77,9 @@ impl Client {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         self.socket.flush();
         while !done(&self.proposer) && self.now() < until {
+            if self.proposer.has_expired() {
+                self.proposer.renew(rand::random());
+            }
             let mut out = Out::new();
             self.proposer.tick(self.now(), &mut out);
             self.queue(out);
@@ -86,7 +92,7 @@ impl Client {
             let now = self.now();
             while let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? {
                 let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
-                if self.gate.admits(packet) {
+                if self.gate.admits(packet) && log_id_of(packet) == Some(self.log_id) {
                     self.proposer.on_packet(now, packet);
                 }
             }

@@ -54,6 +54,10 @@ pub struct Cluster {
     pub storages: Vec<SocketAddrV4>,
     /// The learners, which deliver the log.
     pub learners: Vec<SocketAddrV4>,
+    /// Identifies the log; another number for each log that begins on the same addresses. Packets of another log are
+    /// dropped.
+    #[serde(default)]
+    pub log_id: u64,
     /// The file with the cluster's key.
     pub key_file: Option<PathBuf>,
     /// The address of clients, and the network namespace that has it, if the cluster has its own network.

@@ -41,6 +41,8 @@ pub const REPORT_EVERY_NS: u64 = 20 * MS;
 pub const WINDOW: u64 = 1 << 16;
 /// Maximum number of instances that are asked about or recovered at a time.
 const AT_ONCE: usize = 64;
+/// An instance that is further below the highest one is asked about at once: the learner is catching up.
+const BEHIND: u64 = 4096;
 /// Number of requests remembered with the instance that decided them.
 const RECENT_MAX: usize = 4096;
 /// After this many votes in a row with the same offset from the right instance, the minion's numbers are off rather
@@ -531,8 +533,9 @@ impl Learner {
 
     /// Asks other processes about an instance that stays undecided, then recovers it.
     fn press(&mut self, now: u64, instance: u64, out: &mut Out) {
+        let is_behind = self.highest - instance > BEHIND;
         let at = self.at(now, instance);
-        let is_late = now >= at.since + RECOVER_AFTER_NS;
+        let is_late = is_behind || now >= at.since + RECOVER_AFTER_NS;
         if at.recovery.is_some() {
             return self.repeat(now, instance, out);
         }

@@ -25,6 +25,24 @@ pub enum Outcome {
     Unknown,
 }
 
+/// The way back to the first serializer: if each proposer stayed with the one that it had changed to, they would use
+/// different ones for good, and requests would reach the minions in different orders.
+#[derive(Default)]
+struct Back {
+    /// The request that tries the first serializer.
+    trial: Option<u64>,
+    try_at: u64,
+    /// Trials that have failed in a row.
+    failed: u32,
+}
+
+impl Back {
+    fn later(&mut self, now: u64) {
+        self.trial = None;
+        self.try_at = now + (BACK_AFTER_NS << self.failed.min(BACK_DOUBLINGS_MAX));
+    }
+}
+
 struct Sent {
     /// The request's session, or the nonce of the opening.
     client: u64,
@@ -47,12 +65,14 @@ pub struct Proposer {
     current: usize,
     /// When it last answered a request.
     answered_at: u64,
+    back: Back,
     time_out: TimeOut,
     window: Window,
     reply_to: u64,
     /// Identifies the session's opening; drawn at random.
     nonce: u64,
     session: Option<u64>,
+    has_expired: bool,
     next: u64,
     sent: BTreeMap<u64, Sent>,
     done: Vec<(u64, Outcome)>,
@@ -62,6 +82,10 @@ pub struct Proposer {
 pub const OUTSTANDING_MAX: usize = 1024;
 /// Maximum distance from the oldest request in flight to the next one: fewer than a session remembers.
 const SPAN_MAX: u64 = SEQUENCES_ABOVE_LOW_MAX as u64 / 2;
+
+/// How long after a change it tries the first serializer again, with one request; doubled at each failure.
+pub const BACK_AFTER_NS: u64 = 1_000_000_000;
+const BACK_DOUBLINGS_MAX: u32 = 6;
 
 /// The number of the request that opens the session.
 const OPENING: u64 = 0;
@@ -74,11 +98,13 @@ impl Proposer {
             serializers,
             current: 0,
             answered_at: 0,
+            back: Back::default(),
             time_out: TimeOut::default(),
             window: Window::default(),
             reply_to,
             nonce,
             session: None,
+            has_expired: false,
             next: 1,
             sent: BTreeMap::new(),
             done: Vec::new(),
@@ -142,11 +168,16 @@ impl Proposer {
 
     fn send(&mut self, now: u64, request: &Request, deadline: u64, out: &mut Out) {
         let packet = request.packet();
-        out.push((self.current, packet.clone()));
+        let is_trial = self.current != 0 && self.back.trial.is_none() && now >= self.back.try_at;
+        let serializer = if is_trial { 0 } else { self.current };
+        if is_trial {
+            self.back.trial = Some(request.number);
+        }
+        out.push((serializer, packet.clone()));
         let sent = Sent {
             client: request.client,
             packet,
-            serializer: self.current,
+            serializer,
             sent_at: now,
             repeats: 0,
             again_at: now + self.time_out.after(0),
@@ -167,17 +198,18 @@ impl Proposer {
                 self.session = Some(header.instance);
                 self.answered(now, OPENING);
             }
-            Some(session) if header.client == session => self.on_reply(now, &header),
-            _ => {}
+            _ => self.on_reply(now, &header),
         }
     }
 
     fn on_reply(&mut self, now: u64, header: &Header) {
-        if !self.sent.contains_key(&header.request) {
+        let sent = self.sent.get(&header.request);
+        if header.request == OPENING || sent.is_none_or(|sent| sent.client != header.client) {
             return;
         }
         self.answered(now, header.request);
         let outcome = if header.has(flag::REFUSED) {
+            self.has_expired |= self.session == Some(header.client);
             Outcome::Unknown
         } else {
             Outcome::Delivered(header.instance)
@@ -191,6 +223,13 @@ impl Proposer {
         };
         if sent.serializer == self.current {
             self.answered_at = now;
+        }
+        if self.back.trial == Some(number) {
+            if sent.repeats == 0 {
+                (self.current, self.answered_at) = (0, now);
+                self.back.failed = 0;
+            }
+            self.back.later(now);
         }
         // After a retransmission the answer may be to either packet, so it gives no sample (Karn).
         if sent.repeats == 0 {
@@ -225,7 +264,13 @@ impl Proposer {
     /// be drawn afresh.
     pub fn renew(&mut self, nonce: u64) {
         self.session = None;
+        self.has_expired = false;
         self.nonce = nonce;
+    }
+
+    /// Returns whether a request was refused because the session has expired: then all are, until [`Proposer::renew`].
+    pub fn has_expired(&self) -> bool {
+        self.has_expired
     }
 
     /// Returns how many more requests may be submitted.
@@ -269,17 +314,29 @@ impl Proposer {
             .collect();
         for number in over {
             self.sent.remove(&number);
+            if self.back.trial == Some(number) {
+                self.back.later(now);
+            }
             self.done.push((number, Outcome::Unknown));
         }
-        for sent in self.sent.values_mut().filter(|sent| now >= sent.again_at) {
+        let late = self.sent.iter_mut();
+        for (number, sent) in late.filter(|(_, sent)| now >= sent.again_at) {
+            let is_trial = self.back.trial == Some(*number) && sent.repeats == 0;
+            if is_trial {
+                self.back.failed += 1;
+            }
             // If nothing has been answered since the request was sent, the serializer does not work. Otherwise only the
             // packet was lost, and new requests stay with the same serializer, which keeps them in one order.
             if sent.serializer == self.current && self.answered_at <= sent.sent_at {
                 self.current = (self.current + 1) % self.serializers;
                 self.answered_at = now;
+                self.back.later(now);
             }
             self.window.lost(now, sent.sent_at);
-            sent.serializer = (sent.serializer + 1) % self.serializers;
+            sent.serializer = match is_trial {
+                true => self.current,
+                false => (sent.serializer + 1) % self.serializers,
+            };
             sent.sent_at = now;
             sent.repeats += 1;
             sent.again_at = now + self.time_out.after(sent.repeats);
@@ -344,6 +401,75 @@ mod tests {
         proposer.tick(proposer.due(), &mut out);
         assert_eq!((out.len(), out[0].0), (1, 1));
         assert_eq!(goes_to(&mut proposer, 30 * MS), 0);
+    }
+
+    /// Leaves the first serializer, and returns when.
+    fn left(proposer: &mut Proposer) -> u64 {
+        goes_to(proposer, 3 * MS);
+        let at = proposer.due();
+        proposer.tick(at, &mut Out::new());
+        proposer.on_packet(at + MS, &reply(1, 1, 2));
+        assert_eq!(goes_to(proposer, at + MS), 1);
+        proposer.on_packet(at + 2 * MS, &reply(1, 2, 3));
+        at
+    }
+
+    #[test]
+    fn it_returns_to_the_first_serializer_once_that_works() {
+        let mut proposer = ready(MS);
+        let at = left(&mut proposer) + BACK_AFTER_NS;
+        assert_eq!(goes_to(&mut proposer, at), 0);
+        // The others stay where requests are answered.
+        assert_eq!(goes_to(&mut proposer, at), 1);
+        proposer.on_packet(at + MS, &reply(1, 3, 4));
+        assert_eq!(goes_to(&mut proposer, at + MS), 0);
+    }
+
+    #[test]
+    fn a_first_serializer_that_stays_dead_is_tried_ever_less_often() {
+        let mut proposer = ready(MS);
+        let mut at = left(&mut proposer) + BACK_AFTER_NS;
+        for failed in 1..=BACK_DOUBLINGS_MAX + 2 {
+            assert_eq!(goes_to(&mut proposer, at), 0);
+            let number = proposer.next - 1;
+            let mut out = Out::new();
+            at = proposer.due();
+            proposer.tick(at, &mut out);
+            let again: Vec<usize> = out.iter().map(|(serializer, _)| *serializer).collect();
+            assert_eq!(again, [1]);
+            proposer.on_packet(at, &reply(1, number, number));
+            let wait = BACK_AFTER_NS << failed.min(BACK_DOUBLINGS_MAX);
+            assert_eq!(goes_to(&mut proposer, at + wait - 1), 1);
+            let number = proposer.next - 1;
+            proposer.on_packet(at + wait - 1, &reply(1, number, number));
+            at += wait;
+        }
+    }
+
+    #[test]
+    fn a_session_that_has_expired_is_replaced() {
+        let mut proposer = ready(MS);
+        goes_to(&mut proposer, 3 * MS);
+        goes_to(&mut proposer, 3 * MS);
+        let refused = Header {
+            client: 1,
+            request: 2,
+            flags: flag::REFUSED,
+            ..Header::of(Type::Reply)
+        };
+        proposer.on_packet(4 * MS, &emit(&refused, &[]));
+        assert_eq!(proposer.take_done(), [(2, Outcome::Unknown)]);
+        assert!(proposer.has_expired());
+        proposer.renew(8);
+        proposer.tick(4 * MS, &mut Out::new());
+        proposer.on_packet(5 * MS, &reply(8, OPENING, 9));
+        assert!(!proposer.has_expired() && proposer.is_ready());
+        // A request of the former session was decided before that expired.
+        proposer.on_packet(5 * MS, &reply(1, 1, 3));
+        assert_eq!(proposer.take_done(), [(1, Outcome::Delivered(3))]);
+        goes_to(&mut proposer, 6 * MS);
+        proposer.on_packet(7 * MS, &reply(9, 3, 10));
+        assert_eq!(proposer.take_done(), [(3, Outcome::Delivered(10))]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Packets: the header of `wire.h` in host byte order.
 
+use std::mem::offset_of;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use inband_ground::wire::{checked, digest, unpadded, ParseError, HEADER_LEN_BYTES};
@@ -32,8 +33,11 @@ inband_ground::header!(
         instance: u64,
         reply_to: u64,
         digest: u64,
+        log_id: u64,
     }
 );
+
+const LOG_ID_AT_BYTES: usize = offset_of!(c::ib_netpaxos_header, log_id);
 
 /// Parses a UDP payload.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
@@ -58,6 +62,20 @@ pub fn emit(header: &Header, value: &[u8]) -> Vec<u8> {
     header.write(&mut packet, value.len());
     packet[HEADER_LEN_BYTES..].copy_from_slice(value);
     packet
+}
+
+/// Returns the id of the log that a packet belongs to, or `None` if it is too short.
+pub fn log_id_of(packet: &[u8]) -> Option<u64> {
+    let id = packet.get(LOG_ID_AT_BYTES..)?.first_chunk()?;
+    Some(u64::from_be_bytes(*id))
+}
+
+/// Makes a packet one of this log. Sign it afterwards.
+///
+/// # Panics
+/// If it is shorter than a header.
+pub fn set_log_id(packet: &mut [u8], log_id: u64) {
+    packet[LOG_ID_AT_BYTES..][..8].copy_from_slice(&log_id.to_be_bytes());
 }
 
 /// Packs an address as in `reply_to`.

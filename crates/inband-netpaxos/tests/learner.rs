@@ -473,3 +473,27 @@ fn by_order_of_arrival_a_lost_request_shifts_no_queue_and_a_conflict_is_recovere
     }
     assert_eq!(learner.position(), 5);
 }
+
+/// A learner that is far behind asks for the next instances as soon as it has the former ones: it is not limited to a
+/// few of them each time that an instance is late.
+#[test]
+fn one_that_is_behind_asks_at_once() {
+    let asked_at_once = |highest: u64| {
+        let mut learner = Learner::new(config());
+        enrol(&mut learner, 1);
+        let in_use = Control::Position {
+            highest,
+            generations: Generations::default(),
+            question: None,
+        };
+        learner.on_control(1, node::storage(1), in_use, &mut Out::default());
+        let mut out = Out::default();
+        learner.tick(1, &mut out);
+        let said = out.packets.iter();
+        let said = said.filter_map(|(_, packet)| Control::of(packet));
+        said.filter(|(_, control)| matches!(control, Control::Learn { .. }))
+            .count()
+    };
+    assert_eq!(asked_at_once(100), 0);
+    assert_eq!(asked_at_once(10_000), 64);
+}

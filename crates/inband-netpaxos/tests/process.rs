@@ -24,6 +24,7 @@ fn cluster(namespace: &str, resp: Vec<SocketAddr>) -> Cluster {
         minions: addresses(7010),
         storages: addresses(7020),
         learners: addresses(7030),
+        log_id: 1,
         key_file: None,
         client: Some((ELSEWHERE, namespace.into())),
         resp,

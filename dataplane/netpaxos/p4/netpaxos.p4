@@ -15,7 +15,7 @@ header netpaxos_h {
     bit<64> instance;
     bit<64> reply_to;
     bit<64> digest;
-    bit<64> reserved;
+    bit<64> log_id;
 }
 
 struct headers_t {
@@ -47,7 +47,7 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 #define IB_BODY(hdr)                                                                               \
     hdr.netpaxos.client, hdr.netpaxos.request, hdr.netpaxos.low, hdr.netpaxos.incarnation,         \
         hdr.netpaxos.number, hdr.netpaxos.instance, hdr.netpaxos.reply_to, hdr.netpaxos.digest,    \
-        hdr.netpaxos.reserved
+        hdr.netpaxos.log_id
 
 #include "../../ground/p4/switch.p4"
 

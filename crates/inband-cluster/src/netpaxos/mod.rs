@@ -108,7 +108,8 @@ impl System for NetPaxos {
             !options.faithful || options.log_only || options.unsafe_ordering,
             "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, give --log-only, or say --unsafe-ordering if the data may be lost"
         );
-        if !options.accept_loss && spec.data.join(FILE).exists() {
+        let is_former = !options.accept_loss && spec.data.join(FILE).exists();
+        if is_former {
             let former = former(&spec.data)?;
             ensure!(
                 former.faithful == options.faithful,
@@ -124,7 +125,7 @@ impl System for NetPaxos {
                 Err(_) => {}
             }
         }
-        if !options.accept_loss && spec.data.join(FILE).exists() {
+        if is_former {
             let was_log_only = Cluster::load(&spec.data)?.resp.is_empty();
             ensure!(
                 was_log_only == options.log_only,
@@ -156,6 +157,10 @@ impl System for NetPaxos {
             minions: Vec::new(),
             storages: Vec::new(),
             learners: Vec::new(),
+            log_id: match is_former {
+                true => Cluster::load(&spec.data)?.log_id,
+                false => rand::random::<u32>().into(),
+            },
             key_file: keys::kept(&spec.data, !options.no_key)?,
             client: None,
             resp,
@@ -393,6 +398,18 @@ impl SystemCommand for NetPaxos {
         if serving < quorum {
             text += &format!(
                 "{serving} of {all} storage servers serve, and {quorum} must: requests wait\n"
+            );
+        } else if serving == quorum {
+            text += &format!(
+                "{serving} of {all} storage servers serve: if one more stops, requests wait\n"
+            );
+        }
+        let delivering = status.nodes.iter().filter(|node| is_of(node, "learner"));
+        let (delivering, learners) = (delivering.count(), status.cluster.learners.len());
+        if delivering <= learners / 2 {
+            text += &format!(
+                "{delivering} of {learners} learners answer: without a majority, requests wait after {} more instances\n",
+                storage::WINDOW
             );
         }
         if !status.cluster.resp.is_empty() {

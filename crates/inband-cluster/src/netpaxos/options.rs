@@ -125,10 +125,10 @@ impl Options {
 
     /// Checks that the log in this directory can be continued, or may be lost.
     pub(super) fn check_former(&self, former: &Options, data: &Path) -> Result<()> {
-        let data = data.display();
+        let (data, dir) = (data.display(), data);
         match (former.durability, self.durability) {
             (Durability::Memory, _) => ensure!(
-                self.accept_loss,
+                self.accept_loss || self.has_not_begun(dir),
                 "--data: the log in {data} was lost when its processes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one"
             ),
             (Durability::Sync, Durability::Memory) => ensure!(
@@ -155,6 +155,13 @@ impl Options {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether no storage server of this cluster has ever run.
+    fn has_not_begun(&self, data: &Path) -> bool {
+        let dirs = self.names("storage").into_iter();
+        let mut dirs = dirs.map(|name| host_dir(data, &name));
+        dirs.all(|dir| dir.join(NEW).exists())
     }
 
     pub(super) fn names(&self, kind: &str) -> Vec<String> {

@@ -61,6 +61,21 @@ impl SubmitArgs {
     }
 }
 
+/// Returns a value as one line: what is not printable text is escaped as in Rust, `\\n`, `\\u{1b}` or `\\xff`.
+fn escaped(value: &[u8]) -> String {
+    let mut line = String::new();
+    for part in value.utf8_chunks() {
+        for c in part.valid().chars() {
+            match c.is_control() || c == '\\' {
+                true => line.extend(c.escape_debug()),
+                false => line.push(c),
+            }
+        }
+        line.extend(part.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    line
+}
+
 /// Options of `deliver`.
 #[derive(Debug, Args)]
 pub struct DeliverArgs {
@@ -94,7 +109,7 @@ impl DeliverArgs {
         loop {
             let (log, next) = log_at(socket, from)?;
             for (instance, value) in &log {
-                println!("{instance} {}", String::from_utf8_lossy(value));
+                println!("{instance} {}", escaped(value));
             }
             let is_all = next == from || log.is_empty();
             from = next;
@@ -105,6 +120,24 @@ impl DeliverArgs {
                 std::io::stdout().flush()?;
                 thread::sleep(FOLLOW_EVERY);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_one_line_of_text() {
+        for (value, line) in [
+            (&b"plain text"[..], "plain text"),
+            ("\u{fc}ber".as_bytes(), "\u{fc}ber"),
+            (b"two\nlines\t\x1b[2J", r"two\nlines\t\u{1b}[2J"),
+            (b"back\\slash", r"back\\slash"),
+            (b"\xffend", r"\xffend"),
+        ] {
+            assert_eq!(escaped(value), line);
         }
     }
 }

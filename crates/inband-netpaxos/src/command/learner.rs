@@ -100,6 +100,7 @@ impl LearnerArgs {
             eprintln!("{WARNING}");
         }
         let data = &self.process.data;
+        process.check_log(self.accept_loss)?;
         if self.accept_loss {
             store::remove(data)?;
             kept::remove(data)?;
@@ -107,6 +108,7 @@ impl LearnerArgs {
         if self.new {
             kept::check_empty(data, kept::exists(data) || store::exists(data))?;
         }
+        process.claim_log()?;
         if has_store {
             return store::run(&self.process, process, config, self.faithful);
         }

@@ -19,11 +19,11 @@ use inband_host::line_json::Server;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
 use inband_host::wait::wait;
-use inband_netpaxos::cluster::{Cluster, NEW};
+use inband_netpaxos::cluster::{Cluster, FILE, NEW};
 use inband_netpaxos::control::To;
 use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
-use inband_netpaxos::wire::unpacked;
+use inband_netpaxos::wire::{log_id_of, set_log_id, unpacked};
 
 use super::metrics;
 
@@ -35,7 +35,8 @@ pub const PACKETS_OF_A_TURN: usize = 64;
 const METRICS: &str = "metrics";
 /// The file in the directory with the number of the last start.
 const INCARNATION: &str = "incarnation";
-
+/// The file in the directory with the id of its log.
+const LOG_ID: &str = "log-id";
 /// The file in the directory with the name of its process.
 const OWNER: &str = "process";
 
@@ -202,6 +203,31 @@ impl Process {
         Ok(incarnation)
     }
 
+    /// Checks that the directory belongs to the cluster's log. With `accept_loss` it may belong to another one, but not to
+    /// this one: packets of processes that have not stopped would be taken for those of the new log.
+    pub fn check_log(&self, accept_loss: bool) -> Result<()> {
+        let path = self.data.join(LOG_ID);
+        if !path.exists() {
+            return Ok(());
+        }
+        let (former, log_id) = (read_number(&path)?, self.cluster.log_id);
+        ensure!(
+            !accept_loss || former != log_id,
+            "--accept-loss: log_id in {FILE} is that of the log to be given up, {log_id}; write another number there, the same on all machines, so that nothing of the former log is taken for the new one"
+        );
+        ensure!(
+            accept_loss || former == log_id,
+            "--data {}: this directory has the log {former}, and log_id in {FILE} is {log_id}; give the directory or the {FILE} of the same log",
+            self.data.display()
+        );
+        Ok(())
+    }
+
+    /// Marks the directory as that of the cluster's log. What another log has left there must be gone.
+    pub fn claim_log(&self) -> Result<()> {
+        Ok(write_number(&self.data, LOG_ID, self.cluster.log_id)?)
+    }
+
     /// Returns the number of the last start in this directory; 0: there was none.
     pub fn last_incarnation(&self) -> Result<u64> {
         Ok(read_number(&self.data.join(INCARNATION))?)
@@ -225,8 +251,9 @@ impl Process {
         Ok(())
     }
 
-    /// Signs a packet and queues it for each recipient. It leaves before the process sleeps.
+    /// Makes a packet one of this log, signs it and queues it for each recipient. It leaves before the process sleeps.
     pub fn send(&self, packet: &mut [u8], to: impl IntoIterator<Item = SocketAddrV4>) {
+        set_log_id(packet, self.cluster.log_id);
         self.gate.sign(packet);
         for to in to {
             self.socket.queue(packet, to);
@@ -300,7 +327,8 @@ impl Process {
         }
     }
 
-    /// Receives the next packet, if one has arrived, and returns its length; 0 if the gate refuses it.
+    /// Receives the next packet, if one has arrived, and returns its length; 0 if the gate refuses it, or it belongs to
+    /// another log.
     pub fn receive(
         &mut self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
@@ -308,8 +336,10 @@ impl Process {
         let Some((len_bytes, _)) = self.socket.receive(buffer)? else {
             return Ok(None);
         };
-        let is_admitted =
-            len_bytes <= PACKET_LEN_MAX_BYTES && self.gate.admits(&buffer[..len_bytes]);
+        let is_admitted = len_bytes <= PACKET_LEN_MAX_BYTES && {
+            let packet = &buffer[..len_bytes];
+            self.gate.admits(packet) && log_id_of(packet) == Some(self.cluster.log_id)
+        };
         Ok(Some(if is_admitted { len_bytes } else { 0 }))
     }
 

@@ -66,6 +66,7 @@ impl StorageArgs {
             window: WINDOW,
         };
         let data = &self.process.data;
+        process.check_log(self.accept_loss)?;
         if self.accept_loss {
             kept::remove(data)?;
         }
@@ -79,6 +80,7 @@ impl StorageArgs {
                 data.display()
             );
         }
+        process.claim_log()?;
         let (mut kept, records) = Kept::open(data, self.process.durability)?;
         process.incarnation(0)?;
         let nonce = rand::random();
