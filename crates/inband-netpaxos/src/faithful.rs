@@ -71,9 +71,9 @@ impl Queues {
     }
 }
 
-/// Compares what arrived at two learners, by minion. In each iteration the message that a learner decides, or else the
-/// one at most heads, is what recovery would have decided, and leaves all queues. So a message that is lost on the way
-/// does not shift a queue permanently.
+/// Compares what arrived at two learners, by minion. In each iteration what the learners decide leaves all queues of both;
+/// if neither decides, the message at most heads does, as recovery would decide it. So neither a message that is lost on
+/// the way nor a disagreement shifts a queue permanently: each counts once.
 pub fn compare(sizes: Sizes, learners: [&[Vec<u32>]; 2]) -> Outcome {
     let mut queues = learners.map(Queues::of);
     let mut outcome = Outcome::default();
@@ -83,6 +83,9 @@ pub fn compare(sizes: Sizes, learners: [&[Vec<u32>]; 2]) -> Outcome {
         let Some((next, _)) = decided[0].or(decided[1]).or(most[0]).or(most[1]) else {
             return outcome;
         };
+        let other = decided[1]
+            .map(|(other, _)| other)
+            .filter(|other| *other != next);
         outcome.iterations += 1;
         match decided {
             [Some((one, _)), Some((other, _))] => {
@@ -90,7 +93,9 @@ pub fn compare(sizes: Sizes, learners: [&[Vec<u32>]; 2]) -> Outcome {
             }
             _ => outcome.indecisions += 1,
         }
-        queues.iter_mut().for_each(|of| of.remove(next));
+        for message in [Some(next), other].into_iter().flatten() {
+            queues.iter_mut().for_each(|of| of.remove(message));
+        }
     }
 }
 
@@ -141,6 +146,21 @@ mod tests {
         let one: &[u32] = &[1, 2];
         let other: &[u32] = &[2, 1];
         let (iterations, disagreements, indecisions) = outcome([one; 4], [other; 4]);
-        assert_eq!((iterations, disagreements, indecisions), (2, 1, 0));
+        assert_eq!((iterations, disagreements, indecisions), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_message_that_one_learner_lost_is_one_disagreement_whichever_lost_it() {
+        let all: Vec<u32> = (1..=1000).collect();
+        let lost: Vec<u32> = (1..=1000).filter(|message| *message != 10).collect();
+        let (all, lost) = ([&all[..]; 4], [&lost[..]; 4]);
+        assert_eq!(outcome(all, lost), (999, 1, 0));
+        assert_eq!(outcome(lost, all), (999, 1, 0));
+        // One learner has it at the wrong place.
+        let mut late: Vec<u32> = (1..=1000).collect();
+        late[9..20].rotate_left(1);
+        let late = [&late[..]; 4];
+        assert_eq!(outcome(all, late), (999, 1, 0));
+        assert_eq!(outcome(late, all), (999, 1, 0));
     }
 }

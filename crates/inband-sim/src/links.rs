@@ -165,6 +165,8 @@ pub struct Links<H, P> {
     pub cuts: Cuts<H>,
     /// Extra delay by directed pair.
     slow: BTreeMap<(H, H), Time>,
+    /// Maximum random delay by directed pair.
+    jitter: BTreeMap<(H, H), Time>,
     /// A directed test's filter.
     pub filter: Option<Filter<H, P>>,
     /// Packets that a filter kept.
@@ -179,6 +181,7 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
             type_rates: BTreeMap::new(),
             cuts: Cuts::default(),
             slow: BTreeMap::new(),
+            jitter: BTreeMap::new(),
             filter: None,
             kept: Vec::new(),
         }
@@ -187,6 +190,12 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
     /// Delays every packet from one host to the other by this much; 0: as usual.
     pub fn slow_down(&mut self, from: H, to: H, by: Time) {
         self.slow.insert((from, to), by);
+    }
+
+    /// Delays every packet from one host to the other by a random time below this: a burst of them is reordered. 0: as
+    /// usual.
+    pub fn reorder(&mut self, from: H, to: H, below: Time) {
+        self.jitter.insert((from, to), below);
     }
 
     /// Returns whether the two hosts could open a connection.
@@ -203,6 +212,7 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
     pub fn heal(&mut self) {
         self.cuts.heal();
         self.slow.clear();
+        self.jitter.clear();
         self.type_rates.clear();
         self.rates = Rates::default();
         self.filter = None;
@@ -262,6 +272,10 @@ impl<H: Copy + Ord, P: Packet> Links<H, P> {
         stats.duplicated += copies.len() as u64 - 1;
         let slow = self.slow.get(&(from, to)).copied().unwrap_or(0);
         copies.iter_mut().for_each(|copy| copy.after += slow);
+        if let Some(below) = self.jitter.get(&(from, to)).filter(|below| **below > 0) {
+            let mut delay = || rng.below(*below);
+            copies.iter_mut().for_each(|copy| copy.after += delay());
+        }
         self.obey(fate, packet, &mut copies);
         copies
     }

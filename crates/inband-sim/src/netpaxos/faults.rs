@@ -30,14 +30,16 @@ listed! {
         PacketsRepeated = "packets-repeated",
         PacketsLate = "packets-late",
         PacketsDamaged = "packets-damaged",
-        /// Packets on one link are reordered.
+        /// Requests reach one minion later than the others.
+        MinionLate = "minion-late",
+        /// Packets on one link overtake each other: from a serializer, or from a minion to its storage or a learner.
         LinkReorders = "link-reorders",
         /// Most packets of one type are lost or late.
         OneTypeLate = "one-type-late",
     }
 }
 
-/// Maximum extra delay of a packet on a link that reorders.
+/// Maximum extra delay of packets to a late minion, and of a packet on a link that reorders.
 const SLOW_NS: Time = 400_000;
 
 impl World<NetPaxos> {
@@ -155,6 +157,16 @@ impl World<NetPaxos> {
             Fault::PacketsLate => self.raise_rates(Rates::MANY_LATE),
             Fault::PacketsDamaged => self.raise_rates(Rates::MANY_DAMAGED),
             Fault::LinkReorders => {
+                let (from, to) = match self.rng.faults.below(3) {
+                    0 => (serializer, minion),
+                    1 => (minion, Host::Storage(number)),
+                    _ => (minion, learner),
+                };
+                let below = self.rng.faults.below(SLOW_NS);
+                self.links.reorder(from, to, below);
+                Strike::until(move |world| world.links.reorder(from, to, 0))
+            }
+            Fault::MinionLate => {
                 let by = self.rng.faults.below(SLOW_NS);
                 self.links.slow_down(serializer, minion, by);
                 Strike::until(move |world| world.links.slow_down(serializer, minion, 0))
