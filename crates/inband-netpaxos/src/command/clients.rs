@@ -10,7 +10,7 @@ use clap::Args;
 use inband_netpaxos::client::Client;
 use inband_netpaxos::cluster::{Cluster, DATA};
 use inband_netpaxos::proposer::Outcome;
-use inband_netpaxos::status::log_at;
+use inband_netpaxos::status::{log_at, socket_of};
 use inband_netpaxos::VALUE_LEN_MAX_BYTES;
 
 /// How often a followed log is polled.
@@ -85,6 +85,9 @@ pub struct DeliverArgs {
     /// The learner whose log to print
     #[arg(long, default_value_t = 1, value_name = "N")]
     learner: u8,
+    /// Directory of the learner, if `inband up` did not start it
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["learner", "data"])]
+    learner_data: Option<PathBuf>,
     /// Keep following the log until Ctrl-C
     #[arg(long)]
     follow: bool,
@@ -94,20 +97,33 @@ pub struct DeliverArgs {
 }
 
 impl DeliverArgs {
-    pub fn run(&self) -> Result<()> {
+    /// Returns the control socket of the learner.
+    fn socket(&self) -> Result<PathBuf> {
+        if let Some(dir) = &self.learner_data {
+            return Ok(socket_of(dir));
+        }
         let cluster = Cluster::load(&self.data)?;
+        ensure!(
+            !cluster.sockets.is_empty(),
+            "--data {}: this cluster was not started by `inband up`; give the learner's directory on this machine with --learner-data",
+            self.data.display()
+        );
         let name = format!("learner/{}", self.learner);
-        let socket = cluster.sockets.get(&name);
-        let socket = socket.with_context(|| {
+        let socket = cluster.sockets.get(&name).cloned();
+        socket.with_context(|| {
             format!(
                 "--learner {}: the cluster has {}",
                 self.learner,
                 cluster.learners.len()
             )
-        })?;
+        })
+    }
+
+    pub fn run(&self) -> Result<()> {
+        let socket = self.socket()?;
         let mut from = self.from;
         loop {
-            let (log, next) = log_at(socket, from)?;
+            let (log, next) = log_at(&socket, from)?;
             for (instance, value) in &log {
                 println!("{instance} {}", escaped(value));
             }
