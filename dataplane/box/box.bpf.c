@@ -7,8 +7,13 @@
  *
  * box_direct is the same for links between two nodes, with frames without IP and UDP (raw.h). It
  * shares all maps except its own.
+ *
+ * box_gets also answers memcached's clients (gets.h).
  */
 /* variant: box_direct IB_RAW_FRAMES */
+/* variant: box_gets IB_BOX_GETS */
+/* variant: box_gets_slow IB_BOX_GETS IB_RACE_DELAY */
+/* variant: box_gets_torn IB_BOX_GETS IB_RACE_DELAY IB_MUTANT_TORN */
 /* variant: box_slow IB_RACE_DELAY */
 /* variant: box_no_exclusivity IB_RACE_DELAY IB_MUTANT_NO_EXCLUSIVITY */
 /* variant: box_given IB_GIVEN_ARRIVAL */
@@ -80,6 +85,9 @@ __attribute__((noinline)) int ib_box_sum(struct xdp_md *ctx, ib_u32 len_bytes) {
 }
 
 #include "shell.h"
+#ifdef IB_BOX_GETS
+#include "gets.h"
+#endif
 
 IB_INLINE ib_u64 ib_box_now_ns(void) {
 #ifdef IB_GIVEN_ARRIVAL
@@ -141,6 +149,10 @@ int ib_box_xdp(struct xdp_md *ctx) {
     int advances = 0, action = ib_raw_validate(data, end);
 #else
     int advances = 0, action = ib_validate(data, end);
+#endif
+#ifdef IB_BOX_GETS
+    if (action == XDP_PASS)
+        return ib_box_get(ctx);
 #endif
     if (action != IB_VALID)
         return action;

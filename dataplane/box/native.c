@@ -121,6 +121,14 @@ ib_u32 ib_box_ack_own(const struct ib_box_soft *soft, ib_u64 zxid) {
     return advances;
 }
 
+ib_u64 ib_box_hash(const struct ib_box_hash_key *hash_key, const ib_u8 *key, ib_u32 len_bytes) {
+    ib_u8 padded[IB_BOX_KEY_ROOM_BYTES] = {0};
+    if (len_bytes > IB_BOX_KEY_LEN_MAX_BYTES)
+        return 0; /* never: no request has such a key */
+    memcpy(padded, key, len_bytes);
+    return ib_box_hash_of(*hash_key, padded, len_bytes);
+}
+
 IB_KEYS_CHECK(ib_box_keys_check, ib_box_check)
 
 IB_REASON_NAMES(ib_box_reason_name, IB_BOX_REASONS_FIRST, IB_BOX_REASONS)

@@ -7,6 +7,7 @@
 #include "../ground/auth.h"
 #include "msg.h"
 #include "registers.h"
+#include "table.h"
 
 /* The memory belongs to the caller and must outlive every call: memory of the process, or the
  * mapped registers of the program in the kernel. Threads may share it. */
@@ -40,6 +41,9 @@ ib_u32 ib_box_ack_own(const struct ib_box_soft *soft, ib_u64 zxid);
 /* Returns the reason to drop a packet (incomplete, or an invalid tag), or IB_R_none. */
 ib_u32 ib_box_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
                          ib_u32 groups);
+
+/* The hash of a key in a table (table.h). */
+ib_u64 ib_box_hash(const struct ib_box_hash_key *hash_key, const ib_u8 *key, ib_u32 len_bytes);
 
 const char *ib_box_reason_name(unsigned int reason);
 

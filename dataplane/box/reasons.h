@@ -42,7 +42,15 @@ enum ib_box_verdict {
     X(box_ack_recovering)                                                                          \
     X(box_ack_late)                                                                                \
     X(box_ack_of_gap)                                                                              \
-    X(box_committed)
+    X(box_committed)                                                                               \
+    /* a client's datagram to the port for GETs (gets.h), which no vector shows */                 \
+    X(gets_hit)                                                                                    \
+    X(gets_miss)                                                                                   \
+    /* the process answers: */                                                                     \
+    X(gets_other)   /* not a GET of one key, or not from a client's network */                     \
+    X(gets_busy)    /* the bucket changed too often, or has too many items; or no table yet */     \
+    X(gets_long)    /* the reply is longer than a datagram */                                      \
+    X(gets_no_room) /* the driver cannot make the frame this long */
 
 IB_REASONS_OF(box, IB_BOX_REASONS_FIRST, IB_BOX_REASONS);
 

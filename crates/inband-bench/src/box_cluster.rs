@@ -2,6 +2,7 @@
 //! memcached.
 
 mod failures;
+mod gets;
 mod kernel;
 mod memcached;
 mod rates;
@@ -27,7 +28,7 @@ pub struct BoxArgs {
     /// The figure to measure.
     #[arg(value_enum, default_value = "throughput")]
     figure: Figure,
-    /// Rounds of `throughput` and `latency`; the median is reported.
+    /// Rounds of `throughput`, `latency` and `gets`; the median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// `election`: leaders to kill.
@@ -64,6 +65,8 @@ enum Figure {
     Round,
     /// The cost of a round's packets in the kernel, at the leader and at a follower.
     Kernel,
+    /// GETs over UDP that the packet program answers, compared with memcached over UDP on the same network.
+    Gets,
     /// Leaders killed: how long no write is acknowledged.
     Election,
     /// A node killed and restarted empty: how long it takes to catch up, and how the others perform meanwhile.
@@ -72,11 +75,12 @@ enum Figure {
     All,
 }
 
-const FIGURES: [Figure; 6] = [
+const FIGURES: [Figure; 7] = [
     Figure::Throughput,
     Figure::Latency,
     Figure::Round,
     Figure::Kernel,
+    Figure::Gets,
     Figure::Election,
     Figure::Joiner,
 ];
@@ -226,6 +230,7 @@ pub fn run(args: &BoxArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
                 Figure::Latency => rates::latency(&run, output),
                 Figure::Round => round::measure(&run, output),
                 Figure::Kernel => kernel::measure(&run, output),
+                Figure::Gets => gets::measure(&run, output),
                 Figure::Election => failures::election(&run, output),
                 Figure::Joiner => failures::joiner(&run, output),
                 Figure::All => Ok(()),

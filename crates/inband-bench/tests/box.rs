@@ -83,3 +83,18 @@ fn rounds_over_a_network_are_timed() {
         assert!(row("round_p99_us") >= row("round_p50_us"));
     }
 }
+
+#[test]
+fn gets_in_the_kernel_are_measured() {
+    if !inband_testing::frame::may_load_bpf() {
+        return;
+    }
+    let results = bench("gets", &["--alone", "--clients", "8"]);
+    let rows = results["rows"].as_array().expect("rows");
+    for metric in ["get_kernel_ns", "kernel_gets_per_s"] {
+        let of = |row: &&Value| row["metric"] == metric;
+        let mut values = rows.iter().filter(of).map(|row| row["value"].as_f64());
+        assert!(values.clone().count() >= 2, "{metric}: {rows:#?}");
+        assert!(values.all(|value| value > Some(0.0)), "{metric}: {rows:#?}");
+    }
+}

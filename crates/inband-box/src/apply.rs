@@ -2,7 +2,6 @@
 //! one; at the same zxid all of them are equal.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::mem;
 
 use serde::{Deserialize, Serialize};
@@ -162,15 +161,14 @@ impl Expiry {
 }
 
 impl Machine {
-    /// Creates an empty machine for node `own.0` with a table of `chunks` chunks. It returns the results of session
-    /// `own.1`.
-    pub fn new(own: (u8, u64), chunks: u64) -> io::Result<Machine> {
-        Ok(Machine {
-            table: Table::new(chunks)?,
+    /// Creates a machine for node `own.0` with this empty table. It returns the results of session `own.1`.
+    pub fn new(own: (u8, u64), table: Table) -> Machine {
+        Machine {
+            table,
             state: State::default(),
             own,
             snapshot_zxid: 0,
-        })
+        }
     }
 
     /// Returns a reader for other threads.

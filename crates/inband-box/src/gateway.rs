@@ -194,7 +194,8 @@ impl Shared {
 /// A gateway for memcached's clients, on one thread. See the [module](self).
 pub struct Gateway<S> {
     front: Front<Connection>,
-    datagrams: Option<Datagrams>,
+    /// By the order of their listeners.
+    datagrams: Vec<Datagrams>,
     ready: Ready,
     /// Connections to visit in the next turn.
     attention: Vec<usize>,
@@ -218,18 +219,20 @@ impl<S: Submit> Gateway<S> {
         submit: S,
         settings: Settings,
     ) -> io::Result<Gateway<S>> {
-        Gateway::with_datagrams(listeners, None, reader, submit, settings)
+        Gateway::with_datagrams(listeners, Vec::new(), reader, submit, settings)
     }
 
     /// Like [`Gateway::new`], and also serves clients that send datagrams.
     pub fn with_datagrams(
         listeners: Vec<TcpListener>,
-        datagrams: Option<Listener>,
+        datagrams: Vec<Listener>,
         reader: Reader,
         submit: S,
         settings: Settings,
     ) -> io::Result<Gateway<S>> {
-        let datagrams = datagrams.map(Datagrams::new).transpose()?;
+        let datagrams = (0..).zip(datagrams);
+        let datagrams = datagrams.map(|(place, listener)| Datagrams::new(place, listener));
+        let datagrams = datagrams.collect::<io::Result<Vec<_>>>()?;
         let fds: Vec<_> = datagrams.iter().map(Datagrams::fd).collect();
         let front = Front::new(listeners, &fds, settings.clients_max, None)?;
         let shared = Shared {
@@ -269,11 +272,6 @@ impl<S: Submit> Gateway<S> {
         self.front.local_addrs()
     }
 
-    /// Returns the address at which datagrams arrive.
-    pub fn datagrams(&self) -> Option<SocketAddr> {
-        self.datagrams.as_ref()?.address()
-    }
-
     pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()
     }
@@ -300,7 +298,7 @@ impl<S: Submit> Gateway<S> {
         let timeout = self.timeout();
         self.front.wait(timeout, &mut self.ready)?;
         self.accept();
-        if let Some(datagrams) = &mut self.datagrams {
+        for datagrams in &mut self.datagrams {
             datagrams.receive(&mut self.shared, Instant::now());
         }
         let mut slots = std::mem::take(&mut self.attention);
@@ -314,7 +312,7 @@ impl<S: Submit> Gateway<S> {
 
     fn timeout(&mut self) -> Duration {
         self.submit.events(&mut self.events);
-        let has_datagrams = self.datagrams.as_ref().is_some_and(|d| d.is_ready);
+        let has_datagrams = self.datagrams.iter().any(|d| d.is_ready);
         if has_datagrams || !self.attention.is_empty() || !self.events.is_empty() {
             return Duration::ZERO;
         }
@@ -374,7 +372,7 @@ impl<S: Submit> Gateway<S> {
                     let done = self.reading.partition_point(|(barrier, _)| *barrier <= id);
                     let slots = self.reading.drain(..done).map(|(_, slot)| slot);
                     self.attention.extend(slots);
-                    if let Some(datagrams) = &mut self.datagrams {
+                    for datagrams in &mut self.datagrams {
                         datagrams.answer_reads(&self.shared);
                     }
                 }
@@ -394,7 +392,8 @@ impl<S: Submit> Gateway<S> {
             debug_assert!(false, "an outcome of no command");
             return;
         };
-        if let (datagrams::SLOT, Some(datagrams)) = (waiting.slot, &mut self.datagrams) {
+        let mut datagrams = self.datagrams.iter_mut();
+        if let Some(datagrams) = datagrams.find(|d| d.slot() == waiting.slot) {
             return datagrams.settle(waiting.id, outcome.as_ref(), &self.shared);
         }
         let connection = self.front.connections.get_mut(waiting.slot);
@@ -473,7 +472,7 @@ impl<S: Submit> Gateway<S> {
             return;
         }
         self.stuck_looked_at = now;
-        if let Some(datagrams) = &mut self.datagrams {
+        for datagrams in &mut self.datagrams {
             datagrams.forget_old(now);
         }
         let places = self.front.connections.places();

@@ -8,6 +8,7 @@ use inband_ground::soft::Soft;
 use inband_ground::xdp::XdpError;
 
 use crate::role::Role;
+use crate::store::Region;
 use crate::xdp::Attached;
 use crate::Zab;
 
@@ -55,6 +56,15 @@ impl Kernel {
         self.attached.set_polling(false);
         // After the full barrier in `advances`, the program checks whether it must wake us.
         (role.advances() == self.seen).then(|| self.attached.notes().fd().as_raw_fd())
+    }
+
+    /// Returns the memory for the table, if the program answers GETs from it.
+    pub(crate) fn table(&self) -> Result<Option<Region>, XdpError> {
+        self.attached.table()
+    }
+
+    pub(crate) fn answers_gets(&self) -> bool {
+        self.attached.answers_gets()
     }
 
     /// The other nodes that receive packets for all nodes.

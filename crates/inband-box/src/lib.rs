@@ -39,6 +39,7 @@ pub mod store;
 pub mod stored;
 pub mod submitter;
 mod sync;
+mod to_node;
 pub mod wire;
 pub mod xdp;
 

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::apply::Machine;
 use crate::gateway::{Event, Submit};
 use crate::role::Record;
+use crate::store::Table;
 
 pub struct Local {
     machine: Machine,
@@ -20,7 +21,7 @@ impl Local {
     /// Creates a cluster with a table of `chunks` chunks.
     pub fn new(chunks: u64) -> io::Result<Local> {
         Ok(Local {
-            machine: Machine::new(OWN, chunks)?,
+            machine: Machine::new(OWN, Table::new(chunks)?),
             zxid: 0,
             seq: 0,
             events: Vec::new(),

@@ -17,6 +17,16 @@ impl Network {
         prefix_bits: 8,
     };
 
+    /// Returns its address and mask, if it is a network of IPv4.
+    pub fn ipv4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let IpAddr::V4(address) = self.address else {
+            return None;
+        };
+        let mask = u32::MAX << (32 - u32::from(self.prefix_bits));
+        let network = address.to_bits() & mask;
+        Some((Ipv4Addr::from_bits(network), Ipv4Addr::from_bits(mask)))
+    }
+
     pub fn contains(&self, address: IpAddr) -> bool {
         let (bits, ours, theirs) = match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
@@ -75,6 +85,10 @@ mod tests {
             assert!(network.contains(inside.parse().unwrap()), "{network}");
             assert!(!network.contains(outside.parse().unwrap()), "{network}");
         }
+        let of = |text: &str| text.parse::<Network>().unwrap().ipv4();
+        let expected = [[10, 1, 2, 0], [255, 255, 255, 0]].map(Ipv4Addr::from);
+        assert_eq!(of("10.1.2.3/24"), Some(expected.into()));
+        assert_eq!(of("fd00::/8"), None);
         assert!(Network::LOOPBACK.contains("127.9.9.9".parse().unwrap()));
         for wrong in ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "x/8", "10.0.0.0/x"] {
             let error = wrong.parse::<Network>().unwrap_err();

@@ -1,6 +1,6 @@
 //! `inband box node` and `inband box status`.
 
-use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use inband_box::process::{socket_of, status_at, End, Process, Spec, Status};
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
 use inband_box::stored::{forget, has_log, has_promised};
+use inband_box::xdp::Gets;
 use inband_box::{soft::soft, store, xdp, NODES};
 use inband_ground::auth::Keys;
 use inband_ground::raw_link::RawLink;
@@ -105,8 +106,12 @@ pub struct NodeArgs {
     /// Address for datagrams of memcached clients; off unless given
     #[arg(long, value_name = "ADDR:PORT")]
     memcached_udp: Option<SocketAddr>,
+    /// Address for datagrams of memcached clients that read this node's own copy, which may be behind; in the node's own
+    /// network namespace. Where the role runs in native XDP, the packet program answers GETs of one key. Off unless given
+    #[arg(long, value_name = "ADDR:PORT")]
+    memcached_local_udp: Option<SocketAddr>,
     /// Network whose datagrams are answered; others are ignored. A reply has at most one datagram of 1,400 bytes
-    #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK, requires = "memcached_udp")]
+    #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK)]
     memcached_udp_from: Network,
     /// Serve memcached clients in this network namespace (`/proc/PID/ns/net`) instead of the node's own
     #[arg(long, value_name = "PATH")]
@@ -168,10 +173,20 @@ impl NodeArgs {
             linked.is_empty() || linked == others,
             "--direct names links to the nodes {linked:?}; give one to each other node, {others:?}"
         );
-        if let Some(address) = self.memcached_udp {
+        let datagrams = [
+            (self.memcached_udp, "--memcached-udp"),
+            (self.memcached_local_udp, "--memcached-local-udp"),
+        ];
+        ensure!(
+            self.memcached_udp_from == Network::LOOPBACK
+                || datagrams.iter().any(|(address, _)| address.is_some()),
+            "--memcached-udp-from is for --memcached-udp and --memcached-local-udp; give one of them"
+        );
+        for (address, option) in datagrams {
+            let Some(address) = address else { continue };
             ensure!(
                 address.ip().is_loopback() || self.memcached_udp_from != Network::LOOPBACK,
-                "--memcached-udp {address} is beyond loopback, where senders can be forged; name the network that is answered with --memcached-udp-from ADDR/BITS"
+                "{option} {address} is beyond loopback, where senders can be forged; name the network that is answered with --memcached-udp-from ADDR/BITS"
             );
         }
         let records = self.log_records;
@@ -215,13 +230,20 @@ impl NodeArgs {
         if self.accept_loss {
             forget(&self.data)?;
         }
-        let (listeners, datagrams) = self.listeners()?;
+        let (listeners, mut datagrams) = self.listeners()?;
+        if let Some(address) = self.memcached_local_udp {
+            let socket = UdpSocket::bind(address)
+                .with_context(|| format!("--memcached-local-udp: cannot listen at {address}"))?;
+            datagrams.push(self.listener(socket, true));
+        }
         let local_ports = match listeners.get(1) {
             Some(listener) => vec![listener.local_addr()?.port()],
             None => Vec::new(),
         };
         let trial = |mode, address, interface: &str| {
-            let program = self.program(keys, mode, address);
+            let mut program = self.program(keys, mode, address);
+            // A table only costs memory here.
+            program.gets.iter_mut().for_each(|gets| gets.chunks = 1);
             program.attach(interface, &[]).map(drop)
         };
         let (choice, place) = match self.durability.choose(self.role.dataplane())? {
@@ -252,7 +274,7 @@ impl NodeArgs {
             },
         };
         loop {
-            match self.run_once(&spec, place, &listeners, datagrams.as_ref(), &signals)? {
+            match self.run_once(&spec, place, &listeners, &datagrams, &signals)? {
                 End::Stopped => return Ok(()),
                 End::Removed => {
                     println!("node/{} was removed from the cluster for good", self.node);
@@ -274,7 +296,7 @@ impl NodeArgs {
     }
 
     /// Binds the sockets for memcached clients: the ordinary port, the port of local reads, and the one for datagrams.
-    fn listeners(&self) -> Result<(Vec<TcpListener>, Option<UdpSocket>)> {
+    fn listeners(&self) -> Result<(Vec<TcpListener>, Vec<Listener>)> {
         let addresses = [Some(self.memcached), self.memcached_local];
         let bind = || {
             let listeners = addresses.into_iter().flatten().map(|address| {
@@ -285,7 +307,9 @@ impl NodeArgs {
                 UdpSocket::bind(address)
                     .with_context(|| format!("--memcached-udp: cannot listen at {address}"))
             });
-            Ok((listeners.collect::<Result<_>>()?, datagrams.transpose()?))
+            let datagrams = datagrams.transpose()?.into_iter();
+            let datagrams = datagrams.map(|socket| self.listener(socket, false));
+            Ok((listeners.collect::<Result<_>>()?, datagrams.collect()))
         };
         let Some(path) = &self.memcached_namespace else {
             return bind();
@@ -297,6 +321,33 @@ impl NodeArgs {
                 bind()
             });
             there.join().expect("it does not panic")
+        })
+    }
+
+    fn listener(&self, socket: UdpSocket, is_local: bool) -> Listener {
+        Listener {
+            socket,
+            network: self.memcached_udp_from,
+            is_local,
+        }
+    }
+
+    /// Returns the clients whose GETs the program on the interface with this address answers. GETs to a loopback address
+    /// do not arrive there.
+    fn gets(&self, mode: XdpMode, interface: Ipv4Addr) -> Option<Gets> {
+        let (SocketAddr::V4(mut address), from) =
+            (self.memcached_local_udp?, self.memcached_udp_from.ipv4()?)
+        else {
+            return None;
+        };
+        if address.ip().is_unspecified() {
+            address.set_ip(interface);
+        }
+        let arrives = !address.ip().is_loopback() && address.port() != 0;
+        (arrives && mode == XdpMode::Native).then_some(Gets {
+            address,
+            from,
+            chunks: store::chunks_in(self.memory),
         })
     }
 
@@ -323,6 +374,7 @@ impl NodeArgs {
             address,
             mode,
             keys,
+            gets: self.gets(mode, *address.ip()),
         }
     }
 
@@ -331,7 +383,7 @@ impl NodeArgs {
         spec: &Spec,
         place: Option<(XdpMode, &str)>,
         listeners: &[TcpListener],
-        datagrams: Option<&UdpSocket>,
+        datagrams: &[Listener],
         signals: &StopSignals,
     ) -> Result<End> {
         let listen = self.nodes[usize::from(self.node) - 1];
@@ -339,11 +391,8 @@ impl NodeArgs {
             .with_context(|| format!("--nodes: cannot listen at {listen}"))?;
         let listeners = listeners.iter().map(TcpListener::try_clone);
         let listeners = listeners.collect::<Result<_, _>>()?;
-        let datagrams = datagrams.map(UdpSocket::try_clone).transpose()?;
-        let datagrams = datagrams.map(|socket| Listener {
-            socket,
-            network: self.memcached_udp_from,
-        });
+        let datagrams = datagrams.iter().map(Listener::try_clone);
+        let datagrams = datagrams.collect::<Result<_, _>>()?;
         let open = |(node, interface): &(u8, String)| {
             let link = RawLink::open(interface, self.node);
             let link = link.with_context(|| format!("--direct: cannot open {interface}"))?;

@@ -1,9 +1,10 @@
 //! A node's process: the role's packets, the sans-I/O node, the machine that executes the log, and on its own thread
 //! the gateway for memcached clients.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -27,7 +28,7 @@ use crate::apply::Machine;
 use crate::changes::{Changed, Changer, Changes};
 use crate::durable::{Durability, Durable};
 use crate::gateway::datagrams::Listener;
-use crate::gateway::{Counters, Event, Gateway, Settings, Submit};
+use crate::gateway::{Counters, Event, Gateway, Settings};
 use crate::kernel::Kernel;
 use crate::membership::{ids, Change};
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
@@ -36,8 +37,9 @@ use crate::promise::{Nanos, Stored};
 use crate::role::{Mode, Record, Role, Verdict};
 use crate::snapshot::Snapshot;
 pub use crate::status::{status_at, Status};
-use crate::store::Reader;
+use crate::store::{Reader, Table};
 use crate::stored::{self, HAS_LOG};
+use crate::to_node::ToNode;
 use crate::{wire, Zab, GROUPS};
 
 /// How often the process checks whether it is to stop.
@@ -87,42 +89,6 @@ pub(crate) enum Asked {
     Change(Change, Sender<Changed>),
 }
 
-/// The gateway's end of the connection.
-struct ToNode {
-    asked: Sender<Asked>,
-    events: Receiver<Event>,
-    /// A byte here wakes the node's thread.
-    bell: UnixStream,
-    seq: u64,
-    rings: bool,
-}
-
-impl Submit for ToNode {
-    fn submit(&mut self, value: Vec<u8>) -> u64 {
-        self.seq += 1;
-        // If the node has ended, this thread will end, too.
-        let _ = self.asked.send(Asked::Submit(value));
-        self.rings = true;
-        self.seq
-    }
-
-    fn barrier(&mut self, id: u64) {
-        let _ = self.asked.send(Asked::Barrier(id));
-        self.rings = true;
-    }
-
-    fn events(&mut self, into: &mut Vec<Event>) {
-        into.extend(self.events.try_iter());
-    }
-
-    fn flush(&mut self) {
-        if std::mem::take(&mut self.rings) {
-            // If the pipe is full the node wakes up as well.
-            let _ = self.bell.write(&[0]);
-        }
-    }
-}
-
 /// Why a node has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -158,6 +124,7 @@ pub struct Process {
     gateway_counters: Arc<Counters>,
     memcached: Vec<SocketAddr>,
     memcached_udp: Option<SocketAddr>,
+    memcached_local_udp: Option<SocketAddr>,
     stop: Arc<AtomicBool>,
     /// Reads whose index is known: index, number.
     reads: VecDeque<(u64, u64)>,
@@ -194,15 +161,21 @@ impl Process {
         kernel: Option<Kernel>,
         ports: Ports,
         listeners: Vec<TcpListener>,
-        datagrams: Option<Listener>,
+        datagrams: Vec<Listener>,
     ) -> Result<Process> {
         let mut stored = stored::read(&spec.data)?;
         let own = (spec.config.node, stored.session + 1);
+        // Shared with the packet program, if that answers GETs. Then there is no journal, and one machine is made.
+        let memory = Cell::new(kernel.as_ref().map(Kernel::table).transpose()?.flatten());
         let empty = || {
-            Machine::new(own, spec.chunks).with_context(|| {
-                let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
-                format!("--memory: {bytes} bytes for the table")
-            })
+            let table = match memory.take() {
+                Some(region) => Table::in_region(region, spec.chunks),
+                None => Table::new(spec.chunks).with_context(|| {
+                    let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
+                    format!("--memory: {bytes} bytes for the table")
+                })?,
+            };
+            Ok(Machine::new(own, table))
         };
         let (durable, machine) = match spec.durability {
             Durability::Memory => {
@@ -254,9 +227,13 @@ impl Process {
         };
         let reader: Reader = machine.reader();
         let settings = spec.gateway.clone();
+        let address = |is_local| {
+            let listener = datagrams.iter().find(|d| d.is_local == is_local)?;
+            listener.socket.local_addr().ok()
+        };
+        let (memcached_udp, memcached_local_udp) = (address(false), address(true));
         let mut gateway = Gateway::with_datagrams(listeners, datagrams, reader, submit, settings)?;
         let memcached = gateway.addresses();
-        let memcached_udp = gateway.datagrams();
         let waker = gateway.take_waker().expect("nobody has taken it");
         let gateway_counters = gateway.counters();
         let stop = Arc::new(AtomicBool::new(false));
@@ -284,6 +261,7 @@ impl Process {
             gateway_counters,
             memcached,
             memcached_udp,
+            memcached_local_udp,
             stop,
             reads: VecDeque::new(),
             appended_ms: 0,
@@ -649,6 +627,9 @@ impl Process {
         if node.recovering {
             notes.push("it has lost its log and joins the next leader".to_owned());
         }
+        if self.kernel.as_ref().is_some_and(Kernel::answers_gets) {
+            notes.push("the packet program answers GETs over UDP".to_owned());
+        }
         if self.ports.are_links_up() {
             notes.push("direct links".to_owned());
         } else if self.ports.has_links() {
@@ -684,6 +665,7 @@ impl Process {
             why: self.spec.choice.why.clone(),
             memcached: self.memcached.clone(),
             memcached_udp: self.memcached_udp,
+            memcached_local_udp: self.memcached_local_udp,
             pid: std::process::id(),
             state: match (node.recovering, node.doing) {
                 (true, _) => "recovering",

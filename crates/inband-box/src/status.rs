@@ -32,6 +32,8 @@ pub struct Status {
     pub memcached: Vec<SocketAddr>,
     #[serde(default)]
     pub memcached_udp: Option<SocketAddr>,
+    #[serde(default)]
+    pub memcached_local_udp: Option<SocketAddr>,
     pub pid: u32,
     /// leading, following, electing, waiting or recovering.
     pub state: String,

@@ -1,7 +1,7 @@
 //! The node as an XDP program. Its clock is CLOCK_MONOTONIC.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use inband_ground::auth::Keys;
@@ -17,6 +17,7 @@ use inband_ground::xdp::{XdpError, XdpMode};
 
 use crate::registers::Registers;
 use crate::role::Role;
+use crate::store::{map_elements, Region};
 use crate::{c, objects, soft, Zab, GROUPS, NODES};
 
 /// The loaded program. It is idle until the process says otherwise.
@@ -37,6 +38,19 @@ pub struct Spec {
     pub mode: XdpMode,
     /// With keys, packets without a valid tag are dropped, and outgoing packets are tagged.
     pub keys: Option<Keys>,
+    /// The clients whose GETs the program answers, in native mode.
+    pub gets: Option<Gets>,
+}
+
+/// The clients whose GETs over UDP the program answers from this node's own copy (`dataplane/box/gets.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gets {
+    /// Where they send.
+    pub address: SocketAddrV4,
+    /// Address and mask of their network.
+    pub from: (Ipv4Addr, Ipv4Addr),
+    /// Chunks of the table, which is in a map of the program ([`table_of`]).
+    pub chunks: u64,
 }
 
 impl Spec {
@@ -53,11 +67,25 @@ impl Spec {
                 self.capacity
             )));
         }
+        if let Some(elements) = self.table_elements() {
+            if u32::try_from(elements).is_err() {
+                return Err(XdpError::Spec(format!(
+                    "a table of {elements} chunks is too large for the kernel"
+                )));
+            }
+        }
         Ok(())
     }
 
+    fn table_elements(&self) -> Option<u64> {
+        self.gets.map(|gets| map_elements(gets.chunks))
+    }
+
     pub fn load(&self) -> Result<Program, XdpError> {
-        self.load_object(objects::BOX)
+        self.load_object(match self.gets {
+            Some(_) => objects::BOX_GETS,
+            None => objects::BOX,
+        })
     }
 
     /// Loads another build of the program, for tests.
@@ -69,13 +97,17 @@ impl Spec {
             mode: self.mode,
             keys: self.keys,
         };
+        let own = settings_of(self.gets.as_ref());
         let own = c::ib_box_settings {
             capacity: self.capacity as u64,
+            ..own
         };
         let settings = host.settings(GROUPS, &own)?;
         let sizes = [
             ("ib_records_map", self.capacity),
             ("ib_ringbuf_map", NOTES_LEN_BYTES),
+            // Not in every build.
+            ("ib_table_map", self.table_elements().unwrap_or(1) as usize),
         ];
         Program::load("box", object, &host, settings, &sizes, |loaded| {
             Ok(Registers::started(
@@ -116,8 +148,31 @@ impl Spec {
             notes,
             polling,
             direct: None,
+            answers_gets: self.gets.is_some(),
         })
     }
+}
+
+/// Returns the settings for clients.
+fn settings_of(gets: Option<&Gets>) -> c::ib_box_settings {
+    let raw = |address: Ipv4Addr| u32::from_ne_bytes(address.octets());
+    let nobody = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
+    let (from, mask) = gets.map_or(nobody, |gets| gets.from);
+    let address = gets.map_or(Ipv4Addr::UNSPECIFIED, |gets| *gets.address.ip());
+    c::ib_box_settings {
+        capacity: 0,
+        get_address: raw(address),
+        get_from: raw(from) & raw(mask),
+        get_from_mask: raw(mask),
+        get_port: gets.map_or(0, |gets| gets.address.port().to_be()),
+        reserved: 0,
+    }
+}
+
+/// Returns the memory for the table of a program that answers GETs.
+pub fn table_of(program: &Program) -> Result<Region, XdpError> {
+    let chunks: Shared<c::ib_box_chunk> = program.loaded().registers("ib_table_map")?;
+    Ok(Region::of_map(chunks))
 }
 
 /// Returns the role in this process, over the program's registers.
@@ -141,6 +196,7 @@ pub struct Attached {
     notes: UpRing,
     polling: Shared<u64>,
     direct: Option<Direct>,
+    answers_gets: bool,
 }
 
 /// The program on links to single nodes.
@@ -195,6 +251,19 @@ impl Attached {
     /// registers once more.
     pub fn set_polling(&self, yes: bool) {
         self.polling.set(0, yes.into());
+    }
+
+    /// Returns whether the program answers GETs.
+    pub fn answers_gets(&self) -> bool {
+        self.answers_gets
+    }
+
+    /// Returns the memory for the table, if the program answers GETs.
+    pub fn table(&self) -> Result<Option<Region>, XdpError> {
+        match self.answers_gets {
+            true => table_of(self.attached.program()).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// As [`alone::Attached::set_keys`].

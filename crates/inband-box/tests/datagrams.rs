@@ -32,9 +32,13 @@ impl Served {
         let address = socket.local_addr().expect("an address");
         let local = Local::new(10_000).expect("memory");
         let reader = local.machine().reader();
-        let listener = Some(Listener { socket, network });
+        let listener = Listener {
+            socket,
+            network,
+            is_local: false,
+        };
         let settings = Settings::default();
-        let gateway = Gateway::with_datagrams(vec![tcp], listener, reader, local, settings);
+        let gateway = Gateway::with_datagrams(vec![tcp], vec![listener], reader, local, settings);
         let mut gateway = gateway.expect("a gateway");
         let (counters, stop) = (gateway.counters(), Arc::new(AtomicBool::new(false)));
         let is_over = stop.clone();

@@ -7,6 +7,8 @@ mod common;
 mod datagrams;
 mod equal;
 mod gathering;
+mod gets;
+mod gets_network;
 mod memcached;
 mod network;
 mod node;

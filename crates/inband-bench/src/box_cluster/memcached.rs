@@ -1,7 +1,7 @@
 //! memcached's protocol, and an unreplicated memcached.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -112,6 +112,24 @@ pub fn version() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Starts a memcached with one thread, over TCP and UDP at the same port. It may not listen yet.
+pub fn spawn(address: Ipv4Addr, port: u16) -> Result<Server> {
+    let port = port.to_string();
+    let mut command = Command::new("memcached");
+    command.args(["-l", &address.to_string(), "-t", "1", "-m", "64"]);
+    command.args(["-U", &port, "-p", &port]);
+    if nix::unistd::Uid::current().is_root() {
+        command.args(["-u", "root"]);
+    }
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("running memcached")?;
+    Ok(Server::new("memcached", child))
+}
+
 /// A memcached with one thread, like each of our gateways; it also serves UDP at the same port.
 pub struct Alone {
     pub address: SocketAddr,
@@ -121,20 +139,7 @@ pub struct Alone {
 impl Alone {
     pub fn start() -> Result<Alone> {
         let address = loopback(free_ports(1)?);
-        let mut command = Command::new("memcached");
-        let port = address.port().to_string();
-        command.args(["-l", "127.0.0.1", "-t", "1", "-m", "64"]);
-        command.args(["-U", &port, "-p", &port]);
-        if nix::unistd::Uid::current().is_root() {
-            command.args(["-u", "root"]);
-        }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("running memcached")?;
-        let mut server = Server::new("memcached", child);
+        let mut server = spawn(Ipv4Addr::LOCALHOST, address.port())?;
         retry(READY_LIMIT, || {
             server.check()?;
             Ok(TcpStream::connect_timeout(&address, CONNECT_LIMIT)?)

@@ -19,7 +19,7 @@ impl Log {
             time_ms: 1_700_000_000_000,
             ..Record::default()
         };
-        let machine = Machine::new(OWN, 20_000).expect("memory");
+        let machine = Machine::new(OWN, Table::new(20_000).expect("memory"));
         Log { machine, record }
     }
 
@@ -167,7 +167,7 @@ fn a_long_value_spans_records_and_a_snapshot_between_them() {
             let snapshot = log.machine.go_on_with_snapshot(usize::MAX >> 1);
             let snapshot = snapshot.expect("all at once");
             assert_eq!(snapshot.zxid, log.machine.applied());
-            let mut other = Machine::new(OWN, 20_000).expect("memory");
+            let mut other = Machine::new(OWN, Table::new(20_000).expect("memory"));
             other.restore(&snapshot.bytes).expect("it is whole");
             assert_eq!(other.digest(), log.machine.digest());
             log.machine = other;
@@ -202,7 +202,7 @@ fn flush_all_waits_for_its_time() {
 #[test]
 fn a_full_table_refuses_and_keeps_what_it_has() {
     let mut log = Log::new();
-    log.machine = Machine::new(OWN, 100).expect("memory");
+    log.machine = Machine::new(OWN, Table::new(100).expect("memory"));
     log.one(Command::Open { chunks: 10 });
     let long = [b'x'; 1000];
     let is_stored = |outcome| matches!(outcome, Outcome::Stored { .. });
@@ -213,7 +213,7 @@ fn a_full_table_refuses_and_keeps_what_it_has() {
     assert_eq!(log.one(set(b"b", &long, 0)), Outcome::Full);
     assert_eq!(log.machine.table().digest(), digest);
     assert_eq!(log.machine.reader().get(b"b").expect("there").value, b"old");
-    let mut small = Machine::new((1, 1), 9).expect("memory");
+    let mut small = Machine::new((1, 1), Table::new(9).expect("memory"));
     let mut value = Vec::new();
     Command::Open { chunks: 10 }.encode(&mut value);
     let record = Record {
@@ -251,7 +251,7 @@ fn numbers_are_read_as_memcached_reads_them() {
 #[test]
 fn equal_logs_make_equal_machines() {
     let mut random = StdRng::seed_from_u64(3);
-    let new = |node| Machine::new((node, 1), 300).expect("memory");
+    let new = |node| Machine::new((node, 1), Table::new(300).expect("memory"));
     let mut machines = [new(1), new(2), new(3)];
     let mut seqs = [0_u64; 4];
     let mut log: Vec<Record> = Vec::new();

@@ -18,8 +18,9 @@ use crate::memcached::udp::{self, DATAGRAM_BYTES_MAX, HEADER_BYTES};
 use crate::memcached::{parse, Parsed, Request, ERROR};
 use crate::network::Network;
 
-/// The slot of its commands, which no connection has.
-pub(super) const SLOT: usize = usize::MAX - 1;
+/// The slot of the commands of the first listener's clients, which no connection has; those of other listeners are
+/// below it.
+const SLOT: usize = usize::MAX - 1;
 const TOO_LONG: &[u8] = b"SERVER_ERROR the reply is longer than a datagram; ask over TCP\r\n";
 const NOT_HERE: &[u8] = b"SERVER_ERROR not over UDP; ask over TCP\r\n";
 
@@ -46,11 +47,24 @@ pub struct Listener {
     pub socket: UdpSocket,
     /// Datagrams from outside this network are ignored.
     pub network: Network,
+    /// Whether reads are answered at once, from this node's own copy.
+    pub is_local: bool,
+}
+
+impl Listener {
+    /// Returns another handle of the same socket.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        Ok(Listener {
+            socket: self.socket.try_clone()?,
+            ..*self
+        })
+    }
 }
 
 /// The clients that use datagrams. See the [module](self).
 pub(super) struct Datagrams {
     listener: Listener,
+    slot: usize,
     asked: BTreeMap<u64, Asked>,
     next: u64,
     /// Whether there may be more datagrams than a turn takes.
@@ -58,14 +72,20 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    pub fn new(listener: Listener) -> io::Result<Datagrams> {
+    /// Creates the clients of the listener in this place.
+    pub fn new(place: usize, listener: Listener) -> io::Result<Datagrams> {
         listener.socket.set_nonblocking(true)?;
         Ok(Datagrams {
             listener,
+            slot: SLOT - place,
             asked: BTreeMap::new(),
             next: 1,
             is_ready: false,
         })
+    }
+
+    pub fn slot(&self) -> usize {
+        self.slot
     }
 
     pub fn fd(&self) -> RawFd {
@@ -106,6 +126,10 @@ impl Datagrams {
             return refuse();
         }
         let what = match request {
+            Request::Get { with_cas, keys } if self.listener.is_local => {
+                let keys = keys.into_iter();
+                return self.answer_get(from, frame.request, keys, with_cas, shared);
+            }
             Request::Get { with_cas, keys } => What::Get {
                 with_cas,
                 keys: keys.into_iter().map(<[u8]>::to_vec).collect(),
@@ -129,7 +153,7 @@ impl Datagrams {
                     return refuse();
                 }
                 count(&request, &counters);
-                shared.submit(SLOT, self.next, &command);
+                shared.submit(self.slot, self.next, &command);
                 What::Command(awaited)
             }
         };
@@ -177,16 +201,28 @@ impl Datagrams {
             else {
                 continue;
             };
-            let mut reply = Vec::new();
-            for key in &keys {
-                get(shared, key, with_cas, &mut reply);
-                if reply.len() > DATAGRAM_BYTES_MAX {
-                    break;
-                }
-            }
-            reply.extend_from_slice(b"END\r\n");
-            self.reply(from, request, &reply);
+            let keys = keys.iter().map(Vec::as_slice);
+            self.answer_get(from, request, keys, with_cas, shared);
         }
+    }
+
+    fn answer_get<'a>(
+        &self,
+        from: SocketAddr,
+        request: u16,
+        keys: impl Iterator<Item = &'a [u8]>,
+        with_cas: bool,
+        shared: &Shared,
+    ) {
+        let mut reply = Vec::new();
+        for key in keys {
+            get(shared, key, with_cas, &mut reply);
+            if reply.len() > DATAGRAM_BYTES_MAX {
+                break;
+            }
+        }
+        reply.extend_from_slice(b"END\r\n");
+        self.reply(from, request, &reply);
     }
 
     fn reply(&self, to: SocketAddr, request: u16, reply: &[u8]) {
@@ -203,9 +239,5 @@ impl Datagrams {
         let limit = Duration::from_millis(UNANSWERED_MS_MAX);
         self.asked
             .retain(|_, asked| now.saturating_duration_since(asked.since) < limit);
-    }
-
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.listener.socket.local_addr().ok()
     }
 }

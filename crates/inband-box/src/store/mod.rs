@@ -1,8 +1,9 @@
 //! The table: keys and values in shared memory. One thread writes; any number of threads and processes read without
 //! locks.
 //!
-//! A key's bucket is chosen by multiply-shift hashing. A bucket is a sequence word and a list of items; an item is a
-//! list of 256-byte chunks. The writer makes a bucket's sequence odd while it changes anything reachable from it. A
+//! The layout is `dataplane/box/table.h`, because the packet program reads the table, too, if its memory is a BPF map.
+//! A key's bucket is chosen by the highest bits of a keyed hash. A bucket is a sequence word and a list of items; an item
+//! is a list of 256-byte chunks. The writer makes a bucket's sequence odd while it changes anything reachable from it. A
 //! reader copies what it finds and retries if the sequence has changed meanwhile, so it never sees half a change. While
 //! a snapshot replaces all items, readers wait: `header::REPLACED` is the sequence word of the whole table. All chunks
 //! have the same size, so what fits depends on the contents alone: nodes with the same contents refuse the same
@@ -16,56 +17,65 @@ pub use reader::{Reader, Tries};
 pub use region::Region;
 pub use table::{Full, Table};
 
+use crate::c;
+use crate::limits::KEY_LEN_BYTES_MAX;
+
+const _: () = assert!(KEY_LEN_BYTES_MAX == c::IB_BOX_KEY_LEN_MAX_BYTES as usize);
+
 /// Words of a chunk.
-const CHUNK_WORDS: usize = 32;
+const CHUNK_WORDS: usize = c::IB_BOX_CHUNK_WORDS as usize;
 /// Bytes of a chunk.
 pub const CHUNK_BYTES: usize = CHUNK_WORDS * 8;
 /// Words of an item before its key, in its first chunk.
-const ITEM_WORDS: usize = 9;
+const ITEM_WORDS: usize = c::IB_BOX_ITEM_WORDS as usize;
 /// Bytes of key and value in an item's first chunk.
 const FIRST_BYTES: usize = (CHUNK_WORDS - ITEM_WORDS) * 8;
 /// Words of each further chunk before its bytes.
-const NEXT_WORDS: usize = 2;
+const NEXT_WORDS: usize = c::IB_BOX_NEXT_WORDS as usize;
 /// Bytes of key and value in each further chunk.
 const NEXT_BYTES: usize = (CHUNK_WORDS - NEXT_WORDS) * 8;
 
 /// Words of the table before its buckets.
-const HEADER_WORDS: usize = 16;
+const HEADER_WORDS: usize = CHUNK_WORDS;
 /// Words of a bucket: sequence, first item.
-const BUCKET_WORDS: usize = 2;
+const BUCKET_WORDS: usize = c::IB_BOX_BUCKET_WORDS as usize;
 
 /// Words of the header.
 mod header {
-    pub const MAGIC: usize = 0;
-    pub const BUCKETS_LOG2: usize = 1;
-    pub const CHUNKS: usize = 2;
-    pub const MULTIPLIER: usize = 3;
-    pub const APPLIED: usize = 4;
-    pub const TIME_MS: usize = 5;
-    pub const ITEMS: usize = 6;
-    pub const CHUNKS_USED: usize = 7;
-    /// Odd while all items are replaced. On a cache line of its own.
-    pub const REPLACED: usize = 8;
+    use crate::c;
+
+    pub const MAGIC: usize = c::IB_BOX_T_MAGIC as usize;
+    pub const APPLIED: usize = c::IB_BOX_T_APPLIED as usize;
+    pub const TIME_MS: usize = c::IB_BOX_T_TIME_MS as usize;
+    pub const ITEMS: usize = c::IB_BOX_T_ITEMS as usize;
+    pub const CHUNKS_USED: usize = c::IB_BOX_T_CHUNKS_USED as usize;
+    /// Odd while all items are replaced.
+    pub const REPLACED: usize = c::IB_BOX_T_REPLACED as usize;
+    pub const BUCKETS_LOG2: usize = c::IB_BOX_T_BUCKETS_LOG2 as usize;
+    pub const CHUNKS: usize = c::IB_BOX_T_CHUNKS as usize;
+    /// Two words.
+    pub const HASH_KEY: usize = c::IB_BOX_T_HASH_KEY as usize;
 }
 
-/// "IBBOXTB1".
-const MAGIC: u64 = 0x4942_424f_5854_4231;
+const MAGIC: u64 = c::IB_BOX_TABLE_MAGIC;
 
 /// Words of an item's first chunk; a further chunk has only the first two. A link is the number of a chunk plus one; 0:
 /// the end.
 mod item {
+    use crate::c;
+
     /// The next chunk.
-    pub const NEXT: usize = 0;
+    pub const NEXT: usize = c::IB_BOX_I_NEXT as usize;
     /// Written by readers: the local time of the last read in seconds; 0: not read yet. A reader may write it after the
     /// chunk has become part of another item, so no chunk stores anything else there.
-    pub const READ_S: usize = 1;
-    pub const HASH: usize = 2;
+    pub const READ_S: usize = c::IB_BOX_I_READ_S as usize;
+    pub const HASH: usize = c::IB_BOX_I_HASH as usize;
     /// Bytes of the value; in the high half, bytes of the key.
-    pub const LENGTHS: usize = 3;
+    pub const LENGTHS: usize = c::IB_BOX_I_LENGTHS as usize;
     /// The first of the four words of [`super::Meta`]: the client's flags; in the high half, our marks.
-    pub const FLAGS: usize = 4;
+    pub const FLAGS: usize = c::IB_BOX_I_FLAGS as usize;
     /// The next item of the bucket.
-    pub const LINK: usize = 8;
+    pub const LINK: usize = c::IB_BOX_I_LINK as usize;
 }
 
 /// What the table stores about a key besides its value.
@@ -128,9 +138,9 @@ pub fn chunks_in(bytes: u64) -> u64 {
     bytes / (CHUNK_BYTES + BUCKET_WORDS * 8) as u64
 }
 
-/// Hashes a key to the number from which its bucket is chosen.
-fn hash_of(key: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(key)
+/// Returns the number of elements that a map for a table with this many chunks must have.
+pub fn map_elements(chunks: u64) -> u64 {
+    (Layout::of(chunks as usize, (0, 0)).words() / CHUNK_WORDS) as u64
 }
 
 /// Positions in the region.
@@ -138,16 +148,27 @@ fn hash_of(key: &[u8]) -> u64 {
 struct Layout {
     buckets_log2: u32,
     chunks: usize,
-    multiplier: u64,
+    /// Secret, so that nobody can choose keys that share a bucket.
+    hash_key: (u64, u64),
 }
 
 impl Layout {
-    fn of(chunks: usize, multiplier: u64) -> Layout {
+    fn of(chunks: usize, hash_key: (u64, u64)) -> Layout {
+        // So that the buckets fill whole chunks.
+        let buckets_min = CHUNK_WORDS / BUCKET_WORDS;
         Layout {
-            buckets_log2: chunks.max(2).next_power_of_two().ilog2(),
+            buckets_log2: chunks.max(buckets_min).next_power_of_two().ilog2(),
             chunks,
-            multiplier: multiplier | 1,
+            hash_key,
         }
+    }
+
+    /// Hashes a key to the number from which its bucket is chosen.
+    fn hash_of(&self, key: &[u8]) -> u64 {
+        let (k0, k1) = self.hash_key;
+        let hash_key = c::ib_box_hash_key { k0, k1 };
+        // SAFETY: the function reads the key of this length.
+        unsafe { c::ib_box_hash(&raw const hash_key, key.as_ptr(), key.len() as u32) }
     }
 
     fn words(&self) -> usize {
@@ -159,7 +180,7 @@ impl Layout {
     }
 
     fn bucket(&self, hash: u64) -> usize {
-        let number = hash.wrapping_mul(self.multiplier) >> (64 - self.buckets_log2);
+        let number = hash >> (64 - self.buckets_log2);
         self.bucket_at(number as usize)
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    hash_of, header, item, Item, Layout, Meta, Region, CHUNK_WORDS, FIRST_BYTES, HEADER_WORDS,
-    ITEM_WORDS, MAGIC, NEXT_BYTES, NEXT_WORDS,
+    header, item, Item, Layout, Meta, Region, CHUNK_WORDS, FIRST_BYTES, HEADER_WORDS, ITEM_WORDS,
+    MAGIC, NEXT_BYTES, NEXT_WORDS,
 };
 use crate::limits::{KEY_LEN_BYTES_MAX, VALUE_LEN_BYTES_MAX};
 
@@ -47,9 +47,9 @@ impl Reader {
         let layout = Layout {
             buckets_log2: word(header::BUCKETS_LOG2) as u32,
             chunks: word(header::CHUNKS) as usize,
-            multiplier: word(header::MULTIPLIER),
+            hash_key: (word(header::HASH_KEY), word(header::HASH_KEY + 1)),
         };
-        let fits = (1..48).contains(&layout.buckets_log2)
+        let fits = (4..48).contains(&layout.buckets_log2)
             && layout.chunks < 1 << 48
             && layout.words() <= region.words().len();
         fits.then_some(Reader {
@@ -129,7 +129,7 @@ impl Reader {
         tries: &mut Tries,
         copy: impl Fn(usize) -> Result<T, Torn>,
     ) -> Option<(usize, T)> {
-        let hash = hash_of(key);
+        let hash = self.layout.hash_of(key);
         let bucket = self.layout.bucket(hash);
         loop {
             let replaced = self.word(header::REPLACED).load(Ordering::Acquire);

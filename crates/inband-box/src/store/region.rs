@@ -5,16 +5,28 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
+use inband_ground::registers::Shared;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 
-/// The words of a memory file. Each is accessed only by atomic instructions, so there are no data races.
+use super::CHUNK_WORDS;
+use crate::c;
+
+/// The words of a memory file, or of a BPF map. Each is accessed only by atomic instructions, so there are no data races.
 pub struct Region {
     words: NonNull<AtomicU64>,
     len_words: usize,
-    file: OwnedFd,
+    memory: Memory,
 }
 
-// SAFETY: the memory is accessed only through atomics, and unmapped once nobody has the region any more.
+enum Memory {
+    /// Our own mapping of a file.
+    File(OwnedFd),
+    /// A mapped array, which the packet program also reads.
+    Map { _owner: Shared<c::ib_box_chunk> },
+}
+
+// SAFETY: the memory is accessed only through atomics (by the packet program: through whole words that it does not
+// trust before it has checked the sequence), and unmapped once nobody has the region any more.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -59,8 +71,21 @@ impl Region {
         Ok(Region {
             words: at.cast(),
             len_words,
-            file,
+            memory: Memory::File(file),
         })
+    }
+
+    /// Uses the memory of a map (`IB_REGISTERS`).
+    ///
+    /// # Panics
+    /// If the map has no element.
+    pub fn of_map(chunks: Shared<c::ib_box_chunk>) -> Region {
+        assert!(chunks.count() > 0, "an empty map");
+        Region {
+            words: NonNull::new(chunks.as_ptr().cast()).expect("mapped"),
+            len_words: chunks.count() * CHUNK_WORDS,
+            memory: Memory::Map { _owner: chunks },
+        }
     }
 
     pub fn words(&self) -> &[AtomicU64] {
@@ -68,14 +93,20 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len_words) }
     }
 
-    /// Returns the file, for other processes.
-    pub fn file(&self) -> &OwnedFd {
-        &self.file
+    /// Returns the file, for other processes; `None` if it is a map.
+    pub fn file(&self) -> Option<&OwnedFd> {
+        match &self.memory {
+            Memory::File(file) => Some(file),
+            Memory::Map { .. } => None,
+        }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let Memory::File(_) = self.memory else {
+            return; // a map's owner unmaps it
+        };
         // SAFETY: the mapping is ours and of this length, and no reference outlives self.
         unsafe {
             libc::munmap(

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    chunks_of, hash_of, header, item, Item, Layout, Meta, Reader, Region, CHUNK_WORDS, FIRST_BYTES,
+    chunks_of, header, item, Item, Layout, Meta, Reader, Region, CHUNK_WORDS, FIRST_BYTES,
     ITEM_WORDS, MAGIC, NEXT_BYTES, NEXT_WORDS,
 };
 
@@ -66,15 +66,27 @@ impl Table {
     /// # Panics
     /// If it has no chunk, or more than 2^32.
     pub fn new(chunks: u64) -> io::Result<Table> {
+        let words = Layout::of(chunks as usize, (0, 0)).words();
+        Ok(Table::in_region(Region::zeroed(words)?, chunks))
+    }
+
+    /// Creates an empty table in zeroed memory, which may be that of a BPF map.
+    ///
+    /// # Panics
+    /// As [`Table::new`], or if the memory is too small ([`super::map_elements`]).
+    pub fn in_region(region: Region, chunks: u64) -> Table {
         assert!((1..=u64::from(u32::MAX)).contains(&chunks), "{chunks}");
-        let layout = Layout::of(chunks as usize, rand::random());
-        let region = Arc::new(Region::zeroed(layout.words())?);
+        let hash_key: (u64, u64) = rand::random();
+        let layout = Layout::of(chunks as usize, hash_key);
+        assert!(layout.words() <= region.words().len(), "too little memory");
+        let region = Arc::new(region);
         let set = |at: usize, value: u64| region.words()[at].store(value, Ordering::Relaxed);
         set(header::BUCKETS_LOG2, layout.buckets_log2.into());
         set(header::CHUNKS, chunks);
-        set(header::MULTIPLIER, layout.multiplier);
+        set(header::HASH_KEY, hash_key.0);
+        set(header::HASH_KEY + 1, hash_key.1);
         region.words()[header::MAGIC].store(MAGIC, Ordering::Release);
-        Ok(Table {
+        Table {
             reader: Reader::of_writer(region.clone(), layout),
             region,
             layout,
@@ -85,7 +97,7 @@ impl Table {
             expiring: BTreeSet::new(),
             digest: 0,
             copy: None,
-        })
+        }
     }
 
     /// Returns a reader for the writer's thread, which also finds items while all are replaced.
@@ -98,8 +110,8 @@ impl Table {
         self.reader.of_others()
     }
 
-    /// Returns the memory file, for readers in other processes ([`Reader::open`]).
-    pub fn file(&self) -> impl AsFd + '_ {
+    /// Returns the memory file, for readers in other processes ([`Reader::open`]); `None` if the memory is a BPF map's.
+    pub fn file(&self) -> Option<&OwnedFd> {
         self.region.file()
     }
 
@@ -177,7 +189,7 @@ impl Table {
         }
         let taken = self.free.split_off(self.free.len() - needed);
         let at = self.write(&taken, key, value, meta);
-        let hash = hash_of(key);
+        let hash = self.layout.hash_of(key);
         let bucket = self.layout.bucket(hash);
         let old = self.reader.at(key).map(|(at, _)| at);
         let link = |at: usize| (at - self.layout.chunk(0)) as u64 / CHUNK_WORDS as u64 + 1;
@@ -206,7 +218,7 @@ impl Table {
             return false;
         };
         let item = self.reader.get(key).expect("it was found");
-        let bucket = self.layout.bucket(hash_of(key));
+        let bucket = self.layout.bucket(self.layout.hash_of(key));
         self.digest = self
             .digest
             .wrapping_sub(digest_of(key, &item.value, &item.meta));
@@ -333,7 +345,7 @@ impl Table {
     fn write(&self, taken: &[u32], key: &[u8], value: &[u8], meta: &Meta) -> usize {
         let at = self.layout.chunk(taken[0] as usize);
         let lengths = (key.len() as u64) << 32 | value.len() as u64;
-        self.set(at + item::HASH, hash_of(key));
+        self.set(at + item::HASH, self.layout.hash_of(key));
         self.set(at + item::LENGTHS, lengths);
         self.set(at + item::READ_S, 0);
         self.write_meta(at, meta);

@@ -1,5 +1,4 @@
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rand::rngs::StdRng;
@@ -151,7 +150,8 @@ fn the_longest_value_comes_back_whole() {
 #[test]
 fn readers_of_a_mapping_never_see_half_a_change() {
     let mut table = Table::new(64).expect("memory");
-    let file = table.file().as_fd().try_clone_to_owned().expect("a file");
+    let file = table.file().expect("not in a map");
+    let file = file.try_clone().expect("a file");
     let reader = Reader::open(file).expect("a table");
     let is_over = AtomicBool::new(false);
     let length = |byte: u8| 1 + usize::from(byte) * 5;
@@ -205,6 +205,24 @@ fn readers_of_a_mapping_never_see_half_a_change() {
 #[test]
 fn a_file_that_is_no_table_is_refused() {
     let region = Region::zeroed(100).expect("memory");
-    let file = region.file().try_clone().expect("a file");
+    let file = region.file().expect("a file").try_clone().expect("a file");
     assert!(Reader::open(file).is_err());
+}
+
+/// The hash is SipHash-2-4, as another implementation computes it.
+#[test]
+#[allow(deprecated)]
+fn keys_are_hashed_by_siphash() {
+    use std::hash::{Hasher, SipHasher};
+
+    let mut random = StdRng::seed_from_u64(24);
+    for n in 0..2_000 {
+        let len = if n <= KEY_LEN_BYTES_MAX { n } else { n % 60 };
+        let key: Vec<u8> = (0..len).map(|_| random.random()).collect();
+        let hash_key: (u64, u64) = random.random();
+        let mut expected = SipHasher::new_with_keys(hash_key.0, hash_key.1);
+        expected.write(&key);
+        let layout = Layout::of(100, hash_key);
+        assert_eq!(layout.hash_of(&key), expected.finish(), "{len} bytes");
+    }
 }

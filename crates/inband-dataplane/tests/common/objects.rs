@@ -30,9 +30,10 @@ const NOT_LOADED_WITH: [&str; 3] = ["IB_RACE_", "IB_MUTANT_", "IB_GIVEN_"];
 
 /// Every program that a host may load: folder and name. This is a list because the source folders are not available
 /// where other kernels are tested; `tests/verifier.rs` compares it with the folders.
-pub const LOADED: [(&str, &str); 24] = [
+pub const LOADED: [(&str, &str); 25] = [
     ("box", "box"),
     ("box", "box_direct"),
+    ("box", "box_gets"),
     ("box", "copies"),
     ("falcon", "falcon"),
     ("flair", "flair"),

@@ -166,6 +166,7 @@ fn modes_of(program: &str) -> Vec<Mode> {
     match program {
         "copies" => modes.retain(|mode| !mode.generic && !mode.keys && mode.size == Size::Default),
         "generic" => modes.retain(|mode| mode.generic && !mode.keys && mode.size == Size::Default),
+        "box_gets" => modes.retain(|mode| !mode.generic),
         "bare" | "trial" | "lost" => modes.truncate(1),
         _ => {}
     }
@@ -276,7 +277,14 @@ fn box_settings(size: Size) -> c::ib_box_settings {
         Size::Default | Size::Ring(_) => 8192,
         Size::Largest => 1 << 31,
     };
-    c::ib_box_settings { capacity }
+    c::ib_box_settings {
+        capacity,
+        get_address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
+        get_from: u32::from_be_bytes([10, 0, 0, 0]).to_be(),
+        get_from_mask: u32::from_be_bytes([255, 255, 0, 0]).to_be(),
+        get_port: 11211u16.to_be(),
+        reserved: 0,
+    }
 }
 
 fn bytes_of<T: Copy>(settings: &T) -> Vec<u8> {

@@ -1,0 +1,228 @@
+//! A cluster of three processes whose packet programs answer the GETs of a memcached client over UDP, in a network of
+//! namespaces.
+#![allow(missing_docs)]
+
+use std::net::{SocketAddrV4, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_box::process::{socket_of, status_at, Status};
+use inband_host::config::Dataplane;
+use inband_testing::frame::may_load_bpf;
+
+use crate::net::{address, Net};
+
+/// How long anything may take here; the machine may be busy.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// A datagram may be lost; then it is sent again.
+const RESEND_AFTER: Duration = Duration::from_millis(500);
+/// Where no answer is expected, one would have arrived within this time.
+const SILENCE: Duration = Duration::from_millis(300);
+const NODES: usize = 3;
+/// The host of the clients that are answered, and one that is not.
+const CLIENT: usize = 4;
+const STRANGER: usize = 5;
+const GETS_PORT: u16 = 11213;
+
+struct Cluster {
+    processes: Vec<Child>,
+    dir: tempfile::TempDir,
+    net: Net,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let (net, dir) = (Net::new(), tempfile::tempdir().unwrap());
+        let nodes: Vec<_> = (1..=NODES).map(|n| address(n).to_string()).collect();
+        let mut cluster = Cluster {
+            processes: Vec::new(),
+            dir,
+            net,
+        };
+        for node in 1..=NODES {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
+            command
+                .args(["node", "--node", &node.to_string()])
+                .args(["--nodes", &nodes.join(",")])
+                .args(["--dataplane", "xdp", "--interface", "eth0", "--no-key"])
+                .args(["--memcached", "127.0.0.1:11211"])
+                .args(["--memcached-local-udp", &gets_at(node).to_string()])
+                .args([
+                    "--memcached-udp-from",
+                    &format!("{}/32", address(CLIENT).ip()),
+                ])
+                // Other tests take the CPUs at the same time.
+                .args(["--suspect-after-us", "50000", "--log-records", "1024"])
+                .arg("--data")
+                .arg(cluster.data(node))
+                .args(["--new"])
+                .stdout(Stdio::null());
+            let child = cluster.net.on(node, || command.spawn().unwrap());
+            cluster.processes.push(child);
+        }
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let statuses: Vec<_> = (1..=NODES).filter_map(|n| cluster.status(n)).collect();
+            let are = |state| statuses.iter().filter(|s| s.state == state).count();
+            if are("leading") == 1 && are("following") == NODES - 1 {
+                for status in &statuses {
+                    assert_eq!(status.dataplane, Dataplane::Xdp, "{status:?}");
+                }
+                return cluster;
+            }
+            assert!(Instant::now() < deadline, "{statuses:#?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn data(&self, node: usize) -> PathBuf {
+        self.dir.path().join(format!("node-{node}"))
+    }
+
+    fn status(&self, node: usize) -> Option<Status> {
+        status_at(&socket_of(&self.data(node))).ok()
+    }
+
+    fn counter(&self, node: usize, name: &str) -> u64 {
+        let status = self.status(node).expect("it runs");
+        status.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// Waits until a node's status, which is renewed now and then, shows this counter beyond a value.
+    fn until_beyond(&self, node: usize, name: &str, before: u64) {
+        let deadline = Instant::now() + TIMEOUT;
+        while self.counter(node, name) <= before {
+            assert!(Instant::now() < deadline, "{name} of {node} stays {before}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn gets_at(node: usize) -> SocketAddrV4 {
+    SocketAddrV4::new(*address(node).ip(), GETS_PORT)
+}
+
+struct Client {
+    socket: UdpSocket,
+    request: u16,
+}
+
+impl Client {
+    fn new(net: &Net, host: usize) -> Client {
+        let socket = net.socket(host, 0);
+        Client { socket, request: 0 }
+    }
+
+    fn send(&mut self, node: usize, text: &[u8]) {
+        self.request += 1;
+        let [high, low] = self.request.to_be_bytes();
+        let datagram = [&[high, low, 0, 0, 0, 1, 0, 0], text].concat();
+        self.socket.send_to(&datagram, gets_at(node)).unwrap();
+    }
+
+    /// Returns the reply to the last request, from this node.
+    fn receive(&self, node: usize, timeout: Duration) -> Option<Vec<u8>> {
+        self.socket.set_read_timeout(Some(timeout)).unwrap();
+        let mut reply = [0; 2048];
+        loop {
+            let (len, from) = self.socket.recv_from(&mut reply).ok()?;
+            assert_eq!(from, gets_at(node).into());
+            if reply[..2] == self.request.to_be_bytes() {
+                assert_eq!(reply[2..8], [0, 0, 0, 1, 0, 0]);
+                return Some(reply[8..len].to_vec());
+            }
+        }
+    }
+
+    fn ask(&mut self, node: usize, text: &[u8]) -> Vec<u8> {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            self.send(node, text);
+            if let Some(reply) = self.receive(node, RESEND_AFTER) {
+                return reply;
+            }
+            let what = text.escape_ascii();
+            assert!(Instant::now() < deadline, "no answer of {node} to {what}");
+        }
+    }
+
+    /// Asks until this is the reply: a node's own copy may be behind.
+    fn until(&mut self, node: usize, text: &[u8], expected: &[u8]) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let reply = self.ask(node, text);
+            if reply == expected {
+                return;
+            }
+            let what = reply.escape_ascii();
+            assert!(Instant::now() < deadline, "{what} from {node}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_client_reads_from_the_packet_programs_of_all_nodes() {
+    if !may_load_bpf() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let mut client = Client::new(&cluster.net, CLIENT);
+    // SETs pass to the process, and so does a GET of two keys.
+    assert_eq!(client.ask(1, b"set k 9 0 5\r\nhello\r\n"), b"STORED\r\n");
+    let reply = b"VALUE k 9 5\r\nhello\r\nEND\r\n";
+    for node in 1..=NODES {
+        client.until(node, b"get k other\r\n", reply);
+        client.until(node, b"get k\r\n", reply);
+        for _ in 0..20 {
+            assert_eq!(client.ask(node, b"get k\r\n"), reply);
+            assert_eq!(client.ask(node, b"get nothing\r\n"), b"END\r\n");
+        }
+        // All of them were answered by the program, which has counted at least as many.
+        cluster.until_beyond(node, "gets_hit", 19);
+        cluster.until_beyond(node, "gets_miss", 19);
+    }
+    // The program reads what the process writes, whatever the length; a reply is one datagram at most.
+    for len in [0, 1, 150, 184, 500, 1300, 1400, 100_000] {
+        let mut value = Vec::new();
+        assert_eq!(client.ask(2, b"set v 0 0 0\r\n\r\n"), b"STORED\r\n");
+        while value.len() < len {
+            let part = vec![b'a' + (len % 26) as u8; (len - value.len()).min(1200)];
+            let append = format!("append v 0 0 {}\r\n", part.len());
+            // Not sent again, which would append twice: this network loses nothing.
+            client.send(2, &[append.as_bytes(), &part, b"\r\n"].concat());
+            assert_eq!(client.receive(2, TIMEOUT).unwrap(), b"STORED\r\n");
+            value.extend_from_slice(&part);
+        }
+        let head = format!("VALUE v 0 {len}\r\n");
+        let whole = [head.as_bytes(), &value, b"\r\nEND\r\n"].concat();
+        let expected = match whole.len() + 8 <= 1400 {
+            true => whole,
+            false => b"SERVER_ERROR the reply is longer than a datagram; ask over TCP\r\n".to_vec(),
+        };
+        for node in 1..=NODES {
+            client.until(node, b"get v\r\n", &expected);
+        }
+    }
+    // Items expire by the log's time, and the program no longer finds them.
+    assert_eq!(client.ask(3, b"set soon 0 1 1\r\nx\r\n"), b"STORED\r\n");
+    for node in 1..=NODES {
+        client.until(node, b"get soon\r\n", b"END\r\n");
+    }
+    // Nobody else is answered, by the program or the process.
+    let mut stranger = Client::new(&cluster.net, STRANGER);
+    stranger.send(1, b"get k\r\n");
+    assert_eq!(stranger.receive(1, SILENCE), None);
+    cluster.until_beyond(1, "gateway_datagrams_refused", 0);
+}
