@@ -1,6 +1,7 @@
 //! The process of a host.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -313,13 +314,33 @@ impl HostProcess {
             spec = spec.args(self.plan.first_args.iter().cloned());
         }
         spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
-        for closed in lock(&self.closed).drain(..) {
-            closed.open().context("cannot listen again")?;
-        }
         let listeners = self.plan.listeners.iter();
         spec.listeners = listeners.map(|(fd, what)| (fd.as_fd(), *what)).collect();
-        self.slot.start(&spec, self.namespace.as_deref())?;
-        Ok(())
+        let started = self.open_listeners().and_then(|()| {
+            self.slot.start(&spec, self.namespace.as_deref())?;
+            Ok(())
+        });
+        started.inspect_err(|_| self.close_listeners())
+    }
+
+    fn open_listeners(&self) -> Result<()> {
+        let mut closed = lock(&self.closed);
+        // All of them, also after an error.
+        let opened: Vec<io::Result<()>> = closed.drain(..).map(Closed::open).collect();
+        let all: io::Result<()> = opened.into_iter().collect();
+        all.context("cannot listen again")
+    }
+
+    /// Refuses clients until the next start.
+    fn close_listeners(&self) {
+        let mut closed = lock(&self.closed);
+        closed.clear();
+        for (listener, _) in &self.plan.listeners {
+            match Closed::new(listener) {
+                Ok(own) => closed.push(own),
+                Err(error) => tracing::warn!("{}: clients are not refused: {error}", self.name()),
+            }
+        }
     }
 
     /// Returns whether a pause left its link held.
@@ -340,17 +361,7 @@ impl HostProcess {
     /// Kills the process at once. Returns false if it is not running and no restart was scheduled.
     pub(crate) fn kill(&self) -> bool {
         let runs = self.slot.kill();
-        let mut closed = lock(&self.closed);
-        if closed.is_empty() {
-            for (listener, _) in &self.plan.listeners {
-                match Closed::new(listener) {
-                    Ok(own) => closed.push(own),
-                    Err(error) => {
-                        tracing::warn!("{}: clients are not refused: {error}", self.name());
-                    }
-                }
-            }
-        }
+        self.close_listeners();
         runs
     }
 
@@ -375,6 +386,7 @@ impl HostProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listeners;
 
     fn sleeper(program: &str, dir: &Path) -> HostProcess {
         HostProcess::new(HostPlan::new("sleeper", program).args(["600"]), dir, None)
@@ -396,6 +408,27 @@ mod tests {
         let missing = sleeper("/no/such/program", dir.path());
         assert!(missing.start(false).is_err());
         assert_eq!(missing.state(), (Process::Killed, None));
+    }
+
+    #[test]
+    fn clients_of_a_host_that_cannot_be_started_again_are_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = listeners::bind(([127, 0, 0, 1], 0).into(), "--resp").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut host = sleeper("sleep", dir.path());
+        host.plan.listeners = vec![(Arc::new(listener), "resp")];
+        let connects = || std::net::TcpStream::connect(address).is_ok();
+        host.start(false).expect("it starts");
+        assert!(connects());
+        assert!(host.kill());
+        assert!(!host.kill());
+        host.plan.program = "/no/such/program".into();
+        assert!(host.start(false).is_err());
+        assert!(!connects());
+        host.plan.program = "sleep".into();
+        host.start(false).expect("it starts");
+        assert!(connects());
+        host.kill();
     }
 
     #[test]

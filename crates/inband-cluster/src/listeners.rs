@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::control_plane_beside;
+use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReuseAddr;
 use nix::sys::socket::{
     self, getsockname, listen, setsockopt, shutdown, socket, AddressFamily, Backlog, Shutdown,
@@ -116,7 +117,11 @@ impl Closed {
     /// connect to the socket that waits for its next process, and get no answer.
     pub(crate) fn new(listener: &Arc<TcpListener>) -> io::Result<Closed> {
         let address = listener.local_addr()?;
-        shutdown(listener.as_raw_fd(), Shutdown::Read)?;
+        match shutdown(listener.as_raw_fd(), Shutdown::Read) {
+            // It is closed already.
+            Err(Errno::ENOTCONN) => {}
+            other => other?,
+        }
         let hold = || {
             let (held, _) = hold(address)?;
             // From now on no other socket may have the address, not even one that allows it.
@@ -215,7 +220,8 @@ mod tests {
         let listener = Arc::new(bind(([127, 0, 0, 1], 0).into(), "--resp").expect("a port"));
         let address = listener.local_addr().expect("it is bound");
         let waiting = TcpStream::connect(address).expect("it listens");
-        let closed = Closed::new(&listener).expect("closed");
+        drop(Closed::new(&listener).expect("closed"));
+        let closed = Closed::new(&listener).expect("closed once more");
         let refused = TcpStream::connect(address).map_err(|error| error.kind());
         assert_eq!(refused.err(), Some(ErrorKind::ConnectionRefused));
         let reset = (&waiting).read(&mut [0]).map_err(|error| error.kind());

@@ -169,6 +169,8 @@ pub struct Learner {
     recent_order: VecDeque<Identity>,
     /// Votes for requests that have not been decided where the storage voted: minion and instance.
     elsewhere: BTreeMap<Identity, Vec<(u8, u64)>>,
+    /// Those requests in the order in which they came, and some that are there no more.
+    elsewhere_order: VecDeque<Identity>,
     /// By minion: the offset of its last votes from the right instances, and how many in a row had it.
     misplaced: BTreeMap<u8, (u64, u32)>,
     aligned_at: BTreeMap<u8, u64>,
@@ -199,6 +201,7 @@ impl Learner {
             recent: BTreeMap::new(),
             recent_order: VecDeque::new(),
             elsewhere: BTreeMap::new(),
+            elsewhere_order: VecDeque::new(),
             misplaced: BTreeMap::new(),
             aligned_at: BTreeMap::new(),
             ask_at: 0,
@@ -330,9 +333,6 @@ impl Learner {
         if self.recent_order.len() > RECENT_MAX {
             let oldest = self.recent_order.pop_front().expect("there are many");
             self.recent.remove(&oldest);
-        }
-        while self.elsewhere.len() > RECENT_MAX {
-            self.elsewhere.pop_first();
         }
     }
 

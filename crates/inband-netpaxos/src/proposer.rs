@@ -116,6 +116,7 @@ impl Proposer {
     pub fn is_ready(&self) -> bool {
         let oldest = self.sent.keys().next().copied().unwrap_or(self.next);
         self.session.is_some()
+            && !self.has_expired
             && self.sent.len() < self.window.size()
             && self.next - oldest < SPAN_MAX
     }
@@ -459,7 +460,7 @@ mod tests {
         };
         proposer.on_packet(4 * MS, &emit(&refused, &[]));
         assert_eq!(proposer.take_done(), [(2, Outcome::Unknown)]);
-        assert!(proposer.has_expired());
+        assert!(proposer.has_expired() && !proposer.is_ready());
         proposer.renew(8);
         proposer.tick(4 * MS, &mut Out::new());
         proposer.on_packet(5 * MS, &reply(8, OPENING, 9));

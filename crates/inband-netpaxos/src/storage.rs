@@ -469,13 +469,7 @@ impl Storage {
         self.highest = self.highest.max(floor);
         self.in_use = self.in_use.max(floor);
         let kept = self.slots.split_off(&(floor + 1));
-        for (_, slot) in std::mem::replace(&mut self.slots, kept) {
-            if let Vote::Fast(request) = slot.vote {
-                if let Some(number) = self.by_request.remove(&request.identity()) {
-                    self.numbers.remove(&number);
-                }
-            }
-        }
+        self.slots = kept;
         self.numbers.retain(|_, instance| *instance > floor);
         let numbers = &self.numbers;
         self.by_request

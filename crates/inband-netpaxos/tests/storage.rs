@@ -256,3 +256,26 @@ fn it_votes_again_however_many_numbers_a_full_window_has_refused() {
     assert_eq!(votes_after_a_full_window(8), [9, 10, 11]);
     assert_eq!(votes_after_a_full_window(1_000), [9, 10, 11]);
 }
+
+/// A request that was repeated has two numbers: the later one is still needed when the instance of the first is forgotten.
+#[test]
+fn the_number_of_a_repeated_request_is_kept_with_its_instance() {
+    let mut storage = Storage::new(CONFIG);
+    let mut out = Out::default();
+    for number in [1, 2, 3] {
+        let request = request(if number == 3 { 1 } else { number });
+        storage.on_numbered(1, number, request, &mut out);
+    }
+    delivered(&mut storage, 1);
+    assert_eq!(storage.floor(), 1);
+    let mut out = Out::default();
+    let ask = Control::Ask { question: None };
+    storage.on_control(1, node::learner(1), ask, &mut out);
+    let said = out.packets.iter();
+    let mut said = said.filter_map(|(_, packet)| Control::of(packet));
+    let stored = said.find_map(|(_, control)| match control {
+        Control::Stored { first, mask, .. } => Some((first, mask)),
+        _ => None,
+    });
+    assert_eq!(stored, Some((1, 0b110)));
+}

@@ -280,6 +280,8 @@ impl System for NetPaxos {
         if self.spec.options.durability == Durability::Sync {
             return Ok(());
         }
+        // Asked before the others: they have gone on since.
+        let stopped_at = self.node(host).map_or(0, |node| node.position);
         let nodes = self.nodes();
         let storages = nodes.iter().filter(|node| is_of(node, "storage"));
         let answering: Vec<(&str, bool)> = storages
@@ -293,12 +295,11 @@ impl System for NetPaxos {
             complete,
         );
         let learners: Vec<&Status> = nodes.iter().filter(|n| is_of(n, "learner")).collect();
-        let longest = learners.iter().map(|n| n.position).max().unwrap_or(0);
-        let has_all = |node: &&&Status| node.position == longest && node.name != host;
+        let has_all = |node: &&&Status| node.position >= stopped_at && node.name != host;
         // A store is on disk, whatever the durability of the votes.
         ensure!(
             !self.spec.options.log_only || !host.starts_with("learner/") || learners.iter().any(|node| has_all(&node)),
-            "the log would be lost: no other learner has all {longest} instances; wait until `inband status` says so, or lose it with --force"
+            "the log would be lost: no other learner has all {stopped_at} instances; wait until `inband status` says so, or lose it with --force"
         );
         Ok(())
     }

@@ -213,7 +213,7 @@ impl Process {
         let (former, log_id) = (read_number(&path)?, self.cluster.log_id);
         ensure!(
             !accept_loss || former != log_id,
-            "--accept-loss: log_id in {FILE} is that of the log to be given up, {log_id}; write another number there, the same on all machines, so that nothing of the former log is taken for the new one"
+            "--accept-loss: this directory has the log {log_id}, which log_id in {FILE} names, too: to go on with it, leave out --new and --accept-loss; to give it up, write another number there, the same on all machines"
         );
         ensure!(
             accept_loss || former == log_id,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::queue::Said;
-use super::{Learner, Out, ALIGN_EVERY_NS, ALIGN_FROM};
+use super::{Learner, Out, ALIGN_EVERY_NS, ALIGN_FROM, RECENT_MAX};
 use crate::control::{Control, To};
 use crate::quorum::Generations;
 use crate::request::{Identity, Request};
@@ -175,7 +175,14 @@ impl Learner {
             Some(right) => self.misplace(now, (minion, instance), right, identity, out),
             None => {
                 let votes = self.elsewhere.entry(identity).or_default();
+                if votes.is_empty() {
+                    self.elsewhere_order.push_back(identity);
+                }
                 votes.push((minion, instance));
+                if self.elsewhere_order.len() > RECENT_MAX {
+                    let oldest = self.elsewhere_order.pop_front().expect("there are many");
+                    self.elsewhere.remove(&oldest);
+                }
             }
         }
     }
