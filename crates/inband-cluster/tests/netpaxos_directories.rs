@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use inband_cluster::client::Answer;
-use inband_cluster::netpaxos::Options;
-use inband_cluster::supervisor::host_dir;
+use inband_cluster::netpaxos::{NetPaxos, Options};
+use inband_cluster::supervisor::{host_dir, is_in};
 use inband_host::config::Durability;
 use inband_netpaxos::client::Client;
 use inband_netpaxos::cluster::Cluster;
@@ -217,6 +217,14 @@ fn another_log_on_the_same_addresses_has_another_id() {
     let again = start(dir.path(), Durability::Sync, false).expect("the same log");
     assert_eq!(again.status().cluster.log_id, own.log_id);
     drop(again);
+
+    // `inband status` finds out what is in the directories of processes that were started by hand.
+    let by_hand = tempfile::tempdir().expect("a directory");
+    assert!(!is_in::<NetPaxos>(by_hand.path()));
+    own.store(by_hand.path()).expect("written");
+    for its in [by_hand.path(), &host_dir(dir.path(), "learner/1")] {
+        assert!(is_in::<NetPaxos>(its), "{}", its.display());
+    }
 
     let by_hand = |kind: &str, args: &[&str]| {
         let data = host_dir(dir.path(), &format!("{kind}/1"));

@@ -20,7 +20,7 @@ pub enum StateError {
     #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
     Damaged { path: PathBuf, found: String },
     /// Another process holds the lock.
-    #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a host.state_dir of its own")]
+    #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a directory of its own (host.state_dir, --data)")]
     InUse {
         dir: PathBuf,
         /// The process id, as recorded by that process.

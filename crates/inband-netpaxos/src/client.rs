@@ -53,7 +53,7 @@ impl Client {
         client.run(until, |proposer| proposer.is_ready())?;
         ensure!(
             client.proposer.is_ready(),
-            "no answer within {} ms: is the cluster running, and is the key file the same? See `inband status`",
+            "no answer within {} ms, and nothing was submitted: do a serializer, a quorum of storage servers and a learner run, with the same cluster.json and key?",
             timeout.as_millis()
         );
         Ok(client)

@@ -20,6 +20,8 @@ pub const FILE: &str = "cluster.json";
 /// The default directory of `inband up netpaxos`.
 pub const DATA: &str = ".inband-netpaxos";
 
+/// A file in the directory of each process, with its name.
+pub const OWNER: &str = "process";
 /// The directory of a process's journal, in its own.
 pub const JOURNAL: &str = "journal";
 /// A file in a storage server's directory: its log is new, so it votes at once. `inband up` puts it there when it makes the

@@ -48,7 +48,7 @@ pub struct StatusArgs {
 #[derive(Debug, Args)]
 pub struct RoleArgs {
     /// leader (the current leader of partition 0), leader:3 (of partition 3), leader:M (of the log of commands over
-    /// several partitions), acceptor/0, replica/2, ...
+    /// several partitions), acceptor/0, replica/2, ...; of another system: a name that `inband status` shows
     role: String,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -14,7 +14,7 @@ use inband_host::settings::{of_up, Setting, BUILT_IN};
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::netns::NETNS_DIR;
 use inband_netpaxos::client::Client;
-use inband_netpaxos::cluster::{Cluster, DATA, FILE};
+use inband_netpaxos::cluster::{Cluster, DATA, FILE, OWNER};
 use inband_netpaxos::learner;
 use inband_netpaxos::proposer::{Outcome, OUTSTANDING_MAX};
 use inband_netpaxos::quorum::Sizes;
@@ -304,6 +304,11 @@ impl System for NetPaxos {
         Ok(())
     }
 
+    /// Returns whether it is that of a cluster, or of a process, that was started by hand.
+    fn is_in_unmarked(data: &Path) -> bool {
+        data.join(OWNER).exists() || Cluster::load(data).is_ok()
+    }
+
     fn request(&self, request: NoRequest, _hosts: &Hosts) -> Result<NoRequest> {
         match request {}
     }
@@ -373,7 +378,7 @@ impl SystemCommand for NetPaxos {
         "Start serializers, minions, storage servers and learners on this machine";
     const ABOUT_ROLES: &'static str = "serializer/1, minion/1, storage/1, learner/1, ...";
     const OTHER_COMMANDS: &'static str =
-        "Use the store with a Redis client; a log (--log-only) with `inband netpaxos submit VALUE` and `deliver`.";
+        "Use the store with a Redis client; a log (--log-only) with `inband netpaxos submit VALUE` and `deliver`. For separate machines: `inband netpaxos serializer`, `minion`, `storage` and `learner`, each with --help.";
     type Options = Options;
 
     fn spec(options: &Options, data: &Path) -> Result<Spec> {

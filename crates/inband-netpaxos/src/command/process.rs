@@ -19,7 +19,7 @@ use inband_host::line_json::Server;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
 use inband_host::wait::wait;
-use inband_netpaxos::cluster::{Cluster, FILE, NEW};
+use inband_netpaxos::cluster::{Cluster, FILE, NEW, OWNER};
 use inband_netpaxos::control::To;
 use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
@@ -37,8 +37,6 @@ const METRICS: &str = "metrics";
 const INCARNATION: &str = "incarnation";
 /// The file in the directory with the id of its log.
 const LOG_ID: &str = "log-id";
-/// The file in the directory with the name of its process.
-const OWNER: &str = "process";
 
 /// Options of every process.
 #[derive(Debug, Args)]
