@@ -100,8 +100,8 @@ IB_INLINE ib_u32 ib_box_digits(ib_u32 number) {
     return digits;
 }
 
-/* Writes a number of IB_BOX_GET_DIGITS_MAX digits that ends before `end`. Whoever writes what stands
- * before it later overwrites the leading zeros. */
+/* Writes a number of IB_BOX_GET_DIGITS_MAX digits that ends before `end`. The leading zeros are
+ * overwritten by the text before it, which is written later. */
 IB_INLINE void ib_box_put_digits(struct ib_box_get_scratch *s, ib_u32 end, ib_u32 number) {
     ib_u8 *to = IB_BOX_IN_REPLY(s, end - IB_BOX_GET_DIGITS_MAX);
     _Pragma("clang loop unroll(full)") for (ib_u32 i = IB_BOX_GET_DIGITS_MAX; i > 0; i--) {

@@ -326,8 +326,8 @@ impl HostProcess {
     fn open_listeners(&self) -> Result<()> {
         let mut closed = lock(&self.closed);
         // All of them, also after an error.
-        let opened: Vec<io::Result<()>> = closed.drain(..).map(Closed::open).collect();
-        let all: io::Result<()> = opened.into_iter().collect();
+        let opened = closed.drain(..).map(Closed::open);
+        let all = opened.fold(Ok(()), io::Result::and);
         all.context("cannot listen again")
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use inband_paxos::config::control_plane_beside;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReuseAddr;
 use nix::sys::socket::{
-    self, getsockname, listen, setsockopt, shutdown, socket, AddressFamily, Backlog, Shutdown,
-    SockFlag, SockType, SockaddrStorage,
+    self, listen, setsockopt, shutdown, socket, AddressFamily, Backlog, Shutdown, SockFlag,
+    SockType, SockaddrStorage,
 };
 
 /// Connections that may wait to be accepted; a benchmark opens hundreds at once.
@@ -84,7 +84,7 @@ pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, Li
 
 /// Returns a socket that holds an address, which may be that of a listener that does not listen now, and the address
 /// with its port.
-fn hold(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+fn hold(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -92,11 +92,10 @@ fn hold(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let held = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&held, ReuseAddr, &true)?;
     socket::bind(held.as_raw_fd(), &SockaddrStorage::from(address))?;
-    let bound: SockaddrStorage = getsockname(held.as_raw_fd())?;
-    let v4 = bound.as_sockaddr_in().map(|bound| bound.port());
-    let port = v4.or_else(|| bound.as_sockaddr_in6().map(|bound| bound.port()));
-    let port = port.ok_or(ErrorKind::AddrNotAvailable)?;
-    Ok((held, SocketAddr::new(address.ip(), port)))
+    // It does not listen.
+    let held = TcpListener::from(held);
+    let address = held.local_addr()?;
+    Ok((held, address))
 }
 
 /// Accepts connections.
@@ -109,7 +108,7 @@ fn open(listener: &TcpListener) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Closed {
     listener: Arc<TcpListener>,
-    held: OwnedFd,
+    held: TcpListener,
 }
 
 impl Closed {

@@ -26,7 +26,7 @@ enum Memory {
 }
 
 // SAFETY: the memory is accessed only through atomics (by the packet program: through whole words that it does not
-// trust before it has checked the sequence), and unmapped once nobody has the region any more.
+// trust before it has checked the sequence), and unmapped when the region is dropped.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
@@ -159,9 +159,12 @@ impl Options {
 
     /// Returns whether no storage server of this cluster has ever run.
     fn has_not_begun(&self, data: &Path) -> bool {
-        let dirs = self.names("storage").into_iter();
-        let mut dirs = dirs.map(|name| host_dir(data, &name));
-        dirs.all(|dir| dir.join(NEW).exists())
+        self.storage_dirs(data).all(|dir| dir.join(NEW).exists())
+    }
+
+    fn storage_dirs<'a>(&self, data: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+        let names = self.names("storage").into_iter();
+        names.map(|name| host_dir(data, &name))
     }
 
     pub(super) fn names(&self, kind: &str) -> Vec<String> {
@@ -210,15 +213,13 @@ fn inferred(data: &Path) -> Result<Options> {
 
 /// Returns whether the cluster in this directory has not begun: no storage server of it has.
 pub(super) fn is_new(data: &Path, options: &Options) -> bool {
-    let dirs = options.names("storage").into_iter();
-    let mut dirs = dirs.map(|name| host_dir(data, &name));
+    let mut dirs = options.storage_dirs(data);
     !data.join(FILE).exists() && dirs.all(|dir| !dir.exists() || dir.join(NEW).exists())
 }
 
 /// Makes the directories of new storage servers, and says in them that they are new.
 pub(super) fn mark_new(data: &Path, options: &Options) -> Result<()> {
-    for name in options.names("storage") {
-        let dir = host_dir(data, &name);
+    for dir in options.storage_dirs(data) {
         state_dir::create(&dir)?;
         let path = dir.join(NEW);
         inband_storage::replace(&path, b"", inband_storage::FILE_MODE)
