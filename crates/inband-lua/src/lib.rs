@@ -26,6 +26,7 @@ mod strings;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
 use inband_resp::reply::Reply;
 use mlua::{
@@ -287,6 +288,18 @@ fn bound_memory(lua: &Lua, limits: &Limits) -> mlua::Result<()> {
     Ok(())
 }
 
+/// The prelude as byte code: compiling it takes several times as long as running a short script.
+fn prelude_code() -> mlua::Result<&'static [u8]> {
+    static CODE: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(code) = CODE.get() {
+        return Ok(code);
+    }
+    let lua = new_state()?;
+    let prelude = lua.load(PRELUDE).set_mode(ChunkMode::Text);
+    let code = prelude.set_name("=prelude").into_function()?.dump(false);
+    Ok(CODE.get_or_init(|| code))
+}
+
 fn load(lua: &Lua, text: &[u8]) -> Result<Function, Reply> {
     let compile_error =
         |why: &str| Reply::error(format!("ERR Error compiling script (new function): {why}"));
@@ -324,7 +337,7 @@ fn run_in(
         let pcall =
             scope.create_function(|lua, args: MultiValue| reply::to_value(lua, ask(&args)?))?;
         native.set("pcall", pcall)?;
-        let prelude = lua.load(PRELUDE).set_mode(ChunkMode::Text);
+        let prelude = lua.load(prelude_code()?).set_mode(ChunkMode::Binary);
         let main: Function = prelude.set_name("=prelude").call(&native)?;
         for (name, values) in [("KEYS", script.keys), ("ARGV", script.args)] {
             let table = lua.create_table_with_capacity(values.len(), 0)?;
