@@ -6,135 +6,25 @@
 //! - after each call it applies records up to `committed` and calls [`Node::on_applied`] for each,
 //! - it calls [`Node::on_tick`] at [`Node::due`], after [`Node::submit`], and when the role has advanced.
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
 use crate::control::Control;
+use crate::durable_acks::Owed;
 use crate::election::{Election, Ending, PreElection, Vote};
 use crate::membership::{ids, Membership};
-use crate::promise::{Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
+pub use crate::node_config::{
+    Config, Quorum, Start, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
+};
+pub use crate::node_status::{Doing, Status};
+pub use crate::output::{Out, To};
+use crate::promise::{Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END};
 use crate::reads::Reads;
 use crate::role::{Record, Role, View};
-use crate::snapshot::{Fetch, Snapshot};
+use crate::snapshot::Fetch;
 use crate::submitter::Submitter;
 use crate::sync::Leading;
-use crate::wire::{self, flag, Header, Type};
+use crate::wire::{flag, Header, Type};
 
-/// Default suspicion timeout.
-pub const SUSPECT_AFTER_NS: Nanos = 10 * MS;
-pub const SUSPECT_AFTER_MIN_NS: Nanos = 50_000;
-pub const SUSPECT_AFTER_MAX_NS: Nanos = 50 * MS;
 /// One more than the highest node id.
 pub const IDS: usize = crate::c::IB_BOX_NODES_MAX as usize + 1;
-
-/// How many members must have a record before it is committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Quorum {
-    /// More than half of them.
-    #[default]
-    Majority,
-    /// All of them.
-    All,
-}
-
-impl Quorum {
-    /// Returns its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Quorum::Majority => "majority",
-            Quorum::All => "all",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct Config {
-    /// The node's id, from 1.
-    pub node: u8,
-    /// Number of nodes with an address; their ids are 1 to this. Not all of them need be members.
-    pub nodes: u8,
-    /// The nodes that start together, used while the log does not name the members.
-    pub founding: Membership,
-    /// A leader that has not been heard from for this long is suspected.
-    pub suspect_after_ns: Nanos,
-}
-
-impl Config {
-    pub(crate) fn heartbeat_ns(&self) -> Nanos {
-        self.suspect_after_ns / 5
-    }
-
-    pub(crate) fn resend_after_ns(&self) -> Nanos {
-        self.suspect_after_ns / 5
-    }
-
-    /// Returns after how much silence of its leader a node may vote for another: its own suspicion timeout, less a
-    /// heartbeat.
-    pub(crate) fn willing_after_ns(&self) -> Nanos {
-        self.suspect_after_ns - self.heartbeat_ns()
-    }
-
-    /// Returns by how much later each further node suspects the leader.
-    pub(crate) fn stagger_ns(&self) -> Nanos {
-        self.suspect_after_ns / 2
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// The node begins with others, as its operator says. It votes once all of them are known to be new. A node that has
-    /// had its place in a cluster before recovers nevertheless.
-    Founding,
-    /// The node has lost its log.
-    Recovering,
-    /// The role has the log that was on disk.
-    WithLog,
-}
-
-/// An answer that the leader is waiting for, until records are on disk.
-#[derive(Debug, Clone, Copy, Default)]
-struct Owed {
-    has_gap: bool,
-    /// 0: none was asked for.
-    round: u64,
-}
-
-/// Recipient of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
-    Node(u8),
-    /// All nodes but this one.
-    Others,
-}
-
-/// What the host must do.
-#[derive(Debug, Default)]
-pub struct Out {
-    /// To be stored durably before anything else.
-    pub store: Option<Stored>,
-    /// Packets to send, in order. They are not signed yet.
-    pub packets: Vec<(To, Vec<u8>)>,
-    /// Reads that may be answered once all records up to the index are applied: token, index.
-    pub reads: Vec<(u64, u64)>,
-    /// Make a snapshot of the machine, from now or later on, and call [`Node::on_snapshot`]. A snapshot in progress is
-    /// discarded.
-    pub takes_snapshot: bool,
-    /// Unless more is applied already, restore the machine from this snapshot and call [`Role::install`].
-    pub snapshot: Option<Snapshot>,
-    /// The node misses records that the others no longer have: restart it without log and table, as a recovering node.
-    pub begins_again: bool,
-    /// The node is no longer a member, and never will be again.
-    pub is_removed: bool,
-    /// The node has lost its directory, and with it what it has promised: it must end.
-    pub is_lost: bool,
-}
-
-impl Out {
-    pub(crate) fn packet(&mut self, to: To, header: &Header, value: &[u8]) {
-        self.packets.push((to, wire::emit(header, value)));
-    }
-}
 
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub(crate) enum State {
@@ -151,48 +41,6 @@ pub(crate) enum State {
         fetch: Option<Fetch>,
     },
     Leading(Leading),
-}
-
-/// What a node is doing, for its status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
-    /// Waiting for a leader.
-    Waiting,
-    /// Asking for promises, or pulling records.
-    Electing,
-    Following,
-    /// Leading, but the epoch is not established yet.
-    Establishing,
-    Leading,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
-    pub doing: Doing,
-    /// The highest epoch that it has proposed or promised.
-    pub epoch: u64,
-    /// The leader, as far as known.
-    pub leader: Option<u8>,
-    /// Whether it has lost its log, and does not count yet.
-    pub recovering: bool,
-    /// Whether it has no place in a cluster yet.
-    pub is_new: bool,
-    /// Zxid of its last record.
-    pub last: u64,
-    /// Zxid up to which everything is committed.
-    pub committed: u64,
-    /// Zxid up to which everything is applied.
-    pub applied: u64,
-    /// The membership, as far as it is applied here.
-    pub membership: Membership,
-    /// If leading: the membership once the change is committed.
-    pub changes_to: Option<Membership>,
-    /// Records that the gateway is waiting for.
-    pub outstanding: usize,
-    /// Elections that it has begun.
-    pub elections: u64,
-    /// Packets with an epoch far beyond any that it knows.
-    pub epochs_refused: u64,
 }
 
 pub struct Node {
@@ -221,10 +69,10 @@ pub struct Node {
     /// The highest epoch heard of.
     pub(crate) seen: u64,
     pub(crate) elections: u64,
-    epochs_refused: u64,
+    pub(crate) epochs_refused: u64,
     /// Our log is on disk up to here; `None`: it is in memory.
     pub(crate) durable: Option<u64>,
-    owed: Option<Owed>,
+    pub(crate) owed: Option<Owed>,
     /// The membership of the records applied here.
     pub(crate) membership: Membership,
     /// The role must be told of a change.
@@ -304,79 +152,8 @@ impl Node {
         node
     }
 
-    /// Tells the node that the host puts the log on disk: the host calls [`Node::on_durable`] before it applies new
-    /// records and before it sleeps. From now on the process acknowledges records.
-    pub fn keep_log(&mut self, durable: u64, role: &impl Role) {
-        role.set_acks_by_process(true);
-        self.durable = Some(durable);
-        self.stored.has_log = !self.recovering;
-    }
-
-    /// Records that the log of the current epoch is on disk up to here, and acknowledges it.
-    pub fn on_durable(&mut self, durable: u64, role: &impl Role, out: &mut Out) {
-        self.durable = Some(durable);
-        let owed = self.owed.take();
-        if matches!(self.state, State::Leading(_)) {
-            if role.ack_own(durable) {
-                let now = role.view();
-                let header = Header {
-                    node: self.config.node.into(),
-                    epoch: now.epoch,
-                    zxid: now.last,
-                    committed: now.committed,
-                    leader: self.config.node.into(),
-                    ..Header::of(Type::Commit)
-                };
-                out.packet(To::Others, &header, &[]);
-            }
-            return;
-        }
-        let Some(owed) = owed.filter(|_| matches!(self.state, State::Following { .. })) else {
-            return;
-        };
-        let now = role.view();
-        let mut flags = 0;
-        for (is_set, bit) in [
-            (owed.has_gap, flag::GAP),
-            (owed.round > 0, flag::ROUND),
-            (self.recovering, flag::RECOVERING),
-        ] {
-            flags |= if is_set { bit } else { 0 };
-        }
-        let header = Header {
-            node: self.config.node.into(),
-            flags,
-            epoch: now.epoch,
-            zxid: durable.min(now.matched),
-            committed: now.committed,
-            round: owed.round,
-            leader: self.hint.into(),
-            ..Header::of(Type::Ack)
-        };
-        out.packet(To::Node(self.hint), &header, &[]);
-    }
-
-    /// Handles a packet of our leader that the role passes on: it is answered once its records are on disk.
-    fn owe(&mut self, header: &Header, role: &impl Role) {
-        let matched = role.view().matched;
-        let owed = self.owed.get_or_insert_default();
-        if header.kind == Type::Propose {
-            owed.has_gap |= header.zxid > matched;
-        } else {
-            owed.has_gap |= header.committed > matched;
-            if header.flags & flag::ROUND != 0 {
-                owed.round = owed.round.max(header.round);
-            }
-        }
-    }
-
     pub(crate) fn lacks_records(&self) -> bool {
         self.recovering || self.catches_up
-    }
-
-    /// Returns how much of the log that matches the leader's counts.
-    pub(crate) fn matched(&self, registers: &View) -> u64 {
-        registers.matched.min(self.durable.unwrap_or(u64::MAX))
     }
 
     pub(crate) fn draw(&mut self, below: u64) -> u64 {
@@ -409,31 +186,6 @@ impl Node {
             State::Leading(_) => Some(self.config.node),
             State::Following { .. } => Some(self.hint),
             _ => None,
-        }
-    }
-
-    pub fn status(&self, role: &impl Role) -> Status {
-        let now = role.view();
-        Status {
-            doing: match self.state {
-                State::Waiting | State::Joining => Doing::Waiting,
-                State::Electing(_) => Doing::Electing,
-                State::Following { .. } => Doing::Following,
-                State::Leading(_) if now.committed < now.established_at => Doing::Establishing,
-                State::Leading(_) => Doing::Leading,
-            },
-            epoch: self.epoch(),
-            leader: self.leader(),
-            recovering: self.recovering,
-            is_new: self.stored.new_id > 0,
-            last: now.last,
-            committed: now.committed,
-            applied: now.applied,
-            membership: self.membership,
-            changes_to: self.pending().last().map(|(_, next)| *next),
-            outstanding: self.submitter.outstanding(),
-            elections: self.elections,
-            epochs_refused: self.epochs_refused,
         }
     }
 
