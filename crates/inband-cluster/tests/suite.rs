@@ -4,7 +4,10 @@
 mod box_clients;
 #[path = "box.rs"]
 mod box_cluster;
+mod box_members;
 mod box_sizes;
+#[path = "common/boxes.rs"]
+mod boxes;
 mod memory;
 mod netpaxos;
 mod netpaxos_directories;
