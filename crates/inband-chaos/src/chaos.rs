@@ -10,6 +10,7 @@ use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use inband_box::durable::Durability as BoxDurability;
 use inband_box::limits::NODE_COUNTS;
+use inband_box::NODES;
 use inband_cluster::paxos::{AcceptorChoice, ClusterSpec};
 use inband_flair::config::Balance;
 use inband_flair::reads::Reads;
@@ -314,7 +315,7 @@ impl ChaosArgs {
         let options = BoxOptions {
             nodes,
             memcached: loopback(first),
-            memcached_local: Some(loopback(first + u16::from(nodes))),
+            memcached_local: Some(loopback(first + u16::from(*NODES.end()))),
             memory: box_cluster::TABLE_BYTES,
             dataplane: self.dataplane,
             durability: match self.durability {

@@ -128,6 +128,7 @@ fn a_box_under_a_mixture_of_faults_is_linearizable() {
             "{name}: {said}"
         );
         assert!(number_before(&said, " faults\n") > 1, "{name}: {said}");
+        assert!(number_before(&said, " local reads") > 20, "{name}: {said}");
     }
 }
 

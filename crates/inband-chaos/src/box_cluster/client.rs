@@ -1,7 +1,6 @@
 //! A memcached client of all nodes: get, set, add, cas, incr, append and delete of single keys, one at a time.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::{bail, Result};
@@ -9,6 +8,8 @@ use inband_sim::Rng;
 
 use super::connection::Connection;
 use super::keys;
+use super::local_reads::LocalReads;
+use super::{Members, Serving};
 use crate::history::{Command, Outcome, Verb};
 use crate::stale_proxy::StaleReplies;
 use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT};
@@ -20,12 +21,16 @@ pub struct MemcachedClient {
     number: usize,
     rng: Rng,
     scribe: Scribe,
-    /// The memcached address of each node.
-    ports: Vec<SocketAddr>,
+    members: Members,
+    local_reads: Arc<LocalReads>,
     /// Set in a control run.
     stale: Option<Arc<StaleReplies>>,
     limit: Duration,
     connection: Option<Connection>,
+    /// The node of the connection.
+    node: Option<Serving>,
+    /// A connection to its port of local reads, with a number.
+    local: Option<(usize, Connection)>,
     operations: u64,
     writes: u64,
 }
@@ -36,15 +41,18 @@ impl Operate for MemcachedClient {
             self.close();
         }
         if self.connection.is_none() {
-            let node = self.rng.below(self.ports.len() as u64) as usize;
-            if self.connect(node).is_err() {
+            let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+            let node = self.rng.pick(&members).copied();
+            drop(members);
+            if node.is_none_or(|node| self.connect(node).is_err()) {
                 return false;
             }
         }
         self.operations += 1;
         let key = keys::one(self.rng.next_u64(), self.scribe.now_ns());
         match self.rng.below(100) {
-            0..=39 => drop(self.read(&key)),
+            0..=34 => drop(self.read(&key)),
+            35..=39 => self.read_local(&key),
             40..=64 => self.store(Verb::Set, &key),
             65..=71 => self.store(Verb::Add, &key),
             72..=77 => self.store(Verb::Append, &key),
@@ -60,7 +68,8 @@ impl MemcachedClient {
     pub fn new(
         number: usize,
         shared: Shared,
-        ports: Vec<SocketAddr>,
+        members: Members,
+        local_reads: Arc<LocalReads>,
         stale: Option<Arc<StaleReplies>>,
         seed: u64,
     ) -> MemcachedClient {
@@ -68,23 +77,28 @@ impl MemcachedClient {
             number,
             rng: Rng::new(seed, 1_000 + number as u64),
             scribe: Scribe::new(number, shared),
-            ports,
+            members,
+            local_reads,
             stale,
             limit: ANSWER_LIMIT,
             connection: None,
+            node: None,
+            local: None,
             operations: 0,
             writes: 0,
         }
     }
 
-    fn connect(&mut self, node: usize) -> Result<()> {
+    fn connect(&mut self, node: Serving) -> Result<()> {
         self.close();
-        self.connection = Some(Connection::open(self.ports[node], self.limit)?);
+        self.connection = Some(Connection::open(node.memcached, self.limit)?);
+        self.node = Some(node);
         Ok(())
     }
 
     fn close(&mut self) {
         (self.connection, self.operations) = (None, 0);
+        (self.node, self.local) = (None, None);
     }
 
     /// Returns a value that has not been written before.
@@ -97,10 +111,13 @@ impl MemcachedClient {
     fn read(&mut self, key: &str) -> Option<(String, u64)> {
         let command = self.one(Verb::Get, key, None);
         let mut found = None;
-        let stale = self.stale.clone();
+        let (stale, local_reads) = (self.stale.clone(), Arc::clone(&self.local_reads));
         self.perform(vec![command], |connection| match connection.gets(key) {
             Ok(read) => {
                 let value = read.as_ref().map(|(value, _)| value.clone());
+                if let Some(read) = &read {
+                    local_reads.saw(None, key, read);
+                }
                 found = read;
                 End::Ok(vec![match stale {
                     Some(stale) => stale.of(key, value),
@@ -110,6 +127,23 @@ impl MemcachedClient {
             Err(end) => end,
         });
         found
+    }
+
+    /// Reads what this node has. Local reads are not part of the history, because they need not be linearizable.
+    fn read_local(&mut self, key: &str) {
+        let Some(node) = self.node else { return };
+        if self.local.is_none() {
+            let connection = Connection::open(node.local, self.limit).ok();
+            self.local = connection.map(|to| (self.local_reads.connection(), to));
+        }
+        let Some((number, connection)) = &mut self.local else {
+            return;
+        };
+        match connection.gets(key) {
+            Ok(Some(read)) => self.local_reads.saw(Some(*number), key, &read),
+            Ok(None) => {}
+            Err(_) => self.local = None,
+        }
     }
 
     fn store(&mut self, verb: Verb, key: &str) {
@@ -207,14 +241,14 @@ impl MemcachedClient {
     }
 
     /// Reads all these keys at each of these nodes.
-    pub fn read_all(&mut self, keys: &[String], nodes: &[usize], limit: Duration) -> Result<()> {
+    pub fn read_all(&mut self, keys: &[String], nodes: &[Serving], limit: Duration) -> Result<()> {
         self.limit = limit;
         for node in nodes {
             self.connect(*node)?;
             for key in keys {
                 self.read(key);
                 if self.connection.is_none() {
-                    bail!("reading {key} at node {}: no reply", node + 1);
+                    bail!("reading {key} at node/{}: no reply", node.id);
                 }
             }
         }

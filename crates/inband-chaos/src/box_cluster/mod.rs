@@ -4,20 +4,26 @@
 mod client;
 mod connection;
 mod keys;
+mod local_reads;
+mod members;
 mod nemesis;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use inband_cluster::box_cluster::{BoxCluster, ClusterStatus, Spec};
 use inband_cluster::command::SystemCommand;
-use inband_cluster::host_process::Process;
+use inband_cluster::host_process::{Process, ProcessStatus};
 use inband_cluster::scratch::retry;
 use inband_cluster::supervisor::Supervisor;
 use inband_lab::Lab;
 
 use self::client::MemcachedClient;
+use self::local_reads::LocalReads;
+use self::members::{id_of, membership_of};
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
 use super::nemesis::Lane;
@@ -26,9 +32,11 @@ use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
 
 /// The faults that it supports.
-pub const FAULTS: [FaultKind; 7] = [
+pub const FAULTS: [FaultKind; 9] = [
     FaultKind::Kill,
     FaultKind::Freeze,
+    FaultKind::Member,
+    FaultKind::Wipe,
     FaultKind::Pause,
     FaultKind::Partition,
     FaultKind::Loss,
@@ -44,9 +52,25 @@ const SERVING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a reply may take when there are no faults.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
+/// Where a node serves clients.
+#[derive(Debug, Clone, Copy)]
+struct Serving {
+    id: u8,
+    memcached: SocketAddr,
+    /// The port of local reads.
+    local: SocketAddr,
+}
+
+/// Where the members serve clients now.
+type Members = Arc<RwLock<Vec<Serving>>>;
+
 pub struct Cluster {
     nodes: Supervisor<BoxCluster>,
     faults: Mutex<ActiveFaults>,
+    members: Members,
+    /// Nodes that have lost their directories and are not replaced yet.
+    lost: Mutex<BTreeSet<String>>,
+    local_reads: Arc<LocalReads>,
     /// The source of clients' stale answers in a control run.
     stale: OnceLock<Arc<StaleReplies>>,
     describe: String,
@@ -65,12 +89,17 @@ impl Cluster {
             options.durability.name(),
             options.dataplane
         );
-        Ok(Cluster {
+        let cluster = Cluster {
             nodes,
             faults: Mutex::default(),
+            members: Arc::default(),
+            lost: Mutex::default(),
+            local_reads: Arc::default(),
             stale: OnceLock::new(),
             describe,
-        })
+        };
+        cluster.tell_clients();
+        Ok(cluster)
     }
 
     fn status(&self) -> ClusterStatus {
@@ -79,13 +108,39 @@ impl Cluster {
 
     fn new_client(&self, number: usize, shared: &Shared, seed: u64) -> MemcachedClient {
         let stale = self.stale.get().map(Arc::clone);
-        MemcachedClient::new(number, shared.clone(), self.status().memcached, stale, seed)
+        let (members, reads) = (Arc::clone(&self.members), Arc::clone(&self.local_reads));
+        MemcachedClient::new(number, shared.clone(), members, reads, stale, seed)
+    }
+
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets clients use the nodes that are members now.
+    fn tell_clients(&self) {
+        let status = self.status();
+        let Some(membership) = membership_of(&status) else {
+            return;
+        };
+        let ports = status.memcached.iter().zip(&status.memcached_local);
+        let all = (1..).zip(ports);
+        let members = all.filter(|(id, _)| membership.is_member(*id));
+        let serving = members.map(|(id, (memcached, local))| Serving {
+            id,
+            memcached: *memcached,
+            local: *local,
+        });
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = serving.collect();
+    }
+
+    fn has_removed(&self, id: u8) -> bool {
+        membership_of(&self.status()).is_some_and(|membership| membership.has_removed(id))
     }
 
     fn wait_until_whole(&self) -> Result<()> {
         retry(SERVING_LIMIT, || {
             let status = self.status();
-            check_alive(&status.processes)?;
+            check_alive(&remaining(&status))?;
             ensure!(is_whole(&status), "not every node serves: {status:?}");
             Ok(())
         })
@@ -101,7 +156,21 @@ impl Cluster {
     }
 }
 
-/// Returns whether there is a leader that all other nodes follow.
+/// Returns the processes of nodes that were not removed: a node ends when it learns that it was.
+fn remaining(status: &ClusterStatus) -> Vec<ProcessStatus> {
+    let membership = membership_of(status);
+    let is_removed = |process: &&ProcessStatus| {
+        let id = id_of(&process.name).zip(membership);
+        id.is_some_and(|(id, membership)| membership.has_removed(id))
+    };
+    let processes = status.processes.iter();
+    processes
+        .filter(|process| !is_removed(process))
+        .cloned()
+        .collect()
+}
+
+/// Returns whether there is a leader that all other nodes follow, and nobody is joining.
 fn is_whole(status: &ClusterStatus) -> bool {
     let Some(leader) = status.nodes.iter().find(|node| node.state == "leading") else {
         return false;
@@ -110,9 +179,11 @@ fn is_whole(status: &ClusterStatus) -> bool {
         node.state == "following" && node.epoch == leader.epoch
     };
     let following = status.nodes.iter().filter(follows).count();
-    let running =
-        |process: &inband_cluster::host_process::ProcessStatus| process.process == Process::Running;
-    status.processes.iter().all(running) && following + 1 == status.processes.len()
+    let processes = remaining(status);
+    let is_running = |process: &ProcessStatus| process.process == Process::Running;
+    processes.iter().all(is_running)
+        && following + 1 == processes.len()
+        && leader.membership.joining == 0
 }
 
 /// Returns the leader. If several nodes lead, the one with the highest epoch, since the others have not noticed yet.
@@ -154,12 +225,21 @@ impl Subject for Cluster {
 
     fn put_right(&self) -> Result<()> {
         let status = self.status();
-        check_alive(&status.processes)?;
-        let dead = status.processes.iter();
-        let dead = dead.filter(|process| process.process == Process::Killed);
-        for process in dead {
+        let processes = remaining(&status);
+        check_alive(&processes)?;
+        for gone in status.processes.iter().filter(|p| !processes.contains(p)) {
+            let _ = self.nodes.kill(&gone.name);
+        }
+        let lost = self.lost().clone();
+        let is_dead = |process: &&ProcessStatus| {
+            process.process == Process::Killed && !lost.contains(&process.name)
+        };
+        for process in processes.iter().filter(is_dead) {
             self.nodes.restart(&process.name)?;
         }
+        self.majority_decides()?;
+        self.replace_lost()?;
+        self.tell_clients();
         Ok(())
     }
 
@@ -177,26 +257,29 @@ impl Subject for Cluster {
     /// Reads at every node, and without each node in turn, the leader first: any majority has every write.
     fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
         let keys = keys::all_until(shared.recorder.clock.now_ns());
-        let status = self.status();
         let mut client = self.new_client(number, shared, 0);
-        let all: Vec<usize> = (0..status.memcached.len()).collect();
-        client.read_all(&keys, &all, QUIET_LIMIT)?;
-        let mut names: Vec<String> = status.processes.iter().map(|p| p.name.clone()).collect();
-        let leader = leader(&status);
-        names.sort_by_key(|name| Some(name) != leader.as_ref());
-        for name in names {
-            let dead = status.processes.iter().position(|p| p.name == name);
-            let alive: Vec<usize> = all.iter().copied().filter(|n| Some(*n) != dead).collect();
-            self.without(&name, || client.read_all(&keys, &alive, QUIET_LIMIT))?;
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let mut members = members.clone();
+        client.read_all(&keys, &members, QUIET_LIMIT)?;
+        let leader = leader(&self.status()).and_then(|name| id_of(&name));
+        members.sort_by_key(|member| Some(member.id) != leader);
+        for dead in &members {
+            let alive = members.iter().filter(|member| member.id != dead.id);
+            let alive: Vec<Serving> = alive.copied().collect();
+            self.without(&format!("node/{}", dead.id), || {
+                client.read_all(&keys, &alive, QUIET_LIMIT)
+            })?;
         }
         Ok(())
     }
 
     /// Once everything is applied, all machines are equal.
     fn into_agreed(self) -> Result<()> {
+        let local_reads = self.local_reads.check()?;
+        println!("{local_reads} local reads saw no older state than before");
         retry(SERVING_LIMIT, || {
             let status = self.status();
-            check_alive(&status.processes)?;
+            check_alive(&remaining(&status))?;
             ensure!(is_whole(&status), "not every node serves: {status:?}");
             let first = &status.nodes[0];
             let is_equal = |node: &inband_box::process::Status| {

@@ -7,32 +7,36 @@ use inband_cluster::box_cluster::ClusterStatus;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::{is_whole, leader, Cluster};
+use super::{is_whole, leader, remaining, Cluster};
 use crate::fault_kind::FaultKind;
 use crate::nemesis::{signal, Lane, DOWN_MS};
 
 /// How long a node is stopped so that it misses writes, or so that it cannot be asked.
-const BEHIND_MS: (u64, u64) = (50, 800);
+pub(super) const BEHIND_MS: (u64, u64) = (50, 800);
 
 impl Lane<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
         match kind {
             FaultKind::Kill => self.kill(),
             FaultKind::Freeze => self.freeze(),
+            FaultKind::Member => self.change_members(),
+            FaultKind::Wipe => self.wipe(),
             other => bail!("{other:?} is no fault of the nodes of consensus in a box"),
         }
     }
 
     /// Returns whether a node may be killed. It loses its log, so at most a minority may be killed, and only while all
     /// nodes have theirs.
-    fn is_node_spare(&self) -> bool {
+    pub(super) fn is_node_spare(&self) -> bool {
         self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
     /// Returns all nodes in random order, but in every second case with the leader first.
-    fn nodes(&mut self, status: &ClusterStatus) -> Vec<String> {
-        let processes = status.processes.iter();
-        let mut left: Vec<String> = processes.map(|process| process.name.clone()).collect();
+    pub(super) fn nodes(&mut self, status: &ClusterStatus) -> Vec<String> {
+        let mut left: Vec<String> = remaining(status)
+            .iter()
+            .map(|process| process.name.clone())
+            .collect();
         let mut nodes = Vec::new();
         if let Some(leader) = leader(status).filter(|_| self.rng.chance_ppm(500_000)) {
             left.retain(|name| *name != leader);
@@ -137,7 +141,7 @@ impl Lane<Cluster> {
     }
 
     /// Stops these nodes' processes.
-    fn stop<Name: AsRef<str>>(&self, nodes: &[Name]) -> Vec<Pid> {
+    pub(super) fn stop<Name: AsRef<str>>(&self, nodes: &[Name]) -> Vec<Pid> {
         let processes = self.cluster.status().processes;
         let is_one = |name: &str| nodes.iter().any(|node| node.as_ref() == name);
         let stopped = processes.iter().filter(|process| is_one(&process.name));
