@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::background::{leave_terminal, spawn_until};
 use anyhow::{Context, Result};
@@ -119,6 +119,11 @@ pub trait SystemCommand: System {
         None
     }
 
+    /// Returns the hosts of a rolling restart, in the order in which they are restarted; `None`: the system has none.
+    fn hosts_to_roll(_status: &Self::Status) -> Option<Vec<String>> {
+        None
+    }
+
     /// Returns what will happen to the data when the cluster stops. Shown at the start; empty if there is nothing to
     /// say.
     fn what_stays(_status: &Self::Status) -> &'static str {
@@ -203,6 +208,21 @@ pub struct EndArgs<S: SystemCommand> {
     force: bool,
 }
 
+#[derive(Args)]
+pub struct RestartArgs<S: SystemCommand> {
+    #[arg(help = S::ABOUT_ROLES, required_unless_present = "rolling")]
+    role: Option<String>,
+    /// Restart all hosts one after another, each once all others take part, while the cluster serves: for upgrading the
+    /// program
+    #[arg(long, conflicts_with_all = ["role", "force"])]
+    rolling: bool,
+    /// Do it even if the cluster loses its data.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs<S>,
+}
+
 /// The commands for clusters of a system. A system with additional commands has an enum with these flattened into it.
 #[derive(Subcommand)]
 pub enum ClusterCommand<S: SystemCommand> {
@@ -214,8 +234,8 @@ pub enum ClusterCommand<S: SystemCommand> {
     Status(StatusArgs<S>),
     /// Kill the process of a role at once.
     Kill(EndArgs<S>),
-    /// Restart the process of a role.
-    Restart(EndArgs<S>),
+    /// Restart the process of a role; or all of them, one after another.
+    Restart(RestartArgs<S>),
     /// Hold the packets of a role on its link; without namespaces, stop its process.
     Pause(RoleArgs<S>),
     /// Undo a pause: release the packets, or let the process continue.
@@ -258,9 +278,18 @@ impl<S: SystemCommand> RunCommand for ClusterCommand<S> {
             ClusterCommand::Kill(EndArgs { role, force }) => {
                 done(role, "killed", |role| Request::Kill { role, force })
             }
-            ClusterCommand::Restart(EndArgs { role, force }) => {
-                done(role, "restarted", |role| Request::Restart { role, force })
-            }
+            ClusterCommand::Restart(RestartArgs {
+                role,
+                force,
+                cluster,
+                ..
+            }) => match role {
+                Some(role) => {
+                    let args = RoleArgs { role, cluster };
+                    done(args, "restarted", |role| Request::Restart { role, force })
+                }
+                None => roll::<S>(&cluster.data, |line| println!("{line}")),
+            },
             ClusterCommand::Pause(args) => done(args, "paused", |role| Request::Pause { role }),
             ClusterCommand::Resume(args) => done(args, "resumed", |role| Request::Resume { role }),
         }
@@ -280,6 +309,28 @@ fn done<S: SystemCommand>(
 ) -> Result<()> {
     let host = socket::done::<S>(&args.cluster.data, &request(args.role))?;
     println!("{what} {host}");
+    Ok(())
+}
+
+/// Restarts all hosts, one after another, each once all others take part. Reports each of them.
+pub fn roll<S: SystemCommand>(data: &Path, mut report: impl FnMut(String)) -> Result<()> {
+    let hosts = S::hosts_to_roll(&socket::status::<S>(data)?);
+    let hosts = hosts.with_context(|| {
+        format!(
+            "--rolling: {} has no rolling restart; restart its hosts one by one: inband restart NAME",
+            S::NAME
+        )
+    })?;
+    for (n, host) in (1..).zip(&hosts) {
+        let began = Instant::now();
+        let request = Request::Roll { host: host.clone() };
+        socket::done::<S>(data, &request)?;
+        report(format!(
+            "{n} of {}: {host} restarted, and all take part after {:.1} s",
+            hosts.len(),
+            began.elapsed().as_secs_f64()
+        ));
+    }
     Ok(())
 }
 

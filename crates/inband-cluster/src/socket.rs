@@ -31,6 +31,10 @@ pub enum Request<R> {
         #[serde(default)]
         force: bool,
     },
+    /// Restart the process of a host once all take part, and wait until all do so again.
+    Roll {
+        host: String,
+    },
     /// Hold the packets of a role or host.
     Pause {
         role: String,

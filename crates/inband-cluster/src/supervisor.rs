@@ -23,6 +23,10 @@ use crate::system_file;
 
 /// Timeout for a cluster to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long to wait until all hosts take part before one is restarted: longer than an election.
+const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same after it was restarted. With [`READY_TIMEOUT`], it must be shorter than the timeout of a request.
+const BACK_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const HOSTS_DIR: &str = "hosts";
 /// Where the hosts' directories are while they are being removed.
@@ -275,6 +279,7 @@ impl<S: System> Shared<S> {
             }
         }
         self.wait(
+            READY_TIMEOUT,
             || self.system.ready(&self.hosts),
             || self.hosts.check_alive(),
         )
@@ -292,7 +297,7 @@ impl<S: System> Shared<S> {
             true => Ok(()),
             false => Err(format!("{name} does not answer")),
         };
-        self.wait(is_up, || match host.state().0 {
+        self.wait(READY_TIMEOUT, is_up, || match host.state().0 {
             Process::Ended => bail!("{name} ended: {}", host.log_tail()),
             _ => Ok(()),
         })
@@ -301,16 +306,17 @@ impl<S: System> Shared<S> {
     /// Waits until a condition holds, as long as `check` succeeds.
     fn wait(
         &self,
+        timeout: Duration,
         is_so: impl Fn() -> Result<(), String>,
         check: impl Fn() -> Result<()>,
     ) -> Result<()> {
-        let deadline = Instant::now() + READY_TIMEOUT;
+        let deadline = Instant::now() + timeout;
         while let Err(lack) = is_so() {
             check()?;
             ensure!(
                 Instant::now() < deadline,
                 "{lack} after {} s; logs are in {}",
-                READY_TIMEOUT.as_secs(),
+                timeout.as_secs(),
                 self.hosts.data.join(HOSTS_DIR).display()
             );
             thread::sleep(READY_POLL_INTERVAL);
@@ -381,6 +387,22 @@ impl<S: System> Shared<S> {
         self.start(host, false)?;
         lock(&self.last).remove(role);
         Ok(host.name().to_owned())
+    }
+
+    /// Restarts a host once all take part, and waits until all do so again.
+    fn roll(&self, name: &str) -> Result<String> {
+        let _operation = self.hosts.exclusive();
+        let host = self.named(name)?;
+        let all_take_part = |timeout| {
+            let take_part = || self.system.all_take_part(&self.hosts);
+            self.wait(timeout, take_part, || Ok(()))
+        };
+        all_take_part(SPARE_TIMEOUT).with_context(|| format!("{name} cannot be spared"))?;
+        self.check_spare(host, false)?;
+        self.start(host, false)?;
+        all_take_part(BACK_TIMEOUT)
+            .with_context(|| format!("{name} was restarted; no other host was touched"))?;
+        Ok(name.to_owned())
     }
 
     fn pause(&self, role: &str) -> Result<String> {
@@ -457,6 +479,7 @@ impl<S: System> Shared<S> {
                 self.check_spare(self.resolve_last(&role)?, force)?;
                 self.restart(&role)?
             }
+            Request::Roll { host } => self.roll(&host)?,
             Request::Pause { role } => self.pause(&role)?,
             Request::Resume { role } => self.resume(&role)?,
             Request::Down => {

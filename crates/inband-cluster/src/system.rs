@@ -72,6 +72,11 @@ pub trait System: Sized + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Fails if a host does not take part, so that none may be restarted in a rolling restart.
+    fn all_take_part(&self, hosts: &Hosts) -> Result<(), String> {
+        self.ready(hosts)
+    }
+
     /// Answers a request of the system's own type.
     fn request(&self, request: Self::Request, hosts: &Hosts) -> Result<Self::Reply>;
 

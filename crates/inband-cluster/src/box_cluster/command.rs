@@ -19,7 +19,8 @@ use inband_host::settings::{of_up, Setting, BUILT_IN};
 use super::change::membership_of;
 use super::spec::FILE;
 use super::{
-    leader_of, node_number, BoxCluster, ClusterStatus, Options, Quorum, Spec, FOLLOWING, LEADING,
+    leader_of, name_of, node_number, BoxCluster, ClusterStatus, Options, Quorum, Spec, FOLLOWING,
+    LEADING,
 };
 use crate::command::{
     counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
@@ -213,6 +214,15 @@ impl SystemCommand for BoxCluster {
             }
         }
         Ok(all)
+    }
+
+    /// The leader last: one election suffices.
+    fn hosts_to_roll(status: &ClusterStatus) -> Option<Vec<String>> {
+        let membership = membership_of(&status.nodes);
+        let leader = leader_of(&status.nodes).map(|node| &node.name);
+        let mut names: Vec<String> = ids(membership.members).map(name_of).collect();
+        names.sort_by_key(|name| Some(name) == leader);
+        Some(names)
     }
 
     fn what_stays(status: &ClusterStatus) -> &'static str {

@@ -330,6 +330,22 @@ impl System for BoxCluster {
         Ok(())
     }
 
+    /// A node that was stopped is not up to date either.
+    fn all_take_part(&self, _hosts: &Hosts) -> Result<(), String> {
+        let nodes = self.nodes();
+        let leader = leader_of(&nodes).ok_or("no node leads")?;
+        let follows = |id: &u8| {
+            nodes.iter().any(|node| {
+                let is_up_to_date = node.state == FOLLOWING && node.epoch == leader.epoch;
+                node.name == name_of(*id) && (node.name == leader.name || is_up_to_date)
+            })
+        };
+        match ids(leader.membership.members).find(|id| !follows(id)) {
+            Some(id) => Err(format!("node/{id} does not follow {}", leader.name)),
+            None => Ok(()),
+        }
+    }
+
     fn request(&self, request: Change, _hosts: &Hosts) -> Result<Membership> {
         self.change(request)
     }
