@@ -1,6 +1,7 @@
 //! Settings shared by the host configurations of all systems.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -44,6 +45,89 @@ impl fmt::Display for Dataplane {
             Self::XdpGeneric => "xdp-generic",
             Self::Udp => "udp",
         })
+    }
+}
+
+/// Longest name of a host in DNS, in bytes.
+const HOST_NAME_LEN_BYTES_MAX: usize = 253;
+
+/// Where clients reach a host: an IP address or a name of DNS, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct ClientAddress {
+    /// Without the brackets around an IPv6 address.
+    pub host: String,
+    pub port: u16,
+}
+
+impl From<SocketAddr> for ClientAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
+    }
+}
+
+impl FromStr for ClientAddress {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            Err(format!(
+                "{text:?} {why}; write ADDRESS:PORT, where clients reach this host, for instance \
+                 \"192.0.2.1:6379\", \"[2001:db8::1]:6379\" or \"host-1.example:6379\""
+            ))
+        };
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return match (address.port(), address.ip()) {
+                (0, _) => wrong("has no port from 1"),
+                (_, ip) if ip.is_unspecified() || ip.is_multicast() => {
+                    wrong("is no address that a client can connect to")
+                }
+                _ => Ok(address.into()),
+            };
+        }
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return wrong("has no port");
+        };
+        let port = match port.parse() {
+            Ok(0) | Err(_) => return wrong("has no port from 1 to 65535"),
+            Ok(port) => port,
+        };
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.' || b == b'_';
+        let is_name = (1..=HOST_NAME_LEN_BYTES_MAX).contains(&host.len())
+            && host.bytes().all(legal)
+            // Digits and dots alone are an IP address with a mistake.
+            && host.bytes().any(|b| b.is_ascii_alphabetic());
+        if !is_name {
+            return wrong("has no host name or IP address");
+        }
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+impl TryFrom<String> for ClientAddress {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ClientAddress> for String {
+    fn from(address: ClientAddress) -> Self {
+        address.to_string()
+    }
+}
+
+impl fmt::Display for ClientAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
     CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_REQUEST_MS_MAX, CHECKPOINT_TRANSFERS_MAX,
 };
+use crate::peer_exchange::{Peers, PEER_MAGIC};
 use crate::store::{Position, SharedDbs};
 
 /// Checkpoint files that the receiver creates itself.
@@ -42,8 +43,8 @@ struct Shared {
     /// For messages that any host can cause by connecting.
     log_limit: RateLimit,
     transport: Transport,
-    /// Answers peers that ask for the time.
-    clock: Option<SharedClock>,
+    /// Answer peers that ask for the time, or where clients connect.
+    informants: Option<(SharedClock, Peers)>,
 }
 
 impl Shared {
@@ -81,7 +82,7 @@ impl CheckpointServer {
         served: Arc<AtomicU64>,
         hits: Arc<LimitHits>,
         transport: Transport,
-        clock: Option<SharedClock>,
+        informants: Option<(SharedClock, Peers)>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
@@ -95,7 +96,7 @@ impl CheckpointServer {
             hits,
             log_limit: RateLimit::default(),
             transport,
-            clock,
+            informants,
         });
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
@@ -230,9 +231,12 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferErro
     let request_max = Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX);
     stream.paced_mut().must_end_in(Some(request_max))?;
     let asked = read_array(&mut stream)?;
-    if let Some(clock) = shared.clock.as_ref().filter(|_| asked == CLOCK_MAGIC) {
-        clock.answer(&mut stream)?;
-        return Ok(None);
+    if let Some((clock, peers)) = &shared.informants {
+        match asked {
+            CLOCK_MAGIC => return Ok(clock.answer(&mut stream).map(|()| None)?),
+            PEER_MAGIC => return Ok(peers.answer(&mut stream).map(|()| None)?),
+            _ => {}
+        }
     }
     if asked != MAGIC {
         return Err(TransferError::Damaged("no request for a checkpoint"));

@@ -200,6 +200,8 @@ pub struct Connection {
     session: Option<SessionCursor>,
     /// The read mode, if this connection has chosen one.
     reads: Option<ReadMode>,
+    /// `READONLY`: reads are not redirected.
+    pub is_readonly: bool,
     transaction: Option<Transaction>,
     watches: Watches,
     subscribed: Subscribed,
@@ -256,6 +258,7 @@ impl Connection {
             lanes_memory_bytes: 0,
             session: None,
             reads: None,
+            is_readonly: false,
             transaction: None,
             watches: Watches::default(),
             subscribed: Subscribed::default(),
@@ -476,6 +479,7 @@ impl Connection {
         self.name.clear();
         self.session = None;
         self.reads = None;
+        self.is_readonly = false;
         self.transaction = None;
         self.watches = Watches::default();
     }

@@ -11,6 +11,7 @@ use nix::unistd::{sysconf, SysconfVar};
 
 use crate::connection::Connection;
 use crate::control::Status;
+use crate::discovery::Discovery;
 use crate::limit_hits::LimitHit;
 use crate::parse::ReadMode;
 
@@ -33,9 +34,20 @@ pub struct Identity {
     /// Listening addresses.
     pub addresses: Vec<SocketAddr>,
     pub command_len_bytes_max: usize,
+    /// Clients must use TLS.
+    pub has_tls: bool,
+    pub discovery: Discovery,
 }
 
 impl Identity {
+    /// `redis_mode` of `INFO`, and `mode` of `HELLO`.
+    pub fn mode(&self) -> &'static str {
+        match self.discovery.is_cluster {
+            true => "cluster",
+            false => "standalone",
+        }
+    }
+
     /// Returns the settings that `CONFIG GET` returns.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
@@ -70,7 +82,7 @@ pub fn info(
     expiring_keys: &dyn Fn() -> u64,
     now: Instant,
 ) -> String {
-    let all: [(&str, String); 8] = [
+    let all: [(&str, String); 9] = [
         ("Server", server(identity, now)),
         (
             "Clients",
@@ -109,6 +121,13 @@ pub fn info(
                     expiring_keys().min(status.keys)
                 )
             },
+        ),
+        (
+            "Cluster",
+            format!(
+                "cluster_enabled:{}\r\n",
+                u8::from(identity.discovery.is_cluster)
+            ),
         ),
         ("Inband", inband(status, identity)),
     ];
@@ -158,9 +177,10 @@ fn cpu() -> String {
 fn server(identity: &Identity, now: Instant) -> String {
     let uptime_s = now.saturating_duration_since(identity.started).as_secs();
     format!(
-        "redis_version:7.2.0\r\nredis_mode:standalone\r\ninband_version:{}\r\nos:Linux\r\n\
+        "redis_version:7.2.0\r\nredis_mode:{}\r\ninband_version:{}\r\nos:Linux\r\n\
          process_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime_s}\r\n\
          uptime_in_days:{}\r\n",
+        identity.mode(),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         identity.port(),

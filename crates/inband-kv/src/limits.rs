@@ -296,6 +296,18 @@ pub const CLOCK_START_PERIOD_MS: u64 = 50;
 /// Interval between clock queries after that.
 pub const CLOCK_PERIOD_MS: u64 = 5_000;
 
+/// Interval between the questions of a replica to the others where their clients connect.
+pub const PEER_PERIOD_MS: u64 = 1_000;
+
+/// The same while not all of them serve.
+pub const PEER_MISSING_PERIOD_MS: u64 = 200;
+
+/// A replica that has not answered this many of these questions in a row is taken for dead.
+pub const PEER_MISSES_MAX: u32 = 3;
+
+/// An answer to such a question that takes longer than this is not waited for.
+pub const PEER_ROUND_TRIP_MS_MAX: u64 = 200;
+
 /// A replica also submits a marker that another replica's client needs if it has not appeared for this long.
 pub const MARKER_REPEAT_MS: u64 = 100;
 

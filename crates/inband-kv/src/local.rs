@@ -10,12 +10,14 @@ use inband_resp::request::Args;
 
 use crate::connection::Connection;
 use crate::control::Status;
+use crate::discovery;
 use crate::glob;
 use crate::info;
 use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
+use crate::peer_exchange::Peers;
 use crate::replica::end_subscriptions;
 use crate::script;
 use crate::script_cache::Scripts;
@@ -47,6 +49,7 @@ pub struct World<'a> {
     pub identity: &'a info::Identity,
     pub scripts: &'a Scripts,
     pub subscriptions: &'a Subscriptions,
+    pub peers: &'a Peers,
     pub now: Instant,
 }
 
@@ -120,6 +123,9 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
         }
         CommandId::Select => match integer(args.get(1)) {
             Ok(0) => Reply::Ok,
+            Ok(_) if world.identity.discovery.is_cluster => {
+                Reply::error("ERR SELECT is not allowed in cluster mode")
+            }
             Ok(_) => Reply::error("ERR DB index is out of range"),
             Err(_) => Reply::error("ERR invalid DB index"),
         },
@@ -159,6 +165,16 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
                 world.expiring_keys,
                 world.now,
             ))
+        }
+        CommandId::ReadOnly | CommandId::ReadWrite => {
+            if let Some(client) = world.client() {
+                client.is_readonly = id == CommandId::ReadOnly;
+            }
+            discovery::answer(id, args, &world.peers.view(), world.identity, 0)
+        }
+        CommandId::Asking | CommandId::Cluster | CommandId::Role | CommandId::Sentinel => {
+            let applied = world.status.applied_instance;
+            discovery::answer(id, args, &world.peers.view(), world.identity, applied)
         }
         _ => Reply::error("ERR this command goes through the log"),
     }
@@ -265,6 +281,7 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
             return reply;
         }
     }
+    let mode = world.identity.mode();
     let Some(client) = world.client() else {
         return Reply::Nil;
     };
@@ -296,7 +313,7 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
         pair("version", Reply::bulk(REDIS_VERSION)),
         pair("proto", Reply::Integer(version)),
         pair("id", Reply::Integer(id as i64)),
-        pair("mode", Reply::bulk("standalone")),
+        pair("mode", Reply::bulk(mode)),
         pair("role", Reply::bulk("master")),
         pair("modules", Reply::Array(Vec::new())),
     ])

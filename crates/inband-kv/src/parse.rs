@@ -222,8 +222,10 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::Exec => return Ok(Request::Exec),
         CommandId::Discard => return Ok(Request::Discard),
         CommandId::Unwatch => return Ok(Request::Unwatch),
-        CommandId::Auth
+        CommandId::Asking
+        | CommandId::Auth
         | CommandId::Client
+        | CommandId::Cluster
         | CommandId::Command
         | CommandId::Config
         | CommandId::Echo
@@ -234,8 +236,12 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::PubSub
         | CommandId::PUnsubscribe
         | CommandId::Quit
+        | CommandId::ReadOnly
+        | CommandId::ReadWrite
         | CommandId::Reset
+        | CommandId::Role
         | CommandId::Select
+        | CommandId::Sentinel
         | CommandId::Subscribe
         | CommandId::Time
         | CommandId::Unsubscribe => return Ok(Request::Local(spec)),

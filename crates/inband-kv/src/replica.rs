@@ -19,7 +19,7 @@ mod time;
 mod waiting;
 
 use std::collections::HashSet;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ use crate::checkpoint_server::CheckpointServer;
 use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
 use crate::connection::Connection;
 use crate::control::{add, set, ReplicaControl};
+use crate::discovery::Discovery;
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
@@ -46,6 +47,7 @@ use crate::loader::Loader;
 use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
+use crate::peer_exchange::{PeerExchange, Peers};
 use crate::space::SpaceWatch;
 use crate::store::{Outcomes, StoreError};
 use crate::subscriptions::Subscriptions;
@@ -102,6 +104,7 @@ pub struct ReplicaConfig {
     /// The transport for checkpoints.
     pub transport: Transport,
     pub clocks: HostClocks,
+    pub discovery: Discovery,
 }
 
 impl Default for ReplicaConfig {
@@ -122,6 +125,7 @@ impl Default for ReplicaConfig {
             tls: None,
             transport: Transport::plain(),
             clocks: HostClocks::default(),
+            discovery: Discovery::default(),
         }
     }
 }
@@ -188,6 +192,9 @@ pub struct Replica {
     write_refusal: Option<Reply>,
     /// Queries the other replicas' clocks.
     _clock_exchange: ClockExchange,
+    peers: Peers,
+    /// Asks the other replicas where clients reach them.
+    _peer_exchange: PeerExchange,
     /// Cluster time is not known yet.
     is_timeless: bool,
     /// A checkpoint is being fetched; clients get LOADING.
@@ -265,6 +272,12 @@ impl Replica {
                     control.wake();
                 }
             })?;
+        let addresses = front.local_addrs();
+        let own = config.discovery.announce.clone();
+        let own = own.or_else(|| addresses.first().map(|address| (*address).into()));
+        let own = own.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)).into());
+        let peers = Peers::new(config.discovery.node, own, log.checkpoint_peers());
+        let peer_exchange = PeerExchange::start(peers.clone(), config.transport.clone())?;
         let checkpoint_server = match checkpoint_listener {
             None => None,
             Some(listener) => Some(CheckpointServer::start(
@@ -274,7 +287,7 @@ impl Replica {
                 control.checkpoints_served.clone(),
                 control.limit_hits.clone(),
                 config.transport.clone(),
-                Some(clock.clone()),
+                Some((clock.clone(), peers.clone())),
             )?),
         };
         let now = Instant::now();
@@ -302,8 +315,10 @@ impl Replica {
             is_sync: machine.is_sync(),
             idle_s: config.timeouts.idle.map_or(0, |idle| idle.as_secs()),
             started: now,
-            addresses: front.local_addrs(),
+            addresses,
             command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
+            has_tls: config.tls.is_some(),
+            discovery: config.discovery.clone(),
         };
         let space = SpaceWatch::new(machine.dirs().to_vec());
         let replica = Self {
@@ -328,6 +343,8 @@ impl Replica {
             space,
             write_refusal: None,
             _clock_exchange: clock_exchange,
+            peers,
+            _peer_exchange: peer_exchange,
             is_loading: false,
             loading_logs: Vec::new(),
             orphans: HashSet::new(),

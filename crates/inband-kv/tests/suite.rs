@@ -9,6 +9,7 @@ mod clocks;
 mod collection_limits;
 mod commands;
 mod common;
+mod discovery;
 mod export;
 mod full_disk;
 mod large;

@@ -242,11 +242,16 @@ pub struct RealRedis {
 impl RealRedis {
     /// Starts one on a free port; `None` if there is no program for it.
     pub fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more options.
+    pub fn start_with(options: &[&str]) -> Option<Self> {
         loop {
             let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = socket.local_addr().unwrap();
             drop(socket);
-            match Self::start_at(address) {
+            match Self::start_at(address, options) {
                 Ok(Some(redis)) => return Some(redis),
                 Ok(None) => {}
                 Err(_) => {
@@ -258,13 +263,14 @@ impl RealRedis {
     }
 
     /// `None`: another process has taken the port. A connection would not tell: the other process might accept it.
-    fn start_at(address: SocketAddr) -> std::io::Result<Option<Self>> {
+    fn start_at(address: SocketAddr, options: &[&str]) -> std::io::Result<Option<Self>> {
         let dir = scratch();
         let mut process = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
             // It looks this often for clients that have waited long enough.
             .args(["--save", "", "--hz", "500", "--dir"])
             .arg(dir.path())
+            .args(options)
             .stdout(Stdio::piped())
             .spawn()?;
         let mut log = BufReader::new(process.stdout.take().unwrap());
@@ -289,7 +295,7 @@ fn a_real_redis_notices_that_its_port_is_taken() {
         return;
     };
     let address = taken.local_addr().unwrap();
-    assert!(RealRedis::start_at(address).unwrap().is_none());
+    assert!(RealRedis::start_at(address, &[]).unwrap().is_none());
     assert_eq!(Asker::connect(redis.address).ask("PING"), "+PONG");
 }
 

@@ -5,6 +5,7 @@
 //! one is and what it may use. Every mistake is reported with the file, the line, the value found
 //! and the values allowed. A [`Config`] that exists has passed all checks.
 
+mod discovery;
 mod file;
 
 use std::fmt;
@@ -14,7 +15,7 @@ use std::str::FromStr;
 
 use crate::dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
 use crate::dataplane::wire::HEADER_LEN_BYTES;
-pub use inband_host::config::{Dataplane, Durability, TlsConfig};
+pub use inband_host::config::{ClientAddress, Dataplane, Durability, TlsConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::host::spread_leaders;
@@ -303,6 +304,13 @@ pub struct HostConfig {
     pub metrics: Option<SocketAddr>,
     /// Addresses that serve RESP clients. Listening sockets may also be inherited.
     pub resp: Vec<SocketAddr>,
+    /// Where clients reach this replica, as the discovery commands tell them; `None`: its first listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announce: Option<ClientAddress>,
+    /// The replica answers cluster-aware clients as a node of Redis Cluster.
+    pub redis_cluster: bool,
+    /// It redirects them to the master.
+    pub redis_cluster_redirect: bool,
     /// A file with the password that Redis clients must send; without it, no password is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,

@@ -209,6 +209,55 @@ fn redis_clients_of_other_machines_need_a_password_or_tls() {
 }
 
 #[test]
+fn what_clients_that_look_for_replicas_are_told() {
+    let resp = "resp = [\"127.0.0.1:6379\"]";
+    let with = |more: &str| format!("{resp}\n{more}");
+    let good = |more: &str| Config::parse(&GOOD.replace(resp, &with(more)), "x.toml");
+    let config = good("").expect("good").host;
+    assert!(config.announce.is_none() && !config.redis_cluster && !config.redis_cluster_redirect);
+    for announce in ["192.0.2.1:1", "[2001:db8::1]:6379", "host-1.example:6379"] {
+        let host = good(&format!("announce = \"{announce}\""))
+            .expect("good")
+            .host;
+        assert_eq!(host.announce.expect("set").to_string(), announce);
+    }
+    let both = "redis_cluster = true\nredis_cluster_redirect = true";
+    let host = good(both).expect("good").host;
+    assert!(host.redis_cluster && host.redis_cluster_redirect);
+    for (announce, says) in [
+        ("192.0.2.1", "no port"),
+        ("192.0.2.1:0", "port from 1"),
+        ("host:70000", "1 to 65535"),
+        ("0.0.0.0:6379", "no address that a client can connect to"),
+        ("[::]:6379", "no address that a client can connect to"),
+        (":6379", "no host name or IP address"),
+        ("192.0.2.256:6379", "no host name or IP address"),
+        ("a host:6379", "no host name or IP address"),
+    ] {
+        let wrong = format!("announce = \"{announce}\"");
+        mistake(
+            resp,
+            &with(&wrong),
+            "announce",
+            &[announce, says, "ADDRESS:PORT"],
+        );
+    }
+    let redirect = "redis_cluster_redirect = true";
+    let says = ["needs redis_cluster = true"];
+    mistake(resp, &with(redirect), "redis_cluster_redirect", &says);
+    // Node 1 only leads.
+    let elsewhere = |setting: &str| {
+        let text = GOOD.replace(resp, setting).replace("node = 3", "node = 1");
+        Config::parse(&text, "x.toml")
+            .expect_err(setting)
+            .to_string()
+    };
+    for setting in ["announce = \"192.0.2.1:1\"", "redis_cluster = true"] {
+        assert!(elsewhere(setting).contains("is no replica"), "{setting}");
+    }
+}
+
+#[test]
 fn an_mtu_below_the_floor_is_refused() {
     let with = |mtu: &str| format!("durability = \"memory\"\nmtu = {mtu}");
     let from = "durability = \"memory\"";

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
+use inband_kv::discovery::Discovery;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_paxos::backend::Choice;
@@ -82,6 +83,7 @@ pub fn run(
         transport: transport.clone(),
         spin_us: config.host.timing.spin_us,
         deadline_ms: config.host.timing.submit_deadline_ms + APPLY_MS_MAX,
+        discovery: discovery_of(config, &resp)?,
         ..ReplicaConfig::default()
     };
     let mut replica = Replica::new(
@@ -124,6 +126,25 @@ pub fn password_of(config: &Config) -> Result<Option<Password>> {
     let file = config.host.password_file.as_deref();
     let password = file.map(Password::read).transpose();
     password.map_err(|error| Unsuitable(format!("host.password_file: {error}")).into())
+}
+
+/// Returns what clients that look for replicas are told about this one.
+fn discovery_of(config: &Config, listeners: &[TcpListener]) -> Result<Discovery> {
+    let mut announce = config.host.announce.clone();
+    if let (None, Some(listener)) = (&announce, listeners.first()) {
+        let mut address = listener.local_addr()?;
+        if address.ip().is_unspecified() {
+            address.set_ip((*config.this().address.ip()).into());
+        }
+        announce = Some(address.into());
+    }
+    Ok(Discovery {
+        cluster: config.cluster.name.clone(),
+        node: config.this().id.into(),
+        announce,
+        is_cluster: config.host.redis_cluster,
+        redirects: config.host.redis_cluster_redirect,
+    })
 }
 
 /// Returns the TLS configuration for Redis clients, if they must use TLS.

@@ -64,6 +64,9 @@ pub struct UpArgs {
     /// Client address (RESP). Replica i is also reachable individually, at the port plus 1 plus i.
     #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT")]
     resp: SocketAddr,
+    /// Answer cluster-aware Redis clients (CLUSTER SLOTS and the like). They connect to the replicas' own ports.
+    #[arg(long)]
+    redis_cluster: bool,
     /// First port of /metrics on loopback.
     #[arg(long, default_value_t = 9464)]
     metrics_port: u16,
@@ -141,6 +144,7 @@ impl UpArgs {
         spec.dataplane = self.dataplane;
         spec.controllers = self.controllers;
         spec.resp = self.resp;
+        spec.redis_cluster = self.redis_cluster;
         spec.metrics_port = self.metrics_port;
         spec.ring_slots = self.ring_slots;
         spec.durability = self.durability;

@@ -105,6 +105,8 @@ pub struct ClusterSpec {
     pub network: NetworkChoice,
     /// Address for RESP clients; replica `i` also listens at the port plus 1 plus `i`.
     pub resp: SocketAddr,
+    /// Replicas answer cluster-aware clients as nodes of Redis Cluster.
+    pub redis_cluster: bool,
     /// First port of `/metrics` on loopback; host `i` uses the port plus `i`, or any free one.
     pub metrics_port: u16,
     /// Slots of each acceptor's ring.
@@ -144,6 +146,7 @@ impl ClusterSpec {
             authenticated: true,
             network: NetworkChoice::Auto,
             resp: SocketAddr::from(([127, 0, 0, 1], 6379)),
+            redis_cluster: false,
             metrics_port: 9464,
             ring_slots: DEFAULT_RING_SLOTS,
             store_memory_bytes: 0,

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use inband_host::config::ClientAddress;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
@@ -14,6 +15,7 @@ use crate::limits::{
 };
 use crate::local;
 use crate::parse::{parse, ReadMode, Request};
+use crate::partition::slot;
 use crate::replica::over_channel_limit;
 use crate::script_cache::{Scripts, NO_SCRIPT};
 use crate::table::CommandId;
@@ -55,6 +57,8 @@ pub struct Intake<'a> {
     pub hits: &'a LimitHits,
     /// The scripts that this replica knows.
     pub scripts: &'a Scripts,
+    /// Where commands on keys are redirected.
+    pub redirection: Option<&'a ClientAddress>,
 }
 
 impl Intake<'_> {
@@ -101,6 +105,12 @@ impl Connection {
                 // Earlier requests may load the script.
                 None if !self.replies.is_empty() => return None,
                 None => {}
+            }
+        }
+        if let Ok(Request::Replicated(command)) = &request {
+            if let Some(moved) = self.redirection_of(command, intake) {
+                self.spoil_transaction();
+                return Some(self.answered(moved));
             }
         }
         if self.transaction.is_some() {
@@ -152,6 +162,26 @@ impl Connection {
                 _ => self.take_command(&command, intake),
             },
         }
+    }
+
+    /// Returns the redirection of a command, if it is to be executed elsewhere. Commands of sessions are not redirected:
+    /// each has its number on this connection.
+    fn redirection_of(&self, command: &Command<'_>, intake: &Intake<'_>) -> Option<Reply> {
+        let to = intake.redirection?;
+        let stays = self.session.is_some()
+            || matches!(
+                command,
+                Command::Publish { .. } | Command::SessionNew { .. }
+            )
+            || (self.is_readonly && command.only_reads());
+        if stays {
+            return None;
+        }
+        let mut first = None;
+        command.each_key(&mut |key| {
+            first.get_or_insert_with(|| slot(key));
+        });
+        first.map(|slot| Reply::error(format!("MOVED {slot} {}:{}", to.host, to.port)))
     }
 
     /// The command's number in the client's session.

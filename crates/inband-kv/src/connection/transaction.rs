@@ -108,6 +108,13 @@ impl Connection {
         self.answered(Reply::Ok)
     }
 
+    /// A command could not be queued.
+    pub(super) fn spoil_transaction(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.has_errors = true;
+        }
+    }
+
     pub(super) fn discard(&mut self) -> Next {
         if self.transaction.take().is_none() {
             return self.answered(Reply::error("ERR DISCARD without MULTI"));

@@ -85,7 +85,9 @@ impl Replica {
             return;
         }
         self.overdue_looked_at = self.now;
-        self.clock.set_peers(self.log.checkpoint_peers());
+        let peers = self.log.checkpoint_peers();
+        self.peers.set(peers.clone(), self.condition());
+        self.clock.set_peers(peers);
         let age = Duration::from_millis(self.config.deadline_ms);
         let why = format!(
             "not applied here within {} ms; the command may or may not take effect",

@@ -10,6 +10,7 @@ use crate::control::add;
 use crate::limit_hits::LimitHit;
 use crate::limits::VALUES_REPLY_BYTES_MAX;
 use crate::local::{self, World};
+use crate::peer_exchange::{Condition, View};
 use crate::space::Room;
 use crate::table::CommandId;
 
@@ -76,6 +77,8 @@ impl Replica {
         self.finish_alone(slot);
         let refusal = self.refusal();
         let write_refusal = self.write_refusal.clone();
+        let view = self.config.discovery.redirects.then(|| self.peers.view());
+        let redirection = view.as_ref().and_then(View::redirection);
         let mut requests = 0;
         loop {
             let intake = Intake {
@@ -87,6 +90,7 @@ impl Replica {
                 now: self.now,
                 hits: &self.control.limit_hits,
                 scripts: self.machine.scripts(),
+                redirection,
             };
             let Some(connection) = self.front.connections.get_mut(slot) else {
                 return;
@@ -150,6 +154,17 @@ impl Replica {
         refusal.flatten().map(Reply::error)
     }
 
+    /// How this replica is, for clients that look for one.
+    pub(super) fn condition(&self) -> Condition {
+        if self.is_loading || self.is_timeless || self.control.is_draining() {
+            return Condition::Refuses;
+        }
+        match self.is_any_stuck() {
+            true => Condition::Stuck,
+            false => Condition::Serves,
+        }
+    }
+
     pub(super) fn answer_local(&mut self, slot: usize, reply: Reply) {
         if let Some(connection) = self.front.connections.get_mut(slot) {
             connection.answer_local(reply);
@@ -169,6 +184,7 @@ impl Replica {
             identity: &self.identity,
             scripts: self.machine.scripts(),
             subscriptions: &self.subscriptions,
+            peers: &self.peers,
             now: self.now,
         };
         local::execute(id, args, &mut world)

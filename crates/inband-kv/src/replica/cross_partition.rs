@@ -54,6 +54,11 @@ impl Replica {
         )))
     }
 
+    /// Returns whether any partition has made no progress for too long.
+    pub(super) fn is_any_stuck(&self) -> bool {
+        (0..self.machine.partitions()).any(|partition| self.is_stuck(partition))
+    }
+
     /// Returns whether a partition has made no progress for too long. A partition that stands at a marker waits for
     /// another one and is not stuck.
     fn is_stuck(&self, partition: usize) -> bool {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_host::config::{Dataplane, Durability};
+use inband_kv::discovery::Discovery;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_netpaxos::learner::{Config, Learner};
@@ -90,6 +91,10 @@ pub fn run(
         name: process.name.clone(),
         replica_index: u64::from(config.number) - 1,
         deadline_ms: DEADLINE_MS + APPLY_MS_MAX,
+        discovery: Discovery {
+            node: u64::from(config.number),
+            ..Discovery::default()
+        },
         ..ReplicaConfig::default()
     };
     let (name, listen) = (process.name.clone(), process.listen);

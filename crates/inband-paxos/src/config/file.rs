@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::discovery::Discovery;
 use super::{
     bounds, control_plane_beside, logs_of, unprotected, ClusterConfig, Config, Dataplane,
     HostConfig, Limits, NodeConfig, Role, Timing, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
@@ -21,7 +22,7 @@ pub(super) struct Mistake {
     pub(super) message: String,
 }
 
-fn mistake<T, S>(at: &Spanned<S>, message: impl Into<String>) -> Result<T, Mistake> {
+pub(super) fn mistake<T, S>(at: &Spanned<S>, message: impl Into<String>) -> Result<T, Mistake> {
     Err(Mistake {
         at: at.span().start,
         message: message.into(),
@@ -55,7 +56,7 @@ struct RawCluster {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawHost {
+pub(super) struct RawHost {
     node: Spanned<i64>,
     state_dir: Spanned<String>,
     data_dir: Option<Spanned<String>>,
@@ -66,6 +67,9 @@ struct RawHost {
     metrics: Option<Spanned<String>>,
     #[serde(default)]
     resp: Vec<Spanned<String>>,
+    pub(super) announce: Option<Spanned<String>>,
+    pub(super) redis_cluster: Option<Spanned<bool>>,
+    pub(super) redis_cluster_redirect: Option<Spanned<bool>>,
     password_file: Option<Spanned<String>>,
     protected_mode: Option<bool>,
     tls: Option<RawTls>,
@@ -422,6 +426,7 @@ impl RawHost {
             }
             None => None,
         };
+        let discovery = Discovery::check(self, this)?;
         let timing = self.timing.check()?;
         Ok(HostConfig {
             node,
@@ -432,6 +437,9 @@ impl RawHost {
             control,
             metrics,
             resp,
+            announce: discovery.announce,
+            redis_cluster: discovery.is_cluster,
+            redis_cluster_redirect: discovery.redirects,
             password_file: self
                 .password_file
                 .as_ref()

@@ -1,7 +1,7 @@
 //! Starts a cluster from a specification.
 
 use std::fs::{self, OpenOptions};
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{
-    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, Role, TlsConfig,
-    DEFAULT_MTU, DEFAULT_PORT,
+    ring_memory_bytes, ClientAddress, ClusterConfig, Config, Dataplane, Durability, HostConfig,
+    Role, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
 };
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -148,6 +148,18 @@ pub(super) fn own_listener(spec: &ClusterSpec, plan: &HostPlan) -> Option<Socket
     let port = spec.resp.port().checked_add(number)?.checked_add(1)?;
     plan.has(Role::Replica)
         .then(|| SocketAddr::new(spec.resp.ip(), port))
+}
+
+/// Where clients of this machine reach a replica alone.
+fn announced(spec: &ClusterSpec, plan: &HostPlan) -> Option<ClientAddress> {
+    let mut address = own_listener(spec, plan)?;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    Some(address.into())
 }
 
 /// Members' addresses are permanent, so the network must be of the same kind as before.
@@ -372,6 +384,9 @@ impl Shared {
                 // Bound by the supervisor, where clients are, and passed down.
                 metrics: None,
                 resp: Vec::new(),
+                announce: announced(&self.spec, &host.plan),
+                redis_cluster: self.spec.redis_cluster && host.plan.has(Role::Replica),
+                redis_cluster_redirect: false,
                 password_file: self.spec.password_file.clone(),
                 // A user who chose another address with --resp wants clients on other machines.
                 protected_mode: self.spec.resp.ip().is_loopback(),
