@@ -11,7 +11,7 @@ setup:
 	@scripts/setup
 
 up: setup
-	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos
+	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console
 	@target/release/inband up $(ARGS)
 
 down:

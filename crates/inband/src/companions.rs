@@ -8,7 +8,7 @@ use anyhow::{bail, Context, Result};
 use inband_host::program;
 
 /// This project's companions, with their descriptions in `inband --help`.
-const COMPANIONS: [(&str, &str); 3] = [
+const COMPANIONS: [(&str, &str); 4] = [
     (
         "bench",
         "Run benchmarks, each compared with a baseline from the same run",
@@ -16,6 +16,10 @@ const COMPANIONS: [(&str, &str); 3] = [
     (
         "chaos",
         "Inject faults into a real cluster under load, and check that it stays linearizable",
+    ),
+    (
+        "console",
+        "Show a cluster in a browser, generate load, and inject faults",
     ),
     (
         "sim",

@@ -1,0 +1,254 @@
+//! Load for the charts: clients that read and write at a chosen rate, one request at a time each.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::Cluster;
+use crate::feed::{now_ms, Event, Feed};
+use crate::keys::{Session, Store};
+
+/// Length of a bucket of the charts.
+pub const BUCKET_MS: u64 = 50;
+/// How often complete buckets are sent to the pages.
+const SEND_INTERVAL: Duration = Duration::from_millis(200);
+/// Connections of the load. They use the addresses in turn.
+const CLIENTS: u64 = 6;
+/// The most that the page may ask for.
+pub const OPS_PER_S_MAX: u64 = 100_000;
+/// Keys that the load uses: `console:0` and so on.
+const KEYS: u64 = 64;
+/// Wait after a failure, so that a dead host is not asked all the time.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What the requests that ended within one bucket's time were like.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Bucket {
+    /// Its start, since 1970.
+    pub at_ms: u64,
+    pub ended: u64,
+    pub failed: u64,
+    pub p50_us: Option<u64>,
+    pub max_us: Option<u64>,
+}
+
+/// The load that a page asks for; 0 operations per second stop it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    pub ops_per_s: u64,
+    pub reads_percent: u64,
+}
+
+/// Latencies of the bucket that is being filled.
+#[derive(Debug, Default)]
+struct Filling {
+    at_ms: u64,
+    latencies_us: Vec<u64>,
+    failed: u64,
+    complete: Vec<Bucket>,
+}
+
+impl Filling {
+    /// Completes the buckets before the one of this time.
+    fn advance(&mut self, now_ms: u64) {
+        let start_ms = now_ms - now_ms % BUCKET_MS;
+        if self.at_ms == 0 {
+            self.at_ms = start_ms;
+        }
+        while self.at_ms < start_ms {
+            self.latencies_us.sort_unstable();
+            let ended = self.latencies_us.len();
+            self.complete.push(Bucket {
+                at_ms: self.at_ms,
+                ended: ended as u64,
+                failed: std::mem::take(&mut self.failed),
+                p50_us: self.latencies_us.get(ended / 2).copied(),
+                max_us: self.latencies_us.last().copied(),
+            });
+            self.latencies_us.clear();
+            self.at_ms += BUCKET_MS;
+        }
+    }
+}
+
+/// The load generator.
+#[derive(Debug)]
+pub struct Load {
+    cluster: Arc<Cluster>,
+    feed: Arc<Feed>,
+    ops_per_s: AtomicU64,
+    reads_percent: AtomicU64,
+    /// Of the present load; clients of an earlier one end.
+    generation: AtomicU64,
+    filling: Mutex<Filling>,
+}
+
+impl Load {
+    pub fn new(cluster: Arc<Cluster>, feed: Arc<Feed>) -> Load {
+        Load {
+            cluster,
+            feed,
+            ops_per_s: AtomicU64::new(0),
+            reads_percent: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            filling: Mutex::default(),
+        }
+    }
+
+    /// Changes the load.
+    pub fn set(self: &Arc<Load>, rate: Rate) -> Result<()> {
+        let Rate {
+            ops_per_s,
+            reads_percent,
+        } = rate;
+        ensure!(
+            ops_per_s <= OPS_PER_S_MAX,
+            "{ops_per_s} operations per second; at most {OPS_PER_S_MAX} are allowed"
+        );
+        ensure!(
+            reads_percent <= 100,
+            "{reads_percent} % reads; at most 100 are possible"
+        );
+        let store = match ops_per_s {
+            0 => None,
+            _ => Some(Store::of(&self.cluster.status()?)),
+        };
+        if store == Some(None) {
+            anyhow::bail!(
+                "`inband up {}` has no store to read and write",
+                self.cluster.system
+            );
+        }
+        let generation = self.generation.fetch_add(1, Relaxed) + 1;
+        self.ops_per_s.store(ops_per_s, Relaxed);
+        self.reads_percent.store(reads_percent, Relaxed);
+        let Some(Some(store)) = store else {
+            return Ok(());
+        };
+        *self.filling.lock().unwrap_or_else(PoisonError::into_inner) = Filling::default();
+        for client in 0..CLIENTS {
+            let (load, store) = (Arc::clone(self), store.clone());
+            let run = move || load.run(client, generation, &store);
+            thread::Builder::new()
+                .name(format!("load/{client}"))
+                .spawn(run)?;
+        }
+        let load = Arc::clone(self);
+        let send = move || {
+            while load.is_present(generation) {
+                thread::sleep(SEND_INTERVAL);
+                load.send();
+            }
+        };
+        thread::Builder::new().name("buckets".into()).spawn(send)?;
+        Ok(())
+    }
+
+    fn is_present(&self, generation: u64) -> bool {
+        self.generation.load(Relaxed) == generation
+    }
+
+    fn send(&self) {
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        filling.advance(now_ms());
+        let complete = std::mem::take(&mut filling.complete);
+        drop(filling);
+        if !complete.is_empty() {
+            self.feed.send(&Event::Load(complete));
+        }
+    }
+
+    fn note(&self, latency: Option<Duration>) {
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        filling.advance(now_ms());
+        match latency {
+            Some(latency) => filling
+                .latencies_us
+                .push(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
+            None => filling.failed += 1,
+        }
+    }
+
+    fn run(&self, client: u64, generation: u64, store: &Store) {
+        let interval = Duration::from_secs(1)
+            .mul_f64(CLIENTS as f64 / self.ops_per_s.load(Relaxed).max(1) as f64);
+        let reads_percent = self.reads_percent.load(Relaxed);
+        let mut session: Option<Session> = None;
+        let mut address = client as usize;
+        let mut due = Instant::now();
+        for number in client.. {
+            if !self.is_present(generation) {
+                return;
+            }
+            due = (due + interval).max(Instant::now() - Duration::from_secs(1));
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            let key = format!("console:{}", number % KEYS);
+            let began = Instant::now();
+            let done = match session.take() {
+                Some(session) => Ok(session),
+                None => {
+                    let addresses = store.addresses();
+                    store.connect(addresses[address % addresses.len()])
+                }
+            };
+            let is_read = number.wrapping_mul(2_654_435_761) % 100 < reads_percent;
+            let done = done.and_then(|mut session| {
+                match is_read {
+                    true => drop(session.get(&key)?),
+                    false => session.set(&key, &number.to_string())?,
+                }
+                Ok(session)
+            });
+            match done {
+                Ok(same) => {
+                    self.note(Some(began.elapsed()));
+                    session = Some(same);
+                }
+                Err(error) => {
+                    tracing::debug!("load: {error:#}");
+                    self.note(None);
+                    address += 1;
+                    thread::sleep(RETRY_INTERVAL);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_have_no_gaps() {
+        let mut filling = Filling::default();
+        filling.advance(1_000_020);
+        filling.latencies_us.extend([30, 10, 20]);
+        filling.failed = 1;
+        filling.advance(1_000_049);
+        assert!(filling.complete.is_empty());
+        filling.advance(1_000_160);
+        let starts: Vec<u64> = filling.complete.iter().map(|bucket| bucket.at_ms).collect();
+        assert_eq!(starts, [1_000_000, 1_000_050, 1_000_100]);
+        let first = Bucket {
+            at_ms: 1_000_000,
+            ended: 3,
+            failed: 1,
+            p50_us: Some(20),
+            max_us: Some(30),
+        };
+        assert_eq!(filling.complete[0], first);
+        assert_eq!(
+            filling.complete[1],
+            Bucket {
+                at_ms: 1_000_050,
+                ..Bucket::default()
+            }
+        );
+    }
+}

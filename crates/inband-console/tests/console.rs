@@ -1,0 +1,342 @@
+//! The console of a real cluster: over HTTP, and in a browser.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+use inband_cluster::scratch::free_ports;
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+/// Time limit for an event.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CONSOLE: &str = env!("CARGO_BIN_EXE_inband-console");
+
+/// A cluster of three nodes on loopback.
+struct Cluster {
+    program: PathBuf,
+    dir: TempDir,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        inband_testing::build("inband-box");
+        let cluster = Cluster {
+            program: inband_testing::build("inband"),
+            dir: tempfile::tempdir().expect("a directory"),
+        };
+        let port = free_ports(3).expect("ports");
+        let memcached = format!("127.0.0.1:{port}");
+        let up = [
+            "up",
+            "box",
+            "--dataplane",
+            "udp",
+            "--detach",
+            "--memcached",
+            &memcached,
+        ];
+        let output = cluster.inband(&up);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        cluster
+    }
+
+    fn data(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn inband(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).arg("--data").arg(self.data());
+        command.output().expect("the program runs")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.inband(&["down"]);
+    }
+}
+
+/// `inband console`.
+struct Console {
+    child: Child,
+    _stdout: BufReader<ChildStdout>,
+    url: String,
+    address: String,
+    token: String,
+}
+
+impl Console {
+    fn start(data: &Path) -> Console {
+        let mut command = Command::new(CONSOLE);
+        command
+            .arg("--data")
+            .arg(data)
+            .args(["--listen", "127.0.0.1:0"]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        let url = line
+            .trim_end()
+            .rsplit(' ')
+            .next()
+            .expect("an address")
+            .to_owned();
+        let rest = url.strip_prefix("http://").expect("an address");
+        let (address, token) = rest.split_once("/#").expect("a token");
+        Console {
+            child,
+            _stdout: stdout,
+            address: address.into(),
+            token: token.into(),
+            url,
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+    }
+
+    /// Sends a request with these headers. Returns the status and the body.
+    fn send(&self, request: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
+        let mut stream = self.connect();
+        let mut text = format!(
+            "{request} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n",
+            body.len()
+        );
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        stream
+            .write_all(format!("{text}\r\n{body}").as_bytes())
+            .expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let status = answer.get(9..12).and_then(|status| status.parse().ok());
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        (status.expect("a status"), body.to_owned())
+    }
+
+    fn ask(&self, path: &str, body: &str) -> (u16, Value) {
+        let bearer = format!("Bearer {}", self.token);
+        let headers = [("Host", &*self.address), ("Authorization", &*bearer)];
+        let (status, said) = self.send(&format!("POST {path}"), &headers, body);
+        (status, serde_json::from_str(&said).expect("JSON"))
+    }
+
+    /// The stream of events.
+    fn events(&self) -> impl Iterator<Item = Value> {
+        let mut stream = self.connect();
+        let request = format!(
+            "GET /api/events HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\r\n",
+            self.address, self.token
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let lines = BufReader::new(stream)
+            .lines()
+            .map(|line| line.expect("an event"));
+        lines.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether an event says that a host's process is in this state.
+fn is_in(event: &Value, host: &str, state: &str) -> bool {
+    let hosts = event["body"]["hosts"].as_array();
+    hosts.is_some_and(|hosts| {
+        hosts
+            .iter()
+            .any(|h| h["name"] == host && h["state"] == state)
+    })
+}
+
+#[test]
+fn a_cluster_is_watched_and_put_through_faults() {
+    let cluster = Cluster::start();
+    let console = Console::start(cluster.data());
+    refuses_strangers(&console);
+
+    let mut events = console.events();
+    events
+        .find(|event| is_in(event, "node/2", "running"))
+        .expect("a status");
+    assert_eq!(
+        console
+            .ask("/api/load", r#"{"ops_per_s":200,"reads_percent":50}"#)
+            .0,
+        200
+    );
+    events
+        .find(|event| event["event"] == "load" && event["body"][0]["ended"] != 0)
+        .expect("load");
+
+    assert_eq!(
+        console.ask("/api/action", r#"{"do":"kill","host":"node/2"}"#),
+        (200, json!({"host": "node/2"}))
+    );
+    let mark = events
+        .find(|event| event["event"] == "mark")
+        .expect("a mark");
+    assert_eq!(
+        (&mark["body"]["text"], &mark["body"]["is_fault"]),
+        (&json!("kill node/2"), &json!(true))
+    );
+    events
+        .find(|event| is_in(event, "node/2", "killed"))
+        .expect("it is seen");
+    assert_eq!(
+        console
+            .ask("/api/action", r#"{"do":"restart","host":"node/2"}"#)
+            .0,
+        200
+    );
+    events
+        .find(|event| is_in(event, "node/2", "running"))
+        .expect("it is seen");
+
+    let key = |body| console.ask("/api/key", body);
+    assert_eq!(key(r#"{"do":"set","key":"k","value":"v w"}"#).0, 200);
+    assert_eq!(
+        key(r#"{"do":"get","key":"k"}"#),
+        (200, json!({"value": "v w"}))
+    );
+    assert_eq!(
+        key(r#"{"do":"delete","key":"k"}"#),
+        (200, json!({"was_there": true}))
+    );
+    assert_eq!(
+        key(r#"{"do":"get","key":"k"}"#),
+        (200, json!({"value": null}))
+    );
+    let (status, said) = key(r#"{"do":"set","key":"k\r\nflush_all","value":""}"#);
+    assert_eq!(status, 409, "{said}");
+    assert!(
+        said["error"]
+            .as_str()
+            .is_some_and(|why| why.contains("visible ASCII")),
+        "{said}"
+    );
+    let (status, said) = console.ask("/api/action", r#"{"do":"kill","host":"node/9"}"#);
+    assert!(
+        status == 409
+            && said["error"]
+                .as_str()
+                .is_some_and(|why| why.contains("node/9")),
+        "{said}"
+    );
+}
+
+fn refuses_strangers(console: &Console) {
+    let own = ("Host", &*console.address);
+    let bearer = format!("Bearer {}", console.token);
+    let token = ("Authorization", &*bearer);
+    let status = |request: &str, headers: &[(&str, &str)], body: &str| {
+        console.send(request, headers, body).0
+    };
+    assert_eq!(status("GET /", &[own], ""), 200);
+    assert_eq!(status("GET /api/status", &[own, token], ""), 200);
+    for path in [
+        "GET /api/status",
+        "GET /api/events",
+        "POST /api/action",
+        "POST /api/key",
+        "GET /api/none",
+    ] {
+        assert_eq!(status(path, &[own], ""), 401, "{path}");
+        assert_eq!(
+            status(path, &[own, ("Authorization", "Bearer 0")], ""),
+            401,
+            "{path}"
+        );
+        // The name of another site that resolves to loopback.
+        assert_eq!(
+            status(path, &[("Host", "console.example"), token], ""),
+            403,
+            "{path}"
+        );
+        // A page of another site.
+        assert_eq!(
+            status(path, &[own, token, ("Origin", "http://other.example")], ""),
+            403,
+            "{path}"
+        );
+    }
+    assert_eq!(status("GET /api/none", &[own, token], ""), 404);
+    assert_eq!(
+        status("POST /api/action", &[own, token], r#"{"do":"down"}"#),
+        400
+    );
+    assert_eq!(
+        status("POST /api/action", &[own, token], &" ".repeat(20_000)),
+        413
+    );
+    let too_much = r#"{"ops_per_s":100001,"reads_percent":0}"#;
+    assert_eq!(status("POST /api/load", &[own, token], too_much), 409);
+}
+
+#[test]
+fn it_refuses_to_serve_others_and_says_what_to_do_without_a_cluster() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let said = |options: &[&str]| {
+        let output = Command::new(CONSOLE)
+            .args(options)
+            .arg("--data")
+            .arg(dir.path())
+            .output();
+        let output = output.expect("the program runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let refused = said(&["--listen", "0.0.0.0:8390"]);
+    assert!(
+        refused.contains("0.0.0.0:8390") && refused.contains("loopback"),
+        "{refused}"
+    );
+    let none = said(&[]);
+    assert!(none.contains("inband up"), "{none}");
+}
+
+/// Debian's Chromium clicks Kill and sees the host's state, the event and the line in the chart.
+#[test]
+fn a_browser_sees_the_fault_that_it_has_clicked() {
+    let python = "/usr/bin/python3";
+    let has_selenium = Command::new(python)
+        .args(["-c", "import selenium"])
+        .output();
+    let has_selenium = has_selenium.is_ok_and(|output| output.status.success());
+    let has_browser = ["/usr/bin/chromium", "/usr/bin/chromedriver"]
+        .iter()
+        .all(|program| Path::new(program).exists());
+    if !has_selenium || !has_browser {
+        return inband_testing::not_run(
+            "chromium, chromium-driver or python3-selenium is not installed",
+        );
+    }
+    let cluster = Cluster::start();
+    let console = Console::start(cluster.data());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser.py");
+    let output = Command::new(python).arg(script).arg(&console.url).output();
+    let output = output.expect("the program runs");
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{said:?}");
+}
