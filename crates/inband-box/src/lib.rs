@@ -24,6 +24,7 @@ pub mod limits;
 pub mod local;
 pub mod membership;
 pub mod memcached;
+pub mod metrics;
 pub mod network;
 pub mod node;
 mod node_config;

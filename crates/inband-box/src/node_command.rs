@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use inband_box::gateway::Settings;
 use inband_box::kernel::Kernel;
 use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 use inband_box::membership::{Change, Membership};
+use inband_box::metrics;
 use inband_box::network::Network;
 use inband_box::node::{Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS};
 use inband_box::ports::Ports;
@@ -24,6 +26,7 @@ use inband_box::stored::{forget, has_log, has_promised};
 use inband_box::xdp::Gets;
 use inband_box::{soft::soft, store, xdp, NODES};
 use inband_ground::auth::Keys;
+use inband_ground::inherit;
 use inband_ground::raw_link::RawLink;
 use inband_ground::socket::HostSocket;
 use inband_ground::xdp::multicast::Peer;
@@ -31,10 +34,16 @@ use inband_ground::xdp::XdpMode;
 use inband_host::line_json::Server;
 use inband_host::namespace;
 use inband_host::role_process::RoleArgs;
-use inband_host::signals::StopSignals;
+use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::size::parse_size;
 use inband_host::state_dir::{self, StateLock};
 use serde::Serialize;
+
+/// Name of inherited sockets for Prometheus.
+const METRICS: &str = "metrics";
+
+/// The status of the node that runs now: one that begins again is another one.
+type Running = Arc<Mutex<Option<Arc<Mutex<Option<Status>>>>>>;
 
 /// The control socket's answer: the node's status, or the outcome of a change.
 #[derive(Serialize)]
@@ -113,6 +122,9 @@ pub struct NodeArgs {
     /// Network whose datagrams are answered; others are ignored. A reply has at most one datagram of 1,400 bytes
     #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK)]
     memcached_udp_from: Network,
+    /// Serve /metrics for Prometheus at this address: numbers only, to anyone who asks
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
     /// Serve memcached clients in this network namespace (`/proc/PID/ns/net`) instead of the node's own
     #[arg(long, value_name = "PATH")]
     memcached_namespace: Option<PathBuf>,
@@ -236,6 +248,7 @@ impl NodeArgs {
                 .with_context(|| format!("--memcached-local-udp: cannot listen at {address}"))?;
             datagrams.push(self.listener(socket, true));
         }
+        let running = self.serve_metrics()?;
         let local_ports = match listeners.get(1) {
             Some(listener) => vec![listener.local_addr()?.port()],
             None => Vec::new(),
@@ -274,7 +287,7 @@ impl NodeArgs {
             },
         };
         loop {
-            match self.run_once(&spec, place, &listeners, &datagrams, &signals)? {
+            match self.run_once(&spec, place, &listeners, &datagrams, &running, &signals)? {
                 End::Stopped => return Ok(()),
                 End::Removed => {
                     println!("node/{} was removed from the cluster for good", self.node);
@@ -322,6 +335,27 @@ impl NodeArgs {
             });
             there.join().expect("it does not panic")
         })
+    }
+
+    /// Serves the metrics of the running node, at the address given and at inherited sockets.
+    fn serve_metrics(&self) -> Result<Running> {
+        let running = Running::default();
+        let inherited = inherit::listeners(LISTEN_FDS_ENV).into_iter();
+        let inherited = inherited.filter(|(usage, _)| usage == METRICS);
+        let mut listeners: Vec<TcpListener> = inherited.map(|(_, listener)| listener).collect();
+        if let Some(address) = self.metrics {
+            let failed = || format!("--metrics: cannot listen at {address}");
+            listeners.push(TcpListener::bind(address).with_context(failed)?);
+        }
+        for listener in listeners {
+            let running = Arc::clone(&running);
+            metrics::start(listener, move || {
+                let status = running.lock().expect("nobody panics with it").clone()?;
+                let status = status.lock().expect("nobody panics with it").clone();
+                status
+            })?;
+        }
+        Ok(running)
     }
 
     fn listener(&self, socket: UdpSocket, is_local: bool) -> Listener {
@@ -384,6 +418,7 @@ impl NodeArgs {
         place: Option<(XdpMode, &str)>,
         listeners: &[TcpListener],
         datagrams: &[Listener],
+        running: &Running,
         signals: &StopSignals,
     ) -> Result<End> {
         let listen = self.nodes[usize::from(self.node) - 1];
@@ -436,6 +471,7 @@ impl NodeArgs {
             }
         );
         let status = process.status();
+        *running.lock().expect("nobody panics with it") = Some(status.clone());
         let changer = process.take_changer().expect("nobody has taken it");
         let answer = move |change: Option<Change>| -> Result<Answer, String> {
             if let Some(change) = change {

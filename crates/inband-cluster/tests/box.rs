@@ -1,11 +1,12 @@
 //! A cluster of consensus in a box, through memcached's protocol: nothing that was acknowledged is lost with the leader.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
 use inband_box::durable::Durability;
 use inband_box::wire::{parse, Type};
 use inband_cluster::box_cluster::{BoxCluster, Options};
@@ -58,6 +59,45 @@ fn nothing_acknowledged_is_lost_with_the_leader_in_the_kernel() {
             ..options()
         });
     }
+}
+
+/// Prometheus finds the same at every node that runs: there is one leader, and all have applied its log.
+fn metrics_agree(cluster: &Supervisor<BoxCluster>) {
+    let scrape = |at: SocketAddr| -> Result<String> {
+        let mut socket = TcpStream::connect(at)?;
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let agree = retry(LIMIT, || {
+        let status = cluster.status();
+        let mut seen = Vec::new();
+        for node in &status.nodes {
+            let text = scrape(status.metrics[&node.name])?;
+            let value = |name: &str| -> Result<u64> {
+                let line = format!("inband_box_{name}{{node=\"{}\"}} ", node.name);
+                let value = text.lines().find_map(|text| text.strip_prefix(&line));
+                Ok(value
+                    .with_context(|| format!("no {line} in {text}"))?
+                    .parse()?)
+            };
+            ensure!(
+                value("members")? == 3 && value("zxid_last")? > KEYS as u64,
+                "{text}"
+            );
+            let committed = format!("event=\"box_appended\",node=\"{}\"", node.name);
+            ensure!(text.contains(&committed), "{text}");
+            seen.push((value("leading")?, value("zxid_applied")?));
+        }
+        ensure!(
+            seen.iter().map(|(leads, _)| leads).sum::<u64>() == 1,
+            "{seen:?}"
+        );
+        ensure!(seen.iter().all(|(_, zxid)| *zxid == seen[0].1), "{seen:?}");
+        Ok(())
+    });
+    agree.expect("metrics");
 }
 
 fn lose_the_leader(options: Options) {
@@ -119,6 +159,7 @@ fn lose_the_leader(options: Options) {
         Ok(())
     })
     .expect("equal machines");
+    metrics_agree(&cluster);
 }
 
 #[test]

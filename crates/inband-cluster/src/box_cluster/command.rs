@@ -93,6 +93,11 @@ impl SystemCommand for BoxCluster {
             Quorum::Majority => membership.majority(),
             Quorum::All => membership.count().into(),
         };
+        if let Some((node, address)) = status.metrics.first_key_value() {
+            text += &format!(
+                "Prometheus finds {node} at http://{address}/metrics, and the others at the addresses in `inband status --json`\n"
+            );
+        }
         if leader_of(&status.nodes).is_none() {
             text += "no node leads: reads and writes wait\n";
         } else if serving < need {
@@ -181,6 +186,7 @@ impl SystemCommand for BoxCluster {
                 Some(first) => first.to_string(),
                 None => "none".to_owned(),
             }),
+            one("metrics-port", |options| options.metrics_port.to_string()),
             one("direct", |options| options.direct.to_string()),
             one("no-key", |options| options.no_key.to_string()),
         ];

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
 use inband_box::durable::Durability;
@@ -62,6 +63,8 @@ pub struct BoxCluster {
     key_file: Option<PathBuf>,
     memcached: Vec<SocketAddr>,
     memcached_local: Vec<SocketAddr>,
+    /// For Prometheus, by node.
+    metrics: Vec<Arc<TcpListener>>,
     place: String,
     sockets: BTreeMap<String, PathBuf>,
 }
@@ -78,6 +81,9 @@ pub struct ClusterStatus {
     /// Addresses for reads of the nodes' own copies.
     #[serde(default)]
     pub memcached_local: Vec<SocketAddr>,
+    /// Where Prometheus finds `/metrics`, by node.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, SocketAddr>,
     pub key_file: Option<PathBuf>,
     pub processes: Vec<ProcessStatus>,
     /// The nodes that answer.
@@ -119,6 +125,7 @@ impl System for BoxCluster {
         drop(bound);
         spec.check_loss()?;
         let options = &spec.options;
+        let metrics = options.listen_for_metrics()?;
         let choice = options.durability.choose(options.dataplane)?;
         ensure!(
             choice.is_none() || !options.direct,
@@ -134,6 +141,7 @@ impl System for BoxCluster {
                 .concat()
                 .iter()
                 .map(SocketAddr::port)
+                .chain([options.metrics_port])
                 .collect(),
         };
         let cluster = BoxCluster {
@@ -141,6 +149,7 @@ impl System for BoxCluster {
             spec,
             memcached,
             memcached_local,
+            metrics,
             place: String::new(),
             sockets: BTreeMap::new(),
         };
@@ -215,6 +224,7 @@ impl System for BoxCluster {
                 None => args.push("--no-key".into()),
             }
             let mut plan = HostPlan::new(name.clone(), &program).args(args);
+            plan.listeners = vec![(Arc::clone(&self.metrics[node - 1]), "metrics")];
             plan.is_on_request = !members.contains(&place);
             if !goes_on && plan.is_on_request {
                 // A former cluster may have had a node of this id, whose directory is not this one's.
@@ -278,6 +288,11 @@ impl System for BoxCluster {
             place: self.place.clone(),
             memcached: of(&self.memcached),
             memcached_local: of(&self.memcached_local),
+            metrics: (1..)
+                .zip(&self.metrics)
+                .take(highest)
+                .filter_map(|(node, own)| Some((name_of(node), own.local_addr().ok()?)))
+                .collect(),
             key_file: self.key_file.clone(),
             processes: hosts
                 .iter()

@@ -1,6 +1,7 @@
 //! The options of `inband up box`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
@@ -13,11 +14,19 @@ use inband_host::size::parse_size;
 use serde::{Deserialize, Serialize};
 
 use crate::command::parse_options;
+use crate::listeners;
 
 /// Options whose ports are checked before a node starts.
 pub(super) const MEMCACHED: &str = "--memcached";
 pub(super) const MEMCACHED_LOCAL: &str = "--memcached-local";
 pub(super) const MEMCACHED_UDP: &str = "--memcached-udp";
+
+/// The default of `--metrics-port`, that of the other systems.
+const METRICS_PORT: u16 = 9464;
+
+fn metrics_port() -> u16 {
+    METRICS_PORT
+}
 
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct Options {
@@ -54,6 +63,11 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT")]
     #[serde(default)]
     pub memcached_udp: Option<SocketAddr>,
+    /// First port of /metrics for Prometheus, on loopback: one per node, and any free port where one is in use; 0: any
+    /// free ports
+    #[arg(long, default_value_t = METRICS_PORT, value_name = "PORT")]
+    #[serde(default = "metrics_port")]
+    pub metrics_port: u16,
     /// What survives a crash: with memory, the table is lost if all nodes stop
     #[arg(long, value_enum, default_value_t = Durability::Memory)]
     #[serde(default)]
@@ -105,6 +119,18 @@ impl Options {
     /// Addresses for datagrams; empty if there are none.
     pub(super) fn memcached_udp(&self) -> Result<Vec<SocketAddr>> {
         self.addresses_if_given(self.memcached_udp, MEMCACHED_UDP)
+    }
+
+    /// Returns a listener for Prometheus for each node.
+    pub(super) fn listen_for_metrics(&self) -> Result<Vec<Arc<TcpListener>>> {
+        let listener = |offset: u8| {
+            let port = match self.metrics_port {
+                0 => 0,
+                first => first.checked_add(offset.into()).unwrap_or(0),
+            };
+            Ok(Arc::new(listeners::bind_or_any(port, "--metrics-port")?))
+        };
+        (0..self.places()).map(listener).collect()
     }
 
     fn addresses_if_given(

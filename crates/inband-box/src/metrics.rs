@@ -1,0 +1,102 @@
+//! `/metrics` of a node, for Prometheus: what its status says.
+
+use std::net::TcpListener;
+
+use anyhow::{Context, Result};
+use inband_metrics::{add, serve, signed, text, Registry};
+
+use crate::node::Quorum;
+use crate::status::Status;
+
+/// Serves the metrics of a node with this status; `None`: it is starting.
+pub fn start(
+    listener: TcpListener,
+    status: impl Fn() -> Option<Status> + Send + 'static,
+) -> Result<()> {
+    serve(
+        listener,
+        || false,
+        move || encode(&status().context("the node is starting")?),
+    )
+}
+
+fn encode(status: &Status) -> Result<Vec<u8>> {
+    let registry = Registry::new();
+    let node = &status.name[..];
+    let dataplane = status.dataplane.to_string();
+    add(
+        &registry,
+        "inband_box_dataplane",
+        "1 for the data plane in force; why not a better one",
+        &["node", "dataplane", "why"],
+        [(&[node, &dataplane, &status.why][..], 1)],
+    )?;
+    add(
+        &registry,
+        "inband_box_state",
+        "1 for the state of the node: leading, following, electing, waiting or recovering",
+        &["node", "state"],
+        [(&[node, &status.state][..], 1)],
+    )?;
+    let membership = &status.membership;
+    let is_all = membership.quorum == Quorum::All;
+    for (name, help, value) in [
+        (
+            "leading",
+            "1 if the node leads",
+            u64::from(status.state == "leading"),
+        ),
+        (
+            "epoch",
+            "Highest epoch that the node has proposed or promised",
+            status.epoch,
+        ),
+        ("zxid_last", "Last record of the log", status.last),
+        ("zxid_committed", "Last committed record", status.committed),
+        (
+            "zxid_applied",
+            "Last record executed at this node",
+            status.applied,
+        ),
+        ("items", "Items in the table", status.items),
+        ("memory_bytes", "Size of the table", status.memory_bytes),
+        ("members", "Members", membership.count().into()),
+        (
+            "joining",
+            "Id of the node that is joining; 0: none",
+            membership.joining.into(),
+        ),
+        (
+            "quorum_all",
+            "1 if every member must have a write, 0 if a majority suffices",
+            is_all.into(),
+        ),
+        (
+            "elections_total",
+            "Elections that the node has begun",
+            status.elections,
+        ),
+    ] {
+        let name = format!("inband_box_{name}");
+        add(
+            &registry,
+            &name,
+            help,
+            &["node"],
+            [(&[node][..], signed(value))],
+        )?;
+    }
+    let events: Vec<([&str; 2], i64)> = status
+        .counters
+        .iter()
+        .map(|(event, count)| ([node, event.as_str()], signed(*count)))
+        .collect();
+    add(
+        &registry,
+        "inband_box_events_total",
+        "Packets, requests and events by outcome, since the start",
+        &["node", "event"],
+        events.iter().map(|(of, count)| (&of[..], *count)),
+    )?;
+    text(&registry)
+}
