@@ -6,6 +6,7 @@ mod lists;
 
 use inband_resp::reply::Reply;
 
+use crate::lock::LockOp;
 use crate::partition::partition_of;
 use crate::types::{Kind, Op};
 pub use encoding::version_of;
@@ -179,6 +180,15 @@ pub enum Command<'a> {
         expire_at_ms: u64,
         value: &'a [u8],
     },
+    /// `INBAND.LOCK`.
+    Lock {
+        op: LockOp,
+        key: &'a [u8],
+        /// Empty for `GET`.
+        owner: &'a [u8],
+        /// 0 where there is none.
+        ttl_ms: u64,
+    },
     /// `RENAME` and `RENAMENX`.
     Rename {
         from: &'a [u8],
@@ -240,6 +250,9 @@ impl<'a> Command<'a> {
         if let Command::Typed { op, .. } = self {
             return op.only_reads();
         }
+        if let Command::Lock { op, .. } = self {
+            return *op == LockOp::Get;
+        }
         matches!(
             self,
             Command::Get(_)
@@ -264,6 +277,7 @@ impl<'a> Command<'a> {
             | Command::CompareDelete(..)
             | Command::Publish { .. }
             | Command::FlushAll => false,
+            Command::Lock { op, .. } if *op == LockOp::Release => false,
             Command::Typed { op, .. } if op.only_removes() => false,
             command => !command.only_reads(),
         }
@@ -296,6 +310,7 @@ impl<'a> Command<'a> {
             | Command::IncrByFloat(key, _)
             | Command::CompareDelete(key, _)
             | Command::CompareExpire { key, .. }
+            | Command::Lock { key, .. }
             | Command::SetIfEqual { key, .. } => Some(key),
             Command::Set {
                 key,
@@ -457,6 +472,7 @@ impl<'a> Command<'a> {
                 (key.len(), offset.saturating_add(value.len()))
             }
             Command::IncrBy(key, _) | Command::IncrByFloat(key, _) => (key.len(), 0),
+            Command::Lock { key, .. } => (key.len(), 0),
             Command::Typed { op, .. } if op.only_reads() => (0, 0),
             Command::Typed { op, key, args } => {
                 let further = op.further_keys(args.len());

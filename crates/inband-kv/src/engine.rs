@@ -15,6 +15,7 @@ use crate::limits::{
     KEYS_REPLY_BYTES_MAX, TRANSACTION_SCRIPTS_MAX, TRANSACTION_WRITTEN_BYTES_MAX,
     VALUES_REPLY_BYTES_MAX,
 };
+use crate::lock;
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 use crate::script;
 use crate::types::{self, Kind, Work};
@@ -109,6 +110,12 @@ pub(crate) fn execute_simple(
         Command::Append(key, tail) => append(keys, key, tail)?,
         Command::Expire { key, expiry, when } => expire(keys, key, *expiry, *when)?,
         Command::MGet(names) => values_of(keys, names)?,
+        Command::Lock {
+            op,
+            key,
+            owner,
+            ttl_ms,
+        } => lock::execute(keys, *op, key, owner, *ttl_ms)?,
         Command::GetRange { key, start, end } => {
             let record = keys.get(key)?;
             let value = record.map_or(&[][..], |record| record.value);

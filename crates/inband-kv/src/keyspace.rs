@@ -27,6 +27,10 @@ const HAS_VERSION: u64 = 1 << 63;
 const HEADER_LEN_BYTES: usize = 16;
 /// The highest byte of a version is the kind of the value.
 const KIND_SHIFT: u32 = 56;
+/// Writes are fewer than this, so a counter that was moved up to the time stays behind it.
+const TOKENS_PER_MS: u64 = 1024;
+/// Times beyond the year 2248 do not count, so that tokens are exact as double-precision numbers, too.
+const TOKEN_BY_TIME_MAX: u64 = 1 << 53;
 
 /// Greater than every stored key: longer, and all bits set.
 static ABOVE_ALL_KEYS: [u8; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1] =
@@ -176,7 +180,7 @@ pub struct Keyspace {
     pub has_versions: bool,
     /// The highest kind of value that was ever stored: programs that do not know it cannot open the store.
     pub last_kind: Kind,
-    /// Number of records written with a version.
+    /// Number of records written with a version, and of tokens issued; moved up to the time by each token.
     pub writes: u64,
     /// Bytes of values put since the store was opened.
     put_bytes: u64,
@@ -214,6 +218,8 @@ pub trait Keys {
     fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
         self.put_as(Kind::String, key, expire_at_ms, value)
     }
+    /// Returns a number that is larger than all that were issued before for keys of the same partition.
+    fn issue_token(&mut self, key: &[u8]) -> u64;
     /// Deletes a key. Returns whether it existed and was live.
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error>;
     /// Returns the number of keys, including expired keys not yet deleted (as in Redis).
@@ -426,6 +432,16 @@ impl Keys for View<'_> {
         keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
         keyspace.dirty.push(&keyspace.stored_key);
         Ok(())
+    }
+
+    fn issue_token(&mut self, _key: &[u8]) -> u64 {
+        let by_time = self
+            .now_ms
+            .saturating_mul(TOKENS_PER_MS)
+            .min(TOKEN_BY_TIME_MAX);
+        let writes = &mut self.keyspace.writes;
+        *writes = by_time.max(*writes + 1);
+        *writes
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {

@@ -7,6 +7,7 @@
 //! * [`table`], [`parse`], [`local`], [`info`]: the command table, parsing, and commands answered by one replica;
 //! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log: many packed in one value, or one split over
 //!   many values;
+//! * `lock`: `INBAND.LOCK`;
 //! * [`types`]: hashes, lists, sets and sorted sets;
 //! * [`partition`], [`machine`]: the partition of a key, and the replicated state machine over all partitions;
 //! * [`store`], [`client_sessions`]: the part of the state machine that one log drives;
@@ -46,6 +47,7 @@ pub mod limit_hits;
 pub mod limits;
 pub mod loader;
 pub mod local;
+mod lock;
 pub mod machine;
 pub mod packer;
 pub mod parse;

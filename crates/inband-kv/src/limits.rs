@@ -213,6 +213,9 @@ pub const CUT_WAIT_MS_MAX: u64 = 1_000;
 /// Export: give up on a peer that is silent for this long.
 pub const EXPORT_IO_TIMEOUT_MS: u64 = 30_000;
 
+/// Longest owner of a lock of `INBAND.LOCK`.
+pub const LOCK_OWNER_LEN_BYTES_MAX: usize = 256;
+
 /// Most commands of one transaction; their total length is limited by [`COMMAND_LEN_BYTES_MAX`].
 pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
 

@@ -5,12 +5,13 @@ use inband_resp::request::Args;
 
 use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, TimeUnit};
 use crate::float;
+use crate::lock;
 use crate::script;
 use crate::table::{self, CommandId, CommandSpec};
 use crate::types::{self, Kind};
 
 /// Unix times and times to live beyond this many milliseconds are rejected as invalid.
-const TIME_MS_MAX: i64 = i64::MAX / 2;
+pub(crate) const TIME_MS_MAX: i64 = i64::MAX / 2;
 
 /// How much of an unknown command's name and arguments is repeated in the error.
 const UNKNOWN_ECHO_BYTES_MAX: usize = 128;
@@ -107,6 +108,7 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
             },
             value: args.get(4),
         },
+        CommandId::Lock => lock::parse(args)?,
         CommandId::Set => parse_set(args)?,
         CommandId::Incr => Command::IncrBy(key, 1),
         CommandId::Decr => Command::IncrBy(key, -1),

@@ -14,6 +14,7 @@ mod export;
 mod full_disk;
 mod large;
 mod limits;
+mod locks;
 mod partitions;
 mod pubsub;
 mod reads;

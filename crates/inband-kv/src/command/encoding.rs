@@ -9,6 +9,7 @@ use super::{
     Command, ExpireWhen, Expiry, Extend, Queue, SessionStamp, SetReply, SetWhen, Strings, TimeUnit,
     Watched,
 };
+use crate::lock::LockOp;
 use crate::types::{Kind, OPS};
 
 /// Set in the opcode byte if a session stamp follows.
@@ -58,6 +59,8 @@ const OP_RENAME: u8 = 36;
 const OP_COPY: u8 = 37;
 /// The first operation of version 8.
 const OP_PUBLISH: u8 = 38;
+/// The first operation of version 9.
+const OP_LOCK: u8 = 39;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -101,10 +104,11 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_LOCK..) => 9,
         Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
-        Some(OP_EVAL | OP_EVAL_RO) => 8,
+        Some(OP_EVAL | OP_EVAL_RO) => 9,
         Some(OP_TYPED) => match Command::decode(encoded) {
             Some((Command::Typed { op, .. }, _)) if op.waits_for().is_some() => 8,
             Some((Command::Typed { op, .. }, _)) if op.is_for_sorted_sets() => 7,
@@ -158,6 +162,7 @@ impl<'a> Command<'a> {
             Command::ScriptFlush => OP_SCRIPT_FLUSH,
             Command::Typed { .. } => OP_TYPED,
             Command::Restore { .. } => OP_RESTORE,
+            Command::Lock { .. } => OP_LOCK,
             Command::Rename { .. } => OP_RENAME,
             Command::Copy { .. } => OP_COPY,
             Command::Keys(_) => OP_KEYS,
@@ -278,6 +283,17 @@ impl<'a> Command<'a> {
                 put_varint(out, *expire_at_ms);
                 put_string(out, key);
                 put_string(out, value);
+            }
+            Command::Lock {
+                op,
+                key,
+                owner,
+                ttl_ms,
+            } => {
+                out.put_u8(place(&LockOp::ALL, op));
+                put_varint(out, *ttl_ms);
+                put_string(out, key);
+                put_string(out, owner);
             }
             Command::Rename {
                 from,
@@ -463,6 +479,16 @@ impl<'a> Command<'a> {
                 from: reader.string()?,
                 to: reader.string()?,
             },
+            OP_LOCK => {
+                let op = reader.choice(&LockOp::ALL)?;
+                let ttl_ms = reader.varint()?;
+                Command::Lock {
+                    op,
+                    key: reader.string()?,
+                    owner: reader.string()?,
+                    ttl_ms,
+                }
+            }
             OP_PUBLISH => Command::Publish {
                 channel: reader.string()?,
                 payload: reader.string()?,

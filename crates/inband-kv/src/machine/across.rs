@@ -52,6 +52,10 @@ impl Keys for Across<'_> {
         self.of(key).put_as(kind, key, expire_at_ms, value)
     }
 
+    fn issue_token(&mut self, key: &[u8]) -> u64 {
+        self.of(key).issue_token(key)
+    }
+
     fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
         self.of(key).delete(key)
     }

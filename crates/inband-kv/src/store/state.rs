@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) has_versions: bool,
     /// See [`crate::keyspace::Keyspace::last_kind`].
     pub(super) last_kind: Kind,
-    /// Number of records written with a version.
+    /// See [`crate::keyspace::Keyspace::writes`].
     pub(super) writes: u64,
     /// Last cross-partition command executed here.
     pub(super) done_entry: u64,
