@@ -47,6 +47,9 @@ pub struct BoxArgs {
     /// Where our nodes' roles run: udp (in their processes, on loopback), or in the kernel: xdp, xdp-generic, or auto.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
+    /// `throughput` and `latency`: also measure three nodes with a dedicated link between each two of them.
+    #[arg(long)]
+    direct: bool,
     /// Do not measure ZooKeeper, etcd or memcached.
     #[arg(long)]
     alone: bool,

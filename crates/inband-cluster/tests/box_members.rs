@@ -15,7 +15,7 @@ use inband_cluster::box_cluster::{self, Options, Quorum};
 use inband_cluster::scratch::{free_ports, loopback, retry};
 use inband_host::config::Dataplane;
 
-use crate::boxes::{ask, get, options, set, start, sync, until_states_are_of, KEYS, LIMIT};
+use crate::boxes::{ask, get, options, set, start, states, sync, until_states_are_of, KEYS, LIMIT};
 
 /// Clients write at one of its nodes until told to stop. Returns how many writes were answered.
 fn writes_at(address: SocketAddr) -> (Arc<AtomicBool>, JoinHandle<Result<usize>>) {
@@ -138,6 +138,41 @@ fn change_everything(dataplane: Dataplane) {
     switch(Quorum::Majority, true).expect("two of three are there");
     let alive = number(&until_leads());
     set(at(alive), "latest", "yes").expect("stored by two of three");
+}
+
+/// The operator's request is passed to the next leader.
+#[test]
+fn a_quorum_is_switched_although_the_leader_dies_meanwhile() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), options()).expect("a new cluster");
+    let leader = cluster.system().leader().expect("somebody leads");
+    let mut others = (1..=3).map(|id| format!("node/{id}"));
+    let behind = others.find(|name| *name != leader).expect("two follow");
+    // The leader waits for this one.
+    cluster.pause(&behind).expect("it runs");
+    let data = dir.path().to_owned();
+    let (quorum, force) = (Quorum::All, false);
+    let change = Change::Quorum { quorum, force };
+    let switching = std::thread::spawn(move || box_cluster::change(&data, change));
+    let waits = retry(LIMIT, || {
+        let nodes = cluster.status().nodes;
+        let is_waiting = |note: &String| note.contains("waits to be committed");
+        let mut leading = nodes.iter().filter(|node| node.name == leader);
+        ensure!(
+            leading.any(|node| node.notes.iter().any(is_waiting)),
+            "{nodes:?}"
+        );
+        Ok(())
+    });
+    waits.expect("the change is in flight");
+    cluster.kill(&leader).expect("it runs");
+    cluster.resume(&behind).expect("it is paused");
+    cluster.restart(&leader).expect("restarted");
+    let now = switching.join().expect("it does not panic");
+    assert_eq!(now.expect("the next leader does it").quorum, quorum);
+    let mut states = states(&cluster);
+    states.retain(|state| state == "leading");
+    assert_eq!(states, ["leading"]);
 }
 
 /// With two of five nodes dead, three of the four that would be left could not commit the removal.

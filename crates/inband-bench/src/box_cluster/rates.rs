@@ -82,6 +82,8 @@ impl Kind {
 enum Who {
     /// Our cluster: the number of nodes, and whether every node must have a write.
     Ours(u8, bool),
+    /// Three of our nodes, with direct links.
+    Direct,
     ZooKeeper,
     Etcd,
     Memcached,
@@ -96,7 +98,7 @@ const PEERS: [Who; 3] = [Who::ZooKeeper, Who::Etcd, Who::Memcached];
 impl Who {
     fn backend(self) -> &'static str {
         match self {
-            Who::Ours(..) => "inband",
+            Who::Ours(..) | Who::Direct => "inband",
             Who::ZooKeeper => "zookeeper",
             Who::Etcd => "etcd",
             Who::Memcached => "memcached",
@@ -107,6 +109,7 @@ impl Who {
         match self {
             Who::Ours(nodes, false) => format!("{nodes} nodes"),
             Who::Ours(nodes, true) => format!("{nodes} nodes, quorum all"),
+            Who::Direct => "3 nodes, direct links".to_owned(),
             Who::ZooKeeper | Who::Etcd => "3 nodes".to_owned(),
             Who::Memcached => "1 node".to_owned(),
         }
@@ -114,7 +117,7 @@ impl Who {
 
     fn version(self) -> Result<String> {
         match self {
-            Who::Ours(..) => Ok(format!("inband {}", env!("CARGO_PKG_VERSION"))),
+            Who::Ours(..) | Who::Direct => Ok(format!("inband {}", env!("CARGO_PKG_VERSION"))),
             Who::ZooKeeper => zookeeper::version(),
             Who::Etcd => etcd::version(),
             Who::Memcached => memcached::version(),
@@ -124,7 +127,7 @@ impl Who {
     /// Returns what a reader needs to know for the comparison.
     fn settings(self) -> &'static str {
         match self {
-            Who::Ours(..) => {
+            Who::Ours(..) | Who::Direct => {
                 "log and table in memory; clients at the leader"
             }
             Who::ZooKeeper => {
@@ -244,12 +247,15 @@ impl Plan<'_> {
             samples.0.entry(key).or_default().push(sample);
         };
         match who {
-            Who::Ours(nodes, needs_all) => {
-                let quorum = match needs_all {
-                    true => Quorum::All,
-                    false => Quorum::Majority,
+            Who::Ours(..) | Who::Direct => {
+                let (nodes, quorum) = match who {
+                    Who::Ours(nodes, true) => (nodes, Quorum::All),
+                    Who::Ours(nodes, false) => (nodes, Quorum::Majority),
+                    _ => (3, Quorum::Majority),
                 };
-                let testbed = Testbed::start(nodes, quorum, TABLE_BYTES, self.run.args)?;
+                let is_direct = who == Who::Direct;
+                let args = self.run.args;
+                let testbed = Testbed::with_links(nodes, quorum, TABLE_BYTES, args, is_direct)?;
                 self.run.note_place(&testbed.place());
                 let leader_name = testbed.leader()?;
                 let leader = testbed.address(&leader_name)?;
@@ -354,8 +360,8 @@ impl Plan<'_> {
                     who.name()
                 ));
                 match (self.measure(*who, &mut samples), who) {
-                    (Err(error), Who::ZooKeeper | Who::Etcd | Who::Memcached) => {
-                        let who = who.backend();
+                    (Err(error), Who::Direct | Who::ZooKeeper | Who::Etcd | Who::Memcached) => {
+                        let who = format!("{} {}", who.backend(), who.name());
                         output.skipped(&format!("{who} in round {round}: {error:#}"));
                     }
                     (measured, _) => measured?,
@@ -391,6 +397,9 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
         compile_for: run.quick(WARM_UP, COMPILE_FOR),
     };
     let mut all = vec![THREE, THREE_ALL, FOUR, SEVEN];
+    if run.args.direct {
+        all.push(Who::Direct);
+    }
     if !run.args.alone {
         all.extend(PEERS);
     }
@@ -460,6 +469,9 @@ pub fn latency(run: &Run<'_>, output: &mut Output) -> Result<()> {
         compile_for: run.quick(WARM_UP, COMPILE_FOR),
     };
     let mut all = vec![THREE, THREE_ALL, SEVEN];
+    if run.args.direct {
+        all.push(Who::Direct);
+    }
     if !run.args.alone {
         all.extend(PEERS);
     }

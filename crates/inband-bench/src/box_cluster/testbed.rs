@@ -30,6 +30,17 @@ pub fn place_of(name: &str) -> usize {
 impl Testbed {
     /// Starts a cluster and waits until all nodes follow the leader.
     pub fn start(nodes: u8, quorum: Quorum, memory: u64, args: &BoxArgs) -> Result<Testbed> {
+        Testbed::with_links(nodes, quorum, memory, args, false)
+    }
+
+    /// As [`Testbed::start`]. `direct`: with a dedicated link between each two nodes.
+    pub fn with_links(
+        nodes: u8,
+        quorum: Quorum,
+        memory: u64,
+        args: &BoxArgs,
+        direct: bool,
+    ) -> Result<Testbed> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "box")?;
         let first = free_ports(3 * u16::from(nodes))?;
         let options = Options {
@@ -41,6 +52,7 @@ impl Testbed {
             memory,
             dataplane: args.dataplane,
             no_key: !args.secure,
+            direct,
             ..Options::default()
         };
         let spec = BoxCluster::spec(&options, dir.path())?;

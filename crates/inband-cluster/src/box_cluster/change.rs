@@ -10,6 +10,7 @@ use inband_box::durable::Durability;
 use inband_box::membership::{bitmap, ids, Change, Membership};
 use inband_box::node::Quorum;
 use inband_box::process::Status;
+use inband_host::line_json::CallError;
 
 use super::{leader_of, node_number, BoxCluster, ClusterStatus, Nodes, ELECTING, RECOVERING};
 use crate::command::{ClusterCommand, RunCommand};
@@ -181,11 +182,20 @@ impl BoxCluster {
         if let Change::Remove { node } = change {
             self.check_logs_without(node)?;
         }
-        let until = Instant::now() + LEADER_TIMEOUT;
+        let mut until = Instant::now() + LEADER_TIMEOUT;
+        let mut was_interrupted = false;
         let now = loop {
             let nodes = self.nodes();
             let asked = match self.may_change(&nodes, change) {
-                Some(leader) => change_at(&self.sockets[&leader.name], change)?,
+                Some(leader) => {
+                    change_at(&self.sockets[&leader.name], change).or_else(|error| {
+                        let failed = interrupted(&leader.name, change, &error);
+                        if failed.may_ask_again && !was_interrupted {
+                            (until, was_interrupted) = (Instant::now() + LEADER_TIMEOUT, true);
+                        }
+                        anyhow::Ok(Err(failed))
+                    })?
+                }
                 None => Err(Failed {
                     message: no_leader_in_words(&nodes),
                     may_ask_again: true,
@@ -193,8 +203,10 @@ impl BoxCluster {
             };
             match asked {
                 Ok(now) => break now,
-                // The leader has changed since it said that it leads.
-                Err(failed) if failed.may_ask_again && Instant::now() < until => {
+                // The leader has changed since it said that it leads; the next one may have the change in its log.
+                Err(failed)
+                    if (failed.may_ask_again || was_interrupted) && Instant::now() < until =>
+                {
                     std::thread::sleep(POLL);
                 }
                 Err(failed) => return Err(failed.into()),
@@ -233,6 +245,24 @@ impl BoxCluster {
             left.majority()
         );
         Ok(())
+    }
+}
+
+/// Returns what is known of a change if the node that was asked gave no answer.
+fn interrupted(node: &str, change: Change, error: &anyhow::Error) -> Failed {
+    let call = error.downcast_ref::<CallError>();
+    if call.is_some_and(CallError::nobody_listens) {
+        return Failed {
+            message: format!("{node} has ended: {error:#}"),
+            may_ask_again: true,
+        };
+    }
+    Failed {
+        message: format!(
+            "{node} ended before it answered, and the change may be done all the same: look at `inband member list` ({error:#})"
+        ),
+        // The second time changes nothing.
+        may_ask_again: matches!(change, Change::Quorum { .. }),
     }
 }
 
