@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::background;
 use crate::host_process::ProcessStatus;
+use crate::link;
 use crate::socket::{self, socket_in, Request};
 use crate::supervisor::{is_in, Supervisor};
 use crate::system::System;
@@ -223,6 +224,14 @@ pub struct RestartArgs<S: SystemCommand> {
     cluster: ClusterArgs<S>,
 }
 
+#[derive(Args)]
+pub struct LinkArgs<S: SystemCommand> {
+    #[command(flatten)]
+    role: RoleArgs<S>,
+    #[command(flatten)]
+    change: link::Change,
+}
+
 /// The commands for clusters of a system. A system with additional commands has an enum with these flattened into it.
 #[derive(Subcommand)]
 pub enum ClusterCommand<S: SystemCommand> {
@@ -240,6 +249,8 @@ pub enum ClusterCommand<S: SystemCommand> {
     Pause(RoleArgs<S>),
     /// Undo a pause: release the packets, or let the process continue.
     Resume(RoleArgs<S>),
+    /// Give a host's link faults; without options, take them away.
+    Link(LinkArgs<S>),
 }
 
 /// The parsed commands of a system.
@@ -292,6 +303,10 @@ impl<S: SystemCommand> RunCommand for ClusterCommand<S> {
             },
             ClusterCommand::Pause(args) => done(args, "paused", |role| Request::Pause { role }),
             ClusterCommand::Resume(args) => done(args, "resumed", |role| Request::Resume { role }),
+            ClusterCommand::Link(LinkArgs { role, change }) => {
+                let what = format!("{}:", change.in_words());
+                done(role, &what, |role| Request::Link { role, change })
+            }
         }
     }
 }

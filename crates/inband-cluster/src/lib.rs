@@ -17,6 +17,7 @@ pub mod flair;
 pub mod host_process;
 pub mod keys;
 pub mod kv;
+pub mod link;
 pub mod listeners;
 pub mod memory;
 pub mod netpaxos;

@@ -8,6 +8,7 @@ use anyhow::{bail, Result};
 use inband_host::line_json;
 use serde::{Deserialize, Serialize};
 
+use crate::link;
 use crate::system::System;
 
 /// Longer than anything that is done in one request.
@@ -41,6 +42,11 @@ pub enum Request<R> {
     },
     Resume {
         role: String,
+    },
+    /// Change the faults of a host's link.
+    Link {
+        role: String,
+        change: link::Change,
     },
     Down,
     System {

@@ -16,6 +16,7 @@ use inband_host::state_dir::StateLock;
 use serde::Serialize;
 
 use crate::host_process::{HostProcess, Process};
+use crate::link;
 use crate::network::{self, Network};
 use crate::socket::{self, Reply, Request, SupervisorStatus};
 use crate::system::System;
@@ -435,6 +436,13 @@ impl<S: System> Shared<S> {
         Ok(name.to_owned())
     }
 
+    fn link(&self, role: &str, change: &link::Change) -> Result<String> {
+        let _operation = self.hosts.exclusive();
+        let host = self.resolve(role)?;
+        change.apply(self.hosts.network.lab(), host.name())?;
+        Ok(host.name().to_owned())
+    }
+
     /// Restarts processes that have ended by themselves, unless a host is being killed or started.
     fn restart_ended(&self) {
         let Ok(_operation) = self.hosts.operation.try_lock() else {
@@ -482,6 +490,7 @@ impl<S: System> Shared<S> {
             Request::Roll { host } => self.roll(&host)?,
             Request::Pause { role } => self.pause(&role)?,
             Request::Resume { role } => self.resume(&role)?,
+            Request::Link { role, change } => self.link(&role, &change)?,
             Request::Down => {
                 self.end.come();
                 "all".into()

@@ -14,6 +14,7 @@ use inband_cluster::socket::{self, Request};
 use inband_cluster::supervisor::{is_in, Hosts, Supervisor};
 use inband_cluster::system::{HostPlan, NoRequest, Plan, System};
 use inband_host::config::Dataplane;
+use inband_lab::preflight;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ struct Spec {
     script: String,
     /// The host is ready once this file exists.
     sign: Option<PathBuf>,
+    dataplane: Dataplane,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,7 +67,7 @@ impl System for Sleepers {
     fn plan(spec: Spec) -> Result<(Sleepers, Plan)> {
         let plan = Plan {
             hosts: (0..spec.hosts).map(|n| format!("sleeper/{n}")).collect(),
-            dataplane: Dataplane::Udp,
+            dataplane: spec.dataplane,
             listener_ports: Vec::new(),
         };
         Ok((Sleepers { spec }, plan))
@@ -123,6 +125,7 @@ impl SystemCommand for Sleepers {
             hosts: options.hosts,
             script: "exec sleep 600".into(),
             sign: None,
+            dataplane: Dataplane::Udp,
         })
     }
 
@@ -157,6 +160,7 @@ fn spec(dir: &Path, script: &str) -> Spec {
         hosts: 3,
         script: script.into(),
         sign: None,
+        dataplane: Dataplane::Udp,
     }
 }
 
@@ -334,11 +338,60 @@ fn a_directory_is_of_one_system() {
 }
 
 #[test]
+fn links_get_faults_and_lose_them_while_a_host_is_paused() {
+    if let Err(error) = preflight::check_lab() {
+        return inband_testing::not_run(error);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut spec = spec(dir.path(), "exec sleep 600");
+    spec.dataplane = Dataplane::Auto;
+    let data = spec.data.clone();
+    let cluster = Supervisor::<Sleepers>::start(spec).expect("it starts");
+    let lab = cluster.hosts().network().lab().expect("namespaces");
+    let change = |role: &str, change: &str| {
+        let change = serde_json::from_str(change).expect("a change");
+        let role = role.to_owned();
+        socket::done::<Sleepers>(&data, &Request::Link { role, change })
+    };
+    assert_eq!(
+        change("last", r#"{"delay_us": 300, "loss_ppm": 5000}"#).expect("changed"),
+        "sleeper/2"
+    );
+    let faults = lab.link("sleeper/2").expect("a link");
+    assert_eq!(
+        (
+            faults.delay_us,
+            faults.loss_from_host_ppm,
+            faults.loss_to_host_ppm
+        ),
+        (300, 5000, 5000)
+    );
+    cluster.pause("sleeper/2").expect("paused");
+    change("sleeper/2", "{}").expect("changed");
+    let faults = lab.link("sleeper/2").expect("a link");
+    assert_eq!((faults.held, faults.delay_us), (true, 0));
+    cluster.resume("sleeper/2").expect("resumed");
+
+    change("sleeper/0", r#"{"cut": true, "to": "sleeper/1"}"#).expect("cut");
+    for (bad, why) in [
+        (r#"{"delay_us": 1, "to": "sleeper/1"}"#, "--cut"),
+        (r#"{"cut": true, "to": "sleeper/0"}"#, "both ends"),
+        (r#"{"delay_us": 10000001}"#, "10000001 us"),
+        (r#"{"cut": true, "to": "sleeper/9"}"#, "sleeper/9"),
+    ] {
+        let error = change("sleeper/0", bad).expect_err(bad).to_string();
+        assert!(error.contains(why), "{bad}: {error}");
+    }
+}
+
+#[test]
 fn a_system_has_all_commands() {
     static ENTRY: Entry<ClusterCommand<Sleepers>> = Entry::new();
     assert_eq!(ENTRY.name(), "sleepers");
     let mut command = ENTRY.command();
-    for name in ["up", "down", "status", "kill", "restart", "pause", "resume"] {
+    for name in [
+        "up", "down", "status", "kill", "restart", "pause", "resume", "link",
+    ] {
         assert!(command.find_subcommand(name).is_some(), "{name}");
     }
     command.build();

@@ -49,16 +49,56 @@ async function request(path, body) {
 
 const kindOf = (host) => (host.state === "running" ? "" : host.state === "paused" ? "held" : "down");
 
-async function act(name, host, button) {
+async function act(action, button) {
   button.disabled = true;
   problem("");
   try {
-    await request("/api/action", { do: name, host });
+    await request("/api/action", action);
   } catch (error) {
-    problem(`${name} ${host}: ${error.message}`);
+    problem(`${action.do} ${action.host || ""}: ${error.message}`);
   } finally {
     button.disabled = false;
   }
+}
+
+// Kinds of hosts that can be added while the cluster serves, by system.
+const KINDS = { kv: ["acceptor", "replica"], box: [null] };
+
+function showMembers(system) {
+  const place = byId("members");
+  if (!KINDS[system] || !place.hidden) return;
+  place.hidden = false;
+  for (const kind of KINDS[system]) {
+    const button = element("button", { type: "button" }, `Add ${kind || "node"}`);
+    button.addEventListener("click", () => act(kind ? { do: "add", kind } : { do: "add" }, button));
+    place.append(button, " ");
+  }
+}
+
+function linkForm(name) {
+  const number = (label, field, max) =>
+    element("label", {}, label, element("input", { name: field, type: "number", min: 0, max, value: 0, step: "any" }));
+  const to = element("select", { name: "to" });
+  const cut = element("input", { name: "cut", type: "checkbox" });
+  const button = element("button", { type: "submit" }, "Apply");
+  const form = element("form", {}, number("Delay, ms", "delay", 10000), number("Loss, %", "loss", 100));
+  form.append(element("label", {}, "Cut", cut), element("label", {}, "Between it and", to), button);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const change = { cut: cut.checked };
+    if (to.value) change.to = to.value;
+    else {
+      change.delay_us = Math.round(Number(form.delay.value) * 1000);
+      change.loss_ppm = Math.round(Number(form.loss.value) * 10000);
+    }
+    act({ do: "link", host: name, change }, button);
+  });
+  const details = element("details", { class: "link" }, element("summary", { "aria-label": `Link of ${name}` }, "Link"), form);
+  details.addEventListener("toggle", () => {
+    const others = [...byId("hosts").children].map((card) => card.dataset.host).filter((other) => other !== name);
+    to.replaceChildren(element("option", { value: "" }, "all"), ...others.map((other) => element("option", {}, other)));
+  });
+  return details;
 }
 
 function newCard(name) {
@@ -69,10 +109,17 @@ function newCard(name) {
   for (const action of ["kill", "restart", "pause", "resume"]) {
     const label = action[0].toUpperCase() + action.slice(1);
     const button = element("button", { type: "button", class: action, "aria-label": `${label} ${name}` }, label);
-    button.addEventListener("click", () => act(action, name, button));
+    button.addEventListener("click", () => act({ do: action, host: name }, button));
     actions.append(button, " ");
   }
-  card.append(title, element("p", { class: "place" }), element("dl"), actions);
+  if (KINDS[byId("system").textContent]) {
+    const button = element("button", { type: "button", "aria-label": `Remove ${name}` }, "Remove");
+    button.addEventListener("click", () => {
+      if (confirm(`Remove ${name} permanently?`)) act({ do: "remove", host: name }, button);
+    });
+    actions.append(button);
+  }
+  card.append(title, element("p", { class: "place" }), element("dl"), actions, linkForm(name));
   return card;
 }
 
@@ -122,6 +169,7 @@ function drawTopology(hosts) {
 
 function showTopology(topology) {
   setText(byId("system"), topology.system);
+  showMembers(topology.system);
   const summary = Object.entries(topology.summary).map(([name, value]) => `${name} ${value}`);
   setText(byId("summary"), summary.join(" · "));
   setText(byId("connection"), topology.error ? `no status: ${topology.error}` : "live");

@@ -1,12 +1,14 @@
 //! The supervisor of a cluster, asked in JSON: its requests are the same for every system.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
+use inband_cluster::link::{Change, Faults};
 use inband_cluster::socket::socket_in;
 use inband_cluster::system_file;
-use inband_host::line_json;
+use inband_host::{line_json, program};
 use serde::Deserialize;
 use serde_json::{json, Value};
 
@@ -35,11 +37,49 @@ pub enum Action {
     Resume {
         host: String,
     },
+    /// Change the faults of the host's link.
+    Link {
+        host: String,
+        change: Change,
+    },
+    /// Add a host while the cluster serves; the store's are of a kind, acceptor or replica.
+    Add {
+        kind: Option<Kind>,
+    },
+    /// Remove a host permanently.
+    Remove {
+        host: String,
+    },
+}
+
+/// What a new host of the store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Acceptor,
+    Replica,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Acceptor => "acceptor",
+            Kind::Replica => "replica",
+        }
+    }
+}
+
+/// How an action is done.
+enum How {
+    /// By this request to the supervisor.
+    Request(Value),
+    /// By `inband member` with these arguments: it takes several requests, which differ between systems.
+    Member(Vec<String>),
 }
 
 impl Action {
-    fn request(&self) -> Value {
-        match self {
+    fn how(&self) -> How {
+        How::Request(match self {
             Action::Kill { host, force: false } => json!({"cmd": "kill", "role": host}),
             Action::Kill { host, force: true } => {
                 json!({"cmd": "kill", "role": host, "force": true})
@@ -47,6 +87,24 @@ impl Action {
             Action::Restart { host } => json!({"cmd": "restart", "role": host}),
             Action::Pause { host } => json!({"cmd": "pause", "role": host}),
             Action::Resume { host } => json!({"cmd": "resume", "role": host}),
+            Action::Link { host, change } => json!({"cmd": "link", "role": host, "change": change}),
+            Action::Add { kind } => {
+                let kind = kind.map(|kind| kind.name().to_owned());
+                return How::Member(["add".to_owned()].into_iter().chain(kind).collect());
+            }
+            Action::Remove { host } => return How::Member(vec!["remove".into(), host.clone()]),
+        })
+    }
+
+    /// Whether it takes something away from the cluster, for the charts.
+    pub fn is_fault(&self) -> bool {
+        match self {
+            Action::Kill { .. } | Action::Pause { .. } => true,
+            Action::Link { change, .. } => change.faults != Faults::default(),
+            Action::Restart { .. }
+            | Action::Resume { .. }
+            | Action::Add { .. }
+            | Action::Remove { .. } => false,
         }
     }
 
@@ -57,6 +115,10 @@ impl Action {
             Action::Restart { host } => format!("restart {host}"),
             Action::Pause { host } => format!("pause {host}"),
             Action::Resume { host } => format!("resume {host}"),
+            Action::Link { host, change } => format!("{host}: {}", change.in_words()),
+            Action::Add { kind: None } => "add a host".into(),
+            Action::Add { kind: Some(kind) } => format!("add a host: {}", kind.name()),
+            Action::Remove { host } => format!("remove {host}"),
         }
     }
 }
@@ -64,6 +126,7 @@ impl Action {
 /// A cluster on this machine.
 #[derive(Debug)]
 pub struct Cluster {
+    data: PathBuf,
     socket: PathBuf,
     /// The system's name on the command line; empty for the store.
     pub system: String,
@@ -73,6 +136,7 @@ impl Cluster {
     /// Returns the cluster in a directory; an error if none runs there.
     pub fn of(data: &Path) -> Result<Cluster> {
         let cluster = Cluster {
+            data: data.into(),
             socket: socket_in(data),
             system: system_file::read(data)?.unwrap_or_default(),
         };
@@ -100,12 +164,35 @@ impl Cluster {
         self.ask(&json!({"cmd": "status"}), STATUS_TIMEOUT)
     }
 
-    /// Returns the name of the host that it was done to.
+    /// Returns what was done, or the name of the host that it was done to.
     pub fn act(&self, action: &Action) -> Result<String> {
-        let done = self.ask(&action.request(), REQUEST_TIMEOUT)?;
+        let done = match action.how() {
+            How::Request(request) => self.ask(&request, REQUEST_TIMEOUT)?,
+            How::Member(arguments) => return self.member(&arguments),
+        };
         let host = done["host"].as_str();
-        Ok(host
-            .context("the supervisor's answer names no host; do both sides run the same version?")?
-            .to_owned())
+        let host = host.context(
+            "the supervisor's answer names no host; do both sides run the same version?",
+        )?;
+        Ok(host.to_owned())
+    }
+
+    /// Runs `inband member`. It ends when the change is done, or makes no progress.
+    fn member(&self, arguments: &[String]) -> Result<String> {
+        let mut command = Command::new(program::find(program::INBAND)?);
+        command
+            .arg("member")
+            .args(arguments)
+            .arg("--data")
+            .arg(&self.data);
+        let output = command
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run `inband member`")?;
+        let said = |text: &[u8]| String::from_utf8_lossy(text).trim().to_owned();
+        if !output.status.success() {
+            bail!("{}", said(&output.stderr));
+        }
+        Ok(said(&output.stdout))
     }
 }

@@ -262,8 +262,7 @@ impl Console {
 
     fn act(&self, action: &Action) -> Result<Value> {
         // Before it is done: its effect is to be seen after the mark.
-        let is_fault = matches!(action, Action::Kill { .. } | Action::Pause { .. });
-        self.feed.mark(action.in_words(), is_fault);
+        self.feed.mark(action.in_words(), action.is_fault());
         let host = self.cluster.act(action).inspect_err(|error| {
             self.feed.mark(
                 format!("{} failed: {}", action.in_words(), in_words(error)),

@@ -27,7 +27,8 @@ impl Cluster {
             program: inband_testing::build("inband"),
             dir: tempfile::tempdir().expect("a directory"),
         };
-        let port = free_ports(3).expect("ports");
+        // A box has room for seven nodes.
+        let port = free_ports(7).expect("ports");
         let memcached = format!("127.0.0.1:{port}");
         let up = [
             "up",
@@ -212,6 +213,24 @@ fn a_cluster_is_watched_and_put_through_faults() {
     events
         .find(|event| is_in(event, "node/2", "running"))
         .expect("it is seen");
+
+    // The hosts are processes on loopback.
+    let link = r#"{"do":"link","host":"node/1","change":{"delay_us":1000}}"#;
+    let (status, said) = console.ask("/api/action", link);
+    assert!(
+        status == 409
+            && said["error"]
+                .as_str()
+                .is_some_and(|why| why.contains("as root")),
+        "{said}"
+    );
+    let added = console.ask("/api/action", r#"{"do":"add"}"#);
+    assert_eq!(added.0, 200, "{added:?}");
+    events
+        .find(|event| is_in(event, "node/4", "running"))
+        .expect("it is seen");
+    let removed = console.ask("/api/action", r#"{"do":"remove","host":"node/4"}"#);
+    assert_eq!(removed.0, 200, "{removed:?}");
 
     let key = |body| console.ask("/api/key", body);
     assert_eq!(key(r#"{"do":"set","key":"k","value":"v w"}"#).0, 200);

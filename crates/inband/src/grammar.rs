@@ -31,8 +31,8 @@ pub const SYSTEMS: &[&dyn Registered] = &[
 /// The store: its commands are at the top level.
 const STORE: &str = inband_cluster::paxos::COMMAND;
 /// Commands for a running cluster.
-const ABOUT_CLUSTERS: [&str; 7] = [
-    "status", "kill", "restart", "pause", "resume", REPLACE, "down",
+const ABOUT_CLUSTERS: [&str; 8] = [
+    "status", "kill", "restart", "pause", "resume", "link", REPLACE, "down",
 ];
 const REPLACE: &str = "replace";
 /// Changes the members of a store or a box.

@@ -50,7 +50,7 @@ enum Command {
     /// Start a cluster on this machine, replicated three ways: `up`, or `up kv`, for the store for Redis clients; `up
     /// NAME` for another system.
     Up(up::UpArgs),
-    /// Stop a cluster cleanly; its data stays. This and the next five commands detect which system is in --data.
+    /// Stop a cluster cleanly; its data stays. This and the next six commands detect which system is in --data.
     Down(operate::ClusterArgs),
     /// Show roles, backends, epoch, leader, instances and counters.
     Status(operate::StatusArgs),
@@ -62,6 +62,8 @@ enum Command {
     Pause(operate::RoleArgs),
     /// Release a role's packets.
     Resume(operate::RoleArgs),
+    /// Delay, lose or cut the packets on a role's link; without options, take such faults away.
+    Link(operate::LinkArgs),
     /// List the members of a cluster; add, remove or replace hosts while it serves.
     #[command(subcommand)]
     Member(member::MemberCommand),
@@ -154,6 +156,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Restart(args) => operate::restart(&args),
         Command::Pause(args) => operate::pause(&args),
         Command::Resume(args) => operate::resume(&args),
+        Command::Link(args) => operate::link(&args),
         Command::Member(command) => member::member(&command),
         Command::Leader(command) => member::leader(&command),
         Command::Key(command) => key::key(&command),

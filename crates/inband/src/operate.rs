@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use clap::Args;
 use inband_cluster::command::StatusForm;
+use inband_cluster::link;
 use inband_cluster::paxos::control::{self, instances, log_label, HostStatus};
 use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_cluster::paxos::supervisor::ProcessState;
@@ -52,6 +53,15 @@ pub struct RoleArgs {
     role: String,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// Options of `inband link`.
+#[derive(Debug, Args)]
+pub struct LinkArgs {
+    #[command(flatten)]
+    role: RoleArgs,
+    #[command(flatten)]
+    change: link::Change,
 }
 
 /// Options of `inband restart`.
@@ -301,7 +311,11 @@ pub fn down(args: &ClusterArgs) -> Result<()> {
     Ok(())
 }
 
-fn act(args: &RoleArgs, done: &str, request: fn(String) -> SupervisorRequest) -> Result<()> {
+fn act(
+    args: &RoleArgs,
+    done: &str,
+    request: impl FnOnce(String) -> SupervisorRequest,
+) -> Result<()> {
     let host = ask(&args.cluster, &request(args.role.clone()))?;
     println!("{host} {done}");
     Ok(())
@@ -367,6 +381,13 @@ fn roll(cluster: &ClusterArgs) -> Result<()> {
 pub fn pause(args: &RoleArgs) -> Result<()> {
     act(args, "paused: its packets are held", |role| {
         SupervisorRequest::Pause { role }
+    })
+}
+
+pub fn link(args: &LinkArgs) -> Result<()> {
+    let change = args.change.clone();
+    act(&args.role, &change.in_words(), |role| {
+        SupervisorRequest::Link { role, change }
     })
 }
 

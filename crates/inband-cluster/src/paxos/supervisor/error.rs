@@ -8,6 +8,7 @@ use inband_transport::certificates::CertificateError;
 
 use crate::background::BackgroundError;
 use crate::file_error::FileError;
+use crate::link::LinkError;
 use crate::listeners::ListenError;
 use crate::paxos::change::{ChangeError, PlaneError};
 use crate::paxos::memory::TooLarge;
@@ -22,6 +23,8 @@ pub enum SupervisorError {
     /// Namespaces, links, programs or processes.
     #[error(transparent)]
     Lab(#[from] LabError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The directory belongs to another system.

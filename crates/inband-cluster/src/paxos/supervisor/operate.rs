@@ -9,6 +9,7 @@ use inband_paxos::config::{Dataplane, Role};
 
 use super::{lock, HostRuntime, Shared, SupervisorError};
 use crate::host_process::Process;
+use crate::link::Change;
 use crate::paxos::control::{instances, log_label, log_name, HostStatus};
 
 /// Names the current leader rather than a host; followed by `:K`, that of log K.
@@ -258,6 +259,13 @@ impl Shared {
         host.process
             .pause(self.lab.is_some(), host.dataplane == Dataplane::Udp);
         self.remember(role, &host);
+        Ok(host.plan.name.clone())
+    }
+
+    pub(super) fn link(&self, role: &str, change: &Change) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        let host = self.resolve(role)?;
+        change.apply(self.lab.as_ref(), host.name())?;
         Ok(host.plan.name.clone())
     }
 

@@ -11,6 +11,7 @@ use inband_control::service;
 
 use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
 use crate::background::spawn_until;
+use crate::link;
 use crate::socket::socket_in;
 use inband_host::line_json::{self, Server};
 
@@ -49,6 +50,12 @@ pub enum SupervisorRequest {
     Resume {
         /// `leader`, `acceptor/0`, ...
         role: String,
+    },
+    /// Change the faults of a host's link.
+    Link {
+        /// `leader`, `acceptor/0`, ...
+        role: String,
+        change: link::Change,
     },
     Add {
         kind: MemberKind,
@@ -128,6 +135,7 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
             SupervisorRequest::Roll { host } => shared.roll(&host, ROLL_LIMIT),
             SupervisorRequest::Pause { role } => shared.pause(&role),
             SupervisorRequest::Resume { role } => shared.resume(&role),
+            SupervisorRequest::Link { role, change } => shared.link(&role, &change),
             SupervisorRequest::Add { kind } => shared.add_member(kind),
             SupervisorRequest::Remove { host } => shared.remove_member(&host),
             SupervisorRequest::Replace { host } => shared.replace_member(&host),
