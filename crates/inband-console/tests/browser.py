@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 HOST = "node/3"
 # Whether the chart has a pixel of the faults' color where the fault was.
 IS_DRAWN = """

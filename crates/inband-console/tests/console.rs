@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 /// Time limit for an event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const CONSOLE: &str = env!("CARGO_BIN_EXE_inband-console");
 
 /// A cluster of three nodes on loopback.
