@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test rtl-test p4-test rtl-report portability wheel models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test rtl-test p4-test rtl-report portability wheel deb models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -52,6 +52,12 @@ portability: setup
 wheel: setup
 	@scripts/setup --test
 	@scripts/wheel
+
+# The Debian package: target/deb/inband_*.deb
+deb: setup
+	@scripts/setup --deb
+	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console -p inband-pages
+	@scripts/deb --check
 
 # Every model, and every variant of it that must be refuted; `make test` has the short form.
 models:

@@ -124,11 +124,7 @@ pub fn main() -> ExitCode {
     if let Some(note) = note {
         eprintln!("{note}");
     }
-    let systems = grammar::SYSTEMS.iter().map(|system| system.command());
-    let cli = Cli::command()
-        .subcommands(systems)
-        .after_help(companions::help());
-    let matches = cli.get_matches_from(words);
+    let matches = command().get_matches_from(words);
     if let Some((name, matches)) = matches.subcommand() {
         if let Some(system) = grammar::named(name) {
             return conclude(system.run(matches));
@@ -141,6 +137,14 @@ pub fn main() -> ExitCode {
         program::end_with_reader();
     }
     conclude(dispatch(command))
+}
+
+/// The command line, with the commands of all systems.
+pub fn command() -> clap::Command {
+    let systems = grammar::SYSTEMS.iter().map(|system| system.command());
+    Cli::command()
+        .subcommands(systems)
+        .after_help(companions::help())
 }
 
 fn conclude(result: Result<()>) -> ExitCode {
