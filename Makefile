@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test rtl-test p4-test rtl-report portability wheel deb models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test rtl-test p4-test rtl-report portability wheel deb chart models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -58,6 +58,10 @@ deb: setup
 	@scripts/setup --deb
 	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console -p inband-pages
 	@scripts/deb --check
+
+# Lints and renders the Helm chart. HELM=FILE is the program; without it, Go builds one.
+chart:
+	@scripts/chart
 
 # Every model, and every variant of it that must be refuted; `make test` has the short form.
 models:
