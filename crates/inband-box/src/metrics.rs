@@ -2,22 +2,47 @@
 
 use std::net::TcpListener;
 
-use anyhow::{Context, Result};
-use inband_metrics::{add, serve, signed, text, Registry};
+use anyhow::{ensure, Context, Result};
+use inband_metrics::{add, serve, signed, text, Registry, Source};
 
 use crate::node::Quorum;
 use crate::status::Status;
+
+/// Reads the status of a node; `None`: it is starting.
+struct StatusSource<S>(S);
+
+impl<S: Fn() -> Option<Status> + Send + 'static> StatusSource<S> {
+    fn status(&self) -> Result<Status> {
+        (self.0)().context("the node is starting")
+    }
+}
+
+impl<S: Fn() -> Option<Status> + Send + 'static> Source for StatusSource<S> {
+    fn metrics(&self) -> Result<Vec<u8>> {
+        encode(&self.status()?)
+    }
+
+    /// A starting node is live.
+    fn live(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<()> {
+        let state = self.status()?.state;
+        ensure!(
+            state == "leading" || state == "following",
+            "the node is {state}"
+        );
+        Ok(())
+    }
+}
 
 /// Serves the metrics of a node with this status; `None`: it is starting.
 pub fn start(
     listener: TcpListener,
     status: impl Fn() -> Option<Status> + Send + 'static,
 ) -> Result<()> {
-    serve(
-        listener,
-        || false,
-        move || encode(&status().context("the node is starting")?),
-    )
+    serve(listener, || false, StatusSource(status))
 }
 
 fn encode(status: &Status) -> Result<Vec<u8>> {

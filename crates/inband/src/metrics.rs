@@ -7,6 +7,7 @@ use anyhow::Result;
 use inband_cluster::paxos::control::{log_label, AcceptorStatus, LeaderStatus};
 use inband_metrics::{add, serve, signed, text, Registry};
 
+use crate::health;
 use crate::serve::HostView;
 
 /// Gauges of one host, by name.
@@ -158,9 +159,23 @@ fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<
     gauges.add_per_log("acceptor_floor", "Trim floor", &each(|a| a.floor))
 }
 
-/// Serves a host's metrics on a listening socket, on a separate thread, until the process ends.
+impl inband_metrics::Source for HostView {
+    fn metrics(&self) -> Result<Vec<u8>> {
+        encode(self)
+    }
+
+    fn live(&self) -> Result<()> {
+        health::live(self)
+    }
+
+    fn ready(&self) -> Result<()> {
+        health::ready(self)
+    }
+}
+
+/// Serves a host's metrics and health on a listening socket, on a separate thread, until the process ends.
 pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
     let stop = std::sync::Arc::clone(&view.stop);
     let is_over = move || stop.load(Ordering::Acquire);
-    serve(listener, is_over, move || encode(&view))
+    serve(listener, is_over, view)
 }

@@ -6,8 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
+use std::time::Instant;
 
+use inband_paxos::log::Burst;
 use inband_paxos::node::Node;
+
+use crate::read_probe::ReadProbe;
 
 type NodeCommand = Box<dyn FnOnce(&mut Node) + Send>;
 
@@ -17,6 +21,7 @@ pub struct NodeCommands {
     queue: Sender<NodeCommand>,
     waker: Arc<UnixStream>,
     is_woken: Arc<AtomicBool>,
+    probe: Arc<ReadProbe>,
 }
 
 /// The receiving end, for the node's thread.
@@ -24,6 +29,7 @@ pub struct NodeCommandQueue {
     node_commands: Receiver<NodeCommand>,
     wakeups: UnixStream,
     is_woken: Arc<AtomicBool>,
+    probe: Arc<ReadProbe>,
 }
 
 /// Creates both ends.
@@ -33,15 +39,18 @@ pub fn node_commands() -> io::Result<(NodeCommands, NodeCommandQueue)> {
     waker.set_nonblocking(true)?;
     wakeups.set_nonblocking(true)?;
     let is_woken = Arc::new(AtomicBool::new(false));
+    let probe = Arc::<ReadProbe>::default();
     let entrance = NodeCommands {
         queue,
         waker: Arc::new(waker),
         is_woken: is_woken.clone(),
+        probe: probe.clone(),
     };
     let queue = NodeCommandQueue {
         node_commands,
         wakeups,
         is_woken,
+        probe,
     };
     Ok((entrance, queue))
 }
@@ -56,6 +65,11 @@ impl NodeCommands {
         // the pipe.
         let _ = (&*self.waker).write(&[1]);
         self.is_woken.store(true, Ordering::Release);
+    }
+
+    /// Reads all logs; see [`ReadProbe::read`]. Only on a host that learns them.
+    pub fn confirm_reads(&self, deadline: Instant) -> Option<Vec<u64>> {
+        self.probe.read(deadline, || self.send(|_| {}))
     }
 }
 
@@ -74,5 +88,15 @@ impl NodeCommandQueue {
         while let Ok(command) = self.node_commands.try_recv() {
             command(node);
         }
+    }
+
+    /// Begins what [`NodeCommands::confirm_reads`] asks for. Before every poll.
+    pub fn begin_reads(&self, node: &mut Node) {
+        self.probe.begin(node);
+    }
+
+    /// Takes the results from what a poll has returned.
+    pub fn take_reads(&self, bursts: &mut [Burst]) {
+        self.probe.end(bursts);
     }
 }

@@ -14,7 +14,8 @@ use inband_paxos::node::Node;
 
 use crate::node_commands::NodeCommandQueue;
 
-const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// How often a node's state is published.
+pub const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// A log that has delivered nothing for this long although something is pending is reported as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(5);
 /// After a submission has been given up, the log still counts as waiting for this long.
@@ -25,6 +26,8 @@ const EVENTS_MAX: usize = 64;
 /// The last published state of a node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeState {
+    /// When this was published; at most [`PUBLISH_EVERY`] ago, unless the node's thread is busy.
+    pub published_at: Option<Instant>,
     /// Configuration epoch; 0: in no configuration.
     pub epoch: u32,
     /// If it is a replica: its positions. Clients may have been answered up to `applied`, which was delivered.
@@ -259,6 +262,7 @@ impl PublishedNode {
         let leaderships = logs.iter().filter_map(|log| log.leadership());
         let learns = logs.iter().all(|log| log.learner().is_some());
         let fresh = NodeState {
+            published_at: Some(Instant::now()),
             epoch: self.node.host().config().epoch,
             positions: learns.then(|| {
                 let held = || logs.iter().map(|log| log.trim().held_here());
@@ -315,10 +319,12 @@ impl ReplicatedLog for PublishedNode {
     fn poll(&mut self, bursts: &mut [Burst]) {
         let started = Instant::now();
         self.node_commands.run(&mut self.node);
+        self.node_commands.begin_reads(&mut self.node);
         self.delivered.clear();
         self.delivered
             .extend(bursts.iter().map(|burst| burst.decided().len()));
         self.node.poll(bursts);
+        self.node_commands.take_reads(bursts);
         let events = self.node.take_leader_events();
         for (log, watch) in self.takeovers.iter_mut().enumerate() {
             let has_delivered = bursts[log].decided().len() > self.delivered[log];

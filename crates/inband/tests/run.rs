@@ -13,10 +13,10 @@ use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that is always killed in the end.
-struct Host(Child);
+pub struct Host(Child);
 
 impl Drop for Host {
     fn drop(&mut self) {
@@ -96,12 +96,12 @@ fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
 }
 
 /// Addresses for Redis clients: free now, and bound by the hosts shortly afterwards.
-fn free_addresses() -> [SocketAddr; 2] {
+pub fn free_addresses() -> [SocketAddr; 2] {
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
     sockets.map(|socket| socket.local_addr().expect("its address"))
 }
 
-fn start(config: &Path) -> Host {
+pub fn start(config: &Path) -> Host {
     let mut command = Command::new(PROGRAM);
     let child = command.args(["run", "--config"]).arg(config).spawn();
     Host(child.expect("it runs"))
@@ -392,7 +392,7 @@ fn an_acceptor_whose_disk_is_full_says_so_and_votes_again_by_itself() {
     }
 }
 
-fn wait_until_it_answers(address: SocketAddr, command: &[&str], answer: &str) {
+pub fn wait_until_it_answers(address: SocketAddr, command: &[&str], answer: &str) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let reply = Client::try_connect(address).and_then(|mut c| c.try_call(command));

@@ -11,6 +11,7 @@ mod faults;
 mod flair;
 mod flair_sets;
 mod grammar;
+mod health;
 mod hosts;
 mod keys;
 mod layouts;

@@ -1,0 +1,67 @@
+//! `/live` and `/ready` of hosts of `inband run`: the second of two acceptors makes the majority, and takes it away.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::run::{free_addresses, start, wait_until_it_answers, TIMEOUT};
+
+/// The status and the text of an answer; nothing if nobody listens.
+fn ask(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut socket = TcpStream::connect(address).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).ok()?;
+    let mut said = String::new();
+    socket.read_to_string(&mut said).ok()?;
+    let (head, text) = said.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, text.to_owned()))
+}
+
+fn wait_until_it_says(address: SocketAddr, path: &str, status: u16, text: &str) {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let said = ask(address, path);
+        if matches!(&said, Some((s, t)) if *s == status && t.starts_with(text)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{path}: {said:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_host_is_live_at_once_and_ready_while_it_reaches_a_majority() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let [one, two] = free_addresses();
+    let [resp, store_http] = free_addresses();
+    let [acceptor_http, _] = free_addresses();
+    let write = |dir: &Path, node: u8, options: &str| {
+        let text = format!(
+            r#"
+            cluster = {{ name = "two", epoch = 1, first_instance = 1, durability = "memory" }}
+            host = {{ node = {node}, state_dir = {dir:?}, dataplane = "udp", {options} }}
+            node = [
+                {{ id = 1, name = "one", address = "{one}", roles = ["leader", "acceptor", "replica"] }},
+                {{ id = 2, name = "two", address = "{two}", roles = ["acceptor"] }},
+            ]
+            "#
+        );
+        let path = dir.join("config.toml");
+        std::fs::write(&path, text).expect("the configuration");
+        path
+    };
+    let options = format!("metrics = \"{store_http}\", resp = [\"{resp}\"]");
+    let store = write(dirs[0].path(), 1, &options);
+    let acceptor = write(dirs[1].path(), 2, &format!("metrics = \"{acceptor_http}\""));
+    let _store = start(&store);
+    wait_until_it_says(store_http, "/live", 200, "live\n");
+    wait_until_it_says(store_http, "/ready", 503, "not ready: no majority");
+    let second = start(&acceptor);
+    wait_until_it_says(store_http, "/ready", 200, "ready\n");
+    wait_until_it_says(acceptor_http, "/ready", 200, "ready\n");
+    wait_until_it_answers(resp, &["SET", "a", "1"], "+OK");
+    drop(second);
+    wait_until_it_says(store_http, "/ready", 503, "not ready: no majority");
+    wait_until_it_says(store_http, "/live", 200, "live\n");
+}
