@@ -2,13 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 use crate::run::{free_addresses, start, wait_until_it_answers, TIMEOUT};
 
 /// The status and the text of an answer; nothing if nobody listens.
-fn ask(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+pub fn ask(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut socket = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).ok()?;
@@ -18,7 +20,7 @@ fn ask(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, text.to_owned()))
 }
 
-fn wait_until_it_says(address: SocketAddr, path: &str, status: u16, text: &str) {
+pub fn wait_until_it_says(address: SocketAddr, path: &str, status: u16, text: &str) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let said = ask(address, path);
@@ -30,38 +32,61 @@ fn wait_until_it_says(address: SocketAddr, path: &str, status: u16, text: &str) 
     }
 }
 
+/// Two hosts on loopback, not started: a store that needs the acceptor of the other host for every decision.
+pub struct TwoHosts {
+    pub store: PathBuf,
+    pub store_http: SocketAddr,
+    pub resp: SocketAddr,
+    pub acceptor: PathBuf,
+    pub acceptor_http: SocketAddr,
+    _dirs: [TempDir; 2],
+}
+
+impl TwoHosts {
+    pub fn new() -> TwoHosts {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let [one, two] = free_addresses();
+        let [resp, store_http] = free_addresses();
+        let [acceptor_http, _] = free_addresses();
+        let write = |dir: &Path, node: u8, options: &str| {
+            let text = format!(
+                r#"
+                cluster = {{ name = "two", epoch = 1, first_instance = 1, durability = "memory" }}
+                host = {{ node = {node}, state_dir = {dir:?}, dataplane = "udp", {options} }}
+                node = [
+                    {{ id = 1, name = "one", address = "{one}", roles = ["leader", "acceptor", "replica"] }},
+                    {{ id = 2, name = "two", address = "{two}", roles = ["acceptor"] }},
+                ]
+                "#
+            );
+            let path = dir.join("config.toml");
+            std::fs::write(&path, text).expect("the configuration");
+            path
+        };
+        let store = format!("metrics = \"{store_http}\", resp = [\"{resp}\"]");
+        let acceptor = format!("metrics = \"{acceptor_http}\"");
+        TwoHosts {
+            store: write(dirs[0].path(), 1, &store),
+            store_http,
+            resp,
+            acceptor: write(dirs[1].path(), 2, &acceptor),
+            acceptor_http,
+            _dirs: dirs,
+        }
+    }
+}
+
 #[test]
 fn a_host_is_live_at_once_and_ready_while_it_reaches_a_majority() {
-    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-    let [one, two] = free_addresses();
-    let [resp, store_http] = free_addresses();
-    let [acceptor_http, _] = free_addresses();
-    let write = |dir: &Path, node: u8, options: &str| {
-        let text = format!(
-            r#"
-            cluster = {{ name = "two", epoch = 1, first_instance = 1, durability = "memory" }}
-            host = {{ node = {node}, state_dir = {dir:?}, dataplane = "udp", {options} }}
-            node = [
-                {{ id = 1, name = "one", address = "{one}", roles = ["leader", "acceptor", "replica"] }},
-                {{ id = 2, name = "two", address = "{two}", roles = ["acceptor"] }},
-            ]
-            "#
-        );
-        let path = dir.join("config.toml");
-        std::fs::write(&path, text).expect("the configuration");
-        path
-    };
-    let options = format!("metrics = \"{store_http}\", resp = [\"{resp}\"]");
-    let store = write(dirs[0].path(), 1, &options);
-    let acceptor = write(dirs[1].path(), 2, &format!("metrics = \"{acceptor_http}\""));
-    let _store = start(&store);
-    wait_until_it_says(store_http, "/live", 200, "live\n");
-    wait_until_it_says(store_http, "/ready", 503, "not ready: no majority");
-    let second = start(&acceptor);
-    wait_until_it_says(store_http, "/ready", 200, "ready\n");
-    wait_until_it_says(acceptor_http, "/ready", 200, "ready\n");
-    wait_until_it_answers(resp, &["SET", "a", "1"], "+OK");
+    let hosts = TwoHosts::new();
+    let _store = start(&hosts.store);
+    wait_until_it_says(hosts.store_http, "/live", 200, "live\n");
+    wait_until_it_says(hosts.store_http, "/ready", 503, "not ready: no majority");
+    let second = start(&hosts.acceptor);
+    wait_until_it_says(hosts.store_http, "/ready", 200, "ready\n");
+    wait_until_it_says(hosts.acceptor_http, "/ready", 200, "ready\n");
+    wait_until_it_answers(hosts.resp, &["SET", "a", "1"], "+OK");
     drop(second);
-    wait_until_it_says(store_http, "/ready", 503, "not ready: no majority");
-    wait_until_it_says(store_http, "/live", 200, "live\n");
+    wait_until_it_says(hosts.store_http, "/ready", 503, "not ready: no majority");
+    wait_until_it_says(hosts.store_http, "/live", 200, "live\n");
 }

@@ -4,6 +4,7 @@
 mod cli;
 mod common;
 mod control_plane;
+mod deploy;
 mod exit_status;
 mod export;
 mod falcon;
