@@ -319,6 +319,26 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
     ])
 }
 
+/// Parses `CLIENT UNBLOCK`: the client, and whether it gets an error.
+pub fn unblock(id: CommandId, args: Args<'_>) -> Option<Result<(u64, bool), Reply>> {
+    if id != CommandId::Client || !is(args.get(1), "UNBLOCK") {
+        return None;
+    }
+    let with_error = match args.len() {
+        3 => false,
+        4 if is(args.get(3), "TIMEOUT") => false,
+        4 if is(args.get(3), "ERROR") => true,
+        4 => {
+            let reply = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
+            return Some(Err(Reply::error(reply)));
+        }
+        _ => return Some(Err(wrong_arity("client|unblock"))),
+    };
+    // No client has a negative id.
+    let client = integer(args.get(2)).map(|id| u64::try_from(id).unwrap_or(0));
+    Some(client.map(|client| (client, with_error)))
+}
+
 fn client_command(args: Args<'_>, world: &mut World<'_>) -> Reply {
     let subcommand = args.get(1);
     let takes = |count: usize| args.len() == count;
@@ -332,7 +352,7 @@ fn client_command(args: Args<'_>, world: &mut World<'_>) -> Reply {
         s if is(s, "HELP") => {
             let lines = [
                 "CLIENT <subcommand>:",
-                "GETNAME ID INFO LIST SETINFO SETNAME REPLY ON",
+                "GETNAME ID INFO LIST SETINFO SETNAME REPLY ON UNBLOCK",
             ];
             return Reply::Array(lines.map(|line| Reply::Status(line.into())).to_vec());
         }

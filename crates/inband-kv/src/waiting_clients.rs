@@ -45,6 +45,8 @@ struct Client {
     state: State,
     /// The keys with news when the attempt began.
     had_news: Vec<AwaitedKey>,
+    /// Another client ends its wait, with an error.
+    is_refused: bool,
 }
 
 #[derive(Debug, Default)]
@@ -149,6 +151,7 @@ impl WaitingClients {
             pop,
             state,
             had_news,
+            is_refused: false,
         };
         self.clients.insert(number, client);
         match state {
@@ -286,6 +289,26 @@ impl WaitingClients {
             key.has_news |= client.had_news.contains(name) && !is_known;
             self.wake(name);
         }
+    }
+
+    /// Ends a client's wait as if its time were over, or with an error. For one that is trying, what its attempt finds
+    /// counts.
+    pub fn unblock(&mut self, number: u64, now: Instant, with_error: bool) -> bool {
+        let Some(client) = self.clients.get_mut(&number) else {
+            return false;
+        };
+        client.is_refused = with_error;
+        if let Some(deadline) = client.pop.deadline.replace(now) {
+            self.deadlines.remove(&(deadline, number));
+        }
+        self.deadlines.insert((now, number));
+        true
+    }
+
+    /// Returns whether the client's wait ends with an error.
+    pub fn is_refused(&self, number: u64) -> bool {
+        let client = self.clients.get(&number);
+        client.is_some_and(|client| client.is_refused)
     }
 
     /// Returns when the next client that waits has to be told that there was nothing.

@@ -354,3 +354,49 @@ fn an_element_in_a_checkpoint_wakes_the_client() {
     let installed = served[1].control.status().checkpoints_installed_total;
     assert_eq!(installed, 1);
 }
+
+#[test]
+fn another_client_ends_a_wait() {
+    let (cluster, dir) = (MemoryCluster::new(), scratch());
+    let served = Served::start(&cluster, dir.path(), ReplicaConfig::default());
+    let real = RealRedis::start();
+    let addresses = [Some(served.address), real.as_ref().map(|real| real.address)];
+    for address in addresses.into_iter().flatten() {
+        let (mut waits, mut other) = (Asker::connect(address), Asker::connect(address));
+        let id = waits.ask("CLIENT ID").trim_matches(':').to_owned();
+        assert_eq!(other.ask(&format!("CLIENT UNBLOCK {id}")), ":0");
+        for (reason, expected) in [
+            ("", "*-1"),
+            (" timeout", "*-1"),
+            (" ERROR", "-UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        ] {
+            waits.send(&[["BLPOP", "k", "0"].map(str::to_owned).to_vec()]);
+            wait_for("it waits", || {
+                other.ask(&format!("CLIENT UNBLOCK {id}{reason}")) == ":1"
+            });
+            assert_eq!(waits.reply(false), expected, "{address}{reason}");
+        }
+        // It has left the queue.
+        assert_eq!(other.ask("RPUSH k v"), ":1");
+        assert_eq!(other.ask("LLEN k"), ":1");
+        assert_eq!(waits.ask("BLPOP k 0"), "['k' 'v']");
+        for (wrong, expected) in [
+            ("CLIENT UNBLOCK 0", ":0"),
+            ("CLIENT UNBLOCK -1", ":0"),
+            (
+                "CLIENT UNBLOCK x",
+                "-ERR value is not an integer or out of range",
+            ),
+            (
+                "CLIENT UNBLOCK 1 maybe",
+                "-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+            ),
+            (
+                "CLIENT UNBLOCK",
+                "-ERR wrong number of arguments for 'client|unblock' command",
+            ),
+        ] {
+            assert_eq!(other.ask(wrong), expected, "{address}: {wrong}");
+        }
+    }
+}

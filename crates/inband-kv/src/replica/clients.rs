@@ -172,6 +172,12 @@ impl Replica {
     }
 
     pub(super) fn execute_local(&mut self, slot: usize, id: CommandId, args: Args<'_>) -> Reply {
+        if let Some(asked) = local::unblock(id, args) {
+            return match asked {
+                Ok((client, with_error)) => self.unblock(client, with_error),
+                Err(reply) => reply,
+            };
+        }
         self.publish();
         let control = &self.control;
         let mut world = World {

@@ -66,8 +66,22 @@ impl Replica {
     }
 
     fn end_wait(&mut self, slot: usize, number: u64, reply: Reply) {
+        let reply = match self.waiting.is_refused(number) {
+            true => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            false => reply,
+        };
         self.waiting.leave(number, None);
         self.answer_alone(slot, reply);
+    }
+
+    /// `CLIENT UNBLOCK`: ends the wait of another client of this replica.
+    pub(super) fn unblock(&mut self, id: u64, with_error: bool) -> Reply {
+        let mut all = self.front.connections.iter();
+        let waiting = all.find(|client| client.id == id);
+        let number = waiting.and_then(|client| client.waiting_number());
+        let now = self.now;
+        let is_waiting = number.is_some_and(|number| self.waiting.unblock(number, now, with_error));
+        Reply::Integer(i64::from(is_waiting))
     }
 
     /// Looks for elements that have been put where clients wait.
