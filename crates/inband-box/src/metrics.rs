@@ -11,13 +11,13 @@ use crate::status::Status;
 /// Reads the status of a node; `None`: it is starting.
 struct StatusSource<S>(S);
 
-impl<S: Fn() -> Option<Status> + Send + 'static> StatusSource<S> {
+impl<S: Fn() -> Option<Status> + Send + Sync + 'static> StatusSource<S> {
     fn status(&self) -> Result<Status> {
         (self.0)().context("the node is starting")
     }
 }
 
-impl<S: Fn() -> Option<Status> + Send + 'static> Source for StatusSource<S> {
+impl<S: Fn() -> Option<Status> + Send + Sync + 'static> Source for StatusSource<S> {
     fn metrics(&self) -> Result<Vec<u8>> {
         encode(&self.status()?)
     }
@@ -40,7 +40,7 @@ impl<S: Fn() -> Option<Status> + Send + 'static> Source for StatusSource<S> {
 /// Serves the metrics of a node with this status; `None`: it is starting.
 pub fn start(
     listener: TcpListener,
-    status: impl Fn() -> Option<Status> + Send + 'static,
+    status: impl Fn() -> Option<Status> + Send + Sync + 'static,
 ) -> Result<()> {
     serve(listener, || false, StatusSource(status))
 }

@@ -4,7 +4,11 @@
 const TOKEN = location.hash.slice(1);
 const CHART_MS = 30000;
 const BUCKETS_PER_S = 20;
+const BUCKETS_MAX = 1200;
 const EVENTS_SHOWN = 200;
+// The server says that it lives every 5 s.
+const SILENCE_MS = 15000;
+const REQUEST_TIMEOUT_MS = 130000;
 const RECONNECT_MS = 1000;
 
 const byId = (id) => document.getElementById(id);
@@ -39,6 +43,7 @@ async function request(path, body) {
     method: "POST",
     headers: { Authorization: `Bearer ${TOKEN}`, "Content-Type": "application/json" },
     body: JSON.stringify(body),
+    signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS),
   });
   const said = await response.json();
   if (!response.ok) throw new Error(said.error);
@@ -246,7 +251,9 @@ function makeCharts() {
 
 function showCharts() {
   if (!charts || document.hidden) return;
-  const from = Date.now() - CHART_MS;
+  // By the clock of the server.
+  const newest = Math.max(buckets.length ? buckets.at(-1).at_ms : 0, marks.length ? marks.at(-1).at_ms : 0);
+  const from = newest - CHART_MS;
   while (buckets.length && buckets[0].at_ms < from) buckets.shift();
   while (marks.length && marks[0].at_ms < from) marks.shift();
   const column = (of) => buckets.map(of);
@@ -260,11 +267,17 @@ function showCharts() {
 function take(event) {
   if (event.event === "topology") showTopology(event.body);
   if (event.event === "mark") showMark(event.body);
-  if (event.event === "load") buckets.push(...event.body);
+  if (event.event === "load") {
+    for (const bucket of event.body) buckets.push(bucket);
+    if (buckets.length > BUCKETS_MAX) buckets.splice(0, buckets.length - BUCKETS_MAX);
+  }
 }
 
 async function listen() {
-  const response = await fetch("/api/events", { headers: { Authorization: `Bearer ${TOKEN}` } });
+  const silence = new AbortController();
+  const restart = () => setTimeout(() => silence.abort(new Error("the console is silent")), SILENCE_MS);
+  let timer = restart();
+  const response = await fetch("/api/events", { headers: { Authorization: `Bearer ${TOKEN}` }, signal: silence.signal });
   if (!response.ok) throw new Error((await response.json()).error);
   problem("");
   // What came before is sent again.
@@ -275,6 +288,8 @@ async function listen() {
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
+    clearTimeout(timer);
+    timer = restart();
     if (done) throw new Error("the console has ended");
     const messages = (rest + value).split("\n\n");
     rest = messages.pop();
@@ -329,6 +344,8 @@ byId("keys").addEventListener("submit", async (event) => {
   }
 });
 
+// Another console's address was pasted: only what follows # differs.
+addEventListener("hashchange", () => location.reload());
 makeCharts();
 setInterval(showCharts, 250);
 addEventListener("resize", makeCharts);

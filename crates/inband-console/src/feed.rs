@@ -99,6 +99,11 @@ impl Feed {
         }));
     }
 
+    /// Whether a page is open, as far as is known.
+    pub fn has_pages(&self) -> bool {
+        !self.state().pages.is_empty()
+    }
+
     /// The events of the last minute, and those from now on. `None`: too many pages are open.
     pub fn open(&self) -> Option<(Vec<String>, Receiver<String>)> {
         let mut state = self.state();

@@ -8,8 +8,8 @@ use anyhow::{bail, ensure, Context, Result};
 use inband_cluster::client::{Answer, Client};
 use serde_json::Value;
 
-/// Time limit for a reply. The store answers after 7 s at the latest.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time limit for a reply; then the next address is asked. Longer than a leader takes to be replaced.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest key; memcached's limit.
 pub const KEY_LEN_MAX: usize = 250;
 /// Longest value that the page may write.
@@ -69,12 +69,15 @@ impl Store {
         })
     }
 
-    /// Connects to the first address that answers.
-    pub fn connect_to_any(&self) -> Result<Session> {
+    /// Does something at the first address that answers. A request that got no answer is repeated at the next one.
+    pub fn with_any<T>(&self, mut ask: impl FnMut(&mut Session) -> Result<T>) -> Result<T> {
         let mut last = None;
         for address in self.addresses() {
-            match self.connect(*address) {
-                Ok(session) => return Ok(session),
+            match self
+                .connect(*address)
+                .and_then(|mut session| ask(&mut session))
+            {
+                Ok(answer) => return Ok(answer),
                 Err(error) => last = Some(error.context(format!("{address}"))),
             }
         }

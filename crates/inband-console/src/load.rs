@@ -20,6 +20,10 @@ const SEND_INTERVAL: Duration = Duration::from_millis(200);
 const CLIENTS: u64 = 6;
 /// The most that the page may ask for.
 pub const OPS_PER_S_MAX: u64 = 100_000;
+/// A clock that differs by more than this from the last bucket has been set.
+const STEP_MS: u64 = 10_000;
+/// The load stops when no page has been open for this long.
+const WITHOUT_PAGE: Duration = Duration::from_secs(60);
 /// Keys that the load uses: `console:0` and so on.
 const KEYS: u64 = 64;
 /// Wait after a failure, so that a dead host is not asked all the time.
@@ -57,8 +61,13 @@ impl Filling {
     /// Completes the buckets before the one of this time.
     fn advance(&mut self, now_ms: u64) {
         let start_ms = now_ms - now_ms % BUCKET_MS;
-        if self.at_ms == 0 {
-            self.at_ms = start_ms;
+        // Also at the beginning. After a step of the clock or a suspension there is nothing to fill in.
+        if start_ms.abs_diff(self.at_ms) > STEP_MS {
+            *self = Filling {
+                at_ms: start_ms,
+                complete: std::mem::take(&mut self.complete),
+                ..Filling::default()
+            };
         }
         while self.at_ms < start_ms {
             self.latencies_us.sort_unstable();
@@ -81,8 +90,6 @@ impl Filling {
 pub struct Load {
     cluster: Arc<Cluster>,
     feed: Arc<Feed>,
-    ops_per_s: AtomicU64,
-    reads_percent: AtomicU64,
     /// Of the present load; clients of an earlier one end.
     generation: AtomicU64,
     filling: Mutex<Filling>,
@@ -93,8 +100,6 @@ impl Load {
         Load {
             cluster,
             feed,
-            ops_per_s: AtomicU64::new(0),
-            reads_percent: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             filling: Mutex::default(),
         }
@@ -125,28 +130,40 @@ impl Load {
             );
         }
         let generation = self.generation.fetch_add(1, Relaxed) + 1;
-        self.ops_per_s.store(ops_per_s, Relaxed);
-        self.reads_percent.store(reads_percent, Relaxed);
         let Some(Some(store)) = store else {
             return Ok(());
         };
         *self.filling.lock().unwrap_or_else(PoisonError::into_inner) = Filling::default();
         for client in 0..CLIENTS {
             let (load, store) = (Arc::clone(self), store.clone());
-            let run = move || load.run(client, generation, &store);
+            let run = move || load.run(client, generation, rate, &store);
             thread::Builder::new()
                 .name(format!("load/{client}"))
                 .spawn(run)?;
         }
         let load = Arc::clone(self);
         let send = move || {
+            let mut seen = Instant::now();
             while load.is_present(generation) {
                 thread::sleep(SEND_INTERVAL);
                 load.send();
+                if load.feed.has_pages() {
+                    seen = Instant::now();
+                } else if seen.elapsed() > WITHOUT_PAGE {
+                    load.stop(generation);
+                }
             }
         };
         thread::Builder::new().name("buckets".into()).spawn(send)?;
         Ok(())
+    }
+
+    /// Ends the load of this generation, if it is still the present one.
+    fn stop(&self, generation: u64) {
+        let next = generation + 1;
+        let _ = self
+            .generation
+            .compare_exchange(generation, next, Relaxed, Relaxed);
     }
 
     fn is_present(&self, generation: u64) -> bool {
@@ -174,10 +191,9 @@ impl Load {
         }
     }
 
-    fn run(&self, client: u64, generation: u64, store: &Store) {
-        let interval = Duration::from_secs(1)
-            .mul_f64(CLIENTS as f64 / self.ops_per_s.load(Relaxed).max(1) as f64);
-        let reads_percent = self.reads_percent.load(Relaxed);
+    fn run(&self, client: u64, generation: u64, rate: Rate, store: &Store) {
+        let interval =
+            Duration::from_secs(1).mul_f64(CLIENTS as f64 / rate.ops_per_s.max(1) as f64);
         let mut session: Option<Session> = None;
         let mut address = client as usize;
         let mut due = Instant::now();
@@ -196,7 +212,7 @@ impl Load {
                     store.connect(addresses[address % addresses.len()])
                 }
             };
-            let is_read = number.wrapping_mul(2_654_435_761) % 100 < reads_percent;
+            let is_read = number.wrapping_mul(2_654_435_761) % 100 < rate.reads_percent;
             let done = done.and_then(|mut session| {
                 match is_read {
                     true => drop(session.get(&key)?),
@@ -250,5 +266,16 @@ mod tests {
                 ..Bucket::default()
             }
         );
+    }
+
+    /// Hours would be hundreds of thousands of buckets.
+    #[test]
+    fn a_clock_that_is_set_begins_a_new_bucket() {
+        let mut filling = Filling::default();
+        filling.advance(1_000_000);
+        for now_ms in [50_000_000_000, 2_000_000] {
+            filling.advance(now_ms);
+            assert_eq!((filling.at_ms, filling.complete.len()), (now_ms, 0));
+        }
     }
 }

@@ -2,11 +2,18 @@
 
 use std::net::TcpListener;
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{Context, Result};
+use inband_http::{self as http, Answer, Limits, Request, Response};
 use prometheus::{Encoder, IntGaugeVec, Opts, TextEncoder};
-use tiny_http::{Header, Response, Server};
 
 pub use prometheus::Registry;
+
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+/// Several at the same time: a check that waits for a majority must not delay the others.
+const LIMITS: Limits = Limits {
+    connections: 16,
+    body_len: 0,
+};
 
 /// Registers a gauge with a value for each list of label values.
 pub fn add<'a>(
@@ -37,7 +44,7 @@ pub fn text(registry: &Registry) -> Result<Vec<u8>> {
 }
 
 /// What a process says about itself over HTTP.
-pub trait Source: Send + 'static {
+pub trait Source: Send + Sync + 'static {
     /// The metrics in their text form.
     fn metrics(&self) -> Result<Vec<u8>>;
 
@@ -49,7 +56,7 @@ pub trait Source: Send + 'static {
 }
 
 /// Of a process whose metrics come from its main loop: it is live and ready while that answers.
-impl<F: Fn() -> Result<Vec<u8>> + Send + 'static> Source for F {
+impl<F: Fn() -> Result<Vec<u8>> + Send + Sync + 'static> Source for F {
     fn metrics(&self) -> Result<Vec<u8>> {
         self()
     }
@@ -80,34 +87,20 @@ fn answer(source: &impl Source, path: &str) -> (u16, Vec<u8>) {
     }
 }
 
-/// Serves `/metrics`, `/live` and `/ready`, on a separate thread, until `is_over` or the process ends.
+/// Serves `/metrics`, `/live` and `/ready`, on threads of its own, until `is_over` or the process ends.
 pub fn serve(
     listener: TcpListener,
     is_over: impl Fn() -> bool + Send + 'static,
     source: impl Source,
 ) -> Result<()> {
-    let server = Server::from_listener(listener, None).map_err(|e| anyhow!("metrics: {e}"))?;
-    let serve = move || {
-        for request in server.incoming_requests() {
-            if is_over() {
-                return;
-            }
-            // Kubernetes and load balancers may append a query.
-            let path = request.url().split('?').next().unwrap_or_default();
-            let (status, text) = answer(&source, path);
-            let response = Response::from_data(text).with_status_code(status);
-            let kind = Header::from_bytes("Content-Type", "text/plain; version=0.0.4");
-            let response = kind.into_iter().fold(response, Response::with_header);
-            if let Err(error) = request.respond(response) {
-                tracing::debug!("metrics: {error}");
-            }
-        }
+    let handle = move |request: &Request| {
+        let (status, text) = match &request.method[..] {
+            "GET" | "HEAD" => answer(&source, &request.path),
+            _ => (405, b"GET or HEAD only\n".to_vec()),
+        };
+        Answer::Whole(Response::new(status, CONTENT_TYPE, text))
     };
-    std::thread::Builder::new()
-        .name("metrics".into())
-        .spawn(serve)
-        .context("metrics thread")?;
-    Ok(())
+    http::serve(listener, "metrics", LIMITS, is_over, handle).context("metrics thread")
 }
 
 #[cfg(test)]

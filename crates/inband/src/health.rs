@@ -8,8 +8,9 @@ use anyhow::{bail, ensure, Result};
 use crate::published;
 use crate::serve::HostView;
 
-/// A node's thread that has not come around for this long hangs. Far above what a slow disk or a busy machine explains.
-pub const LIVE_WITHIN: Duration = Duration::from_secs(10);
+/// A node's thread that has not come around for this long hangs. Far above what a slow disk, a busy machine or a slow
+/// script explains: a script is executed by all replicas at the same time, so all would be restarted together.
+pub const LIVE_WITHIN: Duration = Duration::from_secs(60);
 /// How long `/ready` waits for a majority and for the store; probes usually allow 1 s.
 const READY_WITHIN: Duration = Duration::from_millis(700);
 /// Polling interval while the store applies what the log has delivered.

@@ -64,7 +64,10 @@ const HELP: [(&str, &str); 17] = [
 ];
 
 /// Serves the metrics of a process that answers requests like this.
-pub fn start(listener: TcpListener, answer: impl Fn(Ask) -> Reply + Send + 'static) -> Result<()> {
+pub fn start(
+    listener: TcpListener,
+    answer: impl Fn(Ask) -> Reply + Send + Sync + 'static,
+) -> Result<()> {
     let encoded = move || match answer(Ask::Status) {
         Reply::Status(status) => encode(&status),
         Reply::Error(error) => bail!("{error}"),

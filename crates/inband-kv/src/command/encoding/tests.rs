@@ -1,3 +1,4 @@
+use crate::lock::LockOp;
 use inband_resp::request::Args;
 
 use super::*;
@@ -193,8 +194,16 @@ fn the_version_is_that_of_the_latest_operation() {
         args: none,
         is_read_only,
     };
-    assert_eq!(version(&script(false)), 8);
-    assert_eq!(version(&script(true)), 8);
+    // It may call `INBAND.LOCK`.
+    assert_eq!(version(&script(false)), 9);
+    assert_eq!(version(&script(true)), 9);
+    let lock = Command::Lock {
+        op: LockOp::Get,
+        key: b"k",
+        owner: b"",
+        ttl_ms: 0,
+    };
+    assert_eq!(version(&lock), 9);
     let (op, key, args) = (Op::HGetAll, b"k", none);
     assert_eq!(version(&Command::Typed { op, key, args }), 6);
     let op = Op::ZCard;
@@ -206,7 +215,7 @@ fn the_version_is_that_of_the_latest_operation() {
         (Command::Get(b"k"), 2),
         (Command::GetEx(b"k", Expiry::Never), 3),
         (Command::ScriptLoad(b"return 1"), 4),
-        (script(false), 8),
+        (script(false), 9),
     ] {
         let mut queue = BytesMut::new();
         Queue::push(&mut queue, &inner);
