@@ -156,8 +156,12 @@ impl Node {
         let State::Following { fetch, .. } = &mut self.state else {
             return;
         };
-        if !is_led || registers.matched + 1 >= first || fetch.is_some() {
+        if !is_led || fetch.is_some() {
             return;
+        }
+        if registers.matched + 1 >= first {
+            // The leader does not know what we have; it may have missed that we have recovered.
+            return self.say_joined(role, out);
         }
         if !lacks_records && is_late {
             return; // a live leader says it again

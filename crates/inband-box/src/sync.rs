@@ -426,7 +426,7 @@ impl Node {
         self.say_joined(role, out);
     }
 
-    fn say_joined(&self, role: &impl Role, out: &mut Out) {
+    pub(crate) fn say_joined(&self, role: &impl Role, out: &mut Out) {
         let joined = Joined {
             matched: self.matched(&role.view()),
             nonce: self.nonce,
@@ -485,6 +485,10 @@ impl Node {
                 },
                 ..Follower::default()
             };
+        }
+        if !recovering {
+            // It has all that it had acknowledged: from now on its acknowledgements say what it has.
+            follower.had = 0;
         }
         (follower.recovering, follower.is_durable) = (recovering, joined.durable);
         let last = registers.last;

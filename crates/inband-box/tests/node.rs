@@ -522,6 +522,40 @@ fn a_node_is_told_that_it_is_behind_when_a_majority_of_logs_is_left() {
     assert!(joins(3, 1, false, false), "1 and 2 have it");
 }
 
+/// What the leader remembers of it from before is no more than what it has now.
+#[test]
+fn a_node_that_has_recovered_exactly_what_it_had_is_sent_what_follows() {
+    let role = inband_box::soft::soft(1, 64);
+    role.set_window(64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let now = leads(&mut node, &role);
+    let epoch = node.epoch();
+    acks(&mut node, &role, now, 2, 0, 1);
+    for zxid in 2..=200 {
+        appends(&role, 1);
+        for from in [2, 3] {
+            acks(&mut node, &role, now, from, 0, zxid);
+        }
+        role.set_applied(zxid);
+    }
+    // It comes back without its log, and is told of the table up to 200.
+    gets(&mut node, 3, epoch, &JOINED_EMPTY, &role);
+    acks(&mut node, &role, now, 3, flag::RECOVERING, 150);
+    let joined = match JOINED_EMPTY {
+        Control::Joined(joined) => Control::Joined(Joined {
+            matched: 200,
+            recovering: false,
+            ..joined
+        }),
+        other => panic!("{other:?}"),
+    };
+    gets(&mut node, 3, epoch, &joined, &role);
+    appends(&role, 60);
+    let later = now + SUSPECT_AFTER_NS;
+    let sent = sent_again(&acks(&mut node, &role, later, 3, 0, 200), 3);
+    assert_eq!(sent.first(), Some(&201), "{sent:?}");
+}
+
 /// The schedule: a node had joined, and this one did not know.
 #[test]
 fn a_candidate_counts_again_by_the_members_of_the_log_that_it_takes_over() {
