@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use anyhow::{ensure, Context, Result};
-use inband_metrics::{add, serve, signed, text, Registry, Source};
+use inband_metrics::{serve, NodeGauges, Source};
 
 use crate::node::Quorum;
 use crate::status::Status;
@@ -46,22 +46,11 @@ pub fn start(
 }
 
 fn encode(status: &Status) -> Result<Vec<u8>> {
-    let registry = Registry::new();
-    let node = &status.name[..];
-    let dataplane = status.dataplane.to_string();
-    add(
-        &registry,
-        "inband_box_dataplane",
-        "1 for the data plane in force; why not a better one",
-        &["node", "dataplane", "why"],
-        [(&[node, &dataplane, &status.why][..], 1)],
-    )?;
-    add(
-        &registry,
-        "inband_box_state",
+    let gauges = NodeGauges::new("inband_box", &status.name);
+    gauges.add_dataplane(&status.dataplane.to_string(), &status.why)?;
+    gauges.add_state(
         "1 for the state of the node: leading, following, electing, waiting or recovering",
-        &["node", "state"],
-        [(&[node, &status.state][..], 1)],
+        &status.state,
     )?;
     let membership = &status.membership;
     let is_all = membership.quorum == Quorum::All;
@@ -102,26 +91,11 @@ fn encode(status: &Status) -> Result<Vec<u8>> {
             status.elections,
         ),
     ] {
-        let name = format!("inband_box_{name}");
-        add(
-            &registry,
-            &name,
-            help,
-            &["node"],
-            [(&[node][..], signed(value))],
-        )?;
+        gauges.add(name, help, value)?;
     }
-    let events: Vec<([&str; 2], i64)> = status
-        .counters
-        .iter()
-        .map(|(event, count)| ([node, event.as_str()], signed(*count)))
-        .collect();
-    add(
-        &registry,
-        "inband_box_events_total",
+    gauges.add_events(
         "Packets, requests and events by outcome, since the start",
-        &["node", "event"],
-        events.iter().map(|(of, count)| (&of[..], *count)),
+        &status.counters,
     )?;
-    text(&registry)
+    gauges.text()
 }

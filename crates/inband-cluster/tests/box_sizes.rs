@@ -1,27 +1,23 @@
 //! Consensus in a box with other numbers of nodes, and with the quorum of all: what a minority may do, and what it may not.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::ensure;
 use inband_cluster::box_cluster::{BoxCluster, Options, Quorum};
-use inband_cluster::command::SystemCommand;
 use inband_cluster::scratch::{free_ports, loopback, retry};
 use inband_cluster::socket::{self, Request};
 use inband_cluster::supervisor::Supervisor;
 
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::boxes::{self, ask, LIMIT};
+
 const KEYS: usize = 20;
 
 /// One cluster at a time.
 static ONE: Mutex<()> = Mutex::new(());
-
-fn program() -> PathBuf {
-    inband_testing::build("inband-box")
-}
 
 fn start(dir: &Path, nodes: u8, quorum: Quorum) -> Supervisor<BoxCluster> {
     let first = free_ports(2 * u16::from(nodes)).expect("free ports");
@@ -34,20 +30,7 @@ fn start(dir: &Path, nodes: u8, quorum: Quorum) -> Supervisor<BoxCluster> {
         log_records: 1024,
         ..Options::default()
     };
-    let mut spec = BoxCluster::spec(&options, dir).expect("a specification");
-    spec.program = Some(program());
-    Supervisor::start(spec).expect("a new cluster")
-}
-
-/// A request, and so many lines of its reply.
-fn ask(address: SocketAddr, request: &str, lines: usize) -> Result<Vec<String>> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.write_all(request.as_bytes())?;
-    let replies = BufReader::new(stream).lines().take(lines);
-    replies
-        .collect::<Result<_, _>>()
-        .with_context(|| format!("{address}: {request:?}"))
+    boxes::start(dir, options).expect("a new cluster")
 }
 
 fn set(address: SocketAddr, key: &str, value: &str) {

@@ -1,4 +1,4 @@
-//! The supervisor of a cluster, asked in JSON: its requests are the same for every system.
+//! Requests to a cluster's supervisor, in JSON: they are the same for every system.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use inband_cluster::link::{Change, Faults};
+use inband_cluster::paxos::MemberKind;
 use inband_cluster::socket::socket_in;
 use inband_cluster::system_file;
 use inband_host::{line_json, program};
@@ -44,29 +45,12 @@ pub enum Action {
     },
     /// Add a host while the cluster serves; the store's are of a kind, acceptor or replica.
     Add {
-        kind: Option<Kind>,
+        kind: Option<MemberKind>,
     },
     /// Remove a host permanently.
     Remove {
         host: String,
     },
-}
-
-/// What a new host of the store is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    Acceptor,
-    Replica,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Acceptor => "acceptor",
-            Kind::Replica => "replica",
-        }
-    }
 }
 
 /// How an action is done.
@@ -80,9 +64,8 @@ enum How {
 impl Action {
     fn how(&self) -> How {
         How::Request(match self {
-            Action::Kill { host, force: false } => json!({"cmd": "kill", "role": host}),
-            Action::Kill { host, force: true } => {
-                json!({"cmd": "kill", "role": host, "force": true})
+            Action::Kill { host, force } => {
+                json!({"cmd": "kill", "role": host, "force": force})
             }
             Action::Restart { host } => json!({"cmd": "restart", "role": host}),
             Action::Pause { host } => json!({"cmd": "pause", "role": host}),

@@ -28,7 +28,6 @@ pub struct Mark {
     pub is_fault: bool,
 }
 
-/// An event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", content = "body", rename_all = "lowercase")]
 pub enum Event {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
@@ -85,7 +85,6 @@ impl Filling {
     }
 }
 
-/// The load generator.
 #[derive(Debug)]
 pub struct Load {
     cluster: Arc<Cluster>,
@@ -105,7 +104,7 @@ impl Load {
         }
     }
 
-    /// Changes the load.
+    /// Replaces the load by this one.
     pub fn set(self: &Arc<Load>, rate: Rate) -> Result<()> {
         let Rate {
             ops_per_s,
@@ -119,20 +118,15 @@ impl Load {
             reads_percent <= 100,
             "{reads_percent} % reads; at most 100 are possible"
         );
-        let store = match ops_per_s {
-            0 => None,
-            _ => Some(Store::of(&self.cluster.status()?)),
-        };
-        if store == Some(None) {
-            anyhow::bail!(
-                "`inband up {}` has no store to read and write",
-                self.cluster.system
-            );
-        }
-        let generation = self.generation.fetch_add(1, Relaxed) + 1;
-        let Some(Some(store)) = store else {
+        if ops_per_s == 0 {
+            self.generation.fetch_add(1, Relaxed);
             return Ok(());
-        };
+        }
+        let store = Store::of(&self.cluster.status()?).with_context(|| {
+            let system = &self.cluster.system;
+            format!("`inband up {system}` has no store to read and write")
+        })?;
+        let generation = self.generation.fetch_add(1, Relaxed) + 1;
         *self.filling.lock().unwrap_or_else(PoisonError::into_inner) = Filling::default();
         for client in 0..CLIENTS {
             let (load, store) = (Arc::clone(self), store.clone());

@@ -34,7 +34,6 @@ pub struct Limits {
     pub body_len: usize,
 }
 
-/// A complete request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
@@ -55,7 +54,6 @@ impl Request {
     }
 }
 
-/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
@@ -143,7 +141,7 @@ impl Drop for Place {
     }
 }
 
-/// Says that there is no place, without waiting for the client.
+/// Refuses a connection beyond the limit, without waiting for the client.
 fn refuse(mut stream: TcpStream) {
     let response = Response::new(503, "text/plain", "too many requests at the same time\n");
     let _ = stream.set_nonblocking(true);
@@ -187,7 +185,7 @@ fn close(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what has come, or fails at the deadline.
+/// Reads what is available. Fails at the deadline.
 fn read_until(stream: &mut TcpStream, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {

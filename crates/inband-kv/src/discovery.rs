@@ -357,7 +357,7 @@ impl Teller<'_> {
         }
     }
 
-    /// The fields that Sentinel has for every instance.
+    /// The fields that Sentinel reports for every instance.
     fn instance(
         &self,
         name: String,

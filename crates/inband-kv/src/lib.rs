@@ -14,7 +14,7 @@
 //! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
 //! * [`syncer`]: durability across power failures;
 //! * [`cluster_clock`], [`clock_exchange`]: the source of replicated time;
-//! * [`peer_exchange`], [`discovery`]: which replicas live, and what clients that look for them are told;
+//! * [`peer_exchange`], [`discovery`]: which replicas are alive, and the answers to clients that look for them;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: monitoring and controlling a replica from other threads;
 //! * [`space`]: free space on the disks;

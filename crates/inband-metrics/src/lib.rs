@@ -1,5 +1,6 @@
 //! `/metrics` for Prometheus: gauges, their text form, and the HTTP server, which also serves `/live` and `/ready`.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 
 use anyhow::{Context, Result};
@@ -41,6 +42,59 @@ pub fn text(registry: &Registry) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(text)
+}
+
+/// Gauges of one node, whose names begin with a prefix.
+pub struct NodeGauges<'a> {
+    registry: Registry,
+    prefix: &'static str,
+    node: &'a str,
+}
+
+impl<'a> NodeGauges<'a> {
+    pub fn new(prefix: &'static str, node: &'a str) -> NodeGauges<'a> {
+        NodeGauges {
+            registry: Registry::new(),
+            prefix,
+            node,
+        }
+    }
+
+    fn add_of(&self, name: &str, help: &str, labels: &[&str], of: &[&str], n: i64) -> Result<()> {
+        let name = format!("{}_{name}", self.prefix);
+        add(&self.registry, &name, help, labels, [(of, n)])
+    }
+
+    pub fn add(&self, name: &str, help: &str, value: u64) -> Result<()> {
+        self.add_of(name, help, &["node"], &[self.node], signed(value))
+    }
+
+    /// Adds where the node's roles run, and why.
+    pub fn add_dataplane(&self, dataplane: &str, why: &str) -> Result<()> {
+        let help = "1 for the data plane in force; why not a better one";
+        let labels = ["node", "dataplane", "why"];
+        self.add_of("dataplane", help, &labels, &[self.node, dataplane, why], 1)
+    }
+
+    pub fn add_state(&self, help: &str, state: &str) -> Result<()> {
+        self.add_of("state", help, &["node", "state"], &[self.node, state], 1)
+    }
+
+    /// Adds what was counted since the start, by event.
+    pub fn add_events(&self, help: &str, counters: &BTreeMap<String, u64>) -> Result<()> {
+        let events = counters.iter();
+        let events: Vec<([&str; 2], i64)> = events
+            .map(|(event, count)| ([self.node, event.as_str()], signed(*count)))
+            .collect();
+        let name = format!("{}_events_total", self.prefix);
+        let values = events.iter().map(|(of, count)| (&of[..], *count));
+        add(&self.registry, &name, help, &["node", "event"], values)
+    }
+
+    /// Returns their text form.
+    pub fn text(&self) -> Result<Vec<u8>> {
+        text(&self.registry)
+    }
 }
 
 /// What a process says about itself over HTTP.

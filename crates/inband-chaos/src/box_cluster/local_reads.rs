@@ -87,7 +87,7 @@ mod tests {
         let (one, other) = (reads.connection(), reads.connection());
         reads.saw(Some(one), "a", &of("1", 1));
         reads.saw(Some(one), "b", &of("2", 2));
-        // Nobody has written `a` since.
+        // `a` has not been written since.
         reads.saw(Some(one), "a", &of("1", 1));
         reads.saw(None, "a", &of("3", 3));
         // Another connection may still be behind.

@@ -170,7 +170,7 @@ fn remaining(status: &ClusterStatus) -> Vec<ProcessStatus> {
         .collect()
 }
 
-/// Returns whether there is a leader that all other nodes follow, and nobody is joining.
+/// Returns whether all other nodes follow one leader, and no node is joining.
 fn is_whole(status: &ClusterStatus) -> bool {
     let Some(leader) = status.nodes.iter().find(|node| node.state == "leading") else {
         return false;

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use anyhow::{bail, Result};
-use inband_metrics::{add, serve, signed, text, Registry};
+use inband_metrics::{serve, NodeGauges};
 use inband_netpaxos::status::{Ask, Reply, Status};
 
 /// Names of gauges in a status, and what they are.
@@ -77,53 +77,21 @@ pub fn start(
 }
 
 fn encode(status: &Status) -> Result<Vec<u8>> {
-    let registry = Registry::new();
-    let node = &status.name[..];
-    let one = |name: &str, help: &str, value: u64| {
-        let name = format!("inband_netpaxos_{name}");
-        add(
-            &registry,
-            &name,
-            help,
-            &["node"],
-            [(&[node][..], signed(value))],
-        )
-    };
-    let dataplane = status.dataplane.to_string();
-    add(
-        &registry,
-        "inband_netpaxos_dataplane",
-        "1 for the data plane in force; why not a better one",
-        &["node", "dataplane", "why"],
-        [(&[node, &dataplane, &status.why][..], 1)],
-    )?;
-    add(
-        &registry,
-        "inband_netpaxos_state",
-        "1 for the state of the process",
-        &["node", "state"],
-        [(&[node, &status.state][..], 1)],
-    )?;
-    one(
+    let gauges = NodeGauges::new("inband_netpaxos", &status.name);
+    gauges.add_dataplane(&status.dataplane.to_string(), &status.why)?;
+    gauges.add_state("1 for the state of the process", &status.state)?;
+    gauges.add(
         "position",
         "Requests passed (serializer, minion), highest instance (storage), instances delivered (learner)",
         status.position,
     )?;
     for (name, value) in &status.gauges {
         let help = HELP.iter().find(|(known, _)| known == name);
-        one(name, help.map_or(name, |(_, help)| help), *value)?;
+        gauges.add(name, help.map_or(name, |(_, help)| help), *value)?;
     }
-    let events: Vec<([&str; 2], i64)> = status
-        .counters
-        .iter()
-        .map(|(event, count)| ([node, event.as_str()], signed(*count)))
-        .collect();
-    add(
-        &registry,
-        "inband_netpaxos_events_total",
+    gauges.add_events(
         "Packets and events by outcome, since the start",
-        &["node", "event"],
-        events.iter().map(|(of, count)| (&of[..], *count)),
+        &status.counters,
     )?;
-    text(&registry)
+    gauges.text()
 }

@@ -51,6 +51,16 @@ pub enum MemberKind {
     Replica,
 }
 
+impl MemberKind {
+    /// Returns its name, which is also the first part of a new host's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberKind::Acceptor => "acceptor",
+            MemberKind::Replica => "replica",
+        }
+    }
+}
+
 impl FromStr for MemberKind {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -67,11 +77,11 @@ impl FromStr for MemberKind {
 impl Shared {
     pub(super) fn add_member(&self, kind: MemberKind) -> Result<String, SupervisorError> {
         let _membership = self.begin_change()?;
-        let (name, roles) = match kind {
-            MemberKind::Acceptor => ("acceptor", self.acceptor_roles()),
-            MemberKind::Replica => ("replica", vec![Role::Replica, Role::Leader]),
+        let roles = match kind {
+            MemberKind::Acceptor => self.acceptor_roles(),
+            MemberKind::Replica => vec![Role::Replica, Role::Leader],
         };
-        let host = self.bring_up(name, roles, None)?;
+        let host = self.bring_up(kind.name(), roles, None)?;
         let request = Request::Add(member_of(&host.node()));
         let goal = Goal {
             comes: Some(host.id),
