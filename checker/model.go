@@ -77,7 +77,7 @@ func step(index map[string]int, before values, op *operation, replies []*string)
 			if *value != "" {
 				var err error
 				if number, err = strconv.Atoi(*value); err != nil {
-					return false, before
+					return !known, before
 				}
 			}
 			*value = strconv.Itoa(number + 1)

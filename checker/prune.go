@@ -63,6 +63,9 @@ func sees(op *operation, i int, value string, increments int) bool {
 	if c.Verb == "CHECK" {
 		return isFrom(orEmpty(c.Value), value, increments)
 	}
+	if c.Verb == "ADD" && value == "" {
+		return true // only a missing value lets it write, whether or not it was answered
+	}
 	if op.Outcome == outcomeUnknown {
 		return false
 	}
