@@ -32,6 +32,8 @@ use datagrams::{Datagrams, Listener};
 
 /// Longest sleep: the gateway must notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
+/// memcached's reply to a client that is one too many.
+const TOO_MANY_CLIENTS: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// What a gateway needs from its node.
 pub trait Submit {
@@ -234,7 +236,8 @@ impl<S: Submit> Gateway<S> {
         let datagrams = datagrams.map(|(place, listener)| Datagrams::new(place, listener));
         let datagrams = datagrams.collect::<io::Result<Vec<_>>>()?;
         let fds: Vec<_> = datagrams.iter().map(Datagrams::fd).collect();
-        let front = Front::new(listeners, &fds, settings.clients_max, None)?;
+        let front = Front::new(listeners, &fds, settings.clients_max, None)?
+            .refusing_with(TOO_MANY_CLIENTS);
         let shared = Shared {
             reader,
             batch: Batch::default(),

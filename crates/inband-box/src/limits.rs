@@ -1,5 +1,7 @@
 //! Limits. Names contain the units.
 
+use std::ops::RangeInclusive;
+
 /// Possible numbers of nodes in a cluster.
 pub const NODE_COUNTS: [usize; 4] = [3, 4, 5, 7];
 /// Maximum length of a key, as in memcached.
@@ -18,8 +20,10 @@ pub const GET_LINE_LEN_BYTES_MAX: usize = 1 << 20;
 pub const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Default number of log records that a node keeps.
 pub const LOG_RECORDS_DEFAULT: usize = 1 << 16;
-/// Gateway: maximum number of concurrent clients.
+/// Gateway: default of the maximum number of concurrent clients.
 pub const CLIENTS_MAX: usize = 10_000;
+/// Gateway: values that the maximum number of concurrent clients may have.
+pub const CLIENTS_MAX_RANGE: RangeInclusive<u64> = 1..=100_000;
 /// Gateway: maximum memory that all clients together may make it hold; above that, the client with the most is closed.
 pub const CLIENTS_MEMORY_BYTES_MAX: usize = 512 << 20;
 /// Gateway: maximum number of unanswered commands per client; beyond that its requests are not read.

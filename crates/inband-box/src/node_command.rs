@@ -7,17 +7,20 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use inband_box::changes::{change_at, Changed};
 use inband_box::durable::Durability;
 use inband_box::gateway::datagrams::Listener;
 use inband_box::gateway::Settings;
 use inband_box::kernel::Kernel;
-use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::limits::{
+    CLIENTS_MAX, CLIENTS_MAX_RANGE, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT,
+};
 use inband_box::membership::{Change, Membership};
 use inband_box::metrics;
 use inband_box::network::Network;
-use inband_box::node::{Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS};
+use inband_box::node::{Config, Quorum, SUSPECT_AFTER_US};
 use inband_box::ports::Ports;
 use inband_box::process::{socket_of, status_at, End, Process, Spec, Status};
 use inband_box::registers::WINDOW_DEFAULT;
@@ -86,8 +89,9 @@ pub struct NodeArgs {
     /// from the leader
     #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS_DEFAULT)]
     log_records: usize,
-    /// Maximum number of concurrent clients
-    #[arg(long, default_value_t = CLIENTS_MAX)]
+    /// Maximum number of concurrent clients, 1 to 100000
+    #[arg(long, default_value_t = CLIENTS_MAX, value_name = "COUNT",
+        value_parser = RangedU64ValueParser::<usize>::new().range(CLIENTS_MAX_RANGE))]
     clients_max: usize,
     /// Number of --nodes, from the first on, that start together; the others may join later (--join). By default all
     #[arg(long, value_name = "COUNT")]
@@ -104,7 +108,7 @@ pub struct NodeArgs {
     /// Microseconds of silence after which a leader is suspected; by default 10000, and 50000 with --durability sync,
     /// where a disk may stop a node for that long
     #[arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u64).range(SUSPECT_AFTER_MIN_NS / 1000..=SUSPECT_AFTER_MAX_NS / 1000))]
+        value_parser = clap::value_parser!(u64).range(SUSPECT_AFTER_US))]
     suspect_after_us: Option<u64>,
     /// The cluster is new, and so are all its nodes
     #[arg(long)]

@@ -1,5 +1,7 @@
 //! The options of a node.
 
+use std::ops::RangeInclusive;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +12,9 @@ use crate::promise::{Nanos, MS};
 pub const SUSPECT_AFTER_NS: Nanos = 10 * MS;
 pub const SUSPECT_AFTER_MIN_NS: Nanos = 50_000;
 pub const SUSPECT_AFTER_MAX_NS: Nanos = 50 * MS;
+/// Suspicion timeouts, as on the command line.
+pub const SUSPECT_AFTER_US: RangeInclusive<u64> =
+    SUSPECT_AFTER_MIN_NS / 1000..=SUSPECT_AFTER_MAX_NS / 1000;
 
 /// How many members must have a record before it is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ mod box_clients;
 #[path = "box.rs"]
 mod box_cluster;
 mod box_members;
+mod box_options;
 mod box_rolling;
 mod box_sizes;
 #[path = "common/boxes.rs"]

@@ -183,6 +183,7 @@ pub struct Front<C> {
     clients_max: usize,
     next_id: u64,
     tls: Option<Arc<ServerConfig>>,
+    refusal: &'static [u8],
 }
 
 impl<C: ClientConnection> Front<C> {
@@ -222,7 +223,14 @@ impl<C: ClientConnection> Front<C> {
             clients_max,
             next_id: 1,
             tls,
+            refusal: b"-ERR max number of clients reached\r\n",
         })
+    }
+
+    /// What a client gets that is one too many, in a protocol that is not Redis'.
+    #[must_use]
+    pub fn refusing_with(self, refusal: &'static [u8]) -> Self {
+        Self { refusal, ..self }
     }
 
     /// Wakes [`wait`](Self::wait) from other threads; can be taken once.
@@ -319,7 +327,7 @@ impl<C: ClientConnection> Front<C> {
     fn refuse(&self, mut stream: TcpStream) {
         // Best effort: the client is disconnected either way. A TLS client would not understand this.
         if self.tls.is_none() {
-            let _ = stream.write(b"-ERR max number of clients reached\r\n");
+            let _ = stream.write(self.refusal);
         }
     }
 

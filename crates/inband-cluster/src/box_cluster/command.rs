@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use inband_box::durable::Durability;
 use inband_box::limits::{
-    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, DATAGRAMS_UNDER_WAY_MAX, INCOMPLETE_REQUEST_MS_MAX,
+    CLIENTS_MEMORY_BYTES_MAX, DATAGRAMS_UNDER_WAY_MAX, INCOMPLETE_REQUEST_MS_MAX,
     UNANSWERED_MS_MAX, UNREAD_MS_MAX,
 };
 use inband_box::membership::ids;
@@ -175,34 +175,31 @@ impl SystemCommand for BoxCluster {
             one("quorum", |options| options.quorum.name().to_owned()),
             one("durability", |options| options.durability.name().to_owned()),
             one("memcached", |options| options.memcached.to_string()),
-            one("memcached-local", |options| match options.memcached_local {
-                Some(first) => first.to_string(),
-                None => "none".to_owned(),
+            one("memcached-local", |options| {
+                or_none(options.memcached_local)
             }),
             one("dataplane", |options| options.dataplane.to_string()),
             one("memory", |options| options.memory.to_string()),
             one("log-records", |options| options.log_records.to_string()),
-            one("memcached-udp", |options| match options.memcached_udp {
-                Some(first) => first.to_string(),
-                None => "none".to_owned(),
+            one("memcached-udp", |options| or_none(options.memcached_udp)),
+            one("memcached-local-udp", |options| {
+                or_none(options.memcached_local_udp)
+            }),
+            one("memcached-udp-from", |options| {
+                or_none(options.memcached_udp_from)
+            }),
+            one("clients-max", |options| options.clients_max.to_string()),
+            one("suspect-after-us", |options| {
+                options.suspect_after_us().to_string()
             }),
             one("metrics-port", |options| options.metrics_port.to_string()),
             one("direct", |options| options.direct.to_string()),
             one("no-key", |options| options.no_key.to_string()),
         ];
-        let suspect_after_us = |durability: Durability| durability.suspect_after_ns() / 1000;
-        let (value, default) = (options.durability, defaults.durability);
-        all.push(Setting::new(
-            "node.suspect_after_us",
-            suspect_after_us(value),
-            suspect_after_us(default),
-            of_up("durability", value == default),
-        ));
         let gateway = [
             ("unanswered_ms", UNANSWERED_MS_MAX),
             ("unread_ms", UNREAD_MS_MAX),
             ("incomplete_request_ms", INCOMPLETE_REQUEST_MS_MAX),
-            ("clients_max", CLIENTS_MAX as u64),
             ("clients_memory_bytes", CLIENTS_MEMORY_BYTES_MAX as u64),
             ("datagrams_under_way_max", DATAGRAMS_UNDER_WAY_MAX as u64),
         ];
@@ -248,6 +245,10 @@ impl SystemCommand for BoxCluster {
     }
 }
 
+fn or_none(given: Option<impl ToString>) -> String {
+    given.map_or_else(|| "none".to_owned(), |given| given.to_string())
+}
+
 /// Sends a request to a node and compares the lines of its reply.
 fn ask(address: SocketAddr, request: &str, lines: &[&str]) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, SELF_CHECK_TIMEOUT)
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(of("--nodes"), ("5", "3", "inband up"));
         assert_eq!(of("--quorum"), ("all", "majority", "inband up"));
         assert_eq!(of("--memory"), ("67108864", "67108864", "default"));
-        assert_eq!(of("node.suspect_after_us"), ("10000", "10000", "default"));
+        assert_eq!(of("--suspect-after-us"), ("10000", "10000", "default"));
         assert_eq!(of("gateway.unanswered_ms"), ("10000", "10000", "built in"));
 
         let sync = serde_json::to_vec(&options(&["--durability=sync"])).unwrap();
@@ -298,7 +299,7 @@ mod tests {
         let settings = BoxCluster::settings(dir.path()).unwrap();
         let suspect = settings
             .iter()
-            .find(|setting| setting.name == "node.suspect_after_us")
+            .find(|setting| setting.name == "--suspect-after-us")
             .unwrap();
         assert_eq!(
             (&suspect.value[..], &suspect.default[..], &suspect.from[..]),

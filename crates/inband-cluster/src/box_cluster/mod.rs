@@ -35,7 +35,7 @@ mod spec;
 use change::membership_of;
 pub use change::{add, change, remove, BoxCommand, MemberCommand, QuorumArgs};
 pub use options::Options;
-use options::{MEMCACHED, MEMCACHED_LOCAL, MEMCACHED_UDP};
+use options::{MEMCACHED, MEMCACHED_LOCAL, MEMCACHED_LOCAL_UDP, MEMCACHED_UDP, MEMCACHED_UDP_FROM};
 pub use spec::Spec;
 use spec::{Nodes, FILE, FILES, MEMBERS_FILE};
 
@@ -108,7 +108,7 @@ impl System for BoxCluster {
         finish_removal(&spec.data, &FILES)?;
         let memcached = spec.options.memcached()?;
         let memcached_local = spec.options.memcached_local()?;
-        spec.options.memcached_udp()?;
+        spec.options.datagrams()?;
         // The nodes bind the ports; here the error can name the option. All are bound together, so that no two may be
         // equal.
         let members = spec.members();
@@ -166,7 +166,7 @@ impl System for BoxCluster {
             })?;
             self.join_all(lab)?;
         }
-        let memcached_udp = self.spec.options.memcached_udp()?;
+        let [memcached_udp, memcached_local_udp] = self.spec.options.datagrams()?;
         let program = match &self.spec.program {
             Some(program) => program.clone(),
             None => program::find("inband-box")?,
@@ -213,6 +213,14 @@ impl System for BoxCluster {
             if let Some(address) = memcached_udp.get(node - 1) {
                 args.push(format!("{MEMCACHED_UDP}={address}").into());
             }
+            if let Some(address) = memcached_local_udp.get(node - 1) {
+                args.push(format!("{MEMCACHED_LOCAL_UDP}={address}").into());
+            }
+            if let Some(network) = options.memcached_udp_from {
+                args.push(format!("{MEMCACHED_UDP_FROM}={network}").into());
+            }
+            args.push(format!("--clients-max={}", options.clients_max).into());
+            args.push(format!("--suspect-after-us={}", options.suspect_after_us()).into());
             if options.direct {
                 let others = (1..=options.nodes).filter(|other| usize::from(*other) != node);
                 let links = others.map(|other| format!("{other}={}", link_to(other)));
