@@ -38,6 +38,8 @@ pub struct Status {
     pub membership: Membership,
     /// If leading: the membership once the change is committed.
     pub changes_to: Option<Membership>,
+    /// Bytes of the leader's table that it has pulled so far, while it pulls it.
+    pub pulled_bytes: u64,
     /// Records that the gateway is waiting for.
     pub outstanding: usize,
     /// Elections that it has begun.
@@ -66,6 +68,12 @@ impl Node {
             applied: now.applied,
             membership: self.membership,
             changes_to: self.pending().last().map(|(_, next)| *next),
+            pulled_bytes: match &self.state {
+                State::Following {
+                    fetch: Some(fetch), ..
+                } => fetch.pulled_bytes(),
+                _ => 0,
+            },
             outstanding: self.submitter.outstanding(),
             elections: self.elections,
             epochs_refused: self.epochs_refused,

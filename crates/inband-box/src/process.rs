@@ -682,6 +682,7 @@ impl Process {
             committed: node.committed,
             applied: self.machine.applied(),
             digest: self.machine.digest(),
+            pulled_bytes: node.pulled_bytes,
             items: self.machine.table().len(),
             memory_bytes: self.spec.chunks * crate::store::CHUNK_BYTES as u64,
             elections: node.elections,

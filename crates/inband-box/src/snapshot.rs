@@ -89,6 +89,11 @@ impl Fetch {
         }
     }
 
+    /// Returns the length of what has arrived without a gap.
+    pub fn pulled_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     fn take(&mut self, offset: usize, part: Vec<u8>) {
         if offset >= self.bytes.len() && self.early.len() < PARTS_WINDOW {
             self.early.insert(offset, part);

@@ -46,6 +46,9 @@ pub struct Status {
     pub applied: u64,
     /// Digest of the machine at `applied`.
     pub digest: u64,
+    /// Bytes of the leader's table that it has pulled so far, while it pulls it.
+    #[serde(default)]
+    pub pulled_bytes: u64,
     pub items: u64,
     pub memory_bytes: u64,
     pub elections: u64,

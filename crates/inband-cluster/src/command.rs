@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::background::{leave_terminal, spawn_until};
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{ArgMatches, Args, Command, Subcommand};
 use inband_host::output::quoted;
 use inband_host::program;
@@ -22,6 +22,9 @@ use crate::supervisor::{is_in, Supervisor};
 use crate::system::System;
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// A rolling restart ends when a restarted host does not take part and has got nothing for so long.
+const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
+const ROLL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Parses options as the command line does. Without arguments, all options have their default values.
 pub(crate) fn parse_options<A: Args>(args: &[&str]) -> A {
@@ -123,6 +126,11 @@ pub trait SystemCommand: System {
     /// Returns the hosts of a rolling restart, in the order in which they are restarted; `None`: the system has none.
     fn hosts_to_roll(_status: &Self::Status) -> Option<Vec<String>> {
         None
+    }
+
+    /// Returns a number that changes as long as hosts catch up, so that a rolling restart waits for them.
+    fn progress(_status: &Self::Status) -> u64 {
+        0
     }
 
     /// Returns what will happen to the data when the cluster stops. Shown at the start; empty if there is nothing to
@@ -327,7 +335,8 @@ fn done<S: SystemCommand>(
     Ok(())
 }
 
-/// Restarts all hosts, one after another, each once all others take part. Reports each of them.
+/// Restarts all hosts, one after another, each once all others take part. Reports each of them. Waits for a restarted
+/// host as long as it catches up.
 pub fn roll<S: SystemCommand>(data: &Path, mut report: impl FnMut(String)) -> Result<()> {
     let hosts = S::hosts_to_roll(&socket::status::<S>(data)?);
     let hosts = hosts.with_context(|| {
@@ -340,11 +349,37 @@ pub fn roll<S: SystemCommand>(data: &Path, mut report: impl FnMut(String)) -> Re
         let began = Instant::now();
         let request = Request::Roll { host: host.clone() };
         socket::done::<S>(data, &request)?;
+        let take_part = || socket::done::<S>(data, &Request::TakePart).map(drop);
+        let progress = || Ok(S::progress(&socket::status::<S>(data)?));
+        wait_while_progress(NO_PROGRESS_TIMEOUT, take_part, progress)
+            .with_context(|| format!("{host} was restarted; no host after it was touched"))?;
         report(format!(
             "{n} of {}: {host} restarted, and all take part after {:.1} s",
             hosts.len(),
             began.elapsed().as_secs_f64()
         ));
+    }
+    Ok(())
+}
+
+/// Waits until `is_done` succeeds. Fails once `progress` has been the same for `limit`.
+fn wait_while_progress(
+    limit: Duration,
+    mut is_done: impl FnMut() -> Result<()>,
+    mut progress: impl FnMut() -> Result<u64>,
+) -> Result<()> {
+    let (mut last, mut since) = (0, Instant::now());
+    while let Err(lack) = is_done() {
+        let now = progress()?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        ensure!(
+            since.elapsed() < limit,
+            "{lack:#}, and nothing has changed for {} s; `inband status` says what the hosts do",
+            limit.as_secs()
+        );
+        std::thread::sleep(ROLL_POLL_INTERVAL);
     }
     Ok(())
 }
@@ -469,5 +504,35 @@ impl<C: RunCommand> Registered for Entry<C> {
             program::end_with_reader();
         }
         command.run()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn a_host_that_catches_up_is_waited_for_and_one_that_does_not_is_named() {
+        let began = Instant::now();
+        let mut so_far = 0;
+        let is_done = || {
+            ensure!(began.elapsed() > 4 * LIMIT, "node/2 does not follow");
+            Ok(())
+        };
+        let progress = || {
+            so_far += 1;
+            Ok(so_far)
+        };
+        wait_while_progress(LIMIT, is_done, progress).expect("it goes on and on");
+        let stuck = wait_while_progress(LIMIT, || bail!("node/2 does not follow"), || Ok(7));
+        let stuck = stuck.expect_err("nothing changes").to_string();
+        assert!(
+            stuck.starts_with("node/2 does not follow, and nothing has changed"),
+            "{stuck}"
+        );
     }
 }

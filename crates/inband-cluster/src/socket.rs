@@ -32,10 +32,12 @@ pub enum Request<R> {
         #[serde(default)]
         force: bool,
     },
-    /// Restart the process of a host once all take part, and wait until all do so again.
+    /// Restart the process of a host once all take part.
     Roll {
         host: String,
     },
+    /// Fails, and says why, unless all hosts take part now.
+    TakePart,
     /// Hold the packets of a role or host.
     Pause {
         role: String,

@@ -26,8 +26,6 @@ use crate::system_file;
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait until all hosts take part before one is restarted: longer than an election.
 const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same after it was restarted. With [`READY_TIMEOUT`], it must be shorter than the timeout of a request.
-const BACK_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const HOSTS_DIR: &str = "hosts";
 /// Where the hosts' directories are while they are being removed.
@@ -390,19 +388,15 @@ impl<S: System> Shared<S> {
         Ok(host.name().to_owned())
     }
 
-    /// Restarts a host once all take part, and waits until all do so again.
+    /// Restarts a host once all take part.
     fn roll(&self, name: &str) -> Result<String> {
         let _operation = self.hosts.exclusive();
         let host = self.named(name)?;
-        let all_take_part = |timeout| {
-            let take_part = || self.system.all_take_part(&self.hosts);
-            self.wait(timeout, take_part, || Ok(()))
-        };
-        all_take_part(SPARE_TIMEOUT).with_context(|| format!("{name} cannot be spared"))?;
+        let take_part = || self.system.all_take_part(&self.hosts);
+        self.wait(SPARE_TIMEOUT, take_part, || Ok(()))
+            .with_context(|| format!("{name} cannot be spared"))?;
         self.check_spare(host, false)?;
         self.start(host, false)?;
-        all_take_part(BACK_TIMEOUT)
-            .with_context(|| format!("{name} was restarted; no other host was touched"))?;
         Ok(name.to_owned())
     }
 
@@ -488,6 +482,11 @@ impl<S: System> Shared<S> {
                 self.restart(&role)?
             }
             Request::Roll { host } => self.roll(&host)?,
+            Request::TakePart => {
+                let take_part = self.system.all_take_part(&self.hosts);
+                take_part.map_err(anyhow::Error::msg)?;
+                "all".into()
+            }
             Request::Pause { role } => self.pause(&role)?,
             Request::Resume { role } => self.resume(&role)?,
             Request::Link { role, change } => self.link(&role, &change)?,

@@ -12,12 +12,12 @@ use inband_box::node::Quorum;
 use inband_box::process::Status;
 use inband_host::line_json::CallError;
 
-use super::{leader_of, node_number, BoxCluster, ClusterStatus, Nodes, ELECTING, RECOVERING};
+use super::{leader_of, node_number, BoxCluster, Nodes, ELECTING, RECOVERING};
 use crate::command::{ClusterCommand, RunCommand};
 use crate::socket::{self, Request};
 use crate::system::System;
 
-/// A node that joins may copy a large table: it is given up on when its zxid stands still for so long.
+/// A node that joins may copy a large table: it is given up on when neither its zxid nor the table grows for so long.
 const NO_PROGRESS: Duration = Duration::from_secs(30);
 /// Nodes have a leader by then, if a majority of them is there.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -146,9 +146,10 @@ pub fn add(data: &Path) -> Result<String> {
         if membership_of(&status.nodes).is_member(id) {
             return Ok(name);
         }
-        let applied = applied_by(&status, &name);
-        if applied != last {
-            (last, since) = (applied, Instant::now());
+        let node = status.nodes.iter().find(|node| node.name == name);
+        let progress = node.map_or(0, progress_of);
+        if progress != last {
+            (last, since) = (progress, Instant::now());
         }
         ensure!(
             since.elapsed() < NO_PROGRESS,
@@ -159,9 +160,9 @@ pub fn add(data: &Path) -> Result<String> {
     }
 }
 
-fn applied_by(status: &ClusterStatus, name: &str) -> u64 {
-    let node = status.nodes.iter().find(|node| node.name == name);
-    node.map_or(0, |node| node.applied)
+/// Returns a number that changes as long as a node gets records, or parts of the table.
+pub(super) fn progress_of(node: &Status) -> u64 {
+    node.applied.wrapping_add(node.pulled_bytes)
 }
 
 /// Take a node out, and end it.

@@ -16,11 +16,11 @@ use inband_box::membership::ids;
 use inband_box::process::{socket_of, status_at, Status};
 use inband_host::settings::{of_up, Setting, BUILT_IN};
 
-use super::change::membership_of;
+use super::change::{membership_of, progress_of};
 use super::spec::FILE;
 use super::{
     leader_of, name_of, node_number, BoxCluster, ClusterStatus, Options, Quorum, Spec, FOLLOWING,
-    LEADING,
+    LEADING, RECOVERING,
 };
 use crate::command::{
     counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
@@ -226,6 +226,12 @@ impl SystemCommand for BoxCluster {
         let mut names: Vec<String> = ids(membership.members).map(name_of).collect();
         names.sort_by_key(|name| Some(name) == leader);
         Some(names)
+    }
+
+    /// The others' logs grow whatever the nodes without a log do.
+    fn progress(status: &ClusterStatus) -> u64 {
+        let recovering = status.nodes.iter().filter(|node| node.state == RECOVERING);
+        recovering.map(progress_of).fold(0, u64::wrapping_add)
     }
 
     fn what_stays(status: &ClusterStatus) -> &'static str {
