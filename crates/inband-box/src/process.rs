@@ -616,8 +616,8 @@ impl Process {
         self.status_at = now + STATUS_PERIOD.as_nanos() as Nanos;
         let node = self.node.status(&self.role);
         let mut notes = Vec::new();
-        if node.changes_to.is_some() {
-            notes.push("a change of the membership waits to be committed".to_owned());
+        if let Some(next) = node.changes_to {
+            notes.push(format!("waits to be committed: {next}"));
         }
         if node.is_new && !node.recovering {
             notes.push(
@@ -678,6 +678,7 @@ impl Process {
             epoch: node.epoch,
             leader: node.leader,
             membership: node.membership,
+            changes_to: node.changes_to,
             last: node.last,
             committed: node.committed,
             applied: self.machine.applied(),

@@ -41,6 +41,9 @@ pub struct Status {
     pub leader: Option<u8>,
     /// The membership, as far as this node has applied it.
     pub membership: Membership,
+    /// If leading, or establishing its epoch: the membership in its log, if that is not committed yet.
+    #[serde(default)]
+    pub changes_to: Option<Membership>,
     pub last: u64,
     pub committed: u64,
     pub applied: u64,

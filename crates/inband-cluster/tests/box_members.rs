@@ -1,6 +1,7 @@
 //! A cluster of consensus in a box whose quorum and members change, and one that is stopped and goes on.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_box::durable::Durability;
-use inband_box::membership::Change;
+use inband_box::membership::{Change, Membership};
 use inband_box::process::Status;
 use inband_box::stored::PROMISED;
-use inband_cluster::box_cluster::{self, Options, Quorum};
+use inband_cluster::box_cluster::{self, BoxCluster, Options, Quorum};
 use inband_cluster::scratch::{free_ports, loopback, retry};
+use inband_cluster::supervisor::Supervisor;
 use inband_host::config::Dataplane;
 
 use crate::boxes::{ask, get, options, set, start, states, sync, until_states_are_of, KEYS, LIMIT};
@@ -140,39 +142,63 @@ fn change_everything(dataplane: Dataplane) {
     set(at(alive), "latest", "yes").expect("stored by two of three");
 }
 
-/// The operator's request is passed to the next leader.
-#[test]
-fn a_quorum_is_switched_although_the_leader_dies_meanwhile() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let cluster = start(dir.path(), options()).expect("a new cluster");
+/// Starts a switch to the quorum of all that waits for one follower, and kills the leader. Returns the killed leader and
+/// the switch; the follower is there again.
+fn a_switch_loses_its_leader(
+    cluster: &Supervisor<BoxCluster>,
+    data: &Path,
+) -> (String, JoinHandle<Result<Membership>>) {
     let leader = cluster.system().leader().expect("somebody leads");
     let mut others = (1..=3).map(|id| format!("node/{id}"));
     let behind = others.find(|name| *name != leader).expect("two follow");
     // The leader waits for this one.
     cluster.pause(&behind).expect("it runs");
-    let data = dir.path().to_owned();
+    let data = data.to_owned();
     let (quorum, force) = (Quorum::All, false);
     let change = Change::Quorum { quorum, force };
     let switching = std::thread::spawn(move || box_cluster::change(&data, change));
     let waits = retry(LIMIT, || {
         let nodes = cluster.status().nodes;
-        let is_waiting = |note: &String| note.contains("waits to be committed");
         let mut leading = nodes.iter().filter(|node| node.name == leader);
-        ensure!(
-            leading.any(|node| node.notes.iter().any(is_waiting)),
-            "{nodes:?}"
-        );
+        let is_waiting = leading.any(|node| node.changes_to.is_some());
+        ensure!(is_waiting, "{nodes:?}");
         Ok(())
     });
     waits.expect("the change is in flight");
     cluster.kill(&leader).expect("it runs");
     cluster.resume(&behind).expect("it is paused");
+    (leader, switching)
+}
+
+/// The operator's request is passed to the next leader.
+#[test]
+fn a_quorum_is_switched_although_the_leader_dies_meanwhile() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), options()).expect("a new cluster");
+    let (leader, switching) = a_switch_loses_its_leader(&cluster, dir.path());
     cluster.restart(&leader).expect("restarted");
     let now = switching.join().expect("it does not panic");
-    assert_eq!(now.expect("the next leader does it").quorum, quorum);
+    assert_eq!(now.expect("the next leader does it").quorum, Quorum::All);
     let mut states = states(&cluster);
     states.retain(|state| state == "leading");
     assert_eq!(states, ["leading"]);
+}
+
+/// The switch is in the next leader's log and not committed, so that `inband status` shows the former quorum.
+#[test]
+fn an_operator_is_told_how_to_undo_a_switch_that_waits_for_a_dead_node() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), options()).expect("a new cluster");
+    let (leader, switching) = a_switch_loses_its_leader(&cluster, dir.path());
+    let waits = switching.join().expect("it does not panic");
+    let waits = waits.expect_err("a node is dead").to_string();
+    assert!(
+        waits.contains("--force") && waits.contains(&leader),
+        "{waits}"
+    );
+    let (quorum, force) = (Quorum::Majority, true);
+    let back = box_cluster::change(dir.path(), Change::Quorum { quorum, force });
+    assert_eq!(back.expect("two of three decide").quorum, quorum);
 }
 
 /// With two of five nodes dead, three of the four that would be left could not commit the removal.

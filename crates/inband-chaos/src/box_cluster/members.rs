@@ -57,11 +57,14 @@ impl Cluster {
     /// Lets a majority decide, until that is so.
     pub(super) fn majority_decides(&self) -> Result<()> {
         retry(SERVING_LIMIT, || {
-            let membership = self.membership()?;
-            if membership.quorum == Quorum::Majority && !membership.is_forced {
+            let (membership, force) = (
+                self.membership()?,
+                box_cluster::needs_all(&self.status().nodes),
+            );
+            if !force && !membership.is_forced {
                 return Ok(());
             }
-            let (quorum, force) = (Quorum::Majority, membership.quorum == Quorum::All);
+            let quorum = Quorum::Majority;
             self.change(Change::Quorum { quorum, force })
         })
     }

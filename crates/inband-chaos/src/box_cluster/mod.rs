@@ -184,6 +184,7 @@ fn is_whole(status: &ClusterStatus) -> bool {
     processes.iter().all(is_running)
         && following + 1 == processes.len()
         && leader.membership.joining == 0
+        && leader.changes_to.is_none()
 }
 
 /// Returns the leader. If several nodes lead, the one with the highest epoch, since the others have not noticed yet.

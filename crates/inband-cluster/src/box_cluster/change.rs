@@ -124,6 +124,13 @@ pub(super) fn membership_of(nodes: &[Status]) -> Membership {
     })
 }
 
+/// Returns whether writes need every member: by what is committed, or by a change in a leader's log that is not.
+pub fn needs_all(nodes: &[Status]) -> bool {
+    let in_logs = nodes.iter().filter_map(|node| node.changes_to);
+    let mut all = in_logs.chain([membership_of(nodes)]);
+    all.any(|membership| membership.quorum == Quorum::All)
+}
+
 /// Change something, and wait until that is committed.
 pub fn change(data: &Path, change: Change) -> Result<Membership> {
     socket::request::<BoxCluster>(data, change)
@@ -278,8 +285,8 @@ fn no_leader_in_words(nodes: &[Status]) -> String {
         .filter(|id| !answers(*id))
         .map(|id| format!("node/{id}"))
         .collect();
-    match membership.quorum {
-        Quorum::All if !silent.is_empty() => format!(
+    match needs_all(nodes) {
+        true if !silent.is_empty() => format!(
             "no node leads: with the quorum of all a new leader needs every node, and {} did not answer: start them again, or let a majority decide with `inband quorum majority --force`",
             silent.join(", ")
         ),

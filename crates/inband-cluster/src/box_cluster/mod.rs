@@ -33,7 +33,7 @@ mod options;
 mod spec;
 
 use change::membership_of;
-pub use change::{add, change, remove, BoxCommand, MemberCommand, QuorumArgs};
+pub use change::{add, change, needs_all, remove, BoxCommand, MemberCommand, QuorumArgs};
 pub use options::Options;
 use options::{MEMCACHED, MEMCACHED_LOCAL, MEMCACHED_LOCAL_UDP, MEMCACHED_UDP, MEMCACHED_UDP_FROM};
 pub use spec::Spec;
