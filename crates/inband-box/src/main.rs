@@ -6,11 +6,18 @@ extern crate inband_host;
 
 mod node_command;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use inband_host::option_file::with_file;
 use inband_host::program;
+
+const NODE: &str = "node";
+/// Options that a file must not repeat at every start, and why.
+const NEVER_IN_A_FILE: [(&str, &str); 1] =
+    [("accept-loss", "the table would be lost at every start")];
 
 /// A replicated memcached: every write is acknowledged by a quorum of nodes.
 #[derive(Debug, Parser)]
@@ -27,9 +34,22 @@ enum Command {
     Member(node_command::MemberCommand),
 }
 
+/// Returns the command line with the options of the file that `--config` of `node` names.
+fn with_config(mut words: Vec<OsString>) -> Result<Vec<OsString>> {
+    if words.get(1).is_none_or(|word| word != NODE) {
+        return Ok(words);
+    }
+    let options = words.split_off(2);
+    let command = Command::command();
+    let node = command.find_subcommand(NODE).expect("it is declared");
+    words.extend(with_file(node, &options, &NEVER_IN_A_FILE)?);
+    Ok(words)
+}
+
 fn main() -> ExitCode {
     program::main("inband box", || -> Result<()> {
-        match Command::parse() {
+        let words = with_config(std::env::args_os().collect())?;
+        match Command::parse_from(words) {
             Command::Node(args) => args.run(),
             Command::Status(args) => args.run(),
             Command::Quorum(args) => args.run(),

@@ -58,6 +58,10 @@ enum Answer {
 
 #[derive(Debug, Args)]
 pub struct NodeArgs {
+    /// TOML file with options by the same names as here (`node = 1`, `nodes = ["ADDR:PORT", ...]`, `memcached-open = true`);
+    /// those on the command line override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Node id: the node's position in --nodes, from 1
     #[arg(long)]
     node: u8,
@@ -224,7 +228,11 @@ impl NodeArgs {
     }
 
     pub fn run(&self) -> Result<()> {
-        self.check()?;
+        let from = self.config.as_ref();
+        self.check().map_err(|error| match from {
+            Some(path) => error.context(format!("with the options of {}", path.display())),
+            None => error,
+        })?;
         let listen = self.nodes[usize::from(self.node) - 1];
         let keys = self
             .role

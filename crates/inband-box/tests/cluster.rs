@@ -467,6 +467,63 @@ fn a_node_says_what_is_wrong() {
     }
 }
 
+/// Three nodes from files. A file is refused with what is wrong with it, and the command line overrides it.
+#[test]
+fn nodes_start_from_files() {
+    let mut cluster = Cluster::with_places(3, 3, "1024", "memory");
+    let nodes: Vec<String> = cluster.nodes.iter().map(|at| format!("'{at}'")).collect();
+    for n in 0..3 {
+        let text = format!(
+            "node = {}\nnodes = [{}]\ndata = '{}'\nmemcached = '{}'\nlog-records = 1024\nsuspect-after-us = 50000\n\
+             memory = '32MiB'\nclients-max = 5\n",
+            n + 1,
+            nodes.join(", "),
+            cluster.data(n).display(),
+            cluster.memcached[n],
+        );
+        let path = cluster.dir.path().join(format!("{n}.toml"));
+        std::fs::write(&path, text).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
+        let options = ["--new", "--memory=16MiB", "--config"];
+        let command = command.arg("node").args(options).arg(&path);
+        let child = command.stdout(Stdio::null()).spawn().expect("it starts");
+        cluster.processes[n] = Some(child);
+    }
+    cluster.until_whole();
+    let statuses = cluster.statuses();
+    assert!(
+        statuses.iter().all(|s| s.memory_bytes <= 16 << 20),
+        "{statuses:?}"
+    );
+    let mut client = Client::connect(cluster.memcached[0]);
+    assert_eq!(client.ask("set k 0 0 1\r\nv\r\n"), "STORED");
+
+    let path = cluster.dir.path().join("wrong.toml");
+    for (text, says) in [
+        (
+            "nods = []",
+            "there is no option \"nods\"; there are node, nodes, data",
+        ),
+        (
+            "accept-loss = true",
+            "the table would be lost at every start",
+        ),
+        ("node = 4", "--nodes has 3 addresses"),
+    ] {
+        std::fs::write(&path, text).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
+        command
+            .args(["node", "--config"])
+            .arg(&path)
+            .arg("--data=x");
+        command.arg("--nodes=127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
+        let output = command.output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_named = said.contains("wrong.toml") && said.contains(says);
+        assert!(!output.status.success() && is_named, "{text}: {said}");
+    }
+}
+
 /// All nodes end at once, and continue with what is on their disks; then one disk is damaged.
 #[test]
 fn with_sync_what_was_acknowledged_survives_the_end_of_all_nodes() {
