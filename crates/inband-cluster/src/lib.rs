@@ -19,6 +19,7 @@ pub mod keys;
 pub mod kv;
 pub mod link;
 pub mod listeners;
+mod loopback_ports;
 pub mod memory;
 pub mod netpaxos;
 pub mod network;

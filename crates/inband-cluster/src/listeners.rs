@@ -1,13 +1,12 @@
-//! Sockets that a supervisor binds in its clients' network and passes to hosts, and the choice of free ports.
+//! Sockets that a supervisor binds in its clients' network and passes to hosts.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_paxos::config::control_plane_beside;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReuseAddr;
 use nix::sys::socket::{
@@ -15,16 +14,14 @@ use nix::sys::socket::{
     SockType, SockaddrStorage,
 };
 
+use crate::loopback_ports::LOOPBACK_PORTS;
+
 /// Connections that may wait to be accepted; a benchmark opens hundreds at once.
 const BACKLOG: i32 = 1024;
 /// How long a port may be in use before that is an error. A process that was just killed, or a child of ours between
 /// fork and exec, may hold it for a moment.
-const IN_USE_TIMEOUT: Duration = Duration::from_millis(200);
-const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Ports of hosts on loopback: below those that the kernel gives to clients.
-const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// Number of ports reserved for later hosts, from the first port of a kind of listener (RESP, metrics).
-const LISTENERS_MAX: u16 = 64;
+pub(crate) const IN_USE_TIMEOUT: Duration = Duration::from_millis(200);
+pub(crate) const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why listening at an address failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +47,7 @@ pub enum ListenError {
         source: std::io::Error,
     },
     /// There are not enough ports for hosts on loopback.
-    #[error("no {count} free ports on loopback in {LOOPBACK_PORTS:?}")]
+    #[error("no {count} free ports on loopback in {LOOPBACK_PORTS:?}; stop what listens there")]
     NoFreePorts { count: usize },
 }
 
@@ -151,62 +148,6 @@ pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener
     bind(at(0), option)
 }
 
-/// Returns whether a host could use this address: for packets, checkpoints and its control service.
-fn is_free(address: SocketAddrV4) -> bool {
-    let listens = |address| TcpListener::bind(address).is_ok();
-    UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_beside(address))
-}
-
-/// Makes sure that a member's address is free, because it cannot have another.
-pub(crate) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), ListenError> {
-    let deadline = Instant::now() + IN_USE_TIMEOUT;
-    while !is_free(address) {
-        if Instant::now() >= deadline {
-            return Err(ListenError::HostPortInUse {
-                host: host.to_owned(),
-                address,
-            });
-        }
-        thread::sleep(IN_USE_POLL_INTERVAL);
-    }
-    Ok(())
-}
-
-/// Ports of loopback for hosts without their own network, free at the moment. The search begins at a port that depends
-/// on the cluster, so that clusters that start at the same time do not collide. `taken` belong to members, whether they
-/// run or not; the cluster's hosts will listen from each of `first_listeners` on.
-pub fn free_loopback_ports(
-    cluster: &str,
-    count: usize,
-    taken: &[SocketAddrV4],
-    first_listeners: &[u16],
-) -> Result<Vec<SocketAddrV4>, ListenError> {
-    let hash = cluster
-        .bytes()
-        .fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
-    // Each host has a pair of ports.
-    let is_listener = |port: u16| {
-        let mut listeners = first_listeners.iter();
-        // A host also uses the port after its own.
-        listeners.any(|first| {
-            port.saturating_add(1) >= *first && port - LISTENERS_MAX.min(port) < *first
-        })
-    };
-    let pairs = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start) / 2;
-    let start = hash.wrapping_mul(2_654_435_761) % pairs;
-    let addresses: Vec<SocketAddrV4> = (0..pairs)
-        .map(|i| LOOPBACK_PORTS.start + 2 * ((start + i) % pairs) as u16)
-        .filter(|port| !is_listener(*port))
-        .map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
-        .filter(|address| !taken.contains(address) && is_free(*address))
-        .take(count)
-        .collect();
-    if addresses.len() < count {
-        return Err(ListenError::NoFreePorts { count });
-    }
-    Ok(addresses)
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -229,24 +170,5 @@ mod tests {
         closed.open().expect("opened");
         TcpStream::connect(address).expect("it listens again");
         listener.accept().expect("and accepts");
-    }
-
-    #[test]
-    fn hosts_keep_off_ports_that_will_be_listened_at_later() {
-        let found = |listeners: &[u16]| {
-            let addresses = free_loopback_ports("listeners", 3, &[], listeners).expect("ports");
-            addresses.iter().map(|a| a.port()).collect::<Vec<_>>()
-        };
-        let at = found(&[])[0];
-        for first in [at, at + 1, at - LISTENERS_MAX + 1] {
-            let listeners = first..first + LISTENERS_MAX;
-            for port in found(&[first, 6479]) {
-                let pair = [port, port + 1];
-                assert!(
-                    !pair.iter().any(|port| listeners.contains(port)),
-                    "{pair:?} {listeners:?}"
-                );
-            }
-        }
     }
 }

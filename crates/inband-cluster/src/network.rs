@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::listeners;
+use crate::loopback_ports::{free_loopback_ports, HeldPort};
 use anyhow::{Context, Result};
 use inband_host::config::Dataplane;
 use inband_lab::{preflight, Host, Lab, LabError, LabSpec};
@@ -17,6 +17,8 @@ pub struct Network {
     why: String,
     hosts: Vec<String>,
     addresses: Vec<SocketAddrV4>,
+    /// On loopback: the same addresses.
+    _held: Vec<HeldPort>,
 }
 
 impl Network {
@@ -30,6 +32,7 @@ impl Network {
                 Err(why) => (None, why.to_string()),
             },
         };
+        let mut held = Vec::new();
         let addresses = match &lab {
             Some(lab) => {
                 let hosts = lab.hosts();
@@ -38,7 +41,8 @@ impl Network {
             }
             None => {
                 let (count, listeners) = (plan.hosts.len(), &plan.listener_ports);
-                listeners::free_loopback_ports(name, count, &[], listeners)?
+                held = free_loopback_ports(name, count, &[], listeners)?;
+                held.iter().map(|held| held.address).collect()
             }
         };
         Ok(Network {
@@ -46,6 +50,7 @@ impl Network {
             why,
             hosts: plan.hosts,
             addresses,
+            _held: held,
         })
     }
 

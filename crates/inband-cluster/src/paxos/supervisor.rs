@@ -31,6 +31,7 @@ pub use error::SupervisorError;
 pub use members::MemberKind;
 
 use crate::host_process::{Process, ProcessSlot};
+use crate::loopback_ports::HeldPort;
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord};
 use crate::paxos::control::{self, HostStatus};
 use crate::paxos::layout::{ClusterSpec, HostPlan};
@@ -191,6 +192,8 @@ struct HostRuntime {
     /// Resolved: never [`Dataplane::Auto`].
     dataplane: Dataplane,
     address: SocketAddrV4,
+    /// On loopback: the same address.
+    _held_port: Option<HeldPort>,
     dir: PathBuf,
     resp: Option<SocketAddr>,
     process: ProcessSlot,

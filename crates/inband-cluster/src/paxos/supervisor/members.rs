@@ -22,7 +22,8 @@ use super::operate::most_applied;
 use super::start::{first_listeners, lab_address, mute_acceptors, own_listener, resolve};
 use super::{lock, HostRuntime, Shared, SupervisorError};
 use crate::host_process::ProcessSlot;
-use crate::listeners::{bind, free_loopback_ports};
+use crate::listeners::bind;
+use crate::loopback_ports::free_loopback_ports;
 use crate::paxos::change::{
     self, member_of, ChangeError, Failure, Goal, Plane, PlaneError, Watch, ACCEPT_LIMIT,
     STALL_LIMIT,
@@ -291,18 +292,22 @@ impl Shared {
                 plan.name
             )));
         }
-        let address = match &self.lab {
-            Some(_) => lab_address(id),
+        let (address, held_port) = match &self.lab {
+            Some(_) => (lab_address(id), None),
             None => {
                 let taken: Vec<SocketAddrV4> = self.hosts().iter().map(|h| h.address).collect();
                 let cluster = lock(&self.record).name.clone();
-                free_loopback_ports(&cluster, 1, &taken, &first_listeners(&self.spec))?[0]
+                let listeners = first_listeners(&self.spec);
+                let held = free_loopback_ports(&cluster, 1, &taken, &listeners)?.pop();
+                let held = held.expect("one was asked for");
+                (held.address, Some(held))
             }
         };
         let host = Arc::new(HostRuntime {
             id,
             dataplane: resolve(plan.dataplane, self.dataplane),
             address,
+            _held_port: held_port,
             dir: self.dir.host(&plan.dir_name()),
             resp,
             plan,

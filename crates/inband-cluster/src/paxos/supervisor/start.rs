@@ -22,7 +22,8 @@ use super::keys;
 use super::{lock, HostRuntime, Shared, SupervisorError};
 use crate::certificates;
 use crate::host_process::{Process, ProcessSlot};
-use crate::listeners::{bind, bind_or_any, check_free, free_loopback_ports};
+use crate::listeners::{bind, bind_or_any};
+use crate::loopback_ports::{free_loopback_ports, take_port, HeldPort};
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
 use crate::paxos::control::{self, HostStatus};
 use crate::paxos::layout::{kind_of, ClusterSpec, HostPlan, NetworkChoice};
@@ -82,10 +83,11 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
         .hosts
         .into_iter()
         .zip(addresses)
-        .map(|(host, address)| HostRuntime {
+        .map(|(host, (address, held_port))| HostRuntime {
             id: host.id,
             dataplane: resolve(host.plan.dataplane, dataplane),
             address,
+            _held_port: held_port,
             dir: dir.host(&host.plan.dir_name()),
             resp: own_listener(&spec, &host.plan),
             plan: host.plan,
@@ -183,9 +185,9 @@ fn keep_network(spec: &mut ClusterSpec, hosts: &[PlannedHost]) -> Result<(), Sup
 }
 
 /// Returns where each host's packets go in the lab.
-fn in_lab(hosts: &[PlannedHost]) -> Vec<SocketAddrV4> {
+fn in_lab(hosts: &[PlannedHost]) -> Vec<(SocketAddrV4, Option<HeldPort>)> {
     let address = |host: &PlannedHost| host.address.unwrap_or(lab_address(host.id));
-    hosts.iter().map(address).collect()
+    hosts.iter().map(|host| (address(host), None)).collect()
 }
 
 /// Returns where each host's packets go on loopback.
@@ -193,18 +195,18 @@ fn on_loopback(
     spec: &ClusterSpec,
     cluster: &str,
     hosts: &[PlannedHost],
-) -> Result<Vec<SocketAddrV4>, SupervisorError> {
+) -> Result<Vec<(SocketAddrV4, Option<HeldPort>)>, SupervisorError> {
     let new = hosts.iter().filter(|host| host.address.is_none()).count();
     let taken: Vec<SocketAddrV4> = hosts.iter().filter_map(|host| host.address).collect();
     let mut fresh = free_loopback_ports(cluster, new, &taken, &first_listeners(spec))?.into_iter();
-    let address = |host: &PlannedHost| match host.address {
-        Some(address) => {
-            check_free(&host.plan.name, address)?;
-            Ok(address)
-        }
-        None => Ok(fresh.next().expect("one for each new host")),
+    let take = |host: &PlannedHost| {
+        let held = match host.address {
+            Some(address) => take_port(&host.plan.name, address)?,
+            None => fresh.next().expect("one for each new host"),
+        };
+        Ok((held.address, Some(held)))
     };
-    hosts.iter().map(address).collect()
+    hosts.iter().map(take).collect()
 }
 
 /// Returns the first ports at which hosts listen for clients and for metrics.
