@@ -1,6 +1,9 @@
-//! `inband._native`: Falcon's client, a cluster in this process, and lines of replicated memory. See `python/inband/_native.pyi`.
+//! `inband._native`: Falcon's client, a cluster in this process, lines of replicated memory, and the C library. See `python/inband/_native.pyi`.
 
 mod memory;
+
+// The C library's functions are exported from this library too; `inband.log` calls them with ctypes.
+use inband as _;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;

@@ -1,0 +1,52 @@
+"""A cluster for a log, on 127.0.0.1: three hosts that lead and accept, and configurations for two replicas."""
+
+import pathlib
+import socket
+import subprocess
+
+ROOT = pathlib.Path(__file__).parents[3]
+HOSTS, REPLICAS = (1, 2, 3), (11, 12)
+
+
+class LogCluster:
+    def __init__(self, dir):
+        build = ["cargo", "build", "--quiet", "--release", "--locked", "--package", "inband", "--bin", "inband"]
+        subprocess.run(build, cwd=ROOT, check=True)
+        self.dir, self.processes = dir, {}
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in HOSTS + REPLICAS]
+        self.nodes = ""
+        for node, bound in zip(HOSTS + REPLICAS, sockets):
+            bound.bind(("127.0.0.1", 0))
+            roles = '["leader", "acceptor"]' if node in HOSTS else '["replica"]'
+            self.nodes += (
+                f'[[node]]\nid = {node}\nname = "host-{node}"\naddress = "127.0.0.1:{bound.getsockname()[1]}"\n'
+                f"roles = {roles}\n"
+            )
+        for bound in sockets:
+            bound.close()
+        for node in HOSTS:
+            self.start(node)
+
+    def config(self, node):
+        path = self.dir / f"host-{node}.toml"
+        state = self.dir / f"state-{node}"
+        path.write_text(
+            '[cluster]\nname = "log"\nepoch = 1\nfirst_instance = 1\ndurability = "memory"\nring_slots = 1024\n'
+            f'[host]\nnode = {node}\nstate_dir = "{state}"\ndata_dir = "{state}/data"\ndataplane = "udp"\n'
+            f"[host.timing]\nsubmit_deadline_ms = 30000\n{self.nodes}"
+        )
+        return path
+
+    def start(self, node):
+        with open(self.dir / f"host-{node}.log", "a") as log:
+            command = [ROOT / "target/release/inband", "run", "--config", self.config(node)]
+            self.processes[node] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, node):
+        process = self.processes.pop(node)
+        process.kill()
+        process.wait()
+
+    def end(self):
+        for node in list(self.processes):
+            self.kill(node)
