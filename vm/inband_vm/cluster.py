@@ -91,7 +91,7 @@ class Cluster:
                 original.write_text(path.read_text())
             path.write_text(edit(original.read_text()))
         self.copy_configurations()
-        self.each(lambda guest: guest.run("systemctl start inband"))
+        self.each(lambda guest: guest.run("systemctl start --no-block inband"))
 
     def copy_configurations(self):
         """As the documents' own steps do."""

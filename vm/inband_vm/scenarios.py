@@ -96,7 +96,7 @@ def rolling_restart(cluster):
     load = cluster.load()
     with load.running():
         for host in cluster.hosts:
-            cluster.guests[host].run("systemctl restart inband")
+            cluster.guests[host].run("systemctl restart --no-block inband")
             cluster.wait_until_whole()
     pause_s = check_pause(load, "rolling restart")
     cluster.check_nothing_lost(load.acknowledged)
@@ -118,15 +118,17 @@ def replace_a_member(cluster):
         inband certificate new --config {name}.toml --authority authority --out {name}
         ssh root@{name} mkdir -p -m 700 /etc/inband
         scp "$(command -v inband)" root@{name}:/usr/local/bin/inband
+        ssh root@{name} useradd --system --user-group --no-create-home --shell /usr/sbin/nologin inband
         scp -p {name}.toml root@{name}:/etc/inband/host.toml
         scp -p keys.toml password {name}/ca.pem {name}/certificate.pem {name}/key.pem root@{name}:/etc/inband/
+        ssh root@{name} chown -R inband:inband /etc/inband
     """)
     unit = cluster.guests[1].run("cat /etc/systemd/system/inband.service")
     spare.put(unit, "/etc/systemd/system/inband.service")
     cluster.guests[old].cut_power()
     load = cluster.load([host for host in cluster.hosts if host != old])
     with load.running():
-        spare.run("systemctl daemon-reload; systemctl enable --now inband")
+        spare.run("systemctl daemon-reload; systemctl enable --now --no-block inband")
         said = spare.run(f"inband member replace host-{old} --config /etc/inband/host.toml", timeout_s=180)
     print("      " + said.strip().replace("\n", "\n      "))
     cluster.hosts = [host for host in cluster.hosts if host != old] + [new]
@@ -235,7 +237,7 @@ def neighbour_changes(cluster):
     with load.running(after_s=8):
         lost.run("systemctl stop inband")
     pause_s = max(pause_s, check_pause(load, "another host stops after the MAC address has changed"))
-    lost.run("systemctl start inband")
+    lost.run("systemctl start --no-block inband")
     cluster.wait_until_whole()
     guest.run(f"ip link set eth0 down; ip link set eth0 address 52:54:00:77:00:0{guest.id}; ip link set eth0 up")
     return f"works, also when another host stops then; longest pause {seconds(pause_s)}"
@@ -264,11 +266,11 @@ def plain_user(cluster):
     cluster.each(lambda guest: guest.run("chown -R nobody:nogroup /etc/inband; systemctl daemon-reload"))
     try:
         cluster.found_again()
-        cluster.each(lambda guest: guest.run("chown -R nobody:nogroup /etc/inband; systemctl restart inband"))
+        cluster.each(lambda guest: guest.run("chown -R nobody:nogroup /etc/inband; systemctl restart --no-block inband"))
         cluster.wait_until_whole()
         planes = set(cluster.data_planes().values())
         if planes != {"udp"}:
             raise Failed(f"the data plane is {planes}, not udp")
     finally:
-        cluster.each(lambda guest: guest.run(f"systemctl stop inband; rm {drop_in}; chown -R root:root /etc/inband; systemctl daemon-reload"))
+        cluster.each(lambda guest: guest.run(f"systemctl stop inband; rm {drop_in}; chown -R inband:inband /etc/inband; systemctl daemon-reload"))
     return "works: udp"

@@ -22,6 +22,7 @@ pub mod key_file;
 pub mod line_json;
 pub mod log;
 pub mod namespace;
+pub mod notify;
 pub mod option_file;
 pub mod output;
 pub mod program;

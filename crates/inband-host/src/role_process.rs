@@ -26,6 +26,7 @@ use crate::backend::{resolve, Choice, Place};
 use crate::config::Dataplane;
 use crate::key_file::KeyFile;
 use crate::line_json::{call, Server};
+use crate::notify::Notifier;
 use crate::signals::StopSignals;
 use crate::state_dir::{self, StateLock};
 use crate::wait::wait;
@@ -228,7 +229,10 @@ fn serve<N: Native<Answer = ib_result>>(
 ) -> io::Result<()> {
     let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
     let began = Instant::now();
+    let mut notifier = Notifier::from_environment();
+    notifier.ready("answers");
     while !signals.wait(Duration::ZERO) {
+        notifier.turned(Instant::now());
         wait(&[socket.fd()], STOP_POLL);
         while let Some((len_bytes, from)) = socket.receive(&mut buffer)? {
             let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =
@@ -248,6 +252,7 @@ fn serve<N: Native<Answer = ib_result>>(
             }
         }
     }
+    notifier.stopping();
     Ok(())
 }
 

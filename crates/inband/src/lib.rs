@@ -5,6 +5,7 @@
 extern crate inband_host;
 
 mod access;
+mod announce;
 mod companions;
 mod config;
 pub mod control_plane;

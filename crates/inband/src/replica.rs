@@ -18,6 +18,7 @@ use inband_resp::timeouts::ClientTimeouts;
 use inband_transport::tls::server_for_clients;
 use rustls::ServerConfig;
 
+use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::descriptors;
 use crate::exit_status::Unsuitable;
@@ -106,6 +107,7 @@ pub fn run(
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
     }
+    let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view)?;
     let (control, flag) = (replica.control(), stop.flag.clone());
     std::thread::Builder::new()

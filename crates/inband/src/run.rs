@@ -19,6 +19,7 @@ use inband_paxos::log::{Burst, ReplicatedLog};
 use inband_paxos::mtu;
 use inband_paxos::node::Node;
 
+use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
 use crate::metrics;
@@ -82,6 +83,7 @@ pub fn run(config_path: &Path) -> Result<()> {
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
     }
+    let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view.clone())?;
     let mut bursts = Burst::for_logs(node.partitions());
     while !view.stop.load(Ordering::Acquire) {

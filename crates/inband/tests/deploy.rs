@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common;
 use crate::health::{ask, wait_until_it_says, TwoHosts};
 use crate::run::{free_addresses, start, TIMEOUT};
 
@@ -140,4 +141,34 @@ fn a_prometheus_sees_a_host_that_is_lost() {
     wait_for("alerts", "/api/v1/alerts", &|said| {
         alerts(said, "InbandHostDown") && alerts(said, "InbandNoMajority")
     });
+}
+
+/// The unit of docs/deploy.md, which the Debian package installs as well.
+#[test]
+fn the_unit_is_valid_and_gives_away_little() {
+    if !has("systemd-analyze") {
+        return;
+    }
+    let document = read("docs/deploy.md");
+    let (_, block) = document
+        .split_once("file=/etc/systemd/system/inband.service on=every-host\n")
+        .expect("the unit's block");
+    let (unit, _) = block.split_once("```").expect("its end");
+    let unit = unit.replace("/usr/local/bin/inband", common::PROGRAM);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("inband.service");
+    std::fs::write(&file, unit).expect("the unit");
+    // The limit is in tenths; systemd calls up to 4.9 OK, and a service that runs as root has more than 9.
+    for arguments in [
+        vec!["verify"],
+        vec!["security", "--offline=true", "--threshold=30"],
+    ] {
+        let output = Command::new("systemd-analyze")
+            .args(arguments)
+            .arg(&file)
+            .output()
+            .expect("it runs");
+        let is_silent = !String::from_utf8_lossy(&output.stderr).contains("inband.service:");
+        assert!(output.status.success() && is_silent, "{output:?}");
+    }
 }

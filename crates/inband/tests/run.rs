@@ -18,6 +18,15 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// A process that is always killed in the end.
 pub struct Host(Child);
 
+impl Host {
+    /// Sends SIGTERM and returns whether it ended well.
+    pub fn terminate(&mut self) -> bool {
+        let pid = Pid::from_raw(self.0.id().try_into().expect("a process id"));
+        kill(pid, Signal::SIGTERM).expect("signalled");
+        self.0.wait().expect("it ended").success()
+    }
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -102,9 +111,13 @@ pub fn free_addresses() -> [SocketAddr; 2] {
 }
 
 pub fn start(config: &Path) -> Host {
+    start_with(config, [])
+}
+
+pub fn start_with<const N: usize>(config: &Path, environment: [(&str, &str); N]) -> Host {
     let mut command = Command::new(PROGRAM);
-    let child = command.args(["run", "--config"]).arg(config).spawn();
-    Host(child.expect("it runs"))
+    let child = command.args(["run", "--config"]).arg(config);
+    Host(child.envs(environment).spawn().expect("it runs"))
 }
 
 fn inband(args: &[&str], config: &Path) -> (bool, String) {

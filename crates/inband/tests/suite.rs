@@ -19,6 +19,7 @@ mod layouts;
 mod listeners;
 mod member;
 mod memory;
+mod notify;
 mod power;
 mod published;
 mod restarts;

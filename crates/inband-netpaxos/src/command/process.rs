@@ -16,6 +16,7 @@ use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::config::Durability;
 use inband_host::line_json::Server;
+use inband_host::notify::Notifier;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
 use inband_host::wait::wait;
@@ -296,11 +297,15 @@ impl Process {
     pub fn serve(mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
         let mut buffer = Box::new([0; PACKET_LEN_MAX_BYTES + 1]);
         let signals = self.take_signals();
+        let mut notifier = Notifier::from_environment();
+        notifier.ready("answers");
         let mut stop_at = 0;
         loop {
             let now = self.now();
             if now >= stop_at {
+                notifier.turned(Instant::now());
                 if signals.wait(Duration::ZERO) {
+                    notifier.stopping();
                     return Ok(());
                 }
                 stop_at = now + STOP_POLL.as_nanos() as u64;
