@@ -1,5 +1,5 @@
 //! Tests the C library on a real cluster on 127.0.0.1. The leader and the acceptors are threads of this test; the
-//! replicas are C programs, linked with the library like an application.
+//! replicas are C programs, and programs in Go, linked with the library like an application.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::library::Library;
+
+#[path = "cluster/go.rs"]
+mod go;
 
 /// Time limit for a program of this test; under a memory checker it takes several seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);

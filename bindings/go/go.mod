@@ -1,0 +1,3 @@
+module inband
+
+go 1.19
