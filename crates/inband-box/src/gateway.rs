@@ -90,6 +90,8 @@ pub struct Counters {
     pub connections: AtomicU64,
     pub connections_total: AtomicU64,
     pub connections_refused: AtomicU64,
+    /// Requests of all kinds; one may have several keys.
+    pub requests: AtomicU64,
     pub cmd_get: AtomicU64,
     pub cmd_set: AtomicU64,
     pub cmd_touch: AtomicU64,
@@ -119,6 +121,7 @@ impl Counters {
                 "gateway_connections_refused",
                 get(&self.connections_refused),
             ),
+            ("gateway_requests", get(&self.requests)),
             ("gateway_cmd_get", get(&self.cmd_get)),
             ("gateway_cmd_set", get(&self.cmd_set)),
             ("gateway_cmd_touch", get(&self.cmd_touch)),

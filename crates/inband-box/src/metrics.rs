@@ -74,6 +74,11 @@ fn encode(status: &Status) -> Result<Vec<u8>> {
         ),
         ("items", "Items in the table", status.items),
         ("memory_bytes", "Size of the table", status.memory_bytes),
+        (
+            "memory_used_bytes",
+            "Part of the table that items take",
+            status.memory_used_bytes,
+        ),
         ("members", "Members", membership.count().into()),
         (
             "joining",

@@ -33,7 +33,7 @@ use crate::kernel::Kernel;
 use crate::membership::{ids, Change};
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
 use crate::ports::Ports;
-use crate::promise::{Nanos, Stored};
+use crate::promise::{Nanos, Stored, MS};
 use crate::role::{Mode, Record, Role, Verdict};
 use crate::snapshot::Snapshot;
 pub use crate::status::{status_at, Status};
@@ -47,6 +47,7 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets handled before everything else gets its turn.
 const PACKETS_PER_TURN: usize = 256;
 /// How often the status is renewed.
+const CHUNK_BYTES: u64 = crate::store::CHUNK_BYTES as u64;
 const STATUS_PERIOD: Duration = Duration::from_millis(50);
 /// Records applied before everything else, such as heartbeats, gets its turn.
 const APPLIED_PER_TURN: usize = 256;
@@ -171,7 +172,7 @@ impl Process {
             let table = match memory.take() {
                 Some(region) => Table::in_region(region, spec.chunks),
                 None => Table::new(spec.chunks).with_context(|| {
-                    let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
+                    let bytes = spec.chunks * CHUNK_BYTES;
                     format!("--memory: {bytes} bytes for the table")
                 })?,
             };
@@ -685,7 +686,9 @@ impl Process {
             digest: self.machine.digest(),
             pulled_bytes: node.pulled_bytes,
             items: self.machine.table().len(),
-            memory_bytes: self.spec.chunks * crate::store::CHUNK_BYTES as u64,
+            memory_bytes: self.spec.chunks * CHUNK_BYTES,
+            memory_used_bytes: self.machine.table().used_chunks() * CHUNK_BYTES,
+            at_ms: now / MS,
             elections: node.elections,
             notes,
             counters,

@@ -54,6 +54,12 @@ pub struct Status {
     pub pulled_bytes: u64,
     pub items: u64,
     pub memory_bytes: u64,
+    /// The part of it that items take.
+    #[serde(default)]
+    pub memory_used_bytes: u64,
+    /// When this was so, in milliseconds by a clock that begins at the machine's start.
+    #[serde(default)]
+    pub at_ms: u64,
     pub elections: u64,
     pub notes: Vec<String>,
     pub counters: BTreeMap<String, u64>,

@@ -30,3 +30,4 @@ pub mod socket;
 pub mod supervisor;
 pub mod system;
 pub mod system_file;
+pub mod top;

@@ -1,9 +1,11 @@
 //! Options of `inband up box` that are the node's: clients who read a node's own copy in datagrams, how many clients a
-//! node serves, and when a leader is suspected.
+//! node serves, and when a leader is suspected; and `inband top`.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -148,4 +150,54 @@ fn datagrams_are_answered_in_the_kernel_for_the_network_that_is_given() {
         Ok(())
     })
     .expect("the packet program has answered");
+}
+
+/// `inband top` finds the box, and counts what its clients do.
+#[test]
+fn top_shows_what_each_node_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = options();
+    let memcached = options.memcached;
+    let _cluster = start(dir.path(), options).expect("a new cluster");
+    let top = |more: &[&str]| -> String {
+        let mut command = Command::new(inband_testing::build("inband"));
+        command.args(["top", "--count=1", "--interval-ms=1000", "--data"]);
+        let output = command
+            .arg(dir.path())
+            .args(more)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let is_done = AtomicBool::new(false);
+    let text = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                set(memcached, "k", "v").expect("stored");
+            }
+        });
+        let text = top(&["--json"]);
+        is_done.store(true, Ordering::Relaxed);
+        text
+    });
+    let rows: serde_json::Value = serde_json::from_str(&text).expect("one line of JSON");
+    assert_eq!(rows.as_array().map(Vec::len), Some(3), "{text}");
+    let rate = |row: usize, what: &str| rows[row][what].as_f64().expect("a rate");
+    assert!(
+        rate(0, "sets_per_s") > 0.0 && rate(1, "sets_per_s") == 0.0,
+        "{text}"
+    );
+    assert!(
+        rate(0, "operations_per_s") >= rate(0, "sets_per_s"),
+        "{text}"
+    );
+    assert!(rows[0]["memory_used_bytes"].as_u64() > Some(0), "{text}");
+    assert!(rows[0]["applied"].as_u64() > Some(0), "{text}");
+    let table = top(&[]);
+    assert!(
+        table.starts_with("node ") && table.lines().count() == 4,
+        "{table}"
+    );
 }

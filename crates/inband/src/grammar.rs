@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use inband_cluster::box_cluster::{BoxCluster, BoxCommand};
 use inband_cluster::command::{ClusterCommand, Entry, Registered};
+use inband_cluster::falcon::Falcon;
 use inband_cluster::memory::{Memory, MemoryCommand};
 use inband_cluster::netpaxos::NetPaxos;
 use inband_cluster::socket::socket_in;
@@ -37,6 +38,8 @@ const ABOUT_CLUSTERS: [&str; 8] = [
 const REPLACE: &str = "replace";
 /// Changes the members of a store or a box.
 const MEMBER: &str = "member";
+/// What hosts do, again and again: of a box, or of Falcon.
+const TOP: &str = "top";
 /// Only a box has it.
 const QUORUM: &str = "quorum";
 
@@ -102,6 +105,14 @@ pub fn in_order(
         (QUORUM, _) => (of_system(BoxCluster::COMMAND, QUORUM, 2), None),
         (MEMBER, _) if system_meant() == BoxCluster::COMMAND => {
             (of_system(BoxCluster::COMMAND, MEMBER, 2), None)
+        }
+        (TOP, _) => {
+            let system = match system_meant() {
+                Falcon::COMMAND => Falcon::COMMAND,
+                // It says what is missing if there is no box either.
+                _ => BoxCluster::COMMAND,
+            };
+            (of_system(system, TOP, 2), None)
         }
         ("up", system) if is_system(system) => (of_system(system, "up", 3), None),
         (command, _) if ABOUT_CLUSTERS.contains(&command) => {

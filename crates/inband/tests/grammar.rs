@@ -53,6 +53,8 @@ fn a_command_is_of_the_system_that_it_names_or_finds() {
             "inband memory replace server/1 --data x",
         ),
         ("inband quorum all", "inband box quorum all"),
+        ("inband top --data q", "inband falcon top --data q"),
+        ("inband top --count 1", "inband box top --count 1"),
         ("inband", "inband"),
     ] {
         assert_eq!(

@@ -75,6 +75,7 @@ pub fn command_of<'a>(request: &'a Request<'_>) -> Option<(Command<'a>, Awaited)
 }
 
 pub fn count(request: &Request, counters: &Counters) {
+    Counters::add(&counters.requests, 1);
     let counter = match request {
         Request::Store { .. } => &counters.cmd_set,
         Request::Touch { .. } => &counters.cmd_touch,

@@ -12,6 +12,7 @@ use inband_box::node::Quorum;
 use inband_box::process::Status;
 use inband_host::line_json::CallError;
 
+use super::top::BoxTopArgs;
 use super::{leader_of, node_number, BoxCluster, Nodes, ELECTING, RECOVERING};
 use crate::command::{ClusterCommand, RunCommand};
 use crate::socket::{self, Request};
@@ -30,6 +31,8 @@ pub enum BoxCommand {
     Cluster(ClusterCommand<BoxCluster>),
     /// Change how many nodes must have a write before it is answered, while clients use it.
     Quorum(QuorumArgs),
+    /// Show what each node does, and how much of it in a second, again and again.
+    Top(BoxTopArgs),
     /// Add or remove nodes while clients use the others.
     #[command(subcommand)]
     Member(MemberCommand),
@@ -79,7 +82,7 @@ impl RunCommand for BoxCommand {
     fn only_prints(&self) -> bool {
         match self {
             BoxCommand::Cluster(command) => command.only_prints(),
-            BoxCommand::Member(MemberCommand::List { .. }) => true,
+            BoxCommand::Top(_) | BoxCommand::Member(MemberCommand::List { .. }) => true,
             _ => false,
         }
     }
@@ -87,6 +90,7 @@ impl RunCommand for BoxCommand {
     fn run(self) -> Result<()> {
         match self {
             BoxCommand::Cluster(command) => command.run(),
+            BoxCommand::Top(args) => args.run(),
             BoxCommand::Quorum(QuorumArgs {
                 quorum,
                 force,

@@ -31,6 +31,7 @@ mod change;
 mod command;
 mod options;
 mod spec;
+mod top;
 
 use change::membership_of;
 pub use change::{add, change, needs_all, remove, BoxCommand, MemberCommand, QuorumArgs};

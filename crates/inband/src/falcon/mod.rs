@@ -4,13 +4,13 @@ mod metrics;
 mod reach;
 mod scheduler;
 mod submit;
-mod top;
 mod worker;
 
 use anyhow::Result;
 use clap::Subcommand;
-use inband_cluster::command::{ClusterCommand, RunCommand};
+use inband_cluster::command::{ClusterCommand, RunCommand, SystemCommand};
 use inband_cluster::falcon::Falcon;
+use inband_cluster::top::TopArgs;
 
 /// Subcommands of `inband falcon`.
 #[derive(Subcommand)]
@@ -18,7 +18,7 @@ pub enum FalconCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<Falcon>),
     /// Show the status repeatedly.
-    Top(top::TopArgs),
+    Top(TopArgs<Falcon>),
     /// Run a command as a task; its output and exit status are passed on as if it ran here.
     Submit(submit::SubmitArgs),
     /// Run executors for a scheduler, on this machine or another. Ctrl-C: accept no more tasks, and exit when the
@@ -42,7 +42,7 @@ impl RunCommand for FalconCommand {
     fn run(self) -> Result<()> {
         match self {
             FalconCommand::Cluster(command) => command.run(),
-            FalconCommand::Top(args) => top::top(&args),
+            FalconCommand::Top(args) => args.run(Falcon::in_words),
             FalconCommand::Submit(args) => submit::submit(&args),
             FalconCommand::Worker(args) => worker::worker(args),
             FalconCommand::Scheduler(args) => scheduler::scheduler(&args),
