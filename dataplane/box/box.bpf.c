@@ -8,7 +8,7 @@
  * box_direct is the same for links between two nodes, with frames without IP and UDP (raw.h). It
  * shares all maps except its own.
  *
- * box_gets also answers memcached's clients (gets.h).
+ * box_gets also answers memcached's clients (gets.h), and proposes their SETs (sets.h).
  */
 /* variant: box_direct IB_RAW_FRAMES */
 /* variant: box_gets IB_BOX_GETS */
@@ -47,6 +47,7 @@ IB_DEVMAP(ib_others_map);
 
 struct ib_box_here {
     struct xdp_md *ctx;
+    struct ib_box_client client; /* of a SET */
 };
 
 IB_INLINE ib_u64 ib_box_own(const struct ib_box_here *here) {
@@ -84,10 +85,17 @@ __attribute__((noinline)) int ib_box_sum(struct xdp_md *ctx, ib_u32 len_bytes) {
     return (int)ib_value_checksum(data + IB_VALUE_AT_BYTES, end, len_bytes);
 }
 
-#include "shell.h"
 #ifdef IB_BOX_GETS
 #include "gets.h"
+#include "sets.h"
+#else
+#define ib_box_remember(here, m)                                                                   \
+    do {                                                                                           \
+        (void)(here);                                                                              \
+        (void)(m);                                                                                 \
+    } while (0)
 #endif
+#include "shell.h"
 
 IB_INLINE ib_u64 ib_box_now_ns(void) {
 #ifdef IB_GIVEN_ARRIVAL
@@ -127,6 +135,12 @@ IB_INLINE int ib_box_send(struct xdp_md *ctx, struct ib_box_msg *m, unsigned int
     const struct ib_keys *keys = NULL;
     ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     ib_box_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
+#ifdef IB_BOX_GETS
+    if (m->is_own_set) {
+        IB_BOX_PUT64(data + IB_XDP_FRAME_LEN_BYTES, origin_session, m->origin_session);
+        IB_BOX_PUT64(data + IB_XDP_FRAME_LEN_BYTES, origin_seq, m->origin_seq);
+    }
+#endif
     ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
 #ifdef IB_RAW_FRAMES
     return ib_box_leave(data, verdict);
@@ -143,7 +157,7 @@ SEC("xdp")
 int ib_box_xdp(struct xdp_md *ctx) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
-    struct ib_box_here here = {ctx};
+    struct ib_box_here here = {.ctx = ctx};
     struct ib_box_msg m = {0};
 #ifdef IB_RAW_FRAMES
     int advances = 0, action = ib_raw_validate(data, end);
@@ -151,15 +165,32 @@ int ib_box_xdp(struct xdp_md *ctx) {
     int advances = 0, action = ib_validate(data, end);
 #endif
 #ifdef IB_BOX_GETS
-    if (action == XDP_PASS)
-        return ib_box_get(ctx);
+    if (action == XDP_PASS) {
+        ib_u32 reason = ib_box_set(ctx, &here.client, &m);
+        if (reason == IB_R_none)
+            return ib_box_get(ctx);
+        if (reason != IB_R_sets_proposed) {
+            ib_count_reason(reason);
+            return XDP_PASS;
+        }
+        action = IB_VALID;
+    }
 #endif
     if (action != IB_VALID)
         return action;
-    if (data + IB_VALUE_AT_BYTES > end)
-        return XDP_ABORTED;
-    ib_box_read_header(data + IB_XDP_FRAME_LEN_BYTES, &m);
+    if (!m.is_own_set) {
+        if (data + IB_VALUE_AT_BYTES > end)
+            return XDP_ABORTED;
+        ib_box_read_header(data + IB_XDP_FRAME_LEN_BYTES, &m);
+    }
     struct ib_result result = ib_shell_box(&here, &m, ib_box_now_ns(), &advances);
+#ifdef IB_BOX_GETS
+    if (m.is_own_set) {
+        if (result.reason != IB_R_box_submitted)
+            return ib_box_set_undo(ctx);
+        ib_count_reason(IB_R_sets_proposed);
+    }
+#endif
     ib_count_reason(result.reason);
     if (advances)
         ib_box_wake();

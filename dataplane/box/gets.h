@@ -13,6 +13,7 @@
 #ifndef INBAND_BOX_GETS_H
 #define INBAND_BOX_GETS_H
 
+#include "../ground/seqlock.h"
 #include "table.h"
 
 enum ib_box_gets {
@@ -30,7 +31,7 @@ enum ib_box_gets {
     IB_BOX_GET_HEADROOM_BYTES = 200, /* of XDP_PACKET_HEADROOM, without the kernel's own use */
 
     IB_BOX_GET_DIGITS_MAX = 10,
-    IB_BOX_GET_REQUEST_MASK = 511,
+    IB_BOX_GET_REQUEST_MASK = 2047, /* a SET's may be long */
     IB_BOX_GET_REPLY_MASK = 2047,
     IB_BOX_GET_TEXT_MASK = 63, /* the reply's text besides its key */
 
@@ -43,12 +44,24 @@ _Static_assert(IB_BOX_FIRST_BYTES + (IB_BOX_GET_CHUNKS_MAX - 1) * IB_BOX_MORE_BY
                "the longest reply's key and value");
 
 /* The buffers have room for three words behind every position that can be masked. */
+/* A SET on its way (sets.h). */
+struct ib_box_set {
+    ib_u8 headers[IB_XDP_FRAME_LEN_BYTES + 6]; /* as they arrived */
+    ib_u64 words;       /* that have ended */
+    ib_u64 number;
+    ib_u32 request_len_bytes;
+    ib_u32 word_end[4]; /* in the line, without "set " */
+    ib_u32 record_len_bytes;
+    ib_u32 grown_bytes;
+};
+
 struct ib_box_get_scratch {
     ib_u8 request[IB_BOX_GET_REQUEST_MASK + 1 + 24];
-    ib_u8 reply[IB_BOX_GET_REPLY_MASK + 1 + 24];
+    ib_u8 reply[IB_BOX_GET_REPLY_MASK + 1 + IB_BOX_RECORD_LEN_MAX_BYTES];
     ib_u32 key_len_bytes;
     ib_u32 reply_len_bytes;
     ib_u64 hash;
+    struct ib_box_set set; /* sets.h */
 };
 
 IB_REGISTERS(ib_table_map, struct ib_box_chunk);

@@ -30,6 +30,7 @@ struct ib_box_msg {
     ib_u16 value_len_bytes;
     ib_u16 key_id; /* only written */
     ib_u8 type;
+    ib_u8 is_own_set; /* SUBMIT: made by this role from a client's SET; never read from a packet */
 };
 
 #define IB_BOX_GET64(p, field) IB_NET64(*(const ib_wire64 *)IB_AT(64, p, ib_box_header, field))

@@ -50,7 +50,13 @@ enum ib_box_verdict {
     X(gets_other)   /* not a GET of one key, or not from a client's network */                     \
     X(gets_busy)    /* the bucket changed too often, or has too many items; or no table yet */     \
     X(gets_long)    /* the reply is longer than a datagram */                                      \
-    X(gets_no_room) /* the driver cannot make the frame this long */
+    X(gets_no_room) /* the driver cannot make the frame this long */                               \
+    /* a client's SET to that port (sets.h) */                                                     \
+    X(sets_proposed)                                                                               \
+    /* the process answers: */                                                                     \
+    X(sets_other)   /* of another form, too long, or this node does not lead */                    \
+    X(sets_busy)    /* the log is full of uncommitted or unapplied records */                      \
+    X(sets_no_room) /* the driver has no room for the record's header */
 
 IB_REASONS_OF(box, IB_BOX_REASONS_FIRST, IB_BOX_REASONS);
 

@@ -47,7 +47,9 @@ struct ib_box_node {
     ib_u64 time_ms;         /* the process's clock */
     ib_u64 advances; /* how often the process was to be woken: committed or a round has advanced */
     ib_u64 guests;   /* bitmap: no members, but their packets are handled */
-    ib_u64 reserved[2];
+    /* The epoch in which the role last proposed a client's SET itself, and how many it has. */
+    ib_u64 sets_epoch;
+    ib_u64 sets_seq;
     struct ib_box_peer peer[IB_BOX_NODES_MAX + 1];
 };
 
@@ -64,6 +66,16 @@ struct ib_box_record {
     ib_u32 origin;
     ib_u32 reserved;
     ib_u8 value[IB_BOX_RECORD_LEN_MAX_BYTES];
+};
+
+/* The client of a record that the packet program proposed itself; in the record's slot. Address and
+ * port are in network order, the request's id is as in its datagram. */
+struct ib_box_client {
+    ib_u64 zxid;
+    ib_u64 epoch;
+    ib_u32 address;
+    ib_u16 port;
+    ib_u16 request;
 };
 
 _Static_assert(sizeof(struct ib_box_node) % 64 == 0, "whole cache lines");

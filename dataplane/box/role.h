@@ -67,7 +67,7 @@ IB_INLINE struct ib_result ib_box_commit(struct ib_box_msg *m, const struct ib_b
 /* SUBMIT at node `own`. With IB_R_none the record must be appended. */
 IB_INLINE struct ib_result ib_box_submit(struct ib_box_msg *m, const struct ib_box_node *n,
                                          ib_u64 own, ib_u64 capacity) {
-    if (m->origin != m->node && (m->origin != 0 || m->node != own))
+    if (!m->is_own_set && m->origin != m->node && (m->origin != 0 || m->node != own))
         return ib_verdict(IB_DROP, IB_R_box_bad_origin);
     if (n->mode != IB_BOX_LEADING)
         return ib_box_refuse(m, n, IB_BOX_F_NOT_LEADER, IB_R_box_submit_elsewhere);
@@ -81,6 +81,10 @@ IB_INLINE struct ib_result ib_box_submit(struct ib_box_msg *m, const struct ib_b
 
 /* Assigns the submitted record its place in the log. */
 IB_INLINE void ib_box_place(struct ib_box_msg *m, const struct ib_box_node *n) {
+    if (m->is_own_set) {
+        m->origin_session = n->epoch;
+        m->origin_seq = n->sets_epoch == n->epoch ? n->sets_seq + 1 : 1;
+    }
     m->type = IB_BOX_PROPOSE;
     m->flags = 0;
     m->epoch = n->epoch;
@@ -90,6 +94,12 @@ IB_INLINE void ib_box_place(struct ib_box_msg *m, const struct ib_box_node *n) {
     m->time_ms = ib_box_max(IB_LOAD(&n->time_ms), n->last_time_ms);
     m->round = 0;
     m->leader = (ib_u16)n->leader;
+}
+
+/* The record of a client's SET is in the log. */
+IB_INLINE void ib_box_has_set(const struct ib_box_msg *m, struct ib_box_node *n) {
+    n->sets_epoch = m->origin_session;
+    n->sets_seq = m->origin_seq;
 }
 
 /* Whether the packet is from our leader. Returns IB_R_none, or sets `result` and returns its

@@ -17,6 +17,7 @@
  *   ib_box_record_at(here, slot)               the slot, or NULL
  *   ib_box_value_load(here, to, len)           copies the value into a record; nonzero: it failed
  *   ib_box_value_sum(here, len)                its ib_value_checksum
+ *   ib_box_remember(here, m)                   keeps the client of a SET that the role proposes
  */
 #ifndef INBAND_BOX_SHELL_H
 #define INBAND_BOX_SHELL_H
@@ -62,6 +63,10 @@ IB_INLINE struct ib_result ib_shell_box_submit(struct ib_box_here *here, struct 
     struct ib_box_record *record = ib_box_record_at(here, m->zxid);
     if (IB_RARE(!record || ib_box_write(here, n, record, m)))
         return ib_verdict(IB_DROP, IB_R_no_room);
+    if (m->is_own_set) {
+        ib_box_has_set(m, n);
+        ib_box_remember(here, m);
+    }
     if (!n->acks_by_process)
         n->peer[own & IB_BOX_NODES_MAX].matched = m->zxid;
     return ib_verdict(IB_BOX_TO_OTHERS, IB_R_box_submitted);

@@ -13,6 +13,9 @@
 
 enum ib_box_limits {
     IB_BOX_NODES_MAX = 7, /* nodes 1..=7 */
+    /* The origin of records that a leader's role makes from clients' SETs. Their session is the
+     * epoch, which has one leader, so no two nodes have the same session. */
+    IB_BOX_ORIGIN_ROLE = 8,
     /* Fits an MTU of 1,400 bytes with room for a tunnel. */
     IB_BOX_RECORD_LEN_MAX_BYTES = 1248,
     /* An epoch is pM + i: i is the node that proposed it, M is this. */

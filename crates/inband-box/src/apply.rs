@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::command::{decode, Command, Mode, StreamError};
 use crate::limits::VALUE_LEN_BYTES_MAX;
 use crate::membership::Membership;
+use crate::registers::ORIGIN_ROLE;
 use crate::role::Record;
 use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
@@ -71,7 +72,8 @@ pub struct Fetched {
 pub struct Applied {
     /// Whether it was the next record of its session, and so was executed.
     pub is_executed: bool,
-    /// Results of this node's own commands that end in the record, in order.
+    /// Results of this node's own commands that end in the record, in order; or of the SET that a leader's role has made
+    /// the record from.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -260,7 +262,8 @@ impl Machine {
         }
         let mut stream = mem::take(&mut from.partial);
         stream.extend_from_slice(&record.value);
-        let is_own = (record.origin, record.origin_session) == self.own;
+        let is_own =
+            (record.origin, record.origin_session) == self.own || record.origin == ORIGIN_ROLE;
         let mut done_bytes = 0;
         let mut is_broken = false;
         loop {

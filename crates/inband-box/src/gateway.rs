@@ -26,6 +26,7 @@ use crate::limits::{
     CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, RECORDS_BEFORE_GATHERING,
     RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, STUCK_CLIENTS_PERIOD_MS,
 };
+use crate::registers::Client;
 use crate::store::Reader;
 use connection::{Closed, Connection};
 use datagrams::{Datagrams, Listener};
@@ -62,6 +63,8 @@ pub enum Event {
     /// The node was brought up to date by a copy of the table: the outcomes of records up to this one are unknown,
     /// unless they were reported before.
     Unknown(u64),
+    /// The outcome of a SET that the packet program has proposed for this client.
+    Answer(Client, Outcome),
 }
 
 /// Configuration of a gateway.
@@ -371,6 +374,12 @@ impl<S: Submit> Gateway<S> {
                 Event::Unknown(seq) => {
                     while self.shared.waiting.front().is_some_and(|w| w.seq <= seq) {
                         self.settle(None);
+                    }
+                }
+                Event::Answer(client, outcome) => {
+                    let mut datagrams = self.datagrams.iter();
+                    if let Some(datagrams) = datagrams.find(|d| d.is_local()) {
+                        datagrams.answer_set(client, &outcome, &self.shared);
                     }
                 }
                 Event::Barrier(id) => {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use inband_ground::soft::Soft;
 use inband_ground::xdp::XdpError;
 
-use crate::role::Role;
+use crate::registers::{Client, Clients};
+use crate::role::{Record, Role};
 use crate::store::Region;
 use crate::xdp::Attached;
 use crate::Zab;
@@ -23,15 +24,23 @@ pub struct Kernel {
     refresh_at: Instant,
     /// The role's `advances` when this turn began.
     seen: u64,
+    clients: Option<Clients>,
 }
 
 impl Kernel {
-    pub fn new(attached: Attached) -> Kernel {
-        Kernel {
+    pub fn new(attached: Attached) -> Result<Kernel, XdpError> {
+        Ok(Kernel {
+            clients: attached.clients()?,
             attached,
             refresh_at: Instant::now(),
             seen: 0,
-        }
+        })
+    }
+
+    /// Returns the client of a record that the program here made from a SET. Ask before the record is said to be
+    /// applied.
+    pub(crate) fn client_of(&self, record: &Record) -> Option<Client> {
+        self.clients.as_ref()?.of(record)
     }
 
     /// Begins a turn: the process looks at the registers, and must not be woken.

@@ -457,7 +457,7 @@ impl NodeArgs {
                 if !links.is_empty() && mode == XdpMode::Native {
                     attached.attach_links(links.iter().map(|(_, link)| link))?;
                 }
-                (attached.another_role()?, Some(Kernel::new(attached)))
+                (attached.another_role()?, Some(Kernel::new(attached)?))
             }
         };
         // A new leader must find room for its first record after everything that was not committed under the last one.

@@ -34,6 +34,7 @@ use crate::membership::{ids, Change};
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
 use crate::ports::Ports;
 use crate::promise::{Nanos, Stored, MS};
+use crate::registers::ORIGIN_ROLE;
 use crate::role::{Mode, Record, Role, Verdict};
 use crate::snapshot::Snapshot;
 pub use crate::status::{status_at, Status};
@@ -578,8 +579,18 @@ impl Process {
             let Some(record) = self.role.read(zxid) else {
                 break;
             };
-            let applied = self.machine.apply(&record)?;
+            let client = self.kernel.as_ref().and_then(|k| k.client_of(&record));
+            let mut applied = self.machine.apply(&record)?;
             self.role.set_applied(zxid);
+            if record.origin == ORIGIN_ROLE {
+                // Only the node that made the record has its client.
+                let outcome = applied.outcomes.pop();
+                applied.outcomes.clear();
+                if let (Some(client), Some(outcome)) = (client, outcome) {
+                    let _ = self.events.send(Event::Answer(client, outcome));
+                    has_told = true;
+                }
+            }
             self.node.on_applied(&record, applied.is_executed, now);
             self.changes.on_applied(&record);
             if !applied.outcomes.is_empty() {
@@ -629,7 +640,10 @@ impl Process {
             notes.push("it has lost its log and joins the next leader".to_owned());
         }
         if self.kernel.as_ref().is_some_and(Kernel::answers_gets) {
-            notes.push("the packet program answers GETs over UDP".to_owned());
+            notes.push(
+                "the packet program answers GETs over UDP, and proposes SETs while this node leads"
+                    .to_owned(),
+            );
         }
         if self.ports.are_links_up() {
             notes.push("direct links".to_owned());

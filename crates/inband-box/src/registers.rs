@@ -3,6 +3,7 @@
 //! number.
 
 use std::mem::offset_of;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{fence, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
 
 use inband_ground::registers::{field, registers, Shared};
@@ -12,6 +13,8 @@ use crate::c;
 use crate::role::{Mode, Peer, Record, View};
 use crate::{NODES, RECORD_LEN_MAX_BYTES};
 
+/// The origin of records that a leader's role makes from SETs; their session is its epoch.
+pub const ORIGIN_ROLE: u8 = c::IB_BOX_ORIGIN_ROLE as u8;
 /// Default number of records that may be uncommitted.
 pub const WINDOW_DEFAULT: u64 = 1024;
 /// Attempts to take a lock before yielding the CPU to its holder.
@@ -24,6 +27,39 @@ registers!(
 registers!(
     Records of c::ib_box_record
 );
+
+registers!(
+    /// The clients of the records that the packet program has made from SETs, by slot.
+    Clients of c::ib_box_client
+);
+
+/// A client that waits for the result of its SET.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    pub address: SocketAddrV4,
+    /// The request's id.
+    pub request: u16,
+}
+
+impl Clients {
+    /// Returns the client of a record, if the program here made the record. Ask before its slot may be used again.
+    pub fn of(&self, record: &Record) -> Option<Client> {
+        let slot = record.zxid as usize % self.count();
+        let word = |at: usize| self.word(slot, at).load(SeqCst);
+        let zxid = word(offset_of!(c::ib_box_client, zxid));
+        let epoch = word(offset_of!(c::ib_box_client, epoch));
+        if record.origin != ORIGIN_ROLE || (zxid, epoch) != (record.zxid, record.epoch) {
+            return None;
+        }
+        // Address, port and request, in network order.
+        let [a, b, c, d, port @ .., high, low] =
+            word(offset_of!(c::ib_box_client, address)).to_ne_bytes();
+        Some(Client {
+            address: SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes(port)),
+            request: u16::from_be_bytes([high, low]),
+        })
+    }
+}
 
 /// All registers of a node.
 pub struct Registers {

@@ -15,7 +15,7 @@ use inband_ground::xdp::maps::{update, UpRing};
 use inband_ground::xdp::multicast::{check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink};
 use inband_ground::xdp::{XdpError, XdpMode};
 
-use crate::registers::Registers;
+use crate::registers::{Clients, Registers};
 use crate::role::Role;
 use crate::store::{map_elements, Region};
 use crate::{c, objects, soft, Zab, GROUPS, NODES};
@@ -108,6 +108,7 @@ impl Spec {
             ("ib_ringbuf_map", NOTES_LEN_BYTES),
             // Not in every build.
             ("ib_table_map", self.table_elements().unwrap_or(1) as usize),
+            ("ib_clients_map", self.capacity),
         ];
         Program::load("box", object, &host, settings, &sizes, |loaded| {
             Ok(Registers::started(
@@ -173,6 +174,11 @@ fn settings_of(gets: Option<&Gets>) -> c::ib_box_settings {
 pub fn table_of(program: &Program) -> Result<Region, XdpError> {
     let chunks: Shared<c::ib_box_chunk> = program.loaded().registers("ib_table_map")?;
     Ok(Region::of_map(chunks))
+}
+
+/// Returns the clients of the records that a program has made from SETs.
+pub fn clients_of(program: &Program) -> Result<Clients, XdpError> {
+    program.loaded().registers("ib_clients_map")
 }
 
 /// Returns the role in this process, over the program's registers.
@@ -262,6 +268,14 @@ impl Attached {
     pub fn table(&self) -> Result<Option<Region>, XdpError> {
         match self.answers_gets {
             true => table_of(self.attached.program()).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the clients of the records that the program proposes itself, if it answers GETs.
+    pub fn clients(&self) -> Result<Option<Clients>, XdpError> {
+        match self.answers_gets {
+            true => clients_of(self.attached.program()).map(Some),
             false => Ok(None),
         }
     }

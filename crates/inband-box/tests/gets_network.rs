@@ -2,7 +2,8 @@
 //! namespaces.
 #![allow(missing_docs)]
 
-use std::net::{SocketAddrV4, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddrV4, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -88,6 +89,34 @@ impl Cluster {
     fn counter(&self, node: usize, name: &str) -> u64 {
         let status = self.status(node).expect("it runs");
         status.counters.get(name).copied().unwrap_or(0)
+    }
+
+    fn leader(&self) -> usize {
+        let leads = |node: &usize| self.status(*node).is_some_and(|s| s.state == "leading");
+        (1..=NODES).find(leads).expect("one leads")
+    }
+
+    /// Returns the reply to a strong read at a node, over TCP.
+    fn read(&self, node: usize, key: &str) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let stream = self
+                .net
+                .on(node, || TcpStream::connect("127.0.0.1:11211").unwrap());
+            stream.set_read_timeout(Some(RESEND_AFTER)).unwrap();
+            write!(&stream, "get {key}\r\n").unwrap();
+            let (mut reply, mut buffer) = (String::new(), [0; 4096]);
+            while !reply.ends_with("END\r\n") {
+                match (&stream).read(&mut buffer) {
+                    Ok(len) if len > 0 => reply += &String::from_utf8_lossy(&buffer[..len]),
+                    _ => break,
+                }
+            }
+            if reply.ends_with("END\r\n") {
+                return reply;
+            }
+            assert!(Instant::now() < deadline, "{reply:?} from {node}");
+        }
     }
 
     /// Waits until a node's status, which is renewed now and then, shows this counter beyond a value.
@@ -179,7 +208,7 @@ fn a_client_reads_from_the_packet_programs_of_all_nodes() {
     }
     let cluster = Cluster::start();
     let mut client = Client::new(&cluster.net, CLIENT);
-    // SETs pass to the process, and so does a GET of two keys.
+    // Where this node does not lead, SETs pass to the process, and so does a GET of two keys.
     assert_eq!(client.ask(1, b"set k 9 0 5\r\nhello\r\n"), b"STORED\r\n");
     let reply = b"VALUE k 9 5\r\nhello\r\nEND\r\n";
     for node in 1..=NODES {
@@ -225,4 +254,53 @@ fn a_client_reads_from_the_packet_programs_of_all_nodes() {
     stranger.send(1, b"get k\r\n");
     assert_eq!(stranger.receive(1, SILENCE), None);
     cluster.until_beyond(1, "gateway_datagrams_refused", 0);
+}
+
+#[test]
+fn what_the_leaders_packet_program_proposes_is_at_all_nodes_and_survives_it() {
+    if !may_load_bpf() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    let leader = cluster.leader();
+    let mut client = Client::new(&cluster.net, CLIENT);
+    let before = cluster.counter(leader, "sets_proposed");
+    for n in 0..50 {
+        let value = "v".repeat(n * 20);
+        let set = format!("set k{n} {n} 0 {}\r\n{value}\r\n", value.len());
+        assert_eq!(client.ask(leader, set.as_bytes()), b"STORED\r\n", "{n}");
+        // Exactly one answer.
+        if n % 10 == 0 {
+            assert_eq!(client.receive(leader, SILENCE), None, "a second answer");
+        }
+    }
+    cluster.until_beyond(leader, "sets_proposed", before + 49);
+    for node in 1..=NODES {
+        for n in 0..50 {
+            let value = "v".repeat(n * 20);
+            let expected = format!("VALUE k{n} {n} {}\r\n{value}\r\nEND\r\n", value.len());
+            assert_eq!(cluster.read(node, &format!("k{n}")), expected, "at {node}");
+        }
+    }
+    let mut stranger = Client::new(&cluster.net, STRANGER);
+    stranger.send(leader, b"set k0 0 0 1\r\nx\r\n");
+    assert_eq!(stranger.receive(leader, SILENCE), None);
+    // The leader is killed while SETs are under way.
+    let mut acknowledged = Vec::new();
+    for n in 0..400 {
+        client.send(leader, format!("set l{n} 0 0 1\r\nx\r\n").as_bytes());
+        if n == 300 {
+            cluster.processes[leader - 1].kill().unwrap();
+        }
+        if n < 300 && client.receive(leader, RESEND_AFTER).as_deref() == Some(b"STORED\r\n") {
+            acknowledged.push(n);
+        }
+    }
+    assert!(acknowledged.len() > 200, "{}", acknowledged.len());
+    let other = (1..=NODES).find(|node| *node != leader).unwrap();
+    for n in acknowledged {
+        let expected = format!("VALUE l{n} 0 1\r\nx\r\nEND\r\n");
+        assert_eq!(cluster.read(other, &format!("l{n}")), expected);
+    }
+    assert_eq!(cluster.read(other, "k0"), "VALUE k0 0 0\r\n\r\nEND\r\n");
 }

@@ -13,6 +13,7 @@ mod memcached;
 mod network;
 mod node;
 mod race;
+mod sets;
 mod strong_reads;
 mod vectors;
 

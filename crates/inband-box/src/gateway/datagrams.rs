@@ -17,6 +17,7 @@ use crate::memcached::reply::Awaited;
 use crate::memcached::udp::{self, DATAGRAM_BYTES_MAX, HEADER_BYTES};
 use crate::memcached::{parse, Parsed, Request, ERROR};
 use crate::network::Network;
+use crate::registers::Client;
 
 /// The slot of the commands of the first listener's clients, which no connection has; those of other listeners are
 /// below it.
@@ -86,6 +87,10 @@ impl Datagrams {
 
     pub fn slot(&self) -> usize {
         self.slot
+    }
+
+    pub fn is_local(&self) -> bool {
+        self.listener.is_local
     }
 
     pub fn fd(&self) -> RawFd {
@@ -180,6 +185,15 @@ impl Datagrams {
             .clone()
             .say(outcome, shared.reader.time_ms(), &mut reply);
         self.reply(asked.from, asked.request, &reply);
+    }
+
+    /// Answers a SET that the packet program has proposed.
+    pub fn answer_set(&self, client: Client, outcome: &Outcome, shared: &Shared) {
+        Counters::add(&shared.counters.datagrams, 1);
+        Counters::add(&shared.counters.cmd_set, 1);
+        let mut reply = Vec::new();
+        Awaited::of_set().say(outcome, shared.reader.time_ms(), &mut reply);
+        self.reply(client.address.into(), client.request, &reply);
     }
 
     /// Answers the reads whose index has been reached.

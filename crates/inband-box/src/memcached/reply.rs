@@ -88,6 +88,14 @@ fn last_access_s(item: &Item, now_ms: u64) -> u64 {
 }
 
 impl Awaited {
+    /// What the client of a `set` waits for.
+    pub fn of_set() -> Awaited {
+        Awaited::Word {
+            done: "STORED",
+            is_quiet: false,
+        }
+    }
+
     /// Appends the reply for this outcome.
     pub fn say(&self, outcome: &Outcome, now_ms: u64, out: &mut Vec<u8>) {
         match self {

@@ -45,6 +45,14 @@ pub fn spec(keys: Option<Keys>) -> Spec {
 
 pub fn rig(keys: Option<Keys>) -> Rig {
     let program = spec(keys).load_object(objects::BOX_GIVEN).unwrap();
+    Rig {
+        _groups: groups_of(&program),
+        program,
+    }
+}
+
+/// The maps by which a program sends to another node.
+pub fn groups_of(program: &Program) -> GroupMaps {
     let copies = program.load_beside("copies", objects::COPIES).unwrap();
     let which = c::IB_BOX_OTHERS_GROUP;
     let groups = [(which, program.loaded(), "ib_others_map")];
@@ -68,10 +76,7 @@ pub fn rig(keys: Option<Keys>) -> Rig {
     groups
         .set_members(which, &group, &[LOOPBACK_INTERFACE])
         .unwrap();
-    Rig {
-        program,
-        _groups: groups,
-    }
+    groups
 }
 
 pub fn role() -> Box<Soft<Zab>> {
