@@ -29,6 +29,7 @@ const EXIT_INTERRUPTED: i32 = 130;
 pub struct StopRequest {
     drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
+    signalled: Arc<AtomicBool>,
 }
 
 /// Returns when standard input, the pipe from the supervisor, ends.
@@ -52,6 +53,7 @@ impl StopRequest {
         let request = StopRequest {
             drain: Arc::default(),
             stop,
+            signalled: Arc::default(),
         };
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
         signals.thread_block()?;
@@ -81,6 +83,7 @@ impl StopRequest {
                 }
                 Ok(_) => {
                     signalled = true;
+                    self.signalled.store(true, Ordering::Release);
                     self.stop.store(true, Ordering::Release);
                 }
                 Err(_) => return,
@@ -98,6 +101,12 @@ impl StopRequest {
     /// Returns whether to finish what is in progress, and start nothing new.
     pub fn drains(&self) -> bool {
         self.drain.load(Ordering::Acquire)
+    }
+
+    /// Returns whether it stops because of a signal: whoever sent it waits, while a process without its supervisor has
+    /// two seconds.
+    pub fn is_signalled(&self) -> bool {
+        self.signalled.load(Ordering::Acquire)
     }
 
     /// Returns whether to exit now.

@@ -57,7 +57,7 @@ fn inform(view: &HostView, mut notifier: Notifier, is_over: &AtomicBool) {
     let mut was_ready = false;
     let mut said = String::new();
     let mut check_at = Instant::now();
-    let stops = || view.stop.load(Ordering::Acquire) || is_over.load(Ordering::Acquire);
+    let stops = || view.is_stopping() || is_over.load(Ordering::Acquire);
     while !stops() {
         if let Some(turned_at) = published::read(&view.state).published_at {
             notifier.turned(turned_at);

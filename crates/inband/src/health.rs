@@ -1,6 +1,5 @@
 //! Whether a host should be restarted (`/live`) and whether it should get work (`/ready`).
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Result};
@@ -31,7 +30,7 @@ pub fn live(view: &HostView) -> Result<()> {
 /// Fails while this host is in no configuration, does not vote, is behind, or reaches no majority.
 pub fn ready(view: &HostView) -> Result<()> {
     live(view)?;
-    ensure!(!view.stop.load(Ordering::Acquire), "the host is stopping");
+    ensure!(!view.is_stopping(), "the host is stopping");
     let state = published::read(&view.state);
     ensure!(
         state.epoch != 0,

@@ -29,6 +29,7 @@ mod read_probe;
 mod replica;
 mod run;
 mod serve;
+mod stopping;
 mod transport;
 mod up;
 

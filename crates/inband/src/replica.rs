@@ -1,12 +1,12 @@
 //! A host with a replica: the store, its clients and the node in one loop.
 
 use std::net::TcpListener;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
+use inband_host::signals::StopRequest;
 use inband_kv::discovery::Discovery;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
@@ -24,22 +24,18 @@ use crate::descriptors;
 use crate::exit_status::Unsuitable;
 use crate::metrics;
 use crate::serve::{self, HostView};
+use crate::stopping;
 use crate::transport;
 
-/// How soon a signal is noticed.
-const STOP_POLL: Duration = Duration::from_millis(20);
-
-/// When told to stop, a host decides and answers accepted commands for at most this long: a supervisor that has exited
-/// allows two seconds for everything.
-const STOP_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How much longer a command may take than the log's own deadline.
 const APPLY_MS_MAX: u64 = 2_000;
 
-/// Runs until `stop` is set.
+/// Runs until `stop` is set, or `request` says so.
 pub fn run(
     config: &Arc<Config>,
     choice: Choice,
     stop: Stop,
+    request: StopRequest,
     resp: Vec<TcpListener>,
     metrics_listeners: Vec<TcpListener>,
 ) -> Result<()> {
@@ -103,21 +99,14 @@ pub fn run(
         node_commands,
         replica: Some(replica.control()),
         stop: stop.flag.clone(),
+        request,
     };
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
     }
     let _announcer = Announcer::start(view.clone())?;
-    let _control = serve::start(view)?;
-    let (control, flag) = (replica.control(), stop.flag.clone());
-    std::thread::Builder::new()
-        .name("stop".into())
-        .spawn(move || {
-            while !flag.load(Ordering::Acquire) {
-                std::thread::sleep(STOP_POLL);
-            }
-            control.drain_and_stop(STOP_DRAIN_MAX);
-        })?;
+    let _control = serve::start(view.clone())?;
+    stopping::start(view)?;
     replica.run()?;
     tracing::info!("{}: stopped", this.name);
     stop.outcome()

@@ -24,6 +24,7 @@ use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
 use crate::metrics;
 use crate::serve::{self, HostView};
+use crate::stopping;
 use crate::transport;
 
 /// Longest sleep of a host without a store; it only has to notice when to stop.
@@ -34,7 +35,7 @@ pub fn run(config_path: &Path) -> Result<()> {
     let config = Arc::new(Config::load(config_path)?);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Stop::new(Arc::default());
-    StopRequest::listen(stop.flag.clone(), Interrupt::Stops)?;
+    let request = StopRequest::listen(Arc::default(), Interrupt::Stops)?;
     mtu::check(&config)?;
     // Check for errors that a restart will not fix, before touching interfaces.
     transport::check_holder(&config)?;
@@ -61,7 +62,14 @@ pub fn run(config_path: &Path) -> Result<()> {
     );
 
     if this.has(Role::Replica) {
-        return crate::replica::run(&config, choice, stop, resp_listeners, metrics_listeners);
+        return crate::replica::run(
+            &config,
+            choice,
+            stop,
+            request,
+            resp_listeners,
+            metrics_listeners,
+        );
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
@@ -79,12 +87,14 @@ pub fn run(config_path: &Path) -> Result<()> {
         node_commands,
         replica: None,
         stop: stop.flag.clone(),
+        request,
     };
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
     }
     let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view.clone())?;
+    stopping::start(view.clone())?;
     let mut bursts = Burst::for_logs(node.partitions());
     while !view.stop.load(Ordering::Acquire) {
         node.poll(&mut bursts);

@@ -13,6 +13,7 @@ use inband_cluster::paxos::control::{
 };
 use inband_control::service::{self, CallError, ListenerCounters, Response};
 use inband_host::line_json::Server;
+use inband_host::signals::StopRequest;
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
 use inband_paxos::backend::Choice;
@@ -48,9 +49,16 @@ pub struct HostView {
     pub control_listener: Option<Arc<ListenerCounters>>,
     /// Set to end the process.
     pub stop: Arc<AtomicBool>,
+    /// What signals and the supervisor ask for.
+    pub request: StopRequest,
 }
 
 impl HostView {
+    /// Returns whether this host has been told to stop, for any reason.
+    pub fn is_stopping(&self) -> bool {
+        self.request.stops() || self.stop.load(Ordering::Acquire)
+    }
+
     /// Returns the complete status.
     pub fn status(&self) -> HostStatus {
         let this = self.config.this();
@@ -131,7 +139,7 @@ impl HostView {
                 .map(|role| (*role, self.backend_of(*role)))
                 .collect(),
             dataplane_why: self.choice.why.clone(),
-            stopping: self.stop.load(Ordering::Acquire),
+            stopping: self.is_stopping(),
             leaders: state.leaders.iter().map(leader_status).collect(),
             acceptors: state
                 .acceptors

@@ -24,3 +24,4 @@ mod power;
 mod published;
 mod restarts;
 mod run;
+mod stopping;

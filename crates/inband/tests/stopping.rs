@@ -1,0 +1,155 @@
+//! SIGTERM at the leader of a loaded store: what the clients notice.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{port, Client, PROGRAM};
+use crate::run::{start, wait_until_it_answers, TIMEOUT};
+
+/// Far longer than a handover, so that nobody takes over by suspicion unnoticed.
+const SUSPECT_AFTER: Duration = Duration::from_secs(5);
+const HOSTS: u16 = 3;
+/// Ports of a host: packets, control plane, clients.
+const PORTS: u16 = 3;
+
+fn config(dir: &Path, first_port: u16, id: u16) -> PathBuf {
+    let address = |id: u16| first_port + (id - 1) * PORTS;
+    let nodes: Vec<String> = (1..=HOSTS)
+        .map(|id| {
+            format!(
+                r#"{{ id = {id}, name = "host-{id}", address = "127.0.0.1:{}",
+                roles = ["leader", "acceptor", "replica", "controller"] }}"#,
+                address(id)
+            )
+        })
+        .collect();
+    let text = format!(
+        r#"
+        cluster = {{ name = "three", epoch = 1, first_instance = 1, durability = "memory" }}
+        node = [{}]
+        [host]
+        node = {id}
+        state_dir = {dir:?}
+        dataplane = "udp"
+        resp = ["127.0.0.1:{}"]
+        timing = {{ suspect_after_ms = {} }}
+        "#,
+        nodes.join(", "),
+        address(id) + 2,
+        SUSPECT_AFTER.as_millis()
+    );
+    let path = dir.join("config.toml");
+    std::fs::write(&path, text).expect("the configuration");
+    path
+}
+
+fn leads(config: &Path) -> bool {
+    let output = Command::new(PROGRAM)
+        .args(["status", "--json", "--config"])
+        .arg(config)
+        .output()
+        .expect("it runs");
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let text = status.to_string();
+    text.contains("\"active\":true")
+}
+
+/// What one client saw.
+#[derive(Debug, Default)]
+struct Seen {
+    answered: u64,
+    /// The longest time that one SET took, with all its attempts.
+    longest: Duration,
+    /// Errors that do not say that the command may be repeated.
+    failures: Vec<String>,
+}
+
+/// Writes until `stop`, at the first address and, when that one sends it away, at the next.
+fn write(addresses: &[SocketAddr], key: &str, stop: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    let mut at = 0;
+    let mut client = None;
+    while !stop.load(Ordering::Acquire) {
+        let began = Instant::now();
+        loop {
+            let address = addresses[at % addresses.len()];
+            let reply = client
+                .take()
+                .map_or_else(|| Client::try_connect(address), Some)
+                .and_then(|mut connected: Client| {
+                    let reply = connected.try_call(&["SET", key, "1"])?;
+                    client = Some(connected);
+                    Some(reply)
+                });
+            match reply.as_deref() {
+                Some("+OK") => break,
+                Some(error) if !error.contains("LOADING") => seen.failures.push(error.to_owned()),
+                // It is told to go elsewhere, or the connection has ended.
+                Some(_) | None => {
+                    client = None;
+                    at += 1;
+                }
+            }
+            if began.elapsed() > TIMEOUT {
+                seen.failures.push(format!("no answer within {TIMEOUT:?}"));
+                return seen;
+            }
+        }
+        seen.answered += 1;
+        seen.longest = seen.longest.max(began.elapsed());
+    }
+    seen
+}
+
+#[test]
+fn a_leader_that_is_told_to_stop_hands_over() {
+    let first_port = port(HOSTS * PORTS);
+    let dirs = [(); HOSTS as usize].map(|()| tempfile::tempdir().expect("a directory"));
+    let configs: Vec<PathBuf> = dirs
+        .iter()
+        .zip(1..)
+        .map(|(dir, id)| config(dir.path(), first_port, id))
+        .collect();
+    let resp: Vec<SocketAddr> = (0..HOSTS)
+        .map(|i| ([127, 0, 0, 1], first_port + i * PORTS + 2).into())
+        .collect();
+    let mut hosts: Vec<_> = configs.iter().map(|config| start(config)).collect();
+    for address in &resp {
+        wait_until_it_answers(*address, &["SET", "a", "1"], "+OK");
+    }
+    let leading = configs.iter().position(|config| leads(config));
+    let leading = leading.expect("one leads");
+
+    let stop = AtomicBool::new(false);
+    let (seen, took) = std::thread::scope(|scope| {
+        // One client at each host; the one at the leader's must reconnect.
+        let clients: Vec<_> = (0..resp.len())
+            .map(|i| {
+                let mut addresses = resp.clone();
+                addresses.rotate_left(i);
+                let stop = &stop;
+                scope.spawn(move || write(&addresses, &format!("key:{i}"), stop))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(1));
+        let began = Instant::now();
+        assert!(hosts[leading].terminate(), "it ends well");
+        let took = began.elapsed();
+        std::thread::sleep(Duration::from_secs(1));
+        stop.store(true, Ordering::Release);
+        let seen = clients
+            .into_iter()
+            .map(|client| client.join().expect("it ends"));
+        (seen.collect::<Vec<Seen>>(), took)
+    });
+    println!("stopped within {took:?}; {seen:?}");
+    for seen in &seen {
+        assert!(seen.failures.is_empty() && seen.answered > 10, "{seen:?}");
+        // Half of a suspicion: whoever waited for one has waited longer.
+        assert!(seen.longest < SUSPECT_AFTER / 2, "{seen:?}");
+    }
+    assert!(took < Duration::from_secs(10), "stopped within {took:?}");
+}
