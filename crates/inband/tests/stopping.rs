@@ -52,9 +52,21 @@ fn leads(config: &Path) -> bool {
         .arg(config)
         .output()
         .expect("it runs");
-    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let text = status.to_string();
-    text.contains("\"active\":true")
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let leaders = status["leaders"].as_array().expect("a list");
+    leaders.iter().any(|leader| leader["active"] == true)
+}
+
+/// Waits until a host says that it leads: a status may be as old as a publication.
+fn leading(configs: &[PathBuf]) -> usize {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(found) = configs.iter().position(|config| leads(config)) {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "nobody leads");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// What one client saw.
@@ -120,8 +132,7 @@ fn a_leader_that_is_told_to_stop_hands_over() {
     for address in &resp {
         wait_until_it_answers(*address, &["SET", "a", "1"], "+OK");
     }
-    let leading = configs.iter().position(|config| leads(config));
-    let leading = leading.expect("one leads");
+    let leading = leading(&configs);
 
     let stop = AtomicBool::new(false);
     let (seen, took) = std::thread::scope(|scope| {
