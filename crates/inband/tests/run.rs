@@ -1,19 +1,21 @@
 //! `inband run` by hand, as on a real machine: one host with all roles, over UDP.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{self, Client, PROGRAM};
+use crate::common::{self, port, Client, PROGRAM};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Ports of a host: packets and checkpoints, and the control service.
+const PORTS: u16 = 2;
 
 /// A process that is always killed in the end.
 pub struct Host(Child);
@@ -34,9 +36,13 @@ impl Drop for Host {
     }
 }
 
+/// A free address for a host. Its port is none that the kernel gives to a client, which would make the host fail.
+fn address() -> SocketAddr {
+    ([127, 0, 0, 1], port(PORTS)).into()
+}
+
 fn config(dir: &Path) -> PathBuf {
-    let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("its address");
+    let address = address();
     let text = format!(
         r#"
         cluster = {{ name = "one", epoch = 1, first_instance = 1, durability = "memory" }}
@@ -55,20 +61,7 @@ fn config(dir: &Path) -> PathBuf {
 
 /// Two hosts on loopback: a cluster of one, and a replica to be added.
 fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
-    // The control service listens on the next port, which must be free as well.
-    let pair = || {
-        let free = |port: u16| {
-            TcpListener::bind(("127.0.0.1", port)).is_ok()
-                && TcpListener::bind(("127.0.0.1", port + 1)).is_ok()
-        };
-        let candidates = std::iter::repeat_with(|| {
-            let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-            socket.local_addr().expect("its address").port()
-        });
-        let mut candidates = candidates.filter(|port| *port < u16::MAX && free(*port));
-        candidates.next().expect("two free ports")
-    };
-    let (one, two) = (pair(), pair());
+    let (one, two) = (port(PORTS), port(PORTS));
     let host = |id: usize| {
         let dir = dirs[id - 1];
         let first = r#"["leader", "acceptor", "replica", "controller"]"#;
