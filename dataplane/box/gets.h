@@ -43,11 +43,10 @@ _Static_assert(IB_BOX_FIRST_BYTES + (IB_BOX_GET_CHUNKS_MAX - 1) * IB_BOX_MORE_BY
                    IB_BOX_GET_REPLY_MAX_BYTES - 16 - IB_BOX_GET_END_BYTES - 5,
                "the longest reply's key and value");
 
-/* The buffers have room for three words behind every position that can be masked. */
 /* A SET on its way (sets.h). */
 struct ib_box_set {
     ib_u8 headers[IB_XDP_FRAME_LEN_BYTES + 6]; /* as they arrived */
-    ib_u64 words;       /* that have ended */
+    ib_u64 words;                              /* that have ended */
     ib_u64 number;
     ib_u32 request_len_bytes;
     ib_u32 word_end[4]; /* in the line, without "set " */
@@ -55,6 +54,7 @@ struct ib_box_set {
     ib_u32 grown_bytes;
 };
 
+/* The buffers have room for three words behind every position that can be masked. */
 struct ib_box_get_scratch {
     ib_u8 request[IB_BOX_GET_REQUEST_MASK + 1 + 24];
     ib_u8 reply[IB_BOX_GET_REPLY_MASK + 1 + IB_BOX_RECORD_LEN_MAX_BYTES];

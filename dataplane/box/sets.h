@@ -162,10 +162,9 @@ __attribute__((noinline)) int ib_box_set_record(struct xdp_md *ctx) {
         return 0;
     at += key_len_bytes;
     at += ib_box_set_varint(s, at, (ib_u32)value_len_bytes);
-    if (value_len_bytes && bpf_xdp_load_bytes(ctx, IB_XDP_FRAME_LEN_BYTES + value_at,
-                                              IB_BOX_IN_REPLY(s, at),
-                                              IB_COPY_LEN(value_len_bytes,
-                                                          IB_BOX_RECORD_LEN_MAX_BYTES)))
+    if (value_len_bytes &&
+        bpf_xdp_load_bytes(ctx, IB_XDP_FRAME_LEN_BYTES + value_at, IB_BOX_IN_REPLY(s, at),
+                           IB_COPY_LEN(value_len_bytes, IB_BOX_RECORD_LEN_MAX_BYTES)))
         return 0;
     at += (ib_u32)value_len_bytes;
     at += ib_box_set_varint(s, at, (ib_u32)flags);
@@ -209,9 +208,8 @@ __attribute__((noinline)) int ib_box_set_undo(struct xdp_md *ctx) {
     struct ib_box_get_scratch *s = ib_box_get_scratch();
     if (!s || bpf_xdp_adjust_head(ctx, (int)s->set.grown_bytes) ||
         bpf_xdp_store_bytes(ctx, 0, s->set.headers, IB_XDP_FRAME_LEN_BYTES) ||
-        bpf_xdp_store_bytes(
-            ctx, IB_XDP_FRAME_LEN_BYTES, s->request,
-            IB_COPY_LEN(s->set.request_len_bytes, IB_BOX_SET_REQUEST_MAX_BYTES)))
+        bpf_xdp_store_bytes(ctx, IB_XDP_FRAME_LEN_BYTES, s->request,
+                            IB_COPY_LEN(s->set.request_len_bytes, IB_BOX_SET_REQUEST_MAX_BYTES)))
         return XDP_ABORTED;
     ib_count_reason(IB_R_sets_busy);
     return XDP_PASS;
