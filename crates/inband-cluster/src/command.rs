@@ -22,8 +22,8 @@ use crate::supervisor::{is_in, Supervisor};
 use crate::system::System;
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-/// A rolling restart ends when a restarted host does not take part and has got nothing for so long.
-const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
+/// A host that catches up, perhaps with a large table, is given up on when it has got nothing for so long.
+pub(crate) const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 const ROLL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Parses options as the command line does. Without arguments, all options have their default values.
@@ -362,20 +362,39 @@ pub fn roll<S: SystemCommand>(data: &Path, mut report: impl FnMut(String)) -> Re
     Ok(())
 }
 
+/// For how long a number has been the same.
+pub(crate) struct Progress {
+    last: u64,
+    since: Instant,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Progress {
+        Progress {
+            last: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// Returns for how long the number has been what it is `now`, as far as it was looked at.
+    pub(crate) fn unchanged_for(&mut self, now: u64) -> Duration {
+        if now != self.last {
+            (self.last, self.since) = (now, Instant::now());
+        }
+        self.since.elapsed()
+    }
+}
+
 /// Waits until `is_done` succeeds. Fails once `progress` has been the same for `limit`.
 fn wait_while_progress(
     limit: Duration,
     mut is_done: impl FnMut() -> Result<()>,
     mut progress: impl FnMut() -> Result<u64>,
 ) -> Result<()> {
-    let (mut last, mut since) = (0, Instant::now());
+    let mut so_far = Progress::new();
     while let Err(lack) = is_done() {
-        let now = progress()?;
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
         ensure!(
-            since.elapsed() < limit,
+            so_far.unchanged_for(progress()?) < limit,
             "{lack:#}, and nothing has changed for {} s; `inband status` says what the hosts do",
             limit.as_secs()
         );

@@ -103,8 +103,8 @@ impl StopRequest {
         self.drain.load(Ordering::Acquire)
     }
 
-    /// Returns whether it stops because of a signal: whoever sent it waits, while a process without its supervisor has
-    /// two seconds.
+    /// Returns whether it stops because of a signal. The sender of a signal waits for the process; a process that has lost
+    /// its supervisor must end within two seconds.
     pub fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Acquire)
     }

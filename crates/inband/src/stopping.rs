@@ -1,5 +1,5 @@
-//! How a host stops. By a signal it first hands the logs that it leads over to others, so that nobody has to suspect it;
-//! then it answers the commands that it has accepted.
+//! How a host stops. On a signal, it first hands over the logs that it leads, so that the others need not wait for the
+//! suspicion timeout; then it answers the commands that it has accepted.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use crate::serve::HostView;
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// After a signal, a host stops within this time, and the time to sync its store.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// When told otherwise, it decides and answers accepted commands for at most this long: a supervisor that has exited
-/// allows two seconds for everything.
+/// Without a signal, it answers accepted commands for at most this long: a host whose supervisor has exited must end
+/// within two seconds.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Time limit for the handover of all logs. After it the others find out by themselves.
 const HANDOVER_MAX: Duration = Duration::from_secs(3);

@@ -99,7 +99,7 @@ fn write(addresses: &[SocketAddr], key: &str, stop: &AtomicBool) -> Seen {
             match reply.as_deref() {
                 Some("+OK") => break,
                 Some(error) if !error.contains("LOADING") => seen.failures.push(error.to_owned()),
-                // It is told to go elsewhere, or the connection has ended.
+                // The host is stopping (LOADING), or the connection was closed.
                 Some(_) | None => {
                     client = None;
                     at += 1;
@@ -159,7 +159,7 @@ fn a_leader_that_is_told_to_stop_hands_over() {
     println!("stopped within {took:?}; {seen:?}");
     for seen in &seen {
         assert!(seen.failures.is_empty() && seen.answered > 10, "{seen:?}");
-        // Half of a suspicion: whoever waited for one has waited longer.
+        // A client that waited for a suspicion timeout has waited longer than half of it.
         assert!(seen.longest < SUSPECT_AFTER / 2, "{seen:?}");
     }
     assert!(took < Duration::from_secs(10), "stopped within {took:?}");

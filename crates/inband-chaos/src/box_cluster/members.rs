@@ -57,10 +57,9 @@ impl Cluster {
     /// Lets a majority decide, until that is so.
     pub(super) fn majority_decides(&self) -> Result<()> {
         retry(SERVING_LIMIT, || {
-            let (membership, force) = (
-                self.membership()?,
-                box_cluster::needs_all(&self.status().nodes),
-            );
+            let status = self.status();
+            let membership = membership_of(&status).context("no node answers")?;
+            let force = box_cluster::needs_all(&status.nodes);
             if !force && !membership.is_forced {
                 return Ok(());
             }

@@ -14,12 +14,10 @@ use inband_host::line_json::CallError;
 
 use super::top::BoxTopArgs;
 use super::{leader_of, node_number, BoxCluster, Nodes, ELECTING, RECOVERING};
-use crate::command::{ClusterCommand, RunCommand};
+use crate::command::{ClusterCommand, Progress, RunCommand, NO_PROGRESS_TIMEOUT};
 use crate::socket::{self, Request};
 use crate::system::System;
 
-/// A node that joins may copy a large table: it is given up on when neither its zxid nor the table grows for so long.
-const NO_PROGRESS: Duration = Duration::from_secs(30);
 /// Nodes have a leader by then, if a majority of them is there.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
@@ -151,21 +149,17 @@ pub fn add(data: &Path) -> Result<String> {
         let _ = change(data, Change::Remove { node: id });
         return Err(error.context(format!("{name} is not added")));
     }
-    let (mut last, mut since) = (0, Instant::now());
+    let mut so_far = Progress::new();
     loop {
         let status = socket::status::<BoxCluster>(data)?;
         if membership_of(&status.nodes).is_member(id) {
             return Ok(name);
         }
         let node = status.nodes.iter().find(|node| node.name == name);
-        let progress = node.map_or(0, progress_of);
-        if progress != last {
-            (last, since) = (progress, Instant::now());
-        }
         ensure!(
-            since.elapsed() < NO_PROGRESS,
+            so_far.unchanged_for(node.map_or(0, progress_of)) < NO_PROGRESS_TIMEOUT,
             "{name} has got nothing for {} s; look at `inband status`, and give it up with `inband member remove {name}`",
-            NO_PROGRESS.as_secs()
+            NO_PROGRESS_TIMEOUT.as_secs()
         );
         std::thread::sleep(POLL);
     }
@@ -289,11 +283,11 @@ fn no_leader_in_words(nodes: &[Status]) -> String {
         .filter(|id| !answers(*id))
         .map(|id| format!("node/{id}"))
         .collect();
-    match needs_all(nodes) {
-        true if !silent.is_empty() => format!(
+    if needs_all(nodes) && !silent.is_empty() {
+        return format!(
             "no node leads: with the quorum of all a new leader needs every node, and {} did not answer: start them again, or let a majority decide with `inband quorum majority --force`",
             silent.join(", ")
-        ),
-        _ => "no node leads, so nothing can change; `inband status` says what the nodes do".to_owned(),
+        );
     }
+    "no node leads, so nothing can change; `inband status` says what the nodes do".to_owned()
 }
