@@ -1,5 +1,6 @@
 //! Tests the C library on a real cluster on 127.0.0.1. The leader and the acceptors are threads of this test; the
-//! replicas are C programs, and programs in Go, linked with the library like an application.
+//! replicas are C programs, and programs in Go, linked with the library like an application. All hosts of `evpaxos` are in programs
+//! linked with `bindings/evpaxos`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::library::Library;
 
+#[path = "cluster/evpaxos.rs"]
+mod evpaxos;
 #[path = "cluster/go.rs"]
 mod go;
 
@@ -69,22 +72,27 @@ impl Drop for Running {
 }
 
 fn nodes(replicas: u8) -> String {
-    let mut ids = vec![(LEADER, "leader")];
-    ids.extend((0..ACCEPTORS).map(|i| (2 + i, "acceptor")));
-    ids.extend((0..replicas).map(|i| (FIRST_REPLICA + i, "replica")));
+    let mut hosts = vec![(LEADER, "leader", r#""leader""#)];
+    hosts.extend((0..ACCEPTORS).map(|i| (2 + i, "acceptor", r#""acceptor""#)));
+    hosts.extend((0..replicas).map(|i| (FIRST_REPLICA + i, "replica", r#""replica""#)));
+    nodes_of(&hosts)
+}
+
+/// The nodes of a configuration: id, the name's beginning, and roles.
+fn nodes_of(hosts: &[(u8, &str, &str)]) -> String {
     // Keep all sockets open until all ports are known, so that no port is assigned twice.
-    let sockets: Vec<UdpSocket> = ids
+    let sockets: Vec<UdpSocket> = hosts
         .iter()
         .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
         .collect();
-    let node = |((id, role), socket): (&(u8, &str), &UdpSocket)| {
+    let node = |((id, name, roles), socket): (&(u8, &str, &str), &UdpSocket)| {
         let address = socket.local_addr().expect("it is bound");
         format!(
-            "[[node]]\nid = {id}\nname = \"{role}/{id}\"\naddress = \"{address}\"\n\
-             roles = [\"{role}\"]\n"
+            "[[node]]\nid = {id}\nname = \"{name}/{id}\"\naddress = \"{address}\"\n\
+             roles = [{roles}]\n"
         )
     };
-    ids.iter().zip(&sockets).map(node).collect()
+    hosts.iter().zip(&sockets).map(node).collect()
 }
 
 /// Writes the configuration of a host and returns its path.
@@ -243,22 +251,26 @@ impl Drop for Program {
     }
 }
 
-#[test]
-fn the_header_is_plain_c_and_cpp() {
-    let header = source("inband.h");
+fn check_header(header: &Path, include: &Path) {
     for standard in ["c99", "c11", "c17"] {
         let mut cc = Command::new("cc");
         cc.args(STRICT)
             .arg(format!("-std={standard}"))
-            .args(["-fsyntax-only", "-x", "c"]);
-        run(cc.arg(&header));
+            .args(["-fsyntax-only", "-x", "c", "-I"]);
+        run(cc.arg(include).arg(header));
     }
-    let cpp = ["-fsyntax-only", "-std=c++11", "-x", "c++"];
+    let cpp = ["-fsyntax-only", "-std=c++11", "-x", "c++", "-I"];
     if Command::new("c++").arg("--version").output().is_err() {
         println!("skipped for C++: no c++ on this machine");
         return;
     }
-    run(Command::new("c++").args(STRICT).args(cpp).arg(&header));
+    let mut cc = Command::new("c++");
+    run(cc.args(STRICT).args(cpp).arg(include).arg(header));
+}
+
+#[test]
+fn the_header_is_plain_c_and_cpp() {
+    check_header(&source("inband.h"), &source("."));
 }
 
 #[test]
