@@ -1,5 +1,5 @@
-//! Builds `src/heap.c`, the library itself, and takes jemalloc for it from the system: building a copy from source took
-//! longer than any crate of Inband.
+//! Builds the library itself, which is in C, and takes jemalloc for it from the system: building a copy from source
+//! took longer than any crate of Inband.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,9 @@ use std::process::Command;
 const JEMALLOC_VARIABLE: &str = "INBAND_JEMALLOC";
 /// Position-independent: it becomes part of a shared library.
 const JEMALLOC_FILE: &str = "libjemalloc_pic.a";
-/// What `heap.c` calls or defines for jemalloc, and jemalloc's functions whose names `lib.rs` defines for programs: all
-/// get this prefix.
+const SOURCES: [&str; 3] = ["src/heap.c", "src/allocator.c", "src/refused.c"];
+/// What `allocator.c` calls or defines for jemalloc, and jemalloc's functions whose names `lib.rs` defines for programs:
+/// all get this prefix.
 const PREFIX: &str = "_rjem_";
 const PREFIXED: [&str; 15] = [
     "aligned_alloc",
@@ -31,11 +32,11 @@ const PREFIXED: [&str; 15] = [
 ];
 
 fn main() {
-    println!("cargo::rerun-if-changed=src/heap.c");
+    println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-changed=inband_memory_heap.h");
     println!("cargo::rerun-if-env-changed={JEMALLOC_VARIABLE}");
     cc::Build::new()
-        .file("src/heap.c")
+        .files(SOURCES)
         .include(".")
         .flag("-std=gnu11")
         .warnings(true)
@@ -45,7 +46,7 @@ fn main() {
     link_jemalloc();
 }
 
-/// Links a copy of jemalloc whose functions have a prefix, after `heap.c`, which calls them.
+/// Links a copy of jemalloc whose functions have a prefix, after `allocator.c`, which calls them.
 fn link_jemalloc() {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     let mut objcopy = Command::new("objcopy");

@@ -1,20 +1,20 @@
-//! `libinband_memory_heap.so`, which `inband memory run` preloads into a program. All of it is implemented in `heap.c`,
-//! because it needs thread-local storage that is never allocated lazily (the initial-exec model), which Rust cannot
-//! express. A Rust library exports only what Rust defines, so this file gives the C functions the names that the
-//! dynamic linker looks for.
+//! `libinband_memory_heap.so`, which `inband memory run` preloads into a program. All of it is in C, because it needs
+//! thread-local storage that is never allocated lazily (the initial-exec model), which Rust cannot express. A Rust
+//! library exports only what Rust defines, so this file gives the C functions the names that the dynamic linker looks
+//! for.
 
 use libc::{
     c_char, c_int, c_uint, c_void, pid_t, pthread_attr_t, pthread_t, size_t, termios, winsize,
 };
 
-/// Defines functions under the names that programs call; each forwards to a function of `heap.c`.
+/// Defines functions under the names that programs call; each forwards to a function in C.
 macro_rules! export {
     ($($name:ident = $in_c:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         extern "C" {
             $(fn $in_c($($arg: $type),*) $(-> $result)?;)*
         }
         $(
-            /// See `heap.c`.
+            /// See the function in C.
             ///
             /// # Safety
             /// As for C's function of this name.
