@@ -108,25 +108,28 @@ impl System for NetPaxos {
             !options.faithful || options.log_only || options.unsafe_ordering,
             "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, give --log-only, or say --unsafe-ordering if the data may be lost"
         );
-        let is_former = !options.accept_loss && spec.data.join(FILE).exists();
-        if is_former {
-            let former = former(&spec.data)?;
+        let exists = spec.data.join(FILE).exists();
+        let is_continued = exists && !options.accept_loss;
+        let former = match exists.then(|| former(&spec.data)).transpose() {
+            Err(error) if is_continued => return Err(error),
+            // What is lost may be damaged.
+            read => read.ok().flatten(),
+        };
+        if let Some(former) = &former {
             ensure!(
-                former.faithful == options.faithful,
+                !is_continued || former.faithful == options.faithful,
                 "--faithful: the log in {} was started {}; start it as before, or choose another --data",
                 spec.data.display(),
                 if former.faithful { "with it" } else { "without it" }
             );
+            options.check_former(former, &spec.data)?;
         }
-        if spec.data.join(FILE).exists() {
-            match former(&spec.data) {
-                Ok(former) => options.check_former(&former, &spec.data)?,
-                Err(error) if !options.accept_loss => return Err(error),
-                Err(_) => {}
-            }
-        }
-        if is_former {
-            let was_log_only = Cluster::load(&spec.data)?.resp.is_empty();
+        let continued = match is_continued {
+            true => Some(Cluster::load(&spec.data)?),
+            false => None,
+        };
+        if let Some(continued) = &continued {
+            let was_log_only = continued.resp.is_empty();
             ensure!(
                 was_log_only == options.log_only,
                 "--log-only: the log in {} is {}; start it as before, or choose another --data",
@@ -157,9 +160,9 @@ impl System for NetPaxos {
             minions: Vec::new(),
             storages: Vec::new(),
             learners: Vec::new(),
-            log_id: match is_former {
-                true => Cluster::load(&spec.data)?.log_id,
-                false => rand::random::<u32>().into(),
+            log_id: match continued {
+                Some(continued) => continued.log_id,
+                None => rand::random::<u32>().into(),
             },
             key_file: keys::kept(&spec.data, !options.no_key)?,
             client: None,
