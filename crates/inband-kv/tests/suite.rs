@@ -3,6 +3,7 @@
 
 mod blocking;
 mod checkpoints;
+mod chunks;
 mod client_access;
 mod clock_world;
 mod clocks;
