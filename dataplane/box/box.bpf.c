@@ -86,14 +86,17 @@ __attribute__((noinline)) int ib_box_sum(struct xdp_md *ctx, ib_u32 len_bytes) {
 }
 
 #ifdef IB_BOX_GETS
-#include "gets.h"
-#include "sets.h"
+#include "sets_xdp.h"
+
+IB_REGISTERS(ib_clients_map, struct ib_box_client);
+
+IB_INLINE struct ib_box_client *ib_box_client_at(const struct ib_box_here *here, ib_u64 zxid) {
+    ib_u32 slot = (ib_u32)(zxid & (ib_box_settings.capacity - 1));
+    (void)here;
+    return bpf_map_lookup_elem(&ib_clients_map, &slot);
+}
 #else
-#define ib_box_remember(here, m)                                                                   \
-    do {                                                                                           \
-        (void)(here);                                                                              \
-        (void)(m);                                                                                 \
-    } while (0)
+#define ib_box_client_at(here, zxid) NULL
 #endif
 #include "shell.h"
 
@@ -136,10 +139,8 @@ IB_INLINE int ib_box_send(struct xdp_md *ctx, struct ib_box_msg *m, unsigned int
     ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     ib_box_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
 #ifdef IB_BOX_GETS
-    if (m->is_own_set) {
-        IB_BOX_PUT64(data + IB_XDP_FRAME_LEN_BYTES, origin_session, m->origin_session);
-        IB_BOX_PUT64(data + IB_XDP_FRAME_LEN_BYTES, origin_seq, m->origin_seq);
-    }
+    if (m->is_own_set)
+        ib_box_emit_origin(data + IB_XDP_FRAME_LEN_BYTES, m);
 #endif
     ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
 #ifdef IB_RAW_FRAMES

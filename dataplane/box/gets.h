@@ -14,55 +14,9 @@
 #define INBAND_BOX_GETS_H
 
 #include "../ground/seqlock.h"
-#include "table.h"
+#include "text.h"
 
-enum ib_box_gets {
-    IB_BOX_GET_FRAME_BYTES = 8,    /* memcached's header: request, sequence, datagrams, reserved */
-    IB_BOX_GET_COMMAND_BYTES = 12, /* with "get " */
-    IB_BOX_GET_END_BYTES = 2,
-    IB_BOX_GET_REQUEST_MAX_BYTES =
-        IB_BOX_GET_COMMAND_BYTES + IB_BOX_KEY_LEN_MAX_BYTES + IB_BOX_GET_END_BYTES,
-    IB_BOX_GET_REPLY_MAX_BYTES = 1400, /* as in memcached */
-    IB_BOX_GET_TRIES_MAX = 4,
-    IB_BOX_GET_ITEMS_MAX = 8, /* looked at in one bucket */
-    IB_BOX_GET_CHUNKS_MAX = 6,
-    IB_BOX_GET_SUM_PART_BYTES = 512, /* that bpf_csum_diff takes at once */
-    IB_BOX_GET_FRAME_MIN_BYTES = 60, /* Ethernet's, without its checksum */
-    IB_BOX_GET_HEADROOM_BYTES = 200, /* of XDP_PACKET_HEADROOM, without the kernel's own use */
-
-    IB_BOX_GET_DIGITS_MAX = 10,
-    IB_BOX_GET_REQUEST_MASK = 2047, /* a SET's may be long */
-    IB_BOX_GET_REPLY_MASK = 2047,
-    IB_BOX_GET_TEXT_MASK = 63, /* the reply's text besides its key */
-
-    IB_BOX_FIRST_BYTES = (IB_BOX_CHUNK_WORDS - IB_BOX_ITEM_WORDS) * 8,
-    IB_BOX_MORE_BYTES = (IB_BOX_CHUNK_WORDS - IB_BOX_NEXT_WORDS) * 8,
-};
-
-_Static_assert(IB_BOX_FIRST_BYTES + (IB_BOX_GET_CHUNKS_MAX - 1) * IB_BOX_MORE_BYTES >=
-                   IB_BOX_GET_REPLY_MAX_BYTES - 16 - IB_BOX_GET_END_BYTES - 5,
-               "the longest reply's key and value");
-
-/* A SET on its way (sets.h). */
-struct ib_box_set {
-    ib_u8 headers[IB_XDP_FRAME_LEN_BYTES + 6]; /* as they arrived */
-    ib_u64 words;                              /* that have ended */
-    ib_u64 number;
-    ib_u32 request_len_bytes;
-    ib_u32 word_end[4]; /* in the line, without "set " */
-    ib_u32 record_len_bytes;
-    ib_u32 grown_bytes;
-};
-
-/* The buffers have room for three words behind every position that can be masked. */
-struct ib_box_get_scratch {
-    ib_u8 request[IB_BOX_GET_REQUEST_MASK + 1 + 24];
-    ib_u8 reply[IB_BOX_GET_REPLY_MASK + 1 + IB_BOX_RECORD_LEN_MAX_BYTES];
-    ib_u32 key_len_bytes;
-    ib_u32 reply_len_bytes;
-    ib_u64 hash;
-    struct ib_box_set set; /* sets.h */
-};
+_Static_assert((int)IB_BOX_SET_HEADERS_BYTES >= (int)IB_XDP_FRAME_LEN_BYTES, "the headers fit");
 
 IB_REGISTERS(ib_table_map, struct ib_box_chunk);
 
@@ -83,30 +37,9 @@ IB_INLINE struct ib_box_chunk *ib_box_chunk(ib_u64 number) {
     return number >> 32 ? NULL : bpf_map_lookup_elem(&ib_table_map, &at);
 }
 
-/* A position for the verifier, which otherwise forgets what is known about it. */
-#define IB_BOX_GET_AT(at_bytes, mask)                                                              \
-    ({                                                                                             \
-        ib_u64 masked = (at_bytes);                                                                \
-        IB_HIDE(masked);                                                                           \
-        masked &= (mask);                                                                          \
-    })
-#define IB_BOX_IN_REQUEST(s, at_bytes)                                                             \
-    ((s)->request + IB_BOX_GET_AT(at_bytes, IB_BOX_GET_REQUEST_MASK))
-#define IB_BOX_IN_REPLY(s, at_bytes) ((s)->reply + IB_BOX_GET_AT(at_bytes, IB_BOX_GET_REPLY_MASK))
-#define IB_BOX_WORD64(p) (*(ib_u64 *)(p))
-#define IB_BOX_WORD32(p) (*(ib_u32 *)(p))
-#define IB_BOX_WORD16(p) (*(ib_u16 *)(p))
-
-/* 1 if number > limit, without a branch: paths through several of those would multiply. */
-IB_INLINE ib_u32 ib_box_is_above(ib_u32 number, ib_u32 limit) {
-    ib_u64 difference = (ib_u64)limit - number;
-    IB_HIDE(difference);
-    return (ib_u32)(difference >> 63);
-}
-
 IB_INLINE ib_u32 ib_box_digits(ib_u32 number) {
     ib_u32 digits = 1, limit = 9;
-    _Pragma("clang loop unroll(full)") for (ib_u32 i = 1; i < IB_BOX_GET_DIGITS_MAX; i++) {
+    IB_BOX_UNROLL for (ib_u32 i = 1; i < IB_BOX_GET_DIGITS_MAX; i++) {
         digits += ib_box_is_above(number, limit);
         limit = limit * 10 + 9;
     }
@@ -117,7 +50,7 @@ IB_INLINE ib_u32 ib_box_digits(ib_u32 number) {
  * overwritten by the text before it, which is written later. */
 IB_INLINE void ib_box_put_digits(struct ib_box_get_scratch *s, ib_u32 end, ib_u32 number) {
     ib_u8 *to = IB_BOX_IN_REPLY(s, end - IB_BOX_GET_DIGITS_MAX);
-    _Pragma("clang loop unroll(full)") for (ib_u32 i = IB_BOX_GET_DIGITS_MAX; i > 0; i--) {
+    IB_BOX_UNROLL for (ib_u32 i = IB_BOX_GET_DIGITS_MAX; i > 0; i--) {
         to[i - 1] = '0' + number % 10;
         number /= 10;
     }
@@ -145,6 +78,17 @@ IB_INLINE ib_u32 ib_box_fold(ib_u64 sum) {
     sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);
     return (ib_u32)((sum & 0xffff) + (sum >> 16));
+}
+
+/* Adds the sum of a request's or a reply's text. */
+IB_INLINE ib_u32 ib_box_text_sum(ib_u8 *text, ib_u32 len_bytes, ib_u32 sum) {
+    IB_LOOP
+    for (ib_u32 at = 0; at < IB_BOX_GET_REPLY_MAX_BYTES; at += IB_BOX_GET_SUM_PART_BYTES) {
+        if (at >= len_bytes)
+            break;
+        sum = ib_box_sum_part(text + at, len_bytes - at, sum);
+    }
+    return sum;
 }
 
 /* The sum of the pseudo header. */
@@ -186,8 +130,7 @@ __attribute__((noinline)) int ib_box_get_request(struct xdp_md *ctx) {
             return 0;
     }
     /* One datagram of one, "get ", and a line's end. */
-    if (IB_BOX_WORD64(s->request) >> 16 != 1ULL << 24 ||
-        IB_BOX_WORD32(s->request + IB_BOX_GET_FRAME_BYTES) != 0x20746567 ||
+    if (!ib_box_is_whole(s) || IB_BOX_WORD32(s->request + IB_BOX_GET_FRAME_BYTES) != 0x20746567 ||
         IB_BOX_WORD16(IB_BOX_IN_REQUEST(s, len_bytes - IB_BOX_GET_END_BYTES)) != 0x0a0d)
         return 0;
     ib_u32 left = len_bytes - IB_BOX_GET_COMMAND_BYTES - IB_BOX_GET_END_BYTES;
@@ -209,8 +152,8 @@ __attribute__((noinline)) int ib_box_get_request(struct xdp_md *ctx) {
 #define IB_BOX_COPY_WORDS(to, chunk, first)                                                        \
     do {                                                                                           \
         ib_u64 *words = (ib_u64 *)(to);                                                            \
-        _Pragma("clang loop unroll(full)") for (ib_u32 i = first; i < IB_BOX_CHUNK_WORDS; i++)     \
-            words[i - first] = IB_LOAD(&(chunk)->word[i]);                                         \
+        IB_BOX_UNROLL for (ib_u32 i = first; i < IB_BOX_CHUNK_WORDS; i++) words[i - first] =       \
+            IB_LOAD(&(chunk)->word[i]);                                                            \
     } while (0)
 
 /*
@@ -377,13 +320,7 @@ __attribute__((noinline)) int ib_box_get_reply(struct xdp_md *ctx) {
     __builtin_memcpy(eth.h_source, IB_ETH(data)->h_dest, ETH_ALEN);
     ib_u32 from = IB_IP(data)->daddr, to = IB_IP(data)->saddr;
     ib_u16 from_port = IB_UDP(data)->dest, to_port = IB_UDP(data)->source;
-    ib_u32 sum = 0;
-    IB_LOOP
-    for (ib_u32 at = 0; at < IB_BOX_GET_REPLY_MAX_BYTES; at += IB_BOX_GET_SUM_PART_BYTES) {
-        if (at >= len_bytes)
-            break;
-        sum = ib_box_sum_part(s->reply + at, len_bytes - at, sum);
-    }
+    ib_u32 sum = ib_box_text_sum(s->reply, len_bytes, 0);
     if (!ib_box_get_resize(ctx, len_bytes))
         return XDP_PASS;
     ib_u8 *out = (ib_u8 *)(long)ctx->data;
@@ -423,25 +360,32 @@ __attribute__((noinline)) int ib_box_get_hash(void) {
     return 1;
 }
 
-/* Whether a frame that is not a node's is a datagram to the port for GETs, and to this host's own
- * hardware address: a reply must not come from a group's. */
-IB_INLINE int ib_box_is_get(const ib_u8 *data, const ib_u8 *end) {
+/* Whether a frame that is not a node's is a whole datagram to this host's own hardware address: a
+ * reply must not come from a group's. */
+IB_INLINE int ib_box_is_datagram(const ib_u8 *data, const ib_u8 *end) {
     return data + IB_XDP_FRAME_LEN_BYTES <= end && !(IB_ETH(data)->h_dest[0] & 1) &&
            (IB_FRAME32(data, 12) & IB_IPV4_MASK) == IB_IPV4 &&
-           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP &&
-           IB_UDP(data)->dest == ib_box_settings.get_port &&
-           IB_IP(data)->daddr == ib_box_settings.get_address;
+           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP;
+}
+
+/* Whether a datagram is for this port of ours; no port is 0. */
+IB_INLINE int ib_box_is_to(const ib_u8 *data, ib_u32 address, ib_u16 port) {
+    return port && IB_UDP(data)->dest == port && IB_IP(data)->daddr == address;
+}
+
+IB_INLINE int ib_box_is_from_client(const ib_u8 *data) {
+    return (IB_IP(data)->saddr & ib_box_settings.from_mask) == ib_box_settings.from;
 }
 
 /* Answers a frame that is not a node's, or passes it. */
 IB_INLINE int ib_box_get(struct xdp_md *ctx) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
-    if (!ib_box_settings.get_port || ib_settings.generic || !ib_box_is_get(data, end))
+    if (ib_settings.generic || !ib_box_is_datagram(data, end) ||
+        !ib_box_is_to(data, ib_box_settings.local_address, ib_box_settings.local_port))
         return XDP_PASS;
     ib_u32 reason = IB_R_gets_other;
-    if ((IB_IP(data)->saddr & ib_box_settings.get_from_mask) == ib_box_settings.get_from &&
-        ib_box_get_request(ctx) && ib_box_get_hash()) {
+    if (ib_box_is_from_client(data) && ib_box_get_request(ctx) && ib_box_get_hash()) {
         reason = IB_BOX_LOOK_AGAIN;
         for (ib_u32 i = 0; i < IB_BOX_GET_TRIES_MAX && reason == IB_BOX_LOOK_AGAIN; i++)
             reason = (ib_u32)ib_box_get_look();

@@ -85,6 +85,12 @@ IB_INLINE void ib_box_read_header(const ib_u8 *data, struct ib_box_msg *m) {
     m->leader = (ib_u16)digest;
 }
 
+/* Writes session and sequence number of the origin, for a record that the role has made. */
+IB_INLINE void ib_box_emit_origin(ib_u8 *data, const struct ib_box_msg *m) {
+    IB_BOX_PUT64(data, origin_session, m->origin_session);
+    IB_BOX_PUT64(data, origin_seq, m->origin_seq);
+}
+
 /* Writes the fields that the role changes: all but session and sequence number of the origin. */
 IB_INLINE void ib_box_emit(ib_u8 *data, const struct ib_box_msg *m) {
     ib_emit_kind(data, m->type, m->flags);

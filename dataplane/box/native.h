@@ -17,6 +17,7 @@ struct ib_box_soft {
     ib_u64 capacity; /* a power of two */
     struct ib_box_node *registers;
     struct ib_box_record *record; /* [capacity] */
+    struct ib_box_client *client; /* [capacity]; NULL: no client's SET comes to the role */
     ib_u64 *counters;             /* [IB_REASONS_MAX] */
 };
 
@@ -27,6 +28,16 @@ struct ib_box_soft {
  */
 struct ib_result ib_box_handle(const struct ib_box_soft *soft, ib_u8 *buffer, ib_u32 *len_bytes,
                                const struct ib_arrival *arrival);
+
+/*
+ * Handles a client's datagram of *len_bytes: if it is a SET that the role proposes, with the
+ * verdict IB_BOX_TO_OTHERS, the buffer then contains the packet to send, and *len_bytes is its
+ * length. Otherwise the datagram is for the process, and the reason says why. The request's id in
+ * `client` is not read. Thread-safe. Never allocates or blocks.
+ */
+struct ib_result ib_box_set(const struct ib_box_soft *soft, const struct ib_box_client *client,
+                            const ib_u8 *datagram, ib_u8 *buffer, ib_u32 *len_bytes,
+                            const struct ib_arrival *arrival);
 
 /*
  * For an idle node in the epoch of the PROPOSE at `packet`: takes its record as a follower does.

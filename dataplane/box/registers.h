@@ -76,6 +76,7 @@ struct ib_box_client {
     ib_u32 address;
     ib_u16 port;
     ib_u16 request;
+    ib_u64 is_strong; /* it sent the SET to the port of strong reads */
 };
 
 _Static_assert(sizeof(struct ib_box_node) % 64 == 0, "whole cache lines");

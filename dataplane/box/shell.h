@@ -17,7 +17,8 @@
  *   ib_box_record_at(here, slot)               the slot, or NULL
  *   ib_box_value_load(here, to, len)           copies the value into a record; nonzero: it failed
  *   ib_box_value_sum(here, len)                its ib_value_checksum
- *   ib_box_remember(here, m)                   keeps the client of a SET that the role proposes
+ *   ib_box_client_at(here, zxid)               where to keep the client of a SET that the role
+ *                                              proposes, which is here->client; or NULL
  */
 #ifndef INBAND_BOX_SHELL_H
 #define INBAND_BOX_SHELL_H
@@ -50,6 +51,16 @@ IB_INLINE int ib_box_write(struct ib_box_here *here, struct ib_box_node *n,
     if (!failed)
         ib_box_has_written(m, n);
     return failed;
+}
+
+/* Called with the node's lock, so the process cannot apply the record before. */
+IB_INLINE void ib_box_remember(const struct ib_box_here *here, const struct ib_box_msg *m) {
+    struct ib_box_client *client = ib_box_client_at(here, m->zxid);
+    if (!client)
+        return;
+    *client = here->client;
+    client->zxid = m->zxid;
+    client->epoch = m->record_epoch;
 }
 
 /* SUBMIT. */

@@ -125,7 +125,7 @@ pub fn round_cost(
         address: address(NODE),
         mode: XdpMode::Native,
         keys: authenticated.then(keys).transpose()?,
-        gets: None,
+        clients: None,
     }
     .load()?;
     program.registers().restore(&view_of(part, nodes));

@@ -378,7 +378,7 @@ impl<S: Submit> Gateway<S> {
                 }
                 Event::Answer(client, outcome) => {
                     let mut datagrams = self.datagrams.iter();
-                    if let Some(datagrams) = datagrams.find(|d| d.is_local()) {
+                    if let Some(datagrams) = datagrams.find(|d| d.is_local() != client.is_strong) {
                         datagrams.answer_set(client, &outcome, &self.shared);
                     }
                 }

@@ -76,6 +76,10 @@ impl Kernel {
         self.attached.answers_gets()
     }
 
+    pub(crate) fn proposes_sets(&self) -> bool {
+        self.clients.is_some()
+    }
+
     /// The other nodes that receive packets for all nodes.
     pub(crate) fn set_others(&mut self, reach: u8) -> Result<(), XdpError> {
         self.attached.set_others(reach)?;

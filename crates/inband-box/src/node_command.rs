@@ -26,7 +26,7 @@ use inband_box::process::{socket_of, status_at, End, Process, Spec, Status};
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
 use inband_box::stored::{forget, has_log, has_promised};
-use inband_box::xdp::Gets;
+use inband_box::xdp::UdpClients;
 use inband_box::{soft::soft, store, xdp, NODES};
 use inband_ground::auth::Keys;
 use inband_ground::inherit;
@@ -120,7 +120,8 @@ pub struct NodeArgs {
     /// With --new: start with an empty table although there was a cluster before. Must be given at all nodes
     #[arg(long, requires = "new")]
     accept_loss: bool,
-    /// Address for datagrams of memcached clients; off unless given
+    /// Address for datagrams of memcached clients. Where the role runs in native XDP, a leader's packet program proposes
+    /// SETs that arrive at its interface. Off unless given
     #[arg(long, value_name = "ADDR:PORT")]
     memcached_udp: Option<SocketAddr>,
     /// Address for datagrams of memcached clients that read this node's own copy, which may be behind; in the node's own
@@ -268,7 +269,7 @@ impl NodeArgs {
         let trial = |mode, address, interface: &str| {
             let mut program = self.program(keys, mode, address);
             // A table only costs memory here.
-            program.gets.iter_mut().for_each(|gets| gets.chunks = 1);
+            program.clients.iter_mut().for_each(|c| c.chunks = 1);
             program.attach(interface, &[]).map(drop)
         };
         let (choice, place) = match self.durability.choose(self.role.dataplane())? {
@@ -378,21 +379,29 @@ impl NodeArgs {
         }
     }
 
-    /// Returns the clients whose GETs the program on the interface with this address answers. GETs to a loopback address
-    /// do not arrive there.
-    fn gets(&self, mode: XdpMode, interface: Ipv4Addr) -> Option<Gets> {
-        let (SocketAddr::V4(mut address), from) =
-            (self.memcached_local_udp?, self.memcached_udp_from.ipv4()?)
-        else {
-            return None;
+    /// Returns the clients whom the program on the interface with this address serves. Datagrams to a loopback address,
+    /// or to another namespace, do not arrive there.
+    fn udp_clients(&self, mode: XdpMode, interface: Ipv4Addr) -> Option<UdpClients> {
+        let at = |address: Option<SocketAddr>| {
+            let SocketAddr::V4(mut address) = address? else {
+                return None;
+            };
+            if address.ip().is_unspecified() {
+                address.set_ip(interface);
+            }
+            (!address.ip().is_loopback() && address.port() != 0).then_some(address)
         };
-        if address.ip().is_unspecified() {
-            address.set_ip(interface);
-        }
-        let arrives = !address.ip().is_loopback() && address.port() != 0;
-        (arrives && mode == XdpMode::Native).then_some(Gets {
-            address,
+        let local = at(self.memcached_local_udp);
+        let strong = match self.memcached_namespace {
+            Some(_) => None,
+            None => at(self.memcached_udp),
+        };
+        let from = self.memcached_udp_from.ipv4()?;
+        let is_served = mode == XdpMode::Native && local.or(strong).is_some();
+        is_served.then_some(UdpClients {
             from,
+            local,
+            strong,
             chunks: store::chunks_in(self.memory),
         })
     }
@@ -420,7 +429,7 @@ impl NodeArgs {
             address,
             mode,
             keys,
-            gets: self.gets(mode, *address.ip()),
+            clients: self.udp_clients(mode, *address.ip()),
         }
     }
 

@@ -29,7 +29,7 @@ registers!(
 );
 
 registers!(
-    /// The clients of the records that the packet program has made from SETs, by slot.
+    /// The clients of the records that the role has made from SETs, by slot.
     Clients of c::ib_box_client
 );
 
@@ -39,10 +39,25 @@ pub struct Client {
     pub address: SocketAddrV4,
     /// The request's id.
     pub request: u16,
+    /// It sent the SET to the port whose GETs are linearizable.
+    pub is_strong: bool,
+}
+
+impl From<&Client> for c::ib_box_client {
+    fn from(client: &Client) -> c::ib_box_client {
+        c::ib_box_client {
+            zxid: 0,
+            epoch: 0,
+            address: u32::from_ne_bytes(client.address.ip().octets()),
+            port: client.address.port().to_be(),
+            request: client.request.to_be(),
+            is_strong: client.is_strong.into(),
+        }
+    }
 }
 
 impl Clients {
-    /// Returns the client of a record, if the program here made the record. Ask before its slot may be used again.
+    /// Returns the client of a record, if the role here made the record. Ask before its slot may be used again.
     pub fn of(&self, record: &Record) -> Option<Client> {
         let slot = record.zxid as usize % self.count();
         let word = |at: usize| self.word(slot, at).load(SeqCst);
@@ -57,6 +72,7 @@ impl Clients {
         Some(Client {
             address: SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes(port)),
             request: u16::from_be_bytes([high, low]),
+            is_strong: word(offset_of!(c::ib_box_client, is_strong)) != 0,
         })
     }
 }
@@ -65,6 +81,8 @@ impl Clients {
 pub struct Registers {
     pub(crate) node: NodeWords,
     pub(crate) records: Records,
+    /// `None`: no client's SET comes to the role in this process.
+    pub(crate) clients: Option<Clients>,
 }
 
 /// A word of the node's registers.
@@ -107,9 +125,27 @@ impl Registers {
         Registers::started(Shared::zeroed(1).into(), Shared::zeroed(capacity).into())
     }
 
+    /// As [`Registers::zeroed`], for a role that also gets clients' SETs.
+    pub(crate) fn with_clients(capacity: usize) -> Registers {
+        Registers {
+            clients: Some(Shared::zeroed(capacity).into()),
+            ..Registers::zeroed(capacity)
+        }
+    }
+
+    /// Returns the client of a record, if the role here made the record of a SET. Ask before its slot may be used
+    /// again.
+    pub fn client_of(&self, record: &Record) -> Option<Client> {
+        self.clients.as_ref()?.of(record)
+    }
+
     /// Initializes zeroed words for a node that has just started, with an empty log.
     pub(crate) fn started(node: NodeWords, records: Records) -> Registers {
-        let registers = Registers { node, records };
+        let registers = Registers {
+            node,
+            records,
+            clients: None,
+        };
         word!(registers, first).store(1, SeqCst);
         word!(registers, window).store(WINDOW_DEFAULT, SeqCst);
         registers

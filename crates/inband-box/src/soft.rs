@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use inband_ground::soft::{Arrival, Soft};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 
-use crate::registers::{word, Registers};
+use crate::registers::{word, Client, Registers};
 use crate::role::{Handled, Mode, Put, Record, Refused, Role, Verdict, View};
 use crate::wire::{self, Header, Type};
 use crate::{c, owner_of, Zab, NODES};
@@ -20,6 +20,14 @@ use crate::{c, owner_of, Zab, NODES};
 /// If `node` is not in [`NODES`], or the capacity is not a power of two.
 pub fn soft(node: u8, capacity: usize) -> Soft<Zab> {
     over(node, Registers::zeroed(capacity))
+}
+
+/// Creates a node that has just started, whose role also gets the SETs of clients over UDP ([`handle_set`]).
+///
+/// # Panics
+/// As [`soft`].
+pub fn soft_with_clients(node: u8, capacity: usize) -> Soft<Zab> {
+    over(node, Registers::with_clients(capacity))
 }
 
 /// Creates the role over these registers.
@@ -36,9 +44,13 @@ pub(crate) fn over(node: u8, registers: Registers) -> Soft<Zab> {
         capacity: capacity as u64,
         registers: registers.node.as_ptr(),
         record: registers.records.as_ptr(),
+        client: match &registers.clients {
+            Some(clients) => clients.as_ptr(),
+            None => std::ptr::null_mut(),
+        },
         counters,
     };
-    // SAFETY: there is one node, and as many records as the struct says.
+    // SAFETY: there is one node, and as many records, and clients if any, as the struct says.
     unsafe { Soft::new(registers, switch) }
 }
 
@@ -48,6 +60,42 @@ fn verdict_of(verdict: u32) -> Verdict {
         c::IB_REPLY => Verdict::Reply,
         c::IB_BOX_TO_OTHERS => Verdict::ToOthers,
         _ => Verdict::Drop,
+    }
+}
+
+/// Handles a datagram to a port for clients as the packet program does. [`Verdict::ToOthers`]: it was a SET, whose
+/// record is in the log, and is in the buffer as the packet to send. [`Verdict::Pass`]: the datagram is for the process.
+/// The client's request id is the datagram's.
+pub fn handle_set(
+    role: &Soft<Zab>,
+    client: &Client,
+    datagram: &[u8],
+    buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+    now_ns: u64,
+) -> Handled {
+    let arrival = inband_ground::c::ib_arrival::from(Arrival {
+        from: client.address,
+        now_ns,
+        random: 0,
+    });
+    let client = c::ib_box_client::from(client);
+    let mut len_bytes = datagram.len() as u32;
+    // SAFETY: the datagram has as many bytes as given, and the buffer has room for every packet; the switch's pointers are
+    // those of our registers.
+    let result = unsafe {
+        c::ib_box_set(
+            role.switch(),
+            &raw const client,
+            datagram.as_ptr(),
+            buffer.as_mut_ptr(),
+            &raw mut len_bytes,
+            &raw const arrival,
+        )
+    };
+    Handled {
+        verdict: verdict_of(result.verdict),
+        reason: result.reason,
+        len_bytes: len_bytes as usize,
     }
 }
 

@@ -38,18 +38,21 @@ pub struct Spec {
     pub mode: XdpMode,
     /// With keys, packets without a valid tag are dropped, and outgoing packets are tagged.
     pub keys: Option<Keys>,
-    /// The clients whose GETs the program answers, in native mode.
-    pub gets: Option<Gets>,
+    /// The clients whom the program serves, in native mode.
+    pub clients: Option<UdpClients>,
 }
 
-/// The clients whose GETs over UDP the program answers from this node's own copy (`dataplane/box/gets.h`).
+/// The clients over UDP whom the program serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gets {
-    /// Where they send.
-    pub address: SocketAddrV4,
+pub struct UdpClients {
     /// Address and mask of their network.
     pub from: (Ipv4Addr, Ipv4Addr),
-    /// Chunks of the table, which is in a map of the program ([`table_of`]).
+    /// Where the program answers GETs from this node's own copy (`dataplane/box/gets.h`), and proposes SETs
+    /// (`dataplane/box/sets.h`).
+    pub local: Option<SocketAddrV4>,
+    /// Where it proposes SETs, and passes GETs.
+    pub strong: Option<SocketAddrV4>,
+    /// Chunks of the table, which is in a map of the program ([`table_of`]) if that answers GETs.
     pub chunks: u64,
 }
 
@@ -78,11 +81,12 @@ impl Spec {
     }
 
     fn table_elements(&self) -> Option<u64> {
-        self.gets.map(|gets| map_elements(gets.chunks))
+        let clients = self.clients.filter(|clients| clients.local.is_some());
+        clients.map(|clients| map_elements(clients.chunks))
     }
 
     pub fn load(&self) -> Result<Program, XdpError> {
-        self.load_object(match self.gets {
+        self.load_object(match self.clients {
             Some(_) => objects::BOX_GETS,
             None => objects::BOX,
         })
@@ -97,7 +101,7 @@ impl Spec {
             mode: self.mode,
             keys: self.keys,
         };
-        let own = settings_of(self.gets.as_ref());
+        let own = settings_of(self.clients.as_ref());
         let own = c::ib_box_settings {
             capacity: self.capacity as u64,
             ..own
@@ -149,23 +153,27 @@ impl Spec {
             notes,
             polling,
             direct: None,
-            answers_gets: self.gets.is_some(),
+            clients: self.clients,
         })
     }
 }
 
 /// Returns the settings for clients.
-fn settings_of(gets: Option<&Gets>) -> c::ib_box_settings {
+fn settings_of(clients: Option<&UdpClients>) -> c::ib_box_settings {
     let raw = |address: Ipv4Addr| u32::from_ne_bytes(address.octets());
     let nobody = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
-    let (from, mask) = gets.map_or(nobody, |gets| gets.from);
-    let address = gets.map_or(Ipv4Addr::UNSPECIFIED, |gets| *gets.address.ip());
+    let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let (from, mask) = clients.map_or(nobody, |clients| clients.from);
+    let local = clients.and_then(|c| c.local).unwrap_or(nowhere);
+    let strong = clients.and_then(|c| c.strong).unwrap_or(nowhere);
     c::ib_box_settings {
         capacity: 0,
-        get_address: raw(address),
-        get_from: raw(from) & raw(mask),
-        get_from_mask: raw(mask),
-        get_port: gets.map_or(0, |gets| gets.address.port().to_be()),
+        from: raw(from) & raw(mask),
+        from_mask: raw(mask),
+        local_address: raw(*local.ip()),
+        strong_address: raw(*strong.ip()),
+        local_port: local.port().to_be(),
+        strong_port: strong.port().to_be(),
         reserved: 0,
     }
 }
@@ -187,6 +195,7 @@ pub fn role_of(program: &Program, node: u8) -> Result<Soft<Zab>, XdpError> {
     let registers = Registers {
         node: loaded.registers("ib_node_map")?,
         records: loaded.registers("ib_records_map")?,
+        clients: None,
     };
     Ok(soft::over(node, registers))
 }
@@ -202,7 +211,7 @@ pub struct Attached {
     notes: UpRing,
     polling: Shared<u64>,
     direct: Option<Direct>,
-    answers_gets: bool,
+    clients: Option<UdpClients>,
 }
 
 /// The program on links to single nodes.
@@ -261,23 +270,21 @@ impl Attached {
 
     /// Returns whether the program answers GETs.
     pub fn answers_gets(&self) -> bool {
-        self.answers_gets
+        self.clients.is_some_and(|clients| clients.local.is_some())
     }
 
     /// Returns the memory for the table, if the program answers GETs.
     pub fn table(&self) -> Result<Option<Region>, XdpError> {
-        match self.answers_gets {
+        match self.answers_gets() {
             true => table_of(self.attached.program()).map(Some),
             false => Ok(None),
         }
     }
 
-    /// Returns the clients of the records that the program proposes itself, if it answers GETs.
+    /// Returns the clients of the records that the program proposes itself, if it serves clients.
     pub fn clients(&self) -> Result<Option<Clients>, XdpError> {
-        match self.answers_gets {
-            true => clients_of(self.attached.program()).map(Some),
-            false => Ok(None),
-        }
+        let program = self.attached.program();
+        self.clients.map(|_| clients_of(program)).transpose()
     }
 
     /// As [`alone::Attached::set_keys`].

@@ -10,7 +10,7 @@ use inband_box::memcached::reply::value;
 use inband_box::memcached::udp::DATAGRAM_BYTES_MAX;
 use inband_box::objects;
 use inband_box::store::{Meta, Table};
-use inband_box::xdp::{table_of, Gets, Program, Spec};
+use inband_box::xdp::{table_of, Program, Spec, UdpClients};
 use inband_ground::xdp::rig::udp_frame;
 use inband_testing::frame::{
     check_turned, half, may_load_bpf, FRAME_LEN_BYTES, HERE, THERE, XDP_PASS, XDP_TX,
@@ -34,9 +34,10 @@ fn there() -> SocketAddrV4 {
 /// A program with an empty table.
 fn program(object: &[u8]) -> (Program, Table) {
     let spec = Spec {
-        gets: Some(Gets {
-            address: there(),
+        clients: Some(UdpClients {
             from: (*THERE.ip(), Ipv4Addr::new(255, 255, 255, 0)),
+            local: Some(there()),
+            strong: None,
             chunks: CHUNKS,
         }),
         ..spec(None)

@@ -26,6 +26,8 @@ const NODES: usize = 3;
 const CLIENT: usize = 4;
 const STRANGER: usize = 5;
 const GETS_PORT: u16 = 11213;
+/// Where GETs are linearizable.
+const STRONG_PORT: u16 = 11214;
 
 struct Cluster {
     processes: Vec<Child>,
@@ -49,7 +51,8 @@ impl Cluster {
                 .args(["--nodes", &nodes.join(",")])
                 .args(["--dataplane", "xdp", "--interface", "eth0", "--no-key"])
                 .args(["--memcached", "127.0.0.1:11211"])
-                .args(["--memcached-local-udp", &gets_at(node).to_string()])
+                .args(["--memcached-local-udp", &at(node, GETS_PORT).to_string()])
+                .args(["--memcached-udp", &at(node, STRONG_PORT).to_string()])
                 .args([
                     "--memcached-udp-from",
                     &format!("{}/32", address(CLIENT).ip()),
@@ -138,26 +141,35 @@ impl Drop for Cluster {
     }
 }
 
-fn gets_at(node: usize) -> SocketAddrV4 {
-    SocketAddrV4::new(*address(node).ip(), GETS_PORT)
+fn at(node: usize, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(*address(node).ip(), port)
 }
 
 struct Client {
     socket: UdpSocket,
+    /// The nodes' port.
+    port: u16,
     request: u16,
 }
 
 impl Client {
     fn new(net: &Net, host: usize) -> Client {
-        let socket = net.socket(host, 0);
-        Client { socket, request: 0 }
+        Client::of_port(net, host, GETS_PORT)
+    }
+
+    fn of_port(net: &Net, host: usize, port: u16) -> Client {
+        Client {
+            socket: net.socket(host, 0),
+            port,
+            request: 0,
+        }
     }
 
     fn send(&mut self, node: usize, text: &[u8]) {
         self.request += 1;
         let [high, low] = self.request.to_be_bytes();
         let datagram = [&[high, low, 0, 0, 0, 1, 0, 0], text].concat();
-        self.socket.send_to(&datagram, gets_at(node)).unwrap();
+        self.socket.send_to(&datagram, at(node, self.port)).unwrap();
     }
 
     /// Returns the reply to the last request, from this node.
@@ -166,7 +178,7 @@ impl Client {
         let mut reply = [0; 2048];
         loop {
             let (len, from) = self.socket.recv_from(&mut reply).ok()?;
-            assert_eq!(from, gets_at(node).into());
+            assert_eq!(from, at(node, self.port).into());
             if reply[..2] == self.request.to_be_bytes() {
                 assert_eq!(reply[2..8], [0, 0, 0, 1, 0, 0]);
                 return Some(reply[8..len].to_vec());
@@ -303,4 +315,42 @@ fn what_the_leaders_packet_program_proposes_is_at_all_nodes_and_survives_it() {
         assert_eq!(cluster.read(other, &format!("l{n}")), expected);
     }
     assert_eq!(cluster.read(other, "k0"), "VALUE k0 0 0\r\n\r\nEND\r\n");
+}
+
+/// At the port of linearizable GETs, the leader's packet program proposes SETs, and the process answers them and all GETs
+/// from that port.
+#[test]
+fn a_set_at_the_strong_port_is_proposed_by_the_packet_program_and_read_by_all() {
+    if !may_load_bpf() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let leader = cluster.leader();
+    let mut client = Client::of_port(&cluster.net, CLIENT, STRONG_PORT);
+    let before = cluster.counter(leader, "sets_proposed");
+    for n in 0..20 {
+        let set = format!("set k{n} {n} 0 1\r\nx\r\n");
+        assert_eq!(client.ask(leader, set.as_bytes()), b"STORED\r\n", "{n}");
+        // No read at any node is older than the reply.
+        for node in 1..=NODES {
+            let expected = format!("VALUE k{n} {n} 1\r\nx\r\nEND\r\n");
+            let reply = client.ask(node, format!("get k{n}\r\n").as_bytes());
+            assert_eq!(String::from_utf8_lossy(&reply), expected, "at {node}");
+        }
+    }
+    cluster.until_beyond(leader, "sets_proposed", before + 19);
+    for node in 1..=NODES {
+        assert_eq!(cluster.counter(node, "gets_hit"), 0, "{node}");
+    }
+    // Elsewhere the process submits them.
+    let follower = leader % NODES + 1;
+    assert_eq!(
+        client.ask(follower, b"set k0 0 0 1\r\ny\r\n"),
+        b"STORED\r\n"
+    );
+    let mut stranger = Client::of_port(&cluster.net, STRANGER, STRONG_PORT);
+    stranger.send(leader, b"set k0 0 0 1\r\nx\r\n");
+    assert_eq!(stranger.receive(leader, SILENCE), None);
+    let reply = client.ask(leader, b"get k0\r\n");
+    assert_eq!(reply, b"VALUE k0 0 1\r\ny\r\nEND\r\n");
 }

@@ -1,5 +1,5 @@
 //! SETs over UDP that a leader's packet program proposes: the records are those that the process would submit, and
-//! everything else passes unchanged.
+//! everything else passes unchanged. The role in the process does the same with them.
 #![allow(missing_docs)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -8,8 +8,12 @@ use inband_box::command::Command;
 use inband_box::memcached::{parse, Parsed, Request};
 use inband_box::objects;
 use inband_box::registers::{Client, ORIGIN_ROLE};
-use inband_box::role::{Mode, Record, View};
-use inband_box::xdp::{clients_of, Gets, Program, Spec};
+use inband_box::role::{Mode, Record, Role, Verdict, View};
+use inband_box::soft::{handle_set, soft_with_clients};
+use inband_box::xdp::{clients_of, Program, Spec, UdpClients};
+use inband_box::Zab;
+use inband_ground::soft::Soft;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_ground::xdp::multicast::GroupMaps;
 use inband_ground::xdp::rig::udp_frame;
 use inband_testing::frame::{may_load_bpf, HERE, NODE, THERE, XDP_PASS, XDP_REDIRECT};
@@ -19,6 +23,8 @@ use rand::{Rng, SeedableRng};
 use crate::common::{groups_of, spec};
 
 const PORT: u16 = 11213;
+/// Where GETs pass.
+const STRONG_PORT: u16 = 11214;
 const REQUESTS: usize = 6_000;
 /// Of the node under test.
 const EPOCH: u64 = 34;
@@ -32,14 +38,16 @@ fn there() -> SocketAddrV4 {
 struct Rig {
     program: Program,
     _groups: GroupMaps,
+    native: Soft<Zab>,
 }
 
 impl Rig {
     fn new() -> Rig {
         let spec = Spec {
-            gets: Some(Gets {
-                address: there(),
+            clients: Some(UdpClients {
                 from: (*THERE.ip(), Ipv4Addr::new(255, 255, 255, 0)),
+                local: Some(there()),
+                strong: Some(SocketAddrV4::new(*HERE.ip(), STRONG_PORT)),
                 chunks: 100,
             }),
             ..spec(None)
@@ -48,29 +56,63 @@ impl Rig {
         Rig {
             _groups: groups_of(&program),
             program,
+            native: soft_with_clients(NODE, spec.capacity),
         }
     }
 
     /// Has the node begin to lead, with an empty log.
     fn lead(&self, mode: Mode, committed: u64) {
-        let registers = self.program.registers();
-        registers.restart();
-        registers.restore(&View {
-            mode,
-            epoch: EPOCH,
-            leader: NODE,
-            first: 1,
-            members: 0b1110,
-            quorum: 2,
-            window: WINDOW,
-            established_at: committed,
-            ..View::default()
-        });
+        for registers in [self.program.registers(), self.native.registers()] {
+            registers.restart();
+            registers.restore(&View {
+                mode,
+                epoch: EPOCH,
+                leader: NODE,
+                first: 1,
+                members: 0b1110,
+                quorum: 2,
+                window: WINDOW,
+                established_at: committed,
+                ..View::default()
+            });
+        }
     }
 
-    /// Returns the record that the program makes of the request, or `None` if it passes it.
+    /// Returns the record that the role in this process makes of the request, or `None` if it passes it.
+    fn run_natively(&self, text: &[u8]) -> Option<Record> {
+        let client = Client {
+            address: THERE,
+            request: 0,
+            is_strong: false,
+        };
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        let handled = handle_set(&self.native, &client, &datagram(text), &mut buffer, 0);
+        if handled.verdict == Verdict::Pass {
+            return None;
+        }
+        assert_eq!(handled.verdict, Verdict::ToOthers);
+        let (header, value) = inband_box::wire::parse(&buffer[..handled.len_bytes]).unwrap();
+        let record = inband_box::wire::record_of(&header, value);
+        assert_eq!(self.native.read(record.zxid).as_ref(), Some(&record));
+        let client = Client {
+            request: REQUEST,
+            ..client
+        };
+        assert_eq!(self.native.registers().client_of(&record), Some(client));
+        Some(record)
+    }
+
+    /// Returns the record that the program makes of the request, or `None` if it passes it. The role in this process
+    /// makes the same of it.
     fn run(&self, text: &[u8]) -> Option<Record> {
-        let frame = frame_of(THERE, text);
+        let record = self.run_to(PORT, text);
+        assert_eq!(self.run_natively(text), record, "{}", text.escape_ascii());
+        record
+    }
+
+    /// The same for the program only, at this port.
+    fn run_to(&self, port: u16, text: &[u8]) -> Option<Record> {
+        let frame = frame_of(THERE, port, text);
         let last = self.program.registers().view().last;
         let run = self.program.run(&frame, 1).unwrap();
         let what = text.escape_ascii();
@@ -101,13 +143,13 @@ impl Rig {
     }
 }
 
-fn frame_of(from: SocketAddrV4, text: &[u8]) -> Vec<u8> {
+fn datagram(text: &[u8]) -> Vec<u8> {
     let [high, low] = REQUEST.to_be_bytes();
-    udp_frame(
-        from,
-        there(),
-        &[&[high, low, 0, 0, 0, 1, 0, 0], text].concat(),
-    )
+    [&[high, low, 0, 0, 0, 1, 0, 0], text].concat()
+}
+
+fn frame_of(from: SocketAddrV4, port: u16, text: &[u8]) -> Vec<u8> {
+    udp_frame(from, SocketAddrV4::new(*HERE.ip(), port), &datagram(text))
 }
 
 /// The value of the record that the process submits for a `set` that is the whole text.
@@ -256,6 +298,7 @@ fn only_the_node_that_got_a_set_has_its_client() {
         let client = Client {
             address: THERE,
             request: REQUEST,
+            is_strong: false,
         };
         assert_eq!(clients.of(&record), Some(client));
         // Of another leader, in the same place of the log; in the same slot; a gateway's.
@@ -294,8 +337,40 @@ fn only_the_node_that_got_a_set_has_its_client() {
     rig.lead(Mode::Leading, 0);
     let frame = frame_of(
         SocketAddrV4::new(Ipv4Addr::new(9, 9, 9, 9), 9),
+        PORT,
         b"set k 1 2 3\r\nabc\r\n",
     );
     assert_eq!(rig.program.run(&frame, 1).unwrap().action, XDP_PASS);
     assert_eq!(rig.program.registers().view().last, 0);
+}
+
+/// At the port of strong reads SETs are proposed, for a client that is answered from there, and everything else passes
+/// uncounted.
+#[test]
+fn sets_at_the_port_of_strong_reads_are_proposed_too() {
+    if !may_load_bpf() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.lead(Mode::Leading, 0);
+    let clients = clients_of(&rig.program).unwrap();
+    let text = b"set k 1 2 3\r\nabc\r\n";
+    for (port, is_strong) in [(STRONG_PORT, true), (PORT, false), (STRONG_PORT, true)] {
+        let record = rig.run_to(port, text).unwrap();
+        assert_eq!(Some(record.value.clone()), submitted(text));
+        let client = Client {
+            address: THERE,
+            request: REQUEST,
+            is_strong,
+        };
+        assert_eq!(clients.of(&record), Some(client), "{port}");
+    }
+    assert_eq!(rig.run_to(STRONG_PORT, b"get k\r\n"), None);
+    assert_eq!(rig.run_to(STRONG_PORT, b"set k 1 2 4\r\nabc\r\n"), None);
+    assert_eq!(rig.run_to(STRONG_PORT + 1, text), None);
+    assert_eq!(rig.counter("sets_proposed"), 3);
+    assert_eq!(rig.counter("sets_other"), 1);
+    for gets in ["gets_hit", "gets_miss", "gets_other", "gets_busy"] {
+        assert_eq!(rig.counter(gets), 0, "{gets}");
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::queue::Time;
 
-/// What a request does to its key. Every put writes a unique value.
+/// What a request does to its key. Every put writes a unique value, unless it is executed several times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Get,
@@ -74,8 +74,10 @@ struct Search {
     /// Events with a known outcome, by start time.
     events: Vec<Event>,
     unknown: Vec<Event>,
-    /// By value: when the last read that saw it began. Each value is put once.
+    /// By value: when the last read that saw it began.
     last_seen: BTreeMap<u64, Time>,
+    /// Values that are put several times.
+    repeated: BTreeSet<u64>,
     /// When the last read that saw no value ended.
     nothing_until: Option<Time>,
 }
@@ -124,7 +126,14 @@ impl Search {
             }
         }
         let nothing = events.iter().filter(|event| event.saw_nothing());
+        let (mut put, mut repeated) = (BTreeSet::new(), BTreeSet::new());
+        for value in events.iter().chain(&unknown).filter_map(Event::written) {
+            if !put.insert(value) {
+                repeated.insert(value);
+            }
+        }
         Search {
+            repeated,
             nothing_until: nothing.map(|event| event.until).max(),
             events,
             unknown,
@@ -140,8 +149,12 @@ impl Search {
         }
     }
 
-    /// Returns whether this value may be put now: all reads that saw it must come before any other event.
+    /// Returns whether this value may be put now: all reads that saw it must come before any other event, if it is not
+    /// put again.
     fn may_be_put(&self, point: Point, value: u64) -> bool {
+        if self.repeated.contains(&value) {
+            return true;
+        }
         let last = self.last_seen.get(&value).copied().unwrap_or(0);
         let is_of_it = |event: &Event| match event.act {
             Act::Get => event.saw == Some(value),
@@ -376,7 +389,8 @@ mod tests {
                         0 => Time::MAX,
                         _ => from + 1 + rng.below(8),
                     };
-                    values += 1;
+                    // Some values are put twice.
+                    values += u64::from(rng.below(8) > 0);
                     match rng.below(5) {
                         0 | 1 => event(from, until, Act::Put(values)),
                         2 => event(from, until, Act::Delete),

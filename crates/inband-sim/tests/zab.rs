@@ -21,6 +21,22 @@ fn nothing_committed_is_lost_and_reads_are_as_declared() {
     assert!(sound.stats.of("writes") > 50 * SEEDS, "writes");
     assert!(sound.stats.of("strong reads") > 50 * SEEDS, "strong reads");
     assert!(sound.stats.of("local reads") > 10 * SEEDS, "local reads");
+    for what in [
+        "SETs proposed by roles",
+        "SETs of datagrams submitted",
+        "datagrams answered",
+    ] {
+        let count = sound.stats.of(what);
+        assert!(count > 5 * SEEDS, "{what}: {count}");
+    }
+    for what in [
+        "SETs executed unanswered",
+        "SETs of datagrams executed twice",
+        "SETs proposed and lost",
+    ] {
+        let count = sound.stats.of(what);
+        assert!(count > SEEDS / 10, "{what}: {count}");
+    }
     assert!(
         sound.stats.of("nodes that kept their log") > SEEDS / 2,
         "kept"
@@ -54,6 +70,30 @@ fn a_node_that_sends_but_hears_nothing_deposes_no_leader() {
         assert_eq!(since, 0, "seed {seed}: node {deaf} deposed {since} leaders");
         assert!(world.violation.is_none(), "{:?}", world.violation);
     }
+}
+
+/// A leader that is cut off goes on to propose the SETs that reach it. None of them is acknowledged, and what the next
+/// leader proposes at their places is not taken for them.
+#[test]
+fn the_sets_of_a_leader_that_is_cut_off_are_not_acknowledged() {
+    let mut lost = 0;
+    for seed in 1..=60 {
+        let mut world = World::<Zab>::quiet(seed);
+        world.run_for(60 * MS);
+        let leader = world.leader().expect("a leader after 60 ms");
+        let before = world.sets_proposed_and_lost();
+        world.isolate(&[leader]);
+        world.run_for(100 * MS);
+        world.reconnect();
+        world.run_for(300 * MS);
+        lost += world.sets_proposed_and_lost() - before;
+        assert!(
+            world.violation.is_none(),
+            "seed {seed}: {:?}",
+            world.violation
+        );
+    }
+    assert!(lost > 10, "{lost} SETs were proposed in vain");
 }
 
 /// Two of three nodes have a write, one of them loses its directory and the other one does not answer: the third cannot

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use inband_box::memcached::udp::HEADER_BYTES;
 use inband_box::store::{chunks_in, Meta, Table};
-use inband_box::xdp::{table_of, Gets, Spec};
+use inband_box::xdp::{table_of, Spec, UdpClients};
 use inband_ground::socket::{wait_readable, HostSocket};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_ground::xdp::rig::udp_frame;
@@ -70,9 +70,10 @@ fn spec(address: SocketAddrV4, gets: SocketAddrV4, from: SocketAddrV4) -> Spec {
         address,
         mode: XdpMode::Native,
         keys: None,
-        gets: Some(Gets {
-            address: gets,
+        clients: Some(UdpClients {
             from: (*from.ip(), std::net::Ipv4Addr::BROADCAST),
+            local: Some(gets),
+            strong: None,
             chunks: chunks_in(TABLE_BYTES),
         }),
     }

@@ -70,7 +70,7 @@ impl Nodes {
                 address: address(node),
                 mode: XdpMode::Native,
                 keys,
-                gets: None,
+                clients: None,
             };
             attached.push(spec.attach(HOST_INTERFACE, &others)?);
             sockets.push(HostSocket::bind(address(node))?);

@@ -39,7 +39,7 @@ pub fn spec(keys: Option<Keys>) -> Spec {
         address: HERE,
         mode: XdpMode::Native,
         keys,
-        gets: None,
+        clients: None,
     }
 }
 

@@ -279,10 +279,12 @@ fn box_settings(size: Size) -> c::ib_box_settings {
     };
     c::ib_box_settings {
         capacity,
-        get_address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
-        get_from: u32::from_be_bytes([10, 0, 0, 0]).to_be(),
-        get_from_mask: u32::from_be_bytes([255, 255, 0, 0]).to_be(),
-        get_port: 11211u16.to_be(),
+        from: u32::from_be_bytes([10, 0, 0, 0]).to_be(),
+        from_mask: u32::from_be_bytes([255, 255, 0, 0]).to_be(),
+        local_address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
+        strong_address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
+        local_port: 11212u16.to_be(),
+        strong_port: 11211u16.to_be(),
         reserved: 0,
     }
 }

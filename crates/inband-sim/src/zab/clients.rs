@@ -6,6 +6,7 @@ use inband_box::role::Record;
 use inband_box::sessions::Sessions;
 use std::collections::BTreeMap;
 
+use super::datagrams::{command, written};
 use super::{Invariant, Mistake, Process, Zab, KEYS, MS};
 use crate::linearizable::{self, Act};
 use crate::trace::mix;
@@ -15,10 +16,11 @@ use crate::{Time, World};
 const PATIENCE_NS: Time = 60 * MS;
 /// A client whose node is down tries another one after this.
 const MOVE_NS: Time = 3 * MS;
+/// One of this many times, a client that sends a datagram sends a burst.
+const BURST_ONE_OF: u64 = 10;
+const BURST_DATAGRAMS: u64 = 6;
 /// Padding that makes snapshots long.
 const SNAPSHOT_PADDING_LEN_BYTES: usize = 150_000;
-/// Length of a key and its value in a snapshot.
-const VALUE_LEN_BYTES: usize = 16;
 
 /// The keys' values according to a node's records.
 #[derive(Default)]
@@ -41,10 +43,9 @@ impl Keys {
                 .sessions
                 .admit(record.origin, record.origin_session, record.origin_seq);
         if is_executed {
-            let word =
-                |at: usize| u64::from_be_bytes(record.value[at..at + 8].try_into().expect("eight"));
-            self.values.insert(word(0), word(8));
-            self.hash = mix(mix(self.hash, word(0)), word(8));
+            let (key, token) = written(record).expect("clients only write");
+            self.values.insert(key, token);
+            self.hash = mix(mix(self.hash, key), token);
         }
         is_executed
     }
@@ -112,6 +113,8 @@ pub(super) struct Asked {
     key: u64,
     from: Time,
     act: Act,
+    /// Its outcome is known from the log: it was sent as a datagram.
+    is_datagram: bool,
 }
 
 impl Asked {
@@ -152,7 +155,7 @@ impl World<Zab> {
     /// The client moves to another node; its request may still be executed.
     pub(super) fn client_leaves(&mut self, number: u8) {
         if let Some(asked) = self.client_mut(number).asked.take() {
-            if asked.act != Act::Get {
+            if asked.act != Act::Get && !asked.is_datagram {
                 self.remember(asked, Time::MAX, None);
             }
             self.stats.count("unknown outcomes", 1);
@@ -209,11 +212,13 @@ impl World<Zab> {
             1..=4 => Act::Get,
             _ => Act::Put(token),
         };
+        let is_datagram = act != Act::Get && self.rng.hosts.below(2) == 0;
         let asked = Asked {
             token,
             key,
             from,
             act,
+            is_datagram,
         };
         self.client_mut(number).asked = Some(asked);
         self.note(&[20, number.into(), token], || {
@@ -221,6 +226,22 @@ impl World<Zab> {
         });
         self.after(PATIENCE_NS, super::Event::GiveUp(number, token));
         let padding = self.rng.hosts.below(64) as usize;
+        if is_datagram {
+            // Only a leader's role proposes it.
+            let leader = self.leader().filter(|_| self.rng.hosts.below(2) == 0);
+            let to = leader.unwrap_or(id);
+            let others = match self.rng.hosts.below(BURST_ONE_OF) {
+                0 => BURST_DATAGRAMS - 1,
+                _ => 0,
+            };
+            // It does not wait for the replies to the others.
+            for _ in 0..others {
+                self.system.tokens += 1;
+                let (token, key) = (self.system.tokens, self.rng.hosts.below(KEYS));
+                self.client_sends(number, to, key, token, padding);
+            }
+            return self.client_sends(number, to, key, token, padding);
+        }
         let is_hasty = self.system.mistake == Some(Mistake::StaleRead);
         let node = self.system.node.get_mut(&id).expect("it runs");
         let host = node.as_mut().expect("it runs");
@@ -231,9 +252,7 @@ impl World<Zab> {
             }
             Act::Get => host.node.read_index(token),
             _ => {
-                let mut value = vec![0; VALUE_LEN_BYTES + padding];
-                value[..8].copy_from_slice(&key.to_be_bytes());
-                value[8..16].copy_from_slice(&token.to_be_bytes());
+                let value = command(key, token, padding);
                 let seq = host.node.submit(value.clone());
                 host.puts.insert(seq, token);
                 let session = (id, host.node.session());
@@ -252,9 +271,8 @@ impl World<Zab> {
         let mut zxids = (1..=applied).rev();
         let written = zxids.find_map(|zxid| {
             let (record, is_executed) = self.system.ledger.entry(zxid);
-            let is_of_it = is_executed && record.value[..8] == key.to_be_bytes();
-            let word = || u64::from_be_bytes(record.value[8..16].try_into().expect("eight"));
-            is_of_it.then(word)
+            let (of, token) = written(record).filter(|_| is_executed)?;
+            (of == key).then_some(token)
         });
         let (node, last_start, last) = self.client_mut(number).local;
         if written != value || ((node, last_start) == (id, start) && applied < last) {
@@ -263,6 +281,16 @@ impl World<Zab> {
         }
         self.client_mut(number).local = (id, start, applied);
         self.stats.count("local reads", 1);
+    }
+
+    /// Returns whether the client waits for this request.
+    pub(super) fn is_asked(&self, number: u8, token: u64) -> bool {
+        let asked = self
+            .system
+            .client
+            .get(&number)
+            .and_then(|client| client.asked);
+        asked.is_some_and(|asked| asked.token == token)
     }
 
     /// A node answers.
@@ -296,6 +324,7 @@ impl World<Zab> {
     }
 
     pub(super) fn check_history(&mut self) {
+        self.remember_unanswered();
         for (key, events) in std::mem::take(&mut self.system.history) {
             if let Err(why) = linearizable::check(events) {
                 self.broken(Invariant::Linearizable, format!("key {key}: {why}"));

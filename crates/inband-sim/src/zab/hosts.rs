@@ -18,7 +18,7 @@ use super::{Event, Host, Invariant, Mistake, Zab, MS, PLACES};
 use crate::{System, Time, World};
 
 /// A packet reaches the process less than this after the role passes it.
-const PASS_NS: Time = 50_000;
+pub(super) const PASS_NS: Time = 50_000;
 
 pub(super) struct NodeHost {
     pub role: Soft<inband_box::Zab>,
@@ -29,6 +29,8 @@ pub(super) struct NodeHost {
     pub asked: BTreeMap<u64, u8>,
     /// Tokens of writes, by their number in the session.
     pub puts: BTreeMap<u64, u64>,
+    /// Client and token of SETs that came as datagrams, by their number in the session.
+    pub datagrams: BTreeMap<u64, (u8, u64)>,
     /// Reads that wait until their index is applied.
     pub ready: Vec<(u64, u64)>,
     pub start: u64,
@@ -54,7 +56,7 @@ pub(super) enum Process {
     Gets(Vec<u8>),
 }
 
-fn gate() -> Gate {
+pub(super) fn gate() -> Gate {
     Gate::of::<inband_box::Zab>(None, inband_box::GROUPS)
 }
 
@@ -71,7 +73,7 @@ impl World<Zab> {
             }
             _ => {}
         }
-        let role = soft::soft(id, self.system.capacity);
+        let role = self.new_role(id);
         role.set_window(self.system.window);
         let config = Config {
             node: id,
@@ -101,7 +103,7 @@ impl World<Zab> {
         }
         let role = match start {
             Start::WithLog => role,
-            _ => soft::soft(id, self.system.capacity),
+            _ => self.new_role(id),
         };
         role.set_window(self.system.window);
         let mut node = Node::new(config, start, stored, keys.membership, random, now, &role);
@@ -120,6 +122,7 @@ impl World<Zab> {
             applied,
             asked: BTreeMap::new(),
             puts: BTreeMap::new(),
+            datagrams: BTreeMap::new(),
             ready: Vec::new(),
             start: self.system.starts,
             advances: 0,
@@ -129,6 +132,13 @@ impl World<Zab> {
         self.system.node.insert(id, Some(host));
         self.note(&[1, id.into()], || format!("node/{id} starts, {stored:?}"));
         self.sleep(Host(id), now);
+    }
+
+    fn new_role(&self, id: u8) -> Soft<inband_box::Zab> {
+        match self.system.is_durable {
+            true => soft::soft(id, self.system.capacity),
+            false => soft::soft_with_clients(id, self.system.capacity),
+        }
     }
 
     /// Stops a node; only what it has stored survives.
@@ -174,7 +184,11 @@ impl World<Zab> {
             let is_executed = keys.apply(record);
             at = (record.zxid, record.epoch, record.time_ms);
             let state = keys.hash;
-            let result = self.system.ledger.apply(id, record, is_executed, state);
+            let now = self.now;
+            let result = self
+                .system
+                .ledger
+                .apply(id, record, is_executed, state, now);
             self.check(result);
         }
         assert!(replayed.restore(role, promise, at), "the ring has room");
@@ -291,7 +305,7 @@ impl World<Zab> {
         }
     }
 
-    fn send_to_others(&mut self, id: u8, packet: &[u8]) {
+    pub(super) fn send_to_others(&mut self, id: u8, packet: &[u8]) {
         let Some(Some(host)) = self.system.node.get(&id) else {
             return;
         };
@@ -300,10 +314,15 @@ impl World<Zab> {
         }
     }
 
+    /// Returns until when a process is paused while its role runs.
+    pub(super) fn process_waits(&self, id: u8) -> Option<Time> {
+        let until = self.system.process_paused_until.get(&id).copied();
+        until.filter(|until| *until > self.now)
+    }
+
     /// Handles a packet or a timer at a process.
     pub(super) fn process_acts(&mut self, id: u8, what: Process) {
-        let until = self.system.process_paused_until.get(&id).copied();
-        if let Some(until) = until.filter(|until| *until > self.now) {
+        if let Some(until) = self.process_waits(id) {
             match what {
                 Process::Gets(packet) => self.at(until, Event::Passed(Host(id), packet)),
                 Process::Ticks => self.sleep(Host(id), self.local(Host(id)) + MS),
@@ -476,21 +495,28 @@ impl World<Zab> {
         let until = host.role.committed().min(durable);
         let was_behind = host.applied < until;
         let mut answers = Vec::new();
+        let (mut replies, mut sets) = (Vec::new(), Vec::new());
         let mut result = Ok(());
+        let applied_at = self.now;
         while host.applied < until && result.is_ok() {
             let zxid = host.applied + 1;
             let Some(record) = host.role.read(zxid) else {
                 let what = format!("node {id} has no {zxid}, which is committed");
                 return self.broken(Invariant::NothingLost, what);
             };
+            // Once it is said to be applied, the slot may have another client.
+            let client = host.role.registers().client_of(&record);
             let is_executed = host.keys.apply(&record);
             let state = host.keys.hash;
-            result = self.system.ledger.apply(id, &record, is_executed, state);
+            let ledger = &mut self.system.ledger;
+            result = ledger.apply(id, &record, is_executed, state, applied_at);
             host.applied = zxid;
             host.role.set_applied(zxid);
             host.node.on_applied(&record, is_executed, now);
             let is_own = record.origin == id && record.origin_session == host.node.session();
             if is_own && is_executed {
+                let datagram = host.datagrams.remove(&record.origin_seq);
+                replies.extend(datagram.map(|(number, token)| (number, token, zxid)));
                 if let Some(token) = host.puts.remove(&record.origin_seq) {
                     answers.extend(
                         host.asked
@@ -498,6 +524,9 @@ impl World<Zab> {
                             .map(|client| (client, token, None)),
                     );
                 }
+            }
+            if is_executed {
+                sets.extend(client.map(|client| (client, record)));
             }
         }
         let applied = host.applied;
@@ -516,6 +545,12 @@ impl World<Zab> {
         self.check(result);
         for (client, token, saw) in answers {
             self.answered(client, token, saw);
+        }
+        for (number, token, zxid) in replies {
+            self.replies(id, number, token, zxid);
+        }
+        for (client, record) in sets {
+            self.answers_set(id, &client, &record);
         }
         if was_behind && self.system.is_durable && self.rng.hosts.below(50) == 0 {
             self.after(MS, Event::Checkpoint(Host(id)));

@@ -2,6 +2,7 @@
 //! node's gateway. Nodes lose everything but what they have stored.
 
 mod clients;
+mod datagrams;
 mod faults;
 mod hosts;
 mod ledger;
@@ -21,6 +22,7 @@ use crate::system::Travel;
 use crate::{linearizable, listed, LinkSettings, Rates, Rng, Streams, Strike, System, Time, World};
 
 use clients::Client;
+use datagrams::Datagrams;
 pub use faults::Fault;
 use hosts::{Disks, NodeHost, Process};
 use ledger::Ledger;
@@ -37,13 +39,16 @@ const CLIENTS: u8 = 5;
 const PLACES: u8 = 7;
 const KEYS: u64 = 5;
 
-/// A node, by its id.
+/// A node, by its id; above [`PLACES`], a client that sends datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Host(pub u8);
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node/{}", self.0)
+        match self.client() {
+            None => write!(f, "node/{}", self.0),
+            Some(number) => write!(f, "client {number}"),
+        }
     }
 }
 
@@ -52,6 +57,7 @@ listed! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Invariant, said by describe {
         Integrity = "what is applied was submitted, and is executed once",
+        Sets = "a role proposes exactly the SETs of datagrams, in an epoch that it leads and has not left, and only its node acknowledges one, once that is executed; none in the log is left out",
         TotalOrder = "all nodes apply the same records at the same zxids",
         Agreement = "the state is equal at equal zxids",
         PrimaryOrder = "epochs never decrease along the log, and what a gateway submits is executed in its order",
@@ -90,6 +96,8 @@ pub enum Event {
     Passed(Host, Vec<u8>),
     /// A process is woken by its role.
     Advanced(Host),
+    /// A process gets a datagram that its role passed: node, client, token, text.
+    Datagram(Host, u8, u64, Vec<u8>),
     /// A machine makes a snapshot.
     TakesSnapshot(Host),
     /// A table is written to disk.
@@ -135,6 +143,7 @@ pub struct Zab {
     ledger: Ledger,
     tokens: u64,
     history: BTreeMap<u64, Vec<linearizable::Event>>,
+    datagrams: Datagrams,
     is_loaded: bool,
 }
 
@@ -213,13 +222,14 @@ impl World<Zab> {
             ledger: Ledger::default(),
             tokens: 0,
             history: BTreeMap::new(),
+            datagrams: Datagrams::default(),
             is_loaded: true,
         };
         zab.window = zab.window.min(zab.capacity as u64 / 4);
         let nodes = zab.nodes;
         let mut world = World::of(zab, Streams::of(seed));
-        for node in 1..=PLACES {
-            world.add_host(Host(node));
+        for host in 1..=PLACES + CLIENTS {
+            world.add_host(Host(host));
         }
         for node in 1..=nodes {
             world.start_node(node, Start::Founding);
@@ -282,8 +292,12 @@ impl System for Zab {
         )
     }
 
-    fn on_packet(world: &mut World<Zab>, _from: Host, to: Host, packet: Vec<u8>) {
-        world.at_node(to.0, packet);
+    fn on_packet(world: &mut World<Zab>, from: Host, to: Host, packet: Vec<u8>) {
+        match (from.client(), to.client()) {
+            (_, Some(number)) => world.client_gets(number, &packet),
+            (Some(number), None) => world.datagram_arrives(number, to.0, &packet),
+            (None, None) => world.at_node(to.0, packet),
+        }
     }
 
     fn on_wake(world: &mut World<Zab>, host: Host) {
@@ -293,6 +307,9 @@ impl System for Zab {
     fn on_event(world: &mut World<Zab>, event: Event) {
         match event {
             Event::Passed(host, packet) => world.process_acts(host.0, Process::Gets(packet)),
+            Event::Datagram(host, number, token, text) => {
+                world.datagram_passed(host.0, number, token, text);
+            }
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Checkpoint(host) => world.checkpoint(host.0),
@@ -305,6 +322,7 @@ impl System for Zab {
     fn host_of(event: &Event) -> Option<Host> {
         match event {
             Event::Passed(host, ..)
+            | Event::Datagram(host, ..)
             | Event::Advanced(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),
@@ -372,6 +390,7 @@ impl System for Zab {
         let words = [travel as u64, crate::Packet::hash(packet)];
         world.note(&words, || {
             let said = match wire::parse(packet) {
+                _ if from.client().or(to.client()).is_some() => "datagram".to_owned(),
                 Ok((h, value)) if h.kind == Type::Control => {
                     let control = Control::decode(&h, value);
                     let name = control.map_or("?", |control| control.name());
