@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_box::durable::Durability;
@@ -318,6 +319,68 @@ fn nodes_use_links_of_their_own_and_the_network_while_one_is_down() {
         until_notes(&cluster, &again, "direct links");
         stored(3);
     }
+}
+
+fn change_link(data: &Path, role: &str, change: &str) {
+    let change = serde_json::from_str(change).expect("a change");
+    let role = role.to_owned();
+    let request = Request::Link { role, change };
+    socket::done::<BoxCluster>(data, &request).expect("changed");
+}
+
+#[test]
+fn faults_of_a_node_reach_its_links_to_single_nodes() {
+    if !inband_testing::frame::may_load_bpf() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        dataplane: Dataplane::Xdp,
+        direct: true,
+        suspect_after_us: Some(50_000),
+        ..options()
+    };
+    let cluster = start(dir.path(), options).expect("a new cluster");
+    let names = ["node/1", "node/2", "node/3"];
+    let until_direct = || {
+        until_states_are(&cluster, &["following", "following", "leading"]);
+        let all = names.iter();
+        all.for_each(|node| until_notes(&cluster, node, "direct links"));
+    };
+    until_direct();
+    let leader = || cluster.system().leader().expect("one leads");
+    let follower = names.into_iter().find(|node| **node != *leader());
+    let follower = follower.expect("one follows");
+
+    change_link(dir.path(), follower, r#"{"cut": true}"#);
+    until_notes(&cluster, follower, "the network is used");
+    let serving = names.iter().position(|node| **node == *leader());
+    let memcached = cluster.status().memcached;
+    set(memcached[serving.expect("it has a place")], "k", "cut").expect("stored by two");
+    // Nobody reaches it: no record, and no heartbeat that says what it lacks.
+    std::thread::sleep(Duration::from_millis(500));
+    let nodes = cluster.status().nodes;
+    let node = nodes.iter().find(|node| node.name == follower);
+    let applied = node.expect("it runs").applied;
+    let mut others = nodes.iter().filter(|node| node.name != follower);
+    assert!(others.all(|other| other.applied > applied), "{nodes:?}");
+    change_link(dir.path(), follower, "{}");
+    until_direct();
+
+    // Whoever leads, a majority needs one of these two, and one way is as long as this.
+    let leader = leader();
+    for node in names.into_iter().filter(|node| **node != *leader) {
+        change_link(dir.path(), node, r#"{"delay_us": 20000}"#);
+    }
+    until_states_are(&cluster, &["following", "following", "leading"]);
+    let began = Instant::now();
+    set(cluster.status().memcached[0], "k", "slow").expect("stored");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(40), "stored in {took:?}");
+    for node in names {
+        change_link(dir.path(), node, "{}");
+    }
+    until_direct();
 }
 
 #[test]

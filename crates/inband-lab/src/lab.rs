@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::direct::ip;
 use crate::error::LabError;
 use crate::faults::{DropRule, DropRuleId, LinkCounters, LinkFaults};
 use crate::injector::Injector;
+use crate::joints::Joint;
 use crate::netns::{run_tool, Netns};
 use crate::owner::{self, Owner};
 use crate::pass::PassProgram;
@@ -78,8 +78,7 @@ pub struct Lab {
     injector: Injector,
     tables: Mutex<SwitchTables>,
     hosts: Mutex<Hosts>,
-    /// Direct links between two hosts: for each end, the host and its interface.
-    joints: Mutex<Vec<[(String, String); 2]>>,
+    pub(crate) joints: Mutex<Vec<Joint>>,
     switch: Netns,
     owner: Mutex<Owner>,
 }
@@ -227,6 +226,7 @@ impl Lab {
 
     /// Removes a host from the running lab. Its processes must have ended.
     pub fn remove_host(&self, name: &str) -> Result<(), LabError> {
+        self.forget_joints(name);
         let mut hosts = self.lock_hosts();
         let index = position(&hosts.list, name)?;
         let host = hosts.list.remove(index);
@@ -262,13 +262,16 @@ impl Lab {
     pub fn set_link(&self, host: &str, faults: LinkFaults) -> Result<(), LabError> {
         faults.check()?;
         let port = self.port(host)?;
-        let mut tables = self.tables();
-        let entry = switch::LinkEntry {
-            faults,
-            ..tables.link(port)
-        };
-        tables.set_link(port, entry)?;
-        self.injector.set_link(port, faults)
+        {
+            let mut tables = self.tables();
+            let entry = switch::LinkEntry {
+                faults,
+                ..tables.link(port)
+            };
+            tables.set_link(port, entry)?;
+            self.injector.set_link(port, faults)?;
+        }
+        self.set_joints()
     }
 
     /// Returns the current faults of a host's link.
@@ -284,42 +287,8 @@ impl Lab {
             .try_for_each(|h| self.set_link(&h.name, faults))
     }
 
-    /// Connects two hosts by a direct link that bypasses the switch; each end is given by the host's name and an
-    /// interface name. It has no address. It is down while one of the hosts is held.
-    pub fn join(&self, one: (&str, &str), other: (&str, &str)) -> Result<(), LabError> {
-        let ((one, one_interface), (other, other_interface)) = (one, other);
-        let (here, there) = (self.host(one)?, self.host(other)?);
-        let up = |interface: &str| {
-            format!("link set {interface} addrgenmode none\nlink set {interface} up\n")
-        };
-        let make = format!(
-            "link add name {one_interface} type veth peer name {other_interface} netns {}\n",
-            there.namespace.name()
-        );
-        here.namespace.run(|| ip(&(make + &up(one_interface))))?;
-        there.namespace.run(|| ip(&up(other_interface)))?;
-        let joint = [(one, one_interface), (other, other_interface)];
-        let joint = joint.map(|(host, interface)| (host.to_owned(), interface.to_owned()));
-        lock(&self.joints).push(joint);
-        Ok(())
-    }
-
-    /// Sets a host's ends of direct links up or down.
-    fn set_joints(&self, host: &str, state: &str) -> Result<(), LabError> {
-        let joints = lock(&self.joints);
-        let ends = joints.iter().flatten().filter(|(name, _)| name == host);
-        let batch: String = ends
-            .map(|(_, interface)| format!("link set {interface} {state}\n"))
-            .collect();
-        match batch.is_empty() {
-            true => Ok(()),
-            false => self.host(host)?.namespace.run(|| ip(&batch)),
-        }
-    }
-
     /// Holds a host's packets, in both directions and in order.
     pub fn hold(&self, host: &str) -> Result<(), LabError> {
-        self.set_joints(host, "down")?;
         self.set_link(
             host,
             LinkFaults {
@@ -331,7 +300,6 @@ impl Lab {
 
     /// Releases a held host's packets.
     pub fn release(&self, host: &str) -> Result<(), LabError> {
-        self.set_joints(host, "up")?;
         self.set_link(
             host,
             LinkFaults {
@@ -344,14 +312,17 @@ impl Lab {
     /// Cuts (or restores) one direction between two hosts.
     pub fn cut_one_way(&self, from: &str, to: &str, cut: bool) -> Result<(), LabError> {
         let (from, to) = (self.port(from)?, self.port(to)?);
-        let mut tables = self.tables();
-        let mut entry = tables.link(from);
-        if cut {
-            entry.cut_to_ports |= 1 << to;
-        } else {
-            entry.cut_to_ports &= !(1 << to);
+        {
+            let mut tables = self.tables();
+            let mut entry = tables.link(from);
+            if cut {
+                entry.cut_to_ports |= 1 << to;
+            } else {
+                entry.cut_to_ports &= !(1 << to);
+            }
+            tables.set_link(from, entry)?;
         }
-        tables.set_link(from, entry)
+        self.set_joints()
     }
 
     /// Cuts (or restores) both directions between two hosts.
@@ -382,13 +353,26 @@ impl Lab {
     /// Clears all faults and removes all rules; held frames are released.
     pub fn heal(&self) -> Result<(), LabError> {
         let hosts = self.hosts();
-        let mut tables = self.tables();
-        tables.remove_all_rules()?;
-        for host in hosts {
-            tables.set_link(host.port, switch::LinkEntry::default())?;
-            self.injector.set_link(host.port, LinkFaults::default())?;
+        {
+            let mut tables = self.tables();
+            tables.remove_all_rules()?;
+            for host in hosts {
+                tables.set_link(host.port, switch::LinkEntry::default())?;
+                self.injector.set_link(host.port, LinkFaults::default())?;
+            }
         }
-        Ok(())
+        self.set_joints()
+    }
+
+    /// Returns whether packets between two hosts have any fault.
+    pub(crate) fn is_faulty_between(&self, one: &str, other: &str) -> Result<bool, LabError> {
+        let ports = [self.port(one)?, self.port(other)?];
+        let tables = self.tables();
+        let [one, other] = ports.map(|port| tables.link(port));
+        let is_cut =
+            one.cut_to_ports >> ports[1] & 1 == 1 || other.cut_to_ports >> ports[0] & 1 == 1;
+        let is_perfect = |link: switch::LinkEntry| link.faults == LinkFaults::default();
+        Ok(is_cut || !is_perfect(one) || !is_perfect(other))
     }
 
     /// Frame counters of a host's port since the lab was created.
@@ -532,6 +516,6 @@ fn set_up_host(host: &Host) -> Result<(), LabError> {
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,6 +4,7 @@ pub mod direct;
 pub mod error;
 pub mod faults;
 mod injector;
+mod joints;
 pub mod lab;
 pub mod netns;
 mod owner;

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -425,6 +427,62 @@ fn two_labs_with_the_same_addresses_do_not_meet() {
     assert!(tags_until_silence(&b).is_empty());
     drop((a, b));
     udp_works(&one);
+}
+
+#[test]
+fn faults_of_hosts_reach_their_direct_links() {
+    if !privileged() {
+        return;
+    }
+    let lab = lab("joint", &["a", "b", "c"]);
+    lab.join(("a", "to-b"), ("b", "to-a")).expect("a link");
+    lab.join(("b", "to-c"), ("c", "to-b")).expect("a link");
+    let bind = |host: &str, interface: &str, address: Ipv4Addr| {
+        let host = lab.host(host).expect("host");
+        let add = ["addr", "add", &format!("{address}/24"), "dev", interface];
+        let added = in_host(&host, || Command::new("ip").args(add).status());
+        assert!(added.success());
+        in_host(&host, || UdpSocket::bind((address, PORT)))
+    };
+    let a = bind("a", "to-b", Ipv4Addr::new(10, 99, 0, 1));
+    let b = bind("b", "to-a", Ipv4Addr::new(10, 99, 0, 2));
+    let c = bind("c", "to-b", Ipv4Addr::new(10, 98, 0, 1));
+    let from_b = bind("b", "to-c", Ipv4Addr::new(10, 98, 0, 2));
+    let tag = Cell::new(0);
+    let passes = |from: &UdpSocket, to: &UdpSocket| {
+        let to_address = to.local_addr().expect("its address");
+        tag.set(tag.get() + 1);
+        // The first may be lost while the neighbour is resolved, or the link comes up. Earlier ones may arrive late.
+        (0..5).any(|_| {
+            let is_sent = from.send_to(&message(1, tag.get()), to_address).is_ok();
+            is_sent && tags_until_silence(to).contains(&tag.get())
+        })
+    };
+    let expect = |what: &str, of_a: bool, of_c: bool| {
+        assert_eq!(passes(&a, &b), of_a, "{what}: a to b");
+        assert_eq!(passes(&b, &a), of_a, "{what}: b to a");
+        assert_eq!(passes(&c, &from_b), of_c, "{what}: c to b");
+    };
+    expect("at first", true, true);
+    lab.set_link("a", LinkFaults::loss(1)).expect("loss");
+    expect("a loses packets", false, true);
+    lab.set_link("b", LinkFaults::delay(1, 0)).expect("delay");
+    expect("a and b have faults", false, false);
+    lab.set_link("a", LinkFaults::default()).expect("healed");
+    expect("b is slow", false, false);
+    lab.heal().expect("healed");
+    expect("healed", true, true);
+    lab.cut_one_way("b", "c", true).expect("cut");
+    expect("b is cut off from c", true, false);
+    lab.hold("a").expect("held");
+    expect("a is held, too", false, false);
+    lab.cut_one_way("b", "c", false).expect("restored");
+    expect("a is held", false, true);
+    lab.release("a").expect("released");
+    expect("released", true, true);
+    lab.remove_host("c").expect("removed");
+    lab.set_link("b", LinkFaults::cut()).expect("cut");
+    assert!(!passes(&a, &b), "b is cut");
 }
 
 #[test]
