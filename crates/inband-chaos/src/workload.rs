@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{anyhow, Result};
 use inband_sim::Rng;
 
-use super::history::{Command, Operation, Outcome, Recorder};
+use super::history::{Clock, Command, Operation, Outcome, Recorder};
 use super::subject::Subject;
 
 /// How long a client waits for an answer. After that the outcome is unknown and the client continues. Where the
@@ -71,7 +71,11 @@ impl Scribe {
     }
 
     pub fn now_ns(&self) -> u64 {
-        self.shared.recorder.clock.now_ns()
+        self.clock().now_ns()
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.shared.recorder.clock
     }
 
     /// Records an operation that has just ended.

@@ -8,7 +8,7 @@ use inband_sim::Rng;
 
 use super::connection::Connection;
 use super::keys;
-use super::local_reads::LocalReads;
+use super::local_reads::{LocalReads, Times};
 use super::{Members, Serving};
 use crate::history::{Command, Outcome, Verb};
 use crate::stale_proxy::StaleReplies;
@@ -112,12 +112,13 @@ impl MemcachedClient {
         let command = self.one(Verb::Get, key, None);
         let mut found = None;
         let (stale, local_reads) = (self.stale.clone(), Arc::clone(&self.local_reads));
+        let clock = self.scribe.clock();
+        let call_ns = clock.now_ns();
         self.perform(vec![command], |connection| match connection.gets(key) {
             Ok(read) => {
+                let return_ns = clock.now_ns();
                 let value = read.as_ref().map(|(value, _)| value.clone());
-                if let Some(read) = &read {
-                    local_reads.saw(None, key, read);
-                }
+                local_reads.read(key, &read, Times { call_ns, return_ns });
                 found = read;
                 End::Ok(vec![match stale {
                     Some(stale) => stale.of(key, value),
@@ -139,15 +140,20 @@ impl MemcachedClient {
         let Some((number, connection)) = &mut self.local else {
             return;
         };
+        let call_ns = self.scribe.now_ns();
         match connection.gets(key) {
-            Ok(Some(read)) => self.local_reads.saw(Some(*number), key, &read),
-            Ok(None) => {}
+            Ok(read) => {
+                let return_ns = self.scribe.now_ns();
+                let times = Times { call_ns, return_ns };
+                self.local_reads.read_local(*number, key, &read, times);
+            }
             Err(_) => self.local = None,
         }
     }
 
     fn store(&mut self, verb: Verb, key: &str) {
         let value = self.value();
+        self.local_reads.called(&value, self.scribe.now_ns());
         let (name, added, replies) = match verb {
             Verb::Add => (
                 "add",
@@ -173,6 +179,7 @@ impl MemcachedClient {
             return;
         };
         let value = self.value();
+        self.local_reads.called(&value, self.scribe.now_ns());
         let request = format!("cas {key} 0 0 {} {unique}\r\n{value}\r\n", value.len());
         let commands = vec![
             self.one(Verb::Check, key, Some(before)),
@@ -205,7 +212,20 @@ impl MemcachedClient {
         let command = self.one(Verb::Del, key, None);
         let request = format!("delete {key}\r\n");
         let replies = [("DELETED", Some("1")), ("NOT_FOUND", Some("0"))];
-        self.perform(vec![command], |to| to.command(&request, &replies));
+        let (clock, local_reads) = (self.scribe.clock(), Arc::clone(&self.local_reads));
+        let call_ns = clock.now_ns();
+        self.perform(vec![command], |to| {
+            let end = to.command(&request, &replies);
+            let return_ns = match &end {
+                End::Ok(replies) if replies[0].as_deref() == Some("1") => Some(clock.now_ns()),
+                End::Ok(_) | End::Failed(_) => None,
+                End::Unknown(_) => Some(u64::MAX),
+            };
+            if let Some(return_ns) = return_ns {
+                local_reads.deleted(key, Times { call_ns, return_ns });
+            }
+            end
+        });
     }
 
     fn one(&self, verb: Verb, key: &str, value: Option<String>) -> Command {

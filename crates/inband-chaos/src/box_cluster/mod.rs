@@ -22,7 +22,7 @@ use inband_cluster::supervisor::Supervisor;
 use inband_lab::Lab;
 
 use self::client::MemcachedClient;
-use self::local_reads::LocalReads;
+use self::local_reads::{Checked, LocalReads};
 use self::members::{id_of, membership_of};
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
@@ -276,8 +276,10 @@ impl Subject for Cluster {
 
     /// Once everything is applied, all machines are equal.
     fn into_agreed(self) -> Result<()> {
-        let local_reads = self.local_reads.check()?;
-        println!("{local_reads} local reads saw no older state than before");
+        let Checked { reads, missed } = self.local_reads.check()?;
+        println!(
+            "{reads} local reads, of which {missed} found no value, saw no older state than before"
+        );
         retry(SERVING_LIMIT, || {
             let status = self.status();
             check_alive(&remaining(&status))?;
