@@ -9,6 +9,7 @@
 
 inband_ground::bindings!("box");
 
+pub mod announce;
 pub mod apply;
 pub mod bench;
 pub mod changes;

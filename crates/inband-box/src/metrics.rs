@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use inband_metrics::{serve, NodeGauges, Source};
 
 use crate::node::Quorum;
@@ -28,12 +28,7 @@ impl<S: Fn() -> Option<Status> + Send + Sync + 'static> Source for StatusSource<
     }
 
     fn ready(&self) -> Result<()> {
-        let state = self.status()?.state;
-        ensure!(
-            state == "leading" || state == "following",
-            "the node is {state}"
-        );
-        Ok(())
+        Ok(self.status()?.check_ready()?)
     }
 }
 

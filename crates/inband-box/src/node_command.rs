@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+use inband_box::announce::Announcer;
 use inband_box::changes::{change_at, Changed};
 use inband_box::durable::Durability;
 use inband_box::gateway::datagrams::Listener;
@@ -299,8 +300,17 @@ impl NodeArgs {
                 ..Settings::default()
             },
         };
+        let mut announcer = Announcer::from_environment();
+        let mut stops = |status: &Mutex<Option<Status>>| {
+            announcer.turned(status);
+            let stops = signals.wait(Duration::ZERO);
+            if stops {
+                announcer.stopping();
+            }
+            stops
+        };
         loop {
-            match self.run_once(&spec, place, &listeners, &datagrams, &running, &signals)? {
+            match self.run_once(&spec, place, &listeners, &datagrams, &running, &mut stops)? {
                 End::Stopped => return Ok(()),
                 End::Removed => {
                     println!("node/{} was removed from the cluster for good", self.node);
@@ -440,7 +450,7 @@ impl NodeArgs {
         listeners: &[TcpListener],
         datagrams: &[Listener],
         running: &Running,
-        signals: &StopSignals,
+        stops: &mut impl FnMut(&Mutex<Option<Status>>) -> bool,
     ) -> Result<End> {
         let listen = self.nodes[usize::from(self.node) - 1];
         let socket = HostSocket::bind(listen)
@@ -493,6 +503,7 @@ impl NodeArgs {
         );
         let status = process.status();
         *running.lock().expect("nobody panics with it") = Some(status.clone());
+        let seen = Arc::clone(&status);
         let changer = process.take_changer().expect("nobody has taken it");
         let answer = move |change: Option<Change>| -> Result<Answer, String> {
             if let Some(change) = change {
@@ -503,7 +514,7 @@ impl NodeArgs {
             Ok(Answer::Status(Box::new(status)))
         };
         let _control = Server::start(&socket_of(&self.data), answer, Err)?;
-        process.run(|| signals.wait(Duration::ZERO))
+        process.run(|| stops(&seen))
     }
 }
 

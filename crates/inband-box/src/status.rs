@@ -65,7 +65,20 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// Why a node does not serve clients.
+#[derive(Debug, thiserror::Error)]
+#[error("the node is {0}")]
+pub struct NotReady(String);
+
 impl Status {
+    /// Fails unless the node leads, or follows a leader.
+    pub fn check_ready(&self) -> Result<(), NotReady> {
+        match &self.state[..] {
+            "leading" | "following" => Ok(()),
+            other => Err(NotReady(other.to_owned())),
+        }
+    }
+
     pub fn in_words(&self) -> String {
         let ports: Vec<String> = self
             .memcached

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -12,6 +13,8 @@ use inband_box::changes::change_at;
 use inband_box::membership::Change;
 use inband_box::node::Quorum;
 use inband_box::process::{socket_of, status_at, Status};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 
 /// How long anything may take here; the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -80,9 +83,14 @@ impl Cluster {
     }
 
     fn spawn(&mut self, n: usize, is_new: bool) {
+        self.spawn_in(n, is_new, &[]);
+    }
+
+    fn spawn_in(&mut self, n: usize, is_new: bool, environment: &[(&str, &str)]) {
         let nodes: Vec<String> = self.nodes.iter().map(ToString::to_string).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
         command
+            .envs(environment.iter().copied())
             .args(["node", "--node", &(n + 1).to_string()])
             .args(["--nodes", &nodes.join(",")])
             .args(["--memcached", &self.memcached[n].to_string()])
@@ -619,4 +627,53 @@ fn with_sync_all_nodes_may_be_killed_while_clients_write() {
             sent = sent.max(tried + 1);
         }
     }
+}
+
+/// Waits until a line begins so, and returns all lines up to then.
+fn wait_for(manager: &UnixDatagram, line: &str) -> Vec<String> {
+    let until = Instant::now() + TIMEOUT;
+    let mut lines = Vec::new();
+    let mut buffer = [0; 4096];
+    while !lines.iter().any(|said: &String| said.starts_with(line)) {
+        assert!(Instant::now() < until, "no {line} in {lines:?}");
+        let Ok(len_bytes) = manager.recv(&mut buffer) else {
+            continue;
+        };
+        let message = String::from_utf8_lossy(&buffer[..len_bytes]);
+        lines.extend(message.lines().map(str::to_owned));
+    }
+    lines
+}
+
+#[test]
+fn the_service_manager_learns_that_a_node_is_ready_lives_and_stops() {
+    let mut cluster = Cluster::with_places(3, 3, "1024", "memory");
+    let path = cluster.dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("bound");
+    let patience = Some(Duration::from_millis(100));
+    manager.set_read_timeout(patience).expect("a timeout");
+    let environment = [
+        ("NOTIFY_SOCKET", path.to_str().expect("text")),
+        ("WATCHDOG_USEC", "2000000"),
+    ];
+    cluster.spawn_in(0, true, &environment);
+    // Alone it is alive and not ready.
+    let lines = wait_for(&manager, "STATUS=not ready: the node is ");
+    assert!(!lines.contains(&"READY=1".to_owned()), "{lines:?}");
+    let lines = wait_for(&manager, "WATCHDOG=1");
+    assert!(!lines.contains(&"READY=1".to_owned()), "{lines:?}");
+    (1..3).for_each(|n| cluster.spawn(n, true));
+    let lines = wait_for(&manager, "STATUS=ready: ");
+    assert!(lines.contains(&"READY=1".to_owned()), "{lines:?}");
+
+    (1..3).for_each(|n| cluster.kill(n));
+    let lines = wait_for(&manager, "STATUS=not ready: ");
+    assert!(!lines.contains(&"READY=1".to_owned()), "once: {lines:?}");
+
+    let mut process = cluster.processes[0].take().expect("it runs");
+    let pid = Pid::from_raw(process.id() as i32);
+    kill(pid, Signal::SIGTERM).expect("it runs");
+    let lines = wait_for(&manager, "STOPPING=1");
+    assert!(!lines.contains(&"READY=1".to_owned()), "once: {lines:?}");
+    assert!(process.wait().expect("it ends").success());
 }

@@ -143,32 +143,46 @@ fn a_prometheus_sees_a_host_that_is_lost() {
     });
 }
 
-/// The unit of docs/deploy.md, which the Debian package installs as well.
+/// The unit of docs/deploy.md, which the Debian package installs as well, and that of a box's node.
 #[test]
-fn the_unit_is_valid_and_gives_away_little() {
+fn the_units_are_valid_and_give_away_little() {
     if !has("systemd-analyze") {
         return;
     }
-    let document = read("docs/deploy.md");
-    let (_, block) = document
-        .split_once("file=/etc/systemd/system/inband.service on=every-host\n")
-        .expect("the unit's block");
-    let (unit, _) = block.split_once("```").expect("its end");
-    let unit = unit.replace("/usr/local/bin/inband", common::PROGRAM);
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("inband.service");
-    std::fs::write(&file, unit).expect("the unit");
-    // The limit is in tenths; systemd calls up to 4.9 OK, and a service that runs as root has more than 9.
-    for arguments in [
-        vec!["verify"],
-        vec!["security", "--offline=true", "--threshold=30"],
+    for (document, begin, unit_name) in [
+        (
+            "docs/deploy.md",
+            "file=/etc/systemd/system/inband.service on=every-host\n",
+            "inband.service",
+        ),
+        (
+            "docs/box.md",
+            "# /etc/systemd/system/inband-box.service\n",
+            "inband-box.service",
+        ),
     ] {
-        let output = Command::new("systemd-analyze")
-            .args(arguments)
-            .arg(&file)
-            .output()
-            .expect("it runs");
-        let is_silent = !String::from_utf8_lossy(&output.stderr).contains("inband.service:");
-        assert!(output.status.success() && is_silent, "{output:?}");
+        let text = read(document);
+        let (_, block) = text.split_once(begin).expect("the unit's block");
+        let (unit, _) = block.split_once("```").expect("its end");
+        let unit = unit
+            .replace("/usr/local/bin/inband-box", common::PROGRAM)
+            .replace("/usr/local/bin/inband", common::PROGRAM);
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join(unit_name);
+        std::fs::write(&file, unit).expect("the unit");
+        // The limit is in tenths; systemd calls up to 4.9 OK, and a service that runs as root has more than 9.
+        for arguments in [
+            vec!["verify"],
+            vec!["security", "--offline=true", "--threshold=30"],
+        ] {
+            let output = Command::new("systemd-analyze")
+                .args(arguments)
+                .arg(&file)
+                .output()
+                .expect("it runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let is_silent = !said.contains(&format!("{unit_name}:"));
+            assert!(output.status.success() && is_silent, "{output:?}");
+        }
     }
 }
