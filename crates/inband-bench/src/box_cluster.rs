@@ -5,8 +5,10 @@ mod failures;
 mod gets;
 mod kernel;
 mod memcached;
+mod network;
 mod rates;
 mod round;
+mod sets;
 mod testbed;
 mod udp;
 mod zookeeper;
@@ -28,7 +30,7 @@ pub struct BoxArgs {
     /// The figure to measure.
     #[arg(value_enum, default_value = "throughput")]
     figure: Figure,
-    /// Rounds of `throughput`, `latency` and `gets`; the median is reported.
+    /// Rounds of `throughput`, `latency`, `gets` and `sets`; the median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// `election`: leaders to kill.
@@ -70,6 +72,9 @@ enum Figure {
     Kernel,
     /// GETs over UDP that the packet program answers, compared with memcached over UDP on the same network.
     Gets,
+    /// SETs over UDP that the leader's packet program proposes, compared with those that its process proposes, and with
+    /// memcached over UDP on the same network.
+    Sets,
     /// Leaders killed: how long no write is acknowledged.
     Election,
     /// A node killed and restarted empty: how long it takes to catch up, and how the others perform meanwhile.
@@ -78,12 +83,13 @@ enum Figure {
     All,
 }
 
-const FIGURES: [Figure; 7] = [
+const FIGURES: [Figure; 8] = [
     Figure::Throughput,
     Figure::Latency,
     Figure::Round,
     Figure::Kernel,
     Figure::Gets,
+    Figure::Sets,
     Figure::Election,
     Figure::Joiner,
 ];
@@ -234,6 +240,7 @@ pub fn run(args: &BoxArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
                 Figure::Round => round::measure(&run, output),
                 Figure::Kernel => kernel::measure(&run, output),
                 Figure::Gets => gets::measure(&run, output),
+                Figure::Sets => sets::measure(&run, output),
                 Figure::Election => failures::election(&run, output),
                 Figure::Joiner => failures::joiner(&run, output),
                 Figure::All => Ok(()),
