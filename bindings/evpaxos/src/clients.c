@@ -11,22 +11,27 @@
 #include "internal.h"
 
 static const unsigned char KINDS[FRAME_FOREIGN][4] = {
-    [FRAME_VALUE] = {'I', 'E', 'V', '1'},
-    [FRAME_WANT_POSITION] = {'I', 'E', 'W', '1'},
-    [FRAME_POSITION] = {'I', 'E', 'P', '1'},
+    [FRAME_VALUE] = {'I', 'E', 'V', '1'},    [FRAME_WANT_POSITION] = {'I', 'E', 'W', '1'},
+    [FRAME_POSITION] = {'I', 'E', 'P', '1'}, [FRAME_LEARN] = {'I', 'E', 'L', '1'},
+    [FRAME_DECIDED] = {'I', 'E', 'D', '1'},  [FRAME_FORGOTTEN] = {'I', 'E', 'F', '1'},
+    [FRAME_ALIVE] = {'I', 'E', 'A', '1'},
 };
 
 struct client {
-    struct client *next;
+    struct client *following;
     struct evp_clients *clients;
     struct bufferevent *bev;
     bool waits; /* until there is room for its next value */
     bool wants_position;
+    bool learns;
+    unsigned next; /* value for it */
 };
 
 struct evp_clients {
     struct evconnlistener *listener;
     struct evp_host *host;
+    struct evp_history *history;
+    struct event *alive;
     struct client *first;
     int count;
 };
@@ -66,11 +71,67 @@ void paxos_submit(struct bufferevent *bev, char *value, int size) {
 static void client_free(struct client *client) {
     struct client **at = &client->clients->first;
     while (*at != client)
-        at = &(*at)->next;
-    *at = client->next;
+        at = &(*at)->following;
+    *at = client->following;
     client->clients->count--;
     bufferevent_free(client->bev);
     free(client);
+}
+
+static void send_frame(struct client *client, enum frame kind, unsigned iid, const void *value,
+                       size_t size) {
+    uint32_t number = htonl(iid);
+    struct header header = evp_header(kind, sizeof number + size);
+    bufferevent_write(client->bev, &header, sizeof header);
+    bufferevent_write(client->bev, &number, sizeof number);
+    bufferevent_write(client->bev, value, size);
+}
+
+/* Sends what a learner may have and can take. */
+static void feed(struct client *client) {
+    struct evp_history *history = client->clients->history;
+    struct evbuffer *output = bufferevent_get_output(client->bev);
+    if (client->next < evp_history_first(history)) {
+        client->learns = false;
+        send_frame(client, FRAME_FORGOTTEN, evp_history_first(history), NULL, 0);
+        return;
+    }
+    while (client->next <= evp_history_last(history) &&
+           evbuffer_get_length(output) < LEARNER_OUTPUT_MAX_BYTES) {
+        size_t size;
+        const void *value = evp_history_get(history, client->next, &size);
+        send_frame(client, FRAME_DECIDED, client->next++, value, size);
+    }
+}
+
+/* All that was sent has left. */
+static void on_written(struct bufferevent *bev, void *arg) {
+    struct client *client = arg;
+    (void)bev;
+    if (client->learns)
+        feed(client);
+}
+
+void evp_clients_decided(const void *value, size_t size, void *arg) {
+    struct evp_clients *clients = arg;
+    if (!evp_history_add(clients->history, value, size)) {
+        /* Learners would get later values with wrong numbers. */
+        paxos_log_error("no memory for a decided value");
+        abort();
+    }
+    for (struct client *client = clients->first; client != NULL; client = client->following)
+        if (client->learns)
+            feed(client);
+}
+
+static void on_alive(evutil_socket_t fd, short what, void *arg) {
+    struct evp_clients *clients = arg;
+    struct header header = evp_header(FRAME_ALIVE, 0);
+    (void)fd;
+    (void)what;
+    for (struct client *client = clients->first; client != NULL; client = client->following)
+        if (client->learns && evbuffer_get_length(bufferevent_get_output(client->bev)) == 0)
+            bufferevent_write(client->bev, &header, sizeof header);
 }
 
 static void on_read(struct bufferevent *bev, void *arg) {
@@ -86,6 +147,16 @@ static void on_read(struct bufferevent *bev, void *arg) {
             evbuffer_drain(input, sizeof header);
             client->wants_position = true;
             evp_host_want_position(client->clients->host);
+            continue;
+        }
+        if (kind == FRAME_LEARN && size == sizeof client->next && !client->learns) {
+            if (evbuffer_get_length(input) < sizeof header + size)
+                return;
+            evbuffer_drain(input, sizeof header);
+            evbuffer_remove(input, &client->next, sizeof client->next);
+            client->next = ntohl(client->next);
+            client->learns = true;
+            feed(client);
             continue;
         }
         if (kind != FRAME_VALUE || size > VALUE_LEN_MAX_BYTES) {
@@ -123,7 +194,7 @@ void evp_clients_resume(void *arg) {
     struct evp_clients *clients = arg;
     struct client *next;
     for (struct client *client = clients->first; client != NULL; client = next) {
-        next = client->next;
+        next = client->following;
         if (!client->waits)
             continue;
         client->waits = false;
@@ -136,7 +207,7 @@ void evp_clients_answer(const struct position *position, void *arg) {
     struct evp_clients *clients = arg;
     struct header header =
         evp_header(FRAME_POSITION, sizeof position->delivered + position->saved_len_bytes);
-    for (struct client *client = clients->first; client != NULL; client = client->next) {
+    for (struct client *client = clients->first; client != NULL; client = client->following) {
         if (!client->wants_position)
             continue;
         client->wants_position = false;
@@ -170,10 +241,10 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     if (paxos_config.tcp_nodelay)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     client->clients = clients;
-    client->next = clients->first;
+    client->following = clients->first;
     clients->first = client;
     clients->count++;
-    bufferevent_setcb(client->bev, on_read, NULL, on_end, client);
+    bufferevent_setcb(client->bev, on_read, on_written, on_end, client);
     bufferevent_setwatermark(client->bev, EV_READ, 0,
                              2 * (sizeof(struct header) + VALUE_LEN_MAX_BYTES));
     bufferevent_enable(client->bev, EV_READ);
@@ -207,9 +278,19 @@ struct evp_clients *evp_clients_listen(struct event_base *base, struct sockaddr_
     return clients;
 }
 
-void evp_clients_serve(struct evp_clients *clients, struct evp_host *host) {
+bool evp_clients_serve(struct evp_clients *clients, struct evp_host *host) {
+    struct timeval interval = {ALIVE_INTERVAL_S, 0};
     clients->host = host;
+    clients->history = evp_history_new(evp_host_start_iid(host));
+    clients->alive =
+        event_new(evconnlistener_get_base(clients->listener), -1, EV_PERSIST, on_alive, clients);
+    if (clients->history == NULL || clients->alive == NULL ||
+        event_add(clients->alive, &interval) != 0) {
+        paxos_log_error("no memory for learners");
+        return false;
+    }
     evconnlistener_set_cb(clients->listener, on_accept, clients);
+    return true;
 }
 
 void evp_clients_free(struct evp_clients *clients) {
@@ -217,6 +298,9 @@ void evp_clients_free(struct evp_clients *clients) {
         return;
     while (clients->first != NULL)
         client_free(clients->first);
+    if (clients->alive != NULL)
+        event_free(clients->alive);
+    evp_history_free(clients->history);
     evconnlistener_free(clients->listener);
     free(clients);
 }

@@ -152,7 +152,7 @@ static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *a
         free(take_ticket(&host->in_flight, delivery->ticket));
     if (host->position_path != NULL && host->delivered >= host->sample_at)
         sample(host);
-    if (host->calls.deliver == NULL)
+    if (host->calls.deliver == NULL && host->calls.decided == NULL)
         return;
     if (host->delivered > UINT32_MAX) {
         /* A number that is used again would be a wrong one. */
@@ -307,7 +307,9 @@ static void on_turn(evutil_socket_t fd, short what, void *arg) {
     if (more)
         notify(host);
     for (struct value *value; (value = take(&batch)) != NULL;) {
-        if (value->iid > host->known)
+        if (host->calls.decided != NULL)
+            host->calls.decided(value->bytes, value->size, host->calls.clients);
+        if (host->calls.deliver != NULL && value->iid > host->known)
             host->calls.deliver(value->iid, value->bytes, value->size, host->calls.deliver_arg);
         free(value);
     }
@@ -475,6 +477,10 @@ void evp_host_free(struct evp_host *host) {
     pthread_cond_destroy(&host->taken);
     pthread_mutex_destroy(&host->mutex);
     free(host);
+}
+
+unsigned evp_host_start_iid(const struct evp_host *host) {
+    return host->start;
 }
 
 bool evp_host_submit(struct evp_host *host, const void *bytes, size_t size) {

@@ -17,7 +17,16 @@
 
 /* ---- Frames, between clients and proposers ---- */
 
-enum frame { FRAME_VALUE, FRAME_WANT_POSITION, FRAME_POSITION, FRAME_FOREIGN };
+enum frame {
+    FRAME_VALUE,         /* submits the content */
+    FRAME_WANT_POSITION, /* is answered with FRAME_POSITION */
+    FRAME_POSITION,      /* number of decided values, output of inband_save() */
+    FRAME_LEARN,         /* asks for all decided values from a number on */
+    FRAME_DECIDED,       /* number, value */
+    FRAME_FORGOTTEN,     /* the lowest number that can be asked for; the connection ends */
+    FRAME_ALIVE,
+    FRAME_FOREIGN /* anything else */
+};
 
 /* Before the content of each. */
 struct header {
@@ -87,6 +96,7 @@ struct evp_host;
 struct evp_calls {
     deliver_function deliver; /* NULL: decided values are dropped */
     void *deliver_arg;
+    void (*decided)(const void *value, size_t size, void *arg); /* each one; NULL: none */
     void (*room)(void *arg); /* there is room again after evp_host_submit() returned false */
     void (*position)(const struct position *position, void *arg); /* one was wanted */
     void *clients;                                                /* their argument */
@@ -97,6 +107,9 @@ struct evp_host *evp_host_start(struct evpaxos_config *config, enum role role, i
                                 struct event_base *base, struct evp_calls calls);
 
 void evp_host_free(struct evp_host *host);
+
+/* Number of the last value before those that this host will deliver. */
+unsigned evp_host_start_iid(const struct evp_host *host);
 
 /* Submits a copy of the value; false if too many wait. */
 bool evp_host_submit(struct evp_host *host, const void *value, size_t size);
@@ -118,14 +131,41 @@ struct evp_clients;
 /* Listens at `address`; NULL after an error. */
 struct evp_clients *evp_clients_listen(struct event_base *base, struct sockaddr_in address);
 
-/* From here on the host gets the clients' values. */
-void evp_clients_serve(struct evp_clients *clients, struct evp_host *host);
+/* From here on the host gets the clients' values; false after an error. */
+bool evp_clients_serve(struct evp_clients *clients, struct evp_host *host);
 
 /* For struct evp_calls: reads again from clients that had to wait, and answers those that want a
    position. */
 void evp_clients_resume(void *clients);
 void evp_clients_answer(const struct position *position, void *clients);
 
+/* For struct evp_calls: sends a decided value to learners. */
+void evp_clients_decided(const void *value, size_t size, void *clients);
+
 void evp_clients_free(struct evp_clients *clients);
+
+/* ---- history.c ---- */
+
+struct evp_history;
+
+/* Begins after the value with this number. */
+struct evp_history *evp_history_new(unsigned last);
+bool evp_history_add(struct evp_history *history, const void *bytes, size_t size);
+
+/* Numbers of its values; there is none if `last` is below `first`. */
+unsigned evp_history_first(const struct evp_history *history);
+unsigned evp_history_last(const struct evp_history *history);
+const void *evp_history_get(struct evp_history *history, unsigned iid, size_t *size);
+void evp_history_free(struct evp_history *history);
+
+/* ---- remote.c ---- */
+
+/* A learner without a host of its own. */
+struct evp_remote;
+
+struct evp_remote *evp_remote_start(struct evpaxos_config *config, deliver_function deliver,
+                                    void *arg, struct event_base *base);
+void evp_remote_free(struct evp_remote *remote);
+void evp_remote_set_known(struct evp_remote *remote, unsigned iid);
 
 #endif /* EVPAXOS_INTERNAL_H */

@@ -31,6 +31,21 @@
 #define SAMPLE_EVERY_VALUES 1024
 #define SAMPLES_MAX 64
 
+/* Decided values that a replica or proposer keeps for learners without a host: as many as it keeps for
+   other hosts, unless their configuration says otherwise. */
+#define HISTORY_VALUES_MAX 65536
+#define HISTORY_LEN_MAX_BYTES (64 << 20)
+
+/* Bytes that a learner has not received yet; the rest waits in the history. */
+#define LEARNER_OUTPUT_MAX_BYTES (256 << 10)
+
+/* A proposer tells learners this often that it is alive; after SILENCE_S they try another one. */
+#define ALIVE_INTERVAL_S 1
+#define SILENCE_S 3
+
+/* Before a learner tries the next proposer. */
+#define RECONNECT_MS 100
+
 /* Lines inband-learner of one file. */
 #define LEARNERS_MAX 64
 

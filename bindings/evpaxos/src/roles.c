@@ -3,8 +3,10 @@
 
 #include "internal.h"
 
+/* Has a host or gets the values from others. */
 struct evlearner {
     struct evp_host *host;
+    struct evp_remote *remote;
 };
 
 struct evacceptor {
@@ -33,6 +35,11 @@ static void *role_new(size_t size) {
     return role;
 }
 
+static void server_free(struct server *server) {
+    evp_clients_free(server->clients);
+    evp_host_free(server->host);
+}
+
 static bool server_start(struct server *server, int id, struct evpaxos_config *config,
                          enum role role, struct evp_calls calls, struct event_base *base) {
     struct sockaddr_in address = evpaxos_proposer_address(config, id);
@@ -46,19 +53,14 @@ static bool server_start(struct server *server, int id, struct evpaxos_config *c
         return false;
     calls.room = evp_clients_resume;
     calls.position = evp_clients_answer;
+    calls.decided = evp_clients_decided;
     calls.clients = server->clients;
     server->host = evp_host_start(config, role, id, base, calls);
-    if (server->host == NULL) {
-        evp_clients_free(server->clients);
+    if (server->host == NULL || !evp_clients_serve(server->clients, server->host)) {
+        server_free(server);
         return false;
     }
-    evp_clients_serve(server->clients, server->host);
     return true;
-}
-
-static void server_free(struct server *server) {
-    evp_clients_free(server->clients);
-    evp_host_free(server->host);
 }
 
 /* ---- Replicas ---- */
@@ -163,8 +165,11 @@ struct evlearner *evlearner_init(const char *path, deliver_function deliver, voi
     struct evpaxos_config *config = evpaxos_config_read(path);
     struct evp_calls calls = {.deliver = deliver, .deliver_arg = arg};
     struct evlearner *learner = config == NULL ? NULL : role_new(sizeof *learner);
-    if (learner != NULL &&
-        (learner->host = evp_host_start(config, ROLE_LEARNER, 0, base, calls)) == NULL) {
+    if (learner != NULL && evp_host_count(config, ROLE_LEARNER, 0) > 0)
+        learner->host = evp_host_start(config, ROLE_LEARNER, 0, base, calls);
+    else if (learner != NULL)
+        learner->remote = evp_remote_start(config, deliver, arg, base);
+    if (learner != NULL && learner->host == NULL && learner->remote == NULL) {
         free(learner);
         learner = NULL;
     }
@@ -176,13 +181,18 @@ void evlearner_free(struct evlearner *learner) {
     if (learner == NULL)
         return;
     evp_host_free(learner->host);
+    evp_remote_free(learner->remote);
     free(learner);
 }
 
 void evlearner_set_instance_id(struct evlearner *learner, unsigned iid) {
-    evp_host_set_known(learner->host, iid);
+    if (learner->host != NULL)
+        evp_host_set_known(learner->host, iid);
+    else
+        evp_remote_set_known(learner->remote, iid);
 }
 
 void evlearner_send_trim(struct evlearner *learner, unsigned iid) {
-    evp_host_trim(learner->host, iid);
+    if (learner->host != NULL)
+        evp_host_trim(learner->host, iid);
 }

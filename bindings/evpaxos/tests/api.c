@@ -1,10 +1,11 @@
 /*
  * Tests every function of the public headers on a cluster of three replicas in this process.
  *
- *     api CONFIG SCRATCH
+ *     api CONFIG SCRATCH WITHOUT_LEARNERS
  *
  * CONFIG has replicas 0 to 2, proposer 3, acceptor 4 and two learners, the second one with a file
- * for its position. SCRATCH is a folder. Prints "ok" at the end.
+ * for its position. WITHOUT_LEARNERS is the same without learners. SCRATCH is a folder. Prints "ok"
+ * at the end.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -333,6 +334,46 @@ static void test_positions(const char *position_path) {
     event_base_free(first.base);
 }
 
+/* Values 2506 to 2806, at learners without hosts. */
+static void test_remote_learners(struct servers *servers, const char *without_learners) {
+    struct seen seen = {.base = event_base_new()};
+    struct seen known = {.base = seen.base};
+    struct seen late = {.base = seen.base};
+    char value[VALUE_LEN_MAX_BYTES] = "";
+    struct evlearner *learner = evlearner_init(without_learners, deliver, &seen, seen.base);
+    struct evlearner *knows = evlearner_init(without_learners, deliver, &known, seen.base);
+    CHECK(learner != NULL && knows != NULL);
+    evlearner_set_instance_id(knows, 2000);
+    run_until(&seen, 2505);
+    run_until(&known, 2505);
+    CHECK(seen.first == 1 && known.first == 2001);
+    CHECK(strcmp(seen.value, "2505") == 0 && seen.size == 4);
+    evlearner_set_instance_id(learner, 2506);
+
+    paxos_config.learner_catch_up = 0;
+    struct evlearner *starts_late = evlearner_init(without_learners, deliver, &late, seen.base);
+    CHECK(starts_late != NULL);
+    paxos_config.learner_catch_up = 1;
+    seen.first = 0; /* 2506 is left out */
+    for (int number = 2506; number <= 2805; number++) {
+        snprintf(value, sizeof value, "%d", number);
+        evpaxos_replica_submit(servers->replicas[number % REPLICAS], value, sizeof value);
+    }
+    run_until(&late, 2805);
+    run_until(&seen, 2805);
+    run_until(&known, 2805);
+    CHECK(late.first == 2506 && seen.first == 2507);
+    evpaxos_replica_submit(servers->replicas[0], "", 0);
+    run_until(&late, 2806);
+    CHECK(late.size == 0 && late.value[0] == '\0');
+    evlearner_send_trim(learner, 2806);
+    evlearner_free(knows);
+    event_base_free(seen.base);
+    evlearner_free(learner);
+    evlearner_free(starts_late);
+    CHECK(evlearner_init("missing.conf", deliver, NULL, NULL) == NULL);
+}
+
 static void test_foreign_client(void) {
     struct event_base *base = event_base_new();
     short events = 0;
@@ -348,7 +389,7 @@ static void test_foreign_client(void) {
 int main(int argc, char **argv) {
     static struct servers servers;
     char position_path[4096];
-    CHECK(argc == 3);
+    CHECK(argc == 4);
     config_path = argv[1];
     snprintf(position_path, sizeof position_path, "%s/position", argv[2]);
     test_config(argv[2]);
@@ -357,6 +398,7 @@ int main(int argc, char **argv) {
     test_learner(&servers);
     test_without_catching_up(&servers);
     test_positions(position_path);
+    test_remote_learners(&servers, argv[3]);
     test_foreign_client();
     evpaxos_replica_set_instance_id(servers.replicas[0], 1);
     evpaxos_replica_send_trim(servers.replicas[0], 1);

@@ -7,7 +7,7 @@ use inband_cluster::scratch;
 const REPLICAS: u8 = 3;
 const PROPOSER: u8 = 5;
 const ACCEPTOR: u8 = 6;
-const LEARNERS: std::ops::RangeInclusive<u8> = 11..=13;
+const LEARNERS: std::ops::RangeInclusive<u8> = 11..=12;
 
 /// The library and its programs, and the files of a cluster.
 struct Evpaxos {
@@ -105,10 +105,15 @@ impl Evpaxos {
         run(cc.arg("-levent_core"));
     }
 
-    /// Starts a program; the configuration comes after the words before it.
-    fn program(&self, name: &str, before: &[&str], after: &[&str]) -> Program {
+    /// A program; the configuration comes after the words before it.
+    fn command(&self, name: &str, before: &[&str], after: &[&str]) -> Command {
         let mut command = Command::new(self.dir.path().join(name));
-        Program::start(command.args(before).arg(&self.config).args(after))
+        command.args(before).arg(&self.config).args(after);
+        command
+    }
+
+    fn program(&self, name: &str, before: &[&str], after: &[&str]) -> Program {
+        Program::start(&mut self.command(name, before, after))
     }
 }
 
@@ -141,8 +146,7 @@ fn two_learners_deliver_all_values_in_the_same_order_when_the_leader_is_killed()
     evpaxos.build("replica", "examples/replica.c", true, &[]);
     evpaxos.build("client", "examples/client.c", true, &[]);
     evpaxos.build("learner", "examples/learner.c", false, &[]);
-    let lines = LEARNERS.map(|id| format!("inband-learner host-{id}.toml\n"));
-    evpaxos.configure(&lines.collect::<String>());
+    evpaxos.configure("");
     let mut replicas: Vec<Program> = (0..REPLICAS)
         .map(|id| {
             let mut replica = evpaxos.program("replica", &[&id.to_string()], &[]);
@@ -150,7 +154,13 @@ fn two_learners_deliver_all_values_in_the_same_order_when_the_leader_is_killed()
             replica
         })
         .collect();
-    let mut learners = [(); 2].map(|()| evpaxos.program("learner", &[], &[]));
+    // One learner is a host, the other one and the client's are connected to the first replica.
+    let mut with_host = evpaxos.command("learner", &[], &[]);
+    with_host.env("INBAND_CONFIG", evpaxos.dir.path().join("host-11.toml"));
+    let mut learners = [
+        Program::start(&mut with_host),
+        evpaxos.program("learner", &[], &[]),
+    ];
     for learner in &mut learners {
         learner.lines_until("learning");
     }
@@ -199,11 +209,22 @@ fn check_api(flags: &[&str]) {
     let port = scratch::free_ports(1).expect("a port");
     evpaxos.configure(&format!(
         "proposer 3 127.0.0.1 {port}\ninband-proposer 3 host-{PROPOSER}.toml\n\
-         acceptor 4 127.0.0.1 {port}\ninband-acceptor 4 host-{ACCEPTOR}.toml\n\
-         inband-learner host-11.toml\ninband-learner host-12.toml position\n"
+         acceptor 4 127.0.0.1 {port}\ninband-acceptor 4 host-{ACCEPTOR}.toml\n"
     ));
-    let scratch = evpaxos.dir.path().display().to_string();
-    let mut api = evpaxos.program("api", &[], &[&scratch]);
+    let folder = evpaxos.dir.path();
+    let without_learners = folder.join("without-learners.conf");
+    std::fs::copy(&evpaxos.config, &without_learners).expect("it is copied");
+    let mut config = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&evpaxos.config)
+        .expect("it exists");
+    writeln!(
+        config,
+        "inband-learner host-11.toml\ninband-learner host-12.toml position"
+    )
+    .expect("it is written");
+    let mut command = evpaxos.command("api", &[], &[]);
+    let mut api = Program::start(command.arg(folder).arg(&without_learners));
     api.lines_until("ok");
     api.end();
 }
