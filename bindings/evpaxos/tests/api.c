@@ -274,8 +274,45 @@ static struct bufferevent *connect_to(struct event_base *base, int proposer, sho
     return bev;
 }
 
+/* A proposer that began after value 1024 has no values before, and says so to learners without hosts.
+ */
+static void test_gap(const char *folder, const char *position_path, struct event_base *base) {
+    char host[4096], path[4096];
+    struct seen seen = {.base = base};
+    struct evpaxos_config *config = evpaxos_config_read(config_path);
+    int port = evpaxos_proposer_listen_port(config, 3);
+    evpaxos_config_free(config);
+    snprintf(host, sizeof host, "%s/host-5.toml", folder);
+    snprintf(path, sizeof path, "%s/gap.conf", folder);
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fprintf(file, "proposer 3 127.0.0.1 %d\n", port) > 0 &&
+          fclose(file) == 0);
+    setenv("INBAND_CONFIG", host, 1);
+    setenv("INBAND_POSITION", position_path, 1);
+    struct evproposer *proposer = evproposer_init(3, path, base);
+    unsetenv("INBAND_CONFIG");
+    unsetenv("INBAND_POSITION");
+    struct evlearner *learner = evlearner_init(path, deliver, &seen, base);
+    CHECK(proposer != NULL && learner != NULL);
+    run_for_ms(base, 1000);
+    CHECK(seen.last == 0);
+    evlearner_set_instance_id(learner, 1024);
+    run_until(&seen, 2505);
+    CHECK(seen.first == 1025);
+    evlearner_free(learner);
+
+    seen = (struct seen){.base = base};
+    learner = evlearner_init(path, deliver, &seen, base);
+    CHECK(learner != NULL);
+    evlearner_set_instance_id(learner, 1023);
+    run_for_ms(base, 1000);
+    CHECK(seen.last == 0);
+    evlearner_free(learner);
+    evproposer_free(proposer);
+}
+
 /* Values 6 to 2505: through a proposer, to a learner that stores its position. */
-static void test_positions(const char *position_path) {
+static void test_positions(const char *folder, const char *position_path) {
     struct seen first = {.base = event_base_new()};
     struct seen seen = {.base = first.base};
     short events = 0;
@@ -322,6 +359,8 @@ static void test_positions(const char *position_path) {
     CHECK(seen.first == 2501);
     evlearner_free(learner);
 
+    evproposer_free(proposer);
+    test_gap(folder, position_path, first.base);
     FILE *file = fopen(position_path, "r+");
     CHECK(file != NULL && fseek(file, 30, SEEK_SET) == 0 && fputs("damage", file) >= 0);
     CHECK(fclose(file) == 0);
@@ -330,7 +369,6 @@ static void test_positions(const char *position_path) {
     CHECK(evlearner_init(config_path, deliver, &seen, seen.base) == NULL);
     evlearner_free(other);
     evacceptor_free(acceptor);
-    evproposer_free(proposer);
     event_base_free(first.base);
 }
 
@@ -397,7 +435,7 @@ int main(int argc, char **argv) {
     start_servers(&servers);
     test_learner(&servers);
     test_without_catching_up(&servers);
-    test_positions(position_path);
+    test_positions(argv[2], position_path);
     test_remote_learners(&servers, argv[3]);
     test_foreign_client();
     evpaxos_replica_set_instance_id(servers.replicas[0], 1);
