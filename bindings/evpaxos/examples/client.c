@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
 
     printf("delivered %d of %d\n", client.delivered, client.count);
     bufferevent_free(client.proposer);
-    evlearner_free(client.learner);
     event_base_free(client.base);
+    evlearner_free(client.learner); /* which may come last, as in libpaxos's own client */
     return client.delivered == client.count ? 0 : 1;
 }

@@ -112,6 +112,16 @@ impl Evpaxos {
         command
     }
 
+    fn replicas(&self) -> Vec<Program> {
+        self.build("replica", "examples/replica.c", true, &[]);
+        let start = |id: u8| {
+            let mut replica = self.program("replica", &[&id.to_string()], &[]);
+            replica.lines_until(&format!("replica {id} of "));
+            replica
+        };
+        (0..REPLICAS).map(start).collect()
+    }
+
     fn program(&self, name: &str, before: &[&str], after: &[&str]) -> Program {
         Program::start(&mut self.command(name, before, after))
     }
@@ -143,17 +153,10 @@ fn two_learners_deliver_all_values_in_the_same_order_when_the_leader_is_killed()
     let Some(evpaxos) = Evpaxos::new(false, &[]) else {
         return;
     };
-    evpaxos.build("replica", "examples/replica.c", true, &[]);
     evpaxos.build("client", "examples/client.c", true, &[]);
     evpaxos.build("learner", "examples/learner.c", false, &[]);
     evpaxos.configure("");
-    let mut replicas: Vec<Program> = (0..REPLICAS)
-        .map(|id| {
-            let mut replica = evpaxos.program("replica", &[&id.to_string()], &[]);
-            replica.lines_until(&format!("replica {id} of "));
-            replica
-        })
-        .collect();
+    let mut replicas = evpaxos.replicas();
     // One learner is a host, the other one and the client's are connected to the first replica.
     let mut with_host = evpaxos.command("learner", &[], &[]);
     with_host.env("INBAND_CONFIG", evpaxos.dir.path().join("host-11.toml"));
@@ -238,4 +241,29 @@ fn the_whole_interface() {
 #[test]
 fn the_whole_interface_with_sanitizers() {
     check_api(&["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+}
+
+/// Address sanitizers do not see what libevent, which is not built with them, reads.
+#[test]
+fn a_learner_may_be_freed_after_its_event_base() {
+    let (Some(checker), Some(evpaxos)) = (valgrind(), Evpaxos::new(false, &[])) else {
+        return;
+    };
+    evpaxos.build("client", "examples/client.c", true, &[]);
+    evpaxos.configure("");
+    let replicas = evpaxos.replicas();
+    for (name, host) in [("without-host", None), ("with-host", Some("host-11.toml"))] {
+        let mut command = Command::new(checker[0]);
+        command
+            .args(&checker[1..])
+            .arg(evpaxos.dir.path().join("client"));
+        command.arg(&evpaxos.config).args(["1", name, "100"]);
+        if let Some(host) = host {
+            command.env("INBAND_CONFIG", evpaxos.dir.path().join(host));
+        }
+        let mut client = Program::start(&mut command);
+        client.lines_until("delivered 100 of 100");
+        client.end();
+    }
+    replicas.into_iter().for_each(terminate);
 }
