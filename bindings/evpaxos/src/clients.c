@@ -206,14 +206,14 @@ void evp_clients_resume(void *arg) {
 void evp_clients_answer(const struct position *position, void *arg) {
     struct evp_clients *clients = arg;
     struct header header =
-        evp_header(FRAME_POSITION, sizeof position->delivered + position->saved_len_bytes);
+        evp_header(FRAME_POSITION, sizeof position->header + position->len_bytes);
     for (struct client *client = clients->first; client != NULL; client = client->following) {
         if (!client->wants_position)
             continue;
         client->wants_position = false;
         bufferevent_write(client->bev, &header, sizeof header);
-        bufferevent_write(client->bev, &position->delivered, sizeof position->delivered);
-        bufferevent_write(client->bev, position->saved, position->saved_len_bytes);
+        bufferevent_write(client->bev, &position->header, sizeof position->header);
+        bufferevent_write(client->bev, position->bytes, position->len_bytes);
     }
 }
 
@@ -245,8 +245,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     clients->first = client;
     clients->count++;
     bufferevent_setcb(client->bev, on_read, on_written, on_end, client);
-    bufferevent_setwatermark(client->bev, EV_READ, 0,
-                             2 * (sizeof(struct header) + VALUE_LEN_MAX_BYTES));
+    bufferevent_setwatermark(client->bev, EV_READ, 0, sizeof(struct header) + VALUE_LEN_MAX_BYTES);
     bufferevent_enable(client->bev, EV_READ);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <event2/event_struct.h>
@@ -27,6 +28,7 @@ struct queue {
     struct value *first;
     struct value **end; /* where the next one goes */
     size_t count;
+    size_t len_bytes;
 };
 
 struct evp_host {
@@ -35,6 +37,7 @@ struct evp_host {
     struct event turn; /* becomes ready with `ready` */
     int ready;         /* eventfd: there is something for the event_base's thread */
     unsigned known;    /* deliver only above */
+    uint64_t origin;   /* of values in parts; another one for each host that was ever started */
     unsigned start;    /* number of the last value before the position where it started */
     char *position_path;
     int lock; /* of the host's configuration */
@@ -44,6 +47,7 @@ struct evp_host {
     pthread_cond_t taken;  /* deliveries were taken, or the host is to end */
     bool ending;
     bool room_wanted;
+    uint32_t in_parts; /* values so far that were submitted in parts */
     struct queue deliveries;
     struct queue submissions;
     bool position_wanted;
@@ -53,6 +57,7 @@ struct evp_host {
 
     /* Only on the host's thread. */
     struct queue in_flight;
+    struct evp_parts parts;
     uint64_t delivered;
     uint64_t sample_at; /* the value after which the next one is noted */
     uint64_t sample_every;
@@ -70,6 +75,16 @@ static void push(struct queue *queue, struct value *value) {
     *queue->end = value;
     queue->end = &value->next;
     queue->count++;
+    queue->len_bytes += value->size;
+}
+
+static void push_front(struct queue *queue, struct value *value) {
+    value->next = queue->first;
+    if (value->next == NULL)
+        queue->end = &value->next;
+    queue->first = value;
+    queue->count++;
+    queue->len_bytes += value->size;
 }
 
 /* Takes the value out that `*at` points to. */
@@ -81,6 +96,7 @@ static struct value *take_at(struct queue *queue, struct value **at) {
     if (queue->end == &value->next)
         queue->end = at;
     queue->count--;
+    queue->len_bytes -= value->size;
     return value;
 }
 
@@ -124,7 +140,7 @@ static void notify(struct evp_host *host) {
 
 /* Notes the position after the value that is being delivered. */
 static void sample(struct evp_host *host) {
-    struct position *position = evp_position_save(host->ctx, host->delivered);
+    struct position *position = evp_position_save(host->ctx, host->delivered, &host->parts);
     if (position == NULL)
         return;
     pthread_mutex_lock(&host->mutex);
@@ -142,14 +158,9 @@ static void sample(struct evp_host *host) {
     host->sample_at = host->delivered + host->sample_every;
 }
 
-static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *arg) {
-    struct evp_host *host = arg;
-    (void)ctx;
-    if (delivery->kind != INBAND_NEW)
-        return;
+/* Hands a decided value to the event_base's thread. */
+static void on_value(struct evp_host *host, const void *bytes, size_t size) {
     host->delivered++;
-    if (delivery->ticket != 0)
-        free(take_ticket(&host->in_flight, delivery->ticket));
     if (host->position_path != NULL && host->delivered >= host->sample_at)
         sample(host);
     if (host->calls.deliver == NULL && host->calls.decided == NULL)
@@ -160,7 +171,7 @@ static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *a
                         (unsigned long long)host->delivered);
         abort();
     }
-    struct value *value = value_new(delivery->value, delivery->value_len_bytes);
+    struct value *value = value_new(bytes, size);
     if (value == NULL) {
         /* A replica that leaves a value out would differ from the others. */
         paxos_log_error("no memory for a decided value");
@@ -168,13 +179,30 @@ static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *a
     }
     value->iid = (unsigned)host->delivered;
     pthread_mutex_lock(&host->mutex);
-    while (host->deliveries.count >= DELIVERIES_MAX && !host->ending)
+    while ((host->deliveries.count >= DELIVERIES_MAX ||
+            host->deliveries.len_bytes >= DELIVERIES_LEN_MAX_BYTES) &&
+           !host->ending)
         pthread_cond_wait(&host->taken, &host->mutex);
     push(&host->deliveries, value);
     bool first = host->deliveries.count == 1;
     pthread_mutex_unlock(&host->mutex);
     if (first)
         notify(host);
+}
+
+static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *arg) {
+    struct evp_host *host = arg;
+    void *whole = NULL;
+    size_t size = delivery->value_len_bytes;
+    (void)ctx;
+    if (delivery->kind != INBAND_NEW)
+        return;
+    if (delivery->ticket != 0)
+        free(take_ticket(&host->in_flight, delivery->ticket));
+    enum evp_part part = evp_parts_add(&host->parts, delivery->value, size, &whole, &size);
+    if (part != EVP_INCOMPLETE)
+        on_value(host, part == EVP_COMPLETE ? whole : delivery->value, size);
+    free(whole);
 }
 
 static void on_failed(inband_ctx *ctx, const inband_failure *failure, void *arg) {
@@ -186,7 +214,8 @@ static void on_failed(inband_ctx *ctx, const inband_failure *failure, void *arg)
     if (failure->outcome == INBAND_NOT_APPLIED) {
         paxos_log_info("a value was not decided: %s; it is submitted again", failure->message);
         pthread_mutex_lock(&host->mutex);
-        push(&host->submissions, value);
+        /* Before other values: parts must not wait long for the rest of theirs. */
+        push_front(&host->submissions, value);
         pthread_mutex_unlock(&host->mutex);
         return;
     }
@@ -212,7 +241,8 @@ static void submit(struct evp_host *host) {
     for (;;) {
         pthread_mutex_lock(&host->mutex);
         struct value *value = take(&host->submissions);
-        bool room = host->room_wanted && host->submissions.count <= SUBMISSIONS_MAX / 2;
+        bool room = host->room_wanted && host->submissions.count <= SUBMISSIONS_MAX / 2 &&
+                    host->submissions.len_bytes <= SUBMISSIONS_LEN_MAX_BYTES / 2;
         if (room)
             host->room_wanted = false;
         pthread_mutex_unlock(&host->mutex);
@@ -227,11 +257,7 @@ static void submit(struct evp_host *host) {
         }
         if (result == INBAND_ERR_WINDOW_FULL) {
             pthread_mutex_lock(&host->mutex);
-            value->next = host->submissions.first;
-            if (value->next == NULL)
-                host->submissions.end = &value->next;
-            host->submissions.first = value;
-            host->submissions.count++;
+            push_front(&host->submissions, value);
             pthread_mutex_unlock(&host->mutex);
             return;
         }
@@ -246,7 +272,8 @@ static void answer_position(struct evp_host *host) {
     bool wanted = host->position_wanted;
     host->position_wanted = false;
     pthread_mutex_unlock(&host->mutex);
-    struct position *position = wanted ? evp_position_save(host->ctx, host->delivered) : NULL;
+    struct position *position =
+        wanted ? evp_position_save(host->ctx, host->delivered, &host->parts) : NULL;
     if (position == NULL)
         return;
     pthread_mutex_lock(&host->mutex);
@@ -344,11 +371,20 @@ static int open_one(struct evp_host *host, struct evpaxos_config *config, enum r
     if (!find_position(config, role, from.position, &position))
         return INBAND_ERR_SAVED_DAMAGED;
     int result = inband_create(from.path, INBAND_DATAPLANE_CONFIGURED,
-                               position == NULL ? NULL : position->saved,
-                               position == NULL ? 0 : position->saved_len_bytes, &host->ctx);
+                               position == NULL ? NULL : position->bytes,
+                               position == NULL ? 0 : position->header.saved_len_bytes, &host->ctx);
     if (result == INBAND_OK && position != NULL) {
-        host->delivered = position->delivered;
-        host->start = (unsigned)position->delivered;
+        size_t saved_len_bytes = position->header.saved_len_bytes;
+        host->delivered = position->header.delivered;
+        host->start = (unsigned)position->header.delivered;
+        if (!evp_parts_restore(&host->parts, position->bytes + saved_len_bytes,
+                               position->len_bytes - saved_len_bytes)) {
+            paxos_log_error("no host for this %s: its position is damaged; use a copy of another "
+                            "replica's state with its position",
+                            evp_role_name(role));
+            free(position);
+            return INBAND_ERR_SAVED_DAMAGED;
+        }
     }
     free(position);
     if (result == INBAND_ERR_ADDRESS || result == INBAND_ERR_STATE_DIR)
@@ -416,9 +452,14 @@ struct evp_host *evp_host_start(struct evpaxos_config *config, enum role role, i
     queue_init(&host->deliveries);
     queue_init(&host->submissions);
     queue_init(&host->in_flight);
+    evp_parts_init(&host->parts);
     host->ready = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (host->ready < 0) {
         paxos_log_error("no eventfd: %s; raise the limit of open files", strerror(errno));
+        goto failed;
+    }
+    if (getrandom(&host->origin, sizeof host->origin, 0) != (ssize_t)sizeof host->origin) {
+        paxos_log_error("no random number: %s", strerror(errno));
         goto failed;
     }
     if (!open_host(host, config, role, id))
@@ -444,6 +485,7 @@ failed:
         close(host->lock);
     pthread_cond_destroy(&host->taken);
     pthread_mutex_destroy(&host->mutex);
+    evp_parts_clear(&host->parts);
     free(host->position_path);
     free(host);
     return NULL;
@@ -470,6 +512,7 @@ void evp_host_free(struct evp_host *host) {
     clear(&host->deliveries);
     clear(&host->submissions);
     clear(&host->in_flight);
+    evp_parts_clear(&host->parts);
     while (host->sample_count > 0)
         free(host->samples[--host->sample_count]);
     free(host->position);
@@ -483,23 +526,47 @@ unsigned evp_host_start_iid(const struct evp_host *host) {
     return host->start;
 }
 
+/* The values to submit for one; false if there is no memory. */
+static bool split(struct evp_host *host, struct queue *pieces, const void *bytes, size_t size) {
+    unsigned parts = evp_part_count(bytes, size);
+    struct value *value;
+    if (parts == 0) {
+        if ((value = value_new(bytes, size)) != NULL)
+            push(pieces, value);
+        return value != NULL;
+    }
+    pthread_mutex_lock(&host->mutex);
+    uint32_t number = host->in_parts++;
+    pthread_mutex_unlock(&host->mutex);
+    for (unsigned part = 0; part < parts; part++) {
+        unsigned char piece[WHOLE_LEN_MAX_BYTES];
+        size_t len = evp_part_write(piece, bytes, size, host->origin, number, part);
+        if ((value = value_new(piece, len)) == NULL)
+            return false;
+        push(pieces, value);
+    }
+    return true;
+}
+
 bool evp_host_submit(struct evp_host *host, const void *bytes, size_t size) {
-    struct value *value = value_new(bytes, size);
-    if (value == NULL) {
+    struct queue pieces;
+    queue_init(&pieces);
+    if (!split(host, &pieces, bytes, size)) {
         paxos_log_error("a value of %zu bytes is lost: no memory", size);
+        clear(&pieces);
         return true;
     }
     pthread_mutex_lock(&host->mutex);
-    bool room = host->submissions.count < SUBMISSIONS_MAX;
+    bool room = host->submissions.count < SUBMISSIONS_MAX &&
+                host->submissions.len_bytes < SUBMISSIONS_LEN_MAX_BYTES;
     bool first = host->submissions.count == 0;
-    if (room)
+    for (struct value *value; room && (value = take(&pieces)) != NULL;)
         push(&host->submissions, value);
-    else
+    if (!room)
         host->room_wanted = true;
     pthread_mutex_unlock(&host->mutex);
-    if (!room)
-        free(value);
-    else if (first) /* otherwise the thread is awake, or waits for room in its window */
+    clear(&pieces);
+    if (room && first) /* otherwise the thread is awake, or waits for room in its window */
         inband_stop(host->ctx);
     return room;
 }
@@ -524,7 +591,7 @@ void evp_host_trim(struct evp_host *host, unsigned iid) {
     struct position *newest = NULL;
     int used = 0;
     pthread_mutex_lock(&host->mutex);
-    while (used < host->sample_count && host->samples[used]->delivered <= iid) {
+    while (used < host->sample_count && host->samples[used]->header.delivered <= iid) {
         free(newest);
         newest = host->samples[used++];
     }

@@ -20,7 +20,7 @@
 enum frame {
     FRAME_VALUE,         /* submits the content */
     FRAME_WANT_POSITION, /* is answered with FRAME_POSITION */
-    FRAME_POSITION,      /* number of decided values, output of inband_save() */
+    FRAME_POSITION,      /* struct position_header, and what is behind it */
     FRAME_LEARN,         /* asks for all decided values from a number on */
     FRAME_DECIDED,       /* number, value */
     FRAME_FORGOTTEN,     /* the lowest number that can be asked for; the connection ends */
@@ -38,20 +38,59 @@ struct header evp_header(enum frame kind, size_t len_bytes);
 enum frame evp_header_kind(const struct header *header);
 size_t evp_header_len_bytes(const struct header *header);
 
+/* ---- parts.c ---- */
+
+struct stored;
+
+/* Parts of values that are incomplete. */
+struct evp_parts {
+    struct stored *first;
+    struct stored **end;
+    size_t len_bytes;
+};
+
+void evp_parts_init(struct evp_parts *parts);
+void evp_parts_clear(struct evp_parts *parts);
+
+/* Number of parts in which to submit a value; 0: whole. */
+unsigned evp_part_count(const void *value, size_t size);
+
+/* Writes a part, at most WHOLE_LEN_MAX_BYTES; its length. */
+size_t evp_part_write(void *out, const void *value, size_t size, uint64_t origin, uint32_t number,
+                      unsigned part);
+
+enum evp_part {
+    EVP_WHOLE,      /* not a part */
+    EVP_INCOMPLETE, /* others are missing */
+    EVP_COMPLETE    /* the last one: the value is the caller's */
+};
+
+/* Takes what was decided. */
+enum evp_part evp_parts_add(struct evp_parts *parts, const void *bytes, size_t size, void **value,
+                            size_t *value_size);
+
+size_t evp_parts_saved_len(const struct evp_parts *parts);
+void evp_parts_save(const struct evp_parts *parts, unsigned char *out);
+bool evp_parts_restore(struct evp_parts *parts, const unsigned char *saved, size_t len);
+
 /* ---- position.c ---- */
 
 /* Where a host continues. */
 struct position {
-    uint64_t delivered;     /* values before it */
-    size_t saved_len_bytes; /* of inband_save() */
-    unsigned char saved[];
+    struct position_header {
+        uint64_t delivered;       /* values before it */
+        uint64_t saved_len_bytes; /* of inband_save() */
+    } header;
+    size_t len_bytes;      /* of all behind */
+    unsigned char bytes[]; /* output of inband_save() and of evp_parts_save() */
 };
 
-/* Without `saved`; NULL if it would be too long, or there is no memory. */
-struct position *evp_position_new(uint64_t delivered, size_t saved_len_bytes);
+/* Without `bytes`; NULL if it would be too long, or there is no memory. */
+struct position *evp_position_new(struct position_header header, size_t len_bytes);
 
 /* The current one, on the host's thread; NULL after an error. */
-struct position *evp_position_save(inband_ctx *ctx, uint64_t delivered);
+struct position *evp_position_save(inband_ctx *ctx, uint64_t delivered,
+                                   const struct evp_parts *parts);
 
 bool evp_position_store(const char *path, const struct position *position);
 

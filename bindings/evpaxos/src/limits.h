@@ -5,10 +5,20 @@
 #include <inband.h>
 
 /* Length of a value that a program submits. */
-#define VALUE_LEN_MAX_BYTES INBAND_VALUE_LEN_MAX_BYTES
+#define VALUE_LEN_MAX_BYTES (256 << 10)
+
+/* A longer value is submitted in parts of this length: what fits in one packet at the smallest
+   cluster.mtu, 1280. */
+#define WHOLE_LEN_MAX_BYTES (INBAND_VALUE_LEN_MAX_BYTES - (1500 - 1280))
+#define PARTS_MAX 256
+
+/* Parts of incomplete values. Those of the oldest one are forgotten. Each of MAX_N_OF_PROPOSERS
+   proposers has INBAND_WINDOW_VALUES parts in flight, and submits them in order. */
+#define PARTS_LEN_MAX_BYTES (16 << 20)
 
 /* Decided values that wait for the event_base. The host waits while there are as many. */
 #define DELIVERIES_MAX 16384
+#define DELIVERIES_LEN_MAX_BYTES (64 << 20)
 
 /* Delivered in one turn of the event_base, so that its other events get theirs. */
 #define DELIVERIES_PER_TURN 256
@@ -16,6 +26,7 @@
 /* Values that wait to be submitted. At the limit clients are not read from, and what the program
    itself submits is refused. */
 #define SUBMISSIONS_MAX 65536
+#define SUBMISSIONS_LEN_MAX_BYTES (64 << 20)
 
 /* Connections of clients to one proposer. */
 #define CLIENTS_MAX 1024

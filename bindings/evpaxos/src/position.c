@@ -11,27 +11,31 @@
 #include "internal.h"
 
 /* Of a file. */
-static const char MAGIC[8] = {'e', 'v', 'p', 'o', 's', '0', '0', '1'};
+static const char MAGIC[8] = {'e', 'v', 'p', 'o', 's', '0', '0', '2'};
 
-struct position *evp_position_new(uint64_t delivered, size_t saved_len_bytes) {
+struct position *evp_position_new(struct position_header header, size_t len_bytes) {
     struct position *position = NULL;
-    if (saved_len_bytes <= POSITION_LEN_MAX_BYTES)
-        position = malloc(sizeof *position + saved_len_bytes);
+    if (len_bytes <= POSITION_LEN_MAX_BYTES && header.saved_len_bytes <= len_bytes)
+        position = malloc(sizeof *position + len_bytes);
     if (position != NULL) {
-        position->delivered = delivered;
-        position->saved_len_bytes = saved_len_bytes;
+        position->header = header;
+        position->len_bytes = len_bytes;
     }
     return position;
 }
 
-struct position *evp_position_save(inband_ctx *ctx, uint64_t delivered) {
+struct position *evp_position_save(inband_ctx *ctx, uint64_t delivered,
+                                   const struct evp_parts *parts) {
     int64_t len = inband_save(ctx, NULL, 0);
-    struct position *position = len < 0 ? NULL : evp_position_new(delivered, (size_t)len);
-    if (position == NULL || inband_save(ctx, position->saved, (size_t)len) != len) {
+    struct position_header header = {delivered, (uint64_t)len};
+    struct position *position =
+        len < 0 ? NULL : evp_position_new(header, (size_t)len + evp_parts_saved_len(parts));
+    if (position == NULL || inband_save(ctx, position->bytes, (size_t)len) != len) {
         paxos_log_error("no position: %s", len < 0 ? inband_last_error() : "no memory");
         free(position);
         return NULL;
     }
+    evp_parts_save(parts, position->bytes + len);
     return position;
 }
 
@@ -70,8 +74,8 @@ bool evp_position_store(const char *path, const struct position *position) {
     snprintf(new, size, "%s.new", path);
     int fd = open(new, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     bool stored = fd >= 0 && write_all(fd, MAGIC, sizeof MAGIC) &&
-                  write_all(fd, &position->delivered, sizeof position->delivered) &&
-                  write_all(fd, position->saved, position->saved_len_bytes) && fsync(fd) == 0;
+                  write_all(fd, &position->header, sizeof position->header) &&
+                  write_all(fd, position->bytes, position->len_bytes) && fsync(fd) == 0;
     if (fd >= 0)
         stored = close(fd) == 0 && stored;
     stored = stored && rename(new, path) == 0 && sync_folder(path);
@@ -83,7 +87,7 @@ bool evp_position_store(const char *path, const struct position *position) {
 
 bool evp_position_load(const char *path, struct position **result) {
     char magic[sizeof MAGIC];
-    uint64_t delivered;
+    struct position_header header;
     struct position *position = NULL;
     long len = 0;
     *result = NULL;
@@ -97,10 +101,10 @@ bool evp_position_load(const char *path, struct position **result) {
         rewind(file);
         loaded =
             fread(magic, sizeof magic, 1, file) == 1 && memcmp(magic, MAGIC, sizeof MAGIC) == 0 &&
-            fread(&delivered, sizeof delivered, 1, file) == 1 &&
-            (position = evp_position_new(delivered,
-                                         (size_t)len - sizeof magic - sizeof delivered)) != NULL &&
-            fread(position->saved, 1, position->saved_len_bytes, file) == position->saved_len_bytes;
+            fread(&header, sizeof header, 1, file) == 1 &&
+            (position = evp_position_new(header, (size_t)len - sizeof magic - sizeof header)) !=
+                NULL &&
+            fread(position->bytes, 1, position->len_bytes, file) == position->len_bytes;
         if (!loaded)
             paxos_log_error("%s is no position, or is damaged; use a copy of another replica's "
                             "state with its position",
@@ -123,16 +127,16 @@ static bool receive_all(int fd, void *bytes, size_t len) {
 
 static struct position *ask(int fd) {
     struct header header = evp_header(FRAME_WANT_POSITION, 0);
-    uint64_t delivered;
+    struct position_header begin;
     if (send(fd, &header, sizeof header, MSG_NOSIGNAL) != (ssize_t)sizeof header ||
         !receive_all(fd, &header, sizeof header))
         return NULL;
     size_t len = evp_header_len_bytes(&header);
-    if (evp_header_kind(&header) != FRAME_POSITION || len < sizeof delivered ||
-        !receive_all(fd, &delivered, sizeof delivered))
+    if (evp_header_kind(&header) != FRAME_POSITION || len < sizeof begin ||
+        !receive_all(fd, &begin, sizeof begin))
         return NULL;
-    struct position *position = evp_position_new(delivered, len - sizeof delivered);
-    if (position != NULL && !receive_all(fd, position->saved, position->saved_len_bytes)) {
+    struct position *position = evp_position_new(begin, len - sizeof begin);
+    if (position != NULL && !receive_all(fd, position->bytes, position->len_bytes)) {
         free(position);
         return NULL;
     }
@@ -157,7 +161,7 @@ struct position *evp_position_fetch(struct evpaxos_config *config) {
         close(fd);
         if (position != NULL) {
             paxos_log_debug("proposer %d is at value %llu", id,
-                            (unsigned long long)position->delivered);
+                            (unsigned long long)position->header.delivered);
             return position;
         }
     }

@@ -111,13 +111,20 @@ static void on_input(struct evp_remote *remote) {
             kind = FRAME_FOREIGN;
         else if (evbuffer_get_length(remote->input) < sizeof header + size)
             return;
-        /* Out of the buffer, with room for a zero byte. */
-        unsigned char content[sizeof(uint32_t) + VALUE_LEN_MAX_BYTES + 1];
+        unsigned char *content = NULL;
         if (kind != FRAME_FOREIGN) {
+            /* Out of the buffer, with room for a zero byte. */
+            if ((content = malloc(size + 1)) == NULL) {
+                paxos_log_error("no memory for a decided value");
+                give_up(remote);
+                return;
+            }
             evbuffer_drain(remote->input, sizeof header);
             evbuffer_remove(remote->input, content, size);
         }
-        if (!on_frame(remote, kind, content, size))
+        bool goes_on = on_frame(remote, kind, content, size);
+        free(content);
+        if (!goes_on)
             return;
     }
 }
@@ -202,7 +209,7 @@ struct evp_remote *evp_remote_start(struct evpaxos_config *config, deliver_funct
         struct position *position = evp_position_fetch(config);
         remote->may_skip = true;
         if (position != NULL)
-            remote->next = (unsigned)position->delivered + 1;
+            remote->next = (unsigned)position->header.delivered + 1;
         else
             paxos_log_info("no proposer answers yet; this learner delivers from the beginning");
         free(position);

@@ -90,6 +90,7 @@ struct seen {
     unsigned until;
     char value[64]; /* the last one */
     size_t size;
+    const char *expected; /* all of it; NULL: anything */
 };
 
 static void deliver(unsigned iid, char *value, size_t size, void *arg) {
@@ -100,6 +101,8 @@ static void deliver(unsigned iid, char *value, size_t size, void *arg) {
         CHECK(iid == seen->last + 1);
     seen->last = iid;
     seen->size = size;
+    CHECK(seen->expected == NULL || memcmp(value, seen->expected, size) == 0);
+    CHECK(value[size] == '\0');
     snprintf(seen->value, sizeof seen->value, "%s", value);
     if (iid == seen->until)
         event_base_loopbreak(seen->base);
@@ -214,14 +217,17 @@ static void test_learner(struct servers *servers) {
     struct seen seen = {.base = event_base_new()};
     struct evlearner *learner = evlearner_init(config_path, deliver, &seen, seen.base);
     CHECK(learner != NULL);
-    char long_value[VALUE_LEN_MAX_BYTES + 1];
-    memset(long_value, 'x', sizeof long_value);
+    static char long_value[VALUE_LEN_MAX_BYTES + 1];
+    for (size_t i = 0; i < sizeof long_value; i++)
+        long_value[i] = (char)(i * 2654435761u >> 13);
     evpaxos_replica_submit(servers->replicas[0], "first", 6);
     run_until(&seen, 1);
     CHECK(seen.size == 6 && strcmp(seen.value, "first") == 0);
     evpaxos_replica_submit(servers->replicas[1], long_value, VALUE_LEN_MAX_BYTES);
+    seen.expected = long_value;
     run_until(&seen, 2);
     CHECK(seen.size == VALUE_LEN_MAX_BYTES);
+    seen.expected = NULL;
     evpaxos_replica_submit(servers->replicas[2], "", 0);
     run_until(&seen, 3);
     CHECK(seen.size == 0);
@@ -250,9 +256,9 @@ static void test_without_catching_up(struct servers *servers) {
     paxos_config.learner_catch_up = 0;
     struct evlearner *learner = evlearner_init(config_path, deliver, &seen, seen.base);
     CHECK(learner != NULL);
-    evpaxos_replica_submit(servers->replicas[0], "fifth", 6);
-    run_until(&seen, 5);
-    CHECK(seen.first == 5);
+    evpaxos_replica_submit(servers->replicas[0], "21st", 5);
+    run_until(&seen, 21);
+    CHECK(seen.first == 21);
     evlearner_free(learner);
     event_base_free(seen.base);
     paxos_config.learner_catch_up = 1;
@@ -311,7 +317,7 @@ static void test_gap(const char *folder, const char *position_path, struct event
     evproposer_free(proposer);
 }
 
-/* Values 6 to 2505: through a proposer, to a learner that stores its position. */
+/* Values 22 to 2505: through a proposer, to a learner that stores its position. */
 static void test_positions(const char *folder, const char *position_path) {
     struct seen first = {.base = event_base_new()};
     struct seen seen = {.base = first.base};
@@ -329,7 +335,7 @@ static void test_positions(const char *folder, const char *position_path) {
 
     struct bufferevent *bev = connect_to(seen.base, 3, &events);
     char value[64];
-    for (int number = 6; number <= 2505; number++)
+    for (int number = 22; number <= 2505; number++)
         paxos_submit(bev, value, snprintf(value, sizeof value, "%d", number));
     static char too_long[VALUE_LEN_MAX_BYTES + 1];
     paxos_submit(bev, too_long, sizeof too_long);
@@ -377,7 +383,7 @@ static void test_remote_learners(struct servers *servers, const char *without_le
     struct seen seen = {.base = event_base_new()};
     struct seen known = {.base = seen.base};
     struct seen late = {.base = seen.base};
-    char value[VALUE_LEN_MAX_BYTES] = "";
+    char value[1000] = "";
     struct evlearner *learner = evlearner_init(without_learners, deliver, &seen, seen.base);
     struct evlearner *knows = evlearner_init(without_learners, deliver, &known, seen.base);
     CHECK(learner != NULL && knows != NULL);
@@ -412,6 +418,37 @@ static void test_remote_learners(struct servers *servers, const char *without_le
     CHECK(evlearner_init("missing.conf", deliver, NULL, NULL) == NULL);
 }
 
+/* Values of all lengths around those of parts, from three replicas at the same time. */
+static void test_parts(struct servers *servers, const char *without_learners) {
+    static const int sizes[] = {1131, 1132, 1133,  1155,  1156, 1157, 2263, 2264,
+                                2265, 2288, 10000, 10000, 1376, 1377, 5,    12};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    static char value[10000];
+    struct seen with_host = {.base = event_base_new(), .expected = value};
+    struct seen without = {.base = with_host.base, .expected = value};
+    /* Begins like a part, as far as the shortest one goes. */
+    memcpy(value,
+           "\xff"
+           "evpart\x01"
+           "abcdefgh\0\0\0\1\0\0\0\1",
+           24);
+    for (size_t i = 24; i < sizeof value; i++)
+        value[i] = (char)(i % 251);
+    struct evlearner *host = evlearner_init(config_path, deliver, &with_host, with_host.base);
+    struct evlearner *remote = evlearner_init(without_learners, deliver, &without, without.base);
+    CHECK(host != NULL && remote != NULL);
+    evlearner_set_instance_id(host, 4);
+    evlearner_set_instance_id(remote, 4);
+    for (int i = 0; i < COUNT; i++)
+        evpaxos_replica_submit(servers->replicas[i % REPLICAS], value, sizes[i]);
+    run_until(&with_host, 4 + COUNT);
+    run_until(&without, 4 + COUNT);
+    CHECK(with_host.first == 5 && without.first == 5);
+    evlearner_free(host);
+    evlearner_free(remote);
+    event_base_free(with_host.base);
+}
+
 static void test_foreign_client(void) {
     struct event_base *base = event_base_new();
     short events = 0;
@@ -434,6 +471,7 @@ int main(int argc, char **argv) {
     test_values();
     start_servers(&servers);
     test_learner(&servers);
+    test_parts(&servers, argv[3]);
     test_without_catching_up(&servers);
     test_positions(argv[2], position_path);
     test_remote_learners(&servers, argv[3]);

@@ -267,3 +267,12 @@ fn a_learner_may_be_freed_after_its_event_base() {
     }
     replicas.into_iter().for_each(terminate);
 }
+
+#[test]
+fn parts_of_long_values() {
+    let Some(evpaxos) = Evpaxos::new(false, &[]) else {
+        return;
+    };
+    evpaxos.build("parts", "tests/parts.c", false, &[]);
+    run(&mut Command::new(evpaxos.dir.path().join("parts")));
+}
