@@ -205,6 +205,10 @@ pub struct Connection {
     transaction: Option<Transaction>,
     watches: Watches,
     subscribed: Subscribed,
+    /// Number of prefixes that it watches.
+    pub watchers: usize,
+    /// Memory for that.
+    pub watchers_bytes: usize,
     /// How many bytes may still be read in this turn.
     read_budget_bytes: usize,
     /// The client sends no more, or its input is no longer processed.
@@ -262,6 +266,8 @@ impl Connection {
             transaction: None,
             watches: Watches::default(),
             subscribed: Subscribed::default(),
+            watchers: 0,
+            watchers_bytes: 0,
             read_budget_bytes: 0,
             is_input_over: false,
             is_parser_blocked: false,
@@ -538,7 +544,8 @@ impl Connection {
         let idle_since = Some(self.last_request).filter(|_| {
             let is_doing_nothing = self.replies.is_empty() && self.output.is_empty();
             // As in Redis, a subscriber may be silent for any time.
-            is_doing_nothing && self.subscriptions() == 0 && !self.has_input_work()
+            let is_pushed_to = self.subscriptions() + self.watchers > 0;
+            is_doing_nothing && !is_pushed_to && !self.has_input_work()
         });
         let timers = Timers {
             incomplete,
@@ -570,6 +577,7 @@ impl Connection {
             + self.watches.memory_bytes()
             + self.pop_bytes
             + self.subscribed.memory_bytes()
+            + self.watchers_bytes
     }
 
     /// Nothing remains to be done for this client.

@@ -10,11 +10,12 @@ use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::awaited_keys::AwaitedKeys;
+use crate::changes::{ChangeKind, Changes};
 use crate::db::{Columns, HASH_LEN_BYTES};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 use crate::partition::partition_of;
 use crate::script_cache::Scripts;
-use crate::store::LogRole;
+use crate::store::{LogRole, Position};
 use crate::subscriptions::Subscriptions;
 use crate::types::Kind;
 
@@ -45,6 +46,7 @@ pub struct Transient {
     pub scripts: Scripts,
     pub awaited: AwaitedKeys,
     pub subscriptions: Subscriptions,
+    pub changes: Changes,
 }
 
 /// Stored keys already start with their hash.
@@ -186,6 +188,8 @@ pub struct Keyspace {
     put_bytes: u64,
     /// How many of these bytes have been written.
     written_bytes: u64,
+    /// Where in the log the changes are made.
+    pub at: Position,
     role: LogRole,
     transient: Transient,
 }
@@ -271,9 +275,16 @@ impl Keyspace {
             writes: 0,
             put_bytes: 0,
             written_bytes: 0,
+            at: Position::default(),
             role,
             transient,
         })
+    }
+
+    /// Keeps a change for those who watch the keys.
+    fn note(&self, kind: ChangeKind, key: &[u8], value: Option<&[u8]>) {
+        let (log, changes) = (self.role.log, &self.transient.changes);
+        changes.note(log, self.at, kind, key, value);
     }
 
     /// Returns the header of a record that is written now.
@@ -431,6 +442,11 @@ impl Keys for View<'_> {
         keyspace.put_bytes += value.len() as u64;
         keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
         keyspace.dirty.push(&keyspace.stored_key);
+        keyspace.note(
+            ChangeKind::Put,
+            key,
+            (kind == Kind::String).then_some(value),
+        );
         Ok(())
     }
 
@@ -460,6 +476,7 @@ impl Keys for View<'_> {
         self.keyspace.flushed = true;
         self.keyspace.keys = 0;
         self.keyspace.earliest_expiry_ms = u64::MAX;
+        self.keyspace.note(ChangeKind::Flush, b"", None);
     }
 
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
@@ -548,7 +565,13 @@ impl View<'_> {
         keyspace.keys -= 1;
         keyspace.cache.young_bytes = keyspace.cache.young_bytes.saturating_sub(bytes.len());
         keyspace.dirty.push(&keyspace.stored_key);
-        Ok(is_live(expire_at_ms, self.now_ms))
+        let was_live = is_live(expire_at_ms, self.now_ms);
+        let kind = match was_live {
+            true => ChangeKind::Delete,
+            false => ChangeKind::Expire,
+        };
+        keyspace.note(kind, &keyspace.stored_key[HASH_LEN_BYTES..], None);
+        Ok(was_live)
     }
 
     /// Deletes up to `limit` expired keys, earliest expiry first.

@@ -15,6 +15,7 @@
 //! * [`syncer`]: durability across power failures;
 //! * [`cluster_clock`], [`clock_exchange`]: the source of replicated time;
 //! * [`peer_exchange`], [`discovery`]: which replicas are alive, and the answers to clients that look for them;
+//! * [`changes`]: what clients that watch keys are told;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: monitoring and controlling a replica from other threads;
 //! * [`space`]: free space on the disks;
@@ -22,6 +23,7 @@
 
 pub mod access;
 pub mod awaited_keys;
+pub mod changes;
 pub mod checkpoint;
 pub mod checkpoint_client;
 pub mod checkpoint_server;

@@ -150,6 +150,25 @@ pub const UNDELIVERED_BYTES_MAX: usize = 64 << 20;
 /// The sockets get their turn after this many bytes for subscribers.
 pub const DELIVERED_AT_ONCE_BYTES_MAX: usize = 4 << 20;
 
+/// Most bytes of the latest changes of the keys, which a replica keeps in memory for clients that watch them. An
+/// ordinary write takes one or two hundred.
+pub const CHANGES_BYTES_MAX: usize = 32 << 20;
+
+/// A longer value is not kept with its change.
+pub const CHANGE_VALUE_LEN_BYTES_MAX: usize = 16 * 1024;
+
+/// Most prefixes that are watched at one replica: each change is compared with all of them.
+pub const WATCHERS_MAX: usize = 1024;
+
+/// Most prefixes that one client watches.
+pub const WATCHERS_PER_CLIENT_MAX: usize = 64;
+
+/// The other clients get their turn after this many changes have been compared with a prefix.
+pub const CHANGES_AT_ONCE_MAX: usize = 4096;
+
+/// After one in this many of the bytes of kept changes without a push, a client is told how far it has seen the changes.
+pub const CHANGES_PER_PROGRESS: usize = 8;
+
 /// Most bytes of keys in one `KEYS` reply.
 pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 

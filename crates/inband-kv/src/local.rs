@@ -276,6 +276,10 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
             }
         }
     }
+    let is_watching = world.client().is_some_and(|client| client.watchers > 0);
+    if is_watching && protocol == Some(Protocol::Resp2) {
+        return Reply::error("ERR INBAND.WATCH needs RESP3; end it with INBAND.UNWATCH first");
+    }
     if let Some((user, said)) = credentials {
         if let Err(reply) = world.authenticate(user, said) {
             return reply;

@@ -224,6 +224,8 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::Exec => return Ok(Request::Exec),
         CommandId::Discard => return Ok(Request::Discard),
         CommandId::Unwatch => return Ok(Request::Unwatch),
+        CommandId::UnwatchPrefix if args.len() > 2 => return Err(wrong_arity(spec.name)),
+        CommandId::WatchPrefix if args.len() > 3 => return Err(wrong_arity(spec.name)),
         CommandId::Asking
         | CommandId::Auth
         | CommandId::Client
@@ -246,7 +248,9 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::Sentinel
         | CommandId::Subscribe
         | CommandId::Time
-        | CommandId::Unsubscribe => return Ok(Request::Local(spec)),
+        | CommandId::Unsubscribe
+        | CommandId::UnwatchPrefix
+        | CommandId::WatchPrefix => return Ok(Request::Local(spec)),
     };
     Ok(Request::Replicated(command))
 }

@@ -17,6 +17,7 @@ mod reads;
 mod subscribers;
 mod time;
 mod waiting;
+mod watchers;
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
@@ -40,8 +41,8 @@ use crate::discovery::Discovery;
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
-    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX, READ_BUDGET_BYTES,
-    SUBSCRIBER_OUTPUT_BYTES_MAX, UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
+    CHANGES_BYTES_MAX, CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX,
+    READ_BUDGET_BYTES, SUBSCRIBER_OUTPUT_BYTES_MAX, UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
 };
 use crate::loader::Loader;
 use crate::machine::Machine;
@@ -56,6 +57,7 @@ use crate::waiting_clients::WaitingClients;
 use cross_partition::Several;
 use markers::Marker;
 pub(crate) use subscribers::{end_subscriptions, over_channel_limit};
+use watchers::Watchers;
 
 /// In `sync` mode, the shortest interval between the starts of two syncs of the stores.
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
@@ -86,6 +88,8 @@ pub struct ReplicaConfig {
     pub waiting_clients_max: usize,
     /// Most unsent bytes of a subscriber.
     pub subscriber_output_bytes_max: usize,
+    /// Most bytes of the latest changes, for clients that watch keys.
+    pub changes_bytes_max: usize,
     /// Memory limit for what a log has delivered and is not applied; see [`DELIVERED_BYTES_MAX`].
     pub delivered_bytes_max: usize,
     /// Time limits for clients.
@@ -116,6 +120,7 @@ impl Default for ReplicaConfig {
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
             waiting_clients_max: WAITING_CLIENTS_MAX,
             subscriber_output_bytes_max: SUBSCRIBER_OUTPUT_BYTES_MAX,
+            changes_bytes_max: CHANGES_BYTES_MAX,
             delivered_bytes_max: DELIVERED_BYTES_MAX,
             timeouts: ClientTimeouts::default(),
             spin_us: 50,
@@ -175,6 +180,7 @@ pub struct Replica {
     several: Several,
     waiting: WaitingClients,
     subscriptions: Subscriptions,
+    watchers: Watchers,
     /// Number of exports in progress.
     exports: Arc<AtomicUsize>,
     loader: Loader,
@@ -320,6 +326,8 @@ impl Replica {
             has_tls: config.tls.is_some(),
             discovery: config.discovery.clone(),
         };
+        let changes = machine.shared().transient().changes.clone();
+        changes.set_bytes_max(config.changes_bytes_max);
         let space = SpaceWatch::new(machine.dirs().to_vec());
         let replica = Self {
             identity,
@@ -336,6 +344,7 @@ impl Replica {
             several: Several::default(),
             waiting: WaitingClients::new(machine.shared().transient().awaited.clone()),
             subscriptions: machine.shared().transient().subscriptions.clone(),
+            watchers: Watchers::new(changes),
             exports: Arc::default(),
             machine,
             is_timeless: clock.time_ms(0).is_none(),
@@ -420,6 +429,10 @@ impl Replica {
         self.serve_attention();
         self.decide_and_apply()?;
         self.spin()?;
+        if self.watchers.is_due() {
+            self.push_changes();
+            self.write_replies();
+        }
         self.write_if_due()?;
         self.sync_if_due()?;
         self.publish();
@@ -427,7 +440,7 @@ impl Replica {
     }
 
     fn sleep_time(&self, timeout: Duration) -> Duration {
-        if !self.attention.is_empty() || self.has_more {
+        if !self.attention.is_empty() || self.has_more || self.watchers.is_due() {
             return Duration::ZERO;
         }
         let mut timeout = timeout.min(self.log.poll_timeout()).min(SLEEP_MAX);
@@ -551,6 +564,7 @@ impl Replica {
         self.note_applied();
         self.look_for_elements();
         self.deliver_messages();
+        self.push_changes();
         let commands = self.outcomes.commands;
         add(&self.control.counters.commands_applied_total, commands);
         let mut outcomes = std::mem::take(&mut self.outcomes);

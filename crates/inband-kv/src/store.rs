@@ -209,6 +209,10 @@ impl Store {
             Keyspace::open(&db, columns, state.keys, cache_bytes_max, role, transient)?;
         (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
         keyspace.last_kind = state.last_kind;
+        if !role.is_queue() {
+            let changes = &shared.transient().changes;
+            changes.begin(role.log, role.partitions, state.position());
+        }
         let removals = Removals::load(&db, columns, role)?;
         Ok(Self {
             role,
@@ -373,8 +377,10 @@ impl Store {
         Ok(())
     }
 
-    /// Returns what the execution of a cross-partition command at `now_ms` needs of this store.
-    pub(crate) fn work(&mut self, now_ms: u64) -> Result<Work<'_>, StoreError> {
+    /// Returns what the execution of the cross-partition command `entry` at `now_ms` needs of this store.
+    pub(crate) fn work(&mut self, entry: u64, now_ms: u64) -> Result<Work<'_>, StoreError> {
+        let applied = self.state.applied;
+        self.keyspace.at = Position { applied, entry };
         let columns = Columns::of(&self.db)?;
         Ok(Work {
             view: View {

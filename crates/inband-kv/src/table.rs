@@ -88,10 +88,12 @@ pub enum CommandId {
     Subscribe,
     Time,
     Unsubscribe,
+    UnwatchPrefix,
+    WatchPrefix,
 }
 
 impl CommandId {
-    /// Changes what the client has subscribed to.
+    /// Changes what is pushed to the client.
     pub fn is_subscription(self) -> bool {
         matches!(
             self,
@@ -99,6 +101,8 @@ impl CommandId {
                 | CommandId::PSubscribe
                 | CommandId::Unsubscribe
                 | CommandId::PUnsubscribe
+                | CommandId::UnwatchPrefix
+                | CommandId::WatchPrefix
         )
     }
 }
@@ -138,6 +142,7 @@ const SCRIPT: &[&str] = &["write", "noscript", "movablekeys"];
 const TRANSACTION: &[&str] = &["noscript", "fast"];
 const PUBLISH: &[&str] = &["pubsub", "loading", "stale", "fast"];
 const SUBSCRIBE: &[&str] = &["pubsub", "noscript", "loading", "stale"];
+const WATCH: &[&str] = &["pubsub", "noscript"];
 const BLOCK: &[&str] = &["write", "noscript", "blocking"];
 const BLOCK_MOVE: &[&str] = &["write", "denyoom", "noscript", "blocking"];
 
@@ -261,6 +266,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("INBAND.READS", CommandId::Reads, 2, ADMIN, NONE),
     row("INBAND.RESTORE", CommandId::Restore, 5, WRITE, ONE),
     row("INBAND.SESSION", CommandId::Session, -2, ADMIN, NONE),
+    row("INBAND.UNWATCH", CommandId::UnwatchPrefix, -1, WATCH, NONE),
+    row("INBAND.WATCH", CommandId::WatchPrefix, -2, WATCH, NONE),
     row("INCR", CommandId::Incr, 2, WRITE, ONE),
     row("INCRBY", CommandId::IncrBy, 3, WRITE, ONE),
     row("INCRBYFLOAT", CommandId::IncrByFloat, 3, WRITE, ONE),

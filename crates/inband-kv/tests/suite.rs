@@ -29,3 +29,4 @@ mod sorted_sets;
 mod state_machine;
 mod transactions;
 mod types;
+mod watches;

@@ -182,6 +182,11 @@ impl Asker {
         self.0.get_mut()
     }
 
+    /// Waits for input. Returns whether there is none: the connection has ended, or its timeout has passed.
+    pub fn is_over(&mut self) -> bool {
+        self.0.fill_buf().map_or(true, <[u8]>::is_empty)
+    }
+
     pub fn send(&mut self, requests: &[Vec<String>]) {
         let mut out = String::new();
         for words in requests {

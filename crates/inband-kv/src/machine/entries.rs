@@ -247,7 +247,7 @@ impl Machine {
                     view,
                     clients: c,
                     meta,
-                } = log_state.store.work(now_ms)?;
+                } = log_state.store.work(number, now_ms)?;
                 across.put(partition, view);
                 clients.push((c, meta));
             }

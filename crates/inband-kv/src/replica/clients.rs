@@ -106,8 +106,11 @@ impl Replica {
                     self.lanes[lane].packer.push_ready(slot, connection);
                 }
                 Ok(Next::Local(id, args)) => {
-                    if !self.change_subscriptions(slot, id, args.args()) {
-                        let reply = self.execute_local(slot, id, args.args());
+                    let args = args.args();
+                    let is_done = self.change_subscriptions(slot, id, args)
+                        || self.change_watchers(slot, id, args);
+                    if !is_done {
+                        let reply = self.execute_local(slot, id, args);
                         self.answer_local(slot, reply);
                     }
                 }
@@ -255,6 +258,7 @@ impl Replica {
                 self.close(slot);
                 continue;
             }
+            self.watchers.note_room(connection);
             let limit = self.config.subscriber_output_bytes_max;
             if connection.subscriptions() > 0 && connection.output.len() > limit {
                 self.close_for(slot, LimitHit::Subscriber);
@@ -285,6 +289,7 @@ impl Replica {
     pub(super) fn close(&mut self, slot: usize) {
         if let Some(mut connection) = self.front.close(slot) {
             end_subscriptions(&self.subscriptions, slot, &mut connection);
+            self.watchers.close(slot, &mut connection);
             self.waiting_commands -= connection.waiting_commands();
             self.forget_waiting(connection.waiting_number());
         }

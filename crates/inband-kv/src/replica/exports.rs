@@ -73,6 +73,7 @@ impl Replica {
             return;
         };
         end_subscriptions(&self.subscriptions, slot, &mut connection);
+        self.watchers.close(slot, &mut connection);
         let (control, peer) = (self.control.clone(), connection.peer);
         let limit = Duration::from_millis(self.config.deadline_ms);
         let export = move || {

@@ -38,6 +38,7 @@ impl Replica {
                 self.orphan_values();
                 self.machine.shared().transient().awaited.lose_track();
                 self.close_subscribers();
+                self.close_watchers();
                 self.look_for_elements();
                 self.submit_attempts();
             }

@@ -5,7 +5,7 @@ use inband_host::session::Verdict;
 use inband_resp::reply::Reply;
 use rocksdb::{WriteBatch, DB};
 
-use super::{BatchRecords, ChunkFate, Outcome, Outcomes, Store, StoreError};
+use super::{BatchRecords, ChunkFate, Outcome, Outcomes, Position, Store, StoreError};
 use crate::client_sessions::{Admission, ClientSessions, Records};
 use crate::command::{Command, SessionStamp};
 use crate::db::Columns;
@@ -75,6 +75,10 @@ impl Store {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         let verdict = self.admit(decided, to);
+        self.keyspace.at = Position {
+            applied: decided.instance,
+            entry: self.state.done_entry,
+        };
         let (first_reply, next_entry) = (outcomes.replies.len(), self.state.next_id);
         let mut fate = None;
         if verdict == Verdict::Apply && value::marker_entry(decided.value).is_none() {
