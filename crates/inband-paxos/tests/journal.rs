@@ -11,6 +11,7 @@ use inband_paxos::journal::{
 };
 use inband_paxos::outbox::Dest;
 use inband_storage::{Cut, JournalConfig, SimulatedDisk, Storage};
+use inband_testing::random::chooser;
 
 const EPOCH: u32 = 3;
 const FIRST: u64 = 10;
@@ -189,17 +190,6 @@ fn about(kind: Type, partition: u16, instance: u64) -> Vec<u8> {
 fn kinds(answers: &[Answer]) -> Vec<Type> {
     let headers = answers.iter().map(|(_, p)| wire::parse(p).unwrap().0);
     headers.map(|header| header.kind).collect()
-}
-
-/// A source of random numbers: splitmix64.
-fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut state = seed;
-    move |bound| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % bound
-    }
 }
 
 #[test]

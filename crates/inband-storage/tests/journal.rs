@@ -1,13 +1,11 @@
 //! The journal's guarantees under power failures, failing disks and damage.
 
-mod chooser;
-
 use std::collections::BTreeMap;
 
-use chooser::chooser;
 use inband_storage::{
     Cut, Disk, Failure, Journal, JournalConfig, JournalError, SimulatedDisk, Storage, StorageError,
 };
+use inband_testing::random::chooser;
 
 const SMALL: JournalConfig = JournalConfig {
     segment_bytes: 24 << 10,

@@ -1,9 +1,7 @@
 //! The disk and the simulated disk, and that both behave the same.
 
-mod chooser;
-
-use chooser::chooser;
 use inband_storage::{Cut, Disk, Failure, SimulatedDisk, Storage, StorageError};
+use inband_testing::random::chooser;
 
 /// The common behaviour of all storages.
 fn exercise(storage: &mut dyn Storage) {

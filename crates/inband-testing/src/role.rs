@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Display};
 use std::marker::PhantomData;
+use std::net::SocketAddrV4;
 use std::ops::Deref;
 
 use inband_ground::auth::{Gate, Keys, Secret};
@@ -60,6 +61,51 @@ pub trait UnderTest {
     }
 }
 
+/// The interface to which tests send what is for other hosts.
+pub const LOOPBACK_INTERFACE: u32 = 1;
+
+/// Returns a group whose only member is at this address, behind [`LOOPBACK_INTERFACE`].
+pub fn group_of_one(to: SocketAddrV4) -> c::ib_group {
+    let member = c::ib_member {
+        known: 1,
+        ifindex: LOOPBACK_INTERFACE,
+        to_address: u32::from_ne_bytes(to.ip().octets()),
+        from_address: u32::from_ne_bytes(HERE.ip().octets()),
+        to_port: to.port().to_be(),
+        from_port: HERE.port().to_be(),
+        to_mac: [4; 6],
+        from_mac: [2; 6],
+    };
+    c::ib_group {
+        count: 1,
+        has_local: 0,
+        local: member,
+        member: [member; c::IB_XDP_MEMBERS as usize],
+    }
+}
+
+/// Returns whether a packet left for the member of such a group. Panics if its addresses are wrong.
+pub fn is_sent_to_the_one(to: SocketAddrV4, frame: &[u8], action: u32) -> bool {
+    if action != XDP_REDIRECT {
+        return false;
+    }
+    assert_eq!(frame[30..34], to.ip().octets());
+    assert_eq!(frame[26..30], HERE.ip().octets());
+    check_ip(frame);
+    true
+}
+
+/// [`UnderTest::handle`] of a role with the common results.
+pub fn handle<N: Native<Answer = c::ib_result>>(
+    role: &Soft<N>,
+    buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+    len_bytes: usize,
+    arrival: Arrival,
+) -> (u32, u32, usize) {
+    let (result, len_bytes) = role.handle(buffer, len_bytes, arrival);
+    (result.verdict, result.reason, len_bytes)
+}
+
 /// A system whose role only answers, with the common verdicts.
 pub struct Answering<N>(PhantomData<N>);
 
@@ -79,8 +125,7 @@ impl<N: Native<Answer = c::ib_result>> UnderTest for Answering<N> {
         len_bytes: usize,
         arrival: Arrival,
     ) -> (u32, u32, usize) {
-        let (result, len_bytes) = role.handle(buffer, len_bytes, arrival);
-        (result.verdict, result.reason, len_bytes)
+        handle(role, buffer, len_bytes, arrival)
     }
 }
 

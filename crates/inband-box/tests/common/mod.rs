@@ -12,13 +12,12 @@ use inband_ground::soft::{Arrival, Soft};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_ground::xdp::multicast::GroupMaps;
 use inband_ground::xdp::XdpMode;
-use inband_testing::frame::{check_ip, HERE, NODE, XDP_REDIRECT};
-use inband_testing::role::UnderTest;
+use inband_testing::frame::{HERE, NODE};
+use inband_testing::role::{self, group_of_one, is_sent_to_the_one, UnderTest, LOOPBACK_INTERFACE};
 
 pub const CAPACITY: usize = 8;
 /// Another node: packets for all others go to this address.
 const OTHER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 9, 8, 77), 7707);
-const LOOPBACK_INTERFACE: u32 = 1;
 
 pub struct Rig {
     program: Program,
@@ -57,24 +56,8 @@ pub fn groups_of(program: &Program) -> GroupMaps {
     let which = c::IB_BOX_OTHERS_GROUP;
     let groups = [(which, program.loaded(), "ib_others_map")];
     let groups = GroupMaps::new(&copies, &groups).unwrap();
-    let nobody = c::ib_member {
-        known: 1,
-        ifindex: LOOPBACK_INTERFACE,
-        to_address: u32::from_ne_bytes(OTHER.ip().octets()),
-        from_address: u32::from_ne_bytes(HERE.ip().octets()),
-        to_port: OTHER.port().to_be(),
-        from_port: HERE.port().to_be(),
-        to_mac: [4; 6],
-        from_mac: [2; 6],
-    };
-    let group = c::ib_group {
-        count: 1,
-        has_local: 0,
-        local: nobody,
-        member: [nobody; c::IB_XDP_MEMBERS as usize],
-    };
     groups
-        .set_members(which, &group, &[LOOPBACK_INTERFACE])
+        .set_members(which, &group_of_one(OTHER), &[LOOPBACK_INTERFACE])
         .unwrap();
     groups
 }
@@ -100,17 +83,10 @@ impl UnderTest for Tested {
         len_bytes: usize,
         arrival: Arrival,
     ) -> (u32, u32, usize) {
-        let (result, len_bytes) = role.handle(buffer, len_bytes, arrival);
-        (result.verdict, result.reason, len_bytes)
+        role::handle(role, buffer, len_bytes, arrival)
     }
 
     fn sent_to(_packet: &[u8], frame: &[u8], action: u32) -> Option<u32> {
-        if action != XDP_REDIRECT {
-            return None;
-        }
-        assert_eq!(frame[30..34], OTHER.ip().octets());
-        assert_eq!(frame[26..30], HERE.ip().octets());
-        check_ip(frame);
-        Some(c::IB_BOX_TO_OTHERS)
+        is_sent_to_the_one(OTHER, frame, action).then_some(c::IB_BOX_TO_OTHERS)
     }
 }

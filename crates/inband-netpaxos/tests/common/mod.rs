@@ -13,12 +13,11 @@ use inband_ground::xdp::XdpMode;
 use inband_netpaxos::role::Kind;
 use inband_netpaxos::xdp::{group_of, load, Program};
 use inband_netpaxos::{c, NetPaxos};
-use inband_testing::frame::{check_ip, HERE, NODE, XDP_REDIRECT};
-use inband_testing::role::UnderTest;
+use inband_testing::frame::{HERE, NODE};
+use inband_testing::role::{self, group_of_one, is_sent_to_the_one, UnderTest, LOOPBACK_INTERFACE};
 
 /// The group's only member.
 const MEMBER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 77), 7707);
-const LOOPBACK_INTERFACE: u32 = 1;
 
 pub struct Rig {
     program: Program,
@@ -41,24 +40,12 @@ pub fn rig(kind: Kind, keys: Option<Keys>) -> Rig {
     };
     let program = load(&host, kind).unwrap();
     let maps = group_of(&program).unwrap();
-    let member = c::ib_member {
-        known: 1,
-        ifindex: LOOPBACK_INTERFACE,
-        to_address: u32::from_ne_bytes(MEMBER.ip().octets()),
-        from_address: u32::from_ne_bytes(HERE.ip().octets()),
-        to_port: MEMBER.port().to_be(),
-        from_port: HERE.port().to_be(),
-        to_mac: [4; 6],
-        from_mac: [2; 6],
-    };
-    let group = c::ib_group {
-        count: 1,
-        has_local: 0,
-        local: member,
-        member: [member; c::IB_XDP_MEMBERS as usize],
-    };
-    maps.set_members(c::IB_NETPAXOS_GROUP, &group, &[LOOPBACK_INTERFACE])
-        .unwrap();
+    maps.set_members(
+        c::IB_NETPAXOS_GROUP,
+        &group_of_one(MEMBER),
+        &[LOOPBACK_INTERFACE],
+    )
+    .unwrap();
     Rig {
         program,
         _group: maps,
@@ -83,17 +70,10 @@ impl UnderTest for Tested {
         len_bytes: usize,
         arrival: Arrival,
     ) -> (u32, u32, usize) {
-        let (result, len_bytes) = role.handle(buffer, len_bytes, arrival);
-        (result.verdict, result.reason, len_bytes)
+        role::handle(role, buffer, len_bytes, arrival)
     }
 
     fn sent_to(_packet: &[u8], frame: &[u8], action: u32) -> Option<u32> {
-        if action != XDP_REDIRECT {
-            return None;
-        }
-        assert_eq!(frame[30..34], MEMBER.ip().octets());
-        assert_eq!(frame[26..30], HERE.ip().octets());
-        check_ip(frame);
-        Some(c::IB_NETPAXOS_TO_GROUP)
+        is_sent_to_the_one(MEMBER, frame, action).then_some(c::IB_NETPAXOS_TO_GROUP)
     }
 }

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use inband_paxos::dataplane::wire::{self, flag, Type};
 use inband_paxos::journal::StartError;
 use inband_storage::{Failure, StorageError};
+use inband_testing::random::chooser;
 
-use super::{about, chooser, phase1a, phase2a, trim, Machine, Process, CUTS, EPOCH, FIRST};
+use super::{about, phase1a, phase2a, trim, Machine, Process, CUTS, EPOCH, FIRST};
 
 /// What the sent answers say.
 #[derive(Default)]
