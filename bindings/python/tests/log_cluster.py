@@ -10,8 +10,6 @@ HOSTS, REPLICAS = (1, 2, 3), (11, 12)
 
 class LogCluster:
     def __init__(self, dir):
-        build = ["cargo", "build", "--quiet", "--release", "--locked", "--package", "inband", "--bin", "inband"]
-        subprocess.run(build, cwd=ROOT, check=True)
         self.dir, self.processes = dir, {}
         sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in HOSTS + REPLICAS]
         self.nodes = ""

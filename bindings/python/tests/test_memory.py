@@ -20,8 +20,6 @@ NODES = {"server": [1, 2, 3], "switch": [16, 17]}
 
 class Cluster:
     def __init__(self, dir):
-        build = ["cargo", "build", "--quiet", "--release", "--locked", "--package", "inband-memory", "--bin", "inband-memory"]
-        subprocess.run(build, cwd=ROOT, check=True)
         self.dir, self.processes = dir, {}
         sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(5)]
         for bound in sockets:

@@ -64,7 +64,7 @@ pub use violation::{Broken, Violation};
 pub use world::{Streams, World};
 
 /// The systems that `inband-sim` plays. The first is the default.
-pub const SYSTEMS: &[command::Entry] = &[
+pub static SYSTEMS: &[command::Entry] = &[
     command::Entry::of::<paxos::Paxos>(),
     command::Entry::of::<flair::Flair>(),
     command::Entry::of::<falcon::Falcon>(),
