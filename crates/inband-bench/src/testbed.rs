@@ -314,6 +314,7 @@ pub fn write_config(
             limits: Limits::default(),
             timing: Timing::default(),
         },
+        log: Default::default(),
         nodes: nodes.to_vec(),
     };
     let path = state_dir.join("config.toml");

@@ -21,6 +21,7 @@ pub mod file_lock;
 pub mod key_file;
 pub mod line_json;
 pub mod log;
+pub mod logging;
 pub mod namespace;
 pub mod notify;
 pub mod option_file;

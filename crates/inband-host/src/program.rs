@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Context, Error, Result};
 
-use crate::output;
+use crate::{logging, output};
 
 /// Exit status of a host whose next start would fail in the same way (`EX_CONFIG` of sysexits.h): neither systemd
 /// (`RestartPreventExitStatus=78` in docs/deploy.md) nor a supervisor restarts it.
@@ -13,19 +13,6 @@ pub const EXIT_CONFIGURATION: u8 = 78;
 
 /// The program that runs hosts and clusters. The companion programs are called `inband-NAME`.
 pub const INBAND: &str = "inband";
-
-/// Log to standard error, with the filter in `INBAND_LOG`.
-pub fn start_logging() {
-    let level = tracing_subscriber::EnvFilter::try_from_env("INBAND_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(level)
-        .with_target(false)
-        .with_writer(std::io::stderr)
-        // They would be printed to the same place, with a panic.
-        .log_internal_errors(false)
-        .init();
-}
 
 /// Returns the exit status of a command. An error is printed; `status_of` determines its exit status.
 pub fn conclude(
@@ -37,7 +24,10 @@ pub fn conclude(
         Ok(()) if output::is_complete() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
         Err(error) => {
-            output::error(format_args!("{program}: {}\n", in_words(&error)));
+            match logging::is_json() {
+                true => tracing::error!("{program}: {}", in_words(&error)),
+                false => output::error(format_args!("{program}: {}\n", in_words(&error))),
+            }
             status_of(&error)
         }
     }
@@ -61,7 +51,7 @@ pub fn in_words(error: &Error) -> String {
 
 /// `main` of a companion program.
 pub fn main(program: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
-    start_logging();
+    logging::start();
     conclude(program, run(), |_| ExitCode::FAILURE)
 }
 

@@ -7,6 +7,7 @@
 
 mod discovery;
 mod file;
+mod log;
 
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -16,6 +17,7 @@ use std::str::FromStr;
 use crate::dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
 use crate::dataplane::wire::HEADER_LEN_BYTES;
 pub use inband_host::config::{ClientAddress, Dataplane, Durability, TlsConfig};
+pub use inband_host::logging::{LogConfig, LogFormat, LogLevel};
 use serde::{Deserialize, Serialize};
 
 use crate::host::spread_leaders;
@@ -370,6 +372,8 @@ pub struct Config {
     /// What all hosts share.
     pub cluster: ClusterConfig,
     pub host: HostConfig,
+    /// The log of this host.
+    pub log: LogConfig,
     /// Every node of the cluster, in the file's order.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeConfig>,

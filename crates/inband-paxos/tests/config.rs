@@ -3,7 +3,9 @@
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
-use inband_paxos::config::{Config, ConfigError, Dataplane, Durability, Role};
+use inband_paxos::config::{
+    Config, ConfigError, Dataplane, Durability, LogConfig, LogFormat, LogLevel, Role,
+};
 
 const GOOD: &str = r#"[cluster]
 name = "inband"
@@ -85,6 +87,27 @@ fn mistake(from: &str, to: &str, mark: &str, says: &[&str]) {
 
 fn wrong_value(from: &str, to: &str, says: &[&str]) {
     mistake(from, to, to, says);
+}
+
+#[test]
+fn the_log_is_text_of_level_info_unless_it_is_set() {
+    let config = Config::parse(GOOD, "x.toml").expect("good");
+    assert_eq!(config.log, LogConfig::default());
+    let text = format!("{GOOD}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n");
+    let config = Config::parse(&text, "x.toml").expect("good");
+    assert_eq!(config.log.format, LogFormat::Json);
+    assert_eq!(config.log.level, LogLevel::Debug);
+    let again = Config::parse(&config.to_toml(), "generated").expect("generated text is good");
+    assert_eq!(again, config);
+    for (wrong, says) in [
+        ("format = \"xml\"", "log.format: unknown log format \"xml\""),
+        ("level = \"loud\"", "log.level: unknown log level \"loud\""),
+    ] {
+        let text = format!("{GOOD}\n[log]\n{wrong}\n");
+        let (line, message) = line_and_message(&text);
+        assert_eq!(line, text.lines().count(), "{message}");
+        assert!(message.contains(says), "{message}");
+    }
 }
 
 #[test]

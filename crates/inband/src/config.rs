@@ -8,7 +8,9 @@ use clap::{Args, Subcommand};
 use inband_cluster::flair::settings as flair_settings;
 use inband_cluster::paxos::cluster_dir::ClusterDir;
 use inband_host::settings::{self, built_in, of_fields, of_hosts, Setting, DEFAULT};
-use inband_paxos::config::{Config, Limits, Timing, DEFAULT_MTU, DEFAULT_PORT, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{
+    Config, Limits, LogConfig, Timing, DEFAULT_MTU, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+};
 use inband_paxos::timing::Timing as ProtocolTiming;
 
 use crate::{grammar, up};
@@ -126,6 +128,7 @@ fn of_store(config: &Config, from: impl Fn(&str, bool) -> String) -> Vec<Setting
         ),
         one("durability", cluster.durability.to_string(), must_be_set),
     ];
+    all.extend(of_fields("log.", &config.log, &LogConfig::default(), &from));
     let host = &config.host;
     all.extend(of_fields(
         "host.timing.",

@@ -39,7 +39,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use inband_host::program;
+use inband_host::logging::LogFormat;
+use inband_host::{logging, program};
 
 /// Coordination at packet speed: consensus in the network data plane.
 #[derive(Debug, Parser)]
@@ -97,6 +98,9 @@ enum Command {
         /// The host's configuration (TOML; see docs/deploy.md).
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        /// How the log is written to standard error; otherwise as INBAND_LOG_FORMAT or [log] of the configuration says.
+        #[arg(long, value_name = "FORMAT")]
+        log_format: Option<LogFormat>,
     },
     /// Any other command runs a companion program.
     #[command(external_subcommand)]
@@ -119,7 +123,7 @@ impl Command {
 }
 
 pub fn main() -> ExitCode {
-    program::start_logging();
+    logging::start();
     let words = std::env::args_os().collect::<Vec<_>>();
     if let Some(command) = grammar::program_of(&words) {
         return conclude(companions::run(command));
@@ -174,7 +178,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Export(args) => export::export(&args),
         Command::Import(args) => import::import(&args),
         Command::Inspect(args) => inspect::inspect(&args),
-        Command::Run { config } => run::run(&config),
+        Command::Run { config, log_format } => run::run(&config, log_format),
         Command::Other(command) => companions::run(command),
     }
 }

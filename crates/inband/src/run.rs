@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_ground::xdp::keep_refusals_in;
+use inband_host::logging::{self, LogFormat};
 use inband_host::signals::{Interrupt, StopRequest};
 use inband_host::state_dir::StateLock;
 use inband_host::wait::wait;
@@ -31,8 +32,13 @@ use crate::transport;
 const IDLE_MAX: Duration = Duration::from_millis(100);
 
 /// Runs until told to stop, by a signal, the control socket or the supervisor's exit.
-pub fn run(config_path: &Path) -> Result<()> {
+pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
+    if let Some(format) = log_format {
+        // An error in the configuration is in the log, too.
+        logging::set_format(format);
+    }
     let config = Arc::new(Config::load(config_path)?);
+    logging::configure(config.log, log_format);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Stop::new(Arc::default());
     let request = StopRequest::listen(Arc::default(), Interrupt::Stops)?;

@@ -17,6 +17,7 @@ mod hosts;
 mod keys;
 mod layouts;
 mod listeners;
+mod logs;
 mod member;
 mod memory;
 mod notify;

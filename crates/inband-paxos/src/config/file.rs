@@ -10,6 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::discovery::Discovery;
+use super::log::RawLog;
 use super::{
     bounds, control_plane_beside, logs_of, unprotected, ClusterConfig, Config, Dataplane,
     HostConfig, Limits, NodeConfig, Role, Timing, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
@@ -34,6 +35,8 @@ pub(super) fn mistake<T, S>(at: &Spanned<S>, message: impl Into<String>) -> Resu
 pub(super) struct RawConfig {
     cluster: RawCluster,
     host: RawHost,
+    #[serde(default)]
+    log: RawLog,
     #[serde(default)]
     node: Vec<Spanned<RawNode>>,
 }
@@ -242,6 +245,7 @@ impl RawConfig {
         Ok(Config {
             cluster,
             host,
+            log: self.log.check()?,
             nodes,
         })
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use inband_paxos::config::{
     ring_memory_bytes, ClientAddress, ClusterConfig, Config, Dataplane, Durability, HostConfig,
-    Role, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
+    LogConfig, Role, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
 };
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -396,6 +396,7 @@ impl Shared {
                 limits,
                 timing: self.spec.timing.clone(),
             },
+            log: LogConfig::default(),
             nodes: hosts.iter().map(|host| host.node()).collect(),
         };
         let (text, path) = (config.to_toml(), host.config());
