@@ -14,10 +14,14 @@ use nix::unistd::Pid;
 /// Set to `1` for a process that must exit at the end of its standard input, a pipe from its supervisor.
 pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
 
-/// Inherited listening sockets: comma-separated `NUMBER:USE`, `USE` being `resp` or `metrics`.
+/// Inherited listening sockets: comma-separated `NUMBER:USE`, `USE` being `resp`, [`SHARED_LISTENER`] or `metrics`.
 ///
 /// systemd's own `LISTEN_FDS` requires the receiving process's id, which is not known before it runs.
 pub const LISTEN_FDS_ENV: &str = "INBAND_LISTEN_FDS";
+
+/// Use of a socket for Redis clients at which other replicas accept clients, too: one that does not serve yet leaves them
+/// to the others.
+pub const SHARED_LISTENER: &str = "shared";
 
 /// How long a process may take to exit when its supervisor is gone; a store is synced at its end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);

@@ -82,7 +82,7 @@ pub fn info(
     expiring_keys: &dyn Fn() -> u64,
     now: Instant,
 ) -> String {
-    let all: [(&str, String); 9] = [
+    let all: [(&str, String); 10] = [
         ("Server", server(identity, now)),
         (
             "Clients",
@@ -93,6 +93,13 @@ pub fn info(
         ),
         ("Memory", memory()),
         ("CPU", cpu()),
+        (
+            "Persistence",
+            format!(
+                "loading:{}\r\nasync_loading:0\r\n",
+                u8::from(status.is_loading)
+            ),
+        ),
         (
             "Stats",
             format!(
@@ -203,7 +210,6 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("delivered_bytes", s.delivered_bytes),
         ("outcomes_unknown", s.outcomes_unknown_total),
         ("command_bytes_max", identity.command_len_bytes_max as u64),
-        ("loading", u64::from(s.is_loading)),
         ("loading_bytes", s.loading_bytes),
         ("loading_bytes_total", s.loading_bytes_total),
         ("checkpoints_installed", s.checkpoints_installed_total),

@@ -18,6 +18,7 @@
 //! * [`changes`]: what clients that watch keys are told;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: monitoring and controlling a replica from other threads;
+//! * [`starting`]: serving clients before the store is open;
 //! * [`space`]: free space on the disks;
 //! * [`limits`]: every limit.
 
@@ -59,6 +60,7 @@ pub mod replica;
 mod script;
 pub mod script_cache;
 pub mod space;
+pub mod starting;
 pub mod store;
 pub mod subscriptions;
 pub mod syncer;

@@ -92,6 +92,27 @@ pub fn is_for_everybody(name: &[u8]) -> bool {
     table::find(name).is_some_and(|spec| commands.contains(&spec.id))
 }
 
+/// Returns whether this command is executed while the store is being opened, as in Redis. (Redis also executes some that
+/// are about other replicas or subscribers, which this replica does not know before it has a store.)
+pub fn is_for_starting(id: CommandId) -> bool {
+    matches!(
+        id,
+        CommandId::Auth
+            | CommandId::Client
+            | CommandId::Command
+            | CommandId::Config
+            | CommandId::Echo
+            | CommandId::Hello
+            | CommandId::Info
+            | CommandId::Quit
+            | CommandId::ReadOnly
+            | CommandId::ReadWrite
+            | CommandId::Reset
+            | CommandId::Select
+            | CommandId::Time
+    )
+}
+
 /// Answers a request whose arity has been checked.
 pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
     match id {

@@ -20,7 +20,7 @@ mod waiting;
 mod watchers;
 
 use std::collections::HashSet;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ use crate::connection::Connection;
 use crate::control::{add, set, ReplicaControl};
 use crate::discovery::Discovery;
 use crate::info::Identity;
-use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
+use crate::limit_hits::{LimitHit, RateLimit};
 use crate::limits::{
     CHANGES_BYTES_MAX, CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX,
     READ_BUDGET_BYTES, SUBSCRIBER_OUTPUT_BYTES_MAX, UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
@@ -50,6 +50,7 @@ use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
 use crate::peer_exchange::{PeerExchange, Peers};
 use crate::space::SpaceWatch;
+use crate::starting::Clients;
 use crate::store::{Outcomes, StoreError};
 use crate::subscriptions::Subscriptions;
 use crate::syncer::Syncer;
@@ -131,6 +132,26 @@ impl Default for ReplicaConfig {
             transport: Transport::plain(),
             clocks: HostClocks::default(),
             discovery: Discovery::default(),
+        }
+    }
+}
+
+impl ReplicaConfig {
+    /// Returns what a replica with this configuration says about itself.
+    pub(crate) fn identity(&self, partitions: usize, is_sync: bool, clients: &Clients) -> Identity {
+        Identity {
+            name: self.name.clone(),
+            replica_index: self.replica_index,
+            partitions,
+            clients_max: self.clients_max,
+            reads: self.reads,
+            is_sync,
+            idle_s: self.timeouts.idle.map_or(0, |idle| idle.as_secs()),
+            started: clients.started,
+            addresses: clients.front.local_addrs(),
+            command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
+            has_tls: self.tls.is_some(),
+            discovery: self.discovery.clone(),
         }
     }
 }
@@ -237,9 +258,21 @@ impl Replica {
     /// checkpoint to `checkpoint_listener`.
     pub fn new(
         config: ReplicaConfig,
+        machine: Machine,
+        log: Box<dyn ReplicatedLog>,
+        listeners: Vec<TcpListener>,
+        checkpoint_listener: Option<TcpListener>,
+    ) -> Result<Self, ReplicaError> {
+        let clients = Clients::listen(&config, listeners)?;
+        Self::of(config, machine, log, clients, checkpoint_listener)
+    }
+
+    /// The same, for clients who may have connected already.
+    pub fn of(
+        config: ReplicaConfig,
         mut machine: Machine,
         mut log: Box<dyn ReplicatedLog>,
-        listeners: Vec<TcpListener>,
+        clients: Clients,
         checkpoint_listener: Option<TcpListener>,
     ) -> Result<Self, ReplicaError> {
         let (log_count, needed) = (log.partitions(), machine.logs());
@@ -254,13 +287,16 @@ impl Replica {
             log.reset(partition, applied);
         }
         machine.defer_writes();
-        let wake_fds = log.wake_fds();
-        let partitions = machine.partitions();
-        let limit_hits: Arc<LimitHits> = Arc::default();
-        let mut front = Front::new(listeners, &wake_fds, config.clients_max, config.tls.clone())?;
-        let waker = front
-            .take_waker()
-            .ok_or_else(|| std::io::Error::other("no waker"))?;
+        clients.front.wake_on(&log.wake_fds())?;
+        let identity = config.identity(machine.partitions(), machine.is_sync(), &clients);
+        let own = clients.announced(&config);
+        let Clients {
+            front,
+            waker,
+            limit_hits,
+            requests,
+            ..
+        } = clients;
         let applied_ms = machine.time_ms();
         let clock = SharedClock::new(config.clocks.clone(), log.checkpoint_peers(), applied_ms);
         let control = Arc::new(ReplicaControl::new(
@@ -278,10 +314,6 @@ impl Replica {
                     control.wake();
                 }
             })?;
-        let addresses = front.local_addrs();
-        let own = config.discovery.announce.clone();
-        let own = own.or_else(|| addresses.first().map(|address| (*address).into()));
-        let own = own.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)).into());
         let peers = Peers::new(config.discovery.node, own, log.checkpoint_peers());
         let peer_exchange = PeerExchange::start(peers.clone(), config.transport.clone())?;
         let checkpoint_server = match checkpoint_listener {
@@ -312,24 +344,10 @@ impl Replica {
             true => Some(Syncer::start(machine.shared(), control.clone())?),
             false => None,
         };
-        let identity = Identity {
-            name: config.name.clone(),
-            replica_index: config.replica_index,
-            partitions,
-            clients_max: config.clients_max,
-            reads: config.reads,
-            is_sync: machine.is_sync(),
-            idle_s: config.timeouts.idle.map_or(0, |idle| idle.as_secs()),
-            started: now,
-            addresses,
-            command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
-            has_tls: config.tls.is_some(),
-            discovery: config.discovery.clone(),
-        };
         let changes = machine.shared().transient().changes.clone();
         changes.set_bytes_max(config.changes_bytes_max);
         let space = SpaceWatch::new(machine.dirs().to_vec());
-        let replica = Self {
+        let mut replica = Self {
             identity,
             loader: Loader::new(control.clone(), config.transport.clone()),
             config,
@@ -373,6 +391,11 @@ impl Replica {
             read_reply_bytes: 0,
             checkpoint_server,
         };
+        add(&replica.control.counters.requests_total, requests);
+        let connected = replica.front.connections.places();
+        for slot in connected.map(|(slot, _)| slot).collect::<Vec<_>>() {
+            replica.want_attention(slot);
+        }
         replica.publish();
         Ok(replica)
     }

@@ -26,6 +26,7 @@ mod several;
 mod several_reads;
 mod sockets;
 mod sorted_sets;
+mod starting;
 mod state_machine;
 mod transactions;
 mod types;

@@ -196,35 +196,49 @@ impl<C: ClientConnection> Front<C> {
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
-        for fd in wake_fds {
-            poll.registry()
-                .register(&mut SourceFd(fd), LOG, Interest::READABLE)?;
-        }
-        let mut registered = Vec::new();
-        for (i, listener) in listeners.into_iter().enumerate() {
-            listener.set_nonblocking(true)?;
-            let mut listener = TcpListener::from_std(listener);
-            let token = FIRST_LISTENER + i;
-            if token >= FIRST_CONNECTION {
-                return Err(io::Error::other("too many listeners for one server"));
-            }
-            poll.registry()
-                .register(&mut listener, Token(token), Interest::READABLE)?;
-            // Clients may have connected before it was registered.
-            registered.push((listener, true));
-        }
-        Ok(Self {
+        let mut front = Self {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             waker: Some(waker),
-            listeners: registered,
+            listeners: Vec::new(),
             accept_after: None,
             connections: Connections::default(),
             clients_max,
             next_id: 1,
             tls,
             refusal: b"-ERR max number of clients reached\r\n",
-        })
+        };
+        front.wake_on(wake_fds)?;
+        for listener in listeners {
+            front.listen(listener)?;
+        }
+        Ok(front)
+    }
+
+    /// Serves the clients of one more listener.
+    pub fn listen(&mut self, listener: StdListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        let token = FIRST_LISTENER + self.listeners.len();
+        if token >= FIRST_CONNECTION {
+            return Err(io::Error::other("too many listeners for one server"));
+        }
+        self.poll
+            .registry()
+            .register(&mut listener, Token(token), Interest::READABLE)?;
+        // Clients may have connected before it was registered.
+        self.listeners.push((listener, true));
+        Ok(())
+    }
+
+    /// Also wakes up when one of these descriptors becomes readable.
+    pub fn wake_on(&self, fds: &[RawFd]) -> io::Result<()> {
+        for fd in fds {
+            self.poll
+                .registry()
+                .register(&mut SourceFd(fd), LOG, Interest::READABLE)?;
+        }
+        Ok(())
     }
 
     /// What a client gets that is one too many, in a protocol that is not Redis'.

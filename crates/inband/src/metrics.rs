@@ -1,9 +1,10 @@
 //! `/metrics` for Prometheus, over HTTP.
 
 use std::net::TcpListener;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use inband_cluster::paxos::control::{log_label, AcceptorStatus, LeaderStatus};
 use inband_metrics::{add, serve, signed, text, Registry};
 
@@ -52,12 +53,27 @@ impl Gauges<'_> {
     }
 }
 
+const STARTING: (&str, &str) = (
+    "inband_starting",
+    "1 while the host opens its store and its data plane",
+);
+
+/// All that a host can tell before it has started.
+fn starting() -> Result<Vec<u8>> {
+    let registry = Registry::new();
+    let (name, help) = STARTING;
+    add(&registry, name, help, &[], [(&[][..], 1)])?;
+    text(&registry)
+}
+
 fn encode(view: &HostView) -> Result<Vec<u8>> {
     let status = view.status();
     let gauges = Gauges {
         registry: Registry::new(),
         node: &status.name,
     };
+    let (name, help) = STARTING;
+    add(&gauges.registry, name, help, &[], [(&[][..], 0)])?;
     gauges.add("epoch", "Configuration epoch", u64::from(status.epoch))?;
     gauges.add(
         "memory_bytes",
@@ -159,23 +175,37 @@ fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<
     gauges.add_per_log("acceptor_floor", "Trim floor", &each(|a| a.floor))
 }
 
-impl inband_metrics::Source for HostView {
-    fn metrics(&self) -> Result<Vec<u8>> {
-        encode(self)
+/// Serves a host's metrics and health, from before the host has opened its store and its data plane.
+#[derive(Clone, Default)]
+pub struct Endpoint(Arc<OnceLock<HostView>>);
+
+impl Endpoint {
+    /// Starts serving on a listening socket, on a separate thread, until the process ends.
+    pub fn start(&self, listener: TcpListener, stop: Arc<AtomicBool>) -> Result<()> {
+        let is_over = move || stop.load(Ordering::Acquire);
+        serve(listener, is_over, self.clone())
     }
 
-    fn live(&self) -> Result<()> {
-        health::live(self)
-    }
-
-    fn ready(&self) -> Result<()> {
-        health::ready(self)
+    /// The host has started.
+    pub fn serve(&self, view: HostView) {
+        let _ = self.0.set(view);
     }
 }
 
-/// Serves a host's metrics and health on a listening socket, on a separate thread, until the process ends.
-pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
-    let stop = std::sync::Arc::clone(&view.stop);
-    let is_over = move || stop.load(Ordering::Acquire);
-    serve(listener, is_over, view)
+impl inband_metrics::Source for Endpoint {
+    fn metrics(&self) -> Result<Vec<u8>> {
+        match self.0.get() {
+            Some(view) => encode(view),
+            None => starting(),
+        }
+    }
+
+    fn live(&self) -> Result<()> {
+        self.0.get().map_or(Ok(()), health::live)
+    }
+
+    fn ready(&self) -> Result<()> {
+        let view = self.0.get();
+        health::ready(view.context("the host is opening its store and its data plane")?)
+    }
 }

@@ -10,6 +10,7 @@ use inband_host::signals::StopRequest;
 use inband_kv::discovery::Discovery;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
+use inband_kv::starting::{Clients, Starting};
 use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Durability};
 use inband_paxos::node::Node;
@@ -22,7 +23,7 @@ use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::descriptors;
 use crate::exit_status::Unsuitable;
-use crate::metrics;
+use crate::metrics::Endpoint;
 use crate::serve::{self, HostView};
 use crate::stopping;
 use crate::transport;
@@ -30,41 +31,45 @@ use crate::transport;
 /// How much longer a command may take than the log's own deadline.
 const APPLY_MS_MAX: u64 = 2_000;
 
-/// Runs until `stop` is set, or `request` says so.
-pub fn run(
-    config: &Arc<Config>,
-    choice: Choice,
-    stop: Stop,
-    request: StopRequest,
-    resp: Vec<TcpListener>,
-    metrics_listeners: Vec<TcpListener>,
-) -> Result<()> {
+/// A replica whose clients are told that it starts.
+pub struct StartingReplica {
+    config: ReplicaConfig,
+    store: MachineConfig,
+    clients: Starting,
+    /// Sockets that are not served yet, because other replicas serve them.
+    shared: Vec<TcpListener>,
+}
+
+impl StartingReplica {
+    /// Serves the clients at `listeners`, and at `shared` only when there is a replica.
+    pub fn start(
+        config: &Config,
+        listeners: Vec<TcpListener>,
+        shared: Vec<TcpListener>,
+    ) -> Result<StartingReplica> {
+        let store = MachineConfig {
+            dirs: config.host.data_dirs.clone(),
+            partitions: config.cluster.partitions as usize,
+            sync: config.cluster.durability == Durability::Sync,
+        };
+        let config = config_of(config, &listeners)?;
+        let clients = Clients::listen(&config, listeners)?;
+        let clients = Starting::start(&config, &store, clients)?;
+        Ok(StartingReplica {
+            config,
+            store,
+            clients,
+            shared,
+        })
+    }
+}
+
+fn config_of(config: &Config, listeners: &[TcpListener]) -> Result<ReplicaConfig> {
     let this = config.this();
-    let machine = Machine::open(MachineConfig {
-        dirs: config.host.data_dirs.clone(),
-        partitions: config.cluster.partitions as usize,
-        sync: config.cluster.durability == Durability::Sync,
-    })
-    .with_context(|| format!("host.data_dirs {:?}", config.host.data_dirs))?;
-    let applied = machine.applied();
-    let firsts = &config.cluster.first_instances;
-    let is_behind = |(applied, first): (&u64, &u64)| *applied != 0 && applied + 1 < *first;
-    ensure!(
-        !applied.iter().zip(firsts).any(is_behind) || config.replicas().count() > 1,
-        "the store has applied instances {applied:?}, the epoch starts at {firsts:?}, and there is no peer to copy from",
-    );
-    let transport = transport::of(config)?;
-    let node = Node::open(config, choice.dataplane, &applied)?;
-    // The service must be dropped last, so it is the first binding.
-    let (service, node, state, node_commands) =
-        control_plane::join(config, node, &transport, &stop)?;
-    // Peers fetch checkpoints over TCP from the address that also receives packets.
-    let checkpoints = TcpListener::bind(this.address)
-        .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
     let index = config.replicas().position(|n| n.id == this.id).unwrap_or(0);
     let limits = &config.host.limits;
     let seconds = |s: u32| Duration::from_secs(s.into());
-    let replica_config = ReplicaConfig {
+    Ok(ReplicaConfig {
         name: this.name.clone(),
         replica_index: index as u64,
         clients_max: descriptors::clients_max(config)?,
@@ -77,17 +82,48 @@ pub fn run(
         },
         password: password_of(config)?,
         tls: clients_tls_of(config)?,
-        transport: transport.clone(),
+        transport: transport::of(config)?,
         spin_us: config.host.timing.spin_us,
         deadline_ms: config.host.timing.submit_deadline_ms + APPLY_MS_MAX,
-        discovery: discovery_of(config, &resp)?,
+        discovery: discovery_of(config, listeners)?,
         ..ReplicaConfig::default()
-    };
-    let mut replica = Replica::new(
-        replica_config,
+    })
+}
+
+/// Runs until `stop` is set, or `request` says so.
+pub fn run(
+    config: &Arc<Config>,
+    choice: Choice,
+    stop: Stop,
+    request: StopRequest,
+    starting: StartingReplica,
+    endpoint: &Endpoint,
+) -> Result<()> {
+    let this = config.this();
+    let machine = Machine::open(starting.store)
+        .with_context(|| format!("host.data_dirs {:?}", config.host.data_dirs))?;
+    let applied = machine.applied();
+    let firsts = &config.cluster.first_instances;
+    let is_behind = |(applied, first): (&u64, &u64)| *applied != 0 && applied + 1 < *first;
+    ensure!(
+        !applied.iter().zip(firsts).any(is_behind) || config.replicas().count() > 1,
+        "the store has applied instances {applied:?}, the epoch starts at {firsts:?}, and there is no peer to copy from",
+    );
+    let transport = starting.config.transport.clone();
+    let node = Node::open(config, choice.dataplane, &applied)?;
+    // The service must be dropped last, so it is the first binding.
+    let (service, node, state, node_commands) =
+        control_plane::join(config, node, &transport, &stop)?;
+    // Peers fetch checkpoints over TCP from the address that also receives packets.
+    let checkpoints = TcpListener::bind(this.address)
+        .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
+    let mut clients = starting.clients.finish()?;
+    clients.listen_at(starting.shared)?;
+    let mut replica = Replica::of(
+        starting.config,
         machine,
         Box::new(node),
-        resp,
+        clients,
         Some(checkpoints),
     )?;
     let view = HostView {
@@ -101,9 +137,7 @@ pub fn run(
         stop: stop.flag.clone(),
         request,
     };
-    for listener in metrics_listeners {
-        metrics::start(listener, view.clone())?;
-    }
+    endpoint.serve(view.clone());
     let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view.clone())?;
     stopping::start(view)?;

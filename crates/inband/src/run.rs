@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_ground::xdp::keep_refusals_in;
 use inband_host::logging::{self, LogFormat};
-use inband_host::signals::{Interrupt, StopRequest};
+use inband_host::signals::{Interrupt, StopRequest, SHARED_LISTENER};
 use inband_host::state_dir::StateLock;
 use inband_host::wait::wait;
 use inband_lab::process::LISTEN_FDS_ENV;
@@ -23,7 +23,8 @@ use inband_paxos::node::Node;
 use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
-use crate::metrics;
+use crate::metrics::Endpoint;
+use crate::replica::StartingReplica;
 use crate::serve::{self, HostView};
 use crate::stopping;
 use crate::transport;
@@ -46,36 +47,39 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     // Check for errors that a restart will not fix, before touching interfaces.
     transport::check_holder(&config)?;
     crate::replica::password_of(&config)?;
+    let this = config.this();
+
+    let inherited = Inherited::take()?;
+    let metrics_listeners = listeners(inherited.metrics, config.host.metrics, "host.metrics")?;
+    let resp = config.host.resp.iter().copied();
+    let resp_listeners = listeners(inherited.resp, resp, "host.resp")?;
+    let shared_listeners = inherited.shared;
+    check_protected(&config, resp_listeners.iter().chain(&shared_listeners))?;
+    ensure!(
+        (resp_listeners.is_empty() && shared_listeners.is_empty()) || this.has(Role::Replica),
+        "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
+        this.name
+    );
+    // What follows may take long. Until then, clients and probes get an answer.
+    let endpoint = Endpoint::default();
+    for listener in metrics_listeners {
+        endpoint.start(listener, stop.flag.clone())?;
+    }
+    let starting = this
+        .has(Role::Replica)
+        .then(|| StartingReplica::start(&config, resp_listeners, shared_listeners))
+        .transpose()?;
+
     keep_refusals_in(&config.host.state_dir);
     let choice = backend::of_host(&config)?;
-    let this = config.this();
     tracing::info!(
         "{}: dataplane {} ({})",
         this.name,
         choice.dataplane,
         choice.why
     );
-
-    let (metrics_inherited, resp_inherited) = inherited()?;
-    let metrics_listeners = listeners(metrics_inherited, config.host.metrics, "host.metrics")?;
-    let resp = config.host.resp.iter().copied();
-    let resp_listeners = listeners(resp_inherited, resp, "host.resp")?;
-    check_protected(&config, &resp_listeners)?;
-    ensure!(
-        resp_listeners.is_empty() || this.has(Role::Replica),
-        "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
-        this.name
-    );
-
-    if this.has(Role::Replica) {
-        return crate::replica::run(
-            &config,
-            choice,
-            stop,
-            request,
-            resp_listeners,
-            metrics_listeners,
-        );
+    if let Some(starting) = starting {
+        return crate::replica::run(&config, choice, stop, request, starting, &endpoint);
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
@@ -95,9 +99,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
         stop: stop.flag.clone(),
         request,
     };
-    for listener in metrics_listeners {
-        metrics::start(listener, view.clone())?;
-    }
+    endpoint.serve(view.clone());
     let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view.clone())?;
     stopping::start(view.clone())?;
@@ -111,24 +113,39 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     stop.outcome()
 }
 
-/// Sockets that a supervisor or systemd has opened for metrics and for Redis clients. Sockets not named `metrics` are
-/// for Redis clients: by default systemd uses the name of the unit.
-pub fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
-    let (mut metrics, mut resp) = (Vec::new(), Vec::new());
-    for (usage, listener) in inband_ground::inherit::listeners(LISTEN_FDS_ENV) {
-        listener.local_addr().with_context(|| {
-            format!("the inherited socket {usage:?} is no TCP socket; write ListenStream=ADDRESS:PORT in its unit")
-        })?;
-        match usage.as_str() {
-            "metrics" => metrics.push(listener),
-            _ => resp.push(listener),
+/// Sockets that a supervisor or systemd has opened.
+#[derive(Default)]
+pub struct Inherited {
+    pub metrics: Vec<TcpListener>,
+    /// For Redis clients.
+    pub resp: Vec<TcpListener>,
+    /// For Redis clients, of whom other replicas accept some.
+    pub shared: Vec<TcpListener>,
+}
+
+impl Inherited {
+    /// Takes them over. Those without a known name are for Redis clients: by default systemd uses the name of the unit.
+    pub fn take() -> Result<Inherited> {
+        let mut all = Inherited::default();
+        for (usage, listener) in inband_ground::inherit::listeners(LISTEN_FDS_ENV) {
+            listener.local_addr().with_context(|| {
+                format!("the inherited socket {usage:?} is no TCP socket; write ListenStream=ADDRESS:PORT in its unit")
+            })?;
+            match usage.as_str() {
+                "metrics" => all.metrics.push(listener),
+                SHARED_LISTENER => all.shared.push(listener),
+                _ => all.resp.push(listener),
+            }
         }
+        Ok(all)
     }
-    Ok((metrics, resp))
 }
 
 /// Sockets passed by systemd are not in the configuration, which is checked separately.
-fn check_protected(config: &Config, resp: &[TcpListener]) -> Result<()> {
+fn check_protected<'l>(
+    config: &Config,
+    resp: impl Iterator<Item = &'l TcpListener>,
+) -> Result<()> {
     let host = &config.host;
     let is_open = host.password_file.is_none() && !host.tls.as_ref().is_some_and(|tls| tls.resp);
     if host.protected_mode && is_open {

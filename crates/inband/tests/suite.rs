@@ -25,4 +25,5 @@ mod power;
 mod published;
 mod restarts;
 mod run;
+mod starting;
 mod stopping;

@@ -154,7 +154,8 @@ impl Connection {
                 self.take_command(&Command::SessionNew { owner }, intake)
             }
             Ok(Request::EvalSha { command, .. }) => {
-                Some(self.refused(&command, Reply::error(NO_SCRIPT)))
+                let refusal = intake.refusal.cloned();
+                Some(self.refused(&command, refusal.unwrap_or(Reply::error(NO_SCRIPT))))
             }
             Ok(Request::Replicated(command)) => match command.waits_for() {
                 // In a session, each attempt would be a command of its own.

@@ -181,6 +181,10 @@ impl Replica {
                 Err(reply) => reply,
             };
         }
+        // As in Redis; health checks rely on it.
+        if let (CommandId::Ping, true, Some(refusal)) = (id, self.is_loading, self.refusal()) {
+            return refusal;
+        }
         self.publish();
         let control = &self.control;
         let mut world = World {

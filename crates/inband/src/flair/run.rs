@@ -18,7 +18,7 @@ use inband_resp::password::Password;
 use inband_transport::tls::{server_for_clients, Transport};
 
 use crate::descriptors;
-use crate::run::inherited;
+use crate::run::Inherited;
 use crate::transport;
 use inband_cluster::flair::keys::HostKeys;
 use inband_cluster::flair::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
@@ -79,7 +79,7 @@ pub fn run(config_path: &Path, found: bool) -> Result<()> {
         "--found is for replicas, and {} is none",
         config.host.name
     );
-    let (_, mut listeners) = inherited()?;
+    let mut listeners = Inherited::take()?.resp;
     for address in &config.host.resp {
         let listener = TcpListener::bind(address).with_context(|| {
             format!("host.resp: cannot listen at {address}; is the port in use?")

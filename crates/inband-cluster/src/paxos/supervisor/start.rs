@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inband_host::signals::SHARED_LISTENER;
 use inband_paxos::config::{
     ring_memory_bytes, ClientAddress, ClusterConfig, Config, Dataplane, Durability, HostConfig,
     LogConfig, Role, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
@@ -444,7 +445,7 @@ impl Shared {
         if let (Some(own_listener), Some(client_listener)) =
             (&own_listener, client_listener.as_ref())
         {
-            listeners.push((client_listener.as_fd(), "resp"));
+            listeners.push((client_listener.as_fd(), SHARED_LISTENER));
             listeners.push((own_listener.as_fd(), "resp"));
         }
         // Otherwise a stale socket could be queried instead of the new one.
