@@ -34,6 +34,7 @@ pub struct StopRequest {
     drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     signalled: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
 }
 
 /// Returns when standard input, the pipe from the supervisor, ends.
@@ -54,12 +55,30 @@ impl StopRequest {
     /// Starts listening. Must be called before any thread is started. SIGTERM and the supervisor's exit set `stop`;
     /// another signal after that ends the process immediately.
     pub fn listen(stop: Arc<AtomicBool>, interrupt: Interrupt) -> io::Result<StopRequest> {
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+        Self::listen_for(signals, stop, interrupt)
+    }
+
+    /// The same; SIGHUP, which otherwise ends a process, asks to [reload](Self::take_reload).
+    pub fn listen_and_reload(
+        stop: Arc<AtomicBool>,
+        interrupt: Interrupt,
+    ) -> io::Result<StopRequest> {
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        Self::listen_for(signals, stop, interrupt)
+    }
+
+    fn listen_for(
+        signals: SigSet,
+        stop: Arc<AtomicBool>,
+        interrupt: Interrupt,
+    ) -> io::Result<StopRequest> {
         let request = StopRequest {
             drain: Arc::default(),
             stop,
             signalled: Arc::default(),
+            reload: Arc::default(),
         };
-        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
         signals.thread_block()?;
         let for_thread = request.clone();
         std::thread::Builder::new()
@@ -80,6 +99,7 @@ impl StopRequest {
         let mut signalled = false;
         loop {
             match signals.wait() {
+                Ok(Signal::SIGHUP) => self.reload.store(true, Ordering::Release),
                 // A signal told it to stop before, and it has not exited.
                 Ok(_) if signalled => std::process::exit(EXIT_INTERRUPTED),
                 Ok(Signal::SIGINT) if interrupt == Interrupt::Drains && !self.drains() => {
@@ -111,6 +131,11 @@ impl StopRequest {
     /// its supervisor must end within two seconds.
     pub fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Acquire)
+    }
+
+    /// Returns whether to read files again: once for all requests since the last call.
+    pub fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::AcqRel)
     }
 
     /// Returns whether to exit now.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use inband_resp::password::Password;
 use mio::Waker;
+use rustls::ServerConfig;
 
 use crate::clock_exchange::SharedClock;
 use crate::cluster_clock::ClusterClock;
@@ -81,6 +83,13 @@ pub struct Status {
     pub latency_us_buckets: [u64; LATENCY_BUCKETS],
 }
 
+/// What clients must present from now on; `None`: as before. Connections stay, and stay authenticated.
+#[derive(Debug, Default)]
+pub struct NewAccess {
+    pub password: Option<Password>,
+    pub tls: Option<Arc<ServerConfig>>,
+}
+
 /// Counters written by the replica's thread and read by any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -154,6 +163,8 @@ pub struct ReplicaControl {
     dbs: SharedDbs,
     clock: SharedClock,
     pub(crate) write_refusal: Mutex<Option<String>>,
+    new_access: Mutex<NewAccess>,
+    has_new_access: AtomicBool,
 }
 
 impl std::fmt::Debug for ReplicaControl {
@@ -188,6 +199,8 @@ impl ReplicaControl {
             dbs,
             clock,
             write_refusal: Mutex::new(None),
+            new_access: Mutex::default(),
+            has_new_access: AtomicBool::new(false),
         }
     }
 
@@ -280,6 +293,26 @@ impl ReplicaControl {
     /// stores on the calling thread.
     pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
         self.dbs.export(to)
+    }
+
+    /// Changes what clients must present.
+    pub fn set_access(&self, access: NewAccess) {
+        let mut new = lock(&self.new_access);
+        new.password = access.password.or(new.password.take());
+        new.tls = access.tls.or(new.tls.take());
+        self.has_new_access.store(true, Ordering::Release);
+        drop(new);
+        self.wake();
+    }
+
+    pub(crate) fn take_access(&self) -> Option<NewAccess> {
+        // Every turn of the replica asks.
+        if !self.has_new_access.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut new = lock(&self.new_access);
+        self.has_new_access.store(false, Ordering::Release);
+        Some(std::mem::take(&mut *new))
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

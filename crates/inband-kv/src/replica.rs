@@ -443,6 +443,7 @@ impl Replica {
         for i in 0..self.ready.connections.len() {
             self.want_attention(self.ready.connections[i]);
         }
+        self.change_access();
         self.accept();
         self.finish_loading()?;
         self.give_up_overdue();

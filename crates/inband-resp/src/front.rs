@@ -247,6 +247,11 @@ impl<C: ClientConnection> Front<C> {
         Self { refusal, ..self }
     }
 
+    /// Clients that connect from now on must use TLS with this certificate.
+    pub fn set_tls(&mut self, tls: Arc<ServerConfig>) {
+        self.tls = Some(tls);
+    }
+
     /// Wakes [`wait`](Self::wait) from other threads; can be taken once.
     pub fn take_waker(&mut self) -> Option<Waker> {
         self.waker.take()

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::client::verify_server_name;
@@ -72,15 +72,43 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+#[derive(Clone)]
 struct Mutual {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
+impl Mutual {
+    fn load(files: &CertificateFiles) -> Result<Self, CertificateError> {
+        let unusable = unusable(files);
+        let roots = roots(&files.ca)?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
+            .build()
+            .map_err(|error| unusable(error.to_string()))?;
+        let server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| unusable(error.to_string()))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(files.chain()?, files.key()?)
+            .map_err(|error| unusable(error.to_string()))?;
+        let client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| unusable(error.to_string()))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(files.chain()?, files.key()?)
+            .map_err(|error| unusable(error.to_string()))?;
+        Ok(Self {
+            server: Arc::new(server),
+            client: Arc::new(client),
+        })
+    }
+}
+
 /// How this host connects to the others: as configured, the same for all.
 #[derive(Clone, Default)]
 pub struct Transport {
-    mutual: Option<Arc<Mutual>>,
+    /// Shared by all clones, so that all of them use new certificates.
+    mutual: Option<Arc<RwLock<Mutual>>>,
     counters: Arc<HandshakeCounters>,
 }
 
@@ -146,31 +174,32 @@ impl Transport {
 
     /// TLS 1.3 with a certificate from the cluster's CA on each end.
     pub fn mutual(files: &CertificateFiles) -> Result<Self, CertificateError> {
-        let unusable = unusable(files);
-        let roots = roots(&files.ca)?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
-            .build()
-            .map_err(|error| unusable(error.to_string()))?;
-        let server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(|error| unusable(error.to_string()))?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(files.chain()?, files.key()?)
-            .map_err(|error| unusable(error.to_string()))?;
-        let client = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(|error| unusable(error.to_string()))?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(files.chain()?, files.key()?)
-            .map_err(|error| unusable(error.to_string()))?;
-        let mutual = Mutual {
-            server: Arc::new(server),
-            client: Arc::new(client),
-        };
         Ok(Self {
-            mutual: Some(Arc::new(mutual)),
+            mutual: Some(Arc::new(RwLock::new(Mutual::load(files)?))),
             counters: Arc::default(),
         })
+    }
+
+    /// Uses the present content of these files for connections from now on. If it is unusable, nothing changes. Without
+    /// TLS there is nothing to do.
+    pub fn reload(&self, files: &CertificateFiles) -> Result<(), CertificateError> {
+        let Some(mutual) = &self.mutual else {
+            return Ok(());
+        };
+        let fresh = Mutual::load(files)?;
+        *mutual.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// What a connection that begins now uses.
+    fn current(&self) -> Option<Mutual> {
+        let mutual = self.mutual.as_ref()?;
+        Some(
+            mutual
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        )
     }
 
     /// Returns whether the peers must authenticate.
@@ -190,11 +219,11 @@ impl Transport {
         tcp.set_nodelay(true)?;
         connect::end_if_unacknowledged(&tcp, pace.silence_max)?;
         let paced = Paced::new(tcp, pace)?;
-        let Some(mutual) = &self.mutual else {
+        let Some(mutual) = self.current() else {
             return Ok(Stream::Plain(paced));
         };
         let name = ServerName::try_from(HOST_NAME).map_err(io::Error::other)?;
-        let tls = ClientConnection::new(mutual.client.clone(), name).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(mutual.client, name).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(tls, paced);
         stream
             .sock
@@ -214,10 +243,10 @@ impl Transport {
         tcp.set_nodelay(true)?;
         connect::probe(&tcp)?;
         let paced = Paced::new(tcp, pace)?;
-        let Some(mutual) = &self.mutual else {
+        let Some(mutual) = self.current() else {
             return Ok(Stream::Plain(paced));
         };
-        let tls = ServerConnection::new(mutual.server.clone()).map_err(io::Error::other)?;
+        let tls = ServerConnection::new(mutual.server).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(tls, paced);
         stream.sock.must_end_in(Some(HANDSHAKE_TIMEOUT))?;
         while stream.conn.is_handshaking() {

@@ -26,6 +26,7 @@ mod node_commands;
 mod operate;
 pub mod published;
 mod read_probe;
+mod reload;
 mod replica;
 mod run;
 mod serve;

@@ -24,6 +24,7 @@ use crate::control_plane::{self, Stop};
 use crate::descriptors;
 use crate::exit_status::Unsuitable;
 use crate::metrics::Endpoint;
+use crate::reload::Reload;
 use crate::serve::{self, HostView};
 use crate::stopping;
 use crate::transport;
@@ -98,6 +99,7 @@ pub fn run(
     request: StopRequest,
     starting: StartingReplica,
     endpoint: &Endpoint,
+    reload: Reload,
 ) -> Result<()> {
     let this = config.this();
     let machine = Machine::open(starting.store)
@@ -140,6 +142,7 @@ pub fn run(
     endpoint.serve(view.clone());
     let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view.clone())?;
+    reload.start(view.clone())?;
     stopping::start(view)?;
     replica.run()?;
     tracing::info!("{}: stopped", this.name);
@@ -173,7 +176,7 @@ fn discovery_of(config: &Config, listeners: &[TcpListener]) -> Result<Discovery>
 }
 
 /// Returns the TLS configuration for Redis clients, if they must use TLS.
-fn clients_tls_of(config: &Config) -> Result<Option<Arc<ServerConfig>>> {
+pub fn clients_tls_of(config: &Config) -> Result<Option<Arc<ServerConfig>>> {
     let tls = config.host.tls.as_ref().filter(|tls| tls.resp);
     tls.map(|tls| server_for_clients(&transport::certificate_files(tls)))
         .transpose()

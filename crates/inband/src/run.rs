@@ -24,6 +24,7 @@ use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
 use crate::metrics::Endpoint;
+use crate::reload::Reload;
 use crate::replica::StartingReplica;
 use crate::serve::{self, HostView};
 use crate::stopping;
@@ -42,7 +43,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     logging::configure(config.log, log_format);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Stop::new(Arc::default());
-    let request = StopRequest::listen(Arc::default(), Interrupt::Stops)?;
+    let request = StopRequest::listen_and_reload(Arc::default(), Interrupt::Stops)?;
     mtu::check(&config)?;
     // Check for errors that a restart will not fix, before touching interfaces.
     transport::check_holder(&config)?;
@@ -60,6 +61,10 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
         "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
         this.name
     );
+    let reload = Reload {
+        config_path: std::path::absolute(config_path)?,
+        log_format,
+    };
     // What follows may take long. Until then, clients and probes get an answer.
     let endpoint = Endpoint::default();
     for listener in metrics_listeners {
@@ -79,7 +84,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
         choice.why
     );
     if let Some(starting) = starting {
-        return crate::replica::run(&config, choice, stop, request, starting, &endpoint);
+        return crate::replica::run(&config, choice, stop, request, starting, &endpoint, reload);
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
@@ -102,6 +107,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     endpoint.serve(view.clone());
     let _announcer = Announcer::start(view.clone())?;
     let _control = serve::start(view.clone())?;
+    reload.start(view.clone())?;
     stopping::start(view.clone())?;
     let mut bursts = Burst::for_logs(node.partitions());
     while !view.stop.load(Ordering::Acquire) {
@@ -142,10 +148,7 @@ impl Inherited {
 }
 
 /// Sockets passed by systemd are not in the configuration, which is checked separately.
-fn check_protected<'l>(
-    config: &Config,
-    resp: impl Iterator<Item = &'l TcpListener>,
-) -> Result<()> {
+fn check_protected<'l>(config: &Config, resp: impl Iterator<Item = &'l TcpListener>) -> Result<()> {
     let host = &config.host;
     let is_open = host.password_file.is_none() && !host.tls.as_ref().is_some_and(|tls| tls.resp);
     if host.protected_mode && is_open {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use inband_cluster::paxos::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
     ReplicaStatus,
@@ -188,8 +188,8 @@ impl HostView {
         }
     }
 
-    /// The node's thread reads the key file between two packets.
-    fn reload_keys(&self) -> HostReply {
+    /// The node's thread reads the key file between two packets. Returns the keys now in use, if there is a key file.
+    pub fn reload_keys(&self) -> Result<Option<KeyStatus>> {
         let (done, reloaded) = mpsc::channel();
         self.node_commands.send(move |node| {
             let keys = node.reload_keys().map(|keys| {
@@ -201,13 +201,10 @@ impl HostView {
             // A caller that has timed out will ask again.
             let _ = done.send(keys.map_err(|error| error.to_string()));
         });
-        match reloaded.recv_timeout(RELOAD_TIMEOUT) {
-            Ok(Ok(keys)) => HostReply::Keys { keys },
-            Ok(Err(message)) => HostReply::Error { message },
-            Err(_) => HostReply::Error {
-                message: "the host is busy, or ends; ask again".into(),
-            },
-        }
+        let reloaded = reloaded.recv_timeout(RELOAD_TIMEOUT);
+        reloaded
+            .map_err(|_| anyhow!("the host is busy, or ends; ask again"))?
+            .map_err(anyhow::Error::msg)
     }
 
     /// The control plane answers over TCP, wherever its leader is.
@@ -259,7 +256,12 @@ impl HostView {
                 },
                 Some(Ok(())) | None => HostReply::Position(self.position()),
             },
-            HostRequest::ReloadKeys => self.reload_keys(),
+            HostRequest::ReloadKeys => match self.reload_keys() {
+                Ok(keys) => HostReply::Keys { keys },
+                Err(error) => HostReply::Error {
+                    message: error.to_string(),
+                },
+            },
             HostRequest::Control { request } => self.ask_control_plane(&request),
             HostRequest::Stop => {
                 // A replica drains first.

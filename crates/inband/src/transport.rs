@@ -65,11 +65,18 @@ pub fn of_tls(tls: Option<&TlsConfig>) -> Result<Transport> {
     };
     let files = certificate_files(tls);
     let transport = Transport::mutual(&files).context("host.tls")?;
-    let left = days_left(&files)?;
-    if left < RENEW_BEFORE_DAYS {
-        tracing::warn!("{}", expiry_in_words(&files, left));
-    }
+    expiry(&files)?;
     Ok(transport)
+}
+
+/// Returns until when a certificate is valid, in words; warns if it is about to expire.
+pub fn expiry(files: &CertificateFiles) -> Result<String> {
+    let left = days_left(files)?;
+    let words = expiry_in_words(files, left);
+    if left < RENEW_BEFORE_DAYS {
+        tracing::warn!("{words}");
+    }
+    Ok(words)
 }
 
 /// Returns how many more days a certificate is valid; negative once it has expired.
@@ -101,7 +108,7 @@ fn expiry_in_words(files: &CertificateFiles, days_left: i64) -> String {
     let certificate = files.certificate.display();
     match days_left {
         ..0 => format!(
-            "{certificate} has expired; make another with `inband certificate new`, then restart the host"
+            "{certificate} has expired; make another with `inband certificate new`, then reload or restart the host"
         ),
         days => format!("{certificate} is valid for {days} more days"),
     }

@@ -23,6 +23,7 @@ mod memory;
 mod notify;
 mod power;
 mod published;
+mod reload;
 mod restarts;
 mod run;
 mod starting;

@@ -21,6 +21,19 @@ impl Replica {
         !self.control.is_ending()
     }
 
+    /// Clients must present something else than before.
+    pub(super) fn change_access(&mut self) {
+        let Some(new) = self.control.take_access() else {
+            return;
+        };
+        if let Some(password) = new.password {
+            self.config.password = Some(password);
+        }
+        if let Some(tls) = new.tls {
+            self.front.set_tls(tls);
+        }
+    }
+
     pub(super) fn accept(&mut self) {
         if self.accepts() {
             let partitions = self.identity.partitions;

@@ -1,0 +1,138 @@
+//! SIGHUP: a host reads its certificates, its password, its packet keys and its log level again, while its connections stay.
+//! A file that is no good is logged, and what was read before stays in use.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use inband_host::logging::{self, LogFormat};
+use inband_host::program::in_words;
+use inband_kv::control::NewAccess;
+use inband_paxos::config::Config;
+use serde_json::Value;
+
+use crate::replica::{clients_tls_of, password_of};
+use crate::serve::HostView;
+use crate::transport;
+
+/// How soon the signal is noticed.
+const POLL: Duration = Duration::from_millis(50);
+
+/// What a reload needs besides the host.
+pub struct Reload {
+    pub config_path: PathBuf,
+    /// The format of the log that the command line says.
+    pub log_format: Option<LogFormat>,
+}
+
+impl Reload {
+    /// Starts the thread that waits for the signal.
+    pub fn start(self, view: HostView) -> Result<()> {
+        let thread = std::thread::Builder::new().name("reload".into());
+        thread.spawn(move || {
+            while !view.is_stopping() {
+                if view.request.take_reload() {
+                    self.run(&view);
+                }
+                std::thread::sleep(POLL);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn run(&self, view: &HostView) {
+        report("packet keys", keys(view));
+        report("certificates", certificates(view));
+        report("host.password_file", password(view));
+        report("configuration", self.configuration(view));
+        tracing::info!("SIGHUP: done");
+    }
+
+    /// Applies what can be applied of the configuration file, and says what cannot.
+    fn configuration(&self, view: &HostView) -> Result<Option<String>> {
+        let fresh = Config::load(&self.config_path)?;
+        logging::configure(fresh.log, self.log_format);
+        let changed = changed(&view.config, &fresh)?;
+        if !changed.is_empty() {
+            tracing::warn!(
+                "SIGHUP: {} has new values that take effect when the host is started again: {}",
+                self.config_path.display(),
+                changed.join(", ")
+            );
+        }
+        Ok(None)
+    }
+}
+
+/// `Ok(None)`: there was nothing to do, or it was logged already.
+fn report(what: &str, result: Result<Option<String>>) {
+    match result {
+        Ok(Some(done)) => tracing::info!("SIGHUP: {what}: {done}"),
+        Ok(None) => {}
+        Err(error) => tracing::error!(
+            "SIGHUP: {what}: {}; what was read before stays in use",
+            in_words(&error)
+        ),
+    }
+}
+
+fn keys(view: &HostView) -> Result<Option<String>> {
+    let keys = view.reload_keys()?;
+    Ok(keys.map(|keys| format!("sends with {}, accepts {:?}", keys.active, keys.accepted)))
+}
+
+fn certificates(view: &HostView) -> Result<Option<String>> {
+    let Some(tls) = &view.config.host.tls else {
+        return Ok(None);
+    };
+    transport::check_holder(&view.config)?;
+    let files = transport::certificate_files(tls);
+    // Both are made before either is used.
+    let for_clients = clients_tls_of(&view.config)?;
+    view.transport.reload(&files).context("host.tls")?;
+    if let (Some(replica), Some(tls)) = (&view.replica, for_clients) {
+        replica.set_access(NewAccess {
+            tls: Some(tls),
+            password: None,
+        });
+    }
+    Ok(Some(transport::expiry(&files)?))
+}
+
+fn password(view: &HostView) -> Result<Option<String>> {
+    let (Some(password), Some(replica)) = (password_of(&view.config)?, &view.replica) else {
+        return Ok(None);
+    };
+    replica.set_access(NewAccess {
+        password: Some(password),
+        tls: None,
+    });
+    Ok(Some("clients that connect from now on must send it".into()))
+}
+
+/// Returns the names of the settings that differ, except for those of the log, which are applied.
+fn changed(now: &Config, fresh: &Config) -> Result<Vec<String>> {
+    let (now, fresh) = (serde_json::to_value(now)?, serde_json::to_value(fresh)?);
+    let mut names = Vec::new();
+    differences("", &now, &fresh, &mut names);
+    names.retain(|name| !name.starts_with("log."));
+    Ok(names)
+}
+
+fn differences(name: &str, now: &Value, fresh: &Value, into: &mut Vec<String>) {
+    let (Value::Object(now), Value::Object(fresh)) = (now, fresh) else {
+        if now != fresh {
+            into.push(name.to_owned());
+        }
+        return;
+    };
+    let added = fresh.keys().filter(|key| !now.contains_key(*key));
+    for key in now.keys().chain(added) {
+        let name = match name.is_empty() {
+            true => key.clone(),
+            false => format!("{name}.{key}"),
+        };
+        let of = |all: &serde_json::Map<String, Value>| all.get(key).cloned().unwrap_or_default();
+        differences(&name, &of(now), &of(fresh), into);
+    }
+}
