@@ -17,6 +17,7 @@ mod transaction;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Buf;
@@ -28,6 +29,7 @@ use inband_resp::request::{Args, Found, RequestParser};
 use inband_resp::timeouts::{ClientTimeouts, TimedOut, Timers};
 use inband_resp::wire::Wire;
 
+use crate::latencies::{Asked, Latencies};
 use crate::limit_hits::LimitHit;
 use crate::limits::{
     IN_FLIGHT_COMMAND_BYTES_MAX, OUTPUT_HARD_BYTES_MAX, OUTPUT_SOFT_BYTES_MAX,
@@ -144,6 +146,14 @@ enum Alone {
     Pop(Option<u64>),
 }
 
+/// A request that was read.
+#[derive(Debug)]
+struct Pending {
+    asked: Asked,
+    /// Its reply, if an earlier request has none yet.
+    reply: Option<Reply>,
+}
+
 #[derive(Debug)]
 pub struct Connection {
     /// Never reused, unlike the slot in the table.
@@ -180,12 +190,15 @@ pub struct Connection {
     parser: RequestParser,
     /// Since when the input ends in an incomplete request, although more could be read.
     incomplete_since: Option<Instant>,
-    /// Replies to the unanswered requests, in order; the first is always missing.
-    replies: VecDeque<Option<Reply>>,
+    /// The unanswered requests, in order; the reply to the first is always missing.
+    replies: VecDeque<Pending>,
     /// Approximate length of replies that wait for an earlier one.
     held_reply_bytes: usize,
     /// Number of the oldest unanswered request.
     first_number: u64,
+    /// The request that is being taken.
+    asked: Asked,
+    latencies: Arc<Latencies>,
     mode: Mode,
     alone: Option<(Alone, Option<Reply>)>,
     /// Memory of the blocking pop in progress.
@@ -220,7 +233,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(arrival: Arrival, partitions: usize, is_trusted: bool) -> Self {
+    pub fn new(
+        arrival: Arrival,
+        partitions: usize,
+        is_trusted: bool,
+        latencies: &Arc<Latencies>,
+    ) -> Self {
         let Arrival {
             id,
             wire,
@@ -253,6 +271,8 @@ impl Connection {
             replies: VecDeque::new(),
             held_reply_bytes: 0,
             first_number: 0,
+            asked: latencies.ask(None),
+            latencies: latencies.clone(),
             mode: Mode::Partitions,
             alone: None,
             pop_bytes: 0,
@@ -394,6 +414,7 @@ impl Connection {
 
     fn refuse(&mut self, text: String) -> Next {
         self.requests += 1;
+        self.asked = self.latencies.ask(None);
         self.answered(Reply::error(text))
     }
 
@@ -406,7 +427,10 @@ impl Connection {
 
     /// Assigns a number to a new request.
     fn number(&mut self) -> u64 {
-        self.replies.push_back(None);
+        self.replies.push_back(Pending {
+            asked: self.asked,
+            reply: None,
+        });
         self.first_number + self.replies.len() as u64 - 1
     }
 
@@ -422,12 +446,13 @@ impl Connection {
         let place = (number - self.first_number) as usize;
         if place > 0 {
             self.held_reply_bytes += reply.len_bytes();
-            self.replies[place] = Some(reply);
+            self.replies[place].reply = Some(reply);
             return;
         }
         self.reply(&reply);
         self.pop_reply();
-        while let Some(Some(reply)) = self.replies.front_mut().map(Option::take) {
+        let next = |all: &mut VecDeque<Pending>| all.front_mut()?.reply.take();
+        while let Some(reply) = next(&mut self.replies) {
             self.held_reply_bytes -= reply.len_bytes();
             self.reply(&reply);
             self.pop_reply();
@@ -435,7 +460,9 @@ impl Connection {
     }
 
     fn pop_reply(&mut self) {
-        self.replies.pop_front();
+        if let Some(pending) = self.replies.pop_front() {
+            self.latencies.answer(pending.asked);
+        }
         self.first_number += 1;
     }
 

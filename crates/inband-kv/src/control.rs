@@ -12,8 +12,9 @@ use rustls::ServerConfig;
 use crate::clock_exchange::SharedClock;
 use crate::cluster_clock::ClusterClock;
 use crate::export::{ExportError, Summary};
+use crate::latencies::{Latencies, Latency};
 use crate::limit_hits::{LimitHit, LimitHits};
-use crate::store::{SharedDbs, StoreError};
+use crate::store::{SharedDbs, StoreError, StoreFigures};
 
 /// Buckets of the latency histogram. Bucket `i` counts round trips below `2^i` microseconds that are in no lower
 /// bucket; the last one counts all others.
@@ -152,6 +153,7 @@ impl Counters {
 pub struct ReplicaControl {
     pub(crate) counters: Counters,
     pub(crate) limit_hits: Arc<LimitHits>,
+    pub(crate) latencies: Arc<Latencies>,
     pub(crate) loading_bytes: Arc<AtomicU64>,
     pub(crate) loading_bytes_total: Arc<AtomicU64>,
     pub(crate) checkpoints_served: Arc<AtomicU64>,
@@ -180,6 +182,7 @@ impl ReplicaControl {
         waker: Waker,
         dbs: SharedDbs,
         limit_hits: Arc<LimitHits>,
+        latencies: Arc<Latencies>,
         clock: SharedClock,
     ) -> Self {
         let counters = Counters {
@@ -189,6 +192,7 @@ impl ReplicaControl {
         Self {
             counters,
             limit_hits,
+            latencies,
             loading_bytes: Arc::default(),
             loading_bytes_total: Arc::default(),
             checkpoints_served: Arc::default(),
@@ -239,6 +243,16 @@ impl ReplicaControl {
             is_drained: c.is_drained.load(Ordering::Acquire),
             latency_us_buckets: std::array::from_fn(|i| get(&c.latency_us_buckets[i])),
         }
+    }
+
+    /// Returns how long requests took, by command.
+    pub fn latencies(&self) -> Vec<Latency> {
+        self.latencies.all()
+    }
+
+    /// Returns what RocksDB says about the databases, one per log.
+    pub fn figures(&self) -> Vec<StoreFigures> {
+        self.dbs.figures()
     }
 
     /// Asks the replica to return from `run`; applied instances are synced first.

@@ -20,6 +20,7 @@
 //! * [`control`]: monitoring and controlling a replica from other threads;
 //! * [`starting`]: serving clients before the store is open;
 //! * [`space`]: free space on the disks;
+//! * [`latencies`]: how long requests take;
 //! * [`limits`]: every limit.
 
 pub mod access;
@@ -45,6 +46,7 @@ pub mod glob;
 pub mod import;
 pub mod info;
 mod keyspace;
+pub mod latencies;
 mod layout;
 pub mod limit_hits;
 pub mod limits;

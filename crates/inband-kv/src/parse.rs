@@ -7,7 +7,7 @@ use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, Ti
 use crate::float;
 use crate::lock;
 use crate::script;
-use crate::table::{self, CommandId, CommandSpec};
+use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 use crate::types::{self, Kind};
 
 /// Unix times and times to live beyond this many milliseconds are rejected as invalid.
@@ -84,9 +84,13 @@ pub enum Request<'a> {
 
 /// Parses a request; the error is the reply to the client.
 pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
-    let Some(spec) = table::find(args.get(0)) else {
-        return Err(unknown_command(args));
-    };
+    parse_at(table::place(args.get(0)), args)
+}
+
+/// The same; `place` is that of its command in the table.
+pub fn parse_at(place: Option<usize>, args: Args<'_>) -> Result<Request<'_>, Reply> {
+    let spec = place.map(|at| &COMMANDS[at]);
+    let spec = spec.ok_or_else(|| unknown_command(args))?;
     if !spec.takes(args.len()) {
         return Err(wrong_arity(spec.name));
     }

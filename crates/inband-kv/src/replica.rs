@@ -294,6 +294,7 @@ impl Replica {
             front,
             waker,
             limit_hits,
+            latencies,
             requests,
             ..
         } = clients;
@@ -303,6 +304,7 @@ impl Replica {
             waker,
             machine.shared(),
             limit_hits,
+            latencies,
             clock.clone(),
         ));
         // Its thread may outlive the replica. It must not hold the last reference to the stores: RocksDB cannot be
@@ -437,7 +439,7 @@ impl Replica {
     pub fn poll_once(&mut self, timeout: Duration) -> Result<(), ReplicaError> {
         let timeout = self.sleep_time(timeout);
         self.front.wait(timeout, &mut self.ready)?;
-        self.now = Instant::now();
+        self.read_clock();
         self.look_at_clock();
         self.look_at_disks();
         for i in 0..self.ready.connections.len() {
@@ -461,6 +463,11 @@ impl Replica {
         self.sync_if_due()?;
         self.publish();
         Ok(())
+    }
+
+    fn read_clock(&mut self) {
+        self.now = Instant::now();
+        self.control.latencies.set_now(self.now);
     }
 
     fn sleep_time(&self, timeout: Duration) -> Duration {
@@ -584,7 +591,7 @@ impl Replica {
         if !has_applied {
             return Ok(self.answer_reads()? || goes_on);
         }
-        self.now = Instant::now();
+        self.read_clock();
         self.note_applied();
         self.look_for_elements();
         self.deliver_messages();

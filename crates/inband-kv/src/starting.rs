@@ -17,6 +17,7 @@ use mio::Waker;
 use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::Status;
 use crate::info::Identity;
+use crate::latencies::Latencies;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::READ_BUDGET_BYTES;
 use crate::local::{self, World};
@@ -28,8 +29,7 @@ use crate::subscriptions::Subscriptions;
 use crate::table::CommandId;
 
 /// The reply to commands that need the store.
-const STARTING: &str =
-    "LOADING Inband is opening its store; try again or use another replica";
+const STARTING: &str = "LOADING Inband is opening its store; try again or use another replica";
 /// Longest sleep: the time limits of clients are checked at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
@@ -38,6 +38,7 @@ pub struct Clients {
     pub(crate) front: Front<Connection>,
     pub(crate) waker: Waker,
     pub(crate) limit_hits: Arc<LimitHits>,
+    pub(crate) latencies: Arc<Latencies>,
     /// Number of requests answered so far.
     pub(crate) requests: u64,
     /// When they were first served.
@@ -53,6 +54,7 @@ impl Clients {
             waker: waker.ok_or_else(|| io::Error::other("no waker"))?,
             front,
             limit_hits: Arc::default(),
+            latencies: Arc::default(),
             requests: 0,
             started: Instant::now(),
         })
@@ -82,6 +84,7 @@ pub struct Starting {
     waker: Option<Waker>,
     thread: Option<JoinHandle<io::Result<Served>>>,
     limit_hits: Arc<LimitHits>,
+    latencies: Arc<Latencies>,
     started: Instant,
 }
 
@@ -100,6 +103,7 @@ impl Starting {
             config: config.clone(),
             front: clients.front,
             limit_hits: clients.limit_hits.clone(),
+            latencies: clients.latencies.clone(),
             log_limit: RateLimit::default(),
             refusal: Reply::error(STARTING),
             scripts: Scripts::default(),
@@ -117,6 +121,7 @@ impl Starting {
             stop,
             waker: Some(clients.waker),
             limit_hits: clients.limit_hits,
+            latencies: clients.latencies,
             started: clients.started,
         })
     }
@@ -139,6 +144,7 @@ impl Starting {
             front,
             waker: self.waker.take().ok_or_else(ended)?,
             limit_hits: self.limit_hits.clone(),
+            latencies: self.latencies.clone(),
             requests,
             started: self.started,
         })
@@ -157,6 +163,7 @@ struct Reception {
     identity: Identity,
     front: Front<Connection>,
     limit_hits: Arc<LimitHits>,
+    latencies: Arc<Latencies>,
     log_limit: RateLimit,
     refusal: Reply,
     /// No other replica is known, no script and no subscriber.
@@ -181,6 +188,7 @@ impl Reception {
             };
             self.front.wait(timeout, &mut ready)?;
             self.now = Instant::now();
+            self.latencies.set_now(self.now);
             for slot in ready.connections.drain(..) {
                 self.want_attention(slot);
             }
@@ -212,7 +220,8 @@ impl Reception {
     fn accept(&mut self) {
         let partitions = self.identity.partitions;
         let is_trusted = self.config.password.is_none();
-        let make = |arrival| Connection::new(arrival, partitions, is_trusted);
+        let latencies = &self.latencies;
+        let make = |arrival| Connection::new(arrival, partitions, is_trusted, latencies);
         let accepted = self.front.accept(self.now, make);
         for slot in accepted.slots {
             self.want_attention(slot);
@@ -221,7 +230,9 @@ impl Reception {
         if let Some(error) = accepted.failure {
             self.limit_hits.count(LimitHit::Accept);
             if self.log_limit.is_due() {
-                tracing::warn!("accepting a client: {error}; raise the limit of open files (ulimit -n)");
+                tracing::warn!(
+                    "accepting a client: {error}; raise the limit of open files (ulimit -n)"
+                );
             }
         }
     }

@@ -10,6 +10,7 @@
 
 mod apply;
 mod error;
+mod figures;
 mod local;
 mod outcome;
 mod shared;
@@ -34,6 +35,7 @@ use crate::types::Kind;
 
 pub(crate) use apply::execute_stamped;
 pub use error::StoreError;
+pub use figures::StoreFigures;
 pub use local::QueueEntry;
 use local::Removals;
 pub use outcome::{LogRole, Outcome, Outcomes, Position};

@@ -418,14 +418,18 @@ const NAME_LEN_MAX: usize = 16;
 
 /// Finds a command by name, case-insensitive.
 pub fn find(name: &[u8]) -> Option<&'static CommandSpec> {
+    place(name).map(|at| &COMMANDS[at])
+}
+
+/// Returns the place of a command in the table.
+pub fn place(name: &[u8]) -> Option<usize> {
     let mut upper = [0u8; NAME_LEN_MAX];
     let upper = upper.get_mut(..name.len())?;
     upper.copy_from_slice(name);
     upper.make_ascii_uppercase();
-    let at = COMMANDS
+    COMMANDS
         .binary_search_by(|row| row.name.as_bytes().cmp(upper))
-        .ok()?;
-    Some(&COMMANDS[at])
+        .ok()
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! `/metrics` for Prometheus: gauges, their text form, and the HTTP server, which also serves `/live` and `/ready`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::TcpListener;
 
 use anyhow::{Context, Result};
 use inband_http::{self as http, Answer, Limits, Request, Response};
-use prometheus::{Encoder, IntGaugeVec, Opts, TextEncoder};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{CounterVec, Encoder, IntGaugeVec, Opts, TextEncoder};
 
 pub use prometheus::Registry;
 
@@ -29,6 +31,102 @@ pub fn add<'a>(
         gauge.with_label_values(of).set(value);
     }
     registry.register(Box::new(gauge))?;
+    Ok(())
+}
+
+/// Registers a counter with a value for each list of label values.
+pub fn add_counters<'a>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+    values: impl IntoIterator<Item = (&'a [&'a str], f64)>,
+) -> Result<()> {
+    let counter = CounterVec::new(Opts::new(name, help), labels)?;
+    for (of, value) in values {
+        counter.with_label_values(of).inc_by(value);
+    }
+    registry.register(Box::new(counter))?;
+    Ok(())
+}
+
+/// A histogram that was filled elsewhere.
+#[derive(Debug)]
+pub struct Filled {
+    /// Values of its labels.
+    pub of: Vec<String>,
+    /// Upper bounds, and how many observations are in each bucket: not cumulative.
+    pub buckets: Vec<(f64, u64)>,
+    /// Observations above all bounds.
+    pub beyond: u64,
+    /// Sum of all observations.
+    pub sum: f64,
+}
+
+impl Filled {
+    fn metric(self, labels: &[&str]) -> Metric {
+        let mut below = 0;
+        let bucket = |(bound, count): (f64, u64)| {
+            below += count;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(below);
+            bucket
+        };
+        let buckets: Vec<Bucket> = self.buckets.into_iter().map(bucket).collect();
+        let mut histogram = Histogram::default();
+        histogram.set_bucket(buckets);
+        histogram.set_sample_count(below + self.beyond);
+        histogram.set_sample_sum(self.sum);
+        let label = |(name, value): (&&str, String)| {
+            let mut label = LabelPair::default();
+            label.set_name((*name).to_owned());
+            label.set_value(value);
+            label
+        };
+        let mut metric = Metric::from_label(labels.iter().zip(self.of).map(label).collect());
+        metric.set_histogram(histogram);
+        metric
+    }
+}
+
+struct Histograms {
+    description: Desc,
+    family: MetricFamily,
+}
+
+impl Collector for Histograms {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.description]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        vec![self.family.clone()]
+    }
+}
+
+/// Registers histograms that were filled elsewhere.
+pub fn add_histograms(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+    filled: impl IntoIterator<Item = Filled>,
+) -> Result<()> {
+    let names = labels.iter().map(|label| (*label).to_owned()).collect();
+    let description = Desc::new(name.into(), help.into(), names, HashMap::new())?;
+    let mut family = MetricFamily::default();
+    family.set_name(name.into());
+    family.set_help(help.into());
+    family.set_field_type(MetricType::HISTOGRAM);
+    let metrics = filled.into_iter().map(|filled| filled.metric(labels));
+    family.set_metric(metrics.collect());
+    if !family.get_metric().is_empty() {
+        registry.register(Box::new(Histograms {
+            description,
+            family,
+        }))?;
+    }
     Ok(())
 }
 
@@ -162,6 +260,36 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
+
+    #[test]
+    fn a_histogram_is_cumulative() {
+        let registry = Registry::new();
+        let filled = |of: &str, counts: [u64; 3]| Filled {
+            of: vec![of.into()],
+            buckets: vec![(0.5, counts[0]), (1.0, counts[1])],
+            beyond: counts[2],
+            sum: 7.5,
+        };
+        let both = [filled("a", [1, 2, 4]), filled("b", [0, 0, 1])];
+        add_histograms(&registry, "h", "a histogram", &["of"], both).expect("added");
+        add_histograms(&registry, "i", "empty", &["of"], []).expect("added");
+        let values = [(&["a"][..], 2.0)];
+        add_counters(&registry, "c_total", "a counter", &["of"], values).expect("added");
+        let text = String::from_utf8(text(&registry).expect("text")).expect("UTF-8");
+        for line in [
+            "# TYPE h histogram",
+            "h_bucket{of=\"a\",le=\"0.5\"} 1",
+            "h_bucket{of=\"a\",le=\"1\"} 3",
+            "h_bucket{of=\"a\",le=\"+Inf\"} 7",
+            "h_sum{of=\"a\"} 7.5",
+            "h_count{of=\"a\"} 7",
+            "h_count{of=\"b\"} 1",
+            "# TYPE c_total counter",
+            "c_total{of=\"a\"} 2",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line:?}: {text}");
+        }
+    }
 
     struct Loading;
 

@@ -356,6 +356,11 @@ impl Proposer {
         self.due = 0;
     }
 
+    /// Returns the highest round of any known leader; 0: none.
+    pub fn leader_round(&self) -> u64 {
+        self.leader_round
+    }
+
     /// A leader with this round is known: from a decided value or an ALIVE. Later messages from, or decisions of, the
     /// owner of an older round change nothing.
     pub fn leader_is(&mut self, now: Micros, round: u64, out: &mut Outbox) {

@@ -1,15 +1,55 @@
 //! `/metrics` for Prometheus, over HTTP.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use inband_cluster::paxos::control::{log_label, AcceptorStatus, LeaderStatus};
-use inband_metrics::{add, serve, signed, text, Registry};
+use inband_kv::latencies::{bound, Latency};
+use inband_kv::store::StoreFigures;
+use inband_metrics::{add, add_counters, add_histograms, serve, signed, text, Filled, Registry};
+use nix::sys::statvfs::statvfs;
 
 use crate::health;
+use crate::published;
 use crate::serve::HostView;
+
+/// Why packets are dropped, by the packet programs and at the sockets; each is an event of the same name. Votes beyond the
+/// majority, and answers to questions that were asked twice, are dropped in a healthy cluster, too, and are not among these.
+const DROPS: [&str; 28] = [
+    "acceptor_below_floor",
+    "acceptor_beyond_ring",
+    "acceptor_raced",
+    "acceptor_recovering",
+    "bad_checksum",
+    "bad_instance",
+    "bad_key",
+    "bad_length",
+    "bad_magic",
+    "bad_node",
+    "bad_partition",
+    "bad_round",
+    "bad_tag",
+    "bad_truncated",
+    "bad_type",
+    "bad_version",
+    "contended",
+    "copy_unresolved",
+    "epoch_ahead",
+    "host_bad_packets",
+    "host_cut_packets",
+    "host_send_failures",
+    "quorum_hand_off_failed",
+    "quorum_lower_round",
+    "quorum_not_member",
+    "quorum_other_value",
+    "value_io_failed",
+    "wrong_epoch",
+];
+/// Those that the kernel's driver drops.
+const DRIVER_DROPS: [&str; 2] = ["xdp_copies_lost", "xdp_transmits_lost"];
 
 /// Gauges of one host, by name.
 struct Gauges<'a> {
@@ -138,7 +178,165 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
         &["node", "event"],
         events.iter().map(|(of, value)| (&of[..], *value)),
     )?;
+    let drops = DROPS.iter().chain(&DRIVER_DROPS).map(|reason| {
+        // Also those that are 0: otherwise the first one would not count as an increase.
+        let count = status.counters.get(*reason).copied().unwrap_or(0);
+        ([gauges.node, *reason], count as f64)
+    });
+    let drops: Vec<([&str; 2], f64)> = drops.collect();
+    add_counters(
+        &gauges.registry,
+        "inband_dropped_packets_total",
+        "Packets dropped, by reason",
+        &["node", "reason"],
+        drops.iter().map(|(of, count)| (&of[..], *count)),
+    )?;
+    let state = published::read(&view.state);
+    let leaders: Vec<u64> = state.known_leaders.iter().map(|id| (*id).into()).collect();
+    gauges.add_per_log(
+        "leader_node",
+        "Id of the node that leads, as far as this host knows; 0: none",
+        &leaders,
+    )?;
+    gauges.add_per_log(
+        "trim_floor",
+        "Instance below which a majority of replicas holds everything, as far as this host knows",
+        &state.floors,
+    )?;
+    if let Some(replica) = &view.replica {
+        request_times(&gauges, &replica.latencies())?;
+        database_gauges(&gauges, &replica.figures())?;
+        disk_gauges(&gauges, &view.config.host.data_dirs)?;
+    }
     text(&gauges.registry)
+}
+
+fn request_times(gauges: &Gauges<'_>, latencies: &[Latency]) -> Result<()> {
+    let filled = latencies.iter().map(|of| {
+        let (beyond, bounded) = of.buckets.split_last().unwrap_or((&0, &[]));
+        let buckets = bounded.iter().enumerate();
+        let buckets = buckets.map(|(at, count)| (bound(at).as_secs_f64(), *count));
+        Filled {
+            of: vec![gauges.node.to_owned(), of.command.to_lowercase()],
+            buckets: buckets.collect(),
+            beyond: *beyond,
+            sum: of.sum.as_secs_f64(),
+        }
+    });
+    add_histograms(
+        &gauges.registry,
+        "inband_request_duration_seconds",
+        "Time from when a request of a client was read until its reply was ready, by command",
+        &["node", "command"],
+        filled,
+    )
+}
+
+type Figure = fn(&StoreFigures) -> u64;
+
+fn database_gauges(gauges: &Gauges<'_>, databases: &[StoreFigures]) -> Result<()> {
+    let each = |of: Figure| databases.iter().map(of).collect::<Vec<u64>>();
+    let all: [(&str, &str, Figure); 10] = [
+        (
+            "rocksdb_memtable_bytes",
+            "Written, and not in files yet",
+            |db| db.memtable_bytes,
+        ),
+        ("rocksdb_file_bytes", "Size of the files", |db| {
+            db.file_bytes
+        }),
+        (
+            "rocksdb_live_bytes",
+            "Estimate of what in the files is not superseded",
+            |db| db.live_bytes,
+        ),
+        (
+            "rocksdb_level0_files",
+            "Files that are not sorted into levels yet; many of them stall writes",
+            |db| db.level0_files,
+        ),
+        (
+            "rocksdb_pending_compaction_bytes",
+            "Estimate of what compactions have to rewrite; too much stalls writes",
+            |db| db.pending_compaction_bytes,
+        ),
+        (
+            "rocksdb_running_compactions",
+            "Compactions that run now",
+            |db| db.running_compactions,
+        ),
+        ("rocksdb_running_flushes", "Flushes that run now", |db| {
+            db.running_flushes
+        }),
+        (
+            "rocksdb_write_stopped",
+            "1 while writes wait for compactions or flushes",
+            |db| u64::from(db.is_write_stopped),
+        ),
+        (
+            "rocksdb_delayed_write_bytes_per_s",
+            "Rate to which writes are slowed down now; 0: not at all",
+            |db| db.delayed_write_bytes_per_s,
+        ),
+        (
+            "rocksdb_background_errors",
+            "Errors of flushes and compactions since the start",
+            |db| db.background_errors,
+        ),
+    ];
+    for (name, help, of) in all {
+        gauges.add_per_log(name, help, &each(of))?;
+    }
+    let logs: Vec<String> = (0..databases.len())
+        .map(|log| log_label(log, databases.len()))
+        .collect();
+    let of: Vec<[&str; 2]> = logs.iter().map(|log| [gauges.node, log]).collect();
+    let stalls = databases.iter().map(|db| db.stalled.as_secs_f64());
+    add_counters(
+        &gauges.registry,
+        "inband_rocksdb_stalled_seconds_total",
+        "How long writes were slowed down or stopped",
+        &["node", "partition"],
+        of.iter().map(|of| &of[..]).zip(stalls),
+    )?;
+    let cache = databases.first().map_or(0, |db| db.block_cache_bytes);
+    gauges.add(
+        "rocksdb_block_cache_bytes",
+        "Use of the cache that the databases of all partitions share",
+        cache,
+    )
+}
+
+/// A disk that cannot be asked is left out.
+fn disk_gauges(gauges: &Gauges<'_>, dirs: &[PathBuf]) -> Result<()> {
+    let disks = dirs.iter().filter_map(|dir| {
+        let disk = statvfs(dir).ok()?;
+        let unit_bytes = disk.fragment_size();
+        let free = signed(disk.blocks_available() * unit_bytes);
+        Some((
+            dir.display().to_string(),
+            free,
+            signed(disk.blocks() * unit_bytes),
+        ))
+    });
+    let disks: Vec<(String, i64, i64)> = disks.collect();
+    let of: Vec<[&str; 2]> = disks.iter().map(|disk| [gauges.node, &disk.0]).collect();
+    let labels = ["node", "dir"];
+    let of = || of.iter().map(|of| &of[..]);
+    add(
+        &gauges.registry,
+        "inband_disk_free_bytes",
+        "Free space on the disk of a data directory",
+        &labels,
+        of().zip(disks.iter().map(|disk| disk.1)),
+    )?;
+    add(
+        &gauges.registry,
+        "inband_disk_bytes",
+        "Size of the disk of a data directory",
+        &labels,
+        of().zip(disks.iter().map(|disk| disk.2)),
+    )
 }
 
 fn leader_gauges(gauges: &Gauges<'_>, leaders: &[LeaderStatus]) -> Result<()> {

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
+use inband_paxos::dataplane::round::owner;
 use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;
+use inband_paxos::partition::Partition;
 
 use crate::node_commands::NodeCommandQueue;
 
@@ -40,6 +42,10 @@ pub struct NodeState {
     pub acceptor_disk_failure: Option<String>,
     /// The leader's registers of every log, if it has the role.
     pub leaders: Vec<LeaderView>,
+    /// The node that leads each log, as far as this host knows; 0: none.
+    pub known_leaders: Vec<u8>,
+    /// The instance below which slots may be reused, in each log, as far as this host knows.
+    pub floors: Vec<u64>,
     /// Next instance that the learner delivers, if there is one; summed over all logs.
     pub next_delivery: Option<u64>,
     /// Highest instance known to the learner; summed over all logs.
@@ -279,6 +285,8 @@ impl PublishedNode {
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
             acceptor_disk_failure: self.node.acceptor_disk_failure().map(str::to_owned),
             leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),
+            known_leaders: logs.iter().map(known_leader).collect(),
+            floors: logs.iter().map(|log| log.trim().floor()).collect(),
             next_delivery: learners().map(|l| l.next()).reduce(|a, b| a + b),
             known_highest: learners().map(|l| l.known_highest()).sum(),
             outstanding: logs.iter().map(|log| log.proposer().outstanding()).sum(),
@@ -301,6 +309,12 @@ impl PublishedNode {
             ..fresh
         };
     }
+}
+
+/// A host that may lead probes the leader; others learn of it from what it decides.
+fn known_leader(log: &Partition) -> u8 {
+    let probed = log.leadership().map(|leadership| leadership.known_round());
+    owner(probed.unwrap_or_else(|| log.proposer().leader_round()))
 }
 
 impl ReplicatedLog for PublishedNode {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common;
+use crate::common::{self, Client};
 use crate::health::{ask, wait_until_it_says, TwoHosts};
 use crate::run::{free_addresses, start, TIMEOUT};
 
@@ -38,6 +38,8 @@ fn rules_and_dashboard_name_metrics_that_exist() {
         let text = read(file);
         assert!(names(&text).count() > 5, "{file} names none");
         for name in names(&text) {
+            // Series of a histogram.
+            let name = name.trim_end_matches("_bucket").trim_end_matches("_count");
             let is_there = [format!("\"{name}\""), format!("\"inband_{name}\"")]
                 .iter()
                 .any(|quoted| source.contains(quoted));
@@ -132,6 +134,37 @@ fn a_prometheus_sees_a_host_that_is_lost() {
     wait_for("both vote", votes, &|said| said.contains(",\"2\"]"));
     let leader = "/api/v1/query?query=sum(inband_leader_active)";
     wait_for("one leads", leader, &|said| said.contains(",\"1\"]"));
+    // The counters exist before the first packet is dropped, so that it counts as an increase.
+    let mut client = Client::connect(hosts.resp);
+    for _ in 0..20 {
+        assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    }
+    let requests =
+        "/api/v1/query?query=inband_request_duration_seconds_count%7Bcommand%3D%22set%22%7D";
+    wait_for("requests are counted", requests, &|said| {
+        said.contains(",\"20\"]")
+    });
+    let typical = "/api/v1/query?query=histogram_quantile(0.5,inband_request_duration_seconds_bucket%7Bcommand%3D%22set%22%7D)%3C5";
+    wait_for("the median is known", typical, &|said| {
+        said.contains("\"value\"") && !said.contains("NaN")
+    });
+    for (name, count) in [
+        (
+            "inband_dropped_packets_total%7Breason%3D%22bad_tag%22%7D",
+            "2",
+        ),
+        ("inband_leader_node%7Bnode%3D%22one%22%7D%3D%3D1", "1"),
+        ("inband_trim_floor", "2"),
+        ("inband_rocksdb_memtable_bytes%3E0", "1"),
+        ("inband_rocksdb_stalled_seconds_total", "1"),
+        ("inband_disk_free_bytes%3E0", "1"),
+        ("inband_starting%3D%3D0", "2"),
+    ] {
+        let query = format!("/api/v1/query?query=count({name})");
+        wait_for(name, &query, &|said| {
+            said.contains(&format!(",\"{count}\"]"))
+        });
+    }
     wait_for("no alert", "/api/v1/alerts", &|said| {
         said.contains("\"success\"")
             && !alerts(said, "InbandHostDown")

@@ -20,6 +20,8 @@ pub struct LoggedHost {
     pub dir: TempDir,
     pub resp: SocketAddr,
     pub metrics: SocketAddr,
+    /// Where it receives packets.
+    pub address: SocketAddr,
     process: Option<Child>,
 }
 
@@ -34,7 +36,7 @@ impl LoggedHost {
     pub fn prepare(host: &str, tables: &str) -> LoggedHost {
         let dir = tempfile::tempdir().expect("a directory");
         let [resp, metrics] = free_addresses();
-        let address = port(PORTS);
+        let address: SocketAddr = ([127, 0, 0, 1], port(PORTS)).into();
         let text = format!(
             r#"
             cluster = {{ name = "logged", epoch = 1, first_instance = 1, durability = "memory" }}
@@ -49,7 +51,7 @@ impl LoggedHost {
             [[node]]
             id = 1
             name = "one"
-            address = "127.0.0.1:{address}"
+            address = "{address}"
             roles = ["leader", "acceptor", "replica", "controller"]
             "#
         );
@@ -59,6 +61,7 @@ impl LoggedHost {
             dir,
             resp,
             metrics,
+            address,
             process: None,
         }
     }
@@ -108,11 +111,7 @@ impl LoggedHost {
     pub fn wait_for_log(&self, text: &str) {
         let deadline = Instant::now() + TIMEOUT;
         while !self.log().contains(text) {
-            assert!(
-                Instant::now() < deadline,
-                "no {text:?} in\n{}",
-                self.log()
-            );
+            assert!(Instant::now() < deadline, "no {text:?} in\n{}", self.log());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }

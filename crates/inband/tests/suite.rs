@@ -20,6 +20,7 @@ mod listeners;
 mod logs;
 mod member;
 mod memory;
+mod metrics;
 mod notify;
 mod power;
 mod published;

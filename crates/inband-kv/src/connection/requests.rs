@@ -14,11 +14,11 @@ use crate::limits::{
     COMMAND_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX, REQUEST_KEYS_MAX, STORED_VALUE_LEN_BYTES_MAX,
 };
 use crate::local;
-use crate::parse::{parse, ReadMode, Request};
+use crate::parse::{parse_at, ReadMode, Request};
 use crate::partition::slot;
 use crate::replica::over_channel_limit;
 use crate::script_cache::{Scripts, NO_SCRIPT};
-use crate::table::CommandId;
+use crate::table::{self, CommandId};
 
 /// `INBAND.SESSION id seq` as declared on a connection.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +87,10 @@ impl Connection {
     }
 
     fn take(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
+        let command = table::place(args.get(0));
+        if !self.is_held {
+            self.asked = self.latencies.ask(command);
+        }
         if !self.is_trusted && !local::is_for_everybody(args.get(0)) {
             return Some(self.answered(Reply::error("NOAUTH Authentication required.")));
         }
@@ -96,7 +100,7 @@ impl Connection {
         if let Some(refused) = self.refusal_of_subscriber(args) {
             return Some(self.answered(refused));
         }
-        let mut request = parse(args);
+        let mut request = parse_at(command, args);
         let text;
         if let Ok(Request::EvalSha { sha1, command }) = request {
             text = intake.scripts.text(sha1);

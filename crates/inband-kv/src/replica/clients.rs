@@ -38,7 +38,8 @@ impl Replica {
         if self.accepts() {
             let partitions = self.identity.partitions;
             let is_trusted = self.config.password.is_none();
-            let make = |arrival| Connection::new(arrival, partitions, is_trusted);
+            let latencies = &self.control.latencies;
+            let make = |arrival| Connection::new(arrival, partitions, is_trusted, latencies);
             let accepted = self.front.accept(self.now, make);
             for slot in accepted.slots {
                 self.want_attention(slot);

@@ -49,6 +49,7 @@ impl Replica {
         for log in 0..self.machine.partitions() {
             let applied = self.machine.store(log).applied();
             while let Some(reads) = self.lanes[log].packer.take_confirmed(applied) {
+                self.read_clock();
                 self.read(log, &reads)?;
                 self.reads_done(log, reads);
                 has_any = true;
