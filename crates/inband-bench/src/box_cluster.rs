@@ -1,5 +1,5 @@
-//! `inband bench box FIGURE`: consensus in a box (docs/box.md), compared with ZooKeeper, etcd and an unreplicated
-//! memcached.
+//! `inband bench box FIGURE`: consensus in a box (docs/box.md), compared with ZooKeeper, etcd, an unreplicated memcached,
+//! and libpaxos.
 
 mod failures;
 mod gets;
@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 use inband_host::config::Dataplane;
 
 use super::figures::run_each;
+use super::libpaxos;
 use super::row::{machine, number, Output, Row};
 
 /// Options of `inband bench box`.
@@ -55,6 +56,10 @@ pub struct BoxArgs {
     /// Do not measure ZooKeeper, etcd or memcached.
     #[arg(long)]
     alone: bool,
+    /// `throughput` and `latency`: another system to measure in the same run: libpaxos=DIR, where DIR is its build
+    /// directory.
+    #[arg(long, value_name = "NAME=DIR")]
+    peer: Option<libpaxos::Peer>,
     /// Fewer sizes, rounds, kills and bytes, as a smoke test.
     #[arg(long)]
     quick: bool,
@@ -216,6 +221,9 @@ pub fn run(args: &BoxArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         ("--clients", args.clients),
     ] {
         ensure!(value >= 1, "{option} {value}: at least 1");
+    }
+    if let Some(peer) = &args.peer {
+        peer.check()?;
     }
     let figures: &[Figure] = match args.figure {
         Figure::All => &FIGURES,

@@ -95,13 +95,31 @@ impl Peer {
     }
 
     /// Values per second and their mean latency in microseconds, with this many values in flight.
-    pub fn rate_and_mean(&self, outstanding: usize, seconds: usize) -> Result<(f64, f64)> {
-        let second = self.measure(outstanding, seconds)?.second;
+    pub fn rate_and_mean(
+        &self,
+        outstanding: usize,
+        value_len_bytes: usize,
+        seconds: usize,
+    ) -> Result<(f64, f64)> {
+        let second = self.measure(outstanding, value_len_bytes, seconds)?.second;
         Ok((second.per_s, second.mean_us))
     }
 
     /// Starts it afresh, loads it with this many values in flight, and returns the median second.
-    fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
+    fn measure(
+        &self,
+        outstanding: usize,
+        value_len_bytes: usize,
+        seconds: usize,
+    ) -> Result<Sample> {
+        let filling_len_bytes = value_len_bytes
+            .checked_sub(CLIENT_HEADER_LEN_BYTES)
+            .with_context(|| {
+                format!(
+                    "libpaxos's client puts {CLIENT_HEADER_LEN_BYTES} bytes in front of each value: \
+                     values of {value_len_bytes} bytes are too short"
+                )
+            })?;
         let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;
         let config = dir.path().join("paxos.conf");
         let first_port = free_ports(REPLICAS)?;
@@ -123,10 +141,7 @@ impl Peer {
         let child = Command::new(&client)
             .arg(&config)
             .args(["-o", &outstanding.to_string()])
-            .args([
-                "-v",
-                &(VALUE_LEN_BYTES - CLIENT_HEADER_LEN_BYTES).to_string(),
-            ])
+            .args(["-v", &filling_len_bytes.to_string()])
             .args(["-p", "0"])
             .stdin(Stdio::null())
             .stdout(terminal.slave)
@@ -209,7 +224,8 @@ pub fn rows(
                 progress(&format!(
                     "round {round}/{rounds}: libpaxos, {outstanding} outstanding"
                 ));
-                theirs.push(peer.measure(outstanding, seconds.as_secs() as usize)?);
+                let seconds = seconds.as_secs() as usize;
+                theirs.push(peer.measure(outstanding, VALUE_LEN_BYTES, seconds)?);
             }
         }
         progress("");
@@ -386,20 +402,23 @@ mod tests {
             "#!/bin/sh\nport=$(sed -n \"s/^replica $1 127.0.0.1 //p\" \"$2\")\nsleep 0.3\nexec python3 -m \
              http.server --bind 127.0.0.1 \"$port\"\n",
         );
-        // Its figure is the number of replicas in the configuration, multiplied by the values in flight. Like the real
-        // client, it flushes each line only on a terminal, and prints nothing if it cannot connect.
+        // Its figures are the number of replicas in the configuration, multiplied by the values in flight, and the
+        // length that it is to fill. Like the real client, it flushes each line only on a terminal, and prints nothing if
+        // it cannot connect.
         write(
             "client",
             "#!/bin/sh\n[ -t 1 ] || exec sleep 60\nport=$(sed -n 's/^replica 0 127.0.0.1 //p' \"$1\")\npython3 \
              -c \"import socket; socket.create_connection(('127.0.0.1', $port))\" || exec sleep 60\nn=$(grep -c ^replica \"$1\")\nwhile true; do echo \
-             \"$((n * $3)) value/sec, 1.00 Mbps, latency min 1 us max 2 us avg 7 us\"; sleep 0.01; \
+             \"$((n * $3)) value/sec, 1.00 Mbps, latency min 1 us max 2 us avg $5 us\"; sleep 0.01; \
              done\n",
         );
         let peer = Peer {
             dir: dir.path().into(),
         };
         peer.check().expect("everything there");
-        let second = peer.measure(5, 2).expect("figures").second;
-        assert_eq!((second.per_s, second.mean_us), (15.0, 7.0));
+        let second = peer.measure(5, 96, 2).expect("figures").second;
+        assert_eq!((second.per_s, second.mean_us), (15.0, 64.0));
+        let error = peer.measure(5, 31, 1).expect_err("no room for the header");
+        assert!(error.to_string().contains("31 bytes"), "{error}");
     }
 }

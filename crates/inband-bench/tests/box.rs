@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
@@ -28,9 +31,42 @@ fn value(results: &Value, metric: &str, variant: &str) -> f64 {
     values[0]
 }
 
+/// Stands in for a build of libpaxos: three replicas that listen, and a client whose figures are its values in flight and
+/// the length of their filling.
+fn fake_libpaxos(dir: &Path) -> String {
+    for (name, script) in [
+        (
+            "replica",
+            "#!/bin/sh\nport=$(sed -n \"s/^replica $1 127.0.0.1 //p\" \"$2\")\nexec python3 -m http.server --bind \
+             127.0.0.1 \"$port\"\n",
+        ),
+        (
+            "client",
+            "#!/bin/sh\nwhile sleep 0.01; do echo \"$3 value/sec, 1.00 Mbps, latency min 1 us max 2 us avg $5 us\"; done\n",
+        ),
+    ] {
+        let path = dir.join(name);
+        fs::write(&path, script).expect("a script");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("executable");
+    }
+    format!("libpaxos={}", dir.display())
+}
+
 #[test]
 fn rates_and_goals_are_measured() {
-    let results = bench("throughput", &["--alone", "--clients", "4"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let peer = fake_libpaxos(dir.path());
+    let more = ["--alone", "--clients", "4", "--peer", &peer];
+    let results = bench("throughput", &more);
+    let rows = results["rows"].as_array().expect("rows");
+    let theirs: Vec<&Value> = rows.iter().filter(|r| r["backend"] == "libpaxos").collect();
+    assert_eq!(theirs.len(), 1, "{theirs:?}");
+    assert_eq!(theirs[0]["variant"], "sets, 3 nodes, 128 B");
+    assert_eq!(theirs[0]["value"], 4.0, "as many in flight as clients");
+    let beside: Vec<&Value> = rows.iter().filter(|r| !r["baseline"].is_null()).collect();
+    assert_eq!(beside.len(), 1, "{beside:?}");
+    assert_eq!(beside[0]["variant"], "sets, 3 nodes, 128 B");
+    assert_eq!(beside[0]["baseline"]["value"], 4.0);
     for nodes in ["3 nodes", "3 nodes, quorum all", "4 nodes", "7 nodes"] {
         for kind in [
             "sets",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use inband_cluster::box_cluster::Quorum;
 
 use super::memcached::{self, fill, Memcached};
@@ -14,8 +14,10 @@ use super::udp::UdpLoad;
 use super::zookeeper::{self, ZooKeeper};
 use super::{goal_at_least, row, Run};
 use crate::kv::{etcd, Operation, Shape};
+use crate::libpaxos;
 use crate::load::{Load, Operation as LoadOperation, Protocol};
-use crate::row::{median, progress, Output};
+use crate::row::{median, progress, Baseline, Output};
+use crate::stats::Distribution;
 
 const KEYS: u64 = 1_000;
 const TABLE_BYTES: u64 = 64 << 20;
@@ -87,6 +89,7 @@ enum Who {
     ZooKeeper,
     Etcd,
     Memcached,
+    LibPaxos,
 }
 
 const THREE: Who = Who::Ours(3, false);
@@ -102,6 +105,7 @@ impl Who {
             Who::ZooKeeper => "zookeeper",
             Who::Etcd => "etcd",
             Who::Memcached => "memcached",
+            Who::LibPaxos => "libpaxos",
         }
     }
 
@@ -110,7 +114,7 @@ impl Who {
             Who::Ours(nodes, false) => format!("{nodes} nodes"),
             Who::Ours(nodes, true) => format!("{nodes} nodes, quorum all"),
             Who::Direct => "3 nodes, direct links".to_owned(),
-            Who::ZooKeeper | Who::Etcd => "3 nodes".to_owned(),
+            Who::ZooKeeper | Who::Etcd | Who::LibPaxos => "3 nodes".to_owned(),
             Who::Memcached => "1 node".to_owned(),
         }
     }
@@ -121,6 +125,7 @@ impl Who {
             Who::ZooKeeper => zookeeper::version(),
             Who::Etcd => etcd::version(),
             Who::Memcached => memcached::version(),
+            Who::LibPaxos => Ok("libpaxos 3".to_owned()),
         }
     }
 
@@ -135,6 +140,10 @@ impl Who {
             }
             Who::Etcd => "its log synced on tmpfs; clients at the leader; reads are linearizable",
             Who::Memcached => "one thread, not replicated",
+            Who::LibPaxos => {
+                "votes in memory, no store; its sample client, with as many values in flight, each as long as our \
+                 values; in whole seconds; a value counts when the client has learned it"
+            }
         }
     }
 }
@@ -142,8 +151,24 @@ impl Who {
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
+    /// libpaxos and etcd do not tell all of these.
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+    mean_us: Option<f64>,
+}
+
+/// A figure of a sample, if the system tells it.
+type Of = fn(&Sample) -> Option<f64>;
+
+impl Sample {
+    fn of(per_s: f64, latency: &Distribution) -> Sample {
+        Sample {
+            per_s,
+            p50_us: Some(latency.p50_us),
+            p99_us: Some(latency.p99_us),
+            mean_us: Some(latency.mean_us),
+        }
+    }
 }
 
 type Key = (Who, usize, Kind);
@@ -153,9 +178,11 @@ type Key = (Who, usize, Kind);
 struct Samples(BTreeMap<Key, Vec<Sample>>);
 
 impl Samples {
-    fn median(&self, key: Key, of: impl Fn(&Sample) -> f64) -> Option<f64> {
+    /// `None` if the system was not measured, or does not tell this.
+    fn median(&self, key: Key, of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
         let samples = self.0.get(&key)?;
-        Some(median(&mut samples.iter().map(of).collect::<Vec<_>>()))
+        let mut values = samples.iter().map(of).collect::<Option<Vec<f64>>>()?;
+        Some(median(&mut values))
     }
 }
 
@@ -202,11 +229,7 @@ impl Plan<'_> {
             "{} answers were errors or had no value",
             report.errors
         );
-        Ok(Sample {
-            per_s: report.per_s,
-            p50_us: report.latency.p50_us,
-            p99_us: report.latency.p99_us,
-        })
+        Ok(Sample::of(report.per_s, &report.latency))
     }
 
     fn udp_load(
@@ -233,11 +256,7 @@ impl Plan<'_> {
         if report.resent > 0 {
             progress(&format!("{} datagrams without a reply", report.resent));
         }
-        Ok(Sample {
-            per_s: report.per_s,
-            p50_us: report.latency.p50_us,
-            p99_us: report.latency.p99_us,
-        })
+        Ok(Sample::of(report.per_s, &report.latency))
     }
 
     /// Starts a system and makes all measurements.
@@ -325,11 +344,26 @@ impl Plan<'_> {
                         )?;
                         let sample = Sample {
                             per_s: sample.per_s,
-                            p50_us: sample.p50_us,
-                            p99_us: sample.p99_us,
+                            p50_us: Some(sample.p50_us),
+                            p99_us: Some(sample.p99_us),
+                            mean_us: None,
                         };
                         add(*len, kind, sample);
                     }
+                }
+            }
+            Who::LibPaxos => {
+                let peer = self.run.args.peer.as_ref().context("no --peer")?;
+                let seconds = self.duration.as_secs_f64().ceil() as usize;
+                for len in self.values_len_bytes {
+                    let (per_s, mean_us) = peer.rate_and_mean(self.clients, *len, seconds)?;
+                    let sample = Sample {
+                        per_s,
+                        p50_us: None,
+                        p99_us: None,
+                        mean_us: Some(mean_us),
+                    };
+                    add(*len, Kind::Sets, sample);
                 }
             }
         }
@@ -360,7 +394,7 @@ impl Plan<'_> {
                     who.name()
                 ));
                 match (self.measure(*who, &mut samples), who) {
-                    (Err(error), Who::Direct | Who::ZooKeeper | Who::Etcd | Who::Memcached) => {
+                    (Err(error), who) if !matches!(who, Who::Ours(..)) => {
                         let who = format!("{} {}", who.backend(), who.name());
                         output.skipped(&format!("{who} in round {round}: {error:#}"));
                     }
@@ -387,6 +421,37 @@ fn variant((who, value_len_bytes, kind): Key) -> String {
     format!("{}, {}, {value_len_bytes} B", kind.name(), who.name())
 }
 
+/// Adds to these of our clusters the other systems that are to be measured.
+fn with_peers(ours: &[Who], run: &Run<'_>, output: &mut Output) -> Vec<Who> {
+    let mut all = ours.to_vec();
+    if run.args.direct {
+        all.push(Who::Direct);
+    }
+    if !run.args.alone {
+        all.extend(PEERS);
+    }
+    match (&run.args.peer, run.args.alone) {
+        (Some(_), _) => all.push(Who::LibPaxos),
+        (None, false) => libpaxos::left_out(output),
+        (None, true) => {}
+    }
+    all
+}
+
+/// Returns libpaxos's figure, if `key` is what it is compared with.
+fn beside_libpaxos(
+    samples: &Samples,
+    (who, len, kind): Key,
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Option<Baseline> {
+    let is_compared = who == THREE && kind == Kind::Sets;
+    let value = samples.median((Who::LibPaxos, len, kind), of);
+    value.filter(|_| is_compared).map(|value| Baseline {
+        name: "libpaxos".to_owned(),
+        value,
+    })
+}
+
 /// Requests per second.
 pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let plan = Plan {
@@ -396,19 +461,13 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
         duration: run.quick(DURATION_QUICK, DURATION),
         compile_for: run.quick(WARM_UP, COMPILE_FOR),
     };
-    let mut all = vec![THREE, THREE_ALL, FOUR, SEVEN];
-    if run.args.direct {
-        all.push(Who::Direct);
-    }
-    if !run.args.alone {
-        all.extend(PEERS);
-    }
+    let all = with_peers(&[THREE, THREE_ALL, FOUR, SEVEN], run, output);
     let (samples, versions) = plan.measure_all(&all, output)?;
     for (who, version) in &versions {
         let conditions = plan.conditions(*who, version);
         for key in samples.0.keys().filter(|key| key.0 == *who) {
-            let per_s = samples.median(*key, |sample| sample.per_s);
-            let figure = (per_s.unwrap_or(f64::NAN), "requests/s");
+            let of = |sample: &Sample| Some(sample.per_s);
+            let figure = (samples.median(*key, of).unwrap_or(f64::NAN), "requests/s");
             let row = row(
                 "requests_per_s",
                 who.backend(),
@@ -416,10 +475,10 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
                 figure,
                 &*conditions,
             );
-            output.row(&row)?;
+            output.row(&row.beside(beside_libpaxos(&samples, *key, of)))?;
         }
     }
-    let per_s = |who, len, kind| samples.median((who, len, kind), |sample| sample.per_s);
+    let per_s = |who, len, kind| samples.median((who, len, kind), |sample| Some(sample.per_s));
     for len in plan.values_len_bytes {
         let ratio = |what: &str, (a, b), goal| {
             if let (Some(a), Some(b)) = (a, b) {
@@ -468,31 +527,24 @@ pub fn latency(run: &Run<'_>, output: &mut Output) -> Result<()> {
         duration: run.quick(DURATION_QUICK, DURATION),
         compile_for: run.quick(WARM_UP, COMPILE_FOR),
     };
-    let mut all = vec![THREE, THREE_ALL, SEVEN];
-    if run.args.direct {
-        all.push(Who::Direct);
-    }
-    if !run.args.alone {
-        all.extend(PEERS);
-    }
+    let all = with_peers(&[THREE, THREE_ALL, SEVEN], run, output);
     let (samples, versions) = plan.measure_all(&all, output)?;
     for (who, version) in &versions {
         let conditions = plan.conditions(*who, version);
         let keys = samples.0.keys().filter(|key| key.0 == *who);
         for key in keys.filter(|key| ![Kind::Mixed10, Kind::Mixed20].contains(&key.2)) {
-            let of = |of: fn(&Sample) -> f64| samples.median(*key, of).unwrap_or(f64::NAN);
-            for (metric, us) in [
-                ("latency_p50_us", of(|sample| sample.p50_us)),
-                ("latency_p99_us", of(|sample| sample.p99_us)),
-            ] {
-                let figure = (us, "us");
-                output.row(&row(
-                    metric,
-                    who.backend(),
-                    variant(*key),
-                    figure,
-                    &*conditions,
-                ))?;
+            let of: [(_, Of); 3] = [
+                ("latency_p50_us", |sample| sample.p50_us),
+                ("latency_p99_us", |sample| sample.p99_us),
+                ("latency_mean_us", |sample| sample.mean_us),
+            ];
+            for (metric, of) in of {
+                let Some(us) = samples.median(*key, of) else {
+                    continue;
+                };
+                let backend = who.backend();
+                let row = row(metric, backend, variant(*key), (us, "us"), &*conditions);
+                output.row(&row.beside(beside_libpaxos(&samples, *key, of)))?;
             }
         }
     }

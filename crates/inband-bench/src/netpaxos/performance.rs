@@ -298,7 +298,8 @@ fn curves(args: &NetPaxosArgs, dataplane: Dataplane) -> Result<(Curves, String)>
             if let (Some(peer), Dataplane::Udp) = (&args.peer, dataplane) {
                 note(&format!("libpaxos, {outstanding} outstanding"));
                 let seconds = duration.as_secs_f64().ceil() as usize;
-                let (per_s, mean_us) = peer.rate_and_mean(*outstanding, seconds)?;
+                let (per_s, mean_us) =
+                    peer.rate_and_mean(*outstanding, VALUE_LEN_BYTES, seconds)?;
                 curves.libpaxos[at].add(per_s, mean_us, f64::NAN);
             }
         }
