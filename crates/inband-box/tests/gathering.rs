@@ -10,13 +10,13 @@ use inband_box::gateway::{Event, Gateway, Settings, Submit};
 use inband_box::limits::RECORDS_BEFORE_GATHERING;
 use inband_box::local::Local;
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(30);
 const LATER: u64 = 10;
 
 /// A cluster whose commits can be held back.
-struct Held {
-    local: Local,
-    is_held: Arc<AtomicBool>,
+pub struct Held {
+    pub local: Local,
+    pub is_held: Arc<AtomicBool>,
 }
 
 impl Submit for Held {
@@ -35,7 +35,7 @@ impl Submit for Held {
     }
 }
 
-fn wait_for(counter: &AtomicU64, n: u64) {
+pub fn wait_for(counter: &AtomicU64, n: u64) {
     let until = Instant::now() + LIMIT;
     while counter.load(Ordering::Acquire) < n {
         assert!(Instant::now() < until, "{counter:?} of {n}");

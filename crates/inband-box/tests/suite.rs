@@ -9,6 +9,7 @@ mod equal;
 mod gathering;
 mod gets;
 mod gets_network;
+mod holding;
 mod memcached;
 mod network;
 mod node;

@@ -99,6 +99,7 @@ pub struct Connection {
     commands: usize,
     /// Number of reads among the entries.
     reads: usize,
+    /// Since when its oldest request waits for an answer, also if it is held back.
     waits_since: Option<Instant>,
     /// The outcome of a command is unknown.
     is_unknown: bool,
@@ -187,6 +188,10 @@ impl Connection {
     /// Tells the client why it is closed, if possible.
     pub fn say_goodbye(&mut self, why: Closed) {
         let text = match why {
+            // All that it asked for is held back.
+            Closed::NoQuorum if self.entries.is_empty() => {
+                "SERVER_ERROR no quorum; it was not done\r\n"
+            }
             Closed::NoQuorum => "SERVER_ERROR no quorum; whether it was done is unknown\r\n",
             Closed::Unknown => "SERVER_ERROR whether it was done is unknown\r\n",
             Closed::Gone | Closed::Stuck | Closed::Memory => "",
@@ -240,10 +245,8 @@ impl Connection {
             }
             self.read(scratch, &mut budget_bytes)?;
         }
-        self.waits_since = match self.entries.is_empty() {
-            true => None,
-            false => Some(self.waits_since.unwrap_or(now)),
-        };
+        let waits = more.is_held || !self.entries.is_empty();
+        self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         Ok(more)
     }
 
