@@ -26,6 +26,8 @@ pub const CLIENTS_MAX: usize = 10_000;
 pub const CLIENTS_MAX_RANGE: RangeInclusive<u64> = 1..=100_000;
 /// Gateway: maximum memory that all clients together may make it hold; above that, the client with the most is closed.
 pub const CLIENTS_MEMORY_BYTES_MAX: usize = 512 << 20;
+/// Gateway: what an allocation takes beside its contents, at most, in glibc: its header, and the rounding.
+pub const ALLOCATION_OVERHEAD_BYTES: usize = 24;
 /// Gateway: maximum number of unanswered commands per client; beyond that its requests are not read.
 pub const CLIENT_COMMANDS_MAX: usize = 1024;
 /// Gateway: maximum bytes of answers that a client has not read; beyond that its requests are not read.

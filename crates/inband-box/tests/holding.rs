@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use inband_box::gateway::{Counters, Gateway, Settings};
-use inband_box::limits::RECORDS_UNDER_WAY_MAX;
+use inband_box::limits::{KEY_LEN_BYTES_MAX, RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX};
 use inband_box::local::Local;
 
 use crate::gathering::{wait_for, Held, LIMIT};
 
+const MIB: usize = 1 << 20;
 const LONG: usize = 1_000_000;
 
 struct Served {
@@ -71,6 +72,18 @@ fn set_of(value_len_bytes: usize) -> Vec<u8> {
     [line.as_bytes(), &vec![b'x'; value_len_bytes], b"\r\n"].concat()
 }
 
+/// Sends the same request so many times and waits until the client is closed, however that comes about.
+fn ask_until_closed(served: &Served, request: &str, times: usize) {
+    let mut stream = served.connect();
+    for _ in 0..times {
+        if stream.write_all(request.as_bytes()).is_err() {
+            break;
+        }
+    }
+    let mut part = [0; 4096];
+    while stream.read(&mut part).is_ok_and(|len| len > 0) {}
+}
+
 #[test]
 fn a_write_that_is_held_back_is_refused_in_time() {
     let served = Served::start(Settings::default().memory_bytes_max);
@@ -81,8 +94,8 @@ fn a_write_that_is_held_back_is_refused_in_time() {
         stream.write_all(&set_of(LONG)).expect("sent");
         begun.push(stream);
         wait_for(&served.counters.cmd_set, begun.len() as u64);
-        // Its records are counted at the end of the turn.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        let records = begun.len() * LONG / RECORD_LEN_BYTES_MAX;
+        wait_for(&served.counters.records, records as u64);
     }
     let mut late = served.connect();
     late.write_all(&set_of(1)).expect("sent");
@@ -95,4 +108,46 @@ fn a_write_that_is_held_back_is_refused_in_time() {
         reply,
         "SERVER_ERROR no quorum; whether it was done is unknown\r\n"
     );
+}
+
+/// What each request takes is more than its place among the client's requests.
+#[test]
+fn keys_and_tokens_that_wait_count_as_memory() {
+    let key = "k".repeat(KEY_LEN_BYTES_MAX);
+    let token = "v".repeat(1_900);
+    let cases = [
+        // 40 MB of keys.
+        (
+            24 * MIB,
+            format!("get{}\r\n", format!(" {key}").repeat(4_000)),
+            40,
+        ),
+        // 1.9 MB of tokens.
+        (MIB, format!("mg k {token}\r\n"), 1_000),
+        (MIB, format!("md k {token}\r\n"), 1_000),
+        // 1,024 keys.
+        (
+            320 << 10,
+            format!("gat 0{}\r\n", format!(" {key}").repeat(8)),
+            128,
+        ),
+    ];
+    for (memory_bytes_max, request, times) in cases {
+        let served = Served::start(memory_bytes_max);
+        served.is_held.store(true, Ordering::Release);
+        ask_until_closed(&served, &request, times);
+        wait_for(&served.counters.memory_closed, 1);
+    }
+}
+
+/// The outcomes of `gat` contain the values.
+#[test]
+fn values_that_a_client_does_not_read_count_as_memory() {
+    let served = Served::start(24 * MIB);
+    let mut stream = served.connect();
+    stream.write_all(&set_of(LONG)).expect("sent");
+    stream
+        .write_all("gat 0 k\r\n".repeat(60).as_bytes())
+        .expect("sent");
+    wait_for(&served.counters.memory_closed, 1);
 }

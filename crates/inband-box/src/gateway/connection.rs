@@ -9,13 +9,13 @@ use inband_resp::buffer::Buffer;
 use inband_resp::front::{Arrival, ClientConnection, Readiness};
 use inband_resp::wire::Wire;
 
-use super::request::{command_of, count, get, is_read, stats};
+use super::request::{command_of, count, get, is_read, stats, Keys};
 use super::{Counters, Shared};
 use crate::apply::{Fetched, Outcome};
 use crate::command::Command;
 use crate::limits::{
-    CLIENT_COMMANDS_MAX, CLIENT_OUTPUT_BYTES_MAX, CLIENT_READ_BYTES_MAX, INCOMPLETE_REQUEST_MS_MAX,
-    UNANSWERED_MS_MAX, UNREAD_MS_MAX,
+    ALLOCATION_OVERHEAD_BYTES, CLIENT_COMMANDS_MAX, CLIENT_OUTPUT_BYTES_MAX, CLIENT_READ_BYTES_MAX,
+    INCOMPLETE_REQUEST_MS_MAX, UNANSWERED_MS_MAX, UNREAD_MS_MAX,
 };
 use crate::memcached::reply::{debug, Awaited, MetaReply};
 use crate::memcached::{parse, Parsed, Request};
@@ -23,6 +23,8 @@ use crate::store::{STALE, WON};
 
 /// Maximum number of requests of one client before others get a turn.
 const REQUESTS_PER_TURN_MAX: usize = 256;
+/// A client without requests keeps memory for at most this many.
+const IDLE_ENTRIES_MAX: usize = 32;
 
 /// Why a client is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +44,7 @@ pub enum Closed {
 /// A read that waits.
 #[derive(Debug)]
 enum Read {
-    Get {
-        with_cas: bool,
-        keys: VecDeque<Vec<u8>>,
-    },
+    Get { with_cas: bool, keys: Keys },
     Meta(Box<MetaReply>),
     Debug(Vec<u8>),
 }
@@ -94,7 +93,8 @@ pub struct Connection {
     output: Buffer,
     unread_since: Option<Instant>,
     entries: VecDeque<Entry>,
-    entries_bytes: usize,
+    /// What the entries refer to, on the heap.
+    entries_heap_bytes: usize,
     /// Number of commands among the entries that have no outcome yet.
     commands: usize,
     /// Number of reads among the entries.
@@ -115,7 +115,9 @@ impl ClientConnection for Connection {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.input.memory_bytes() + self.output.memory_bytes() + self.entries_bytes
+        let entries_bytes = self.entries.capacity() * size_of::<Entry>();
+        let buffers_bytes = self.input.memory_bytes() + self.output.memory_bytes();
+        buffers_bytes + entries_bytes + self.entries_heap_bytes
     }
 }
 
@@ -135,7 +137,7 @@ impl Connection {
             output: Buffer::default(),
             unread_since: None,
             entries: VecDeque::new(),
-            entries_bytes: 0,
+            entries_heap_bytes: 0,
             commands: 0,
             reads: 0,
             waits_since: None,
@@ -166,6 +168,7 @@ impl Connection {
             return;
         };
         self.is_unknown |= outcome.is_none();
+        self.entries_heap_bytes += outcome.as_ref().map_or(0, outcome_heap_bytes);
         *waiting = outcome;
         self.commands -= 1;
     }
@@ -244,6 +247,9 @@ impl Connection {
                 break;
             }
             self.read(scratch, &mut budget_bytes)?;
+        }
+        if self.entries.is_empty() && self.entries.capacity() > IDLE_ENTRIES_MAX {
+            self.entries = VecDeque::new();
         }
         let waits = more.is_held || !self.entries.is_empty();
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
@@ -353,7 +359,7 @@ impl Connection {
     }
 
     fn push(&mut self, entry: Entry) {
-        self.entries_bytes += entry.memory_bytes();
+        self.entries_heap_bytes += entry.heap_bytes();
         self.reads += usize::from(matches!(entry, Entry::Read(..)));
         self.entries.push_back(entry);
     }
@@ -373,7 +379,7 @@ impl Connection {
         }
         match request {
             Request::Get { with_cas, keys } => {
-                let keys = keys.into_iter().map(<[u8]>::to_vec).collect();
+                let keys = Keys::new(&keys);
                 self.push_read(shared, Read::Get { with_cas, keys });
             }
             Request::Meta(meta) if meta.is_read() => {
@@ -443,7 +449,7 @@ impl Connection {
             let Some(mut entry) = self.entries.pop_front() else {
                 break;
             };
-            self.entries_bytes -= entry.memory_bytes();
+            self.entries_heap_bytes -= entry.heap_bytes();
             let mut out = Vec::new();
             let is_answered = match &mut entry {
                 Entry::Text(text) => {
@@ -503,7 +509,7 @@ impl Connection {
             if is_part {
                 self.waits_since = None;
             }
-            self.entries_bytes += entry.memory_bytes();
+            self.entries_heap_bytes += entry.heap_bytes();
             self.entries.push_front(entry);
             if !is_part {
                 break;
@@ -513,14 +519,26 @@ impl Connection {
 }
 
 impl Entry {
-    fn memory_bytes(&self) -> usize {
-        size_of::<Entry>()
-            + match self {
-                Entry::Text(_) | Entry::Command(..) => 0,
-                Entry::Bytes(bytes) => bytes.len(),
-                Entry::Read(Read::Get { keys, .. }, _) => keys.len() * size_of::<Vec<u8>>(),
-                Entry::Read(..) => size_of::<MetaReply>(),
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Entry::Text(_) => 0,
+            Entry::Bytes(bytes) => bytes.capacity() + ALLOCATION_OVERHEAD_BYTES,
+            Entry::Command(awaited, outcome) => {
+                awaited.heap_bytes() + outcome.as_ref().map_or(0, outcome_heap_bytes)
             }
+            Entry::Read(Read::Get { keys, .. }, _) => keys.heap_bytes(),
+            Entry::Read(Read::Meta(reply), _) => reply.boxed_bytes(),
+            Entry::Read(Read::Debug(key), _) => key.capacity() + ALLOCATION_OVERHEAD_BYTES,
+        }
+    }
+}
+
+fn outcome_heap_bytes(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Fetched(fetched) => {
+            size_of::<Fetched>() + fetched.item.value.capacity() + 2 * ALLOCATION_OVERHEAD_BYTES
+        }
+        _ => 0,
     }
 }
 
@@ -538,8 +556,8 @@ impl Read {
         let now_ms = reader.time_ms();
         match self {
             Read::Get { with_cas, keys } => {
-                while let Some(key) = keys.pop_front() {
-                    get(shared, &key, *with_cas, out);
+                while let Some(key) = keys.take_next() {
+                    get(shared, key, *with_cas, out);
                     if out.len() >= CLIENT_OUTPUT_BYTES_MAX {
                         return Answered::Part;
                     }

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::request::{command_of, count, get, stats};
+use super::request::{command_of, count, get, stats, Keys};
 use super::{Counters, Shared};
 use crate::apply::Outcome;
 use crate::limits::{DATAGRAMS_PER_TURN_MAX, DATAGRAMS_UNDER_WAY_MAX, UNANSWERED_MS_MAX};
@@ -37,7 +37,7 @@ enum What {
     Command(Awaited),
     Get {
         with_cas: bool,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         barrier: u64,
     },
 }
@@ -137,7 +137,7 @@ impl Datagrams {
             }
             Request::Get { with_cas, keys } => What::Get {
                 with_cas,
-                keys: keys.into_iter().map(<[u8]>::to_vec).collect(),
+                keys: Keys::new(&keys),
                 barrier: shared.wants_barrier(),
             },
             Request::Stats(what) => {
@@ -215,8 +215,7 @@ impl Datagrams {
             else {
                 continue;
             };
-            let keys = keys.iter().map(Vec::as_slice);
-            self.answer_get(from, request, keys, with_cas, shared);
+            self.answer_get(from, request, keys.iter(), with_cas, shared);
         }
     }
 

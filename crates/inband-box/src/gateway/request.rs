@@ -2,8 +2,42 @@
 
 use super::{Counters, Shared};
 use crate::command::{Command, Mode};
+use crate::limits::ALLOCATION_OVERHEAD_BYTES;
 use crate::memcached::reply::{value, Awaited, MetaReply};
 use crate::memcached::{Request, VERSION};
+
+/// The keys of a `get` that waits, as they are in its line. As a string each, short keys would take many times that.
+#[derive(Debug)]
+pub struct Keys {
+    text: Vec<u8>,
+    /// Where the next key begins.
+    at: usize,
+}
+
+impl Keys {
+    /// Stores at least one key, none of them empty or with spaces.
+    pub fn new(keys: &[&[u8]]) -> Keys {
+        Keys {
+            text: keys.join(&b' '),
+            at: 0,
+        }
+    }
+
+    /// Takes the next key.
+    pub fn take_next(&mut self) -> Option<&[u8]> {
+        let key = self.text.get(self.at..)?.split(|b| *b == b' ').next()?;
+        self.at += key.len() + 1;
+        Some(key)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.text.split(|b| *b == b' ')
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.text.capacity() + ALLOCATION_OVERHEAD_BYTES
+    }
+}
 
 /// Returns the command for a request that needs exactly one, and what its client waits for.
 pub fn command_of<'a>(request: &'a Request<'_>) -> Option<(Command<'a>, Awaited)> {
@@ -165,4 +199,29 @@ pub fn stats(what: Option<&[u8]>, shared: &Shared) -> Vec<u8> {
     let mut text: String = lines.collect();
     text += "END\r\n";
     text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `get` in a datagram of 690 keys.
+    #[test]
+    fn keys_that_wait_take_no_more_than_their_line() {
+        let line = [b'k'; 690].map(|key| [key]);
+        let line: Vec<&[u8]> = line.iter().map(<[u8; 1]>::as_slice).collect();
+        let mut keys = Keys::new(&line);
+        assert!(keys.heap_bytes() <= 2 * line.len() + ALLOCATION_OVERHEAD_BYTES);
+        assert!(keys.iter().eq(line.iter().copied()));
+        for key in line {
+            assert_eq!(keys.take_next(), Some(key));
+        }
+        assert_eq!(keys.take_next(), None);
+        let mut keys = Keys::new(&[b"a", b"long"]);
+        let taken = [
+            keys.take_next().map(<[u8]>::to_vec),
+            keys.take_next().map(<[u8]>::to_vec),
+        ];
+        assert_eq!(taken, [Some(b"a".to_vec()), Some(b"long".to_vec())]);
+    }
 }

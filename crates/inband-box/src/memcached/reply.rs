@@ -3,6 +3,7 @@
 use super::meta::{encode_key, Flags, Meta, Verb};
 use super::NO_MEMORY;
 use crate::apply::{Fetched, Outcome};
+use crate::limits::ALLOCATION_OVERHEAD_BYTES;
 use crate::store::{self, Item, BINARY_KEY, STALE};
 
 /// Why a command was not done, in the words of the protocol.
@@ -96,6 +97,15 @@ impl Awaited {
         }
     }
 
+    /// Returns the memory that it takes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Awaited::Word { .. } => 0,
+            Awaited::Item { key, .. } => key.capacity() + ALLOCATION_OVERHEAD_BYTES,
+            Awaited::Meta(reply) => reply.boxed_bytes(),
+        }
+    }
+
     /// Appends the reply for this outcome.
     pub fn say(&self, outcome: &Outcome, now_ms: u64, out: &mut Vec<u8>) {
         match self {
@@ -145,6 +155,12 @@ impl MetaReply {
             flags: meta.flags,
             tokens: tokens.flat_map(|token| [b" ", *token].concat()).collect(),
         }
+    }
+
+    /// Returns the memory that it takes in a box.
+    pub fn boxed_bytes(&self) -> usize {
+        let contents_bytes = self.key.capacity() + self.tokens.capacity();
+        size_of::<MetaReply>() + contents_bytes + 3 * ALLOCATION_OVERHEAD_BYTES
     }
 
     pub fn key(&self) -> &[u8] {
