@@ -50,6 +50,10 @@ struct ib_box_node {
     /* The epoch in which the role last proposed a client's SET itself, and how many it has. */
     ib_u64 sets_epoch;
     ib_u64 sets_seq;
+    /* FOLLOWING: when a packet came that only the leader's process can have made. Its role goes on
+     * without the process as long as others submit. */
+    ib_u64 process_heard_ns;
+    ib_u64 reserved[7];
     struct ib_box_peer peer[IB_BOX_NODES_MAX + 1];
 };
 

@@ -156,6 +156,8 @@ IB_INLINE struct ib_result ib_box_hear(struct ib_box_msg *m, struct ib_box_node 
     n->heard_ns = now_ns;
     *advances = ib_box_learn(n, m->committed);
     ib_u16 round = m->flags & IB_BOX_F_ROUND;
+    if (round)
+        n->process_heard_ns = now_ns;
     if (m->committed > n->matched)
         return ib_box_ack(m, n, round | IB_BOX_F_GAP, IB_R_box_gap);
     unsigned int reason = *advances ? IB_R_box_commit_learned : IB_R_box_heard;

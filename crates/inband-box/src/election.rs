@@ -11,6 +11,8 @@ use crate::role::{Put, Record, Role};
 
 /// Maximum number of records that are pulled at a time.
 const PULL_MAX: u64 = 64;
+/// A candidate gives up after this many election timeouts without progress.
+const ELECTION_TIMEOUTS: u64 = 3;
 
 /// Describes the end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +71,12 @@ impl Election {
     pub fn due(&self) -> Nanos {
         self.again_at.min(self.until)
     }
+
+    /// Its timeouts begin again; `after`: the election timeout.
+    pub fn begin_again(&mut self, now: Nanos, resend_after: Nanos, after: Nanos) {
+        self.again_at = now + resend_after;
+        self.until = now + ELECTION_TIMEOUTS * after;
+    }
 }
 
 /// The question whether an election may begin. A node that can send but not receive gets no answer, and so cannot
@@ -93,7 +101,7 @@ impl Node {
         let again_after = self.config.resend_after_ns();
         let is_over = |pre: &PreElection| now >= pre.until;
         if self.pre_election.as_ref().is_none_or(is_over) {
-            let until = now + self.config.suspect_after_ns;
+            let until = now + self.election_after_ns();
             self.pre_election = Some(PreElection {
                 id: self.draw(u64::MAX),
                 willing: 1 << self.config.node,
@@ -123,7 +131,7 @@ impl Node {
         out: &mut Out,
     ) {
         self.on_hello(now, from, promised, role, out);
-        let led_at = self.led_at.max(role.view().heard_ns);
+        let led_at = self.led_at.max(role.view().led_ns(&self.config));
         let is_led = matches!(self.state, State::Leading(_))
             || led_at > 0 && now < led_at + self.config.willing_after_ns();
         if !is_led && !self.recovering {
@@ -174,7 +182,7 @@ impl Node {
             candidate,
             pull: None,
             again_at: now + self.config.resend_after_ns(),
-            until: now + 3 * self.config.suspect_after_ns,
+            until: now + ELECTION_TIMEOUTS * self.election_after_ns(),
         });
         self.say(To::Others, epoch, &Control::Elect { candidate }, out);
     }
@@ -383,6 +391,7 @@ impl Node {
         out: &mut Out,
     ) {
         let is_ours = epoch == self.epoch();
+        let election_after_ns = self.election_after_ns();
         let State::Electing(election) = &mut self.state else {
             return;
         };
@@ -392,7 +401,7 @@ impl Node {
         if pull.early.len() < 2 * PULL_MAX as usize {
             pull.early.insert(record.zxid, (record, committed));
         }
-        election.until = now + 3 * self.config.suspect_after_ns;
+        election.until = now + ELECTION_TIMEOUTS * election_after_ns;
         self.take_pulled(now, role, out);
     }
 
@@ -429,7 +438,7 @@ impl Node {
         };
         if now >= election.until {
             self.wait(now);
-            self.elect_at = now + self.draw(2 * self.config.stagger_ns());
+            self.elect_again(now);
             return;
         }
         if now < election.again_at {

@@ -16,6 +16,7 @@ pub mod changes;
 pub mod command;
 pub mod control;
 pub mod durable;
+mod disk_times;
 mod durable_acks;
 mod election;
 pub mod gateway;

@@ -2,11 +2,12 @@
 //! interpret records: the host applies what is committed, and reports it.
 //!
 //! What the host must do:
-//! - it performs `out.store` before it sends anything of `out`, and before it calls again,
+//! - it performs `out.store` and calls [`Node::on_stored`] before it sends anything of `out`, and before it calls again,
 //! - after each call it applies records up to `committed` and calls [`Node::on_applied`] for each,
 //! - it calls [`Node::on_tick`] at [`Node::due`], after [`Node::submit`], and when the role has advanced.
 
 use crate::control::Control;
+use crate::disk_times::DiskTimes;
 use crate::durable_acks::Owed;
 use crate::election::{Election, Ending, PreElection, Vote};
 use crate::membership::{ids, Membership};
@@ -26,6 +27,9 @@ use crate::wire::{flag, Header, Type};
 
 /// One more than the highest node id.
 pub const IDS: usize = crate::c::IB_BOX_NODES_MAX as usize + 1;
+
+/// See [`Node::jitter`].
+const JITTER_ONE: u64 = 1 << 16;
 
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub(crate) enum State {
@@ -65,8 +69,10 @@ pub struct Node {
     pub(crate) elect_at: Nanos,
     /// If waiting, or following a suspected leader: the question to the others.
     pub(crate) pre_election: Option<PreElection>,
-    pub(crate) jitter: Nanos,
+    /// Added to each of its turns, in parts of [`JITTER_ONE`] of the time between two turns.
+    pub(crate) jitter: u64,
     pub(crate) hello_at: Nanos,
+    pub(crate) disk: DiskTimes,
     /// The highest epoch heard of.
     pub(crate) seen: u64,
     pub(crate) elections: u64,
@@ -136,6 +142,7 @@ impl Node {
             elect_at: 0,
             pre_election: None,
             jitter: 0,
+            disk: DiskTimes::default(),
             hello_at: now,
             seen: stored.promise,
             elections: 0,
@@ -383,16 +390,17 @@ impl Node {
     }
 
     fn tick_waiting(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
-        if now >= self.elect_at && !self.recovering {
-            if self.latest(role).is_member(self.config.node) {
-                return self.pre_elect(now, role, out);
-            }
-            self.elect_at = now + self.config.suspect_after_ns;
-        }
+        // Also while it asks for an election: only those that are greeted tell a new node that it has its place.
         if now >= self.hello_at {
             self.hello_at = now + self.config.stagger_ns();
             let new_id = self.stored.new_id;
             self.say(To::Others, self.epoch(), &Control::Hello { new_id }, out);
+        }
+        if now >= self.elect_at && !self.recovering {
+            if self.latest(role).is_member(self.config.node) {
+                return self.pre_elect(now, role, out);
+            }
+            self.elect_at = now + self.election_after_ns();
         }
     }
 
@@ -402,18 +410,61 @@ impl Node {
         self.state = State::Waiting;
         self.pre_election = None;
         self.contact = self.contact.max(now);
-        self.jitter = self.draw(self.config.stagger_ns() / 2);
-        self.elect_at = self.suspect_at(now);
+        self.jitter = self.draw(JITTER_ONE / 2);
+        self.elect_at = self.turn_at(now, self.election_after_ns());
     }
 
+    /// Returns when a leader that was last heard at this time is suspected.
     pub(crate) fn suspect_at(&self, heard: Nanos) -> Nanos {
+        let after = match self.durable {
+            Some(_) => self.disk.timeout_ns(self.config.suspect_after_ns),
+            None => self.config.suspect_after_ns,
+        };
+        self.turn_at(heard, after)
+    }
+
+    /// Returns the timeout of an election: the suspicion timeout, or more if a promise takes long to store.
+    pub(crate) fn election_after_ns(&self) -> Nanos {
+        self.disk.timeout_ns(self.config.suspect_after_ns)
+    }
+
+    /// Draws when to try again after an election that failed.
+    pub(crate) fn elect_again(&mut self, now: Nanos) {
+        self.elect_at = now + self.draw(self.election_after_ns());
+    }
+
+    /// Must be called after `out.store` was performed, with the time that it took, before anything else is sent or
+    /// handled. Timeouts that began before begin again: they are for what the others do.
+    pub fn on_stored(&mut self, now: Nanos, took: Nanos) {
+        self.disk.took(took);
+        let after = self.election_after_ns();
+        let turn_at = self.turn_at(now, after);
+        match &mut self.state {
+            State::Electing(election) => {
+                election.begin_again(now, self.config.resend_after_ns(), after);
+            }
+            State::Waiting => {
+                self.pre_election = None;
+                self.elect_at = self.elect_at.max(turn_at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Must be called after records were put on disk, with the time that it took.
+    pub fn on_log_stored(&mut self, took: Nanos) {
+        self.disk.took(took);
+    }
+
+    /// Returns when it is this node's turn, if the turns of the nodes begin this long after a time.
+    fn turn_at(&self, since: Nanos, after: Nanos) -> Nanos {
         let (node, hint) = (self.config.node, self.hint);
         let is_between = |id: &u8| match hint < node {
             true => (hint + 1..node).contains(id),
             false => *id > hint || *id < node,
         };
         let rank = ids(self.membership.members).filter(is_between).count() as u64;
-        heard + self.config.suspect_after_ns + rank * self.config.stagger_ns() + self.jitter
+        since + after + (rank * JITTER_ONE + self.jitter) * (after / 2) / JITTER_ONE
     }
 
     /// Handles the news that a node has promised a higher epoch than the one it refuses.
@@ -426,7 +477,7 @@ impl Node {
             State::Leading(_) => self.step_down(now, role),
             State::Electing(_) => {
                 self.wait(now);
-                self.elect_at = now + self.draw(2 * self.config.stagger_ns());
+                self.elect_again(now);
             }
             _ => {}
         }
@@ -509,7 +560,7 @@ impl Node {
             _ if !self.is_stored || self.has_membership_changed => now,
             State::Waiting if self.recovering => self.hello_at,
             State::Waiting => match &self.pre_election {
-                Some(pre_election) => pre_election.due(),
+                Some(pre_election) => pre_election.due().min(self.hello_at),
                 None => self.elect_at.min(self.hello_at),
             },
             State::Electing(election) => election.due(),
@@ -519,7 +570,7 @@ impl Node {
                 fetch,
                 ..
             } => {
-                let suspect_at = self.suspect_at(self.contact.max(registers.heard_ns));
+                let suspect_at = self.suspect_at(self.contact.max(registers.led_ns(&self.config)));
                 let fetch_at = fetch.as_ref().map_or(Nanos::MAX, |fetch| fetch.again_at);
                 match (self.lacks_records(), &self.pre_election) {
                     (true, Some(pre_election)) => {

@@ -468,8 +468,11 @@ impl Process {
     /// Stores what must be stored, then sends the packets.
     fn flush(&mut self) -> Result<()> {
         if let Some(stored) = self.out.store.take() {
+            let began = clock_ns();
             stored::write(&self.spec.data, &stored, &self.on_disk)?;
             self.on_disk = stored;
+            let now = clock_ns();
+            self.node.on_stored(now, now - began);
         }
         for (to, mut packet) in self.out.packets.drain(..) {
             self.gate.sign(&mut packet);
@@ -494,7 +497,11 @@ impl Process {
         let Some(durable) = &mut self.durable else {
             return Ok(());
         };
+        let (began, before) = (clock_ns(), durable.durable());
         let upto = durable.write(&self.role)?;
+        if upto > before {
+            self.node.on_log_stored(clock_ns() - began);
+        }
         durable.go_on()?;
         durable.begins_checkpoint(&mut self.machine, &self.role)?;
         self.node.on_durable(upto, &self.role, &mut self.out);

@@ -92,9 +92,12 @@ impl Node {
         if !is_due || reads.due() == Nanos::MAX {
             return;
         }
-        // A new question: an answer to the last one says nothing about reads that arrived since.
-        reads.id = reads.id.wrapping_add(1);
-        reads.asked.append(&mut reads.waiting);
+        if reads.asked.is_empty() {
+            // A new question: an answer to the last one says nothing about reads that arrived since. A question that is
+            // asked again keeps its id, so that an answer counts even if it takes longer than that.
+            reads.id = reads.id.wrapping_add(1);
+            reads.asked.append(&mut reads.waiting);
+        }
         reads.again_at = now + 2 * self.config.resend_after_ns();
         let ask = Control::Ask { id: reads.id };
         self.say(To::Node(leader), self.epoch(), &ask, out);

@@ -223,6 +223,7 @@ impl Registers {
             recovering: get!(recovering) != 0,
             acks_by_process: get!(acks_by_process) != 0,
             heard_ns: get!(heard_ns),
+            process_heard_ns: get!(process_heard_ns),
             higher_epoch: get!(higher_epoch),
             applied: get!(applied),
             time_ms: get!(time_ms),
@@ -304,6 +305,7 @@ impl Registers {
             recovering,
             acks_by_process,
             heard_ns,
+            process_heard_ns,
             higher_epoch,
             applied
         );

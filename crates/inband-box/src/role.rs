@@ -85,6 +85,8 @@ pub struct View {
     pub acks_by_process: bool,
     /// If following: when the leader was last heard from, by the role's clock.
     pub heard_ns: u64,
+    /// If following: when the leader's process was last heard from, and not only its role.
+    pub process_heard_ns: u64,
     /// The highest foreign epoch seen in a packet.
     pub higher_epoch: u64,
     /// Zxid up to which the process has applied records.

@@ -153,7 +153,7 @@ impl Node {
     ) {
         let is_led = from == self.hint && epoch == self.epoch();
         let registers = role.view();
-        let led_at = self.led_at.max(registers.heard_ns);
+        let led_at = self.led_at.max(registers.led_ns(&self.config));
         // The leader that said so may be gone, and may have had one of the few logs left: discarding ours would leave
         // one fewer.
         let is_late = now > led_at + 2 * self.config.heartbeat_ns();

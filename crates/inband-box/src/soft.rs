@@ -183,6 +183,7 @@ impl Role for Soft<Zab> {
         word!(r, leader).store(owner_of(epoch).into(), SeqCst);
         word!(r, matched).store(view.committed, SeqCst);
         word!(r, heard_ns).store(now_ns, SeqCst);
+        word!(r, process_heard_ns).store(now_ns, SeqCst);
         word!(r, mode).store(c::IB_BOX_FOLLOWING.into(), SeqCst);
         true
     }

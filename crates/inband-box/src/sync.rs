@@ -19,6 +19,9 @@ const RESEND_MIN: u64 = 4;
 /// The records of so many turns are in flight to a node that catches up: a round trip on a busy machine takes
 /// milliseconds.
 const TURNS_IN_FLIGHT: u64 = 4;
+/// A leader whose role is heard, but whose process has not been heard from for this many suspicion timeouts, is suspected.
+/// A process sends a heartbeat every fifth of one, and may be busy for several of them.
+const PROCESS_SILENCE: u64 = 10;
 /// A leader that has not heard from a majority for this many suspicion timeouts stops leading.
 const PATIENCE: u64 = 6;
 
@@ -27,9 +30,20 @@ impl Config {
     fn patience_ns(&self) -> Nanos {
         PATIENCE * self.suspect_after_ns
     }
+
+    fn process_silence_ns(&self) -> Nanos {
+        PROCESS_SILENCE * self.suspect_after_ns
+    }
 }
 
 impl View {
+    /// If following: returns when the leader was last heard from. Packets of its role alone count only as long as its
+    /// process was heard from recently: reads and retransmissions need the process.
+    pub(crate) fn led_ns(&self, config: &Config) -> Nanos {
+        let process_until = self.process_heard_ns + config.process_silence_ns();
+        self.heard_ns.min(process_until)
+    }
+
     /// If leading: returns whether a node was heard of late, so that it can be counted on.
     pub(crate) fn is_heard(&self, node: u8, config: &Config, now: Nanos) -> bool {
         self.peers[usize::from(node)].heard_ns + config.patience_ns() > now
@@ -583,7 +597,7 @@ impl Node {
         if pulls {
             self.pull_again(now, out);
         }
-        let is_suspected = now >= self.suspect_at(self.contact.max(registers.heard_ns));
+        let is_suspected = now >= self.suspect_at(self.contact.max(registers.led_ns(&self.config)));
         let may_elect = || !self.recovering && self.latest(role).is_member(self.config.node);
         match (is_suspected, is_suspected && may_elect()) {
             // It still follows until it promises another epoch.

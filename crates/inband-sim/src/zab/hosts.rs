@@ -434,8 +434,43 @@ impl World<Zab> {
                 format!("node/{id} stores {stored:?} after {before:?}")
             });
         }
+        match (out.store, self.system.stores_in_ns) {
+            (Some(_), took @ 1..) => self.block_process(id, took, out.packets),
+            _ => self.send_all(id, out.packets),
+        }
+    }
+
+    /// Blocks a process while it stores what it must before it sends anything.
+    fn block_process(&mut self, id: u8, took: Time, packets: Vec<(To, Vec<u8>)>) {
+        let Some(Some(host)) = self.system.node.get(&id) else {
+            return;
+        };
+        let (start, until) = (host.start, self.now + took);
+        let paused_until = self.system.process_paused_until.entry(id).or_default();
+        *paused_until = until.max(*paused_until);
+        self.at(until, Event::Stored(Host(id), start, took, packets));
+    }
+
+    pub(super) fn has_stored(
+        &mut self,
+        id: u8,
+        start: u64,
+        took: Time,
+        packets: Vec<(To, Vec<u8>)>,
+    ) {
+        let now = self.local(Host(id));
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        if host.start == start {
+            host.node.on_stored(now, took);
+            self.send_all(id, packets);
+        }
+    }
+
+    fn send_all(&mut self, id: u8, packets: Vec<(To, Vec<u8>)>) {
         let gate = gate();
-        for (to, mut packet) in out.packets {
+        for (to, mut packet) in packets {
             gate.sign(&mut packet);
             self.remember_acknowledged(&packet);
             match to {

@@ -14,7 +14,7 @@ use std::fmt;
 use clap::Args;
 use inband_box::control::Control;
 use inband_box::membership::{ids, Membership};
-use inband_box::node::{Quorum, Start};
+use inband_box::node::{Quorum, Start, To};
 use inband_box::promise::Stored;
 use inband_box::wire::{self, Type};
 
@@ -98,6 +98,8 @@ pub enum Event {
     Advanced(Host),
     /// A process gets a datagram that its role passed: node, client, token, text.
     Datagram(Host, u8, u64, Vec<u8>),
+    /// A promise is on the disk of the node that had this start, which took this long; the packets may leave now.
+    Stored(Host, u64, Time, Vec<(To, Vec<u8>)>),
     /// A machine makes a snapshot.
     TakesSnapshot(Host),
     /// A table is written to disk.
@@ -124,6 +126,8 @@ pub struct Zab {
     /// By epoch: what each node has said that it has.
     acknowledged: BTreeMap<u64, [u64; 8]>,
     suspect_after_ns: Time,
+    /// Time in which a promise is stored. Meanwhile the process is blocked.
+    stores_in_ns: Time,
     capacity: usize,
     window: u64,
     think_ns: Time,
@@ -207,6 +211,7 @@ impl World<Zab> {
             lost: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
             suspect_after_ns: *rng.pick(&[2, 5, 10]).expect("some") * MS,
+            stores_in_ns: 0,
             capacity: *rng.pick(&[32, 256, 4096]).expect("some"),
             window: *rng.pick(&[4, 8, 64]).expect("some"),
             think_ns: *rng.pick(&[200_000, MS, 3 * MS]).expect("some"),
@@ -269,6 +274,7 @@ impl System for Zab {
             world.after(10 * MS, Event::Operator);
         }
         world.inject_faults([8 * MS, 15 * MS, 40 * MS][rng.below(3) as usize]);
+        world.system.stores_in_ns = [0, 0, 0, 3 * MS, 20 * MS][rng.below(5) as usize];
         world
     }
 
@@ -278,7 +284,7 @@ impl System for Zab {
 
     fn describe(&self) -> String {
         format!(
-            "{} nodes, {}, a log of {}, quorum {:?}, suspicion after {} ms, window {}",
+            "{} nodes, {}, a log of {}, quorum {:?}, suspicion after {} ms, promises stored in {} ms, window {}",
             self.nodes,
             if self.is_durable {
                 "on disk"
@@ -288,6 +294,7 @@ impl System for Zab {
             self.capacity,
             self.quorum,
             self.suspect_after_ns / MS,
+            self.stores_in_ns / MS,
             self.window
         )
     }
@@ -310,6 +317,9 @@ impl System for Zab {
             Event::Datagram(host, number, token, text) => {
                 world.datagram_passed(host.0, number, token, text);
             }
+            Event::Stored(host, start, took, packets) => {
+                world.has_stored(host.0, start, took, packets);
+            }
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Checkpoint(host) => world.checkpoint(host.0),
@@ -323,6 +333,7 @@ impl System for Zab {
         match event {
             Event::Passed(host, ..)
             | Event::Datagram(host, ..)
+            | Event::Stored(host, ..)
             | Event::Advanced(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),
