@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod behind;
+mod slow;
 
 use inband_box::control::{Control, Joined};
 use inband_box::membership::{Change, ChangeError, Membership};

@@ -51,6 +51,7 @@ struct State {
     recovering: Option<bool>,
     acks_by_process: Option<bool>,
     heard_ns: Option<u64>,
+    process_heard_ns: Option<u64>,
     higher_epoch: Option<u64>,
     applied: Option<u64>,
     time_ms: Option<u64>,
@@ -102,6 +103,7 @@ impl State {
         set(&mut view.recovering, self.recovering);
         set(&mut view.acks_by_process, self.acks_by_process);
         set(&mut view.heard_ns, self.heard_ns);
+        set(&mut view.process_heard_ns, self.process_heard_ns);
         set(&mut view.higher_epoch, self.higher_epoch);
         set(&mut view.applied, self.applied);
         set(&mut view.time_ms, self.time_ms);
