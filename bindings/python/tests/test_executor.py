@@ -618,7 +618,8 @@ first.add_done_callback(lambda _: print(second.exception(20), flush=True))
 second.add_done_callback(lambda _: print("second", flush=True))
 atexit.register(setattr, threading.Thread, "start", refuse)
 """
-    assert run_script(script) == ["None", "second"]
+    # On a busy machine, the second task may end before the first one.
+    assert sorted(run_script(script)) == ["None", "second"]
 
 
 def test_a_process_forked_while_a_callback_runs_ends():
