@@ -27,6 +27,7 @@ use inband_control::service::{Request, Response, Status};
 use inband_control::state::{Change, Command, Refusal, State as Plane};
 use inband_host::key_file::KeyFile;
 use inband_host::line_json::Server;
+use inband_host::signals::SHARED_LISTENER;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::config::{Config, NodeConfig, Role};
 use nix::fcntl::{Flock, FlockArg};
@@ -336,7 +337,7 @@ fn run(config: &Path) {
         "metrics, and two for clients"
     );
     for (what, listener) in inherited {
-        if what == "resp" {
+        if [SHARED_LISTENER, "resp"].contains(&what.as_str()) {
             let state = Arc::clone(&state);
             std::thread::spawn(move || serve_clients(&state, &listener));
         }
