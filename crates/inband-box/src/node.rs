@@ -417,7 +417,7 @@ impl Node {
     /// Returns when a leader that was last heard at this time is suspected.
     pub(crate) fn suspect_at(&self, heard: Nanos) -> Nanos {
         let after = match self.durable {
-            Some(_) => self.disk.timeout_ns(self.config.suspect_after_ns),
+            Some(_) => self.election_after_ns(),
             None => self.config.suspect_after_ns,
         };
         self.turn_at(heard, after)
