@@ -1,7 +1,7 @@
 //! The interface between an application and a replicated log: it submits values and receives decided ones.
 //!
 //! [`ReplicatedLog`] separates the protocol from the services over it. `inband-kv` uses only this trait; tests drive it
-//! with an in-memory log, programs with Paxos or NetPaxos on real packets.
+//! with an in-memory log, programs with a system's protocol on real packets.
 //!
 //! Exactly-once (protocol.md, 8): a value may be decided in more than one instance, because a proposer retransmits
 //! unanswered values. Instances are delivered in order, each once; whether the value in an instance is *new* is decided

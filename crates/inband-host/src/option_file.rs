@@ -3,7 +3,7 @@
 //! ```toml
 //! node = 1
 //! nodes = ["10.0.0.1:7001", "10.0.0.2:7001", "10.0.0.3:7001"]
-//! data = "/var/lib/inband-box"
+//! data = "/var/lib/inband"
 //! memcached-open = true
 //! ```
 

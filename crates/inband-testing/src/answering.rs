@@ -7,7 +7,7 @@
 //! name = "numbers follow each other"
 //! before = [0, 0]                 # the registers before the first packet
 //! after = [0, 1]                  # ... and after the last
-//! packet = [{ in = [16, 0, 1], reason = "sequencer_numbered", out = [1] }]    # in: type, sender's node, own fields
+//! packet = [{ in = [16, 0, 1], reason = "SYSTEM_numbered", out = [1] }]    # in: type, sender's node, own fields
 //! ```
 //!
 //! Without `out` the packet is dropped.
