@@ -9,22 +9,22 @@ struct evlearner {
     struct evp_remote *remote;
 };
 
-struct evacceptor {
-    struct evp_host *host;
-};
-
-/* A host that submits the values of clients. */
+/* A host, and for one that submits the values of clients a listener for them. First in each role. */
 struct server {
     struct evp_host *host;
     struct evp_clients *clients;
+    int acceptor_count;
 };
 
 struct evpaxos_replica {
     struct server server;
-    int count;
 };
 
 struct evproposer {
+    struct server server;
+};
+
+struct evacceptor {
     struct server server;
 };
 
@@ -35,57 +35,68 @@ static void *role_new(size_t size) {
     return role;
 }
 
-static void server_free(struct server *server) {
+static void server_end(struct server *server) {
     evp_clients_free(server->clients);
     evp_host_free(server->host);
 }
 
 static bool server_start(struct server *server, int id, struct evpaxos_config *config,
                          enum role role, struct evp_calls calls, struct event_base *base) {
-    struct sockaddr_in address = evpaxos_proposer_address(config, id);
-    if (address.sin_port == 0) {
-        paxos_log_error("the configuration has no %s %d", evp_role_name(role), id);
-        return false;
+    server->acceptor_count = evpaxos_acceptor_count(config);
+    if (role != ROLE_ACCEPTOR) {
+        struct sockaddr_in address = evpaxos_proposer_address(config, id);
+        if (address.sin_port == 0) {
+            paxos_log_error("the configuration has no %s %d", evp_role_name(role), id);
+            return false;
+        }
+        /* The address first: a second process with the same id ends here. */
+        server->clients = evp_clients_listen(base, address);
+        if (server->clients == NULL)
+            return false;
+        calls.room = evp_clients_resume;
+        calls.position = evp_clients_answer;
+        calls.decided = evp_clients_decided;
+        calls.clients = server->clients;
     }
-    /* The address first: a second process with the same id ends here. */
-    server->clients = evp_clients_listen(base, address);
-    if (server->clients == NULL)
-        return false;
-    calls.room = evp_clients_resume;
-    calls.position = evp_clients_answer;
-    calls.decided = evp_clients_decided;
-    calls.clients = server->clients;
     server->host = evp_host_start(config, role, id, base, calls);
-    if (server->host == NULL || !evp_clients_serve(server->clients, server->host)) {
-        server_free(server);
-        return false;
+    if (server->host != NULL &&
+        (server->clients == NULL || evp_clients_serve(server->clients, server->host)))
+        return true;
+    server_end(server);
+    return false;
+}
+
+/* Returns a role of this size, which begins with its server; NULL if it cannot start. */
+static void *server_new(size_t size, int id, const char *path, enum role role,
+                        struct evp_calls calls, struct event_base *base) {
+    struct evpaxos_config *config = evpaxos_config_read(path);
+    struct server *server = config == NULL ? NULL : role_new(size);
+    if (server != NULL && !server_start(server, id, config, role, calls, base)) {
+        free(server);
+        server = NULL;
     }
-    return true;
+    evpaxos_config_free(config);
+    return server;
+}
+
+static void server_free(void *role) {
+    struct server *server = role;
+    if (server == NULL)
+        return;
+    server_end(server);
+    free(server);
 }
 
 /* ---- Replicas ---- */
 
 struct evpaxos_replica *evpaxos_replica_init(int id, const char *path, deliver_function deliver,
                                              void *arg, struct event_base *base) {
-    struct evpaxos_config *config = evpaxos_config_read(path);
     struct evp_calls calls = {.deliver = deliver, .deliver_arg = arg};
-    struct evpaxos_replica *replica = config == NULL ? NULL : role_new(sizeof *replica);
-    if (replica != NULL) {
-        replica->count = evpaxos_acceptor_count(config);
-        if (!server_start(&replica->server, id, config, ROLE_REPLICA, calls, base)) {
-            free(replica);
-            replica = NULL;
-        }
-    }
-    evpaxos_config_free(config);
-    return replica;
+    return server_new(sizeof(struct evpaxos_replica), id, path, ROLE_REPLICA, calls, base);
 }
 
 void evpaxos_replica_free(struct evpaxos_replica *replica) {
-    if (replica == NULL)
-        return;
-    server_free(&replica->server);
-    free(replica);
+    server_free(replica);
 }
 
 void evpaxos_replica_set_instance_id(struct evpaxos_replica *replica, unsigned iid) {
@@ -106,29 +117,18 @@ void evpaxos_replica_submit(struct evpaxos_replica *replica, char *value, int si
 }
 
 int evpaxos_replica_count(struct evpaxos_replica *replica) {
-    return replica->count;
+    return replica->server.acceptor_count;
 }
 
 /* ---- Proposers ---- */
 
 struct evproposer *evproposer_init(int id, const char *path, struct event_base *base) {
-    struct evpaxos_config *config = evpaxos_config_read(path);
     struct evp_calls calls = {.deliver = NULL};
-    struct evproposer *proposer = config == NULL ? NULL : role_new(sizeof *proposer);
-    if (proposer != NULL &&
-        !server_start(&proposer->server, id, config, ROLE_PROPOSER, calls, base)) {
-        free(proposer);
-        proposer = NULL;
-    }
-    evpaxos_config_free(config);
-    return proposer;
+    return server_new(sizeof(struct evproposer), id, path, ROLE_PROPOSER, calls, base);
 }
 
 void evproposer_free(struct evproposer *proposer) {
-    if (proposer == NULL)
-        return;
-    server_free(&proposer->server);
-    free(proposer);
+    server_free(proposer);
 }
 
 void evproposer_set_instance_id(struct evproposer *proposer, unsigned iid) {
@@ -139,23 +139,12 @@ void evproposer_set_instance_id(struct evproposer *proposer, unsigned iid) {
 /* ---- Acceptors ---- */
 
 struct evacceptor *evacceptor_init(int id, const char *path, struct event_base *base) {
-    struct evpaxos_config *config = evpaxos_config_read(path);
     struct evp_calls calls = {.deliver = NULL};
-    struct evacceptor *acceptor = config == NULL ? NULL : role_new(sizeof *acceptor);
-    if (acceptor != NULL &&
-        (acceptor->host = evp_host_start(config, ROLE_ACCEPTOR, id, base, calls)) == NULL) {
-        free(acceptor);
-        acceptor = NULL;
-    }
-    evpaxos_config_free(config);
-    return acceptor;
+    return server_new(sizeof(struct evacceptor), id, path, ROLE_ACCEPTOR, calls, base);
 }
 
 void evacceptor_free(struct evacceptor *acceptor) {
-    if (acceptor == NULL)
-        return;
-    evp_host_free(acceptor->host);
-    free(acceptor);
+    server_free(acceptor);
 }
 
 /* ---- Learners ---- */

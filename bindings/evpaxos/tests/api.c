@@ -21,14 +21,7 @@
 #include <paxos.h>
 
 #include "../src/limits.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "check.h"
 
 #define REPLICAS 3
 #define TIMEOUT_S 60

@@ -4,14 +4,7 @@
 #include <string.h>
 
 #include "../src/internal.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "check.h"
 
 #define VALUE_LEN_BYTES 3000
 #define PARTS 3
