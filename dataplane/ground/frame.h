@@ -29,6 +29,7 @@ enum ib_limits {
 
     IB_PARTITIONS_MAX = 1024,
     IB_NODES_MAX = 255, /* node ids are 1..=254 */
+    IB_TYPES_MAX = 64,  /* of all systems; struct ib_family has a bit for each */
 };
 
 /* The frame of a header. */

@@ -30,7 +30,7 @@ enum ib_verdict {
     X(bad_length)                                                                                  \
     X(bad_partition)                                                                               \
     X(bad_node)                                                                                    \
-    /* no key of this id here; another tag than this key makes; another value than was sent */     \
+    /* no key of this id here; another tag than this key makes; value or IPv4 header damaged */    \
     X(bad_key)                                                                                     \
     X(bad_tag)                                                                                     \
     X(bad_checksum)                                                                                \

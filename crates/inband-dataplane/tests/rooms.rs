@@ -6,10 +6,14 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use inband_box::Zab;
 use inband_falcon::dataplane::{wire as falcon, Falcon};
 use inband_flair::dataplane::{wire as flair, Flair};
-use inband_ground::System;
+use inband_ground::{c, System};
+use inband_memory::Memory;
+use inband_netpaxos::NetPaxos;
 use inband_paxos::dataplane::{wire as paxos, Paxos};
+use inband_sequencer::Sequencer;
 
 const PER_SYSTEM: u32 = 64;
 
@@ -82,14 +86,33 @@ fn every_reason_has_a_name_of_its_own() {
 /// Rust has the same reasons as the headers.
 #[test]
 fn systems_know_their_reasons() {
-    fn check<S: System>(system: &str) {
-        let known = (0..PER_SYSTEM * 16).filter_map(S::own_reason_name);
-        let known: Vec<String> = known.map(str::to_owned).collect();
-        assert_eq!(known, names_in(&folder_of(system).join("reasons.h")));
-    }
-    check::<Paxos>("paxos");
-    check::<Flair>("flair");
-    check::<Falcon>("falcon");
+    let known: [(&str, Vec<&str>); 7] = [
+        ("box", known_to::<Zab>()),
+        ("falcon", known_to::<Falcon>()),
+        ("flair", known_to::<Flair>()),
+        ("memory", known_to::<Memory>()),
+        ("netpaxos", known_to::<NetPaxos>()),
+        ("paxos", known_to::<Paxos>()),
+        ("sequencer", known_to::<Sequencer>()),
+    ];
+    let in_headers: Vec<_> = systems()
+        .into_iter()
+        .map(|(system, folder)| (system, names_in(&folder.join("reasons.h"))))
+        .collect();
+    let known: Vec<_> = known
+        .into_iter()
+        .map(|(system, names)| {
+            let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+            (system.to_owned(), names)
+        })
+        .collect();
+    assert_eq!(known, in_headers);
+}
+
+fn known_to<S: System>() -> Vec<&'static str> {
+    (0..PER_SYSTEM * 16)
+        .filter_map(S::own_reason_name)
+        .collect()
 }
 
 /// The numbers of the enum `ib_<system>_type`.
@@ -133,6 +156,10 @@ fn every_system_has_message_types_of_its_own() {
         for number in types(&system, &folder) {
             let other = taken.insert(number, system.clone());
             assert_eq!(other, None, "{system}: type {number} is taken");
+            assert!(
+                number < c::IB_TYPES_MAX,
+                "{system}: type {number} is beyond the maps of types"
+            );
         }
     }
     assert!(!taken.contains_key(&0), "no type is 0");

@@ -9,17 +9,9 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from .frame import BUFFERS, C, FRAME_LEN_MAX_BYTES, HEADER_AT, IP, IP_SUM, TAG_AT, VALUE_AT, get
+from .frame import BUFFERS, C, FRAME_LEN_MAX_BYTES, HEADER_AT, IP_SUM, TAG_AT, VALUE_AT, get, ip_sum
 from .stream import Axis, job
 from .sums import HeaderSum
-
-
-def ip_sum(m, header):
-    """The IPv4 checksum of the header in a frame, computed without its checksum field."""
-    halves = [get(header, at, 2) for at in range(IP, IP + 20, 2) if at != IP_SUM]
-    total, folded = Signal(20), Signal(17)
-    m.d.comb += [total.eq(sum(halves)), folded.eq(total[:16] + total[16:])]
-    return ~(folded[:16] + folded[16:])[:16]
 
 
 class Deparser(wiring.Component):
@@ -126,8 +118,7 @@ class Deparser(wiring.Component):
                     with m.If(job.rewritten):
                         m.next = "PREPARE"
             with m.State("PREPARE"):
-                checksum = ip_sum(m, header)
-                m.d.sync += header[8 * IP_SUM : 8 * IP_SUM + 16].eq(Cat(checksum[8:], checksum[:8]))
+                m.d.sync += header[8 * IP_SUM : 8 * IP_SUM + 16].eq(ip_sum(m, header))
                 m.next = "SEND"
             with m.State("SEND"):
                 m.d.comb += sends.eq(1)

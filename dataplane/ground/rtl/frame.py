@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of a frame around an Inband packet: Ethernet, IPv4, UDP, header. Byte 0 is in the lowest bits."""
 
-from amaranth.hdl import Cat, Const
+from amaranth.hdl import Cat, Const, Signal
 
 from .c_headers import constants, fields, reasons
 
@@ -33,6 +33,15 @@ FRAME_FIELDS = {
 def get(flat, at, length=1):
     """The number in network order at byte `at`."""
     return Cat(*(flat[8 * i : 8 * i + 8] for i in reversed(range(at, at + length))))
+
+
+def ip_sum(m, header):
+    """The IPv4 checksum of the header in a frame, computed without its checksum field, as it is in the frame."""
+    halves = [get(header, at, 2) for at in range(IP, IP + 20, 2) if at != IP_SUM]
+    total, folded = Signal(20), Signal(17)
+    m.d.comb += [total.eq(sum(halves)), folded.eq(total[:16] + total[16:])]
+    checksum = ~(folded[:16] + folded[16:])[:16]
+    return Cat(checksum[8:], checksum[:8])
 
 
 class Bytes:

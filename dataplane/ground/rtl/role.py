@@ -82,7 +82,7 @@ class Role(wiring.Component):
     def number(self, reason):
         return {**REASONS, **self.REASONS}[reason]
 
-    def entry_reason(self, header, len_bytes, sums, too_long):
+    def entry_reason(self, m, header, len_bytes, sums, too_long):
         """In the order of the C code. The first condition that is true counts."""
         field = {name: get(header, *where) for name, where in FRAME_FIELDS.items()}
         ip_len, udp_len = get(header, f.IP_LEN, 2), get(header, f.UDP_LEN, 2)
@@ -94,6 +94,7 @@ class Role(wiring.Component):
             (too_long, "no_room"),
             (ip_len + 14 > len_bytes, "bad_truncated"),
             ((udp_len < 8) | (udp_len + 20 != ip_len), "bad_length"),
+            (f.ip_sum(m, header) != header[8 * f.IP_SUM : 8 * f.IP_SUM + 16], "bad_checksum"),
             (payload < C["IB_HEADER_LEN_BYTES"], "bad_truncated"),
             (field["magic"] != C["IB_MAGIC"], "bad_magic"),
             ((field["version"] < C["IB_VERSION_MIN"]) | (field["version"] > C["IB_VERSION"]), "bad_version"),
@@ -129,7 +130,7 @@ class Role(wiring.Component):
             with m.State("READ"):
                 self.read(m, header)
                 m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours(header, received.len_bytes, self.settings))]
-                for condition, name in reversed(self.entry_reason(header, received.len_bytes, sums, received.too_long)):
+                for condition, name in reversed(self.entry_reason(m, header, received.len_bytes, sums, received.too_long)):
                     with m.If(condition):
                         m.d.sync += reason.eq(self.number(name))
                 m.next = "COMPARE"

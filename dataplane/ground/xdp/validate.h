@@ -29,6 +29,19 @@ IB_INLINE ib_u32 ib_validate_payload(const ib_u8 *data, const ib_u8 *end,
     return keys ? ib_verify(payload, keys) : IB_R_bad_key;
 }
 
+/*
+ * Whether the IPv4 header, without options, does not match its checksum. The kernel checks it too,
+ * but only after XDP, and the tag does not cover the sender's address, to which roles reply.
+ */
+IB_INLINE int ib_ip_is_damaged(const struct iphdr *ip) {
+    ib_u64 sum = 0;
+    for (ib_u32 word = 0; word < sizeof(struct iphdr) / 4; word++)
+        sum += ((const ib_wire32 *)ip)[word];
+    sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (sum & 0xffff) + (sum >> 16) != 0xffff;
+}
+
 /* The reason to drop the packet, or IB_R_none. Ethernet may have padded a frame, but never cut
  * it. */
 IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
@@ -39,6 +52,8 @@ IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
     if (udp_len_bytes < sizeof(struct udphdr) ||
         sizeof(struct iphdr) + udp_len_bytes != ip_len_bytes)
         return IB_R_bad_length;
+    if (IB_RARE(ib_ip_is_damaged(IB_IP(data))))
+        return IB_R_bad_checksum;
     return ib_validate_payload(data, end, udp_len_bytes - sizeof(struct udphdr));
 }
 
