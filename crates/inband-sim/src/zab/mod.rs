@@ -100,6 +100,8 @@ pub enum Event {
     Datagram(Host, u8, u64, Vec<u8>),
     /// A promise is on the disk of the node that had this start, which took this long; the packets may leave now.
     Stored(Host, u64, Time, Vec<(To, Vec<u8>)>),
+    /// A node that is told to stop looks whether it may: the number of its start, and when it stops at the latest.
+    Stops(Host, u64, Time),
     /// A machine makes a snapshot.
     TakesSnapshot(Host),
     /// A table is written to disk.
@@ -320,6 +322,7 @@ impl System for Zab {
             Event::Stored(host, start, took, packets) => {
                 world.has_stored(host.0, start, took, packets);
             }
+            Event::Stops(host, start, by) => world.stops(host.0, start, by),
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Checkpoint(host) => world.checkpoint(host.0),
@@ -334,6 +337,7 @@ impl System for Zab {
             Event::Passed(host, ..)
             | Event::Datagram(host, ..)
             | Event::Stored(host, ..)
+            | Event::Stops(host, ..)
             | Event::Advanced(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),
