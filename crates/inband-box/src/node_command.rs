@@ -250,7 +250,7 @@ impl NodeArgs {
         );
         ensure!(
             !self.new || self.accept_loss || !has_promised(&self.data),
-            "--new: {} has a promise, so there was a cluster; a node that starts again joins it without --new; if all nodes have lost their memory, say --accept-loss at all of them to begin with an empty table",
+            "--new: {} has a promise, so this node has run before: start it without --new, also if the cluster was not complete yet; if all nodes have lost their memory, say --accept-loss at all of them to begin with an empty table",
             self.data.display()
         );
         if self.accept_loss {

@@ -265,5 +265,5 @@ fn a_program_in_generic_mode_gets_packets_that_are_sent_each_by_itself() {
     };
     assert!(arrived("bad_length") < PACKETS, "joined packets");
     socket.join_no_packets();
-    assert_eq!(arrived("box_not_following"), PACKETS);
+    assert_eq!(arrived("box_not_member"), PACKETS);
 }
