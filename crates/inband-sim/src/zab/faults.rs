@@ -72,7 +72,11 @@ impl World<Zab> {
         let keep = self.with_logs() & !(1 << node);
         let hosts = self.system.node.values().flatten();
         let mut memberships = hosts.map(|host| host.node.latest(&host.role));
+        // A change may be on its way to nodes that do not know of it yet.
+        let changes = self.system.changes;
+        let to = changes.filter(|(zxid, _)| *zxid > self.system.ledger.len());
         let is_kept = self.system.membership().has_majority(keep)
+            && to.is_none_or(|(_, membership)| membership.has_majority(keep))
             && memberships.all(|membership| membership.has_majority(keep));
         is_kept && self.system.node[&node].is_some()
     }

@@ -121,6 +121,8 @@ pub struct Zab {
     quorum: Quorum,
     /// The operator acts so often; `None`: there is none.
     operates_ns: Option<Time>,
+    /// The last change of members or quorum that began, and its place in the log, where another record may be in the end.
+    changes: Option<(u64, Membership)>,
     /// Members that have left.
     left: BTreeSet<u8>,
     /// Nodes whose directory was lost.
@@ -209,6 +211,7 @@ impl World<Zab> {
                 .pick(&[Quorum::Majority, Quorum::Majority, Quorum::All])
                 .expect("some"),
             operates_ns: None,
+            changes: None,
             left: BTreeSet::new(),
             lost: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
