@@ -88,6 +88,8 @@ pub enum Control {
         /// Zxid of everything that was committed when the question was asked.
         index: u64,
     },
+    /// The sender leads and is about to stop: the receiver is to lead instead.
+    TakeOver,
     /// The sender's log begins at `first`, and the receiver lacks records before that: it needs a snapshot.
     Behind { first: u64 },
     /// Asks for parts of the snapshot `id` from this byte on; id 0: of any snapshot, from its beginning.
@@ -140,6 +142,7 @@ const PRE_ELECT: u8 = 15;
 const WILLING: u8 = 16;
 const LOST: u8 = 17;
 const FOUNDERS: u8 = 18;
+const TAKE_OVER: u8 = 19;
 
 impl Control {
     pub fn name(&self) -> &'static str {
@@ -159,6 +162,7 @@ impl Control {
             Control::Target { .. } => "TARGET",
             Control::Ask { .. } => "ASK",
             Control::Index { .. } => "INDEX",
+            Control::TakeOver => "TAKE_OVER",
             Control::Behind { .. } => "BEHIND",
             Control::PullSnapshot { .. } => "PULL_SNAPSHOT",
             Control::SnapshotPart { .. } => "SNAPSHOT_PART",
@@ -241,6 +245,7 @@ impl Control {
                 (h.zxid, h.round) = (*index, *id);
                 INDEX
             }
+            Control::TakeOver => TAKE_OVER,
             Control::Behind { first } => {
                 h.zxid = *first;
                 BEHIND
@@ -326,6 +331,7 @@ impl Control {
                 id: h.round,
                 index: h.zxid,
             },
+            TAKE_OVER => Control::TakeOver,
             BEHIND => Control::Behind { first: h.zxid },
             PULL_SNAPSHOT => Control::PullSnapshot {
                 id: h.round,
@@ -408,6 +414,7 @@ mod tests {
             Control::Target { nonce: 1, zxid: 2 },
             Control::Ask { id: 1 },
             Control::Index { id: 1, index: 2 },
+            Control::TakeOver,
             Control::Behind { first: 9 },
             Control::PullSnapshot { id: 1, offset: 2 },
             Control::SnapshotPart {

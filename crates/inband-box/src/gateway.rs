@@ -23,8 +23,8 @@ use mio::Waker;
 use crate::apply::Outcome;
 use crate::command::{Batch, Command};
 use crate::limits::{
-    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, RECORDS_BEFORE_GATHERING,
-    RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, STUCK_CLIENTS_PERIOD_MS,
+    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, READS_PER_TURN_BYTES_MAX,
+    RECORDS_BEFORE_GATHERING, RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, STUCK_CLIENTS_PERIOD_MS,
 };
 use crate::registers::Client;
 use crate::store::Reader;
@@ -163,6 +163,10 @@ pub(crate) struct Shared {
     barrier: u64,
     is_barrier_wanted: bool,
     reached: u64,
+    /// Bytes of answers to reads that this turn has room for.
+    reads_left_bytes: usize,
+    /// The first connection of this turn whose reads found no room.
+    deferred: Option<usize>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) started: Instant,
 }
@@ -253,6 +257,8 @@ impl<S: Submit> Gateway<S> {
             barrier: 1,
             is_barrier_wanted: false,
             reached: 0,
+            reads_left_bytes: 0,
+            deferred: None,
             counters: Arc::default(),
             started: Instant::now(),
         };
@@ -312,6 +318,11 @@ impl<S: Submit> Gateway<S> {
         }
         let mut slots = std::mem::take(&mut self.attention);
         slots.append(&mut self.ready.connections);
+        self.shared.reads_left_bytes = READS_PER_TURN_BYTES_MAX;
+        let deferred = self.shared.deferred.take();
+        if let Some(first) = slots.iter().position(|slot| Some(*slot) == deferred) {
+            slots.rotate_left(first);
+        }
         slots.into_iter().for_each(|slot| self.advance(slot));
         self.end_turn();
         self.close_stuck();

@@ -20,6 +20,7 @@ pub mod durable;
 mod durable_acks;
 mod election;
 pub mod gateway;
+mod handover;
 pub mod journal;
 pub mod kernel;
 pub mod limits;

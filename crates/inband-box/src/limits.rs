@@ -32,6 +32,9 @@ pub const ALLOCATION_OVERHEAD_BYTES: usize = 24;
 pub const CLIENT_COMMANDS_MAX: usize = 1024;
 /// Gateway: maximum bytes of answers that a client has not read; beyond that its requests are not read.
 pub const CLIENT_OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// Gateway: bytes of answers to reads in one turn; then other reads wait for the next turn, so that everything else does not
+/// wait for them.
+pub const READS_PER_TURN_BYTES_MAX: usize = 1 << 20;
 /// Gateway: bytes read from one client before others get a turn.
 pub const CLIENT_READ_BYTES_MAX: usize = 64 << 10;
 /// Gateway: maximum number of records submitted but not applied; beyond that no write is begun.

@@ -72,6 +72,8 @@ pub struct Node {
     /// Added to each of its turns, in parts of [`JITTER_ONE`] of the time between two turns.
     pub(crate) jitter: u64,
     pub(crate) hello_at: Nanos,
+    /// If it hands over its lead: when it asks a follower again.
+    pub(crate) hand_over_at: Option<Nanos>,
     pub(crate) disk: DiskTimes,
     /// The highest epoch heard of.
     pub(crate) seen: u64,
@@ -144,6 +146,7 @@ impl Node {
             jitter: 0,
             disk: DiskTimes::default(),
             hello_at: now,
+            hand_over_at: None,
             seen: stored.promise,
             elections: 0,
             epochs_refused: 0,
@@ -348,6 +351,7 @@ impl Node {
             Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid, out),
             Control::Ask { id } => self.on_ask(from, epoch, id, out),
             Control::Index { id, index } => self.reads.on_index(id, index, out),
+            Control::TakeOver => self.on_take_over(now, from, epoch, role, out),
             Control::Behind { first } => self.on_behind(now, from, epoch, first, role, out),
             Control::PullSnapshot { id, offset } => {
                 self.on_pull_snapshot(now, from, epoch, (id, offset), out);

@@ -250,7 +250,7 @@ impl NodeArgs {
         );
         ensure!(
             !self.new || self.accept_loss || !has_promised(&self.data),
-            "--new: {} has a promise, so there was a cluster; a node that starts again joins it without --new; if all nodes have lost their memory, say --accept-loss at all of them to begin with an empty table",
+            "--new: {} has a promise, so this node has run before: start it without --new, also if the cluster was not complete yet; if all nodes have lost their memory, say --accept-loss at all of them to begin with an empty table",
             self.data.display()
         );
         if self.accept_loss {
@@ -275,7 +275,9 @@ impl NodeArgs {
         };
         let (choice, place) = match self.durability.choose(self.role.dataplane())? {
             Some(choice) => (choice, None),
-            None => self.role.choose(listen, trial)?,
+            None => self
+                .role
+                .choose(listen, self.others().map(|peer| peer.address), trial)?,
         };
         let mut spec = Spec {
             config: Config {
@@ -416,6 +418,14 @@ impl NodeArgs {
         })
     }
 
+    /// Returns whether no node behind a virtual link can have its role in generic XDP mode, which gets messages whole that
+    /// the kernel was to split into packets. Towards native mode such links do not carry them.
+    fn may_join_packets(&self, mode: Option<XdpMode>) -> bool {
+        let listen = self.nodes[usize::from(self.node) - 1];
+        let is_all_in_user_space = self.durability == Durability::Sync || listen.ip().is_loopback();
+        mode == Some(XdpMode::Native) || mode.is_none() && is_all_in_user_space
+    }
+
     /// Returns how many nodes start together.
     fn founding(&self) -> u8 {
         self.members.unwrap_or(self.nodes.len() as u8)
@@ -455,6 +465,9 @@ impl NodeArgs {
         let listen = self.nodes[usize::from(self.node) - 1];
         let socket = HostSocket::bind(listen)
             .with_context(|| format!("--nodes: cannot listen at {listen}"))?;
+        if !self.may_join_packets(place.map(|(mode, _)| mode)) {
+            socket.join_no_packets();
+        }
         let listeners = listeners.iter().map(TcpListener::try_clone);
         let listeners = listeners.collect::<Result<_, _>>()?;
         let datagrams = datagrams.iter().map(Listener::try_clone);

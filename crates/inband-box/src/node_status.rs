@@ -55,6 +55,8 @@ impl Node {
             doing: match self.state {
                 State::Waiting | State::Joining => Doing::Waiting,
                 State::Electing(_) => Doing::Electing,
+                // It does not hear its leader.
+                State::Following { .. } if self.pre_election.is_some() => Doing::Waiting,
                 State::Following { .. } => Doing::Following,
                 State::Leading(_) if now.committed < now.established_at => Doing::Establishing,
                 State::Leading(_) => Doing::Leading,

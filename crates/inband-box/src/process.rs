@@ -47,6 +47,8 @@ use crate::{wire, Zab, GROUPS};
 
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
+/// A leader that is told to stop hands over its lead within this time, or stops without.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 /// Packets handled before everything else gets its turn.
 const PACKETS_PER_TURN: usize = 256;
 const CHUNK_BYTES: u64 = crate::store::CHUNK_BYTES as u64;
@@ -311,6 +313,8 @@ impl Process {
     fn serve(&mut self, stopped: &mut impl FnMut() -> bool) -> Result<End> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut stop_at = 0;
+        // If it was told to stop: when it does at the latest.
+        let mut stop_by = None;
         loop {
             if let Some(kernel) = &mut self.kernel {
                 kernel.begin_turn(&self.role)?;
@@ -328,10 +332,19 @@ impl Process {
             }
             if now >= stop_at {
                 let has_ended = self.gateway.as_ref().is_some_and(|g| g.is_finished());
-                if stopped() || has_ended {
+                if has_ended {
                     return Ok(End::Stopped);
                 }
+                if stop_by.is_none() && stopped() {
+                    stop_by = Some(now + HAND_OVER_MAX.as_nanos() as Nanos);
+                }
                 stop_at = now + STOP_POLL.as_nanos() as Nanos;
+            }
+            if let Some(stop_by) = stop_by {
+                let is_done = self.node.hand_over(now, &self.role, &mut self.out);
+                if is_done || now >= stop_by {
+                    return Ok(End::Stopped);
+                }
             }
             self.role.set_time_ms(unix_ms());
             for _ in 0..PACKETS_PER_TURN {

@@ -128,7 +128,7 @@ impl Follower {
 
 impl Leading {
     /// Returns up to where a node has our log.
-    fn has(&self, registers: &View, node: u8) -> u64 {
+    pub fn has(&self, registers: &View, node: u8) -> u64 {
         let peer = &registers.peers[usize::from(node)];
         match peer.matched > self.followers[usize::from(node)].had {
             true => peer.matched.max(peer.recovered),
@@ -146,7 +146,7 @@ impl Leading {
     }
 
     /// Returns whether a node follows, and has a log that counts.
-    fn has_log(&self, node: u8, registers: &View) -> bool {
+    pub fn has_log(&self, node: u8, registers: &View) -> bool {
         let follower = &self.followers[usize::from(node)];
         let matched = registers.peers[usize::from(node)].matched;
         follower.nonce.is_some() && (!follower.recovering || matched > follower.had)

@@ -158,3 +158,46 @@ fn values_that_a_client_does_not_read_count_as_memory() {
         .expect("sent");
     wait_for(&served.counters.memory_closed, 1);
 }
+
+/// The answers to all reads that a read index allows are not made before anybody else is served.
+#[test]
+fn clients_that_do_not_read_large_values_do_not_keep_the_others_waiting() {
+    const SLOW: usize = 40;
+    const READS: u64 = 4;
+    let served = Served::start(Settings::default().memory_bytes_max);
+    let mut other = served.connect();
+    other.write_all(&set_of(LONG)).expect("sent");
+    let mut reply = [0; 64];
+    let len = other.read(&mut reply).expect("a reply");
+    assert_eq!(&reply[..len], b"STORED\r\n");
+    // Reads wait for their index.
+    served.is_held.store(true, Ordering::Release);
+    let slow: Vec<TcpStream> = (0..SLOW)
+        .map(|_| {
+            let mut stream = served.connect();
+            let asked = "get k\r\n".repeat(READS as usize);
+            stream.write_all(asked.as_bytes()).expect("sent");
+            stream
+        })
+        .collect();
+    wait_for(&served.counters.connections, 1 + SLOW as u64);
+    // Let the gateway's loop take the requests.
+    for _ in 0..2 {
+        other.write_all(b"version\r\n").expect("sent");
+        let len = other.read(&mut reply).expect("a reply");
+        assert!(len > 0, "closed");
+    }
+    served.is_held.store(false, Ordering::Release);
+    wait_for(&served.counters.get_hits, 1);
+    other.write_all(b"version\r\n").expect("sent");
+    let len = other.read(&mut reply).expect("a reply");
+    let answered = served.counters.get_hits.load(Ordering::Acquire);
+    assert!(len > 0, "closed");
+    let all = SLOW as u64 * READS;
+    assert!(
+        answered < all / 2,
+        "{answered} of {all} were answered before"
+    );
+    wait_for(&served.counters.get_hits, all);
+    drop(slow);
+}

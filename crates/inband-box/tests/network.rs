@@ -8,13 +8,17 @@ use std::time::{Duration, Instant};
 
 use crate::common::spec;
 use crate::net::{address, Net, PORT, TIMEOUT};
+use clap::Parser;
 use inband_box::role::{Record, Role};
 use inband_box::wire::{emit, Header, Type};
 use inband_box::xdp::{Attached, Spec};
 use inband_box::{Zab, GROUPS};
 use inband_ground::auth::{Gate, Keys};
+use inband_ground::socket::HostSocket;
 use inband_ground::xdp::multicast::Peer;
 use inband_ground::xdp::XdpMode;
+use inband_host::config::Dataplane;
+use inband_host::role_process::RoleArgs;
 use inband_testing::frame::may_load_bpf;
 use inband_testing::role::two_keys;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -182,4 +186,85 @@ fn records_are_committed_over_a_network() {
             assert_eq!(counters["box_submitted"], RECORDS + 2);
         }
     }
+}
+
+#[derive(Parser)]
+struct RoleOptions {
+    #[command(flatten)]
+    role: RoleArgs,
+}
+
+/// No route leads elsewhere, so only the other nodes can say what arrives.
+#[test]
+fn whether_an_interface_sends_is_tried_with_the_other_nodes() {
+    if !may_load_bpf() {
+        return;
+    }
+    let mut net = Net::new();
+    let words = ["test", "--dataplane", "auto", "--interface", "eth0"];
+    let options = RoleOptions::parse_from(words);
+    let chosen = |net: &Net| {
+        let others = [address(2), address(3)];
+        let choose = || {
+            let chosen = options.role.choose(address(1), others, |_, _, _| Ok(()));
+            chosen.expect("one of them works").0
+        };
+        net.on(1, choose)
+    };
+    let choice = chosen(&net);
+    assert_eq!(choice.dataplane, Dataplane::Xdp, "{}", choice.why);
+    net.lose_what_xdp_sends();
+    let choice = chosen(&net);
+    assert_eq!(choice.dataplane, Dataplane::XdpGeneric, "{}", choice.why);
+}
+
+/// Several packets in one message, which the kernel is to split, cross a virtual link as one frame.
+#[test]
+fn a_program_in_generic_mode_gets_packets_that_are_sent_each_by_itself() {
+    if !may_load_bpf() {
+        return;
+    }
+    let mut net = Net::new();
+    // No program on the links, which would make the sender's kernel split messages.
+    net.lose_what_xdp_sends();
+    let attached = net.on(2, || {
+        let spec = Spec {
+            node: 2,
+            capacity: 1024,
+            address: address(2),
+            mode: XdpMode::Generic,
+            ..spec(None)
+        };
+        spec.attach("eth0", &[]).expect("it attaches")
+    });
+    let socket = net.on(1, || HostSocket::bind(address(1)).expect("it is free"));
+    let gate = Gate::of::<Zab>(None, GROUPS);
+    let header = Header {
+        node: 1,
+        epoch: EPOCH,
+        ..Header::of(Type::Commit)
+    };
+    let mut packet = emit(&header, &[]);
+    gate.sign(&mut packet);
+    const PACKETS: u64 = 8;
+    let arrived = |what: &str| {
+        for _ in 0..PACKETS {
+            socket.queue(&packet, address(2));
+        }
+        socket.flush();
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let counters = attached.counters().expect("it runs");
+            let count = counters.get(what).copied().unwrap_or_default();
+            // Of joined packets one frame arrives.
+            if count == PACKETS || count > 0 && what == "bad_length" {
+                return count;
+            }
+            assert!(Instant::now() < deadline, "{what}: {counters:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    assert!(arrived("bad_length") < PACKETS, "joined packets");
+    socket.join_no_packets();
+    assert_eq!(arrived("box_not_member"), PACKETS);
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod behind;
+mod handover;
 mod slow;
 
 use inband_box::control::{Control, Joined};

@@ -396,6 +396,10 @@ impl<S: System> Shared<S> {
         self.wait(SPARE_TIMEOUT, take_part, || Ok(()))
             .with_context(|| format!("{name} cannot be spared"))?;
         self.check_spare(host, false)?;
+        if !S::HAND_OVER_TIMEOUT.is_zero() {
+            host.tell_to_end();
+            host.wait_for_end(S::HAND_OVER_TIMEOUT);
+        }
         self.start(host, false)?;
         Ok(name.to_owned())
     }

@@ -25,6 +25,9 @@ pub trait System: Sized + Send + Sync + 'static {
     const DEFAULT_DATA: &'static str;
     /// How long its processes may take to end after SIGTERM before they are killed. With zero they are killed at once.
     const STOP_TIMEOUT: Duration = Duration::ZERO;
+    /// How long a process that `restart --rolling` ends may take to hand over what it leads, after SIGTERM. With zero it is
+    /// killed at once.
+    const HAND_OVER_TIMEOUT: Duration = Duration::ZERO;
 
     /// The user's request for a cluster.
     type Spec;

@@ -108,6 +108,12 @@ impl HostSocket {
         }
     }
 
+    /// From now on the kernel gets each packet by itself, instead of several as one message that it splits (`UDP_SEGMENT`). A
+    /// virtual link may carry such a message whole, and a program in generic XDP mode behind it drops it.
+    pub fn join_no_packets(&self) {
+        self.how.join_no_packets();
+    }
+
     /// Queues a packet for the next [`HostSocket::flush`]. Packets to one address stay in order.
     pub fn queue(&self, packet: &[u8], to: SocketAddrV4) {
         let mut queue = self.queue.borrow_mut();

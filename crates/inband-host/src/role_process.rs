@@ -76,17 +76,19 @@ impl RoleArgs {
         Ok(file.map(|file| file.keys()))
     }
 
-    /// Where the role runs; for XDP, in which mode and on which interface. `load`: see [`resolve`].
+    /// Where the role runs; for XDP, in which mode and on which interface. `peers`: whom it sends to, as far as known;
+    /// it is tried whether the interface sends to them. `load`: see [`resolve`].
     pub fn choose(
         &self,
         listen: SocketAddrV4,
+        peers: impl IntoIterator<Item = SocketAddrV4>,
         mut load: impl FnMut(XdpMode, SocketAddrV4, &str) -> Result<(), XdpError>,
     ) -> Result<(Choice, Option<KernelPlace<'_>>), XdpError> {
         let interface = self.interface.as_deref().unwrap_or_default();
         let place = self.interface.is_some().then(|| Place {
             interface,
             address: listen,
-            peers: Vec::new(),
+            peers: peers.into_iter().map(|peer| *peer.ip()).collect(),
         });
         let choice = resolve(self.dataplane, place.as_ref(), |mode, address| {
             load(mode, address, interface)
@@ -194,7 +196,7 @@ impl<P: Program> ProcessArgs<P> {
             role.program(&host)?.attach(interface)
         };
         let trial = |mode, address, interface: &str| attach(mode, address, interface).map(drop);
-        let (choice, place) = self.role.choose(listen, trial)?;
+        let (choice, place) = self.role.choose(listen, [], trial)?;
         let running = Arc::new(match place {
             Some((mode, interface)) => Running::Kernel(attach(mode, listen, interface)?.into()),
             None => Running::Soft(role.soft(NODE)),

@@ -33,6 +33,7 @@ fn nothing_committed_is_lost_and_reads_are_as_declared() {
         "SETs executed unanswered",
         "SETs of datagrams executed twice",
         "SETs proposed and lost",
+        "leads handed over",
     ] {
         let count = sound.stats.of(what);
         assert!(count > SEEDS / 10, "{what}: {count}");
@@ -69,6 +70,32 @@ fn a_node_that_sends_but_hears_nothing_deposes_no_leader() {
         let since = world.epochs_led() - led;
         assert_eq!(since, 0, "seed {seed}: node {deaf} deposed {since} leaders");
         assert!(world.violation.is_none(), "{:?}", world.violation);
+    }
+}
+
+/// Nobody has to suspect it first.
+#[test]
+fn a_leader_that_is_told_to_stop_hands_over_its_lead() {
+    for seed in 1..=40 {
+        let mut world = World::<Zab>::quiet(seed);
+        world.run_for(60 * MS);
+        let leader = world.leader().expect("a leader after 60 ms");
+        let (led, records) = (world.epochs_led(), world.records());
+        world.tell_to_stop(leader);
+        // The shortest time after which a leader is suspected.
+        world.run_for(2 * MS);
+        let standing = world.standing();
+        assert_eq!(world.epochs_led(), led + 1, "seed {seed}: {standing}");
+        assert_ne!(world.leader(), Some(leader), "seed {seed}: {standing}");
+        world.run_for(200 * MS);
+        let standing = world.standing();
+        assert_eq!(world.epochs_led(), led + 1, "seed {seed}: {standing}");
+        assert!(world.records() > records + 20, "seed {seed}: {standing}");
+        assert!(
+            world.violation.is_none(),
+            "seed {seed}: {:?}",
+            world.violation
+        );
     }
 }
 

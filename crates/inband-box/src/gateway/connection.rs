@@ -15,7 +15,7 @@ use crate::apply::{Fetched, Outcome};
 use crate::command::Command;
 use crate::limits::{
     ALLOCATION_OVERHEAD_BYTES, CLIENT_COMMANDS_MAX, CLIENT_OUTPUT_BYTES_MAX, CLIENT_READ_BYTES_MAX,
-    INCOMPLETE_REQUEST_MS_MAX, UNANSWERED_MS_MAX, UNREAD_MS_MAX,
+    INCOMPLETE_REQUEST_MS_MAX, READS_PER_TURN_BYTES_MAX, UNANSWERED_MS_MAX, UNREAD_MS_MAX,
 };
 use crate::memcached::reply::{debug, Awaited, MetaReply};
 use crate::memcached::{parse, Parsed, Request};
@@ -99,6 +99,8 @@ pub struct Connection {
     commands: usize,
     /// Number of reads among the entries.
     reads: usize,
+    /// The turn had no room for the answer to a read.
+    is_deferred: bool,
     /// Since when its oldest request waits for an answer, also if it is held back.
     waits_since: Option<Instant>,
     /// The outcome of a command is unknown.
@@ -140,6 +142,7 @@ impl Connection {
             entries_heap_bytes: 0,
             commands: 0,
             reads: 0,
+            is_deferred: false,
             waits_since: None,
             is_unknown: false,
         }
@@ -251,6 +254,7 @@ impl Connection {
         if self.entries.is_empty() && self.entries.capacity() > IDLE_ENTRIES_MAX {
             self.entries = VecDeque::new();
         }
+        more.is_ready |= std::mem::take(&mut self.is_deferred);
         let waits = more.is_held || !self.entries.is_empty();
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         Ok(more)
@@ -451,6 +455,7 @@ impl Connection {
             };
             self.entries_heap_bytes -= entry.heap_bytes();
             let mut out = Vec::new();
+            let was_read = matches!(entry, Entry::Read(..));
             let is_answered = match &mut entry {
                 Entry::Text(text) => {
                     if !text.is_empty() {
@@ -469,6 +474,11 @@ impl Connection {
                     true
                 }
                 Entry::Read(_, barrier) if *barrier > shared.reached => false,
+                Entry::Read(..) if shared.reads_left_bytes == 0 => {
+                    shared.deferred.get_or_insert(slot);
+                    self.is_deferred = true;
+                    false
+                }
                 Entry::Read(read, _) => match read.answer(shared, &mut out) {
                     Answered::Whole => {
                         self.reads -= 1;
@@ -500,6 +510,9 @@ impl Connection {
             if !out.is_empty() {
                 self.output.extend_from_slice(&out);
                 self.output.grown();
+            }
+            if was_read {
+                shared.reads_left_bytes = shared.reads_left_bytes.saturating_sub(out.len());
             }
             if is_answered {
                 self.waits_since = None;
@@ -558,7 +571,7 @@ impl Read {
             Read::Get { with_cas, keys } => {
                 while let Some(key) = keys.take_next() {
                     get(shared, key, *with_cas, out);
-                    if out.len() >= CLIENT_OUTPUT_BYTES_MAX {
+                    if out.len() >= READS_PER_TURN_BYTES_MAX {
                         return Answered::Part;
                     }
                 }

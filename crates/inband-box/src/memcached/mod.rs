@@ -91,8 +91,14 @@ pub enum Parsed<'a> {
     },
 }
 
+/// The first byte of a request of the binary protocol, which is not served: its client is closed, and need not wait for a reply.
+const BINARY_REQUEST: u8 = 0x80;
+
 /// Parses the request at the beginning of a buffer.
 pub fn parse(buffer: &[u8]) -> Parsed<'_> {
+    if buffer.first() == Some(&BINARY_REQUEST) {
+        return Parsed::Hopeless;
+    }
     let Some(end) = buffer.iter().position(|b| *b == b'\n') else {
         return match buffer.len() <= LINE_LEN_BYTES_MAX || may_be_long(buffer) {
             true => Parsed::Incomplete,

@@ -87,3 +87,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_client_of_the_binary_protocol_is_closed_at_once() {
+    assert_eq!(parse(&[0x80]), Parsed::Hopeless);
+    assert_eq!(parse(b"version"), Parsed::Incomplete);
+}

@@ -70,6 +70,12 @@ impl Process {
         ] {
             counters.insert(name.to_owned(), n);
         }
+        let lost = counters.get("xdp_transmits_lost").copied().unwrap_or(0);
+        if lost > 0 {
+            notes.push(format!(
+                "its interface has lost {lost} packets that XDP sent: unless it was just down, start it with --dataplane xdp-generic or udp"
+            ));
+        }
         let status = Status {
             name: format!("node/{}", self.spec.config.node),
             listen: self.spec.nodes[usize::from(self.spec.config.node) - 1],

@@ -1,5 +1,6 @@
 //! Slow disks, slow answers, and a leader whose process hangs.
 
+use inband_box::node::Doing;
 use inband_box::Zab;
 use inband_ground::auth::Gate;
 use inband_ground::soft::Soft;
@@ -173,4 +174,26 @@ fn a_new_node_greets_the_others_while_it_asks_for_an_election() {
         questions > 1 && greetings > 1,
         "{questions} and {greetings}"
     );
+}
+
+/// Nobody must send it clients.
+#[test]
+fn a_node_that_does_not_hear_its_leader_says_that_it_waits() {
+    let role = inband_box::soft::soft(2, 64);
+    let mut node = follows(2, &role);
+    assert_eq!(node.status(&role).doing, Doing::Following);
+    let silent = MS + 4 * SUSPECT_AFTER_NS;
+    node.on_tick(silent, &role, &mut Out::default());
+    assert_eq!(node.status(&role).doing, Doing::Waiting);
+    let heartbeat = Header {
+        node: 1,
+        flags: flag::ROUND,
+        epoch: 33,
+        round: 1,
+        leader: 1,
+        ..Header::of(Type::Commit)
+    };
+    role.handled(&signed(wire::emit(&heartbeat, &[])), silent + 1);
+    node.on_tick(silent + 2, &role, &mut Out::default());
+    assert_eq!(node.status(&role).doing, Doing::Following);
 }

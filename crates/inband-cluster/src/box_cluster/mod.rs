@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_box::durable::Durability;
@@ -95,6 +96,7 @@ impl System for BoxCluster {
     const NAME: &'static str = "consensus in a box";
     const COMMAND: &'static str = "box";
     const DEFAULT_DATA: &'static str = ".inband-box";
+    const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
     type Spec = Spec;
     type Status = ClusterStatus;

@@ -91,7 +91,7 @@ pub(super) struct How {
     fd: RawFd,
     /// Whether packets are currently sent without a checksum.
     no_check: Cell<bool>,
-    /// Cleared when the kernel or the interface does not support segmentation.
+    /// Cleared when the kernel or the interface does not support segmentation, or a receiver does not.
     cuts: Cell<bool>,
 }
 
@@ -103,6 +103,10 @@ impl How {
             no_check: Cell::new(true),
             cuts: Cell::new(true),
         }
+    }
+
+    pub(super) fn join_no_packets(&self) {
+        self.cuts.set(false);
     }
 
     /// The kernel splits a message only if it also computes the packets' checksums.

@@ -118,7 +118,10 @@ impl ServerArgs {
             spec.attach(interface)
         };
         let trial = |mode, address, interface: &str| attach(mode, address, interface).map(drop);
-        let (choice, place) = common.role.choose(common.listen, trial)?;
+        let (choice, place) =
+            common
+                .role
+                .choose(common.listen, common.servers.iter().copied(), trial)?;
         let role = Arc::new(match place {
             Some((mode, interface)) => {
                 let program = attach(mode, common.listen, interface)?;

@@ -116,7 +116,9 @@ impl RoleCommand {
             attach(&host, kind, interface, &peers)
         };
         let trial = |mode, address, interface: &str| attach(mode, address, interface).map(drop);
-        let (choice, place) = self.role.choose(listen, trial)?;
+        let (choice, place) =
+            self.role
+                .choose(listen, peers.iter().map(|peer| peer.address), trial)?;
         let role = match place {
             Some((mode, interface)) => Role::Kernel(attach(mode, listen, interface)?.into()),
             None => Role::Soft(soft(id, kind).into()),

@@ -4,7 +4,7 @@ use inband_box::membership::bitmap;
 use inband_box::node::Start;
 use inband_box::wire::Type;
 
-use super::{Host, Zab, CLIENTS, PLACES};
+use super::{Event, Host, Zab, CLIENTS, MS, PLACES};
 use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
@@ -37,8 +37,15 @@ listed! {
         PacketsDamaged = "packets-damaged",
         /// Most packets of one type are lost, or arrive after their receiver has timed out.
         OneTypeLate = "one-type-late",
+        /// The leader is told to stop. It hands over its lead first, and starts again at once.
+        LeaderStops = "leader-stops",
     }
 }
+
+/// A node that is told to stop does so after this at the latest.
+const STOPS_WITHIN_NS: Time = 100 * MS;
+/// How often such a node looks whether it may.
+const LOOKS_EVERY_NS: Time = MS / 2;
 
 impl World<Zab> {
     fn any_node(&mut self) -> u8 {
@@ -65,7 +72,11 @@ impl World<Zab> {
         let keep = self.with_logs() & !(1 << node);
         let hosts = self.system.node.values().flatten();
         let mut memberships = hosts.map(|host| host.node.latest(&host.role));
+        // A change may be on its way to nodes that do not know of it yet.
+        let changes = self.system.changes;
+        let to = changes.filter(|(zxid, _)| *zxid > self.system.ledger.len());
         let is_kept = self.system.membership().has_majority(keep)
+            && to.is_none_or(|(_, membership)| membership.has_majority(keep))
             && memberships.all(|membership| membership.has_majority(keep));
         is_kept && self.system.node[&node].is_some()
     }
@@ -145,6 +156,33 @@ impl World<Zab> {
         Some(Strike::Once)
     }
 
+    /// Tells a node to stop. It starts again at once.
+    pub fn tell_to_stop(&mut self, id: u8) {
+        if let Some(Some(host)) = self.system.node.get(&id) {
+            let (start, by) = (host.start, self.now + STOPS_WITHIN_NS);
+            self.after(0, Event::Stops(Host(id), start, by));
+        }
+    }
+
+    /// The node that had this start stops as soon as it may, or by this time.
+    pub(super) fn stops(&mut self, id: u8, start: u64, by: Time) {
+        let hosts = &self.system.node;
+        if hosts[&id].as_ref().is_none_or(|host| host.start != start) {
+            return;
+        }
+        let is_handed_over = self.hands_over(id);
+        if is_handed_over || self.now >= by {
+            let name = match is_handed_over {
+                true => "leads handed over",
+                false => "leads not handed over",
+            };
+            self.stats.count(name, 1);
+            self.restart(id);
+            return;
+        }
+        self.after(LOOKS_EVERY_NS, Event::Stops(Host(id), start, by));
+    }
+
     pub(super) fn strike(&mut self, fault: Fault, lasts: Time) -> Option<Strike<Zab>> {
         let (node, other) = (self.any_node(), self.any_node());
         let (a, b) = (Host(node), Host(other));
@@ -216,6 +254,11 @@ impl World<Zab> {
                     hold_up_ppm: 800_000,
                 };
                 self.raise_type_rates(self.fault_number(), rates)
+            }
+            Fault::LeaderStops => {
+                let leader = self.leader()?;
+                self.tell_to_stop(leader);
+                Some(Strike::Once)
             }
         }
     }

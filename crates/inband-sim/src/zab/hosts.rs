@@ -382,6 +382,21 @@ impl World<Zab> {
         }
     }
 
+    /// A node that is told to stop hands over its lead. Returns whether it may stop.
+    pub(super) fn hands_over(&mut self, id: u8) -> bool {
+        if self.process_waits(id).is_some() || self.is_paused(Host(id)) {
+            return false;
+        }
+        let now = self.local(Host(id));
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return true;
+        };
+        let mut out = Out::default();
+        let may_stop = host.node.hand_over(now, &host.role, &mut out);
+        self.perform(id, out);
+        may_stop
+    }
+
     /// Makes the snapshot that was requested, from the machine's current state.
     pub(super) fn takes_snapshot(&mut self, id: u8) {
         if let Some(Some(host)) = self.system.node.get_mut(&id) {

@@ -100,6 +100,8 @@ pub enum Event {
     Datagram(Host, u8, u64, Vec<u8>),
     /// A promise is on the disk of the node that had this start, which took this long; the packets may leave now.
     Stored(Host, u64, Time, Vec<(To, Vec<u8>)>),
+    /// A node that is told to stop looks whether it may: the number of its start, and when it stops at the latest.
+    Stops(Host, u64, Time),
     /// A machine makes a snapshot.
     TakesSnapshot(Host),
     /// A table is written to disk.
@@ -119,6 +121,8 @@ pub struct Zab {
     quorum: Quorum,
     /// The operator acts so often; `None`: there is none.
     operates_ns: Option<Time>,
+    /// The last change of members or quorum that began, and its place in the log, where another record may be in the end.
+    changes: Option<(u64, Membership)>,
     /// Members that have left.
     left: BTreeSet<u8>,
     /// Nodes whose directory was lost.
@@ -207,6 +211,7 @@ impl World<Zab> {
                 .pick(&[Quorum::Majority, Quorum::Majority, Quorum::All])
                 .expect("some"),
             operates_ns: None,
+            changes: None,
             left: BTreeSet::new(),
             lost: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
@@ -320,6 +325,7 @@ impl System for Zab {
             Event::Stored(host, start, took, packets) => {
                 world.has_stored(host.0, start, took, packets);
             }
+            Event::Stops(host, start, by) => world.stops(host.0, start, by),
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Checkpoint(host) => world.checkpoint(host.0),
@@ -334,6 +340,7 @@ impl System for Zab {
             Event::Passed(host, ..)
             | Event::Datagram(host, ..)
             | Event::Stored(host, ..)
+            | Event::Stops(host, ..)
             | Event::Advanced(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),

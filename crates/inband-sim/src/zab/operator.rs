@@ -58,9 +58,10 @@ impl World<Zab> {
             format!("node/{id} is asked for {change:?}: {begun:?}")
         });
         self.perform(id, out);
-        let Ok((_, membership)) = begun else {
+        let Ok((zxid, membership)) = begun else {
             return false;
         };
+        self.system.changes = Some((zxid, membership));
         let name = match change {
             Change::Quorum { force: true, .. } => "quorums forced",
             Change::Quorum { .. } => "quorums asked for",
