@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Result;
 use inband_host::config::Dataplane;
-use inband_host::line_json::call;
+use inband_host::line_json::{call, STATUS_TIMEOUT};
 use serde::{Deserialize, Serialize};
 
 use crate::membership::{Change, Membership};
-
-/// How long a node may take to report its status.
-const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Asks a node for its status.
 pub fn status_at(socket: &Path) -> Result<Status> {

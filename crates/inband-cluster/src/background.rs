@@ -1,20 +1,23 @@
 //! Shared code for clusters that `up --detach` runs in the background.
 
 use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use inband_host::state_dir::StateLock;
-use nix::unistd::setsid;
-
-use crate::file_error::FileError;
+use inband_host::file_error::FileError;
+use inband_host::signals::StopSignals;
+use inband_lab::preflight;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::{setsid, Pid};
 
 /// How long a supervisor may take to remove its files and network.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a supervisor that is interrupted may take to start and stop its hosts.
+const INTERRUPTED_TIMEOUT: Duration = Duration::from_secs(30);
 const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -26,6 +29,11 @@ pub enum BackgroundError {
     /// It ended; the last line of its output.
     #[error("{0}")]
     Ended(String),
+    /// The user pressed Ctrl-C, or the like.
+    #[error("interrupted: the cluster that was being started was stopped")]
+    Interrupted,
+    #[error(transparent)]
+    Signals(#[from] io::Error),
 }
 
 /// This command with the same options, as the background process.
@@ -37,24 +45,49 @@ pub fn this_command() -> Result<Command> {
     Ok(command)
 }
 
-/// Waits until a supervisor that was told to end, and listens at `socket`, has released its directory.
-pub fn wait_for_end(data: &Path, socket: &Path) {
-    let deadline = Instant::now() + END_TIMEOUT;
-    // The lock goes last: once it is free the next `up` can begin.
-    let has_ended = || !socket.exists() && StateLock::take(data).is_ok();
-    while !has_ended() && Instant::now() < deadline {
+/// A supervisor that was told to end still runs.
+#[derive(Debug, thiserror::Error)]
+#[error("the cluster in {data} was told to stop {} s ago, and its supervisor (process {pid}) still runs; wait for it, or end it: kill -9 {pid}. Its output is in {data}/up.log if it runs in the background", .limit.as_secs())]
+pub struct StillRuns {
+    pub data: PathBuf,
+    pub pid: u32,
+    pub limit: Duration,
+}
+
+/// Waits until a supervisor that was told to end has released its directory: until `is_free`.
+pub fn wait_for_end(data: &Path, pid: u32, is_free: impl Fn() -> bool) -> Result<(), StillRuns> {
+    wait_until_free(data, pid, END_TIMEOUT, is_free)
+}
+
+fn wait_until_free(
+    data: &Path,
+    pid: u32,
+    limit: Duration,
+    is_free: impl Fn() -> bool,
+) -> Result<(), StillRuns> {
+    let deadline = Instant::now() + limit;
+    while !is_free() {
+        if Instant::now() >= deadline {
+            return Err(StillRuns {
+                data: data.to_owned(),
+                pid,
+                limit,
+            });
+        }
         thread::sleep(END_POLL_INTERVAL);
     }
+    Ok(())
 }
 
 /// Starts a program that will call [`leave_terminal`], and waits until `answers`, which is given its process id,
 /// returns an answer. Its output goes to `up.log` in `data`; if it ends instead, the last line of that file is the
-/// error.
+/// error. A signal that would end this process ends that program, too, which nobody else would do.
 pub fn spawn_until<T>(
     mut command: Command,
     data: &Path,
     mut answers: impl FnMut(u32) -> Option<T>,
 ) -> Result<T, BackgroundError> {
+    let signals = StopSignals::take()?;
     fs::create_dir_all(data).map_err(FileError::of("create", data))?;
     let log_path = data.join("up.log");
     // Use a new file: an earlier supervisor that is just ending may still write to the old one.
@@ -79,6 +112,7 @@ pub fn spawn_until<T>(
         .map_err(FileError::of("run", program))?;
     loop {
         if let Some(answer) = answers(child.id()) {
+            signals.release()?;
             return Ok(answer);
         }
         if let Ok(Some(how)) = child.try_wait() {
@@ -86,10 +120,29 @@ pub fn spawn_until<T>(
             let last = text.lines().rfind(|l| !l.trim().is_empty());
             return Err(BackgroundError::Ended(match last {
                 Some(line) => line.trim_start_matches("inband: ").to_owned(),
-                None => format!("the supervisor ended ({how}) and said nothing"),
+                // On a full disk it cannot say why.
+                None => preflight::check_disk(data).map_or_else(
+                    |full| full.to_string(),
+                    |()| format!("the supervisor ended ({how}) and said nothing"),
+                ),
             }));
         }
-        thread::sleep(START_POLL_INTERVAL);
+        if signals.wait(START_POLL_INTERVAL) {
+            end(&mut child, &signals, INTERRUPTED_TIMEOUT);
+            return Err(BackgroundError::Interrupted);
+        }
+    }
+}
+
+/// Ends a supervisor that may still be starting. It is killed after `limit`, or at a second signal; its hosts end with it.
+fn end(supervisor: &mut Child, signals: &StopSignals, limit: Duration) {
+    let _ = kill(Pid::from_raw(supervisor.id() as i32), Signal::SIGTERM);
+    let deadline = Instant::now() + limit;
+    while matches!(supervisor.try_wait(), Ok(None)) {
+        if signals.wait(END_POLL_INTERVAL) || Instant::now() >= deadline {
+            let _ = supervisor.kill();
+            let _ = supervisor.wait();
+        }
     }
 }
 
@@ -97,4 +150,40 @@ pub fn spawn_until<T>(
 pub fn leave_terminal() {
     // Fails only for the leader of a process group, which is already detached.
     let _ = setsid();
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::raise;
+
+    use super::*;
+
+    #[test]
+    fn what_was_being_started_ends_with_an_interrupted_command() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600");
+        let mut started = None;
+        let interrupted = spawn_until(sleep, dir.path(), |pid| {
+            // For this thread only. The second one: `sleep` has inherited that signals are blocked.
+            let _ = raise(Signal::SIGINT).and_then(|()| raise(Signal::SIGTERM));
+            started = Some(pid);
+            None::<()>
+        });
+        assert!(matches!(interrupted, Err(BackgroundError::Interrupted)));
+        let process = format!("/proc/{}", started.expect("it ran"));
+        assert!(!Path::new(&process).exists());
+    }
+
+    #[test]
+    fn a_supervisor_that_does_not_end_is_named() {
+        let (data, limit) = (Path::new("somewhere"), Duration::from_millis(50));
+        let error = wait_until_free(data, 4711, limit, || false).expect_err("it never ends");
+        let error = error.to_string();
+        for part in ["somewhere", "process 4711", "kill -9 4711"] {
+            assert!(error.contains(part), "{error}");
+        }
+        let ends = Instant::now() + limit / 2;
+        wait_until_free(data, 4711, limit * 100, || Instant::now() > ends).expect("it ends");
+    }
 }

@@ -12,6 +12,7 @@ use inband_host::output::quoted;
 use inband_host::program;
 use inband_host::settings::Setting;
 use inband_host::signals::StopSignals;
+use inband_host::state_dir::StateLock;
 use serde::Serialize;
 
 use crate::background;
@@ -405,8 +406,11 @@ fn wait_while_progress(
 
 fn down<S: SystemCommand>(data: &Path) -> Result<()> {
     let status = socket::status::<S>(data)?;
+    let supervisor = socket::supervisor::<S>(data)?;
     socket::done::<S>(data, &Request::Down)?;
-    background::wait_for_end(data, &socket_in(data));
+    // The lock goes last: once it is free the next `up` can begin.
+    let is_free = || !socket_in(data).exists() && StateLock::take(data).is_ok();
+    background::wait_for_end(data, supervisor.pid, is_free)?;
     println!("stopped; {}", S::what_stayed(&status));
     Ok(())
 }
@@ -490,6 +494,19 @@ impl<C> Entry<C> {
     }
 }
 
+/// The end of a system's help.
+fn notes<S: SystemCommand>() -> String {
+    let note = format!(
+        "`inband up {}` starts a cluster. `inband status`, `kill`, `restart`, `pause`, `resume`, `link` and `down` need no \
+         name of a system: they find it in --data.",
+        S::COMMAND
+    );
+    match S::OTHER_COMMANDS {
+        "" => note,
+        other => format!("{note}\n\n{other}"),
+    }
+}
+
 impl<C: RunCommand> Registered for Entry<C> {
     fn name(&self) -> &'static str {
         C::System::COMMAND
@@ -512,7 +529,10 @@ impl<C: RunCommand> Registered for Entry<C> {
             // Without this, clap would use the doc comment of the enum of commands.
             .about(C::System::ABOUT)
             .long_about(None)
-            .after_help(C::System::OTHER_COMMANDS)
+            .after_help(notes::<C::System>())
+            .mut_subcommand("up", |up| {
+                up.override_usage(format!("inband up {} [OPTIONS]", self.name()))
+            })
             .subcommand_required(true)
             .arg_required_else_help(true)
     }

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -248,6 +249,8 @@ impl ProcessStatus {
 pub struct HostProcess {
     plan: HostPlan,
     log: PathBuf,
+    /// Length of the log at the last start, in bytes.
+    log_before: AtomicU64,
     /// `None`: the network of this process.
     namespace: Option<Arc<Host>>,
     slot: ProcessSlot,
@@ -261,6 +264,7 @@ impl HostProcess {
         HostProcess {
             plan,
             log: dir.join("log"),
+            log_before: AtomicU64::new(0),
             namespace,
             slot: ProcessSlot::default(),
             closed: Mutex::default(),
@@ -313,7 +317,10 @@ impl HostProcess {
         if is_first {
             spec = spec.args(self.plan.first_args.iter().cloned());
         }
-        spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
+        let log = log.with_context(|| format!("cannot open {}", self.log.display()))?;
+        let len = log.metadata().map_or(0, |log| log.len());
+        self.log_before.store(len, Ordering::Relaxed);
+        spec.log = Some(log);
         let listeners = self.plan.listeners.iter();
         spec.listeners = listeners.map(|(fd, what)| (fd.as_fd(), *what)).collect();
         let started = self.open_listeners().and_then(|()| {
@@ -375,9 +382,11 @@ impl HostProcess {
         self.slot.wait_for_end(limit);
     }
 
-    /// Returns the end of its log, for an error message.
+    /// Returns the end of what it has logged since its last start, for an error message.
     pub fn log_tail(&self) -> String {
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let log = fs::read(&self.log).unwrap_or_default();
+        let before = self.log_before.load(Ordering::Relaxed) as usize;
+        let text = String::from_utf8_lossy(log.get(before..).unwrap_or(&log));
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join(" | ")
     }
@@ -408,6 +417,17 @@ mod tests {
         let missing = sleeper("/no/such/program", dir.path());
         assert!(missing.start(false).is_err());
         assert_eq!(missing.state(), (Process::Killed, None));
+    }
+
+    #[test]
+    fn an_error_quotes_nothing_of_an_earlier_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let plan = HostPlan::new("shell", "sh").args(["-c", "echo now"]);
+        let shell = HostProcess::new(plan, dir.path(), None);
+        fs::write(&shell.log, "before\n").expect("written");
+        shell.start(false).expect("it starts");
+        shell.wait_for_end(Duration::from_secs(20));
+        assert_eq!(shell.log_tail(), "now");
     }
 
     #[test]

@@ -145,7 +145,11 @@ pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener
             return Ok(listener);
         }
     }
-    bind(at(0), option)
+    let listener = bind(at(0), option)?;
+    if let (1.., Ok(other)) = (port, listener.local_addr()) {
+        tracing::warn!("{option}: {} is in use; {other} is used instead", at(port));
+    }
+    Ok(listener)
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::link;
 use crate::system::System;
+use inband_host::system_file;
 
 /// Longer than anything that is done in one request.
-const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request to the supervisor of a cluster; `R` is the system's own request type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +92,7 @@ pub fn ask<S: System>(
     data: &Path,
     request: &Request<S::Request>,
 ) -> Result<Reply<S::Status, S::Reply>> {
+    system_file::check(data, S::COMMAND)?;
     match line_json::call(&socket_in(data), request, CALL_TIMEOUT) {
         Err(error) if error.nobody_listens() => bail!(
             "no {} cluster runs in {}; start one: inband up {}",

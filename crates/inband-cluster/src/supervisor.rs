@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::restart::Watcher;
 use anyhow::{bail, ensure, Context, Result};
-use inband_host::line_json::Server;
+use inband_host::line_json::{self, Server};
 use inband_host::state_dir::StateLock;
 use serde::Serialize;
 
@@ -20,13 +20,19 @@ use crate::link;
 use crate::network::{self, Network};
 use crate::socket::{self, Reply, Request, SupervisorStatus};
 use crate::system::System;
-use crate::system_file;
+use inband_host::system_file;
 
 /// Timeout for a cluster to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait until all hosts take part before one is restarted: longer than an election.
 const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request waits for others. With what it then does, it is answered within [`socket::CALL_TIMEOUT`].
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const _: () = assert!(
+    BEGIN_TIMEOUT.as_secs() + SPARE_TIMEOUT.as_secs() + READY_TIMEOUT.as_secs()
+        < socket::CALL_TIMEOUT.as_secs()
+);
 const HOSTS_DIR: &str = "hosts";
 /// Where the hosts' directories are while they are being removed.
 const REMOVED_DIR: &str = "hosts.removed";
@@ -134,6 +140,17 @@ impl Hosts {
         lock(&self.operation)
     }
 
+    /// As [`Hosts::exclusive`], for a request whose caller does not wait for ever: what it asked for must not happen after
+    /// it has been told that there was no answer.
+    fn begin(&self) -> Result<MutexGuard<'_, ()>> {
+        lock_within(&self.operation, BEGIN_TIMEOUT).with_context(|| {
+            let waited_s = BEGIN_TIMEOUT.as_secs();
+            format!(
+                "hosts have been started or stopped for {waited_s} s; nothing was done, try again"
+            )
+        })
+    }
+
     /// Fails if a process has ended that is not optional, with the end of its log, or if all have.
     fn check_alive(&self) -> Result<()> {
         let has_ended = |host: &&HostProcess| host.state().0 == Process::Ended;
@@ -171,10 +188,14 @@ impl<S: System> Supervisor<S> {
         let data = S::data(&mut spec);
         let lock = take_directory::<S>(data)?;
         let data = data.clone();
+        line_json::check_path(&socket::socket_in(&data))?;
         let (mut system, plan) = S::plan(spec)?;
         let network = Network::create(&network::name_for(S::COMMAND, &data), plan)?;
         let mut processes = Vec::new();
         for plan in system.configure(&network)? {
+            if let Some(socket) = &plan.socket {
+                line_json::check_path(socket)?;
+            }
             let dir = host_dir(&data, &plan.name);
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
             let namespace = network.namespace(&plan.name)?;
@@ -219,15 +240,15 @@ impl<S: System> Supervisor<S> {
         self.shared.status()
     }
 
-    /// Kills the process of a role or host. Returns the host's name.
+    /// Kills the process of a role or host, even if the cluster loses its data. Returns the host's name.
     pub fn kill(&self, role: &str) -> Result<String> {
-        self.shared.kill(role)
+        self.shared.kill(role, true)
     }
 
-    /// Restarts the process of a role or host; a role means the host that was killed or paused under this name. Returns
-    /// the host's name.
+    /// Restarts the process of a role or host, even if the cluster loses its data; a role means the host that was killed
+    /// or paused under this name. Returns the host's name.
     pub fn restart(&self, role: &str) -> Result<String> {
-        self.shared.restart(role)
+        self.shared.restart(role, true)
     }
 
     /// Holds the packets of a role or host; without namespaces, stops its process. Returns the host's name.
@@ -351,7 +372,8 @@ impl<S: System> Shared<S> {
         })
     }
 
-    /// Refuses what loses data, unless forced.
+    /// Refuses what loses data, unless forced. Call it under the lock of the operation that it is for: with two kills at
+    /// once, each would count on the host that the other one kills.
     fn check_spare(&self, host: &HostProcess, force: bool) -> Result<()> {
         // A paused process still has its memory.
         let has_data = matches!(host.state().0, Process::Running | Process::Paused);
@@ -363,9 +385,10 @@ impl<S: System> Shared<S> {
             .with_context(|| format!("{} cannot be spared", host.name()))
     }
 
-    fn kill(&self, role: &str) -> Result<String> {
-        let _operation = self.hosts.exclusive();
+    fn kill(&self, role: &str, force: bool) -> Result<String> {
+        let _operation = self.hosts.begin()?;
         let host = self.resolve(role)?;
+        self.check_spare(host, force)?;
         let name = host.name();
         let was_held = host.is_held();
         ensure!(
@@ -380,9 +403,10 @@ impl<S: System> Shared<S> {
         Ok(name.to_owned())
     }
 
-    fn restart(&self, role: &str) -> Result<String> {
-        let _operation = self.hosts.exclusive();
+    fn restart(&self, role: &str, force: bool) -> Result<String> {
+        let _operation = self.hosts.begin()?;
         let host = self.resolve_last(role)?;
+        self.check_spare(host, force)?;
         self.start(host, false)?;
         lock(&self.last).remove(role);
         Ok(host.name().to_owned())
@@ -390,7 +414,7 @@ impl<S: System> Shared<S> {
 
     /// Restarts a host once all take part.
     fn roll(&self, name: &str) -> Result<String> {
-        let _operation = self.hosts.exclusive();
+        let _operation = self.hosts.begin()?;
         let host = self.named(name)?;
         let take_part = || self.system.all_take_part(&self.hosts);
         self.wait(SPARE_TIMEOUT, take_part, || Ok(()))
@@ -405,7 +429,7 @@ impl<S: System> Shared<S> {
     }
 
     fn pause(&self, role: &str) -> Result<String> {
-        let _operation = self.hosts.exclusive();
+        let _operation = self.hosts.begin()?;
         let host = self.resolve(role)?;
         let name = host.name();
         ensure!(
@@ -422,7 +446,7 @@ impl<S: System> Shared<S> {
     }
 
     fn resume(&self, role: &str) -> Result<String> {
-        let _operation = self.hosts.exclusive();
+        let _operation = self.hosts.begin()?;
         let host = self.resolve_last(role)?;
         let name = host.name();
         ensure!(host.state().0 == Process::Paused, "{name} is not paused");
@@ -435,7 +459,7 @@ impl<S: System> Shared<S> {
     }
 
     fn link(&self, role: &str, change: &link::Change) -> Result<String> {
-        let _operation = self.hosts.exclusive();
+        let _operation = self.hosts.begin()?;
         let host = self.resolve(role)?;
         change.apply(self.hosts.network.lab(), host.name())?;
         Ok(host.name().to_owned())
@@ -443,10 +467,11 @@ impl<S: System> Shared<S> {
 
     /// Restarts processes that have ended by themselves, unless a host is being killed or started.
     fn restart_ended(&self) {
-        let Ok(_operation) = self.hosts.operation.try_lock() else {
-            return;
-        };
         for host in self.hosts.iter() {
+            // For one host at a time: users wait meanwhile.
+            let Ok(_operation) = self.hosts.operation.try_lock() else {
+                return;
+            };
             host.restart_if_due(|| self.start(host, false));
         }
     }
@@ -477,14 +502,8 @@ impl<S: System> Shared<S> {
             Request::System { request } => {
                 return Ok(Reply::System(self.system.request(request, &self.hosts)?));
             }
-            Request::Kill { role, force } => {
-                self.check_spare(self.resolve(&role)?, force)?;
-                self.kill(&role)?
-            }
-            Request::Restart { role, force } => {
-                self.check_spare(self.resolve_last(&role)?, force)?;
-                self.restart(&role)?
-            }
+            Request::Kill { role, force } => self.kill(&role, force)?,
+            Request::Restart { role, force } => self.restart(&role, force)?,
             Request::Roll { host } => self.roll(&host)?,
             Request::TakePart => {
                 let take_part = self.system.all_take_part(&self.hosts);
@@ -536,7 +555,35 @@ impl End {
     }
 }
 
+/// Locks a mutex, unless others hold it for this long.
+fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Option<MutexGuard<'_, T>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return None,
+            Err(TryLockError::WouldBlock) => thread::sleep(READY_POLL_INTERVAL),
+        }
+    }
+}
+
 /// Locks a mutex even if its last holder panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_waits_too_long_does_nothing() {
+        let mutex = Mutex::new(());
+        let limit = Duration::from_millis(50);
+        let held = mutex.lock();
+        assert!(lock_within(&mutex, limit).is_none());
+        drop(held);
+        assert!(lock_within(&mutex, limit).is_some());
+    }
 }

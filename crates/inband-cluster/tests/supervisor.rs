@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use clap::Args;
 use inband_cluster::command::{ClusterCommand, Entry, Registered, SystemCommand};
 use inband_cluster::host_process::{HostProcess, Process, ProcessStatus};
@@ -33,6 +33,8 @@ struct Spec {
     script: String,
     /// The host is ready once this file exists.
     sign: Option<PathBuf>,
+    /// A host can be spared only while the other two run.
+    majority: bool,
     dataplane: Dataplane,
 }
 
@@ -108,6 +110,19 @@ impl System for Sleepers {
         "last"
     }
 
+    fn check_spare(&self, host: &str) -> Result<()> {
+        if !self.spec.majority {
+            return Ok(());
+        }
+        let processes = socket::status::<Sleepers>(&self.spec.data)?.processes;
+        let others = processes.iter().filter(|process| process.name != host);
+        let running = others.filter(|process| process.process == Process::Running);
+        ensure!(running.count() >= 2, "the others are no majority");
+        // What was found out must still hold when the process is killed.
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(())
+    }
+
     fn request(&self, request: NoRequest, _hosts: &Hosts) -> Result<NoRequest> {
         match request {}
     }
@@ -125,6 +140,7 @@ impl SystemCommand for Sleepers {
             hosts: options.hosts,
             script: "exec sleep 600".into(),
             sign: None,
+            majority: false,
             dataplane: Dataplane::Udp,
         })
     }
@@ -160,6 +176,7 @@ fn spec(dir: &Path, script: &str) -> Spec {
         hosts: 3,
         script: script.into(),
         sign: None,
+        majority: false,
         dataplane: Dataplane::Udp,
     }
 }
@@ -286,6 +303,41 @@ fn other_processes_see_kill_restart_and_pause_hosts_and_end_the_cluster() {
 }
 
 #[test]
+fn two_kills_at_once_leave_the_majority_that_one_would_leave() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = Spec {
+        majority: true,
+        ..spec(dir.path(), "exec sleep 600")
+    };
+    let data = spec.data.clone();
+    let _cluster = Supervisor::<Sleepers>::start(spec).expect("it starts");
+    let force = false;
+    let kill = |role: &str| {
+        let role = role.to_owned();
+        socket::done::<Sleepers>(&data, &Request::Kill { role, force })
+    };
+    let killed = std::thread::scope(|scope| {
+        let kills = ["sleeper/0", "sleeper/1"].map(|role| scope.spawn(move || kill(role)));
+        kills.map(|kill| kill.join().expect("an answer"))
+    });
+    assert_eq!(
+        killed.iter().filter(|kill| kill.is_ok()).count(),
+        1,
+        "{killed:?}"
+    );
+    let restart = |role: &str| {
+        let role = role.to_owned();
+        socket::done::<Sleepers>(&data, &Request::Restart { role, force })
+    };
+    let refused = restart("sleeper/2").expect_err("the last but one");
+    let refused = format!("{refused:#}");
+    assert!(
+        refused.contains("sleeper/2 cannot be spared: the others are no majority"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_host_that_ends_by_itself_is_started_again_and_not_as_in_the_beginning() {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = spec(dir.path(), "echo \"$0 $1\"; exec sleep 600");
@@ -326,6 +378,8 @@ fn a_directory_is_of_one_system() {
     assert!(is_in::<Sleepers>(&spec.data));
     fs::write(spec.data.join("system"), "others\n").expect("written");
     assert!(!is_in::<Sleepers>(&spec.data));
+    let error = socket::status::<Sleepers>(&spec.data).expect_err("it is another's");
+    assert!(error.to_string().contains("`inband up others`"), "{error}");
     let Err(error) = Supervisor::<Sleepers>::start(spec) else {
         panic!("it starts in another system's directory");
     };
@@ -398,7 +452,13 @@ fn a_system_has_all_commands() {
     command.clone().debug_assert();
     let up = command.find_subcommand_mut("up").expect("up");
     let help = up.render_help().to_string();
-    for option in ["--hosts", "--data", "--detach", ".inband-sleepers"] {
+    for option in [
+        "Usage: inband up sleepers [OPTIONS]",
+        "--hosts",
+        "--data",
+        "--detach",
+        ".inband-sleepers",
+    ] {
         assert!(help.contains(option), "{help}");
     }
     assert!(!help.contains("--detached"), "{help}");

@@ -8,7 +8,7 @@ use anyhow::{bail, Context, Result};
 use inband_cluster::link::{Change, Faults};
 use inband_cluster::paxos::MemberKind;
 use inband_cluster::socket::socket_in;
-use inband_cluster::system_file;
+use inband_host::system_file;
 use inband_host::{line_json, program};
 use serde::Deserialize;
 use serde_json::{json, Value};

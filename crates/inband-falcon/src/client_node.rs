@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use inband_ground::auth::{Digest, Gate, Keys};
-use inband_ground::socket::HostSocket;
+use inband_ground::socket::{HostSocket, PACKETS_PER_TURN};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_transport::tls::Transport;
 use mio::unix::SourceFd;
@@ -279,10 +279,13 @@ fn serve(shared: &Arc<Shared>, mut poll: Poll) {
     while !shared.stop.load(Ordering::Acquire) {
         let due = {
             let mut core = shared.lock();
-            core.receive(shared);
+            let may_be_more = core.receive(shared);
             let now = shared.clock.now();
             core.client.tick(now);
             core.settle(shared);
+            if may_be_more {
+                continue;
+            }
             core.client.due()
         };
         let wait_ns = due.saturating_sub(shared.clock.now()).min(IDLE_MAX_NS);
@@ -306,15 +309,20 @@ impl Shared {
 }
 
 impl Core {
-    fn receive(&mut self, shared: &Arc<Shared>) {
+    /// Handles packets that have arrived. Returns whether there may be more.
+    fn receive(&mut self, shared: &Arc<Shared>) -> bool {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
-        while let Ok(Some((len_bytes, from))) = self.socket.receive(&mut buffer) {
+        for _ in 0..PACKETS_PER_TURN {
+            let Ok(Some((len_bytes, from))) = self.socket.receive(&mut buffer) else {
+                return false;
+            };
             let now = shared.clock.now();
             for incoming in self.codec.read(&buffer[..len_bytes]) {
                 self.on_incoming(shared, now, from, incoming);
             }
             self.act(shared);
         }
+        true
     }
 
     fn on_incoming(&mut self, shared: &Shared, now: Nanos, from: SocketAddrV4, incoming: Incoming) {

@@ -1,6 +1,7 @@
 //! The configuration of one FLAIR host: a TOML file with `[cluster]`, which is the same on all hosts, and `[host]`,
 //! which selects one of them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use crate::dataplane::FlairGeometry;
 
 use crate::limits::{REPLICAS_MAX, SETS_MAX, SWITCHES_MAX};
 use crate::reads::Reads;
+use crate::timing;
 
 /// Why a configuration was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +107,15 @@ pub struct SwitchConfig {
     pub address: SocketAddrV4,
 }
 
+fn default_heartbeat_ms() -> u64 {
+    timing::HEARTBEAT_MS
+}
+
+/// The default depends on other fields. No number in TOML is as large.
+fn not_given() -> u64 {
+    u64::MAX
+}
+
 /// The part of the configuration that is the same on all hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -119,9 +130,11 @@ pub struct ClusterConfig {
     #[serde(default)]
     pub balance: Balance,
     /// Time between heartbeats to the switch, in milliseconds.
+    #[serde(default = "default_heartbeat_ms")]
     pub heartbeat_ms: u64,
     /// How long a switch serves without a heartbeat, and how long a leader waits for an answer before it moves to
     /// another switch, in milliseconds.
+    #[serde(default = "not_given")]
     pub step_down_ms: u64,
     /// What an acknowledged write survives: with `memory` the loss of any minority of replicas, with `sync` the loss of
     /// all.
@@ -141,6 +154,46 @@ impl ClusterConfig {
     pub fn sets(&self) -> usize {
         let sets = self.replicas.iter().map(|replica| replica.set);
         sets.max().map_or(0, |last| usize::from(last) + 1)
+    }
+
+    /// Checks that each host can be named and reached, and none taken for another.
+    fn check_hosts(&self) -> Result<(), String> {
+        let replicas = self.replicas.iter().map(|r| (&r.name, r.address));
+        let switches = self.switches.iter().map(|s| (&s.name, s.address));
+        let mut names = BTreeSet::from([GATEWAY]);
+        let mut addresses = BTreeMap::new();
+        for (name, address) in replicas.chain(switches) {
+            if name.is_empty() || !names.insert(name.as_str()) {
+                return Err(format!(
+                    "cluster: {name:?} names no host, or two; each replica and switch has a name of its own, not {GATEWAY:?}"
+                ));
+            }
+            if let Some(other) = addresses.insert(SocketAddr::V4(address), name) {
+                return Err(format!(
+                    "cluster: {name:?} and {other:?} have the same address {address}"
+                ));
+            }
+        }
+        let mut raft = BTreeMap::new();
+        for replica in &self.replicas {
+            if let Some(other) = raft.insert(replica.raft, &replica.name) {
+                return Err(format!(
+                    "cluster: {:?} and {other:?} have the same raft {}",
+                    replica.name, replica.raft
+                ));
+            }
+        }
+        for (address, name) in addresses.iter().chain(&raft) {
+            if address.port() == 0 || address.ip().is_unspecified() {
+                return Err(format!(
+                    "cluster: {name:?} has the address {address}, to which nothing can be sent"
+                ));
+            }
+        }
+        if self.name.is_empty() {
+            return Err("cluster.name is empty; give it at least one character".into());
+        }
+        Ok(())
     }
 
     /// Returns the positions of a set's replicas in the list, in order of their numbers.
@@ -232,11 +285,15 @@ impl Config {
             file: file.into(),
             source,
         })?;
-        let config: Config =
+        let mut config: Config =
             toml::from_str(&text).map_err(|source| ConfigError::NotUnderstood {
                 file: file.into(),
                 source: Box::new(source),
             })?;
+        let cluster = &mut config.cluster;
+        if cluster.step_down_ms == not_given() {
+            cluster.step_down_ms = timing::default_step_down_ms(cluster.durability);
+        }
         match config.check() {
             Ok(()) => Ok(config),
             Err(message) => Err(ConfigError::Mistake {
@@ -261,6 +318,7 @@ impl Config {
             within(&name, cluster.places(set).len(), REPLICAS_MAX)?;
         }
         within("cluster.switches", cluster.switches.len(), SWITCHES_MAX)?;
+        cluster.check_hosts()?;
         let geometry = FlairGeometry {
             sets: cluster.sets(),
             groups: cluster.groups as usize,
@@ -352,10 +410,25 @@ mod tests {
     }
 
     #[test]
+    fn timeouts_have_defaults() {
+        let both = "heartbeat_ms = 10\n        step_down_ms = 50\n";
+        assert!(GOOD.contains(both));
+        let timeouts = |text: &str| {
+            let config = load(text).expect("it is right").cluster;
+            (config.heartbeat_ms, config.step_down_ms)
+        };
+        assert_eq!(timeouts(&GOOD.replace(both, "")), (10, 50));
+        let sync = GOOD.replace(both, "durability = \"sync\"\n");
+        assert_eq!(timeouts(&(sync + "data = \"/tmp/d\"")), (10, 250));
+    }
+
+    #[test]
     fn replicas_are_numbered_within_their_set() {
         let mut config = load(GOOD).expect("it is right");
         let mut further = config.cluster.replicas[0].clone();
         (further.set, further.name) = (1, "replica/1/0".into());
+        further.address.set_port(7410);
+        further.raft.set_port(7411);
         config.cluster.replicas.insert(0, further);
         assert_eq!(config.check(), Ok(()));
         assert_eq!(config.cluster.sets(), 2);
@@ -409,6 +482,32 @@ mod tests {
                 "name = \"replica/0\", set = 8, address",
                 "9 replica sets are not from 1 to 8",
             ),
+            (
+                "name = \"switch/0\"",
+                "name = \"replica/0\"",
+                "\"replica/0\" names no host, or two",
+            ),
+            (
+                "name = \"switch/0\"",
+                "name = \"gateway\"",
+                "\"gateway\" names no host, or two",
+            ),
+            (
+                "10.77.0.1:7400",
+                "10.77.0.3:7400",
+                "\"switch/0\" and \"replica/0\" have the same address 10.77.0.3:7400",
+            ),
+            (
+                "10.77.0.1:7400",
+                "10.77.0.1:0",
+                "\"switch/0\" has the address 10.77.0.1:0",
+            ),
+            (
+                "10.77.0.3:7401",
+                "0.0.0.0:7401",
+                "\"replica/0\" has the address 0.0.0.0:7401",
+            ),
+            ("name = \"c\"", "name = \"\"", "cluster.name is empty"),
         ] {
             assert!(GOOD.contains(from), "{from}");
             let said = load(&GOOD.replacen(from, to, 1)).expect_err(to);

@@ -23,6 +23,9 @@ const SOCKET_BUFFER_BYTES: libc::c_int = 8 << 20;
 /// as one batch, and the resulting packets of a leader and its acceptors still fit in a veth's ring of 256 frames.
 pub const BATCH_MAX: usize = 16;
 
+/// Packets that a loop handles before it looks at signals and deadlines again: a flood must not keep it from them.
+pub const PACKETS_PER_TURN: usize = 64;
+
 /// Non-blocking. Not thread-safe: one thread owns it.
 pub struct HostSocket {
     socket: UdpSocket,
@@ -98,6 +101,21 @@ impl HostSocket {
             buffer[..len_bytes].copy_from_slice(&packet[..len_bytes]);
             (len_bytes, from)
         }))
+    }
+
+    /// Passes packets that have arrived to `handle`, with their lengths, up to [`PACKETS_PER_TURN`]. Returns how many.
+    pub fn receive_some(
+        &self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
+        mut handle: impl FnMut(&mut [u8; PACKET_LEN_MAX_BYTES + 1], usize, SocketAddrV4),
+    ) -> io::Result<usize> {
+        for handled in 0..PACKETS_PER_TURN {
+            let Some((len_bytes, from)) = self.receive(buffer)? else {
+                return Ok(handled);
+            };
+            handle(buffer, len_bytes, from);
+        }
+        Ok(PACKETS_PER_TURN)
     }
 
     /// Returns how long the owner may sleep: `limit`, or zero if [`HostSocket::receive`] has another packet.
@@ -268,6 +286,24 @@ mod tests {
                 .eq((0..EACH).map(packet)));
         }
         assert_eq!(to.dropped(), 0);
+    }
+
+    #[test]
+    fn a_turn_ends_although_more_packets_wait() {
+        let (to, address) = bound();
+        let (from, _) = bound();
+        let sent = PACKETS_PER_TURN + 10;
+        (0..sent).for_each(|n| assert!(from.send(&packet(n), address)));
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        let mut turns = vec![];
+        while turns.iter().sum::<usize>() < sent {
+            assert!(wait_readable([to.fd()], to.sleep_time(LIMIT))[0] || !turns.is_empty());
+            turns.push(
+                to.receive_some(&mut buffer, |_, _, _| ())
+                    .expect("it works"),
+            );
+        }
+        assert_eq!(turns, [PACKETS_PER_TURN, 10]);
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! A file locked by one process, containing its process id.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+/// Whoever can open the file can lock it.
+const MODE: u32 = 0o600;
 /// A killed process keeps its lock until the kernel has freed its memory, and a restart may be faster than that.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -18,7 +21,7 @@ pub enum LockError {
     /// Another process holds the lock.
     #[error("in use by process {owner}")]
     InUse {
-        /// The process id, as recorded by that process.
+        /// Its process id.
         owner: String,
     },
     /// Opening, locking or writing failed.
@@ -40,7 +43,10 @@ impl FileLock {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(MODE)
             .open(path)?;
+        // Earlier versions let others open it. It fails for another owner's file, which then is theirs to protect.
+        let _ = file.set_permissions(Permissions::from_mode(MODE));
         let deadline = Instant::now() + IN_USE_TIMEOUT;
         let mut lock = loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -49,9 +55,8 @@ impl FileLock {
                     file = held;
                     std::thread::sleep(IN_USE_POLL_INTERVAL);
                 }
-                Err((mut held, Errno::EWOULDBLOCK)) => {
-                    let mut owner = String::new();
-                    let _ = held.read_to_string(&mut owner);
+                Err((held, Errno::EWOULDBLOCK)) => {
+                    let owner = owner_of(held);
                     return Err(LockError::InUse { owner });
                 }
                 Err((_, errno)) => return Err(LockError::Io(errno.into())),
@@ -62,6 +67,32 @@ impl FileLock {
         write!(&mut *lock, "{}", std::process::id())?;
         Ok(FileLock { _lock: lock })
     }
+}
+
+/// Returns the id of the process that holds a file's lock. The file itself may name one that has ended, if its holder is
+/// no process of ours.
+fn owner_of(mut file: File) -> String {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    if let Some(pid) = file.metadata().ok().and_then(|of| holder_in(&locks, &of)) {
+        return pid.to_owned();
+    }
+    // Without /proc/locks, or for a process in another pid namespace.
+    let mut owner = String::new();
+    let _ = file.read_to_string(&mut owner);
+    owner
+}
+
+/// Finds the holder in `/proc/locks`: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`. The device is left out: some
+/// file systems have another one there.
+fn holder_in<'a>(locks: &'a str, file: &fs::Metadata) -> Option<&'a str> {
+    let inode = format!(":{}", file.ino());
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, of, ..] = fields[..] else {
+            return None;
+        };
+        (of.ends_with(&inode) && pid != "0").then_some(pid)
+    })
 }
 
 #[cfg(test)]
@@ -79,5 +110,29 @@ mod tests {
         FileLock::take(&path).unwrap();
         ending.join().unwrap();
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn nobody_else_can_lock_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        // As earlier versions made it.
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        drop(FileLock::take(&path).unwrap());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+    }
+
+    #[test]
+    fn the_process_that_holds_it_is_named_and_none_that_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "999999999").unwrap();
+        let stranger = File::open(&path).unwrap();
+        let _lock = Flock::lock(stranger, FlockArg::LockExclusiveNonblock).unwrap();
+        let error = FileLock::take(&path).unwrap_err().to_string();
+        let own = format!("in use by process {}", std::process::id());
+        assert!(error.contains(&own), "{error}");
     }
 }

@@ -12,15 +12,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use inband_ground::auth::{Digest, Keys, Secret, KEYS_MAX};
-use inband_storage::replace;
+use inband_storage::{read_secret, replace, SecretFileError};
 use serde::{Deserialize, Serialize};
 
-/// Mode bits that must not be set: others could read or change the keys.
-const FORBIDDEN_MODE: u32 = 0o077;
 const MODE: u32 = 0o600;
 const HEX_DIGITS: usize = 32;
 
@@ -38,9 +35,9 @@ pub enum KeyFileError {
     /// It could not be written.
     #[error("key file {path}: cannot be written: {source}")]
     Unwritable { path: PathBuf, source: io::Error },
-    /// Other users may read it.
-    #[error("key file {path}: others may read or change it (mode {mode:04o}); run `chmod 600 {path}`, and replace its keys if anyone did")]
-    Exposed { path: PathBuf, mode: u32 },
+    /// Others may read or change it.
+    #[error("key file {0}")]
+    Refused(SecretFileError),
     /// Its contents are invalid.
     #[error("key file {path}: {message}")]
     Malformed { path: PathBuf, message: String },
@@ -113,6 +110,16 @@ fn random_secret() -> io::Result<Secret> {
     Ok(Secret(bytes))
 }
 
+/// Says where a file is wrong. The parser's own message may quote a secret, as a value or as a name.
+fn not_understood(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+    format!(
+        "line {line} is none of a key file, which has digest_key = \"HEX\", active = ID, and for each key [[key]], \
+         id = ID and secret = \"HEX\"; `inband key new` makes one"
+    )
+}
+
 impl KeyFile {
     /// Generates keys for a new cluster.
     pub fn generate() -> io::Result<KeyFile> {
@@ -125,20 +132,14 @@ impl KeyFile {
 
     /// Reads and validates a file.
     pub fn load(path: &Path) -> Result<KeyFile, KeyFileError> {
-        let unreadable = |source| KeyFileError::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
-        let mut file = File::open(path).map_err(unreadable)?;
-        let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
-        if mode & FORBIDDEN_MODE != 0 {
-            return Err(KeyFileError::Exposed {
-                path: path.to_owned(),
-                mode,
-            });
-        }
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(unreadable)?;
+        let bytes = read_secret(path).map_err(|error| match error {
+            SecretFileError::Unreadable { path, source } => {
+                KeyFileError::Unreadable { path, source }
+            }
+            other => KeyFileError::Refused(other),
+        })?;
+        // What is not UTF-8 is not TOML either.
+        let text = String::from_utf8_lossy(&bytes);
         KeyFile::parse(&text).map_err(|message| KeyFileError::Malformed {
             path: path.to_owned(),
             message,
@@ -146,8 +147,7 @@ impl KeyFile {
     }
 
     fn parse(text: &str) -> Result<KeyFile, String> {
-        // Only the message, without the offending line, which may contain a secret.
-        let raw: RawFile = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let raw: RawFile = toml::from_str(text).map_err(|error| not_understood(text, &error))?;
         let keys = raw
             .key
             .iter()
@@ -248,6 +248,7 @@ impl KeyFile {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("inband-keys-{}-{name}", std::process::id()));
@@ -316,12 +317,22 @@ mod tests {
                 "secret = \"+0",
                 "secret of key 3 is not 32",
             ),
-            ("[[key]]", "[[keys]]", "unknown field"),
-            ("secret = \"00", "secret \"00", "expected"),
+            ("[[key]]", "[[keys]]", "line 3"),
+            ("secret = \"00", "secret \"00", "line 5"),
+            ("active = 3", &format!("active = \"{secret}\""), "line 2"),
+            ("active = 3", &format!("{secret} = 3"), "line 2"),
+            ("active = 3", &format!("active = 0x{secret}"), "line 2"),
+            ("id = 3", &format!("id = \"{secret}\""), "line 4"),
+            ("id = 3", &format!("id = {secret}"), "line 4"),
+            ("id = 3\n", &format!("id = 3\n\"{secret}\" = 1\n"), "line 5"),
+            ("[[key]]", &format!("[[{secret}]]"), "line 3"),
         ] {
             let error = KeyFile::parse(&good.replace(from, to)).unwrap_err();
             assert!(error.contains(expected), "{error}");
-            assert!(!error.contains("2233"), "{error}");
+            assert!(
+                !error.contains("2233") && !error.contains("eeff"),
+                "{error}"
+            );
         }
     }
 }

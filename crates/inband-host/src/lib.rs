@@ -1,7 +1,7 @@
 //! Shared by the host processes and commands of all systems.
 //!
 //! A process acquires, in this order: [`signals::StopSignals`], so that no signal is lost; its directory and the lock
-//! in it ([`state_dir`]); its key file ([`key_file`]); its data plane ([`backend`]); its control socket
+//! in it ([`state_dir`]), and which system it belongs to ([`system_file`]); its key file ([`key_file`]); its data plane ([`backend`]); its control socket
 //! ([`line_json`]). [`role_process`] does all of this for a process with a single role that only answers requests.
 //!
 //! Every command runs inside [`program::main`] and prints with this crate's `println!`, which ends the program quietly
@@ -17,6 +17,7 @@
 
 pub mod backend;
 pub mod config;
+pub mod file_error;
 pub mod file_lock;
 pub mod key_file;
 pub mod line_json;
@@ -34,4 +35,5 @@ pub mod settings;
 pub mod signals;
 pub mod size;
 pub mod state_dir;
+pub mod system_file;
 pub mod wait;

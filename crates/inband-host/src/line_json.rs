@@ -4,13 +4,16 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
@@ -18,8 +21,40 @@ use serde::Serialize;
 pub const LINE_MAX_BYTES: u64 = 4 << 20;
 /// Most connections served at once; further ones are closed.
 pub const CONNECTIONS_MAX: usize = 64;
+/// Maximum length of a socket's path: `sun_path` of the kernel has 108 bytes, with a zero at the end.
+pub const SOCKET_PATH_MAX_BYTES: usize = 107;
+/// Whoever may connect may stop the process.
+const SOCKET_MODE: u32 = 0o600;
+/// Time limit for the status of a process on this machine: one that takes longer is shown as silent.
+pub const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How soon a server notices that it must stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long to wait for the end of another process that has the socket.
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for a client to read an answer, and while the server stops.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A socket's path is longer than [`SOCKET_PATH_MAX_BYTES`].
+#[derive(Debug, thiserror::Error)]
+#[error("{path} has {} bytes, and the path of a Unix socket at most {SOCKET_PATH_MAX_BYTES}; choose a shorter directory (--data)", .path.as_os_str().len())]
+pub struct PathTooLong {
+    path: PathBuf,
+}
+
+impl From<PathTooLong> for io::Error {
+    fn from(error: PathTooLong) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Fails if a socket cannot have this path because of its length.
+pub fn check_path(path: &Path) -> Result<(), PathTooLong> {
+    match path.as_os_str().len() <= SOCKET_PATH_MAX_BYTES {
+        true => Ok(()),
+        false => Err(PathTooLong { path: path.into() }),
+    }
+}
 
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +66,8 @@ pub enum CallError {
         /// What the system said.
         source: io::Error,
     },
+    #[error(transparent)]
+    PathTooLong(#[from] PathTooLong),
     /// The peer did not answer in time, or closed the connection.
     #[error("no answer from {path} within {limit_ms} ms: {source}")]
     NoAnswer {
@@ -62,6 +99,7 @@ pub fn call<Q: Serialize, R: DeserializeOwned>(
     request: &Q,
     limit: Duration,
 ) -> Result<R, CallError> {
+    check_path(path)?;
     let stream = UnixStream::connect(path).map_err(|source| CallError::Unreachable {
         path: path.into(),
         source,
@@ -84,7 +122,7 @@ fn exchange<Q: Serialize>(
 ) -> io::Result<String> {
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    write_line(&mut stream, request)?;
+    stream.write_all(&line_of(request)?)?;
     let mut line = String::new();
     let mut reader = BufReader::new(Read::take(&stream, LINE_MAX_BYTES));
     reader.read_line(&mut line)?;
@@ -98,10 +136,63 @@ fn exchange<Q: Serialize>(
     }
 }
 
-fn write_line<T: Serialize>(stream: &mut UnixStream, value: &T) -> io::Result<()> {
+fn line_of(value: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');
-    stream.write_all(&text)
+    Ok(text)
+}
+
+/// Writes an answer to a client. Gives up on one that does not read it, so that it holds up neither its thread nor the end
+/// of the process.
+fn answer(mut client: &UnixStream, line: &[u8], stop: &AtomicBool) -> io::Result<()> {
+    client.set_write_timeout(Some(STOP_POLL_INTERVAL))?;
+    let began = Instant::now();
+    let mut left = line;
+    while !left.is_empty() {
+        match client.write(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => left = &left[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) => {}
+        }
+        let limit = match stop.load(Ordering::Acquire) {
+            true => LAST_ANSWER_TIMEOUT,
+            false => ANSWER_TIMEOUT,
+        };
+        if !left.is_empty() && began.elapsed() >= limit {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    Ok(())
+}
+
+/// Listens at a path, where only the owner of this process can connect, whatever the umask.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    check_path(path)?;
+    // A process that was killed may still be ending.
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
+    while UnixStream::connect(path).is_ok() {
+        if Instant::now() >= deadline {
+            let why = format!(
+                "another process answers at {}; stop it first",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+        }
+        std::thread::sleep(STOP_POLL_INTERVAL);
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    // Nobody can connect before it listens.
+    fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))?;
+    socket::listen(&fd, Backlog::MAXCONN)?;
+    Ok(UnixListener::from(fd))
 }
 
 /// Answers requests until dropped.
@@ -114,7 +205,7 @@ pub struct Server {
 
 impl Server {
     /// Listens at a path and answers with `handle`, each connection on a separate thread. The leftover socket of a
-    /// crashed process is replaced: the caller must ensure that it is the only server. `explain` creates the answer to
+    /// crashed process is replaced; that of a running one is not. `explain` creates the answer to
     /// a request that cannot be parsed.
     pub fn start<Q, R>(
         path: &Path,
@@ -125,12 +216,7 @@ impl Server {
         Q: DeserializeOwned + 'static,
         R: Serialize + 'static,
     {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        listener.set_nonblocking(true)?;
+        let listener = listen(path)?;
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let stop = Arc::clone(&stop);
@@ -185,8 +271,7 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
-    let mut writer = stream.try_clone()?;
-    let mut reader = BufReader::new(stream);
+    let mut reader = BufReader::new(&stream);
     let mut line = Vec::new();
     loop {
         // Endless input is not read forever: reading stops beyond the longest line.
@@ -194,11 +279,11 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
         match reader.by_ref().take(room).read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) if line.ends_with(b"\n") => {
-                let answer = match serde_json::from_slice(&line) {
+                let reply = match serde_json::from_slice(&line) {
                     Ok(request) => handle(request),
                     Err(error) => explain(format!("request not understood: {error}")),
                 };
-                write_line(&mut writer, &answer)?;
+                answer(&stream, &line_of(&reply)?, stop)?;
                 line.clear();
             }
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
@@ -262,6 +347,88 @@ mod tests {
         let begun = std::time::Instant::now();
         while call::<u64, u64>(&path, &1, Duration::from_secs(10)).is_err() {
             assert!(begun.elapsed() < Duration::from_secs(10), "still full");
+        }
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_holds_up_nobody() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let long = "x".repeat(1 << 16);
+        let server = Server::start(&path, move |_: u64| long.clone(), |why| why);
+        let server = server.expect("it listens");
+        let deaf = UnixStream::connect(&path).expect("connects");
+        deaf.set_nonblocking(true).expect("set");
+        let begun = Instant::now();
+        // Until the server reads no more requests, because it waits for its answers to be read.
+        let mut refused = 0;
+        while refused < 20 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it takes all");
+            match (&deaf).write_all(b"1\n") {
+                Ok(()) => refused = 0,
+                Err(_) => {
+                    refused += 1;
+                    std::thread::sleep(STOP_POLL_INTERVAL);
+                }
+            }
+        }
+        let (dropped, is_dropped) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(server);
+            dropped.send(()).expect("the test waits");
+        });
+        is_dropped
+            .recv_timeout(Duration::from_secs(5))
+            .expect("the server ends although the client does not read");
+    }
+
+    #[test]
+    fn a_second_server_leaves_the_first_its_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let first = server(&path);
+        let refused = Server::start(&path, |q: u64| q, |_| 0).map(drop);
+        let refused = refused.expect_err("it is in use").to_string();
+        assert!(refused.contains("another process answers"), "{refused}");
+        assert_eq!(
+            call::<u64, u64>(&path, &1, ANSWER_TIMEOUT).expect("an answer"),
+            2
+        );
+        drop(first);
+        drop(UnixListener::bind(&path).expect("what a killed process leaves"));
+        let _next = server(&path);
+        assert_eq!(
+            call::<u64, u64>(&path, &1, ANSWER_TIMEOUT).expect("an answer"),
+            2
+        );
+    }
+
+    #[test]
+    fn others_cannot_connect() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let _server = server(&path);
+        let mode = fs::metadata(&path).expect("it exists").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_named_with_its_limit() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("d".repeat(100)).join("control.sock");
+        let refused = [
+            Server::start(&path, |q: u64| q, |_| 0)
+                .map(drop)
+                .map_err(|e| e.to_string()),
+            call::<u64, u64>(&path, &1, Duration::ZERO)
+                .map(drop)
+                .map_err(|e| e.to_string()),
+        ];
+        for refused in refused {
+            let refused = refused.expect_err("it is too long");
+            assert!(refused.contains("107 bytes"), "{refused}");
+            assert!(refused.contains("--data"), "{refused}");
+            assert!(refused.contains(&*path.display().to_string()), "{refused}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{bail, Context, Error, Result};
+use nix::sys::stat::{umask, Mode};
 
 use crate::{logging, output};
 
@@ -49,9 +50,20 @@ pub fn in_words(error: &Error) -> String {
     text
 }
 
+/// Bits of new files' and directories' modes that only their owner gets, whatever the umask: who can write into a
+/// directory can replace its keys and sockets.
+const UMASK: Mode = Mode::from_bits_truncate(0o022);
+
+/// Call it first in `main`, before there are threads.
+pub fn start() {
+    logging::start();
+    let given = umask(UMASK);
+    umask(given | UMASK);
+}
+
 /// `main` of a companion program.
 pub fn main(program: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
-    logging::start();
+    start();
     conclude(program, run(), |_| ExitCode::FAILURE)
 }
 

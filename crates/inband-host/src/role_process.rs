@@ -25,10 +25,11 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{resolve, Choice, Place};
 use crate::config::Dataplane;
 use crate::key_file::KeyFile;
-use crate::line_json::{call, Server};
+use crate::line_json::{call, Server, STATUS_TIMEOUT};
 use crate::notify::Notifier;
 use crate::signals::StopSignals;
 use crate::state_dir::{self, StateLock};
+use crate::system_file;
 use crate::wait::wait;
 
 /// How soon the process notices that it must stop.
@@ -37,8 +38,6 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 /// An XDP mode and its interface.
 type KernelPlace<'a> = (XdpMode, &'a str);
 
-/// Time limit for a status request.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The node id in its packets: there is only this role.
 const NODE: u8 = 1;
 
@@ -184,6 +183,7 @@ impl<P: Program> ProcessArgs<P> {
         let data = &self.data.data;
         state_dir::create(data)?;
         let _lock = StateLock::take(data)?;
+        system_file::claim(data, P::NAME)?;
         let socket = HostSocket::bind(listen)
             .with_context(|| format!("--listen: cannot listen at {listen}"))?;
         let attach = |mode, address, interface: &str| {
@@ -235,13 +235,13 @@ fn serve<N: Native<Answer = ib_result>>(
     notifier.ready("answers");
     while !signals.wait(Duration::ZERO) {
         notifier.turned(Instant::now());
-        wait(&[socket.fd()], STOP_POLL);
-        while let Some((len_bytes, from)) = socket.receive(&mut buffer)? {
+        wait(&[socket.fd()], socket.sleep_time(STOP_POLL));
+        socket.receive_some(&mut buffer, |buffer, len_bytes, from| {
             let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =
                 buffer.first_chunk_mut().expect("it is shorter by one");
-            let Running::Soft(soft) = role else { continue };
+            let Running::Soft(soft) = role else { return };
             if len_bytes > packet.len() || !gate.admits(&packet[..len_bytes]) {
-                continue;
+                return;
             }
             let arrival = Arrival {
                 from,
@@ -252,7 +252,7 @@ fn serve<N: Native<Answer = ib_result>>(
                 gate.sign(&mut packet[..len_bytes]);
                 socket.send(&packet[..len_bytes], from);
             }
-        }
+        })?;
     }
     notifier.stopping();
     Ok(())
@@ -323,11 +323,15 @@ impl<P: Program<Role: Asked>> AskArgs<P> {
             socket.send(client.packet(), self.address);
             let again = Instant::now() + RETRY;
             while let Some(left) = again.checked_duration_since(Instant::now()) {
-                wait(&[socket.fd()], left);
-                while let Some((len_bytes, _)) = socket.receive(&mut buffer)? {
-                    if let Some(answer) = client.on_packet(&buffer[..len_bytes]) {
-                        return Ok(answer);
-                    }
+                wait(&[socket.fd()], socket.sleep_time(left));
+                let mut answer = None;
+                socket.receive_some(&mut buffer, |buffer, len_bytes, _| {
+                    answer = answer
+                        .take()
+                        .or_else(|| client.on_packet(&buffer[..len_bytes]));
+                })?;
+                if let Some(answer) = answer {
+                    return Ok(answer);
                 }
             }
         }

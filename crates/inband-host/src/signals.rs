@@ -147,6 +147,7 @@ impl StopRequest {
 /// SIGINT, SIGTERM and SIGHUP of this process.
 #[derive(Debug)]
 pub struct StopSignals {
+    signals: SigSet,
     fd: SignalFd,
 }
 
@@ -160,7 +161,7 @@ impl StopSignals {
         }
         signals.thread_block()?;
         let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { fd })
+        Ok(Self { signals, fd })
     }
 
     /// As [`StopSignals::take`]; in a supervised process, the supervisor's exit also counts as SIGTERM.
@@ -173,6 +174,11 @@ impl StopSignals {
             });
         }
         Ok(signals)
+    }
+
+    /// Gives the signals back: from now on they end this process.
+    pub fn release(self) -> io::Result<()> {
+        Ok(self.signals.thread_unblock()?)
     }
 
     /// Waits up to `limit` for one of them. Returns whether one arrived.

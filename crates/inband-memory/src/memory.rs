@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use inband_ground::auth::{Gate, Keys};
-use inband_ground::socket::{wait_readable, HostSocket};
+use inband_ground::socket::{wait_readable, HostSocket, PACKETS_PER_TURN};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::namespace::enter;
 
@@ -280,21 +280,29 @@ impl Memory {
     fn receive(&mut self) -> io::Result<bool> {
         let mut any = false;
         self.client.was_away(self.listened..self.now());
-        while let Some((len_bytes, from)) = self.socket.receive(&mut self.buffer)? {
-            any = true;
-            let Some(packet) = self.buffer.get(..len_bytes) else {
-                continue;
+        loop {
+            let mut handle = |packet: &[u8], from| {
+                let Some(switch) = self.config.switches.iter().position(|at| *at == from) else {
+                    return;
+                };
+                if packet.len() > PACKET_LEN_MAX_BYTES || !self.gate.admits(packet) {
+                    return;
+                }
+                if let Ok((header, value)) = parse(packet) {
+                    let now = self.started.elapsed().as_nanos() as Nanos + 1;
+                    let out = &mut self.out;
+                    self.client.on_packet(now, switch, &header, value, out);
+                }
             };
-            let Some(switch) = self.config.switches.iter().position(|at| *at == from) else {
-                continue;
-            };
-            if len_bytes > PACKET_LEN_MAX_BYTES || !self.gate.admits(packet) {
-                continue;
-            }
-            if let Ok((header, value)) = parse(packet) {
-                let now = self.started.elapsed().as_nanos() as Nanos + 1;
-                let out = &mut self.out;
-                self.client.on_packet(now, switch, &header, value, out);
+            let handled =
+                self.socket
+                    .receive_some(&mut self.buffer, |buffer, len_bytes, from| {
+                        handle(&buffer[..len_bytes], from);
+                    })?;
+            any |= handled > 0;
+            // A flood must not keep it from its deadlines.
+            if handled < PACKETS_PER_TURN || self.client.due() <= self.now() {
+                break;
             }
         }
         self.listened = self.now();

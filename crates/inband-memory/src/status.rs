@@ -3,15 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
 use inband_host::config::Dataplane;
-use inband_host::line_json::call;
+use inband_host::line_json::{call, STATUS_TIMEOUT};
 use serde::{Deserialize, Serialize};
-
-/// How long a node may take to report its status.
-const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {

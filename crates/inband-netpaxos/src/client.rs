@@ -85,17 +85,16 @@ impl Client {
             self.queue(out);
             self.socket.flush();
             let due = self.proposer.due().min(until);
-            wait(
-                &[self.socket.fd()],
-                Duration::from_nanos(due.saturating_sub(self.now())),
-            );
+            let left = Duration::from_nanos(due.saturating_sub(self.now()));
+            wait(&[self.socket.fd()], self.socket.sleep_time(left));
             let now = self.now();
-            while let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? {
-                let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
-                if self.gate.admits(packet) && log_id_of(packet) == Some(self.log_id) {
-                    self.proposer.on_packet(now, packet);
-                }
-            }
+            self.socket
+                .receive_some(&mut buffer, |buffer, len_bytes, _| {
+                    let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
+                    if self.gate.admits(packet) && log_id_of(packet) == Some(self.log_id) {
+                        self.proposer.on_packet(now, packet);
+                    }
+                })?;
         }
         Ok(())
     }

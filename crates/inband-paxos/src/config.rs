@@ -50,8 +50,7 @@ pub mod bounds {
     pub const CONTROLLERS: RangeInclusive<usize> = 0..=7;
     /// Length of cluster and node names in bytes. Namespace names are built from both.
     pub const NAME_LEN_BYTES: RangeInclusive<usize> = 1..=32;
-    /// Longest path of a Unix socket that the kernel accepts, in bytes.
-    pub const SOCKET_PATH_MAX_BYTES: usize = 107;
+    pub use inband_host::line_json::SOCKET_PATH_MAX_BYTES;
     /// Longest name of a network interface in bytes.
     pub const INTERFACE_NAME_MAX_BYTES: usize = 15;
     /// `host.timing.submit_deadline_ms`

@@ -1,8 +1,9 @@
 //! The password that clients must send.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use inband_transport::certificates::{read_secret, CertificateError};
+use inband_storage::{read_secret, SecretFileError};
 use subtle::ConstantTimeEq;
 
 use crate::limits::PASSWORD_LEN_BYTES_MAX;
@@ -10,9 +11,12 @@ use crate::limits::PASSWORD_LEN_BYTES_MAX;
 /// Why a password could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
-    /// Its file cannot be read, or others can read it.
-    #[error(transparent)]
-    File(#[from] CertificateError),
+    /// Its file cannot be read, or others can.
+    #[error("password file {0}")]
+    File(#[from] SecretFileError),
+    /// There is no such file.
+    #[error("there is no password file {path}; write the password into it, in one line, and run `chmod 600 {path}`")]
+    Missing { path: PathBuf },
     /// Its length is invalid.
     #[error("{path}: a password has 1 to {PASSWORD_LEN_BYTES_MAX} bytes, this has {len_bytes}; write one into the file, in one line")]
     Length { path: PathBuf, len_bytes: usize },
@@ -34,7 +38,14 @@ impl std::fmt::Debug for Password {
 impl Password {
     /// Reads it from a file that only its owner may read; a trailing newline is not part of it.
     pub fn read(path: &Path) -> Result<Self, PasswordError> {
-        let bytes = read_secret(path)?;
+        let bytes = match read_secret(path) {
+            Err(SecretFileError::Unreadable { path, source })
+                if source.kind() == ErrorKind::NotFound =>
+            {
+                return Err(PasswordError::Missing { path });
+            }
+            read => read?,
+        };
         let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         Self::new(line).ok_or_else(|| PasswordError::Length {
@@ -105,6 +116,9 @@ mod tests {
         fs::write(&path, "\n").expect("written");
         let error = Password::read(&path).expect_err("it is empty");
         assert!(error.to_string().contains("this has 0"), "{error}");
-        assert!(Password::read(&dir.path().join("nosuch")).is_err());
+        let error = Password::read(&dir.path().join("nosuch")).expect_err("it is not there");
+        let error = error.to_string();
+        assert!(error.contains("write the password into it"), "{error}");
+        assert!(!error.contains("certificate"), "{error}");
     }
 }

@@ -4,11 +4,10 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inband_storage::replace;
+use inband_storage::{read_secret, replace, SecretFileError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -47,9 +46,9 @@ pub enum CertificateError {
     /// A file is not PEM, or has the wrong contents.
     #[error("{path}: {problem}; make certificates with `inband certificate new`")]
     Content { path: PathBuf, problem: String },
-    /// Other users can read a secret.
-    #[error("{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")]
-    OpenToOthers { path: PathBuf, mode: u32 },
+    /// A private key is not used.
+    #[error(transparent)]
+    Secret(#[from] SecretFileError),
     /// Certificate, key and CA do not match.
     #[error("certificate {certificate}: {problem}; make a new one with `inband certificate new`")]
     Unusable {
@@ -70,17 +69,12 @@ fn file_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Cer
     }
 }
 
-/// Reads a file that only its owner may read.
-pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    let metadata = fs::metadata(path).map_err(file_error(path, "read"))?;
-    let mode = metadata.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(CertificateError::OpenToOthers {
-            path: path.to_owned(),
-            mode,
-        });
-    }
-    fs::read(path).map_err(file_error(path, "read"))
+/// Reads a private key.
+fn read_key(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    read_secret(path).map_err(|error| match error {
+        SecretFileError::Unreadable { path, source } => file_error(&path, "read")(source),
+        other => other.into(),
+    })
 }
 
 fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
@@ -122,7 +116,7 @@ impl CertificateFiles {
     }
 
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, CertificateError> {
-        let pem = read_secret(&self.key)?;
+        let pem = read_key(&self.key)?;
         PrivateKeyDer::from_pem_slice(&pem).map_err(|error| CertificateError::Content {
             path: self.key.clone(),
             problem: format!("no private key: {error}"),
@@ -218,7 +212,7 @@ impl Authority {
     pub fn open_or_make(dir: &Path, cluster: &str) -> Result<Self, CertificateError> {
         let (certificate, key) = (dir.join(AUTHORITY_CERTIFICATE), dir.join(AUTHORITY_KEY));
         if key.exists() {
-            let pem = read_secret(&key)?;
+            let pem = read_key(&key)?;
             let pem = String::from_utf8_lossy(&pem).into_owned();
             let pair = KeyPair::from_pem(&pem)?;
             let authority = Self {

@@ -26,16 +26,26 @@ const COMPANIONS: [(&str, &str); 4] = [
         "Simulate the real roles and host code under seeded fault schedules",
     ),
 ];
+/// Systems of one process each.
+const SYSTEMS_OF_ONE_PROCESS: [(&str, &str); 1] = [(
+    "sequencer",
+    "Number requests in the network: the example of docs/adding-a-system.md",
+)];
 /// Former names, accepted for one more version.
 const RENAMED: [(&str, &str); 1] = [("torment", "chaos")];
 
 /// Text for the end of `inband --help`.
 pub fn help() -> String {
     let mut text = String::from("Companion programs (`make build` builds them):\n");
-    for (name, about) in COMPANIONS {
+    for (name, about) in COMPANIONS.iter().chain(&SYSTEMS_OF_ONE_PROCESS) {
         text += &format!("  {name:<12} {about}\n");
     }
     text
+}
+
+/// Returns whether a program is a tool: it starts no system.
+pub fn is_tool(name: &str) -> bool {
+    COMPANIONS.iter().any(|(ours, _)| *ours == name)
 }
 
 /// Replaces this process with the program that a command names.
@@ -52,10 +62,9 @@ pub fn run(command: Vec<OsString>) -> Result<()> {
     };
     let file = format!("inband-{name}");
     let found = program::find(&file);
-    let is_ours = COMPANIONS.iter().any(|(ours, _)| *ours == name);
     let path = match found {
         Ok(path) => path,
-        Err(error) if is_ours => return Err(error),
+        Err(error) if is_tool(&name) => return Err(error),
         Err(_) => bail!("{name:?} is no command, and there is no program {file} beside `inband` or on PATH; `inband --help` lists the commands"),
     };
     let error = Command::new(&path).args(words).exec();

@@ -13,7 +13,7 @@ use inband_paxos::config::{
 };
 use inband_paxos::timing::Timing as ProtocolTiming;
 
-use crate::{grammar, up};
+use crate::grammar;
 
 /// Commands about configurations.
 #[derive(Debug, Subcommand)]
@@ -74,9 +74,8 @@ fn in_force(data: Option<&Path>) -> Result<Vec<Setting>> {
     let (system, data) = match data {
         Some(data) => (grammar::system_in(data), data),
         None => {
-            let system = grammar::system_that_runs();
-            let data = grammar::named(system).map(|system| system.default_data());
-            (system, data.unwrap_or(Path::new(up::DEFAULT_DATA)))
+            let system = grammar::only(grammar::systems_that_run())?;
+            (system, grammar::default_data(system))
         }
     };
     ensure!(

@@ -17,6 +17,7 @@ use inband_paxos::config::ConfigError;
 use inband_paxos::durable::DurableError;
 use inband_paxos::mtu::MtuError;
 use inband_paxos::node::NodeError;
+use inband_resp::password::PasswordError;
 use inband_transport::certificates::CertificateError;
 
 /// A host cannot start with its configuration.
@@ -58,6 +59,7 @@ fn is_lasting_cause(cause: &(dyn std::error::Error + 'static)) -> bool {
         || matches!(cause.downcast_ref(), Some(MtuError::TooSmall { .. }))
         || cause.is::<KeyFileError>()
         || cause.is::<CertificateError>()
+        || cause.is::<PasswordError>()
         || xdp.is_some_and(XdpError::is_lasting)
         || cause.downcast_ref().is_some_and(NodeError::is_lasting)
         || cause.downcast_ref().is_some_and(StateError::is_lasting)

@@ -3,6 +3,8 @@
 //! its own commands (`inband flair up`); this module rewrites a command line into that form.
 
 use std::ffi::{OsStr, OsString};
+use std::iter;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use inband_cluster::box_cluster::{BoxCluster, BoxCommand};
@@ -12,8 +14,10 @@ use inband_cluster::memory::{Memory, MemoryCommand};
 use inband_cluster::netpaxos::NetPaxos;
 use inband_cluster::socket::socket_in;
 use inband_cluster::system::System;
-use inband_host::program;
+use inband_host::output::quoted;
+use inband_host::{program, system_file};
 
+use crate::companions;
 use crate::falcon::FalconCommand;
 use crate::flair::FlairCommand;
 use crate::up;
@@ -55,37 +59,102 @@ pub fn system_in(data: &Path) -> &'static str {
     found.map_or(STORE, |system| system.name())
 }
 
-/// Returns the system whose cluster runs in its default directory; if there are several, the store.
-pub fn system_that_runs() -> &'static str {
-    let runs = |data: &Path| socket_in(data).exists();
-    if runs(Path::new(up::DEFAULT_DATA)) {
-        return STORE;
+/// Returns the directory in which `inband up SYSTEM` starts a cluster.
+pub fn default_data(system: &str) -> &'static Path {
+    let system = named(system).map(|system| system.default_data());
+    system.unwrap_or(Path::new(up::DEFAULT_DATA))
+}
+
+/// Returns the systems whose clusters run in their default directories.
+pub fn systems_that_run() -> Vec<&'static str> {
+    let all = iter::once(STORE).chain(SYSTEMS.iter().map(|system| system.name()));
+    // The socket of a supervisor that was killed is still there.
+    let runs = |system: &&str| UnixStream::connect(socket_in(default_data(system))).is_ok();
+    all.filter(runs).collect()
+}
+
+/// Why a command line is for no system.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// To take any of them would kill or stop another one than is meant.
+    #[error("several clusters run in this directory; say which is meant: {}", one_of(.systems))]
+    SeveralRun { systems: Vec<&'static str> },
+    #[error("{name:?} is no system; `inband up` starts {STORE}, {}", names())]
+    NoSystem { name: String },
+}
+
+fn one_of(systems: &[&str]) -> String {
+    let data = |system: &&str| format!("--data {} ({system})", default_data(system).display());
+    let all: Vec<String> = systems.iter().map(data).collect();
+    all.join(", or ")
+}
+
+fn names() -> String {
+    let all: Vec<&str> = SYSTEMS.iter().map(|system| system.name()).collect();
+    all.join(", ")
+}
+
+/// Returns the only one of these systems, or the store if there is none.
+pub fn only(systems: Vec<&'static str>) -> Result<&'static str, GrammarError> {
+    match systems[..] {
+        [] => Ok(STORE),
+        [system] => Ok(system),
+        _ => Err(GrammarError::SeveralRun { systems }),
     }
-    let found = SYSTEMS.iter().find(|system| runs(system.default_data()));
-    found.map_or(STORE, |system| system.name())
+}
+
+/// The commands that only some systems have, for the end of `inband --help`.
+pub fn help() -> String {
+    format!(
+        "Also for running clusters:\n  {TOP:<12} Show what each host does, again and again: of a box, or of Falcon\n  \
+         {QUORUM:<12} Show or change the quorum of a box\n  \
+         {REPLACE:<12} Replace a server of a memory\n"
+    )
+}
+
+/// Returns whether a system has a command for running clusters.
+fn has_command(system: &str, command: &str) -> bool {
+    match named(system) {
+        Some(system) => system.command().find_subcommand(command).is_some(),
+        None => command == MEMBER || ABOUT_CLUSTERS.contains(&command) && command != REPLACE,
+    }
 }
 
 /// Returns the companion program for a command, if the named system has no such command: `inband NAME WORD` is
-/// `inband-NAME WORD`.
+/// `inband-NAME WORD`. A system of one process is only a program: `inband up NAME` is `inband-NAME up`, and `inband status
+/// --data DIR` is `inband-NAME status --data DIR` in its directory.
 pub fn program_of(words: &[OsString]) -> Option<Vec<OsString>> {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str());
     let (name, command) = (word(1)?, word(2)?);
+    let is_there = |name: &str| program::find(&format!("{}-{name}", program::INBAND)).is_ok();
+    let of_process = |system: &str, rest: usize| {
+        let is_process = !is_system(system) && !companions::is_tool(system) && is_there(system);
+        let words = [system.into(), name.into()]
+            .into_iter()
+            .chain(words[rest..].iter().cloned());
+        is_process.then(|| words.collect())
+    };
+    if name == "up" && is_name(command) {
+        return of_process(command, 3);
+    }
+    if ABOUT_CLUSTERS.contains(&name) {
+        let system = system_file::read(&data_of(words)?).ok()??;
+        return of_process(&system, 2);
+    }
     let system = named(name)?;
     let is_known = command.starts_with('-')
         || command == "help"
         || system.command().find_subcommand(command).is_some();
-    let is_there = || program::find(&format!("{}-{name}", program::INBAND)).is_ok();
-    (!is_known && is_there()).then(|| words[1..].to_vec())
+    (!is_known && is_there(name)).then(|| words[1..].to_vec())
 }
 
 /// Returns the command line in the form that the parser knows, and a note for users of a former name.
 pub fn in_order(
     words: Vec<OsString>,
     system_in: fn(&Path) -> &'static str,
-    system_that_runs: fn() -> &'static str,
-) -> (Vec<OsString>, Option<String>) {
+    systems_that_run: fn() -> Vec<&'static str>,
+) -> Result<(Vec<OsString>, Option<String>), GrammarError> {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str()).unwrap_or("");
-    let is_system = |word: &str| word == STORE || named(word).is_some();
     // A command and its arguments, after the system's name unless that is the store.
     let of_system = |system: &str, command: &str, from: usize| {
         let mut ordered: Vec<OsString> = words[..1].to_vec();
@@ -97,17 +166,24 @@ pub fn in_order(
         ordered
     };
     let system_meant = || match data_of(&words) {
-        Some(data) => system_in(&data),
-        None if words.iter().any(|word| is_option(word, "--config")) => STORE,
-        None => system_that_runs(),
+        Some(data) => Ok(system_in(&data)),
+        None if words.iter().any(|word| is_option(word, "--config")) => Ok(STORE),
+        None => {
+            let mut systems = systems_that_run();
+            systems.retain(|system| has_command(system, word(1)));
+            // Any of them can explain itself.
+            let asks_for_help = words.iter().any(|word| word == "--help" || word == "-h");
+            systems.truncate(if asks_for_help { 1 } else { systems.len() });
+            only(systems)
+        }
     };
-    match (word(1), word(2)) {
+    Ok(match (word(1), word(2)) {
         (QUORUM, _) => (of_system(BoxCluster::COMMAND, QUORUM, 2), None),
-        (MEMBER, _) if system_meant() == BoxCluster::COMMAND => {
+        (MEMBER, _) if system_meant()? == BoxCluster::COMMAND => {
             (of_system(BoxCluster::COMMAND, MEMBER, 2), None)
         }
         (TOP, _) => {
-            let system = match system_meant() {
+            let system = match system_meant()? {
                 Falcon::COMMAND => Falcon::COMMAND,
                 // It says what is missing if there is no box either.
                 _ => BoxCluster::COMMAND,
@@ -115,8 +191,15 @@ pub fn in_order(
             (of_system(system, TOP, 2), None)
         }
         ("up", system) if is_system(system) => (of_system(system, "up", 3), None),
+        ("up", name) if is_name(name) => {
+            let name = name.to_owned();
+            return Err(GrammarError::NoSystem { name });
+        }
+        (command, system) if ABOUT_CLUSTERS.contains(&command) && is_system(system) => {
+            (of_system(system, command, 3), None)
+        }
         (command, _) if ABOUT_CLUSTERS.contains(&command) => {
-            let system = system_meant();
+            let system = system_meant()?;
             // The store has its own `inband member replace`, so a bare `replace` is for a memory cluster; the command
             // reports it if none is running.
             let system = match (command, system) {
@@ -131,7 +214,10 @@ pub fn in_order(
         {
             let now = match command {
                 "up" => format!("inband up {system}"),
-                _ => format!("inband {command} [--data DIR]"),
+                _ => {
+                    let data = data_of(&words).unwrap_or(default_data(system).into());
+                    format!("inband {command} --data {}", quoted(&data))
+                }
             };
             let note = format!(
                 "note: `inband {system} {command}` is now `{now}`; the old form goes away with the next version"
@@ -143,7 +229,16 @@ pub fn in_order(
             (words, note)
         }
         _ => (words, None),
-    }
+    })
+}
+
+fn is_system(word: &str) -> bool {
+    word == STORE || named(word).is_some()
+}
+
+/// Returns whether a word can be a system's name, and is no option.
+fn is_name(word: &str) -> bool {
+    !word.is_empty() && !word.starts_with('-') && word != "help"
 }
 
 fn is_option(word: &OsStr, option: &str) -> bool {

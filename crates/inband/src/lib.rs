@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use inband_host::logging::LogFormat;
-use inband_host::{logging, program};
+use inband_host::program;
 
 /// Coordination at packet speed: consensus in the network data plane.
 #[derive(Debug, Parser)]
@@ -56,7 +56,8 @@ enum Command {
     /// Start a cluster on this machine, replicated three ways: `up`, or `up kv`, for the store for Redis clients; `up
     /// NAME` for another system.
     Up(up::UpArgs),
-    /// Stop a cluster cleanly; its data stays. This and the next six commands detect which system is in --data.
+    /// Stop a cluster cleanly. The store's data stays; other systems say what becomes of theirs. This and the next six
+    /// commands detect which system is in --data.
     Down(operate::ClusterArgs),
     /// Show roles, backends, epoch, leader, instances and counters.
     Status(operate::StatusArgs),
@@ -124,12 +125,16 @@ impl Command {
 }
 
 pub fn main() -> ExitCode {
-    logging::start();
+    program::start();
     let words = std::env::args_os().collect::<Vec<_>>();
     if let Some(command) = grammar::program_of(&words) {
         return conclude(companions::run(command));
     }
-    let (words, note) = grammar::in_order(words, grammar::system_in, grammar::system_that_runs);
+    let ordered = grammar::in_order(words, grammar::system_in, grammar::systems_that_run);
+    let (words, note) = match ordered {
+        Ok(ordered) => ordered,
+        Err(error) => return conclude(Err(error.into())),
+    };
     if let Some(note) = note {
         eprintln!("{note}");
     }
@@ -151,9 +156,11 @@ pub fn main() -> ExitCode {
 /// The command line, with the commands of all systems.
 pub fn command() -> clap::Command {
     let systems = grammar::SYSTEMS.iter().map(|system| system.command());
-    Cli::command()
-        .subcommands(systems)
-        .after_help(companions::help())
+    Cli::command().subcommands(systems).after_help(format!(
+        "{}\n{}",
+        grammar::help(),
+        companions::help()
+    ))
 }
 
 fn conclude(result: Result<()>) -> ExitCode {

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use inband_cluster::background;
 use inband_cluster::command::StatusForm;
 use inband_cluster::link;
+use inband_cluster::paxos::cluster_dir::ClusterDir;
 use inband_cluster::paxos::control::{self, instances, log_label, HostStatus};
 use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_cluster::paxos::supervisor::ProcessState;
@@ -19,17 +21,15 @@ use crate::key;
 use crate::member;
 use crate::up::DEFAULT_DATA;
 
-/// Time limit for the supervisor to remove what it created after a stop.
-const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(10);
-
 /// Time limit for a host to report its status.
 const HOST_STATUS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]
 pub struct ClusterArgs {
-    /// Directory of the cluster.
-    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    /// Directory of the cluster [default: of the one that runs in the default directory of its system, .inband or
+    /// .inband-SYSTEM]
+    #[arg(long, default_value = DEFAULT_DATA, hide_default_value = true, value_name = "DIR")]
     data: PathBuf,
 }
 
@@ -296,11 +296,8 @@ pub fn down(args: &ClusterArgs) -> Result<()> {
     let supervisor = remote::status(&args.data)?.supervisor_pid;
     let report = remote::down(&args.data)?;
     // Only when the supervisor has exited are namespaces and ports free for the next `up`.
-    let process = PathBuf::from(format!("/proc/{supervisor}"));
-    let deadline = Instant::now() + SUPERVISOR_END_LIMIT;
-    while process.exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let is_free = || ClusterDir::is_free(&args.data);
+    background::wait_for_end(&args.data, supervisor, is_free)?;
     match (report.clean_at, report.unclean_because) {
         (Some(at), _) => println!("stopped cleanly at {}", instances(&at)),
         (None, why) => bail!(

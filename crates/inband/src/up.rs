@@ -171,6 +171,8 @@ impl UpArgs {
 
 /// Start, check and show a cluster, and stop it cleanly on Ctrl-C.
 pub fn up(args: &UpArgs) -> Result<()> {
+    // Before anything is started: the layout of a cluster is fixed by its first start.
+    args.access()?;
     if args.detach {
         return up_detached(args);
     }

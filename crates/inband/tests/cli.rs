@@ -1,5 +1,7 @@
 //! The command line's behaviour as a Unix tool.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -263,4 +265,108 @@ fn the_settings_of_a_cluster_are_shown_whatever_its_system() {
             );
         }
     }
+}
+
+/// The program in a directory of its own, with a umask that forbids nothing.
+fn inband_in(dir: &Path, args: &[&str]) -> Output {
+    let mut shell = Command::new("sh");
+    shell.current_dir(dir).args(["-c", "umask 0; exec \"$@\""]);
+    shell.arg("sh").arg(env!("CARGO_BIN_EXE_inband")).args(args);
+    shell.output().expect("it runs")
+}
+
+fn refusal(output: &Output) -> String {
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn of_several_clusters_in_one_directory_none_is_taken_by_chance() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |data: &str| {
+        let data = dir.path().join(data);
+        std::fs::create_dir(&data).expect("created");
+        UnixListener::bind(data.join("supervisor.sock")).expect("bound")
+    };
+    let _running = [run(".inband-flair"), run(".inband-box")];
+    // A supervisor that was killed leaves its socket.
+    drop(run(".inband"));
+    for command in [
+        &["down"][..],
+        &["status"],
+        &["kill", "leader"],
+        &["config", "show"],
+    ] {
+        let why = refusal(&inband_in(dir.path(), command));
+        assert!(
+            why.contains("--data .inband-flair (flair), or --data .inband-box (box)"),
+            "{command:?}: {why}"
+        );
+    }
+}
+
+#[test]
+fn a_password_file_is_read_before_anything_is_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for up in [&["up"][..], &["up", "--detach"]] {
+        let up = [up, &["--password-file", "nosuch"]].concat();
+        let why = refusal(&inband_in(dir.path(), &up));
+        assert!(why.contains("nosuch; write the password into it"), "{why}");
+        assert!(!why.contains("certificate"), "{why}");
+        assert!(!dir.path().join(".inband").exists());
+    }
+}
+
+#[test]
+fn a_directory_whose_sockets_have_too_long_paths_is_refused_before_anything_is_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = "d".repeat(100);
+    for system in ["kv", "flair", "falcon", "box", "memory", "netpaxos"] {
+        let why = refusal(&inband_in(dir.path(), &["up", system, "--data", &data]));
+        for part in [&data, "107", "--data"] {
+            assert!(why.contains(part), "{system}: {why}");
+        }
+    }
+}
+
+#[test]
+fn others_can_write_into_no_directory_whatever_the_umask() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // It fails, but not before it has a directory.
+    refusal(&inband_in(dir.path(), &["up", "flair", "--groups", "0"]));
+    for path in [".inband-flair", ".inband-flair/system"] {
+        let mode = std::fs::metadata(dir.path().join(path))
+            .expect("there")
+            .mode();
+        assert_eq!(mode & 0o022, 0, "{path}: {mode:o}");
+    }
+}
+
+#[test]
+fn a_system_of_one_process_is_started_and_found_as_others_are() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("inband-single");
+    std::fs::write(&program, "#!/bin/sh\necho single \"$@\"\n").expect("written");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("set");
+    std::fs::create_dir(dir.path().join("d")).expect("created");
+    std::fs::write(dir.path().join("d/system"), "single\n").expect("written");
+    let inband = |args: &[&str]| {
+        let mut inband = Command::new(env!("CARGO_BIN_EXE_inband"));
+        let path = format!("{}:/usr/bin:/bin", dir.path().display());
+        inband.current_dir(dir.path()).env("PATH", path).args(args);
+        inband.output().expect("it runs")
+    };
+    for (args, expected) in [
+        (&["up", "single", "--logs", "2"][..], "single up --logs 2\n"),
+        (&["status", "--data", "d"], "single status --data d\n"),
+    ] {
+        let output = inband(args);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            expected,
+            "{output:?}"
+        );
+    }
+    let why = refusal(&inband(&["up", "--data", "d"]));
+    assert!(why.contains("`inband up single`"), "{why}");
 }

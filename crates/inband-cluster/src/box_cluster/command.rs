@@ -170,6 +170,15 @@ impl SystemCommand for BoxCluster {
             let from = of_up(name, value == default);
             Setting::new(format!("--{name}"), value, default, from)
         };
+        // The default depends on the durability.
+        let default_us = options.durability.suspect_after_ns() / 1000;
+        let is_default = options.suspect_after_us() == default_us;
+        let suspect_after = Setting::new(
+            "--suspect-after-us",
+            options.suspect_after_us(),
+            default_us,
+            of_up("suspect-after-us", is_default),
+        );
         let mut all = vec![
             one("nodes", |options| options.nodes.to_string()),
             one("quorum", |options| options.quorum.name().to_owned()),
@@ -189,9 +198,7 @@ impl SystemCommand for BoxCluster {
                 or_none(options.memcached_udp_from)
             }),
             one("clients-max", |options| options.clients_max.to_string()),
-            one("suspect-after-us", |options| {
-                options.suspect_after_us().to_string()
-            }),
+            suspect_after,
             one("metrics-port", |options| options.metrics_port.to_string()),
             one("direct", |options| options.direct.to_string()),
             one("no-key", |options| options.no_key.to_string()),
@@ -309,7 +316,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             (&suspect.value[..], &suspect.default[..], &suspect.from[..]),
-            ("50000", "10000", "inband up")
+            ("50000", "50000", "default")
         );
     }
 }

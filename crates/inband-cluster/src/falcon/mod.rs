@@ -15,7 +15,7 @@ use inband_falcon::dataplane::FalconConfig;
 use inband_falcon::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};
 use inband_falcon::resources::ResourceNames;
 use inband_host::config::Dataplane;
-use inband_host::line_json;
+use inband_host::line_json::{self, STATUS_TIMEOUT};
 use inband_host::settings::Setting;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::netns::NETNS_DIR;
@@ -34,8 +34,6 @@ use status::{ClusterAddress, ClusterStatus, SchedulerReply, SchedulerRequest, Sc
 
 /// The scheduler's default address.
 pub const DEFAULT_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7480);
-/// How long to wait for the scheduler's status.
-const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const SCHEDULER: &str = "scheduler";
 /// The host from which clients use a cluster with its own network.
 const CLIENT: &str = "client";

@@ -47,7 +47,7 @@ pub struct Options {
     /// Where the switches' role runs: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Key groups that a switch distinguishes: a power of two.
+    /// Key groups that a switch distinguishes: 1 to 65536.
     #[arg(long, default_value_t = GROUPS)]
     groups: u32,
     /// How reads are answered: flair, by all consistent replicas; or, for comparison, leader (by its lease), majority

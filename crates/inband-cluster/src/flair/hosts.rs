@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::certificates;
 use crate::paxos::cluster_dir::ClusterDir;
@@ -13,7 +12,7 @@ use inband_flair::config::{
 };
 use inband_flair::replica_node::LOG_DIR;
 use inband_host::config::{Dataplane, Durability, TlsConfig};
-use inband_host::line_json;
+use inband_host::line_json::{self, STATUS_TIMEOUT};
 use inband_lab::lab::HOST_INTERFACE;
 
 use super::cluster::FlairSpec;
@@ -25,9 +24,6 @@ use crate::system::HostPlan;
 
 /// Name of every cluster; its directory distinguishes it from others.
 const CLUSTER: &str = "flair";
-/// How long to wait for a host's status.
-const STATUS_LIMIT: Duration = Duration::from_millis(500);
-
 pub struct Host {
     /// Its configuration, as written to its directory.
     pub config: Config,
@@ -54,7 +50,7 @@ impl Host {
 
     fn status(&self) -> Option<HostStatus> {
         let socket = &self.config.host.socket;
-        match line_json::call(socket, &HostRequest::Status, STATUS_LIMIT) {
+        match line_json::call(socket, &HostRequest::Status, STATUS_TIMEOUT) {
             Ok(HostReply::Status(status)) => Some(*status),
             _ => None,
         }

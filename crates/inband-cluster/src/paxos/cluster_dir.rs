@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use inband_host::file_lock::{FileLock, LockError};
 
 use crate::paxos::supervisor::SupervisorError;
-use crate::system_file;
+use inband_host::system_file;
 pub use record::{ClusterRecord, HostRecord};
 pub use start_plan::{AppliedAt, PlannedHost, StartPlan};
 
@@ -55,6 +55,11 @@ impl ClusterDir {
             more_data: more,
             _locks: locks,
         })
+    }
+
+    /// Returns whether no supervisor holds a directory.
+    pub fn is_free(path: &Path) -> bool {
+        lock(path).is_ok()
     }
 
     /// Returns the absolute path.

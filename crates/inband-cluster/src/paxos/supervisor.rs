@@ -15,7 +15,7 @@ mod start;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -38,12 +38,9 @@ use crate::paxos::layout::{ClusterSpec, HostPlan};
 use crate::paxos::memory::MemoryNeed;
 use crate::restart::Watcher;
 use crate::supervisor::lock;
-use inband_host::line_json::Server;
+use inband_host::line_json::{Server, STATUS_TIMEOUT};
 use inband_lab::faults::LinkCounters;
 use inband_lab::lab::Lab;
-
-/// How long to wait for a host's status.
-const STATUS_LIMIT: Duration = Duration::from_millis(500);
 
 /// The state of a host's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,7 +213,7 @@ impl HostRuntime {
         }
     }
     fn socket(&self) -> PathBuf {
-        self.dir.join("control.sock")
+        control_socket(&self.dir)
     }
     fn config(&self) -> PathBuf {
         self.dir.join("config.toml")
@@ -355,6 +352,11 @@ impl Drop for Supervisor {
     }
 }
 
+/// Returns the control socket of the host with this directory.
+fn control_socket(host: &Path) -> PathBuf {
+    host.join("control.sock")
+}
+
 impl Shared {
     /// Returns the host that leads a log: if several claim to, the one with the highest round.
     fn leader_among(statuses: &[Option<HostStatus>], log: usize) -> Option<usize> {
@@ -385,7 +387,7 @@ impl Shared {
             let ask = |host: &HostRuntime| {
                 let socket = host.socket();
                 host.is_running()
-                    .then(|| scope.spawn(move || control::status(&socket, STATUS_LIMIT)))
+                    .then(|| scope.spawn(move || control::status(&socket, STATUS_TIMEOUT)))
             };
             let asked: Vec<_> = hosts.iter().map(|host| ask(host)).collect();
             asked

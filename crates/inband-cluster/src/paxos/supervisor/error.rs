@@ -7,13 +7,13 @@ use inband_paxos::config::ConfigError;
 use inband_transport::certificates::CertificateError;
 
 use crate::background::BackgroundError;
-use crate::file_error::FileError;
 use crate::link::LinkError;
 use crate::listeners::ListenError;
 use crate::paxos::change::{ChangeError, PlaneError};
 use crate::paxos::memory::TooLarge;
-use crate::system_file::SystemFileError;
-use inband_host::line_json::CallError;
+use inband_host::file_error::FileError;
+use inband_host::line_json::{CallError, PathTooLong};
+use inband_host::system_file::SystemFileError;
 use inband_lab::preflight::DiskFull;
 use inband_lab::LabError;
 
@@ -101,6 +101,9 @@ pub enum SupervisorError {
         /// The existing directories.
         there: PathBuf,
     },
+    /// The cluster's directory has too long a path.
+    #[error(transparent)]
+    SocketPath(#[from] PathTooLong),
     /// The cluster would not fit into memory.
     #[error(transparent)]
     Memory(#[from] TooLarge),

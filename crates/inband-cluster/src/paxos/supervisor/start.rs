@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inband_host::line_json;
 use inband_host::signals::SHARED_LISTENER;
 use inband_paxos::config::{
     ring_memory_bytes, ClientAddress, ClusterConfig, Config, Dataplane, Durability, HostConfig,
@@ -20,7 +21,7 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 
 use super::keys;
-use super::{lock, HostRuntime, Shared, SupervisorError};
+use super::{control_socket, lock, HostRuntime, Shared, SupervisorError};
 use crate::certificates;
 use crate::host_process::{Process, ProcessSlot};
 use crate::listeners::{bind, bind_or_any};
@@ -29,6 +30,7 @@ use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHo
 use crate::paxos::control::{self, HostStatus};
 use crate::paxos::layout::{kind_of, ClusterSpec, HostPlan, NetworkChoice};
 use crate::paxos::memory;
+use crate::socket::socket_in;
 use inband_lab::lab::{Lab, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
 use inband_lab::preflight;
 use inband_lab::process::ProcessSpec;
@@ -61,6 +63,10 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     dir.all_hosts().iter().for_each(|host| kill_leftover(host));
     let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
     keep_network(&mut spec, &plan.hosts)?;
+    line_json::check_path(&socket_in(dir.path()))?;
+    for host in &plan.hosts {
+        line_json::check_path(&control_socket(&dir.host(&host.plan.dir_name())))?;
+    }
     // Whatever may fail for external reasons comes before the record says "running".
     let client_listener = bind(spec.resp, "--resp")?;
     for host in &plan.hosts {

@@ -12,7 +12,7 @@ const NAME: &str = "system";
 /// Why a directory cannot be used for a cluster of a system.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemFileError {
-    #[error("--data: {data} holds a cluster of `inband up {system}`; choose another directory")]
+    #[error("--data: {data} holds a cluster of `inband up {system}`; choose another directory, or see what runs there: inband status --data {data}")]
     OtherSystem { data: PathBuf, system: String },
     #[error(transparent)]
     File(#[from] FileError),
@@ -30,14 +30,22 @@ pub fn read(data: &Path) -> Result<Option<String>, SystemFileError> {
     }
 }
 
-/// Records durably that the directory belongs to this system. Refuses a directory of another system.
-pub fn claim(data: &Path, system: &str) -> Result<(), SystemFileError> {
+/// Refuses a directory of another system.
+pub fn check(data: &Path, system: &str) -> Result<(), SystemFileError> {
     match read(data)? {
-        Some(found) if found == system => Ok(()),
-        Some(found) => Err(SystemFileError::OtherSystem {
+        Some(found) if found != system => Err(SystemFileError::OtherSystem {
             data: data.to_owned(),
             system: found,
         }),
+        _ => Ok(()),
+    }
+}
+
+/// Records durably that the directory belongs to this system. Refuses a directory of another system.
+pub fn claim(data: &Path, system: &str) -> Result<(), SystemFileError> {
+    check(data, system)?;
+    match read(data)? {
+        Some(_) => Ok(()),
         None => {
             let path = data.join(NAME);
             let text = format!("{system}\n");
