@@ -29,7 +29,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Parser;
 use inband_host::program;
-use inband_host::signals::StopSignals;
+use inband_host::signals::{StopSignals, SUPERVISED_ENV};
 
 use cluster::Cluster;
 use feed::Feed;
@@ -63,7 +63,8 @@ fn run(cli: &Cli) -> Result<()> {
         cli.listen.port(),
         cli.listen.port()
     );
-    let signals = StopSignals::take()?;
+    let is_supervised = std::env::var_os(SUPERVISED_ENV).is_some();
+    let signals = StopSignals::take_supervised()?;
     let cluster = Arc::new(Cluster::of(&cli.data)?);
     let listener = TcpListener::bind(cli.listen).with_context(|| {
         format!(
@@ -84,7 +85,9 @@ fn run(cli: &Cli) -> Result<()> {
         "console of {}: http://{address}/#{token}",
         cli.data.display()
     );
-    println!("Ctrl-C stops it; the cluster goes on.");
+    if !is_supervised {
+        println!("Ctrl-C stops it; the cluster goes on.");
+    }
     while !signals.wait(SIGNAL_POLL_INTERVAL) {}
     Ok(())
 }

@@ -22,6 +22,7 @@ use inband_resp::password::Password;
 
 use crate::operate;
 use inband_cluster::background;
+use inband_cluster::console::ConsoleArgs;
 use inband_cluster::client::Client;
 
 /// Default directory of a cluster.
@@ -92,6 +93,8 @@ pub struct UpArgs {
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
+    #[command(flatten)]
+    console: ConsoleArgs,
     /// Continue after an unclean stop from the most advanced replica; what only the lost acceptors knew is gone.
     #[arg(long)]
     accept_loss: bool,
@@ -178,15 +181,19 @@ pub fn up(args: &UpArgs) -> Result<()> {
         inband_cluster::background::leave_terminal();
     }
     let signals = StopSignals::take()?;
+    let console = args.console.find()?;
     let supervisor = Supervisor::start(args.spec()?)?;
     for notice in supervisor.notices() {
         println!("{notice}");
     }
+    let mut running = None;
     if !args.detached {
         show_start(&supervisor.status(), args)?;
+        running = console.and_then(|console| console.start(args.directory()));
         println!("Ctrl-C stops it cleanly; the data stay.");
     }
     let report = watch(&supervisor, &signals, args);
+    drop(running);
     show_end(&report)
 }
 
