@@ -1,5 +1,6 @@
 //! `up --console`: the console beside the cluster.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -31,6 +32,8 @@ pub struct ConsoleArgs {
 pub struct Console {
     program: PathBuf,
     listen: SocketAddr,
+    /// Its other options.
+    options: Vec<OsString>,
 }
 
 /// A console that runs. It ends when this is dropped, or when this process ends.
@@ -45,6 +48,7 @@ impl ConsoleArgs {
             Ok(Console {
                 program: program::find("inband-console").context("--console")?,
                 listen,
+                options: Vec::new(),
             })
         };
         self.console.map(console).transpose()
@@ -52,6 +56,13 @@ impl ConsoleArgs {
 }
 
 impl Console {
+    /// Adds an option with a file.
+    #[must_use]
+    pub fn with(mut self, option: &str, file: &Path) -> Console {
+        self.options.extend([option.into(), file.into()]);
+        self
+    }
+
     /// Starts it for the cluster in a directory, and prints its address. The cluster goes on without one that does not
     /// start.
     pub fn start(&self, data: &Path) -> Option<RunningConsole> {
@@ -66,6 +77,7 @@ impl Console {
         let mut spec = ProcessSpec::new(&self.program);
         spec.args = ["--listen".into(), self.listen.to_string().into()].into();
         spec.args.extend(["--data".into(), data.into()]);
+        spec.args.extend(self.options.iter().cloned());
         spec.log = Some(File::from(OwnedFd::from(log)));
         let child = SupervisedChild::spawn(&spec, None)?;
         drop(spec);
@@ -80,10 +92,12 @@ impl Console {
         );
         println!("{line}");
         said.get_ref().set_read_timeout(None)?;
-        thread::Builder::new().name("console".into()).spawn(move || {
-            let lines = said.lines().map_while(Result::ok);
-            lines.for_each(|line| eprintln!("{line}"));
-        })?;
+        thread::Builder::new()
+            .name("console".into())
+            .spawn(move || {
+                let lines = said.lines().map_while(Result::ok);
+                lines.for_each(|line| eprintln!("{line}"));
+            })?;
         Ok(RunningConsole { _child: child })
     }
 }

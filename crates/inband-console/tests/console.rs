@@ -247,6 +247,12 @@ fn a_cluster_is_watched_and_put_through_faults() {
         key(r#"{"do":"get","key":"k"}"#),
         (200, json!({"value": "v w"}))
     );
+    let (status, said) = key(r#"{"do":"each","key":"k"}"#);
+    let values = |said: &Value| -> Vec<Value> {
+        let replicas = said["replicas"].as_array().expect("a list");
+        replicas.iter().map(|one| one["value"].clone()).collect()
+    };
+    assert_eq!((status, values(&said)), (200, vec![json!("v w"); 3]));
     assert_eq!(
         key(r#"{"do":"delete","key":"k"}"#),
         (200, json!({"was_there": true}))
@@ -384,11 +390,15 @@ fn up_goes_on_without_a_console_that_cannot_listen_and_detach_has_none() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = up.spawn().expect("the program runs");
-    let said = BufReader::new(child.stderr.take().expect("a pipe"))
-        .lines()
-        .map_while(Result::ok)
-        .find(|line| line.starts_with("--console: "))
-        .expect("it says why");
+    // Open to the end: it goes on writing.
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.starts_with("--console: ") {
+        said.clear();
+        let len_bytes = stderr.read_line(&mut said).expect("a line");
+        assert_ne!(len_bytes, 0, "it does not say why");
+    }
+    let said = said.trim_end();
     assert!(
         said.contains("cannot listen at") && said.ends_with("the cluster runs without it"),
         "{said}"
@@ -407,7 +417,10 @@ fn up_goes_on_without_a_console_that_cannot_listen_and_detach_has_none() {
         .output()
         .expect("the program runs");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("--detach"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("--detach"),
+        "{said}"
+    );
 }
 
 /// Debian's Chromium clicks Kill and sees the host's state, the event and the line in the chart.

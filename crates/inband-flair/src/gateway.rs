@@ -345,6 +345,17 @@ impl Gateway {
         self.gate.set_keys(keys);
     }
 
+    /// Replaces the password, and the certificate for clients that connect from now on; a gateway without them stays so.
+    pub fn set_access(&mut self, fresh: ClientSettings) {
+        if let (Some(_), Some(tls)) = (&self.settings.tls, fresh.tls) {
+            self.front.set_tls(Arc::clone(&tls));
+            self.settings.tls = Some(tls);
+        }
+        if let (Some(_), Some(password)) = (&self.settings.password, fresh.password) {
+            self.settings.password = Some(password);
+        }
+    }
+
     /// Returns all counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = BTreeMap::from([

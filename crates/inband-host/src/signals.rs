@@ -53,26 +53,9 @@ pub enum Interrupt {
 
 impl StopRequest {
     /// Starts listening. Must be called before any thread is started. SIGTERM and the supervisor's exit set `stop`;
-    /// another signal after that ends the process immediately.
+    /// another signal after that ends the process immediately. SIGHUP asks to [reload](crate::reload).
     pub fn listen(stop: Arc<AtomicBool>, interrupt: Interrupt) -> io::Result<StopRequest> {
-        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-        Self::listen_for(signals, stop, interrupt)
-    }
-
-    /// The same; SIGHUP, which otherwise ends a process, asks to [reload](Self::take_reload).
-    pub fn listen_and_reload(
-        stop: Arc<AtomicBool>,
-        interrupt: Interrupt,
-    ) -> io::Result<StopRequest> {
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-        Self::listen_for(signals, stop, interrupt)
-    }
-
-    fn listen_for(
-        signals: SigSet,
-        stop: Arc<AtomicBool>,
-        interrupt: Interrupt,
-    ) -> io::Result<StopRequest> {
         let request = StopRequest {
             drain: Arc::default(),
             stop,
@@ -134,7 +117,7 @@ impl StopRequest {
     }
 
     /// Returns whether to read files again: once for all requests since the last call.
-    pub fn take_reload(&self) -> bool {
+    pub(crate) fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::AcqRel)
     }
 

@@ -22,8 +22,8 @@ use inband_resp::password::Password;
 
 use crate::operate;
 use inband_cluster::background;
-use inband_cluster::console::ConsoleArgs;
 use inband_cluster::client::Client;
+use inband_cluster::console::{Console, ConsoleArgs};
 
 /// Default directory of a cluster.
 pub const DEFAULT_DATA: &str = ".inband";
@@ -116,6 +116,17 @@ impl UpArgs {
         })
     }
 
+    /// The console is a client, too.
+    fn with_access(&self, mut console: Console) -> Console {
+        if let Some(file) = &self.password_file {
+            console = console.with("--password-file", file);
+        }
+        if self.resp_tls {
+            console = console.with("--tls-ca", &authority(self.directory()));
+        }
+        console
+    }
+
     /// Returns the --data option for commands for this cluster.
     fn data_option(&self) -> String {
         match self.directory().to_str() {
@@ -189,7 +200,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
     let mut running = None;
     if !args.detached {
         show_start(&supervisor.status(), args)?;
-        running = console.and_then(|console| console.start(args.directory()));
+        running = console.and_then(|console| args.with_access(console).start(args.directory()));
         println!("Ctrl-C stops it cleanly; the data stay.");
     }
     let report = watch(&supervisor, &signals, args);
