@@ -347,12 +347,15 @@ impl Gateway {
 
     /// Replaces the password, and the certificate for clients that connect from now on; a gateway without them stays so.
     pub fn set_access(&mut self, fresh: ClientSettings) {
-        if let (Some(_), Some(tls)) = (&self.settings.tls, fresh.tls) {
-            self.front.set_tls(Arc::clone(&tls));
-            self.settings.tls = Some(tls);
+        if self.settings.tls.is_some() && fresh.tls.is_some() {
+            self.settings.tls = fresh.tls;
+            self.settings
+                .tls
+                .iter()
+                .for_each(|tls| self.front.set_tls(Arc::clone(tls)));
         }
-        if let (Some(_), Some(password)) = (&self.settings.password, fresh.password) {
-            self.settings.password = Some(password);
+        if self.settings.password.is_some() && fresh.password.is_some() {
+            self.settings.password = fresh.password;
         }
     }
 

@@ -231,8 +231,7 @@ fn serve<N: Native<Answer = ib_result>>(
     let began = Instant::now();
     let mut notifier = Notifier::from_environment();
     notifier.ready("answers");
-    while !signals.wait(Duration::ZERO) {
-        notifier.turned(Instant::now());
+    while !signals.end(&mut notifier) {
         wait(&[socket.fd()], STOP_POLL);
         while let Some((len_bytes, from)) = socket.receive(&mut buffer)? {
             let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =
@@ -252,7 +251,6 @@ fn serve<N: Native<Answer = ib_result>>(
             }
         }
     }
-    notifier.stopping();
     Ok(())
 }
 

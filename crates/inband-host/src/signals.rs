@@ -4,12 +4,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{kill, raise, SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
+
+use crate::notify::Notifier;
 
 /// Set to `1` for a process that must exit at the end of its standard input, a pipe from its supervisor.
 pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
@@ -165,6 +167,17 @@ impl StopSignals {
         // If another signal interrupts this, none of these has arrived yet.
         let _ = poll(&mut fds, limit);
         matches!(self.fd.read_signal(), Ok(Some(_)))
+    }
+
+    /// For a main loop, which calls this often: returns whether it is to end. The service manager learns that it turns, or
+    /// that it stops.
+    pub fn end(&self, notifier: &mut Notifier) -> bool {
+        notifier.turned(Instant::now());
+        let ends = self.wait(Duration::ZERO);
+        if ends {
+            notifier.stopping();
+        }
+        ends
     }
 }
 

@@ -15,13 +15,13 @@ use crate::serve::HostView;
 use crate::transport;
 
 /// What a reload needs besides the host.
-pub struct ReloadOf {
+pub struct HostReload {
     pub config_path: PathBuf,
     /// The format of the log that the command line says.
     pub log_format: Option<LogFormat>,
 }
 
-impl ReloadOf {
+impl HostReload {
     /// Starts the thread that waits for the signal.
     pub fn start(self, view: HostView) -> Result<()> {
         let of = |step: fn(&HostView) -> Result<Option<String>>| {

@@ -25,7 +25,7 @@ use crate::control_plane::{self, Stop};
 use crate::descriptors;
 use crate::exit_status::Unsuitable;
 use crate::metrics::Endpoint;
-use crate::reload::ReloadOf;
+use crate::reload::HostReload;
 use crate::serve::{self, HostView};
 use crate::stopping;
 use crate::transport;
@@ -100,7 +100,7 @@ pub fn run(
     request: StopRequest,
     starting: StartingReplica,
     endpoint: &Endpoint,
-    reload: ReloadOf,
+    reload: HostReload,
 ) -> Result<()> {
     let this = config.this();
     let machine = Machine::open(starting.store)

@@ -25,7 +25,7 @@ use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
 use crate::metrics::Endpoint;
-use crate::reload::ReloadOf;
+use crate::reload::HostReload;
 use crate::replica::StartingReplica;
 use crate::serve::{self, HostView};
 use crate::stopping;
@@ -62,7 +62,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
         "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
         this.name
     );
-    let reload = ReloadOf {
+    let reload = HostReload {
         config_path: std::path::absolute(config_path)?,
         log_format,
     };

@@ -3,6 +3,9 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
 use crate::health::{ask, TwoHosts};
 use crate::run::{start, start_with, TIMEOUT};
 
@@ -63,6 +66,18 @@ fn the_service_manager_learns_that_a_host_is_ready_lives_and_stops() {
         (Duration::from_millis(2_500)..Duration::from_secs(6)).contains(&passed),
         "three signs of life in {passed:?}"
     );
+
+    let pid = Pid::from_raw(store.0.id().cast_signed());
+    kill(pid, Signal::SIGHUP).expect("signalled");
+    let lines = manager.wait_for("RELOADING=1");
+    assert!(!lines.contains(&"READY=1".to_owned()), "once: {lines:?}");
+    assert!(
+        lines
+            .last()
+            .is_some_and(|line| line.starts_with("MONOTONIC_USEC=")),
+        "{lines:?}"
+    );
+    manager.wait_for("READY=1");
 
     assert!(store.terminate(), "SIGTERM ends it well");
     let lines = manager.wait_for("STOPPING=1");

@@ -103,8 +103,8 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
 
     for (step, takes) in [
         (&["add", keys][..], "sends with 1, accepts [1, 2]"),
-        (&["activate", keys, "2"], "sends with 2, accepts [1, 2]"),
-        (&["drop", keys], "sends with 2, accepts [2]"),
+        (&["activate", keys, "2"][..], "sends with 2, accepts [1, 2]"),
+        (&["drop", keys][..], "sends with 2, accepts [2]"),
     ] {
         key(step);
         for process in [&scheduler, &worker] {
