@@ -3,8 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::health::{ask, TwoHosts};
 use crate::run::{start, start_with, TIMEOUT};
@@ -67,8 +66,7 @@ fn the_service_manager_learns_that_a_host_is_ready_lives_and_stops() {
         "three signs of life in {passed:?}"
     );
 
-    let pid = Pid::from_raw(store.0.id().cast_signed());
-    kill(pid, Signal::SIGHUP).expect("signalled");
+    store.signal(Signal::SIGHUP);
     let lines = manager.wait_for("RELOADING=1");
     assert!(!lines.contains(&"READY=1".to_owned()), "once: {lines:?}");
     assert!(

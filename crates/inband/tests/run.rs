@@ -21,10 +21,14 @@ const PORTS: u16 = 2;
 pub struct Host(Child);
 
 impl Host {
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0.id().cast_signed());
+        kill(pid, signal).expect("signalled");
+    }
+
     /// Sends SIGTERM and returns whether it ended well.
     pub fn terminate(&mut self) -> bool {
-        let pid = Pid::from_raw(self.0.id().try_into().expect("a process id"));
-        kill(pid, Signal::SIGTERM).expect("signalled");
+        self.signal(Signal::SIGTERM);
         self.0.wait().expect("it ended").success()
     }
 }
