@@ -23,7 +23,7 @@ test: setup
 	@scripts/test $(ARGS)
 
 # Virtual machines with Debian's kernels, deployed by the documents: make vm-test ARGS="--kernel 6.1"; see vm/README.md.
-vm-test: build
+vm-test: deb
 	@scripts/setup --vm
 	@vm/test $(ARGS)
 
@@ -53,10 +53,10 @@ wheel: setup
 	@scripts/setup --test
 	@scripts/wheel
 
-# The Debian package: target/deb/inband_*.deb
+# The Debian packages: target/deb/*.deb
 deb: setup
 	@scripts/setup --deb
-	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console -p inband-pages
+	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console -p inband-c -p inband-pages
 	@scripts/deb --check
 
 # Lints and renders the Helm chart. HELM=FILE is the program; without it, Go builds one.

@@ -12,21 +12,41 @@ import subprocess
 from pathlib import Path
 
 from . import document
-from .paths import CACHE
+from .paths import CACHE, PROGRAM
+from .paths import PACKAGES as PACKAGES_BUILT
+
+
+def our_package():
+    """What `make deb` has built; it must be newer than the program that runs on this machine."""
+    found = list(PACKAGES_BUILT.glob("inband_*_amd64.deb"))
+    if len(found) != 1:
+        raise SystemExit(f"vm-test: {PACKAGES_BUILT} has {len(found)} packages, not one; run make deb")
+    if found[0].stat().st_mtime < PROGRAM.stat().st_mtime:
+        raise SystemExit(f"vm-test: {found[0]} is older than {PROGRAM}; run make deb")
+    return found[0]
+
+
+def depends(package):
+    """What a package file needs, by the first name of each alternative."""
+    fields = run("dpkg-deb", "--field", package, "Depends").strip()
+    return [field.split("|")[0].split("(")[0].strip() for field in fields.split(",")]
 
 
 def documented_packages():
     """What docs/deploy.md tells a host to install. Guests do not reach the mirror, so the disk has it already; a package
-    that the page forgets is missing in the guests, too."""
+    that the page forgets is missing in the guests, too. Of our package, it has the dependencies."""
     lines = [line for block in document.blocks("docs/deploy.md") if block.file is None for line in block.text.splitlines()]
     installs = [line.split() for line in lines if line.startswith("apt-get install ")]
-    return [word for words in installs for word in words[2:] if not word.startswith("-")]
+    words = [word for words in installs for word in words[2:] if not word.startswith("-")]
+    found = [word for word in words if not word.endswith(".deb")]
+    if len(found) == len(words):
+        raise SystemExit("vm-test: docs/deploy.md does not install the package")
+    return found + depends(our_package())
 
 
-PACKAGES = [
+BASE_PACKAGES = [
     "systemd-sysv", "udev", "dbus", "kmod", "initramfs-tools", "iproute2", "ethtool", "procps", "iputils-ping",
     "linux-image-amd64", "e2fsprogs", "curl",
-    *documented_packages(),
 ]
 DISK_SIZE = "2000M"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -159,14 +179,14 @@ def add_backported_kernel(root):
     shutil.rmtree(unpacked)
 
 
-def make_base(root):
+def make_base(root, packages):
     """Debian and the two kernels, without what is ours: the long part."""
     shutil.rmtree(root, ignore_errors=True)
     sources = next(path for path in SOURCES if path.exists())
     run("mmdebstrap", "--mode=root", "--variant=minbase", "--aptopt=Apt::Install-Recommends \"false\"",
         "--aptopt=Acquire::Languages \"none\"", "--dpkgopt=path-exclude=/usr/share/doc/*",
         "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-        f"--include={','.join(PACKAGES)}", SUITE, root, sources)
+        f"--include={','.join(packages)}", SUITE, root, sources)
     add_backported_kernel(root)
     run("chroot", root, "passwd", "-d", "root")
 
@@ -207,8 +227,9 @@ def ensure():
     check_release()
     CACHE.mkdir(parents=True, exist_ok=True)
     root = CACHE / "root"
-    once("base", [PACKAGES, SUITE], lambda: make_base(root), "installing Debian for the guests (two minutes, once)")
-    once("disk", [PACKAGES, SUITE, FILES, MASKED, ENABLED, DISK_SIZE], lambda: make_disk(root), "making the guests' disk")
+    packages = [*BASE_PACKAGES, *sorted(documented_packages())]
+    once("base", [packages, SUITE], lambda: make_base(root, packages), "installing Debian for the guests (two minutes, once)")
+    once("disk", [packages, SUITE, FILES, MASKED, ENABLED, DISK_SIZE], lambda: make_disk(root), "making the guests' disk")
 
 
 def once(name, inputs, make, message):

@@ -1,13 +1,14 @@
 """What is tried on the guests. Each returns one sentence for the table; it raises if something does not work."""
 
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import redis
 
-from . import checksums, network
+from . import checksums, image, network
 from .cluster import DEPLOY, SECURITY, Failed
 
 # Longest time that clients may wait when one of three hosts is lost: suspicion and one take-over, on guests that are
@@ -33,6 +34,7 @@ def check_pause(load, what, hosts=None):
 
 def deploy_by_the_documents(cluster):
     """docs/deploy.md, step by step, on new machines."""
+    shutil.copy(image.our_package(), cluster.admin)
     cluster.carry_out_all(DEPLOY)
     cluster.wait_until_whole()
     return f"works: {cluster.check_data_planes()}"
@@ -116,19 +118,16 @@ def replace_a_member(cluster):
     name = f"host-{new}"
     cluster.on_admin(f"""
         inband certificate new --config {name}.toml --authority authority --out {name}
-        ssh root@{name} mkdir -p -m 700 /etc/inband
-        scp "$(command -v inband)" root@{name}:/usr/local/bin/inband
-        ssh root@{name} useradd --system --user-group --no-create-home --shell /usr/sbin/nologin inband
+        scp inband_*_amd64.deb root@{name}:/tmp/
+        ssh root@{name} "apt-get install -y /tmp/inband_*_amd64.deb"
         scp -p {name}.toml root@{name}:/etc/inband/host.toml
         scp -p keys.toml password {name}/ca.pem {name}/certificate.pem {name}/key.pem root@{name}:/etc/inband/
         ssh root@{name} chown -R inband:inband /etc/inband
     """)
-    unit = cluster.guests[1].run("cat /etc/systemd/system/inband.service")
-    spare.put(unit, "/etc/systemd/system/inband.service")
     cluster.guests[old].cut_power()
     load = cluster.load([host for host in cluster.hosts if host != old])
     with load.running():
-        spare.run("systemctl daemon-reload; systemctl enable --now --no-block inband")
+        spare.run("systemctl enable --now --no-block inband")
         said = spare.run(f"inband member replace host-{old} --config /etc/inband/host.toml", timeout_s=180)
     print("      " + said.strip().replace("\n", "\n      "))
     cluster.hosts = [host for host in cluster.hosts if host != old] + [new]

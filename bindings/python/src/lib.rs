@@ -127,6 +127,7 @@ impl Client {
         if let Some(path) = key_file {
             let file = KeyFile::load(&path).map_err(value_error)?;
             (config.keys, config.digest) = (Some(file.keys()), file.digest());
+            config.key_file = Some(std::path::absolute(path)?);
         }
         ClientNode::open(config)
             .map(Client::of)

@@ -16,6 +16,7 @@ use inband_host::state_dir::StateLock;
 use serde::Serialize;
 
 use crate::background;
+use crate::console::ConsoleArgs;
 use crate::host_process::ProcessStatus;
 use crate::link;
 use crate::socket::{self, socket_in, Request};
@@ -179,6 +180,8 @@ pub struct UpArgs<S: SystemCommand> {
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
+    #[command(flatten)]
+    console: ConsoleArgs,
     /// Set for the background process that --detach starts.
     #[arg(long, hide = true)]
     detached: bool,
@@ -424,13 +427,17 @@ fn up<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
         leave_terminal();
     }
     let signals = StopSignals::take()?;
+    let console = args.console.find()?;
     let cluster = Supervisor::<S>::start(S::spec(&args.options, &args.data)?)?;
+    let mut running = None;
     if !args.detached {
         let status = cluster.status();
         show_start(args, &status)?;
+        running = console.and_then(|console| console.start(&args.data));
         println!("{}", joined("Ctrl-C stops it.", S::what_stays(&status)));
     }
     while !signals.wait(WATCH_INTERVAL) && !cluster.wait_for_end(WATCH_INTERVAL) {}
+    drop(running);
     drop(cluster);
     println!("stopped");
     Ok(())

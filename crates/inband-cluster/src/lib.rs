@@ -11,6 +11,7 @@ pub mod box_cluster;
 pub mod certificates;
 pub mod client;
 pub mod command;
+pub mod console;
 pub mod falcon;
 pub mod flair;
 pub mod host_process;

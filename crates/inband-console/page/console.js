@@ -10,6 +10,7 @@ const EVENTS_SHOWN = 200;
 const SILENCE_MS = 15000;
 const REQUEST_TIMEOUT_MS = 130000;
 const RECONNECT_MS = 1000;
+const FOLLOW_MS = 1000;
 
 const byId = (id) => document.getElementById(id);
 const buckets = [];
@@ -329,10 +330,47 @@ byId("load").addEventListener("submit", (event) => {
 });
 byId("load-stop").addEventListener("click", () => setLoad(0, 0));
 
+// What every replica has of this key; asked again until another key is.
+let followed = null;
+
+async function follow(key) {
+  followed = key;
+  const table = byId("replicas");
+  table.hidden = !key;
+  setText(table.caption, `${key} at each replica`);
+  while (key && followed === key) {
+    let rows = [];
+    try {
+      rows = (await request("/api/key", { do: "each", key })).replicas;
+    } catch (error) {
+      setText(byId("key-said"), error.message);
+    }
+    if (followed !== key) return;
+    showReplicas(table.tBodies[0], rows);
+    await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS));
+    while (document.hidden) await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS));
+  }
+}
+
+function showReplicas(body, rows) {
+  while (body.rows.length > rows.length) body.deleteRow(-1);
+  rows.forEach((row, at) => {
+    const shown = body.rows[at] || body.insertRow();
+    if (!shown.cells.length) shown.append(element("th", { scope: "row" }), element("td"));
+    setText(shown.cells[0], row.at);
+    setText(shown.cells[1], row.error || (row.value === null ? "no such key" : row.value));
+    shown.className = row.error ? "down" : "";
+  });
+}
+
 byId("keys").addEventListener("submit", async (event) => {
   event.preventDefault();
   const form = event.target;
   const what = event.submitter ? event.submitter.value : "get";
+  if (what === "each") {
+    if (followed !== form.key.value) follow(form.key.value);
+    return;
+  }
   const asked = { do: what, key: form.key.value };
   if (what === "set") asked.value = form.value.value;
   try {

@@ -10,6 +10,7 @@ use inband_cluster::paxos::MemberKind;
 use inband_cluster::socket::socket_in;
 use inband_host::system_file;
 use inband_host::{line_json, program};
+use inband_kv::access::Access;
 use serde::Deserialize;
 use serde_json::{json, Value};
 
@@ -113,15 +114,18 @@ pub struct Cluster {
     socket: PathBuf,
     /// The system's name on the command line; empty for the store.
     pub system: String,
+    /// What its store requires of clients.
+    pub access: Access,
 }
 
 impl Cluster {
     /// Returns the cluster in a directory; an error if none runs there.
-    pub fn of(data: &Path) -> Result<Cluster> {
+    pub fn of(data: &Path, access: Access) -> Result<Cluster> {
         let cluster = Cluster {
             data: data.into(),
             socket: socket_in(data),
             system: system_file::read(data)?.unwrap_or_default(),
+            access,
         };
         if !cluster.socket.exists() {
             bail!(

@@ -2,14 +2,18 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_cluster::client::{Answer, Client};
+use inband_kv::access::Access;
 use serde_json::Value;
 
 /// Time limit for a reply; then the next address is asked. Longer than a leader takes to be replaced.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Replicas of which a key is read at the same time.
+const REPLICAS_MAX: usize = 16;
 /// Longest key; memcached's limit.
 pub const KEY_LEN_MAX: usize = 250;
 /// Longest value that the page may write.
@@ -56,10 +60,10 @@ impl Store {
         }
     }
 
-    /// Connects to one of its addresses.
-    pub fn connect(&self, address: SocketAddr) -> Result<Session> {
+    /// Connects to one of its addresses. `access`: what a store that speaks RESP requires.
+    pub fn connect(&self, access: &Access, address: SocketAddr) -> Result<Session> {
         Ok(match self {
-            Store::Resp(_) => Session::Resp(Client::connect(address, REPLY_TIMEOUT)?),
+            Store::Resp(_) => Session::Resp(Client::connect_with(access, address, REPLY_TIMEOUT)?),
             Store::Memcached(_) => {
                 let stream = TcpStream::connect_timeout(&address, REPLY_TIMEOUT)?;
                 stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
@@ -69,12 +73,37 @@ impl Store {
         })
     }
 
+    /// Reads a key at every replica, at the same time; what each says.
+    pub fn at_each(&self, access: &Access, key: &str) -> Vec<(SocketAddr, Result<Option<String>>)> {
+        let read = |address: SocketAddr| self.connect(access, address)?.get(key);
+        thread::scope(|scope| {
+            let asked: Vec<_> = self
+                .addresses()
+                .iter()
+                .take(REPLICAS_MAX)
+                .map(|address| (*address, scope.spawn(move || read(*address))))
+                .collect();
+            let answers = asked.into_iter().map(|(address, asked)| {
+                let answer = asked.join();
+                (
+                    address,
+                    answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                )
+            });
+            answers.collect()
+        })
+    }
+
     /// Does something at the first address that answers. A request that got no answer is repeated at the next one.
-    pub fn with_any<T>(&self, mut ask: impl FnMut(&mut Session) -> Result<T>) -> Result<T> {
+    pub fn with_any<T>(
+        &self,
+        access: &Access,
+        mut ask: impl FnMut(&mut Session) -> Result<T>,
+    ) -> Result<T> {
         let mut last = None;
         for address in self.addresses() {
             match self
-                .connect(*address)
+                .connect(access, *address)
                 .and_then(|mut session| ask(&mut session))
             {
                 Ok(answer) => return Ok(answer),

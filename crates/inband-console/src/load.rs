@@ -203,7 +203,7 @@ impl Load {
                 Some(session) => Ok(session),
                 None => {
                     let addresses = store.addresses();
-                    store.connect(addresses[address % addresses.len()])
+                    store.connect(&self.cluster.access, addresses[address % addresses.len()])
                 }
             };
             let is_read = number.wrapping_mul(2_654_435_761) % 100 < rate.reads_percent;

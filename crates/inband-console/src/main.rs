@@ -29,7 +29,9 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Parser;
 use inband_host::program;
-use inband_host::signals::StopSignals;
+use inband_host::signals::{StopSignals, SUPERVISED_ENV};
+use inband_kv::access::Access;
+use inband_resp::password::Password;
 
 use cluster::Cluster;
 use feed::Feed;
@@ -48,6 +50,22 @@ struct Cli {
     /// Where the page is served; an address of loopback. Port 0: any free port.
     #[arg(long, default_value = "127.0.0.1:8390", value_name = "ADDR:PORT")]
     listen: SocketAddr,
+    /// The password that the store requires, as for `inband up`.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// The authority of a store that requires TLS (DIR/authority/ca.pem).
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl Cli {
+    fn access(&self) -> Result<Access> {
+        let password = self.password_file.as_deref().map(Password::read);
+        Ok(Access {
+            password: password.transpose().context("--password-file")?,
+            ca: self.tls_ca.clone(),
+        })
+    }
 }
 
 fn main() -> ExitCode {
@@ -63,8 +81,9 @@ fn run(cli: &Cli) -> Result<()> {
         cli.listen.port(),
         cli.listen.port()
     );
-    let signals = StopSignals::take()?;
-    let cluster = Arc::new(Cluster::of(&cli.data)?);
+    let is_supervised = std::env::var_os(SUPERVISED_ENV).is_some();
+    let signals = StopSignals::take_supervised()?;
+    let cluster = Arc::new(Cluster::of(&cli.data, cli.access()?)?);
     let listener = TcpListener::bind(cli.listen).with_context(|| {
         format!(
             "cannot listen at {}; choose another with --listen",
@@ -84,7 +103,9 @@ fn run(cli: &Cli) -> Result<()> {
         "console of {}: http://{address}/#{token}",
         cli.data.display()
     );
-    println!("Ctrl-C stops it; the cluster goes on.");
+    if !is_supervised {
+        println!("Ctrl-C stops it; the cluster goes on.");
+    }
     while !signals.wait(SIGNAL_POLL_INTERVAL) {}
     Ok(())
 }

@@ -79,9 +79,20 @@ pub fn new_token() -> String {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 enum KeyRequest {
-    Get { key: String },
-    Set { key: String, value: String },
-    Delete { key: String },
+    Get {
+        key: String,
+    },
+    Set {
+        key: String,
+        value: String,
+    },
+    Delete {
+        key: String,
+    },
+    /// What every replica has.
+    Each {
+        key: String,
+    },
 }
 
 struct Console {
@@ -214,14 +225,26 @@ impl Console {
     }
 
     fn key(&self, asked: &KeyRequest) -> Result<Value> {
-        let (KeyRequest::Get { key } | KeyRequest::Set { key, .. } | KeyRequest::Delete { key }) =
-            asked;
+        let (KeyRequest::Get { key }
+        | KeyRequest::Set { key, .. }
+        | KeyRequest::Delete { key }
+        | KeyRequest::Each { key }) = asked;
         check_key(key)?;
-        let store = Store::of(&self.cluster.status()?).context("this system has no keys")?;
+        let status = self.cluster.status()?;
+        let store = Store::of(&status).context("this system has no keys")?;
+        let access = &self.cluster.access;
+        if let KeyRequest::Each { key } = asked {
+            let answers = store.at_each(access, key).into_iter();
+            let answers = answers.map(|(address, said)| match said {
+                Ok(value) => json!({"at": name_of(&status, address), "value": value}),
+                Err(error) => json!({"at": name_of(&status, address), "error": in_words(&error)}),
+            });
+            return Ok(json!({"replicas": answers.collect::<Vec<_>>()}));
+        }
         if let KeyRequest::Set { value, .. } = asked {
             check_value(value)?;
         }
-        store.with_any(|session| {
+        store.with_any(access, |session| {
             Ok(match asked {
                 KeyRequest::Get { key } => json!({"value": session.get(key)?}),
                 KeyRequest::Set { key, value } => {
@@ -229,6 +252,7 @@ impl Console {
                     json!({"value": value})
                 }
                 KeyRequest::Delete { key } => json!({"was_there": session.delete(key)?}),
+                KeyRequest::Each { .. } => unreachable!("it is answered above"),
             })
         })
     }
@@ -255,6 +279,15 @@ impl Console {
             }
         }))
     }
+}
+
+/// Returns the name of the host with this address for clients, otherwise the address.
+fn name_of(status: &Value, address: SocketAddr) -> String {
+    let address = address.to_string();
+    let mut hosts = status["hosts"].as_array().into_iter().flatten();
+    let host = hosts.find(|host| host["resp"] == address.as_str());
+    let name = host.and_then(|host| host["name"].as_str());
+    name.map_or(address, str::to_owned)
 }
 
 fn send(page: &mut TcpStream, text: &str) -> io::Result<()> {

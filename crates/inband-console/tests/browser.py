@@ -70,6 +70,15 @@ def click_through(browser, url):
     said = lambda: find(By.ID, "key-said").text
     find(By.CSS_SELECTOR, "#keys [value=set]").click()
     wait.until(lambda _: said() == "greeting = <b>hello</b>")
+    find(By.CSS_SELECTOR, "#keys [value=each]").click()
+    replicas = lambda: [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "#replicas td")]
+    wait.until(lambda _: replicas() == ["<b>hello</b>"] * 3)
+    # It is asked again by itself; a replica that is lost says why.
+    find(By.CSS_SELECTOR, f"[aria-label='Kill {HOST}']").click()
+    wait.until(lambda _: len(browser.find_elements(By.CSS_SELECTOR, "#replicas tr.down")) == 1)
+    assert replicas().count("<b>hello</b>") == 2, replicas()
+    find(By.CSS_SELECTOR, f"[aria-label='Restart {HOST}']").click()
+    wait.until(lambda _: replicas() == ["<b>hello</b>"] * 3)
     find(By.CSS_SELECTOR, "#keys [value=delete]").click()
     wait.until(lambda _: said() == "deleted")
 

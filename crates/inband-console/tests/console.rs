@@ -1,7 +1,7 @@
 //! The console of a real cluster: over HTTP, and in a browser.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
@@ -81,13 +81,22 @@ impl Console {
             .arg("--data")
             .arg(data)
             .args(["--listen", "127.0.0.1:0"]);
+        Console::of(&mut command)
+    }
+
+    /// A program that starts a console, and says where it is.
+    fn of(command: &mut Command) -> Console {
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program runs");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
-        stdout.read_line(&mut line).expect("a line");
+        while !line.starts_with("console of ") {
+            line.clear();
+            let len_bytes = stdout.read_line(&mut line).expect("a line");
+            assert_ne!(len_bytes, 0, "it ends without a console");
+        }
         let url = line
             .trim_end()
             .rsplit(' ')
@@ -238,6 +247,12 @@ fn a_cluster_is_watched_and_put_through_faults() {
         key(r#"{"do":"get","key":"k"}"#),
         (200, json!({"value": "v w"}))
     );
+    let (status, said) = key(r#"{"do":"each","key":"k"}"#);
+    let values = |said: &Value| -> Vec<Value> {
+        let replicas = said["replicas"].as_array().expect("a list");
+        replicas.iter().map(|one| one["value"].clone()).collect()
+    };
+    assert_eq!((status, values(&said)), (200, vec![json!("v w"); 3]));
     assert_eq!(
         key(r#"{"do":"delete","key":"k"}"#),
         (200, json!({"was_there": true}))
@@ -332,6 +347,80 @@ fn it_refuses_to_serve_others_and_says_what_to_do_without_a_cluster() {
     );
     let none = said(&[]);
     assert!(none.contains("inband up"), "{none}");
+}
+
+#[test]
+fn up_starts_a_console_that_ends_with_the_cluster() {
+    inband_testing::build("inband-box");
+    let dir = tempfile::tempdir().expect("a directory");
+    let memcached = format!("127.0.0.1:{}", free_ports(7).expect("ports"));
+    let mut up = Command::new(inband_testing::build("inband"));
+    up.args(["up", "box", "--dataplane", "udp", "--console=127.0.0.1:0"])
+        .args(["--memcached", &memcached, "--data"])
+        .arg(dir.path());
+    let mut console = Console::of(&mut up);
+    let mut events = console.events();
+    events
+        .find(|event| is_in(event, "node/1", "running"))
+        .expect("the cluster's status");
+
+    let pid = console.child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill runs").success());
+    let status = console.child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    assert!(
+        TcpStream::connect(&console.address).is_err(),
+        "the console goes on"
+    );
+}
+
+#[test]
+fn up_goes_on_without_a_console_that_cannot_listen_and_detach_has_none() {
+    inband_testing::build("inband-box");
+    let program = inband_testing::build("inband");
+    let dir = tempfile::tempdir().expect("a directory");
+    let memcached = format!("127.0.0.1:{}", free_ports(7).expect("ports"));
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let console = format!("--console={}", taken.local_addr().expect("an address"));
+    let mut up = Command::new(&program);
+    up.args(["up", "box", "--dataplane", "udp", &console])
+        .args(["--memcached", &memcached, "--data"])
+        .arg(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = up.spawn().expect("the program runs");
+    // Open to the end: it goes on writing.
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.starts_with("--console: ") {
+        said.clear();
+        let len_bytes = stderr.read_line(&mut said).expect("a line");
+        assert_ne!(len_bytes, 0, "it does not say why");
+    }
+    let said = said.trim_end();
+    assert!(
+        said.contains("cannot listen at") && said.ends_with("the cluster runs without it"),
+        "{said}"
+    );
+    assert!(child.try_wait().expect("ours").is_none(), "it runs");
+    let down = Command::new(&program)
+        .args(["down", "--data"])
+        .arg(dir.path())
+        .status();
+    assert!(down.expect("it runs").success());
+    assert!(child.wait().expect("it ends").success());
+
+    let output = Command::new(&program)
+        .args(["up", "--console", "--detach", "--data"])
+        .arg(dir.path())
+        .output()
+        .expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("--detach"),
+        "{said}"
+    );
 }
 
 /// Debian's Chromium clicks Kill and sees the host's state, the event and the line in the chart.

@@ -1,9 +1,11 @@
 //! A client with real sockets. Its methods may be called from several threads.
 
 mod fetchers;
+mod key_watch;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,6 +29,7 @@ use crate::packets::{ClusterInfo, Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
 use fetchers::{Fetch, Fetchers};
+use key_watch::KeyWatch;
 
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -48,6 +51,8 @@ pub struct Config {
     pub keys: Option<Keys>,
     /// How values are digested.
     pub digest: Digest,
+    /// The file of the keys: they are replaced when it changes.
+    pub key_file: Option<PathBuf>,
     pub timing: ClientTiming,
 }
 
@@ -61,6 +66,7 @@ impl Config {
             losses_max: 3,
             keys: None,
             digest: Digest::PLAIN,
+            key_file: None,
             timing: ClientTiming::default(),
         }
     }
@@ -159,7 +165,8 @@ impl ClientNode {
             waker: Waker::new(poll.registry(), WAKE)?,
         });
         let for_thread = Arc::clone(&shared);
-        let run = move || serve(&for_thread, poll);
+        let key_file = shared.config.key_file.as_deref().map(KeyWatch::new);
+        let run = move || serve(&for_thread, poll, key_file);
         let thread = std::thread::Builder::new().name("falcon-client".into());
         Ok(ClientNode {
             shared,
@@ -274,11 +281,15 @@ pub fn local_address(scheduler: SocketAddrV4) -> io::Result<Ipv4Addr> {
     }
 }
 
-fn serve(shared: &Arc<Shared>, mut poll: Poll) {
+fn serve(shared: &Arc<Shared>, mut poll: Poll, mut key_file: Option<KeyWatch>) {
     let mut events = Events::with_capacity(4);
     while !shared.stop.load(Ordering::Acquire) {
+        let fresh = key_file.as_mut().and_then(KeyWatch::changed);
         let due = {
             let mut core = shared.lock();
+            if let Some(keys) = fresh {
+                core.codec.set_keys(keys);
+            }
             let may_be_more = core.receive(shared);
             let now = shared.clock.now();
             core.client.tick(now);

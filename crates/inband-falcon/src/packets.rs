@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use crate::dataplane::wire::{self, flag, Description, Header, Task, Type};
-use inband_ground::auth::{Digest, Gate};
+use inband_ground::auth::{Digest, Gate, Keys};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{SubmitReply, ToClient, ToExecutor};
@@ -113,6 +113,11 @@ impl Codec {
             digest,
             bytes,
         }
+    }
+
+    /// See [`Gate::set_keys`].
+    pub fn set_keys(&mut self, keys: Keys) {
+        self.gate.set_keys(keys);
     }
 
     /// Returns whether a packet may be handled. See [`Gate::admits`].

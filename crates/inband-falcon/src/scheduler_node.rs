@@ -173,6 +173,15 @@ impl SchedulerNode {
         self.address
     }
 
+    /// Replaces the keys. Has no effect if there were none at the start.
+    pub fn set_keys(&mut self, keys: Keys) -> Result<(), SchedulerError> {
+        self.codec.set_keys(keys);
+        if let Backend::Kernel(xdp) = &self.backend {
+            xdp.set_keys(&keys)?;
+        }
+        Ok(())
+    }
+
     /// Returns where the role runs.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane

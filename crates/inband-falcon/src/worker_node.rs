@@ -170,6 +170,11 @@ impl WorkerNode {
         self.config.address
     }
 
+    /// Replaces the keys. Has no effect if there were none at the start.
+    pub fn set_keys(&mut self, keys: Keys) {
+        self.codec.set_keys(keys);
+    }
+
     pub fn is_registered(&self) -> bool {
         self.worker.is_registered()
     }

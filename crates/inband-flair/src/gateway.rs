@@ -345,6 +345,20 @@ impl Gateway {
         self.gate.set_keys(keys);
     }
 
+    /// Replaces the password, and the certificate for clients that connect from now on; a gateway without them stays so.
+    pub fn set_access(&mut self, fresh: ClientSettings) {
+        if self.settings.tls.is_some() && fresh.tls.is_some() {
+            self.settings.tls = fresh.tls;
+            self.settings
+                .tls
+                .iter()
+                .for_each(|tls| self.front.set_tls(Arc::clone(tls)));
+        }
+        if self.settings.password.is_some() && fresh.password.is_some() {
+            self.settings.password = fresh.password;
+        }
+    }
+
     /// Returns all counters, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let mut counters = BTreeMap::from([

@@ -55,6 +55,20 @@ pub struct KeyStatus {
     pub accepted: Vec<u16>,
 }
 
+impl KeyStatus {
+    pub fn of(keys: &Keys) -> KeyStatus {
+        KeyStatus {
+            active: keys.active(),
+            accepted: keys.ids(),
+        }
+    }
+
+    /// As a line of a log.
+    pub fn in_words(&self) -> String {
+        format!("sends with {}, accepts {:?}", self.active, self.accepted)
+    }
+}
+
 /// Why a change of the keys was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {

@@ -21,6 +21,7 @@ pub mod file_error;
 pub mod file_lock;
 pub mod key_file;
 pub mod line_json;
+pub mod live_keys;
 pub mod log;
 pub mod logging;
 pub mod namespace;
@@ -28,6 +29,7 @@ pub mod notify;
 pub mod option_file;
 pub mod output;
 pub mod program;
+pub mod reload;
 pub mod role_process;
 pub mod session;
 #[allow(missing_docs)]

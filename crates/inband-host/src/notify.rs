@@ -6,7 +6,11 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use nix::time::{clock_gettime, ClockId};
 
 /// The service manager's socket: a path, or `@` and the name of an abstract socket.
 const SOCKET_ENV: &str = "NOTIFY_SOCKET";
@@ -17,10 +21,12 @@ const WATCHDOG_PID_ENV: &str = "WATCHDOG_PID";
 /// Time limit for one message, so that a service manager that hangs does not hold up this process.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The connection to the service manager. Without one, messages go nowhere.
-#[derive(Debug)]
+/// The connection to the service manager. Without one, messages go nowhere. Copies are for other threads; one of them
+/// reports the [turns](Notifier::turned) of the main loop.
+#[derive(Debug, Clone)]
 pub struct Notifier {
-    manager: Option<(UnixDatagram, SocketAddr)>,
+    manager: Option<Arc<(UnixDatagram, SocketAddr)>>,
+    has_been_ready: Arc<AtomicBool>,
     watchdog: Option<Duration>,
     /// The last turn of the main loop that was reported.
     turned_at: Option<Instant>,
@@ -42,7 +48,8 @@ impl Notifier {
                 .ok()
         });
         Notifier {
-            manager,
+            manager: manager.map(Arc::new),
+            has_been_ready: Arc::default(),
             watchdog,
             turned_at: None,
         }
@@ -55,12 +62,24 @@ impl Notifier {
 
     /// The process does its work from now on.
     pub fn ready(&self, status: &str) {
+        self.has_been_ready.store(true, Ordering::Release);
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
     /// What `systemctl status` shows.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", one_line(status)));
+    }
+
+    /// Runs `reload` between the messages that it begins and that it is over. A process that has not been ready does not
+    /// become so by it.
+    pub fn reloading(&self, reload: impl FnOnce()) {
+        if !self.has_been_ready.load(Ordering::Acquire) {
+            return reload();
+        }
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_usec()));
+        reload();
+        self.send("READY=1");
     }
 
     /// The process is going to end.
@@ -84,7 +103,7 @@ impl Notifier {
     }
 
     fn send(&self, message: &str) {
-        if let Some((socket, address)) = &self.manager {
+        if let Some((socket, address)) = self.manager.as_deref() {
             if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
                 tracing::warn!("telling the service manager {message:?}: {error}");
             }
@@ -100,6 +119,12 @@ fn connect(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let socket = UnixDatagram::unbound()?;
     socket.set_write_timeout(Some(SEND_TIMEOUT))?;
     Ok((socket, address))
+}
+
+/// The clock by which the service manager knows which reload is meant.
+fn monotonic_usec() -> u128 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.unwrap_or_default().as_micros()
 }
 
 /// A message is lines, of which the status is one.
@@ -120,7 +145,8 @@ mod tests {
 
     fn notifier(name: &OsStr) -> Notifier {
         Notifier {
-            manager: Some(connect(name).expect("a socket")),
+            manager: Some(Arc::new(connect(name).expect("a socket"))),
+            has_been_ready: Arc::default(),
             watchdog: Some(Duration::from_secs(10)),
             turned_at: None,
         }
@@ -151,6 +177,28 @@ mod tests {
             "STOPPING=1\nSTATUS=stopping",
         ];
         assert_eq!(received(&manager), expected);
+    }
+
+    #[test]
+    fn a_reload_is_announced_by_processes_that_are_ready() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).expect("bound");
+        let notifier = notifier(path.as_os_str());
+        let mut reloads = 0;
+        notifier.clone().reloading(|| reloads += 1);
+        assert_eq!(received(&manager), [""; 0], "it is not ready");
+        notifier.ready("serves");
+        let before = monotonic_usec();
+        notifier.clone().reloading(|| reloads += 1);
+        let said = received(&manager);
+        let [_, begins, ends] = &said[..] else {
+            panic!("{said:?}");
+        };
+        let at = begins.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+        let at: u128 = at.and_then(|at| at.parse().ok()).expect("a time");
+        assert!((before..=monotonic_usec()).contains(&at), "{begins}");
+        assert_eq!((reloads, ends.as_str()), (2, "READY=1"));
     }
 
     #[test]

@@ -233,8 +233,7 @@ fn serve<N: Native<Answer = ib_result>>(
     let began = Instant::now();
     let mut notifier = Notifier::from_environment();
     notifier.ready("answers");
-    while !signals.wait(Duration::ZERO) {
-        notifier.turned(Instant::now());
+    while !signals.end(&mut notifier) {
         wait(&[socket.fd()], socket.sleep_time(STOP_POLL));
         socket.receive_some(&mut buffer, |buffer, len_bytes, from| {
             let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =
@@ -254,7 +253,6 @@ fn serve<N: Native<Answer = ib_result>>(
             }
         })?;
     }
-    notifier.stopping();
     Ok(())
 }
 

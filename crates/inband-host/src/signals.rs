@@ -4,12 +4,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{kill, raise, SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
+
+use crate::notify::Notifier;
 
 /// Set to `1` for a process that must exit at the end of its standard input, a pipe from its supervisor.
 pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
@@ -53,26 +55,9 @@ pub enum Interrupt {
 
 impl StopRequest {
     /// Starts listening. Must be called before any thread is started. SIGTERM and the supervisor's exit set `stop`;
-    /// another signal after that ends the process immediately.
+    /// another signal after that ends the process immediately. SIGHUP asks to [reload](crate::reload).
     pub fn listen(stop: Arc<AtomicBool>, interrupt: Interrupt) -> io::Result<StopRequest> {
-        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-        Self::listen_for(signals, stop, interrupt)
-    }
-
-    /// The same; SIGHUP, which otherwise ends a process, asks to [reload](Self::take_reload).
-    pub fn listen_and_reload(
-        stop: Arc<AtomicBool>,
-        interrupt: Interrupt,
-    ) -> io::Result<StopRequest> {
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-        Self::listen_for(signals, stop, interrupt)
-    }
-
-    fn listen_for(
-        signals: SigSet,
-        stop: Arc<AtomicBool>,
-        interrupt: Interrupt,
-    ) -> io::Result<StopRequest> {
         let request = StopRequest {
             drain: Arc::default(),
             stop,
@@ -134,7 +119,7 @@ impl StopRequest {
     }
 
     /// Returns whether to read files again: once for all requests since the last call.
-    pub fn take_reload(&self) -> bool {
+    pub(crate) fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::AcqRel)
     }
 
@@ -188,6 +173,17 @@ impl StopSignals {
         // If another signal interrupts this, none of these has arrived yet.
         let _ = poll(&mut fds, limit);
         matches!(self.fd.read_signal(), Ok(Some(_)))
+    }
+
+    /// For a main loop, which calls this often: returns whether it is to end. The service manager learns that it turns, or
+    /// that it stops.
+    pub fn end(&self, notifier: &mut Notifier) -> bool {
+        notifier.turned(Instant::now());
+        let ends = self.wait(Duration::ZERO);
+        if ends {
+            notifier.stopping();
+        }
+        ends
     }
 }
 

@@ -31,7 +31,7 @@ impl Announcer {
     /// time; after that only the status changes.
     pub fn start(view: HostView) -> Result<Announcer> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let notifier = Notifier::from_environment();
+        let notifier = view.notifier.clone();
         let thread = notifier
             .is_heard()
             .then(|| {

@@ -61,6 +61,9 @@ enum Command {
     Down(operate::ClusterArgs),
     /// Show roles, backends, epoch, leader, instances and counters.
     Status(operate::StatusArgs),
+    /// Make a host of `inband run` take no more commands, decide those that it has, and sync its store, before a stop of all
+    /// hosts.
+    Drain(operate::DrainArgs),
     /// Kill the process of a role at once.
     Kill(operate::RoleArgs),
     /// Restart the process of a role; or all of them, one after another.
@@ -172,6 +175,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Up(args) => up::up(&args),
         Command::Down(args) => operate::down(&args),
         Command::Status(args) => operate::status(&args),
+        Command::Drain(args) => operate::drain(&args),
         Command::Kill(args) => operate::kill(&args),
         Command::Restart(args) => operate::restart(&args),
         Command::Pause(args) => operate::pause(&args),

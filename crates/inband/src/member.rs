@@ -188,7 +188,7 @@ pub fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()>
         first_instances,
     };
     let before = plane.status()?;
-    print!("{}", stopped_logs(&before));
+    let mut is_explained = explain(plane, &before);
     let opened = before.opened.as_ref();
     let mut is_halted = opened.is_some_and(|opened| opened.beginning == Beginning::Halted);
     let deadline = Instant::now() + HALT_LIMIT;
@@ -201,6 +201,10 @@ pub fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()>
             }
             Ok(Response::Halted { epoch }) => {
                 is_halted = true;
+                // A log may have been reported as stopped after the first look.
+                if let (false, Ok(status)) = (is_explained, plane.status()) {
+                    is_explained = explain(plane, &status);
+                }
                 println!("epoch {epoch}: no acceptor votes until all replicas have reported what they have applied");
                 None
             }
@@ -248,6 +252,15 @@ fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
             .context("the cluster is halted: repeat `inband member begin-anew` when this is cured"),
         false => error,
     }
+}
+
+/// Says which logs make no progress and why. Returns whether there are any.
+fn explain(plane: &dyn Plane, status: &Status) -> bool {
+    let stopped = stopped_logs(status);
+    if !stopped.is_empty() {
+        plane.say(stopped.trim_end().to_owned());
+    }
+    !stopped.is_empty()
 }
 
 /// Returns the logs that make no progress, with reasons, one per line.

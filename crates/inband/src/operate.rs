@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use inband_cluster::background;
 use inband_cluster::command::StatusForm;
 use inband_cluster::link;
 use inband_cluster::paxos::cluster_dir::ClusterDir;
-use inband_cluster::paxos::control::{self, instances, log_label, HostStatus};
+use inband_cluster::paxos::control::{self, instances, log_label, HostRequest, HostStatus};
 use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_cluster::paxos::supervisor::ProcessState;
 use inband_cluster::paxos::ClusterStatus;
@@ -23,6 +23,9 @@ use crate::up::DEFAULT_DATA;
 
 /// Time limit for a host to report its status.
 const HOST_STATUS_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time limit for a host to decide what it has taken, or to sync its store.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]
@@ -90,6 +93,39 @@ pub fn progress(status: &ClusterStatus) -> (u64, u64) {
             .unwrap_or(0);
         (applied.max(replica), commands.max(count))
     })
+}
+
+/// Options of `inband drain`.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// The host's configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// The replica takes no more commands, and everything that it has applied is on disk.
+pub fn drain(args: &DrainArgs) -> Result<()> {
+    let config = Config::load(&args.config)?;
+    let name = &config.this().name;
+    let ask = |request| {
+        control::position(&config.host.control, &request, DRAIN_LIMIT).with_context(|| {
+            format!(
+                "{name} is not drained ({}); run this on the host itself",
+                config.host.control.display()
+            )
+        })
+    };
+    ask(HostRequest::Drain)?;
+    let position = ask(HostRequest::Sync)?;
+    ensure!(
+        position.outstanding == 0,
+        "{name} waits for {} values to be decided; run this again",
+        position.outstanding
+    );
+    // As `inband member begin-anew --applied` takes it.
+    let applied: Vec<String> = position.applied.iter().map(u64::to_string).collect();
+    println!("{name}: drained and synced, applied {}", applied.join(","));
+    Ok(())
 }
 
 pub fn status(args: &StatusArgs) -> Result<()> {

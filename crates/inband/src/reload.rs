@@ -2,11 +2,10 @@
 //! A file that is no good is logged, and what was read before stays in use.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use inband_host::logging::{self, LogFormat};
-use inband_host::program::in_words;
+use inband_host::reload::Reload;
 use inband_kv::control::NewAccess;
 use inband_paxos::config::Config;
 use serde_json::Value;
@@ -15,37 +14,31 @@ use crate::replica::{clients_tls_of, password_of};
 use crate::serve::HostView;
 use crate::transport;
 
-/// How soon the signal is noticed.
-const POLL: Duration = Duration::from_millis(50);
-
 /// What a reload needs besides the host.
-pub struct Reload {
+pub struct HostReload {
     pub config_path: PathBuf,
     /// The format of the log that the command line says.
     pub log_format: Option<LogFormat>,
 }
 
-impl Reload {
+impl HostReload {
     /// Starts the thread that waits for the signal.
     pub fn start(self, view: HostView) -> Result<()> {
-        let thread = std::thread::Builder::new().name("reload".into());
-        thread.spawn(move || {
-            while !view.is_stopping() {
-                if view.request.take_reload() {
-                    self.run(&view);
-                }
-                std::thread::sleep(POLL);
-            }
-        })?;
+        let of = |step: fn(&HostView) -> Result<Option<String>>| {
+            let view = view.clone();
+            move || step(&view)
+        };
+        let reload = Reload::new()
+            .with("packet keys", of(keys))
+            .with("certificates", of(certificates))
+            .with("host.password_file", of(password));
+        let for_configuration = view.clone();
+        let reload = reload.with("configuration", move || {
+            self.configuration(&for_configuration)
+        });
+        let (request, notifier) = (view.request.clone(), view.notifier.clone());
+        reload.start(request, notifier, move || view.is_stopping())?;
         Ok(())
-    }
-
-    fn run(&self, view: &HostView) {
-        report("packet keys", keys(view));
-        report("certificates", certificates(view));
-        report("host.password_file", password(view));
-        report("configuration", self.configuration(view));
-        tracing::info!("SIGHUP: done");
     }
 
     /// Applies what can be applied of the configuration file, and says what cannot.
@@ -64,21 +57,9 @@ impl Reload {
     }
 }
 
-/// `Ok(None)`: there was nothing to do, or it was logged already.
-fn report(what: &str, result: Result<Option<String>>) {
-    match result {
-        Ok(Some(done)) => tracing::info!("SIGHUP: {what}: {done}"),
-        Ok(None) => {}
-        Err(error) => tracing::error!(
-            "SIGHUP: {what}: {}; what was read before stays in use",
-            in_words(&error)
-        ),
-    }
-}
-
 fn keys(view: &HostView) -> Result<Option<String>> {
     let keys = view.reload_keys()?;
-    Ok(keys.map(|keys| format!("sends with {}, accepts {:?}", keys.active, keys.accepted)))
+    Ok(keys.map(|keys| keys.in_words()))
 }
 
 fn certificates(view: &HostView) -> Result<Option<String>> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
+use inband_host::notify::Notifier;
 use inband_host::signals::StopRequest;
 use inband_kv::discovery::Discovery;
 use inband_kv::machine::{Machine, MachineConfig};
@@ -24,7 +25,7 @@ use crate::control_plane::{self, Stop};
 use crate::descriptors;
 use crate::exit_status::Unsuitable;
 use crate::metrics::Endpoint;
-use crate::reload::Reload;
+use crate::reload::HostReload;
 use crate::serve::{self, HostView};
 use crate::stopping;
 use crate::transport;
@@ -99,7 +100,7 @@ pub fn run(
     request: StopRequest,
     starting: StartingReplica,
     endpoint: &Endpoint,
-    reload: Reload,
+    reload: HostReload,
 ) -> Result<()> {
     let this = config.this();
     let machine = Machine::open(starting.store)
@@ -138,6 +139,7 @@ pub fn run(
         replica: Some(replica.control()),
         stop: stop.flag.clone(),
         request,
+        notifier: Notifier::from_environment(),
     };
     endpoint.serve(view.clone());
     let _announcer = Announcer::start(view.clone())?;

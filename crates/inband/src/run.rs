@@ -10,6 +10,7 @@ use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_ground::xdp::keep_refusals_in;
 use inband_host::logging::{self, LogFormat};
+use inband_host::notify::Notifier;
 use inband_host::signals::{Interrupt, StopRequest, SHARED_LISTENER};
 use inband_host::state_dir::StateLock;
 use inband_host::wait::wait;
@@ -24,7 +25,7 @@ use crate::announce::Announcer;
 use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
 use crate::metrics::Endpoint;
-use crate::reload::Reload;
+use crate::reload::HostReload;
 use crate::replica::StartingReplica;
 use crate::serve::{self, HostView};
 use crate::stopping;
@@ -43,7 +44,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     logging::configure(config.log, log_format);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Stop::new(Arc::default());
-    let request = StopRequest::listen_and_reload(Arc::default(), Interrupt::Stops)?;
+    let request = StopRequest::listen(Arc::default(), Interrupt::Stops)?;
     mtu::check(&config)?;
     // Check for errors that a restart will not fix, before touching interfaces.
     transport::check_holder(&config)?;
@@ -61,7 +62,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
         "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
         this.name
     );
-    let reload = Reload {
+    let reload = HostReload {
         config_path: std::path::absolute(config_path)?,
         log_format,
     };
@@ -103,6 +104,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
         replica: None,
         stop: stop.flag.clone(),
         request,
+        notifier: Notifier::from_environment(),
     };
     endpoint.serve(view.clone());
     let _announcer = Announcer::start(view.clone())?;

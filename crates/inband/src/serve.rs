@@ -13,6 +13,7 @@ use inband_cluster::paxos::control::{
 };
 use inband_control::service::{self, CallError, ListenerCounters, Response};
 use inband_host::line_json::Server;
+use inband_host::notify::Notifier;
 use inband_host::signals::StopRequest;
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
@@ -51,6 +52,8 @@ pub struct HostView {
     pub stop: Arc<AtomicBool>,
     /// What signals and the supervisor ask for.
     pub request: StopRequest,
+    /// The service manager.
+    pub notifier: Notifier,
 }
 
 impl HostView {
@@ -192,12 +195,7 @@ impl HostView {
     pub fn reload_keys(&self) -> Result<Option<KeyStatus>> {
         let (done, reloaded) = mpsc::channel();
         self.node_commands.send(move |node| {
-            let keys = node.reload_keys().map(|keys| {
-                keys.map(|keys| KeyStatus {
-                    active: keys.active(),
-                    accepted: keys.ids(),
-                })
-            });
+            let keys = node.reload_keys().map(|keys| keys.map(KeyStatus::of));
             // A caller that has timed out will ask again.
             let _ = done.send(keys.map_err(|error| error.to_string()));
         });

@@ -23,6 +23,7 @@ use inband_resp::password::Password;
 use crate::operate;
 use inband_cluster::background;
 use inband_cluster::client::Client;
+use inband_cluster::console::{Console, ConsoleArgs};
 
 /// Default directory of a cluster.
 pub const DEFAULT_DATA: &str = ".inband";
@@ -92,6 +93,8 @@ pub struct UpArgs {
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
+    #[command(flatten)]
+    console: ConsoleArgs,
     /// Continue after an unclean stop from the most advanced replica; what only the lost acceptors knew is gone.
     #[arg(long)]
     accept_loss: bool,
@@ -111,6 +114,17 @@ impl UpArgs {
             password: password.transpose().context("--password-file")?,
             ca: self.resp_tls.then(|| authority(self.directory())),
         })
+    }
+
+    /// The console is a client, too.
+    fn with_access(&self, mut console: Console) -> Console {
+        if let Some(file) = &self.password_file {
+            console = console.with("--password-file", file);
+        }
+        if self.resp_tls {
+            console = console.with("--tls-ca", &authority(self.directory()));
+        }
+        console
     }
 
     /// Returns the --data option for commands for this cluster.
@@ -180,15 +194,19 @@ pub fn up(args: &UpArgs) -> Result<()> {
         inband_cluster::background::leave_terminal();
     }
     let signals = StopSignals::take()?;
+    let console = args.console.find()?;
     let supervisor = Supervisor::start(args.spec()?)?;
     for notice in supervisor.notices() {
         println!("{notice}");
     }
+    let mut running = None;
     if !args.detached {
         show_start(&supervisor.status(), args)?;
+        running = console.and_then(|console| args.with_access(console).start(args.directory()));
         println!("Ctrl-C stops it cleanly; the data stay.");
     }
     let report = watch(&supervisor, &signals, args);
+    drop(running);
     show_end(&report)
 }
 

@@ -176,30 +176,27 @@ fn a_prometheus_sees_a_host_that_is_lost() {
     });
 }
 
-/// The unit of docs/deploy.md, which the Debian package installs as well, and that of a box's node.
+/// The unit of the Debian package, and that of a box's node in its document.
 #[test]
 fn the_units_are_valid_and_give_away_little() {
     if !has("systemd-analyze") {
         return;
     }
-    for (document, begin, unit_name) in [
+    let text = read("docs/box.md");
+    let (_, block) = text
+        .split_once("# /etc/systemd/system/inband-box.service\n")
+        .expect("the unit's block");
+    let (of_a_box, _) = block.split_once("```").expect("its end");
+    for (unit_name, program, unit) in [
         (
-            "docs/deploy.md",
-            "file=/etc/systemd/system/inband.service on=every-host\n",
             "inband.service",
+            "/usr/bin/inband",
+            read("deploy/debian/inband.service").as_str(),
         ),
-        (
-            "docs/box.md",
-            "# /etc/systemd/system/inband-box.service\n",
-            "inband-box.service",
-        ),
+        ("inband-box.service", "/usr/local/bin/inband-box", of_a_box),
     ] {
-        let text = read(document);
-        let (_, block) = text.split_once(begin).expect("the unit's block");
-        let (unit, _) = block.split_once("```").expect("its end");
-        let unit = unit
-            .replace("/usr/local/bin/inband-box", common::PROGRAM)
-            .replace("/usr/local/bin/inband", common::PROGRAM);
+        assert!(unit.contains(program), "{unit_name} does not run {program}");
+        let unit = unit.replace(program, common::PROGRAM);
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join(unit_name);
         std::fs::write(&file, unit).expect("the unit");

@@ -6,24 +6,26 @@ use anyhow::Result;
 use inband_cluster::paxos::change::{Plane, PlaneError};
 use inband_control::configuration::{Beginning, Configuration, Identity, Member, NodeId, Parts};
 use inband_control::coordinator::Waiting;
-use inband_control::message::AcceptorReport;
+use inband_control::message::{AcceptorReport, StoppedLog};
 use inband_control::service::{HostStatus, Request, Response, Status};
 use inband_control::state::{Pending, Phase, Refusal};
 use inband_program::member::{begin_anew_on, in_words};
 
-/// A control plane that gives these answers to restart requests, one after another, and reports its state once.
+/// A control plane that gives these answers to restart requests, and these reports of its state, one after another.
 struct Scripted {
     answers: RefCell<Vec<Result<Response, PlaneError>>>,
-    status: RefCell<Option<Status>>,
+    states: RefCell<Vec<Status>>,
     said: RefCell<Vec<String>>,
 }
 
 impl Plane for Scripted {
     fn ask(&self, request: &Request) -> Result<Response, PlaneError> {
         if *request == Request::Status {
-            let status = self.status.take();
-            let silent = || PlaneError::Silent("gone".into());
-            return Ok(Response::Status(Box::new(status.ok_or_else(silent)?)));
+            let mut states = self.states.borrow_mut();
+            if states.is_empty() {
+                return Err(PlaneError::Silent("gone".into()));
+            }
+            return Ok(Response::Status(Box::new(states.remove(0))));
         }
         self.answers.borrow_mut().remove(0)
     }
@@ -37,19 +39,29 @@ impl Plane for Scripted {
     }
 }
 
-/// The result of begin-anew, and what it said it was waiting for.
-fn begun_anew(answers: Vec<Result<Response, PlaneError>>) -> (Result<()>, Vec<String>) {
-    let status = Status {
+fn state(opened: Option<Configuration>, hosts: Vec<HostStatus>) -> Status {
+    Status {
         leader: 1,
         voters: vec![1],
-        opened: None,
+        opened,
         pending: None,
         waiting: Waiting::Nothing,
-        hosts: Vec::new(),
-    };
+        hosts,
+    }
+}
+
+/// The result of begin-anew, and what it said it was waiting for.
+fn begun_anew(answers: Vec<Result<Response, PlaneError>>) -> (Result<()>, Vec<String>) {
+    begun_anew_in(vec![state(None, Vec::new())], answers)
+}
+
+fn begun_anew_in(
+    states: Vec<Status>,
+    answers: Vec<Result<Response, PlaneError>>,
+) -> (Result<()>, Vec<String>) {
     let plane = Scripted {
         answers: RefCell::new(answers),
-        status: RefCell::new(Some(status)),
+        states: RefCell::new(states),
         said: RefCell::default(),
     };
     let ended = begin_anew_on(&plane, Vec::new());
@@ -104,6 +116,53 @@ fn begin_anew_that_fails_says_what_to_do_about_the_halted_cluster() {
     assert!(said.contains("repeat `inband member begin-anew`"), "{said}");
     let said = fails(vec![Err(PlaneError::Refused(Refusal::NothingLost))]);
     assert!(!said.contains("halted"), "{said}");
+}
+
+/// The report that a log has stopped may reach the control plane between the status and the request.
+#[test]
+fn begin_anew_says_why_even_if_the_log_was_reported_as_stopped_just_now() {
+    let replica = Parts {
+        replica: true,
+        ..Parts::default()
+    };
+    let opened = Configuration {
+        epoch: 4,
+        revision: 17,
+        members: [node(1, "one", replica)].into(),
+        leaders: vec![vec![1]],
+        beginning: Beginning::Merged,
+    };
+    let with = |stopped: Vec<StoppedLog>| {
+        let mut host = heard(1, 30, true, 4);
+        host.stopped = stopped;
+        state(Some(opened.clone()), vec![host])
+    };
+    let stopped = || {
+        vec![StoppedLog {
+            log: 0,
+            instance: 7,
+            for_ms: 5_000,
+            unreadable_at: Vec::new(),
+        }]
+    };
+    let answers = || {
+        vec![
+            Ok(Response::Halted { epoch: 5 }),
+            Ok(Response::Accepted { epoch: 6 }),
+        ]
+    };
+    for states in [
+        vec![with(Vec::new()), with(stopped())],
+        vec![with(stopped()), with(stopped())],
+    ] {
+        let (ended, said) = begun_anew_in(states, answers());
+        ended.expect("accepted");
+        assert_eq!(
+            said,
+            ["one: partition 0 has stood at instance 7 for 5 s"],
+            "once"
+        );
+    }
 }
 
 fn node(id: NodeId, name: &str, parts: Parts) -> (NodeId, Member) {

@@ -3,6 +3,8 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
 use crate::health::{ask, TwoHosts};
 use crate::run::{start, start_with, TIMEOUT};
 
@@ -63,6 +65,17 @@ fn the_service_manager_learns_that_a_host_is_ready_lives_and_stops() {
         (Duration::from_millis(2_500)..Duration::from_secs(6)).contains(&passed),
         "three signs of life in {passed:?}"
     );
+
+    store.signal(Signal::SIGHUP);
+    let lines = manager.wait_for("RELOADING=1");
+    assert!(!lines.contains(&"READY=1".to_owned()), "once: {lines:?}");
+    assert!(
+        lines
+            .last()
+            .is_some_and(|line| line.starts_with("MONOTONIC_USEC=")),
+        "{lines:?}"
+    );
+    manager.wait_for("READY=1");
 
     assert!(store.terminate(), "SIGTERM ends it well");
     let lines = manager.wait_for("STOPPING=1");

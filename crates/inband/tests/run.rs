@@ -21,10 +21,14 @@ const PORTS: u16 = 2;
 pub struct Host(Child);
 
 impl Host {
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0.id().cast_signed());
+        kill(pid, signal).expect("signalled");
+    }
+
     /// Sends SIGTERM and returns whether it ended well.
     pub fn terminate(&mut self) -> bool {
-        let pid = Pid::from_raw(self.0.id().try_into().expect("a process id"));
-        kill(pid, Signal::SIGTERM).expect("signalled");
+        self.signal(Signal::SIGTERM);
         self.0.wait().expect("it ended").success()
     }
 }
@@ -256,6 +260,29 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered() {
     kill(second, Signal::SIGCONT).expect("ours");
     wait_until_it_answers(resp[0], &["SET", "c", "1"], "+OK");
     wait_until_it_answers(resp[0], &["GET", "a"], "1");
+}
+
+#[test]
+fn a_host_that_is_drained_takes_nothing_more_and_says_how_far_it_is() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let resp = free_addresses();
+    let [one, _] = configs([dirs[0].path(), dirs[1].path()], resp);
+    let (good, said) = inband(&["drain"], &one);
+    assert!(
+        !good && said.contains("run this on the host itself"),
+        "{said}"
+    );
+    let _host = start(&one);
+    wait_until_it_answers(resp[0], &["SET", "a", "1"], "+OK");
+    let (good, said) = inband(&["drain"], &one);
+    let applied = said
+        .trim_end()
+        .strip_prefix("one: drained and synced, applied ");
+    assert!(good && applied.is_some_and(|at| at != "0"), "{said}");
+    let refused = Client::try_connect(resp[0]).and_then(|mut c| c.try_call(&["SET", "a", "2"]));
+    assert_ne!(refused.as_deref(), Some("+OK"));
+    let again = inband(&["drain"], &one);
+    assert_eq!(again, (true, said), "nothing has changed");
 }
 
 #[test]

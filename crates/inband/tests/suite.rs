@@ -26,6 +26,7 @@ mod power;
 mod published;
 mod reload;
 mod restarts;
+mod rotation;
 mod run;
 mod starting;
 mod stopping;

@@ -24,6 +24,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Commands of consensus in a box.
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum BoxCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<BoxCluster>),

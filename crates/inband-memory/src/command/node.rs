@@ -9,6 +9,7 @@ use clap::Args;
 use inband_ground::auth::Gate;
 use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::notify::Notifier;
 use inband_host::role_process::RoleArgs;
 use inband_host::signals::StopSignals;
 use inband_host::size::parse_size;
@@ -153,10 +154,12 @@ impl Port {
         let mut buffer =
             std::mem::replace(&mut self.buffer, Box::new([0; PACKET_LEN_MAX_BYTES + 1]));
         let mut stop_at = 0;
+        let mut notifier = Notifier::from_environment();
+        notifier.ready("answers");
         loop {
             let now = self.now();
             if now >= stop_at {
-                if signals.wait(Duration::ZERO) {
+                if signals.end(&mut notifier) {
                     return Ok(());
                 }
                 stop_at = now + STOP_POLL.as_nanos() as Nanos;

@@ -303,9 +303,7 @@ impl Process {
         loop {
             let now = self.now();
             if now >= stop_at {
-                notifier.turned(Instant::now());
-                if signals.wait(Duration::ZERO) {
-                    notifier.stopping();
+                if signals.end(&mut notifier) {
                     return Ok(());
                 }
                 stop_at = now + STOP_POLL.as_nanos() as u64;

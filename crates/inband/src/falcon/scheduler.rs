@@ -14,8 +14,10 @@ use inband_cluster::falcon::{parse_address, SchedulerOptions, DEFAULT_ADDRESS};
 use inband_falcon::scheduler_node::{self, SchedulerNode};
 use inband_host::config::Dataplane;
 use inband_host::key_file::KeyFile;
-use inband_host::key_file::KeyStatus;
 use inband_host::line_json::Server;
+use inband_host::live_keys::LiveKeys;
+use inband_host::notify::Notifier;
+use inband_host::reload::Reload;
 use inband_host::signals::{Interrupt, StopRequest};
 use mio::Waker;
 
@@ -73,7 +75,8 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
         digest,
         ..scheduler_node::Config::new(args.listen)
     })?;
-    let mut desk = Desk::new(key_file.as_ref());
+    let live = LiveKeys::load(args.key_file.as_deref())?;
+    let mut desk = Desk::new(live.clone());
     if let Some(address) = args.options.metrics {
         let failed = || format!("--metrics: cannot listen at {address}");
         let listener = TcpListener::bind(address).with_context(failed)?;
@@ -89,17 +92,32 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
         None => None,
     };
     tracing::info!("scheduler: listens at {}", node.address());
-    while !stop.drains() && !stop.stops() {
+    let is_over = {
+        let stop = stop.clone();
+        move || stop.drains() || stop.stops()
+    };
+    let mut notifier = Notifier::from_environment();
+    let for_reload = live.clone();
+    Reload::new()
+        .with("packet keys", move || for_reload.reload_in_words())
+        .start(stop.clone(), notifier.clone(), is_over.clone())?;
+    notifier.ready("answers");
+    while !is_over() {
         node.turn()?;
+        notifier.turned(Instant::now());
         desk.answer(&node);
+        if let Some(keys) = live.take() {
+            node.set_keys(keys)?;
+        }
     }
+    notifier.stopping();
     tracing::info!("scheduler: stopped");
     Ok(())
 }
 
 /// Where other threads request the scheduler's status.
 struct Desk {
-    keys: Option<KeyStatus>,
+    keys: LiveKeys,
     asks: Sender<Sender<SchedulerStatus>>,
     asked: Receiver<Sender<SchedulerStatus>>,
     /// Times and numbers of tasks assigned.
@@ -107,14 +125,10 @@ struct Desk {
 }
 
 impl Desk {
-    fn new(key_file: Option<&KeyFile>) -> Desk {
+    fn new(keys: LiveKeys) -> Desk {
         let (asks, asked) = channel();
-        let status = |file: &KeyFile| KeyStatus {
-            active: file.active(),
-            accepted: file.ids(),
-        };
         Desk {
-            keys: key_file.map(status),
+            keys,
             asks,
             asked,
             samples: VecDeque::new(),
@@ -156,7 +170,7 @@ impl Desk {
         while let Ok(asker) = self.asked.try_recv() {
             let status = node.status();
             let rate = self.given_per_s(status.given);
-            let keys = self.keys.clone();
+            let keys = self.keys.status();
             // The requester may have timed out.
             let _ = asker.send(SchedulerStatus::of(status, node.address(), rate, keys));
         }

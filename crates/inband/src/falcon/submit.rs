@@ -149,6 +149,7 @@ pub fn submit(args: &SubmitArgs) -> Result<()> {
         },
         keys: reached.keys,
         digest: reached.digest,
+        key_file: reached.key_file,
         ..client_node::Config::new(reached.scheduler)
     })?;
     let cluster = client.ask(ANSWER_LIMIT)?;

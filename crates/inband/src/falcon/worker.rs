@@ -14,6 +14,9 @@ use inband_falcon::resources::ResourceNames;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::worker_node::{self, WorkerNode};
+use inband_host::live_keys::LiveKeys;
+use inband_host::notify::Notifier;
+use inband_host::reload::Reload;
 use inband_host::signals::{Interrupt, StopRequest};
 
 use super::reach::{must_be_safe, ReachArgs, Reached};
@@ -98,7 +101,14 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     })?;
     let address = node.address();
     tracing::info!("worker: {executors} executors at {address}");
-    run(&mut node, &stop, reached.scheduler)?;
+    let live = LiveKeys::load(reached.key_file.as_deref())?;
+    let mut notifier = Notifier::from_environment();
+    let (for_reload, over) = (live.clone(), stop.clone());
+    Reload::new()
+        .with("packet keys", move || for_reload.reload_in_words())
+        .start(stop.clone(), notifier.clone(), move || over.stops())?;
+    run(&mut node, &stop, reached.scheduler, &live, &mut notifier)?;
+    notifier.stopping();
     // It may have been told already; then this message has no effect.
     node.leave();
     drop(node);
@@ -125,12 +135,23 @@ fn resources(said: &[String], reached: &Reached, stop: &StopRequest) -> Result<O
     Ok(None)
 }
 
-fn run(node: &mut WorkerNode, stop: &StopRequest, scheduler: SocketAddrV4) -> Result<()> {
+fn run(
+    node: &mut WorkerNode,
+    stop: &StopRequest,
+    scheduler: SocketAddrV4,
+    live: &LiveKeys,
+    notifier: &mut Notifier,
+) -> Result<()> {
+    let mut has_been_known = false;
     let mut known_at = Some(Instant::now());
     let mut is_known = false;
     let mut drains = false;
     while !stop.stops() && !node.is_drained() {
         node.turn()?;
+        notifier.turned(Instant::now());
+        if let Some(keys) = live.take() {
+            node.set_keys(keys);
+        }
         if stop.drains() && !drains {
             drains = true;
             let running = node.executors() - node.idle();
@@ -142,6 +163,16 @@ fn run(node: &mut WorkerNode, stop: &StopRequest, scheduler: SocketAddrV4) -> Re
             known_at = Some(Instant::now());
             if is_known {
                 tracing::info!("worker: the scheduler at {scheduler} knows it");
+            }
+            if is_known && !has_been_known {
+                has_been_known = true;
+                notifier.ready("known to the scheduler");
+            } else {
+                notifier.status(if is_known {
+                    "known to the scheduler"
+                } else {
+                    "no scheduler answers"
+                });
             }
         }
         let is_silent = |at: &Instant| !is_known && at.elapsed() > SILENCE_SAID;

@@ -13,6 +13,9 @@ use inband_flair::gateway::{ClientSettings, Gateway};
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
 use inband_host::line_json::Server;
+use inband_host::live_keys::LiveKeys;
+use inband_host::notify::Notifier;
+use inband_host::reload::Reload;
 use inband_host::signals::{Interrupt, StopRequest};
 use inband_resp::password::Password;
 use inband_transport::tls::{server_for_clients, Transport};
@@ -20,7 +23,6 @@ use inband_transport::tls::{server_for_clients, Transport};
 use crate::descriptors;
 use crate::run::Inherited;
 use crate::transport;
-use inband_cluster::flair::keys::HostKeys;
 use inband_cluster::flair::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
 use inband_host::wait::wait;
 
@@ -28,6 +30,8 @@ use inband_host::wait::wait;
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time until a request to this host is noticed.
 const IDLE_MAX: Duration = Duration::from_millis(100);
+/// What the service manager shows.
+const ANSWERS: &str = "answers";
 /// Open files that a gateway reserves for itself.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
@@ -35,12 +39,15 @@ const RESERVED_DESCRIPTORS: u64 = 64;
 #[derive(Clone)]
 struct Published {
     status: Arc<Mutex<HostStatus>>,
-    keys: HostKeys,
+    keys: LiveKeys,
+    /// Requirements for Redis clients that a gateway has read again and not yet taken.
+    clients: Arc<Mutex<Option<ClientSettings>>>,
+    notifier: Notifier,
     renewed: Option<Instant>,
 }
 
 impl Published {
-    fn new(config: &Config, keys: HostKeys, transport: &Transport) -> Published {
+    fn new(config: &Config, keys: LiveKeys, transport: &Transport) -> Published {
         let status = HostStatus {
             name: config.host.name.clone(),
             transport: format!("{transport:?}"),
@@ -49,12 +56,15 @@ impl Published {
         Published {
             status: Arc::new(Mutex::new(status)),
             keys,
+            clients: Arc::default(),
+            notifier: Notifier::from_environment(),
             renewed: None,
         }
     }
 
-    /// Updates it at intervals.
+    /// The main loop turns; updates the status at intervals.
     fn renew(&mut self, with: impl FnOnce(&mut HostStatus)) {
+        self.notifier.turned(Instant::now());
         let is_new = |at: Instant| at.elapsed() < PUBLISH_INTERVAL;
         if self.renewed.is_some_and(is_new) {
             return;
@@ -70,7 +80,7 @@ impl Published {
 pub fn run(config_path: &Path, found: bool) -> Result<()> {
     let config = Config::load(config_path)?;
     let stop = Arc::new(AtomicBool::new(false));
-    StopRequest::listen(stop.clone(), Interrupt::Stops)?;
+    let request = StopRequest::listen(stop.clone(), Interrupt::Stops)?;
     let part = config
         .part()
         .context("a checked configuration has a part")?;
@@ -86,15 +96,47 @@ pub fn run(config_path: &Path, found: bool) -> Result<()> {
         })?;
         listeners.push(listener);
     }
-    let keys = HostKeys::load(&config)?;
+    let keys = LiveKeys::load(config.cluster.key_file.as_deref())?;
     let transport = transport::of_tls(config.host.tls.as_ref())?;
     let published = Published::new(&config, keys, &transport);
     let _control = serve(&config, published.clone())?;
-    match part {
+    let is_over = stop.clone();
+    reload_of(&config, &published, &transport).start(
+        request,
+        published.notifier.clone(),
+        move || is_over.load(Ordering::Acquire),
+    )?;
+    let notifier = published.notifier.clone();
+    let ended = match part {
         Part::Switch(_) => run_switch(&config, &stop, published),
         Part::Replica(_) => run_replica(&config, found, transport, &stop, published),
         Part::Gateway => run_gateway(&config, listeners, &stop, published),
+    };
+    notifier.stopping();
+    ended
+}
+
+/// What this host reads again on SIGHUP.
+fn reload_of(config: &Config, published: &Published, transport: &Transport) -> Reload {
+    let keys = published.keys.clone();
+    let mut reload = Reload::new().with("packet keys", move || keys.reload_in_words());
+    if let Some(tls) = &config.host.tls {
+        let (files, transport) = (transport::certificate_files(tls), transport.clone());
+        reload = reload.with("certificates", move || {
+            transport.reload(&files).context("host.tls")?;
+            Ok(Some(transport::expiry(&files)?))
+        });
     }
+    if config.part() == Some(Part::Gateway) {
+        let (config, clients) = (config.clone(), published.clients.clone());
+        reload = reload.with("password and certificate for clients", move || {
+            let fresh = settings(&config)?;
+            let is_any = fresh.password.is_some() || fresh.tls.is_some();
+            *clients.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh);
+            Ok(is_any.then(|| "for clients that connect from now on".into()))
+        });
+    }
+    reload
 }
 
 fn serve(config: &Config, published: Published) -> Result<Server> {
@@ -133,6 +175,7 @@ fn session_of(node: &SwitchNode, set: usize) -> SwitchStatus {
 
 fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> Result<()> {
     let mut node = SwitchNode::open(config, published.keys.file().as_ref())?;
+    published.notifier.ready(ANSWERS);
     while !stop.load(Ordering::Acquire) {
         if let Some(keys) = published.keys.take() {
             node.set_keys(keys)?;
@@ -159,6 +202,7 @@ fn run_replica(
 ) -> Result<()> {
     let keys = published.keys.file();
     let mut node = ReplicaNode::open(config, found, keys.as_ref(), transport)?;
+    published.notifier.ready(ANSWERS);
     while !stop.load(Ordering::Acquire) {
         if let Some(keys) = published.keys.take() {
             node.set_keys(keys);
@@ -202,9 +246,14 @@ fn run_gateway(
 ) -> Result<()> {
     let keys = published.keys.file();
     let mut gateway = Gateway::open(config, keys.as_ref(), listeners, settings(config)?)?;
+    published.notifier.ready(ANSWERS);
     gateway.run(stop, |gateway| {
         if let Some(keys) = published.keys.take() {
             gateway.set_keys(keys);
+        }
+        let fresh = published.clients.lock();
+        if let Some(fresh) = fresh.unwrap_or_else(PoisonError::into_inner).take() {
+            gateway.set_access(fresh);
         }
         published.renew(|status| {
             status.backend = "udp".into();

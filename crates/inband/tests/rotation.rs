@@ -1,0 +1,175 @@
+//! Keys and certificates are replaced by SIGHUP while Falcon and FLAIR work.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_transport::certificates::{holder, Authority, CertificateFiles};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+use crate::common::flair::{hosts, Flair};
+use crate::common::{port, Client, PROGRAM};
+use crate::run::TIMEOUT;
+
+/// Clients of Falcon look at the key file every second.
+const CLIENTS_NOTICE: Duration = Duration::from_millis(1_500);
+
+/// A process whose log is read.
+struct Logged {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Logged {
+    fn start(args: &[&str]) -> Logged {
+        let mut command = Command::new(PROGRAM);
+        let mut child = command
+            .arg("falcon")
+            .args(args)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Logged { child, lines }
+    }
+
+    /// Returns all lines up to the one with this text.
+    fn wait_for(&self, text: &str) -> Vec<String> {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut said = Vec::new();
+        while !said.last().is_some_and(|line: &String| line.contains(text)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => said.push(line),
+                Err(error) => panic!("no {text:?} ({error}) in {said:?}"),
+            }
+        }
+        said
+    }
+
+    fn reload(&self) -> String {
+        hang_up(self.child.id());
+        self.wait_for("SIGHUP: done").join("\n")
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hang_up(pid: u32) {
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGHUP).expect("signalled");
+}
+
+fn key(args: &[&str]) {
+    let done = Command::new(PROGRAM).arg("key").args(args).output();
+    let done = done.expect("it runs");
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn falcons_keys_are_replaced_while_a_client_has_tasks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let keys = dir.path().join("keys.toml");
+    let keys = keys.to_str().expect("text");
+    key(&["new", keys]);
+    let former = dir.path().join("former.toml");
+    std::fs::copy(keys, &former).expect("copied");
+    let listen = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1)).to_string();
+    let scheduler = Logged::start(&["scheduler", "--listen", &listen, "--key-file", keys]);
+    scheduler.wait_for("listens at");
+    let reach = ["--scheduler", &listen, "--key-file", keys];
+    let worker = Logged::start(&[&["worker", "--executors", "1"][..], &reach].concat());
+    worker.wait_for("knows it");
+    // It runs until after the rotation.
+    let tasks = ["--count", "150", "--", "sleep", "0.1"];
+    let mut client = Command::new(PROGRAM);
+    client.args(["falcon", "submit"]).args(reach).args(tasks);
+    let mut client = client.spawn().expect("it starts");
+
+    for (step, takes) in [
+        (&["add", keys][..], "sends with 1, accepts [1, 2]"),
+        (&["activate", keys, "2"][..], "sends with 2, accepts [1, 2]"),
+        (&["drop", keys][..], "sends with 2, accepts [2]"),
+    ] {
+        key(step);
+        for process in [&scheduler, &worker] {
+            let said = process.reload();
+            assert!(said.contains(takes), "{said}");
+        }
+        thread::sleep(CLIENTS_NOTICE);
+    }
+    assert!(
+        client.try_wait().expect("ours").is_none(),
+        "it ended before the rotation"
+    );
+    let ended = client.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
+
+    let with_former = former.to_str().expect("text");
+    let mut stranger = Command::new(PROGRAM);
+    stranger.args(["falcon", "submit", "--scheduler", &listen]);
+    stranger.args(["--key-file", with_former, "--", "true"]);
+    let said = stranger.output().expect("it runs");
+    assert!(!said.status.success(), "the former key is still accepted");
+
+    std::fs::write(keys, "half of").expect("written");
+    let said = scheduler.reload();
+    assert!(said.contains("what was read before stays in use"), "{said}");
+}
+
+/// Gives a host a certificate of the authority in the cluster's directory, which is created. False: it has none.
+fn renew(cluster_dir: &Path, host_dir: &Path) -> bool {
+    let tls = host_dir.join("tls");
+    let files = CertificateFiles::in_dir(&tls);
+    if !tls.exists() {
+        return false;
+    }
+    let holder = holder(&files.certificate).expect("read");
+    let holder = holder.expect("a certificate of ours");
+    let authority = Authority::open_or_make(&cluster_dir.join("authority"), &holder.cluster);
+    let local = [IpAddr::from(Ipv4Addr::LOCALHOST)];
+    let issued = authority.expect("made").issue(holder.node, &local, &files);
+    issued.expect("written");
+    true
+}
+
+/// A new authority, as after the loss of a key: a replica that starts with its certificates is a stranger to those that
+/// have not read theirs again.
+#[test]
+fn flairs_certificates_are_replaced_while_it_serves() {
+    let flair = Flair::up("certificates", &["--dataplane", "udp"]);
+    flair.wait_until_whole();
+    let mut client = Client::connect(flair.resp);
+    flair.check(&mut client, 0);
+
+    std::fs::remove_dir_all(flair.data.join("authority")).expect("it has one");
+    let renewed = std::fs::read_dir(flair.data.join("hosts")).expect("hosts");
+    let renewed = renewed.filter(|host| renew(&flair.data, &host.as_ref().expect("a host").path()));
+    assert!(renewed.count() >= 3, "the replicas have certificates");
+    for host in hosts(&flair.status()) {
+        hang_up(host["pid"].as_u64().expect("it runs") as u32);
+    }
+    // Each replica connects again, to the others and from them.
+    for replica in ["follower/0", "follower/0", "leader"] {
+        flair.succeeds(&["kill", replica]);
+        flair.succeeds(&["restart", replica]);
+        flair.wait_until_whole();
+    }
+    flair.check(&mut client, 1);
+    flair.succeeds(&["down"]);
+}
