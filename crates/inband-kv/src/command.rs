@@ -6,6 +6,7 @@ mod lists;
 
 use inband_resp::reply::Reply;
 
+use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::partition::partition_of;
 use crate::types::{Kind, Op};
@@ -219,6 +220,8 @@ pub enum Command<'a> {
     /// `SCRIPT LOAD`: every replica remembers the text.
     ScriptLoad(&'a [u8]),
     ScriptFlush,
+    /// `CONFIG SET notify-keyspace-events`.
+    SetEvents(EventClasses),
     /// `DEL` and `UNLINK`.
     Del(Strings<'a>),
     Exists(Strings<'a>),

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::awaited_keys::AwaitedKeys;
 use crate::changes::{ChangeKind, Changes};
 use crate::db::{Columns, HASH_LEN_BYTES};
+use crate::events::{EventClass, EventClasses};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 use crate::partition::partition_of;
 use crate::script_cache::Scripts;
@@ -184,6 +185,8 @@ pub struct Keyspace {
     pub last_kind: Kind,
     /// Number of records written with a version, and of tokens issued; moved up to the time by each token.
     pub writes: u64,
+    /// Which events are published.
+    pub events: EventClasses,
     /// Bytes of values put since the store was opened.
     put_bytes: u64,
     /// How many of these bytes have been written.
@@ -242,6 +245,15 @@ pub trait Keys {
     /// Hands a message to this replica's subscribers. Returns their number, which differs between replicas. The message
     /// counts as bytes put.
     fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize;
+    /// Which events are published.
+    fn events(&self) -> EventClasses;
+    fn set_events(&mut self, classes: EventClasses);
+    /// Publishes what has happened to a key.
+    fn notify(&mut self, class: EventClass, event: &str, key: &[u8]);
+    /// This replica's subscribers, and the messages that they have not got yet.
+    fn subscriptions(&self) -> &Subscriptions;
+    /// Messages of this many bytes count as bytes put.
+    fn count_published(&mut self, bytes: u64);
 }
 
 impl Keyspace {
@@ -273,6 +285,7 @@ impl Keyspace {
             has_versions: false,
             last_kind: Kind::String,
             writes: 0,
+            events: EventClasses::default(),
             put_bytes: 0,
             written_bytes: 0,
             at: Position::default(),
@@ -285,6 +298,17 @@ impl Keyspace {
     fn note(&self, kind: ChangeKind, key: &[u8], value: Option<&[u8]>) {
         let (log, changes) = (self.role.log, &self.transient.changes);
         changes.note(log, self.at, kind, key, value);
+    }
+
+    /// Publishes what has happened to a key.
+    fn notify(&self, class: EventClass, event: &str, key: &[u8]) {
+        let subscriptions = &self.transient.subscriptions;
+        if !self.events.is_any() || !subscriptions.is_any() {
+            return;
+        }
+        for (channel, payload) in self.events.messages(class, event, key) {
+            subscriptions.publish(&channel, payload);
+        }
     }
 
     /// Returns the header of a record that is written now.
@@ -427,6 +451,7 @@ impl Keys for View<'_> {
         let header = &header[..header_len];
         let place = place(self.db, self.columns, self.keyspace)?;
         let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));
+        let was_live = before.is_some_and(|(ms, _)| is_live(ms, self.now_ms));
         let len = header_len + value.len();
         match place {
             Some(bytes) if bytes.len() == len => {
@@ -447,6 +472,12 @@ impl Keys for View<'_> {
             key,
             (kind == Kind::String).then_some(value),
         );
+        if !was_live && keyspace.events.is_any() {
+            if before.is_some() {
+                self.notify(EventClass::Expired, "expired", key);
+            }
+            self.notify(EventClass::New, "new", key);
+        }
         Ok(())
     }
 
@@ -531,9 +562,28 @@ impl Keys for View<'_> {
     }
 
     fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
-        self.keyspace.put_bytes += (channel.len() + payload.len()) as u64;
-        let subscriptions = &self.keyspace.transient.subscriptions;
-        subscriptions.publish(channel, payload)
+        self.count_published((channel.len() + payload.len()) as u64);
+        self.subscriptions().publish(channel, payload)
+    }
+
+    fn events(&self) -> EventClasses {
+        self.keyspace.events
+    }
+
+    fn set_events(&mut self, classes: EventClasses) {
+        self.keyspace.events = classes;
+    }
+
+    fn notify(&mut self, class: EventClass, event: &str, key: &[u8]) {
+        self.keyspace.notify(class, event, key);
+    }
+
+    fn subscriptions(&self) -> &Subscriptions {
+        &self.keyspace.transient.subscriptions
+    }
+
+    fn count_published(&mut self, bytes: u64) {
+        self.keyspace.put_bytes += bytes;
     }
 }
 
@@ -570,7 +620,11 @@ impl View<'_> {
             true => ChangeKind::Delete,
             false => ChangeKind::Expire,
         };
-        keyspace.note(kind, &keyspace.stored_key[HASH_LEN_BYTES..], None);
+        let key = &keyspace.stored_key[HASH_LEN_BYTES..];
+        keyspace.note(kind, key, None);
+        if !was_live {
+            keyspace.notify(EventClass::Expired, "expired", key);
+        }
         Ok(was_live)
     }
 

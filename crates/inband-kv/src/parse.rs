@@ -4,6 +4,7 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, TimeUnit};
+use crate::events;
 use crate::float;
 use crate::lock;
 use crate::script;
@@ -155,6 +156,10 @@ pub fn parse_at(place: Option<usize>, args: Args<'_>) -> Result<Request<'_>, Rep
             Some(command) => command,
             None => return Ok(Request::Local(spec)),
         },
+        CommandId::Config => match events::parse_config(args)? {
+            Some(command) => command,
+            None => return Ok(Request::Local(spec)),
+        },
         CommandId::Publish => Command::Publish {
             channel: key,
             payload: args.get(2),
@@ -235,7 +240,6 @@ pub fn parse_at(place: Option<usize>, args: Args<'_>) -> Result<Request<'_>, Rep
         | CommandId::Client
         | CommandId::Cluster
         | CommandId::Command
-        | CommandId::Config
         | CommandId::Echo
         | CommandId::Hello
         | CommandId::Info

@@ -16,6 +16,7 @@ mod work;
 use inband_resp::reply::Reply;
 
 use crate::command::Strings;
+use crate::events::EventClass;
 use crate::keyspace::Keys;
 use crate::parse::{integer, wrong_arity, SYNTAX_ERROR};
 pub use blocking::timeout;
@@ -522,8 +523,18 @@ impl<'a> At<'a> {
         })
     }
 
-    /// Stores a packed collection; an empty one is deleted.
-    fn put(&mut self, kind: Kind, packed: Packed) -> Result<(), Stop> {
+    /// Stores a packed collection; an empty one is deleted. `event` is what has happened.
+    fn put(&mut self, event: &str, kind: Kind, packed: Packed) -> Result<(), Stop> {
+        let is_deleted = packed.value.is_none();
+        self.put_quietly(kind, packed)?;
+        self.notify(event, kind);
+        if is_deleted {
+            self.keys.notify(EventClass::Generic, "del", self.key);
+        }
+        Ok(())
+    }
+
+    fn put_quietly(&mut self, kind: Kind, packed: Packed) -> Result<(), Stop> {
         let Packed {
             expire_at_ms,
             value,
@@ -535,15 +546,21 @@ impl<'a> At<'a> {
         Ok(())
     }
 
+    fn notify(&mut self, event: &str, kind: Kind) {
+        let class = EventClass::of_kind(kind);
+        self.keys.notify(class, event, self.key);
+    }
+
     /// Stores a collection; an empty one is deleted.
     fn store<'r, R: AsRef<[u8]> + 'r>(
         &mut self,
+        event: &str,
         kind: Kind,
         expire_at_ms: u64,
         rows: impl ExactSizeIterator<Item = R> + Clone,
     ) -> Result<(), Stop> {
         let packed = self.pack(kind, expire_at_ms, rows)?;
-        self.put(kind, packed)
+        self.put(event, kind, packed)
     }
 
     /// Packs what is left without the elements that begin at these places, which ascend; an element is `step` rows.
@@ -561,9 +578,9 @@ impl<'a> At<'a> {
     }
 
     /// Removes the elements that begin at these places, which ascend; an element is `step` rows.
-    fn remove(&mut self, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
+    fn remove(&mut self, event: &str, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
         let left = self.without(kind, step, gone)?;
-        self.put(kind, left)
+        self.put(event, kind, left)
     }
 }
 
@@ -665,5 +682,6 @@ pub fn restore(
         return Ok(Reply::Ok);
     }
     keys.put_as(kind, key, expire_at_ms, value)?;
+    keys.notify(EventClass::Generic, "restore", key);
     Ok(Reply::Ok)
 }

@@ -330,7 +330,7 @@ impl Random {
 
 /// `K` is a key, `F` a field or member, `V` a value, `I` an integer, `D` a decimal number; of sorted sets, `S` is a score,
 /// `B` the end of a range of scores, `X` that of a range of members.
-const TEMPLATES: &[&str] = &[
+pub const TEMPLATES: &[&str] = &[
     "SET K V",
     "SET K V NX GET",
     "GET K",

@@ -9,6 +9,7 @@ use super::{
     Command, ExpireWhen, Expiry, Extend, Queue, SessionStamp, SetReply, SetWhen, Strings, TimeUnit,
     Watched,
 };
+use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::types::{Kind, OPS};
 
@@ -61,6 +62,8 @@ const OP_COPY: u8 = 37;
 const OP_PUBLISH: u8 = 38;
 /// The first operation of version 9.
 const OP_LOCK: u8 = 39;
+/// The first operation of version 10.
+const OP_SET_EVENTS: u8 = 40;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -104,6 +107,7 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_SET_EVENTS..) => 10,
         Some(OP_LOCK..) => 9,
         Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
@@ -160,6 +164,7 @@ impl<'a> Command<'a> {
             Command::Publish { .. } => OP_PUBLISH,
             Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
             Command::ScriptFlush => OP_SCRIPT_FLUSH,
+            Command::SetEvents(_) => OP_SET_EVENTS,
             Command::Typed { .. } => OP_TYPED,
             Command::Restore { .. } => OP_RESTORE,
             Command::Lock { .. } => OP_LOCK,
@@ -325,6 +330,7 @@ impl<'a> Command<'a> {
                 commands.iter().for_each(|c| Queue::push(out, &c));
             }
             Command::SessionNew { owner } if *owner != 0 => put_varint(out, *owner),
+            Command::SetEvents(classes) => put_varint(out, classes.bits()),
             Command::DbSize
             | Command::FlushAll
             | Command::ScriptFlush
@@ -443,6 +449,7 @@ impl<'a> Command<'a> {
             },
             OP_SCRIPT_LOAD => Command::ScriptLoad(reader.string()?),
             OP_SCRIPT_FLUSH => Command::ScriptFlush,
+            OP_SET_EVENTS => Command::SetEvents(EventClasses::of_bits(reader.varint()?)?),
             OP_SET_IF_EQUAL => {
                 let reply = reader.choice(&SET_REPLY)?;
                 let expiry = reader.expiry()?;

@@ -212,6 +212,7 @@ impl Replica {
             scripts: self.machine.scripts(),
             subscriptions: &self.subscriptions,
             peers: &self.peers,
+            events: Some(self.machine.store(0).events()),
             now: self.now,
         };
         local::execute(id, args, &mut world)

@@ -15,6 +15,22 @@ pub(super) enum End {
     Right,
 }
 
+impl End {
+    fn pop_event(self) -> &'static str {
+        match self {
+            End::Left => "lpop",
+            End::Right => "rpop",
+        }
+    }
+
+    fn push_event(self) -> &'static str {
+        match self {
+            End::Left => "lpush",
+            End::Right => "rpush",
+        }
+    }
+}
+
 /// Executes a command for lists.
 pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     let work = at.work;
@@ -89,7 +105,7 @@ pub(super) fn range(len: usize, start: i64, end: i64) -> Range<usize> {
 /// Pushes elements one after the other. Returns the new length.
 fn push(at: &mut At<'_>, end: End, elements: &[&[u8]]) -> Result<usize, Stop> {
     let (packed, len) = with(at, end, elements)?;
-    at.put(Kind::List, packed)?;
+    at.put(end.push_event(), Kind::List, packed)?;
     Ok(len)
 }
 
@@ -118,9 +134,9 @@ fn part(at: &mut At<'_>, places: Range<usize>) -> Result<Packed, Stop> {
 }
 
 /// Keeps the elements in a range.
-fn keep(at: &mut At<'_>, places: Range<usize>) -> Result<(), Stop> {
+fn keep(at: &mut At<'_>, event: &str, places: Range<usize>) -> Result<(), Stop> {
     let kept = part(at, places)?;
-    at.put(Kind::List, kept)
+    at.put(event, Kind::List, kept)
 }
 
 /// Splits a list into what is popped and what is left.
@@ -137,10 +153,7 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
     let wanted = match args {
         [] => None,
         [wanted] => Some(positive(wanted)?),
-        _ => {
-            let name = if end == End::Left { "lpop" } else { "rpop" };
-            return Err(super::wrong_arity(name).into());
-        }
+        _ => return Err(super::wrong_arity(end.pop_event()).into()),
     };
     let work = at.work;
     let rows = at.read(Kind::List)?;
@@ -158,7 +171,7 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
         elements.reverse();
     }
     if !elements.is_empty() {
-        keep(at, left)?;
+        keep(at, end.pop_event(), left)?;
     }
     Ok(match wanted {
         None => elements.pop().unwrap_or(Reply::Nil),
@@ -198,7 +211,7 @@ fn set(at: &mut At<'_>, at_index: &[u8], element: &[u8]) -> Outcome {
     let rows = held.rows().iter().enumerate();
     let rows = rows.map(|(number, row)| if number == place { element } else { row });
     let rows: Vec<&[u8]> = rows.collect();
-    at.store(Kind::List, held.expire_at_ms, rows.iter())?;
+    at.store("lset", Kind::List, held.expire_at_ms, rows.iter())?;
     Ok(Reply::Ok)
 }
 
@@ -206,7 +219,9 @@ fn trim(at: &mut At<'_>, start: i64, end: i64) -> Outcome {
     let len = at.read(Kind::List)?.len();
     let places = range(len, start, end);
     if places != (0..len) {
-        keep(at, places)?;
+        keep(at, "ltrim", places)?;
+    } else if len > 0 {
+        at.notify("ltrim", Kind::List);
     }
     Ok(Reply::Ok)
 }
@@ -228,7 +243,7 @@ fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
     if gone.is_empty() {
         return Ok(count(0));
     }
-    at.remove(Kind::List, 1, &gone)?;
+    at.remove("lrem", Kind::List, 1, &gone)?;
     Ok(count(gone.len()))
 }
 
@@ -253,7 +268,7 @@ fn insert(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
     let held = at.hold(Kind::List)?;
     let mut all: Vec<&[u8]> = held.rows().iter().collect();
     all.insert(place + offset, args[2]);
-    at.store(Kind::List, held.expire_at_ms, all.iter())?;
+    at.store("linsert", Kind::List, held.expire_at_ms, all.iter())?;
     Ok(count(all.len()))
 }
 
@@ -270,13 +285,15 @@ fn move_element(at: &mut At<'_>, to: &[u8], from_end: End, to_end: End) -> Outco
         let mut all: Vec<&[u8]> = left.map(|place| rows.get(place)).collect();
         let place = if to_end == End::Left { 0 } else { all.len() };
         all.insert(place, &element);
-        at.store(Kind::List, held.expire_at_ms, all.iter())?;
+        let event = to_end.push_event();
+        at.store(event, Kind::List, held.expire_at_ms, all.iter())?;
+        at.notify(from_end.pop_event(), Kind::List);
     } else {
         let left = part(at, left)?;
         let mut target = at.other(to);
         let (packed, _) = with(&mut target, to_end, &[&element])?;
-        target.put(Kind::List, packed)?;
-        at.put(Kind::List, left)?;
+        target.put(to_end.push_event(), Kind::List, packed)?;
+        at.put(from_end.pop_event(), Kind::List, left)?;
     }
     Ok(Reply::Bulk(element))
 }

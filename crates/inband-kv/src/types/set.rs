@@ -44,7 +44,7 @@ fn add(at: &mut At<'_>, members: &[&[u8]]) -> Result<usize, Stop> {
         return Ok(0);
     }
     let (packed, added) = with(at, members)?;
-    at.put(Kind::Set, packed)?;
+    at.put("sadd", Kind::Set, packed)?;
     Ok(added)
 }
 
@@ -66,17 +66,17 @@ fn remove(at: &mut At<'_>, members: &[&[u8]]) -> Result<usize, Stop> {
         .iter()
         .filter_map(|member| rows.find(member, 1))
         .collect();
-    remove_at(at, gone)
+    remove_at(at, "srem", gone)
 }
 
 /// Removes the members at these places. Returns how many different ones there are.
-fn remove_at(at: &mut At<'_>, mut gone: Vec<usize>) -> Result<usize, Stop> {
+fn remove_at(at: &mut At<'_>, event: &str, mut gone: Vec<usize>) -> Result<usize, Stop> {
     gone.sort_unstable();
     gone.dedup();
     if gone.is_empty() {
         return Ok(0);
     }
-    at.remove(Kind::Set, 1, &gone)?;
+    at.remove(event, Kind::Set, 1, &gone)?;
     Ok(gone.len())
 }
 
@@ -111,7 +111,7 @@ fn pop(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
         ([], Some(place)) => work.bulk(rows.get(*place))?,
         _ => work.bulks(places.iter().map(|place| rows.get(*place)))?,
     };
-    remove_at(at, places)?;
+    remove_at(at, "spop", places)?;
     Ok(reply)
 }
 
@@ -126,12 +126,15 @@ fn move_member(at: &mut At<'_>, to: &[u8], member: &[u8]) -> Outcome {
     let is_target_member = at.other(to).read(Kind::Set)?.find(member, 1).is_some();
     if let Some(place) = place.filter(|_| to != at.key) {
         let left = at.without(Kind::Set, 1, &[place])?;
-        if !is_target_member {
-            let mut target = at.other(to);
-            let (packed, _) = with(&mut target, &[member])?;
-            target.put(Kind::Set, packed)?;
+        if is_target_member {
+            at.put("srem", Kind::Set, left)?;
+        } else {
+            // The order of writes numbers the versions; that of the events is Redis's.
+            let (packed, _) = with(&mut at.other(to), &[member])?;
+            at.other(to).put_quietly(Kind::Set, packed)?;
+            at.put("srem", Kind::Set, left)?;
+            at.other(to).notify("sadd", Kind::Set);
         }
-        at.put(Kind::Set, left)?;
     }
     Ok(flag(place.is_some()))
 }
