@@ -64,6 +64,11 @@ pub(crate) fn execute_simple(
     }
     Ok(match command {
         Command::Typed { op, key, args } => types::execute(keys, work, *op, key, args)?,
+        Command::MultiPop {
+            pop,
+            keys: names,
+            timeout,
+        } => types::multi_pop(keys, work, *pop, names, *timeout)?,
         Command::Restore {
             kind,
             key,

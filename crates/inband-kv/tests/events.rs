@@ -138,6 +138,10 @@ const MORE: &[&str] = &[
     "BLMOVE K K LEFT LEFT 0.01",
     "BZPOPMIN K K 0.01",
     "BZPOPMAX K 0.01",
+    "LMPOP 2 K K LEFT COUNT 2",
+    "BLMPOP 0.01 2 K K RIGHT",
+    "ZMPOP 2 K K MIN COUNT 2",
+    "BZMPOP 0.01 2 K K MAX COUNT 9",
     "LTRIM K 0 -1",
     "LTRIM K 1 0",
     "LREM K 0 V",
@@ -241,6 +245,8 @@ fn one_order_on_all_replicas() {
         clients[1].ask("SET sync 1");
         let setting = clients[1].ask("CONFIG GET notify-keyspace-events");
         assert_eq!(setting, "['notify-keyspace-events' 'AK']");
+        // A subscriber may get what its replica has not executed yet.
+        clients[0].ask("GET sync");
         let mut subscribed = served.each_ref().map(|s| subscriber(s.address));
         let keys = key_of_each("k", 3);
         let writers: Vec<_> = (0..4)

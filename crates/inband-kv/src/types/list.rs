@@ -58,6 +58,7 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
             let place = index(rows.len(), integer(args[0])?);
             place.map_or(Reply::Nil, |place| Reply::bulk(rows.get(place)))
         }
+        Op::LPos => find(at, args)?,
         Op::LSet => set(at, args[0], args[1])?,
         Op::LTrim => trim(at, integer(args[0])?, integer(args[1])?)?,
         Op::LRem => remove(at, integer(args[0])?, args[1])?,
@@ -179,6 +180,12 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
     })
 }
 
+/// Pops up to `count` elements.
+pub(super) fn pop_some(at: &mut At<'_>, from_right: bool, count: &[u8]) -> Outcome {
+    let end = if from_right { End::Right } else { End::Left };
+    pop(at, end, &[count])
+}
+
 /// `BLPOP` and `BRPOP`: pops from the first key that has elements.
 fn pop_first(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
     let Some(key) = blocking::first_with_elements(at, Kind::List, args)? else {
@@ -245,6 +252,80 @@ fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
     }
     at.remove("lrem", Kind::List, 1, &gone)?;
     Ok(count(gone.len()))
+}
+
+/// The options of `LPOS`.
+pub(super) struct Search {
+    /// Which match comes first; negative: from the right.
+    rank: i64,
+    /// How many matches; 0: all.
+    count: Option<usize>,
+    /// How many elements are compared; 0: all.
+    compared_max: usize,
+}
+
+impl Search {
+    /// The arguments after the key.
+    pub(super) fn of_args(args: &[&[u8]]) -> Result<Self, Reply> {
+        let mut search = Self {
+            rank: 1,
+            count: None,
+            compared_max: 0,
+        };
+        let natural = |arg: &[u8], name: &str| {
+            let number = integer(arg)?;
+            let why = || Reply::error(format!("ERR {name} can't be negative"));
+            usize::try_from(number).map_err(|_| why())
+        };
+        for option in args[1..].chunks(2) {
+            let [name, value] = option else {
+                return Err(syntax_error());
+            };
+            match name.to_ascii_uppercase().as_slice() {
+                b"RANK" => match integer(value)? {
+                    0 => {
+                        return Err(Reply::error(
+                            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... \
+                             or use negative to start from the end of the list",
+                        ))
+                    }
+                    rank => search.rank = rank,
+                },
+                b"COUNT" => search.count = Some(natural(value, "COUNT")?),
+                b"MAXLEN" => search.compared_max = natural(value, "MAXLEN")?,
+                _ => return Err(syntax_error()),
+            }
+        }
+        Ok(search)
+    }
+}
+
+/// `LPOS`.
+fn find(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
+    let search = Search::of_args(args)?;
+    let work = at.work;
+    let rows = at.read_all(Kind::List)?;
+    let compared = match search.compared_max {
+        0 => rows.len(),
+        most => most.min(rows.len()),
+    };
+    let place = |step: usize| match search.rank {
+        1.. => step,
+        _ => rows.len() - 1 - step,
+    };
+    let is_equal = |place: &usize| rows.get(*place) == args[0];
+    let skipped = usize::try_from(search.rank.unsigned_abs() - 1).unwrap_or(usize::MAX);
+    let mut found = (0..compared).map(place).filter(is_equal).skip(skipped);
+    let Some(wanted) = search.count else {
+        return Ok(found.next().map_or(Reply::Nil, count));
+    };
+    let wanted = if wanted == 0 { usize::MAX } else { wanted };
+    let mut places = Vec::new();
+    for place in found.take(wanted) {
+        work.reply(size_of::<Reply>())?;
+        places.push(count(place));
+    }
+    Ok(Reply::Array(places))
 }
 
 /// How far behind its pivot an element is inserted.

@@ -364,6 +364,16 @@ fn pop(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     })
 }
 
+/// Pops up to `count` elements.
+pub(super) fn pop_some(at: &mut At<'_>, from_highest: bool, count: &[u8]) -> Outcome {
+    let op = if from_highest {
+        Op::ZPopMax
+    } else {
+        Op::ZPopMin
+    };
+    pop(at, op, &[count])
+}
+
 /// `BZPOPMIN` and `BZPOPMAX`: pops from the first key that has elements.
 fn pop_first(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     let Some(key) = blocking::first_with_elements(at, Kind::SortedSet, args)? else {
