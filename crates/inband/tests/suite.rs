@@ -29,3 +29,4 @@ mod restarts;
 mod run;
 mod starting;
 mod stopping;
+mod watches;
