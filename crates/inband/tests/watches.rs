@@ -166,9 +166,14 @@ fn increment(replicas: Vec<SocketAddr>, first: usize, stop: Arc<AtomicBool>) -> 
             while !stop.load(Ordering::Acquire) {
                 n += 1;
                 let key = KEYS[n % KEYS.len()];
-                let requests: &[&[&str]] = match n % 3 {
-                    0 => &[&["MULTI"], &["INCR", key], &["INCR", key], &["EXEC"]],
-                    _ => &[&["INCR", key]],
+                let requests = match n % 3 {
+                    0 => vec![
+                        vec!["MULTI"],
+                        vec!["INCR", key],
+                        vec!["INCR", key],
+                        vec!["EXEC"],
+                    ],
+                    _ => vec![vec!["INCR", key]],
                 };
                 let mut replies = requests.iter().map(|words| client.try_call(words));
                 if replies.any(|reply| reply.is_none_or(|r| r.starts_with('-'))) {
