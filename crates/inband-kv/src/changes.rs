@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
+#[cfg(any(test, feature = "testing"))]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::{CHANGES_BYTES_MAX, CHANGE_VALUE_LEN_BYTES_MAX};
@@ -290,22 +292,36 @@ struct Parts<'p> {
 
 /// The changes of all partitions of a replica.
 #[derive(Debug, Clone)]
-pub struct Changes(Arc<Mutex<Kept>>);
+pub struct Changes {
+    kept: Arc<Mutex<Kept>>,
+    #[cfg(any(test, feature = "testing"))]
+    is_off: Arc<AtomicBool>,
+}
 
 impl Default for Changes {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Kept::new(CHANGES_BYTES_MAX))))
+        Self {
+            kept: Arc::new(Mutex::new(Kept::new(CHANGES_BYTES_MAX))),
+            #[cfg(any(test, feature = "testing"))]
+            is_off: Arc::default(),
+        }
     }
 }
 
 impl Changes {
     pub fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps at most this many bytes from now on.
     pub fn set_bytes_max(&self, bytes_max: usize) {
         self.kept().bytes_max = bytes_max;
+    }
+
+    /// Keeps nothing, to show what keeping costs.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn set_off(&self, is_off: bool) {
+        self.is_off.store(is_off, Ordering::Relaxed);
     }
 
     /// The store of a partition was opened at this position: nothing before it is known.
@@ -327,6 +343,10 @@ impl Changes {
         key: &[u8],
         value: Option<&[u8]>,
     ) {
+        #[cfg(any(test, feature = "testing"))]
+        if self.is_off.load(Ordering::Relaxed) {
+            return;
+        }
         let mut kept = self.kept();
         let last = kept.last[partition];
         let index = match last.position == position {

@@ -6,9 +6,10 @@ mod lists;
 
 use inband_resp::reply::Reply;
 
+use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::partition::partition_of;
-use crate::types::{Kind, Op};
+use crate::types::{Kind, MultiPop, Op};
 pub use encoding::version_of;
 pub use lists::{Queue, Strings, Watched};
 
@@ -172,6 +173,13 @@ pub enum Command<'a> {
         key: &'a [u8],
         args: Strings<'a>,
     },
+    /// `LMPOP`, `ZMPOP`, `BLMPOP` and `BZMPOP`.
+    MultiPop {
+        pop: MultiPop,
+        keys: Strings<'a>,
+        /// Those that block have one; empty: the client waits already.
+        timeout: Option<&'a [u8]>,
+    },
     /// `INBAND.RESTORE`: a packed collection.
     Restore {
         kind: Kind,
@@ -219,6 +227,8 @@ pub enum Command<'a> {
     /// `SCRIPT LOAD`: every replica remembers the text.
     ScriptLoad(&'a [u8]),
     ScriptFlush,
+    /// `CONFIG SET notify-keyspace-events`.
+    SetEvents(EventClasses),
     /// `DEL` and `UNLINK`.
     Del(Strings<'a>),
     Exists(Strings<'a>),
@@ -275,6 +285,7 @@ impl<'a> Command<'a> {
             Command::Del(_)
             | Command::GetDel(_)
             | Command::CompareDelete(..)
+            | Command::MultiPop { .. }
             | Command::Publish { .. }
             | Command::FlushAll => false,
             Command::Lock { op, .. } if *op == LockOp::Release => false,
@@ -346,7 +357,9 @@ impl<'a> Command<'a> {
             Command::MSet(pairs) | Command::MSetNx(pairs) => {
                 pairs.iter().step_by(2).for_each(visit)
             }
-            Command::Eval { keys, .. } => keys.iter().for_each(visit),
+            Command::Eval { keys, .. } | Command::MultiPop { keys, .. } => {
+                keys.iter().for_each(visit)
+            }
             Command::Typed { op, key, args } => {
                 let further = op.further_keys(args.len());
                 std::iter::once(*key)
@@ -373,18 +386,32 @@ impl<'a> Command<'a> {
     pub(crate) fn waits_for(&self) -> Option<Kind> {
         match self {
             Command::Typed { op, .. } => op.waits_for(),
+            Command::MultiPop { pop, timeout, .. } => timeout.map(|_| pop.kind),
             _ => None,
         }
     }
 
     /// Calls `visit` with every key from which a blocking pop may pop.
     pub(crate) fn each_awaited_key(&self, visit: &mut dyn FnMut(&[u8])) {
-        if let Command::Typed { op, key, args } = self {
-            visit(key);
-            if op.pops_from_all_keys() {
-                let further = op.further_keys(args.len());
-                args.iter().take(further).for_each(visit);
+        match self {
+            Command::MultiPop { keys, .. } => keys.iter().for_each(visit),
+            Command::Typed { op, key, args } => {
+                visit(key);
+                if op.pops_from_all_keys() {
+                    let further = op.further_keys(args.len());
+                    args.iter().take(further).for_each(visit);
+                }
             }
+            _ => {}
+        }
+    }
+
+    /// Returns the timeout of a blocking pop.
+    pub(crate) fn timeout(&self) -> Option<&'a [u8]> {
+        match self {
+            Command::Typed { args, .. } => args.iter().last(),
+            Command::MultiPop { timeout, .. } => *timeout,
+            _ => None,
         }
     }
 
@@ -439,6 +466,7 @@ impl<'a> Command<'a> {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
             Command::GetRange { .. } | Command::GetEx(..) | Command::Typed { .. } => true,
             Command::Keys(_) | Command::Exec { .. } | Command::Eval { .. } => true,
+            Command::MultiPop { .. } => true,
             Command::Set { reply, .. } | Command::SetIfEqual { reply, .. } => {
                 *reply == SetReply::Old
             }
@@ -453,7 +481,7 @@ impl<'a> Command<'a> {
             Command::MGet(names) | Command::Del(names) => names.len(),
             Command::Exists(names) | Command::Watch(names) => names.len(),
             Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
-            Command::Eval { keys, .. } => keys.len(),
+            Command::Eval { keys, .. } | Command::MultiPop { keys, .. } => keys.len(),
             Command::Rename { .. } | Command::Copy { .. } => 2,
             Command::Typed { args, .. } => 1 + args.len(),
             Command::Exec { .. } => 0,
@@ -482,6 +510,7 @@ impl<'a> Command<'a> {
                 let key_len_bytes = longest(&mut args.iter().take(further)).max(key.len());
                 (key_len_bytes, longest(&mut args.iter().skip(further)))
             }
+            Command::MultiPop { keys, .. } => (keys.iter().map(<[u8]>::len).max().unwrap_or(0), 0),
             Command::Restore { key, value, .. } => (key.len(), value.len()),
             Command::Rename { to, .. } | Command::Copy { to, .. } => (to.len(), 0),
             Command::MSet(pairs) | Command::MSetNx(pairs) => {

@@ -68,6 +68,8 @@ pub struct Status {
     pub outcomes_unknown_total: u64,
     /// A checkpoint is being fetched.
     pub is_loading: bool,
+    /// The store has not caught up with the log.
+    pub is_behind: bool,
     /// Bytes of that checkpoint received so far.
     pub loading_bytes: u64,
     /// Size of that checkpoint.
@@ -111,6 +113,7 @@ pub(crate) struct Counters {
     pub delivered_bytes: AtomicU64,
     pub outcomes_unknown_total: AtomicU64,
     pub is_loading: AtomicBool,
+    pub is_behind: AtomicBool,
     pub checkpoints_installed_total: AtomicU64,
     pub is_drained: AtomicBool,
     pub latency_us_buckets: [AtomicU64; LATENCY_BUCKETS],
@@ -235,6 +238,7 @@ impl ReplicaControl {
             delivered_bytes: get(&c.delivered_bytes),
             outcomes_unknown_total: get(&c.outcomes_unknown_total),
             is_loading: c.is_loading.load(Ordering::Relaxed),
+            is_behind: c.is_behind.load(Ordering::Relaxed),
             loading_bytes: get(&self.loading_bytes),
             loading_bytes_total: get(&self.loading_bytes_total),
             checkpoints_installed_total: get(&c.checkpoints_installed_total),
@@ -285,6 +289,13 @@ impl ReplicaControl {
             std::thread::sleep(WAIT_STEP);
         }
         true
+    }
+
+    /// Keeps no changes, or measures no request times, to show what that costs.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn measure_without(&self, changes: bool, latencies: bool) {
+        self.dbs.transient().changes.set_off(changes);
+        self.latencies.set_off(latencies);
     }
 
     /// Approximate number of keys with an expiry time.

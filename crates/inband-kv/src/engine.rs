@@ -8,6 +8,7 @@ use inband_resp::reply::Reply;
 use crate::command::{
     Command, ExpireWhen, Expiry, Extend, Queue, SetReply, SetWhen, Strings, TimeUnit,
 };
+use crate::events::EventClass;
 use crate::float;
 use crate::glob;
 use crate::keyspace::Keys;
@@ -63,6 +64,11 @@ pub(crate) fn execute_simple(
     }
     Ok(match command {
         Command::Typed { op, key, args } => types::execute(keys, work, *op, key, args)?,
+        Command::MultiPop {
+            pop,
+            keys: names,
+            timeout,
+        } => types::multi_pop(keys, work, *pop, names, *timeout)?,
         Command::Restore {
             kind,
             key,
@@ -73,7 +79,7 @@ pub(crate) fn execute_simple(
         Command::GetDel(key) => {
             let reply = bulk_or_nil(keys, key)?;
             if reply != Reply::Nil {
-                keys.delete(key)?;
+                delete(keys, key)?;
             }
             reply
         }
@@ -127,7 +133,7 @@ pub(crate) fn execute_simple(
         Command::CompareDelete(key, value) => {
             let is_equal = keys.get(key)?.is_some_and(|record| record.value == *value);
             if is_equal {
-                keys.delete(key)?;
+                delete(keys, key)?;
             }
             Reply::Integer(i64::from(is_equal))
         }
@@ -159,7 +165,7 @@ pub(crate) fn execute_simple(
         Command::Del(names) => {
             let mut deleted = 0;
             for key in names.iter() {
-                deleted += i64::from(keys.delete(key)?);
+                deleted += i64::from(delete(keys, key)?);
             }
             Reply::Integer(deleted)
         }
@@ -190,6 +196,10 @@ pub(crate) fn execute_simple(
         Command::ScriptLoad(text) => Reply::bulk(keys.scripts().remember(text)),
         Command::ScriptFlush => {
             keys.scripts().forget_all();
+            Reply::Ok
+        }
+        Command::SetEvents(classes) => {
+            keys.set_events(*classes);
             Reply::Ok
         }
         Command::Eval { .. } | Command::Exec { .. } => {
@@ -303,7 +313,7 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
     }
 }
 
-/// Stores a value, or deletes the key if the expiry time has passed.
+/// Gives a key another expiry time, or deletes it if that has passed.
 fn put_or_expire(
     keys: &mut dyn Keys,
     kind: Kind,
@@ -311,11 +321,39 @@ fn put_or_expire(
     expire_at_ms: u64,
     value: &[u8],
 ) -> Result<()> {
-    if expire_at_ms != 0 && expire_at_ms <= keys.now_ms() {
-        keys.delete(key)?;
+    if is_over(keys, expire_at_ms) {
+        delete(keys, key)?;
         return Ok(());
     }
-    keys.put_as(kind, key, expire_at_ms, value)
+    keys.put_as(kind, key, expire_at_ms, value)?;
+    keys.notify(EventClass::Generic, "expire", key);
+    Ok(())
+}
+
+fn is_over(keys: &dyn Keys, expire_at_ms: u64) -> bool {
+    expire_at_ms != 0 && expire_at_ms <= keys.now_ms()
+}
+
+/// Deletes a key for a command. Returns whether it existed.
+fn delete(keys: &mut dyn Keys, key: &[u8]) -> Result<bool> {
+    let existed = keys.delete(key)?;
+    if existed {
+        keys.notify(EventClass::Generic, "del", key);
+    }
+    Ok(existed)
+}
+
+/// Stores a string for a command.
+fn put(
+    keys: &mut dyn Keys,
+    event: &str,
+    key: &[u8],
+    expire_at_ms: u64,
+    value: &[u8],
+) -> Result<()> {
+    keys.put(key, expire_at_ms, value)?;
+    keys.notify(EventClass::String, event, key);
+    Ok(())
 }
 
 fn set(
@@ -344,7 +382,19 @@ fn set(
     };
     if takes_effect {
         let at_ms = expire_at_ms(expiry, now_ms, before_ms);
-        put_or_expire(keys, Kind::String, key, at_ms, value)?;
+        let is_over = is_over(keys, at_ms);
+        if !is_over {
+            keys.put(key, at_ms, value)?;
+        } else if !keys.delete(key)? {
+            keys.notify(EventClass::New, "new", key);
+        }
+        keys.notify(EventClass::String, "set", key);
+        if matches!(expiry, Expiry::InMs(_) | Expiry::AtMs(_)) {
+            keys.notify(EventClass::Generic, "expire", key);
+        }
+        if is_over {
+            keys.notify(EventClass::Expired, "expired", key);
+        }
     }
     Ok(match reply {
         SetReply::Status if takes_effect => Reply::Ok,
@@ -365,14 +415,15 @@ fn incr_by(keys: &mut dyn Keys, key: &[u8], delta: i64) -> Result<Reply> {
     let Some(number) = number.checked_add(delta) else {
         return Ok(Reply::error("ERR increment or decrement would overflow"));
     };
-    keys.put(key, expire_at_ms, number.to_string().as_bytes())?;
+    let text = number.to_string();
+    put(keys, "incrby", key, expire_at_ms, text.as_bytes())?;
     Ok(Reply::Integer(number))
 }
 
 fn put_all(keys: &mut dyn Keys, pairs: &Strings<'_>) -> Result<()> {
     let mut strings = pairs.iter();
     while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
-        keys.put(key, 0, value)?;
+        put(keys, "set", key, 0, value)?;
     }
     Ok(())
 }
@@ -407,7 +458,7 @@ fn set_range(keys: &mut dyn Keys, key: &[u8], offset: u64, part: &[u8]) -> Resul
     }
     value.resize(value.len().max(end), 0);
     value[start..end].copy_from_slice(part);
-    keys.put(key, expire_at_ms, &value)?;
+    put(keys, "setrange", key, expire_at_ms, &value)?;
     Ok(Reply::Integer(value.len() as i64))
 }
 
@@ -418,8 +469,13 @@ fn get_ex(keys: &mut dyn Keys, key: &[u8], expiry: Expiry) -> Result<Reply> {
     };
     let (value, before_ms) = (record.value.to_vec(), record.expire_at_ms);
     let at_ms = expire_at_ms(expiry, now_ms, before_ms);
-    if at_ms != before_ms {
+    if at_ms == 0 && before_ms != 0 {
+        keys.put(key, 0, &value)?;
+        keys.notify(EventClass::Generic, "persist", key);
+    } else if at_ms != before_ms {
         put_or_expire(keys, Kind::String, key, at_ms, &value)?;
+    } else if at_ms != 0 {
+        keys.notify(EventClass::Generic, "expire", key);
     }
     Ok(Reply::Bulk(value))
 }
@@ -435,7 +491,7 @@ fn incr_by_float(keys: &mut dyn Keys, key: &[u8], delta: &[u8]) -> Result<Reply>
     let Some(sum) = before.plus(delta) else {
         return Ok(Reply::error("ERR increment would produce NaN or Infinity"));
     };
-    keys.put(key, expire_at_ms, sum.as_bytes())?;
+    put(keys, "incrbyfloat", key, expire_at_ms, sum.as_bytes())?;
     Ok(Reply::bulk(sum))
 }
 
@@ -476,7 +532,7 @@ fn append(keys: &mut dyn Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {
             value.len()
         )));
     }
-    keys.put(key, expire_at_ms, &value)?;
+    put(keys, "append", key, expire_at_ms, &value)?;
     Ok(Reply::Integer(value.len() as i64))
 }
 
@@ -505,14 +561,17 @@ fn expire(keys: &mut dyn Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> 
 }
 
 fn rename(keys: &mut dyn Keys, from: &[u8], to: &[u8], only_if_missing: bool) -> Result<Reply> {
-    let is_refused = from == to || (only_if_missing && keys.get(to)?.is_some());
+    let is_there = keys.get(to)?.is_some();
+    let is_refused = from == to || (only_if_missing && is_there);
     let Some(record) = keys.get(from)? else {
         return Ok(Reply::error("ERR no such key"));
     };
     if !is_refused {
         let (kind, at_ms, value) = (record.kind, record.expire_at_ms, record.value.to_vec());
-        keys.put_as(kind, to, at_ms, &value)?;
+        replace(keys, is_there, kind, to, at_ms, &value)?;
         keys.delete(from)?;
+        keys.notify(EventClass::Generic, "rename_from", from);
+        keys.notify(EventClass::Generic, "rename_to", to);
     }
     Ok(match only_if_missing {
         true => Reply::Integer(i64::from(!is_refused)),
@@ -526,8 +585,25 @@ fn copy(keys: &mut dyn Keys, from: &[u8], to: &[u8], replaces: bool) -> Result<R
         return Ok(Reply::Integer(0));
     };
     let (kind, at_ms, value) = (record.kind, record.expire_at_ms, record.value.to_vec());
-    keys.put_as(kind, to, at_ms, &value)?;
+    replace(keys, is_there, kind, to, at_ms, &value)?;
+    keys.notify(EventClass::Generic, "copy_to", to);
     Ok(Reply::Integer(1))
+}
+
+/// Stores a value of another key. As in Redis, the key is a new one even if it exists.
+fn replace(
+    keys: &mut dyn Keys,
+    exists: bool,
+    kind: Kind,
+    key: &[u8],
+    expire_at_ms: u64,
+    value: &[u8],
+) -> Result<()> {
+    keys.put_as(kind, key, expire_at_ms, value)?;
+    if exists {
+        keys.notify(EventClass::New, "new", key);
+    }
+    Ok(())
 }
 
 fn persist(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
@@ -535,6 +611,7 @@ fn persist(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {
         Some(record) if record.expire_at_ms != 0 => {
             let (kind, value) = (record.kind, record.value.to_vec());
             keys.put_as(kind, key, 0, &value)?;
+            keys.notify(EventClass::Generic, "persist", key);
             Ok(Reply::Integer(1))
         }
         _ => Ok(Reply::Integer(0)),

@@ -97,7 +97,7 @@ pub fn info(
             "Persistence",
             format!(
                 "loading:{}\r\nasync_loading:0\r\n",
-                u8::from(status.is_loading)
+                u8::from(status.is_loading || status.is_behind)
             ),
         ),
         (

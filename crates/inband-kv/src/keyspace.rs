@@ -3,8 +3,9 @@
 //! Writes go into an in-memory record cache, so that later commands see them, and into the write batch when the store
 //! is written. After that the same cache serves hot keys without asking RocksDB.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+mod records;
+
+use std::collections::{BTreeMap, HashSet};
 
 use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
@@ -12,12 +13,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::awaited_keys::AwaitedKeys;
 use crate::changes::{ChangeKind, Changes};
 use crate::db::{Columns, HASH_LEN_BYTES};
+use crate::events::{EventClass, EventClasses};
 use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 use crate::partition::partition_of;
 use crate::script_cache::Scripts;
 use crate::store::{LogRole, Position};
 use crate::subscriptions::Subscriptions;
 use crate::types::Kind;
+use records::{DirtyKeys, RecordCache};
 
 /// Length of the expiry time, in front of a record and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
@@ -37,9 +40,6 @@ const TOKEN_BY_TIME_MAX: u64 = 1 << 53;
 static ABOVE_ALL_KEYS: [u8; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1] =
     [0xff; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1];
 
-/// Approximate memory overhead of a cached record.
-const CACHED_RECORD_OVERHEAD_BYTES: usize = 80;
-
 /// What commands use that is in memory only, and no part of the replicated state.
 #[derive(Debug, Clone, Default)]
 pub struct Transient {
@@ -47,119 +47,6 @@ pub struct Transient {
     pub awaited: AwaitedKeys,
     pub subscriptions: Subscriptions,
     pub changes: Changes,
-}
-
-/// Stored keys already start with their hash.
-#[derive(Default)]
-pub struct PrefixHasher(u64);
-
-impl Hasher for PrefixHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(hash) = bytes.first_chunk::<HASH_LEN_BYTES>() {
-            self.0 = u64::from_le_bytes(*hash);
-        }
-    }
-
-    fn write_usize(&mut self, _len: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// Stored records by stored key; `None`: known to be absent.
-type RecordMap = HashMap<Box<[u8]>, Option<Box<[u8]>>, BuildHasherDefault<PrefixHasher>>;
-
-/// Two generations: when the young one is full it becomes the old one and the old one is dropped.
-#[derive(Default)]
-struct RecordCache {
-    young: RecordMap,
-    old: RecordMap,
-    young_bytes: usize,
-    /// Limit for both generations together.
-    bytes_max: usize,
-}
-
-impl RecordCache {
-    /// Returns the slot of a record, filled by `load` on a cache miss.
-    fn place<E>(
-        &mut self,
-        stored_key: &[u8],
-        load: impl FnOnce() -> Result<Option<Box<[u8]>>, E>,
-    ) -> Result<&mut Option<Box<[u8]>>, E> {
-        if !self.young.contains_key(stored_key) {
-            let (key, record) = match self.old.remove_entry(stored_key) {
-                Some(known) => known,
-                None => (stored_key.into(), load()?),
-            };
-            self.young_bytes += cached_len(&key, &record);
-            self.young.insert(key, record);
-        }
-        Ok(self
-            .young
-            .get_mut(stored_key)
-            .expect("it was there or was just inserted"))
-    }
-
-    /// Returns a record that was loaded or written in this burst.
-    fn get(&self, stored_key: &[u8]) -> Option<&[u8]> {
-        self.young.get(stored_key)?.as_deref()
-    }
-
-    /// Call only when everything is written: until then the cache holds the only copy.
-    fn trim(&mut self) {
-        if self.young_bytes > self.bytes_max / 2 {
-            self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
-        }
-    }
-
-    fn clear(&mut self) {
-        *self = Self {
-            bytes_max: self.bytes_max,
-            ..Self::default()
-        };
-    }
-}
-
-/// The stored keys that a burst wrote, in one buffer.
-#[derive(Default)]
-struct DirtyKeys {
-    bytes: Vec<u8>,
-    ranges: Vec<(usize, usize)>,
-}
-
-impl DirtyKeys {
-    fn push(&mut self, stored_key: &[u8]) {
-        self.ranges
-            .push((self.bytes.len(), self.bytes.len() + stored_key.len()));
-        self.bytes.extend_from_slice(stored_key);
-    }
-
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.ranges.clear();
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.ranges
-            .iter()
-            .map(|(start, end)| &self.bytes[*start..*end])
-    }
-
-    /// Each key once, in order.
-    fn sorted(&mut self) -> impl Iterator<Item = &[u8]> {
-        let bytes = &self.bytes;
-        self.ranges
-            .sort_unstable_by_key(|(start, end)| &bytes[*start..*end]);
-        self.ranges
-            .dedup_by_key(|(start, end)| &bytes[*start..*end]);
-        self.ranges.iter().map(|(start, end)| &bytes[*start..*end])
-    }
-}
-
-fn cached_len(key: &[u8], record: &Option<Box<[u8]>>) -> usize {
-    key.len() + record.as_ref().map_or(0, |r| r.len()) + CACHED_RECORD_OVERHEAD_BYTES
 }
 
 /// State that outlives a burst.
@@ -184,6 +71,8 @@ pub struct Keyspace {
     pub last_kind: Kind,
     /// Number of records written with a version, and of tokens issued; moved up to the time by each token.
     pub writes: u64,
+    /// Which events are published.
+    pub events: EventClasses,
     /// Bytes of values put since the store was opened.
     put_bytes: u64,
     /// How many of these bytes have been written.
@@ -242,6 +131,15 @@ pub trait Keys {
     /// Hands a message to this replica's subscribers. Returns their number, which differs between replicas. The message
     /// counts as bytes put.
     fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize;
+    /// Which events are published.
+    fn events(&self) -> EventClasses;
+    fn set_events(&mut self, classes: EventClasses);
+    /// Publishes what has happened to a key.
+    fn notify(&mut self, class: EventClass, event: &str, key: &[u8]);
+    /// This replica's subscribers, and the messages that they have not got yet.
+    fn subscriptions(&self) -> &Subscriptions;
+    /// Messages of this many bytes count as bytes put.
+    fn count_published(&mut self, bytes: u64);
 }
 
 impl Keyspace {
@@ -259,10 +157,7 @@ impl Keyspace {
             .next()
             .transpose()?;
         Ok(Self {
-            cache: RecordCache {
-                bytes_max: cache_bytes_max,
-                ..RecordCache::default()
-            },
+            cache: RecordCache::new(cache_bytes_max),
             dirty: DirtyKeys::default(),
             keys,
             earliest_expiry_ms: first.map_or(u64::MAX, |(key, _)| leading_number(&key)),
@@ -273,6 +168,7 @@ impl Keyspace {
             has_versions: false,
             last_kind: Kind::String,
             writes: 0,
+            events: EventClasses::default(),
             put_bytes: 0,
             written_bytes: 0,
             at: Position::default(),
@@ -285,6 +181,17 @@ impl Keyspace {
     fn note(&self, kind: ChangeKind, key: &[u8], value: Option<&[u8]>) {
         let (log, changes) = (self.role.log, &self.transient.changes);
         changes.note(log, self.at, kind, key, value);
+    }
+
+    /// Publishes what has happened to a key.
+    fn notify(&self, class: EventClass, event: &str, key: &[u8]) {
+        let subscriptions = &self.transient.subscriptions;
+        if !self.events.is_any() || !subscriptions.is_any() {
+            return;
+        }
+        for (channel, payload) in self.events.messages(class, event, key) {
+            subscriptions.publish(&channel, payload);
+        }
     }
 
     /// Returns the header of a record that is written now.
@@ -427,6 +334,7 @@ impl Keys for View<'_> {
         let header = &header[..header_len];
         let place = place(self.db, self.columns, self.keyspace)?;
         let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));
+        let was_live = before.is_some_and(|(ms, _)| is_live(ms, self.now_ms));
         let len = header_len + value.len();
         match place {
             Some(bytes) if bytes.len() == len => {
@@ -447,6 +355,12 @@ impl Keys for View<'_> {
             key,
             (kind == Kind::String).then_some(value),
         );
+        if !was_live && keyspace.events.is_any() {
+            if before.is_some() {
+                self.notify(EventClass::Expired, "expired", key);
+            }
+            self.notify(EventClass::New, "new", key);
+        }
         Ok(())
     }
 
@@ -531,9 +445,28 @@ impl Keys for View<'_> {
     }
 
     fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
-        self.keyspace.put_bytes += (channel.len() + payload.len()) as u64;
-        let subscriptions = &self.keyspace.transient.subscriptions;
-        subscriptions.publish(channel, payload)
+        self.count_published((channel.len() + payload.len()) as u64);
+        self.subscriptions().publish(channel, payload)
+    }
+
+    fn events(&self) -> EventClasses {
+        self.keyspace.events
+    }
+
+    fn set_events(&mut self, classes: EventClasses) {
+        self.keyspace.events = classes;
+    }
+
+    fn notify(&mut self, class: EventClass, event: &str, key: &[u8]) {
+        self.keyspace.notify(class, event, key);
+    }
+
+    fn subscriptions(&self) -> &Subscriptions {
+        &self.keyspace.transient.subscriptions
+    }
+
+    fn count_published(&mut self, bytes: u64) {
+        self.keyspace.put_bytes += bytes;
     }
 }
 
@@ -570,7 +503,11 @@ impl View<'_> {
             true => ChangeKind::Delete,
             false => ChangeKind::Expire,
         };
-        keyspace.note(kind, &keyspace.stored_key[HASH_LEN_BYTES..], None);
+        let key = &keyspace.stored_key[HASH_LEN_BYTES..];
+        keyspace.note(kind, key, None);
+        if !was_live {
+            keyspace.notify(EventClass::Expired, "expired", key);
+        }
         Ok(was_live)
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Written by the thread that serves the clients, read by any.
 
+#[cfg(any(test, feature = "testing"))]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,8 @@ pub struct Latencies {
     now_us: AtomicU64,
     /// In the order of [`COMMANDS`].
     commands: Vec<Histogram>,
+    #[cfg(any(test, feature = "testing"))]
+    is_off: AtomicBool,
 }
 
 impl Default for Latencies {
@@ -58,6 +62,8 @@ impl Default for Latencies {
             begun: Instant::now(),
             now_us: AtomicU64::new(0),
             commands: COMMANDS.iter().map(|_| Histogram::default()).collect(),
+            #[cfg(any(test, feature = "testing"))]
+            is_off: AtomicBool::new(false),
         }
     }
 }
@@ -68,6 +74,12 @@ impl Latencies {
     pub(crate) fn set_now(&self, now: Instant) {
         let us = now.saturating_duration_since(self.begun).as_micros();
         set(&self.now_us, u64::try_from(us).unwrap_or(u64::MAX));
+    }
+
+    /// Measures nothing, to show what measuring costs.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn set_off(&self, is_off: bool) {
+        self.is_off.store(is_off, Ordering::Relaxed);
     }
 
     /// A request was read. `command`: its place in [`COMMANDS`].
@@ -82,6 +94,10 @@ impl Latencies {
 
     /// It is answered.
     pub(crate) fn answer(&self, asked: Asked) {
+        #[cfg(any(test, feature = "testing"))]
+        if self.is_off.load(Ordering::Relaxed) {
+            return;
+        }
         let Some(histogram) = self.commands.get(usize::from(asked.command)) else {
             return;
         };

@@ -15,7 +15,7 @@
 //! * [`syncer`]: durability across power failures;
 //! * [`cluster_clock`], [`clock_exchange`]: the source of replicated time;
 //! * [`peer_exchange`], [`discovery`]: which replicas are alive, and the answers to clients that look for them;
-//! * [`changes`]: what clients that watch keys are told;
+//! * [`changes`], [`events`]: what clients that watch keys, or subscribe to keyspace events, are told;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: monitoring and controlling a replica from other threads;
 //! * [`starting`]: serving clients before the store is open;
@@ -40,6 +40,7 @@ pub mod cut;
 mod db;
 pub mod discovery;
 mod engine;
+pub mod events;
 pub mod export;
 mod float;
 pub mod glob;

@@ -276,6 +276,14 @@ pub const PARTITION_STUCK_MS: u64 = 1_000;
 /// Number of bits in a `SCAN` cursor: many clients, such as JavaScript's, store it in a double.
 pub const SCAN_CURSOR_BITS: u32 = 53;
 
+/// How long a replica that may be behind the log lets commands wait, before it refuses them.
+pub const CATCH_UP_GRACE_MS: u64 = 500;
+/// How long it waits before it asks again what was decided.
+pub const CATCH_UP_RETRY_MS: u64 = 100;
+/// If catching up took longer, much may have been decided meanwhile: it asks again.
+pub const CATCH_UP_STEP_MS: u64 = 1000;
+/// A replica whose loop did not turn for so long may be behind.
+pub const STOPPED_MS: u64 = 2000;
 /// How far replicated time may lag behind cluster time when `TTL` is answered without the log, which alone advances it.
 pub const TTL_LAG_MS_MAX: u64 = 10;
 

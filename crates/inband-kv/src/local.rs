@@ -11,6 +11,7 @@ use inband_resp::request::Args;
 use crate::connection::Connection;
 use crate::control::Status;
 use crate::discovery;
+use crate::events::{self, EventClasses};
 use crate::glob;
 use crate::info;
 use crate::limit_hits::{LimitHit, LimitHits};
@@ -50,6 +51,8 @@ pub struct World<'a> {
     pub scripts: &'a Scripts,
     pub subscriptions: &'a Subscriptions,
     pub peers: &'a Peers,
+    /// Which keyspace events are published; `None`: that is not known yet.
+    pub events: Option<EventClasses>,
     pub now: Instant,
 }
 
@@ -176,7 +179,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
         }
         CommandId::Client => client_command(args, world),
         CommandId::Command => command_command(args),
-        CommandId::Config => config(args, world.identity),
+        CommandId::Config => config(args, world.identity, world.events),
         CommandId::Info => {
             let sections: Vec<&[u8]> = args.from(1).collect();
             Reply::bulk(info::info(
@@ -487,10 +490,11 @@ fn command_command(args: Args<'_>) -> Reply {
     }
 }
 
-fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
+fn config(args: Args<'_>, identity: &info::Identity, events: Option<EventClasses>) -> Reply {
     match args.get(1) {
         s if is(s, "GET") && args.len() > 2 => {
-            let settings = identity.settings();
+            let mut settings = identity.settings();
+            settings.extend(events.map(|classes| (events::SETTING, classes.to_string())));
             let is_asked = |name: &str| {
                 args.from(2)
                     .any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
@@ -504,7 +508,8 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
         }
         s if is(s, "GET") => wrong_arity("config|get"),
         s if is(s, "SET") => Reply::error(
-            "ERR CONFIG SET is not supported; change the configuration file and restart",
+            "ERR CONFIG SET can only set notify-keyspace-events; for other settings, change the configuration file and \
+             restart",
         ),
         s if is(s, "RESETSTAT") && args.len() == 2 => {
             Reply::error("ERR CONFIG RESETSTAT is not supported; counters only grow")

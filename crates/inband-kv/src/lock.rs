@@ -12,6 +12,7 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 use crate::command::Command;
+use crate::events::EventClass;
 use crate::keyspace::Keys;
 use crate::limits::LOCK_OWNER_LEN_BYTES_MAX;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, TIME_MS_MAX};
@@ -127,6 +128,7 @@ pub fn execute(
             let is_owner = held.is_some_and(|(_, holder)| holder == owner);
             if is_owner {
                 keys.delete(key)?;
+                keys.notify(EventClass::Generic, "del", key);
             }
             return Ok(Reply::Integer(i64::from(is_owner)));
         }
@@ -136,6 +138,8 @@ pub fn execute(
     };
     let value = [WORD, token.to_string().as_bytes(), b" ", owner].concat();
     keys.put_as(Kind::String, key, expire_at_ms, &value)?;
+    keys.notify(EventClass::String, "set", key);
+    keys.notify(EventClass::Generic, "expire", key);
     Ok(Reply::Integer(token as i64))
 }
 

@@ -5,6 +5,7 @@
 //! polls the logs for a short while if its own values are undecided.
 
 mod answers;
+mod catching_up;
 mod clients;
 mod cross_partition;
 mod durability;
@@ -13,6 +14,7 @@ mod guard;
 mod large;
 mod loading;
 mod markers;
+mod published;
 mod reads;
 mod subscribers;
 mod time;
@@ -21,7 +23,7 @@ mod watchers;
 
 use std::collections::HashSet;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +38,7 @@ use rustls::ServerConfig;
 use crate::checkpoint_server::CheckpointServer;
 use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
 use crate::connection::Connection;
-use crate::control::{add, set, ReplicaControl};
+use crate::control::{add, ReplicaControl};
 use crate::discovery::Discovery;
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, RateLimit};
@@ -55,6 +57,7 @@ use crate::store::{Outcomes, StoreError};
 use crate::subscriptions::Subscriptions;
 use crate::syncer::Syncer;
 use crate::waiting_clients::WaitingClients;
+use catching_up::CatchUp;
 use cross_partition::Several;
 use markers::Marker;
 pub(crate) use subscribers::{end_subscriptions, over_channel_limit};
@@ -224,6 +227,7 @@ pub struct Replica {
     _peer_exchange: PeerExchange,
     /// Cluster time is not known yet.
     is_timeless: bool,
+    catch_up: CatchUp,
     /// A checkpoint is being fetched; clients get LOADING.
     is_loading: bool,
     /// The logs that need the checkpoint.
@@ -287,6 +291,7 @@ impl Replica {
             log.reset(partition, applied);
         }
         machine.defer_writes();
+        let catch_up = CatchUp::begin(&mut *log, Instant::now());
         clients.front.wake_on(&log.wake_fds())?;
         let identity = config.identity(machine.partitions(), machine.is_sync(), &clients);
         let own = clients.announced(&config);
@@ -374,6 +379,7 @@ impl Replica {
             _clock_exchange: clock_exchange,
             peers,
             _peer_exchange: peer_exchange,
+            catch_up,
             is_loading: false,
             loading_logs: Vec::new(),
             orphans: HashSet::new(),
@@ -439,7 +445,10 @@ impl Replica {
     pub fn poll_once(&mut self, timeout: Duration) -> Result<(), ReplicaError> {
         let timeout = self.sleep_time(timeout);
         self.front.wait(timeout, &mut self.ready)?;
+        let before = self.now;
         self.read_clock();
+        self.note_pause(self.now.saturating_duration_since(before));
+        self.look_at_catch_up();
         self.look_at_clock();
         self.look_at_disks();
         for i in 0..self.ready.connections.len() {
@@ -657,35 +666,5 @@ impl Replica {
         }
         self.write_replies();
         Ok(())
-    }
-
-    /// Publishes the counters to other threads.
-    fn publish(&self) {
-        let c = &self.control.counters;
-        for (counter, applied) in c.applied_instances.iter().zip(self.machine.applied()) {
-            set(counter, applied);
-        }
-        let stores = || self.machine.stores();
-        set(&c.time_ms, self.machine.time_ms());
-        set(&c.keys, self.machine.keys());
-        let sessions = stores().map(|store| store.client_sessions()).max();
-        set(&c.client_sessions, sessions.unwrap_or(0) as u64);
-        set(&c.connected_clients, self.front.connections.len() as u64);
-        set(&c.connections_total, self.front.accepted());
-        set(&c.waiting_clients, self.waiting.waiting() as u64);
-        let memory_bytes = self.front.connections.memory_bytes();
-        set(&c.clients_memory_bytes, memory_bytes as u64);
-        let submitted = self.lanes.iter().map(|lane| lane.packer.submitted).sum();
-        set(&c.values_submitted_total, submitted);
-        let logs = 0..self.lanes.len();
-        let delivered_bytes: usize = logs.map(|log| self.machine.delivered_bytes(log)).sum();
-        set(&c.delivered_bytes, delivered_bytes as u64);
-        set(&c.values_in_flight, self.in_flight() as u64);
-        c.is_loading.store(self.is_loading, Ordering::Relaxed);
-        let is_idle = self.waiting_commands == 0
-            && self.several.is_empty()
-            && self.lanes.iter().all(|lane| lane.packer.is_idle());
-        c.is_drained
-            .store(self.control.is_draining() && is_idle, Ordering::Release);
     }
 }

@@ -20,7 +20,6 @@ use crate::limits::{
 };
 use crate::parse::{self, integer, Request};
 use crate::script_cache::Scripts;
-use crate::subscriptions::Message;
 use crate::table::{self, CommandId};
 use crate::types::{Kind, Work};
 
@@ -124,6 +123,7 @@ pub fn execute(
     };
     let (names, args): (Vec<&[u8]>, Vec<&[u8]>) = (names.iter().collect(), args.iter().collect());
     keys.scripts().remember(text);
+    let mark = keys.subscriptions().mark();
     let mut host = ScriptHost {
         put_before: keys.put_bytes(),
         keys,
@@ -131,8 +131,8 @@ pub fn execute(
         former: Former::default(),
         declared: names.iter().copied().collect(),
         is_read_only: *is_read_only,
-        messages: Vec::new(),
         message_bytes: 0,
+        published_bytes: 0,
         failure: None,
     };
     let script = inband_lua::Script {
@@ -146,13 +146,12 @@ pub fn execute(
     }
     match ended {
         Ended::Reply(reply) => {
-            for Message { channel, payload } in &host.messages {
-                host.keys.publish(channel, payload);
-            }
+            host.keys.count_published(host.published_bytes);
             Ok(reply)
         }
         Ended::Undo(reply) => {
             host.former.restore(host.keys)?;
+            host.keys.subscriptions().withdraw(mark);
             Ok(reply)
         }
     }
@@ -166,9 +165,10 @@ struct ScriptHost<'a> {
     is_read_only: bool,
     /// Bytes put before the script.
     put_before: u64,
-    /// What it has published; delivered unless the script is undone.
-    messages: Vec<Message>,
+    /// What its messages count.
     message_bytes: u64,
+    /// Bytes of its messages, which are delivered when it has ended, unless it is undone.
+    published_bytes: u64,
     /// The store failed.
     failure: Option<rocksdb::Error>,
 }
@@ -232,6 +232,7 @@ impl ScriptHost<'_> {
                 | Command::ScriptLoad(_)
                 | Command::ScriptFlush
                 | Command::SessionNew { .. }
+                | Command::SetEvents(_)
         ) {
             return Some(NOT_ALLOWED.into());
         }
@@ -289,11 +290,10 @@ impl ScriptHost<'_> {
                  hash tag, or name the channel among the KEYS",
             );
         }
-        self.message_bytes += MESSAGE_OVERHEAD_BYTES + (channel.len() + payload.len()) as u64;
-        self.messages.push(Message {
-            channel: channel.to_vec(),
-            payload: payload.to_vec(),
-        });
+        let len_bytes = (channel.len() + payload.len()) as u64;
+        self.message_bytes += MESSAGE_OVERHEAD_BYTES + len_bytes;
+        self.published_bytes += len_bytes;
+        self.keys.subscriptions().publish(channel, payload);
         Reply::Integer(0)
     }
 

@@ -311,6 +311,7 @@ impl Reception {
             scripts: &self.scripts,
             subscriptions: &self.subscriptions,
             peers: &self.peers,
+            events: None,
             now: self.now,
         };
         local::execute(id, args, &mut world)

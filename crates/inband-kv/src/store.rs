@@ -29,6 +29,7 @@ use crate::client_sessions::{self, ClientSessions, Records};
 use crate::command::Command;
 use crate::db::{open_database, open_database_to_read, Columns, HASH_LEN_BYTES};
 use crate::engine;
+use crate::events::EventClasses;
 use crate::keyspace::{self, Keyspace, View};
 use crate::limits::{RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX};
 use crate::types::Kind;
@@ -210,7 +211,7 @@ impl Store {
         let mut keyspace =
             Keyspace::open(&db, columns, state.keys, cache_bytes_max, role, transient)?;
         (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
-        keyspace.last_kind = state.last_kind;
+        (keyspace.last_kind, keyspace.events) = (state.last_kind, state.events);
         if !role.is_queue() {
             let changes = &shared.transient().changes;
             changes.begin(role.log, role.partitions, state.position());
@@ -267,6 +268,11 @@ impl Store {
     /// No key expires before this time; `u64::MAX` if no key expires.
     pub fn earliest_expiry_ms(&self) -> u64 {
         self.keyspace.earliest_expiry_ms
+    }
+
+    /// Which keyspace events are published.
+    pub fn events(&self) -> EventClasses {
+        self.keyspace.events
     }
 
     pub fn client_sessions(&self) -> usize {
@@ -353,6 +359,7 @@ impl Store {
         self.state.keys = self.keyspace.keys;
         self.state.writes = self.keyspace.writes;
         self.state.last_kind = self.keyspace.last_kind;
+        self.state.events = self.keyspace.events;
         if self.role.partitions == 1 {
             self.state.next_id = self.clients.next_id();
         }

@@ -54,6 +54,14 @@ struct Registry {
     has_lost: bool,
 }
 
+/// How many messages there were, so that later ones can be withdrawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark {
+    messages: usize,
+    bytes: usize,
+    has_lost: bool,
+}
+
 impl Registry {
     fn slots(&mut self, topic: Topic) -> &mut Slots {
         match topic {
@@ -130,6 +138,23 @@ impl Subscriptions {
             payload: payload.to_vec(),
         });
         receivers
+    }
+
+    pub fn mark(&self) -> Mark {
+        let registry = self.registry();
+        Mark {
+            messages: registry.undelivered.len(),
+            bytes: registry.undelivered_bytes,
+            has_lost: registry.has_lost,
+        }
+    }
+
+    /// Withdraws the messages since then, none of which has been delivered.
+    pub fn withdraw(&self, mark: Mark) {
+        let mut registry = self.registry();
+        registry.undelivered.truncate(mark.messages);
+        registry.undelivered_bytes = mark.bytes;
+        registry.has_lost = mark.has_lost;
     }
 
     /// Messages may have been skipped.

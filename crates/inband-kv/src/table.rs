@@ -1,6 +1,6 @@
 //! The command table: names, arities and the metadata of `COMMAND`.
 
-use crate::types::Op;
+use crate::types::{Kind, Op};
 
 /// Commands; the ones answered without the log come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub enum CommandId {
     Type,
     /// A command for collections.
     Typed(Op),
+    /// `LMPOP` and its like: whose elements, and whether it blocks.
+    MultiPop(Kind, bool),
     Restore,
     Eval,
     EvalRo,
@@ -144,6 +146,8 @@ const PUBLISH: &[&str] = &["pubsub", "loading", "stale", "fast"];
 const SUBSCRIBE: &[&str] = &["pubsub", "noscript", "loading", "stale"];
 const WATCH: &[&str] = &["pubsub", "noscript"];
 const BLOCK: &[&str] = &["write", "noscript", "blocking"];
+const MULTI_POP: &[&str] = &["write", "movablekeys"];
+const BLOCK_MULTI_POP: &[&str] = &["write", "blocking", "movablekeys"];
 const BLOCK_MOVE: &[&str] = &["write", "denyoom", "noscript", "blocking"];
 
 const NONE: (i64, i64, i64) = (0, 0, 0);
@@ -176,6 +180,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("AUTH", CommandId::Auth, -2, ADMIN, NONE),
     row("BLMOVE", CommandId::Typed(Op::BLMove), 6, BLOCK_MOVE, TWO),
     row(
+        "BLMPOP",
+        CommandId::MultiPop(Kind::List, true),
+        -5,
+        BLOCK_MULTI_POP,
+        NONE,
+    ),
+    row(
         "BLPOP",
         CommandId::Typed(Op::BLPop),
         -3,
@@ -195,6 +206,13 @@ pub static COMMANDS: &[CommandSpec] = &[
         4,
         BLOCK_MOVE,
         TWO,
+    ),
+    row(
+        "BZMPOP",
+        CommandId::MultiPop(Kind::SortedSet, true),
+        -5,
+        BLOCK_MULTI_POP,
+        NONE,
     ),
     row(
         "BZPOPMAX",
@@ -277,7 +295,15 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("LINSERT", CommandId::Typed(Op::LInsert), 5, WRITE, ONE),
     row("LLEN", CommandId::Typed(Op::LLen), 2, READ, ONE),
     row("LMOVE", CommandId::Typed(Op::LMove), 5, WRITE, TWO),
+    row(
+        "LMPOP",
+        CommandId::MultiPop(Kind::List, false),
+        -4,
+        MULTI_POP,
+        NONE,
+    ),
     row("LPOP", CommandId::Typed(Op::LPop), -2, SHRINK, ONE),
+    row("LPOS", CommandId::Typed(Op::LPos), -3, READ, ONE),
     row("LPUSH", CommandId::Typed(Op::LPush), -3, WRITE, ONE),
     row("LPUSHX", CommandId::Typed(Op::LPushX), -3, WRITE, ONE),
     row("LRANGE", CommandId::Typed(Op::LRange), 4, READ, ONE),
@@ -315,6 +341,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("SCARD", CommandId::Typed(Op::SCard), 2, READ, ONE),
     row("SCRIPT", CommandId::Script, -2, TRANSACTION, NONE),
     row("SDIFF", CommandId::Typed(Op::SDiff), -2, READ, ALL),
+    row(
+        "SDIFFSTORE",
+        CommandId::Typed(Op::SDiffStore),
+        -3,
+        WRITE,
+        ALL,
+    ),
     row("SELECT", CommandId::Select, 2, ADMIN, NONE),
     row("SENTINEL", CommandId::Sentinel, -2, ADMIN, NONE),
     row("SET", CommandId::Set, -3, WRITE, ONE),
@@ -322,6 +355,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("SETNX", CommandId::SetNx, 3, WRITE, ONE),
     row("SETRANGE", CommandId::SetRange, 4, WRITE, ONE),
     row("SINTER", CommandId::Typed(Op::SInter), -2, READ, ALL),
+    row(
+        "SINTERSTORE",
+        CommandId::Typed(Op::SInterStore),
+        -3,
+        WRITE,
+        ALL,
+    ),
     row("SISMEMBER", CommandId::Typed(Op::SIsMember), 3, READ, ONE),
     row("SMEMBERS", CommandId::Typed(Op::SMembers), 2, READ, ONE),
     row(
@@ -339,6 +379,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("SUBSCRIBE", CommandId::Subscribe, -2, SUBSCRIBE, NONE),
     row("SUBSTR", CommandId::GetRange, 4, READ, ONE),
     row("SUNION", CommandId::Typed(Op::SUnion), -2, READ, ALL),
+    row(
+        "SUNIONSTORE",
+        CommandId::Typed(Op::SUnionStore),
+        -3,
+        WRITE,
+        ALL,
+    ),
     row("TIME", CommandId::Time, 1, ADMIN, NONE),
     row("TOUCH", CommandId::Exists, -2, READ, ALL),
     row("TTL", CommandId::Ttl, 2, READ, ONE),
@@ -352,6 +399,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("ZCOUNT", CommandId::Typed(Op::ZCount), 4, READ, ONE),
     row("ZINCRBY", CommandId::Typed(Op::ZIncrBy), 4, WRITE, ONE),
     row("ZLEXCOUNT", CommandId::Typed(Op::ZLexCount), 4, READ, ONE),
+    row(
+        "ZMPOP",
+        CommandId::MultiPop(Kind::SortedSet, false),
+        -4,
+        MULTI_POP,
+        NONE,
+    ),
     row("ZMSCORE", CommandId::Typed(Op::ZMScore), -3, READ, ONE),
     row("ZPOPMAX", CommandId::Typed(Op::ZPopMax), -2, SHRINK, ONE),
     row("ZPOPMIN", CommandId::Typed(Op::ZPopMin), -2, SHRINK, ONE),

@@ -275,7 +275,7 @@ impl MemoryCluster {
             reads: Vec::new(),
             window: WINDOW_DEFAULT,
             fail_next: None,
-            fail_next_read: None,
+            fail_reads: Vec::new(),
             failed_reads: Vec::new(),
         };
         (0..applied.len()).for_each(|partition| log.open_session(partition));
@@ -433,7 +433,7 @@ pub struct MemoryLog {
     reads: Vec<(ReadTicket, u64)>,
     window: usize,
     fail_next: Option<(SubmitFailure, bool)>,
-    fail_next_read: Option<SubmitFailure>,
+    fail_reads: Vec<SubmitFailure>,
     failed_reads: Vec<(ReadTicket, SubmitFailure)>,
 }
 
@@ -449,8 +449,8 @@ impl MemoryLog {
     }
 
     /// Makes the next read fail.
-    pub fn fail_next_read(&mut self, failure: SubmitFailure) {
-        self.fail_next_read = Some(failure);
+    pub fn fail_next_reads(&mut self, count: usize, failure: SubmitFailure) {
+        self.fail_reads = vec![failure; count];
     }
 
     /// Allows this many undecided values per log.
@@ -634,7 +634,7 @@ impl ReplicatedLog for MemoryLog {
         self.cluster.lock().reads_asked += 1;
         let ticket = ReadTicket::new(partition, self.next_ticket);
         self.next_ticket += 1;
-        match self.fail_next_read.take() {
+        match self.fail_reads.pop() {
             Some(failure) => self.failed_reads.push((ticket, failure)),
             None => {
                 let instance = self.cluster.last_instance_of(partition);

@@ -7,7 +7,9 @@
 mod blocking;
 mod hash;
 mod list;
+mod multi_pop;
 pub mod packed;
+mod scan;
 mod score;
 mod set;
 mod sorted_set;
@@ -16,10 +18,13 @@ mod work;
 use inband_resp::reply::Reply;
 
 use crate::command::Strings;
+use crate::events::EventClass;
 use crate::keyspace::Keys;
 use crate::parse::{integer, wrong_arity, SYNTAX_ERROR};
 pub use blocking::timeout;
+pub use multi_pop::{execute as multi_pop, parse as parse_multi_pop, MultiPop};
 use packed::Rows;
+use scan::{check_cursor, scan};
 pub use work::Work;
 
 /// The error for a command that is meant for another type.
@@ -143,10 +148,14 @@ pub enum Op {
     BRPopLPush,
     BZPopMin,
     BZPopMax,
+    LPos,
+    SInterStore,
+    SUnionStore,
+    SDiffStore,
 }
 
 /// Never reorder, only append.
-pub const OPS: [Op; 70] = [
+pub const OPS: [Op; 74] = [
     Op::HSet,
     Op::HMSet,
     Op::HSetNx,
@@ -217,6 +226,10 @@ pub const OPS: [Op; 70] = [
     Op::BRPopLPush,
     Op::BZPopMin,
     Op::BZPopMax,
+    Op::LPos,
+    Op::SInterStore,
+    Op::SUnionStore,
+    Op::SDiffStore,
 ];
 
 impl Op {
@@ -236,6 +249,7 @@ impl Op {
                 | Op::LLen
                 | Op::LRange
                 | Op::LIndex
+                | Op::LPos
                 | Op::SMembers
                 | Op::SIsMember
                 | Op::SMIsMember
@@ -281,9 +295,15 @@ impl Op {
         ) || self.pops_from_all_keys()
     }
 
+    /// Programs that know only version 9 of the log's commands do not know it.
+    pub fn is_of_version_10(self) -> bool {
+        self as usize >= Op::LPos as usize
+    }
+
     /// For sorted sets, which programs of earlier versions do not know.
     pub fn is_for_sorted_sets(self) -> bool {
-        self as usize >= Op::ZAdd as usize && self.waits_for() != Some(Kind::List)
+        let is_later = self as usize >= Op::ZAdd as usize && !self.is_of_version_10();
+        is_later && self.waits_for() != Some(Kind::List)
     }
 
     /// What a blocking pop waits for; `None`: the command does not block. Its last argument is the timeout.
@@ -305,6 +325,7 @@ impl Op {
         match self {
             Op::LMove | Op::RPopLPush | Op::SMove | Op::BLMove | Op::BRPopLPush => args.min(1),
             Op::SInter | Op::SUnion | Op::SDiff => args,
+            Op::SInterStore | Op::SUnionStore | Op::SDiffStore => args,
             op if op.pops_from_all_keys() => args.saturating_sub(1),
             _ => 0,
         }
@@ -327,6 +348,10 @@ pub fn check(op: Op, args: &Strings<'_>) -> Result<(), Reply> {
         Op::HScan | Op::SScan => check_cursor(arg(0))?,
         Op::LRange | Op::LTrim => drop((integer(arg(0))?, integer(arg(1))?)),
         Op::LRem => drop(integer(arg(0))?),
+        Op::LPos => {
+            let args: Vec<&[u8]> = args.iter().collect();
+            list::Search::of_args(&args)?;
+        }
         Op::LInsert => drop(list::offset(arg(0))?),
         Op::LMove => drop((list::end(arg(1))?, list::end(arg(2))?)),
         Op::BLMove => {
@@ -376,12 +401,30 @@ pub fn execute(
     key: &[u8],
     args: &Strings<'_>,
 ) -> Result<Reply, rocksdb::Error> {
-    if let Err(reply) = work.begin(args.len()) {
+    answer(work, args.len(), || {
+        let args: Vec<&[u8]> = args.iter().collect();
+        let mut at = At { keys, work, key };
+        execute_at(&mut at, op, &args)
+    })
+}
+
+/// Begins a command with this many arguments, and returns its reply.
+fn answer(
+    work: &Work,
+    args: usize,
+    execute: impl FnOnce() -> Outcome,
+) -> Result<Reply, rocksdb::Error> {
+    if let Err(reply) = work.begin(args) {
         return Ok(reply);
     }
-    let args: Vec<&[u8]> = args.iter().collect();
-    let mut at = At { keys, work, key };
-    let outcome = match op {
+    match execute() {
+        Ok(reply) | Err(Stop::Reply(reply)) => Ok(reply),
+        Err(Stop::Store(error)) => Err(error),
+    }
+}
+
+fn execute_at(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
+    match op {
         Op::HSet
         | Op::HMSet
         | Op::HSetNx
@@ -396,7 +439,7 @@ pub fn execute(
         | Op::HIncrBy
         | Op::HIncrByFloat
         | Op::HStrLen
-        | Op::HScan => hash::execute(&mut at, op, &args),
+        | Op::HScan => hash::execute(at, op, args),
         Op::SAdd
         | Op::SRem
         | Op::SMembers
@@ -408,13 +451,12 @@ pub fn execute(
         | Op::SInter
         | Op::SUnion
         | Op::SDiff
-        | Op::SScan => set::execute(&mut at, op, &args),
-        op if op.is_for_sorted_sets() => sorted_set::execute(&mut at, op, &args),
-        _ => list::execute(&mut at, op, &args),
-    };
-    match outcome {
-        Ok(reply) | Err(Stop::Reply(reply)) => Ok(reply),
-        Err(Stop::Store(error)) => Err(error),
+        | Op::SInterStore
+        | Op::SUnionStore
+        | Op::SDiffStore
+        | Op::SScan => set::execute(at, op, args),
+        op if op.is_for_sorted_sets() => sorted_set::execute(at, op, args),
+        _ => list::execute(at, op, args),
     }
 }
 
@@ -522,8 +564,18 @@ impl<'a> At<'a> {
         })
     }
 
-    /// Stores a packed collection; an empty one is deleted.
-    fn put(&mut self, kind: Kind, packed: Packed) -> Result<(), Stop> {
+    /// Stores a packed collection; an empty one is deleted. `event` is what has happened.
+    fn put(&mut self, event: &str, kind: Kind, packed: Packed) -> Result<(), Stop> {
+        let is_deleted = packed.value.is_none();
+        self.put_quietly(kind, packed)?;
+        self.notify(event, kind);
+        if is_deleted {
+            self.keys.notify(EventClass::Generic, "del", self.key);
+        }
+        Ok(())
+    }
+
+    fn put_quietly(&mut self, kind: Kind, packed: Packed) -> Result<(), Stop> {
         let Packed {
             expire_at_ms,
             value,
@@ -535,15 +587,21 @@ impl<'a> At<'a> {
         Ok(())
     }
 
+    fn notify(&mut self, event: &str, kind: Kind) {
+        let class = EventClass::of_kind(kind);
+        self.keys.notify(class, event, self.key);
+    }
+
     /// Stores a collection; an empty one is deleted.
     fn store<'r, R: AsRef<[u8]> + 'r>(
         &mut self,
+        event: &str,
         kind: Kind,
         expire_at_ms: u64,
         rows: impl ExactSizeIterator<Item = R> + Clone,
     ) -> Result<(), Stop> {
         let packed = self.pack(kind, expire_at_ms, rows)?;
-        self.put(kind, packed)
+        self.put(event, kind, packed)
     }
 
     /// Packs what is left without the elements that begin at these places, which ascend; an element is `step` rows.
@@ -561,9 +619,9 @@ impl<'a> At<'a> {
     }
 
     /// Removes the elements that begin at these places, which ascend; an element is `step` rows.
-    fn remove(&mut self, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
+    fn remove(&mut self, event: &str, kind: Kind, step: usize, gone: &[usize]) -> Result<(), Stop> {
         let left = self.without(kind, step, gone)?;
-        self.put(kind, left)
+        self.put(event, kind, left)
     }
 }
 
@@ -584,61 +642,6 @@ fn positive(arg: &[u8]) -> Result<usize, Reply> {
     let number = integer(arg).ok().and_then(|n| usize::try_from(n).ok());
     let why = "ERR value is out of range, must be positive";
     number.ok_or_else(|| Reply::error(why))
-}
-
-/// Answers `HSCAN`, `SSCAN` and `ZSCAN`: all elements at once, as Redis does for a small collection. `args` are the cursor and
-/// the options; an element is `step` rows, and its name, which comes first, must match the pattern.
-fn scan(at: &mut At<'_>, kind: Kind, args: &[&[u8]], step: usize) -> Outcome {
-    let work = at.work;
-    let rows = at.read_all(kind)?;
-    if rows.is_empty() {
-        // As in Redis, whatever the options are.
-        return Ok(Reply::Array(vec![
-            Reply::bulk("0"),
-            Reply::Array(Vec::new()),
-        ]));
-    }
-    let mut pattern = None;
-    for option in args[1..].chunks(2) {
-        let [name, value] = option else {
-            return Err(syntax_error().into());
-        };
-        match name.to_ascii_uppercase().as_slice() {
-            b"MATCH" => pattern = Some(*value),
-            b"COUNT" if integer(value)? < 1 => return Err(syntax_error().into()),
-            b"COUNT" => {}
-            _ => return Err(syntax_error().into()),
-        }
-    }
-    let mut found = Vec::new();
-    for place in (0..rows.len()).step_by(step) {
-        let row = rows.get(place);
-        let name = match kind {
-            Kind::SortedSet => sorted_set::member(row),
-            _ => row,
-        };
-        if let Some(pattern) = pattern {
-            if !work.is_match(pattern, name)? {
-                continue;
-            }
-        }
-        found.push(work.bulk(name)?);
-        if kind == Kind::SortedSet {
-            found.push(work.bulk(score::scan_text(sorted_set::score(row)).as_bytes())?);
-        }
-        for at in place + 1..place + step {
-            found.push(work.bulk(rows.get(at))?);
-        }
-    }
-    Ok(Reply::Array(vec![Reply::bulk("0"), Reply::Array(found)]))
-}
-
-/// Checks the cursor of `HSCAN`, `SSCAN` and `ZSCAN`.
-fn check_cursor(arg: &[u8]) -> Result<(), Reply> {
-    let text = std::str::from_utf8(arg).ok();
-    let cursor: Option<u64> = text.and_then(|text| text.parse().ok());
-    cursor.ok_or_else(|| Reply::error("ERR invalid cursor"))?;
-    Ok(())
 }
 
 /// `INBAND.RESTORE`: stores a packed collection of an export.
@@ -665,5 +668,6 @@ pub fn restore(
         return Ok(Reply::Ok);
     }
     keys.put_as(kind, key, expire_at_ms, value)?;
+    keys.notify(EventClass::Generic, "restore", key);
     Ok(Reply::Ok)
 }

@@ -12,6 +12,7 @@
 //! | 10 | as 1, with commands that programs knowing only 1 to 9 do not understand |
 //! | 11 | as 1, with commands that programs knowing only 1 to 10 do not understand |
 //! | 12 | as 1, with commands that programs knowing only 1 to 11 do not understand |
+//! | 13 | as 1, with commands that programs knowing only 1 to 12 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //! | 9 | the same after `version u8`: the first byte that a value with the command would have |
 //!
@@ -20,7 +21,7 @@
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 12;
+pub const VALUE_VERSION: u8 = 13;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -40,6 +41,8 @@ const COMMANDS_7: u8 = 10;
 const COMMANDS_8: u8 = 11;
 /// First byte of commands of which some need version 12.
 const COMMANDS_9: u8 = 12;
+/// First byte of commands of which some need version 13.
+const COMMANDS_10: u8 = 13;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -134,7 +137,8 @@ pub fn first_byte_for(command: &[u8]) -> u8 {
         6 => COMMANDS_6,
         7 => COMMANDS_7,
         8 => COMMANDS_8,
-        _ => COMMANDS_9,
+        9 => COMMANDS_9,
+        _ => COMMANDS_10,
     }
 }
 
@@ -241,7 +245,7 @@ impl<'a> ValueReader<'a> {
         match value.first() {
             Some(
                 &(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5 | COMMANDS_6
-                | COMMANDS_7 | COMMANDS_8 | COMMANDS_9),
+                | COMMANDS_7 | COMMANDS_8 | COMMANDS_9 | COMMANDS_10),
             ) => {}
             Some(&CHUNK_OF_VERSION) => {
                 let version = value.get(1).filter(|version| **version > VALUE_VERSION);

@@ -7,7 +7,7 @@ use inband_kv::testing::MemoryCluster;
 use crate::common::{scratch, show, Bench, Served};
 use crate::types::{compare_with_redis, Asker};
 
-const TEMPLATES: &[&str] = &[
+pub const TEMPLATES: &[&str] = &[
     "SET K V",
     "DEL K",
     "RENAME K K",

@@ -14,7 +14,7 @@ use inband_kv::testing::MemoryCluster;
 use inband_resp::password::Password;
 use inband_resp::timeouts::ClientTimeouts;
 
-use crate::common::{wait_for, Client};
+use crate::common::{open, scratch, wait_for, Client, Served};
 
 const LOADING: &str = "-LOADING Inband is opening its store; try again or use another replica";
 
@@ -169,4 +169,79 @@ fn limits_and_passwords_hold_before_the_store_is_open() {
     wait_for("only one is left", || {
         following.0.status().connected_clients == 1
     });
+}
+
+const BEHIND: &str = "-LOADING Inband is catching up with the log";
+
+#[test]
+fn a_replica_that_is_behind_refuses_commands_until_it_has_caught_up() {
+    for partitions in [1, 3] {
+        let cluster = MemoryCluster::with_partitions(partitions);
+        let dirs = [scratch(), scratch()];
+        let one = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
+        let mut first = one.client();
+        for n in 0..20 {
+            assert_eq!(first.ask(&format!("SET k{n} 1")), "+OK");
+        }
+        // The second replica gets nothing.
+        cluster.pace();
+        (0..partitions).for_each(|log| cluster.allow(0, log, 10_000));
+        let two = Served::start(&cluster, dirs[1].path(), ReplicaConfig::default());
+        let mut client = two.client();
+        wait_for("it is behind", || client.ask("PING").starts_with(BEHIND));
+        for line in ["GET k0", "SET k0 2", "SCAN 0", "BLPOP l 0", "WATCH k0"] {
+            let reply = client.ask(line);
+            assert!(reply.starts_with(BEHIND), "{line}: {reply}");
+        }
+        client.send("INFO persistence\r\n");
+        client.expect("$43\r\n# Persistence\r\nloading:1\r\nasync_loading:0\r\n\r\n");
+        assert_eq!(client.ask("CLIENT SETNAME me"), "+OK");
+        assert_eq!(first.ask("SET k0 3"), "+OK");
+        assert_eq!(first.ask("PING"), "+PONG");
+        cluster.unpace();
+        wait_for("it has caught up", || client.ask("PING") == "+PONG");
+        client.send("GET k0\r\n");
+        client.expect("$1\r\n3\r\n");
+        assert!(!two.control.status().is_behind);
+    }
+}
+
+/// As after SIGSTOP and SIGCONT.
+#[test]
+fn a_replica_that_was_stopped_may_be_behind() {
+    let (cluster, dir) = (MemoryCluster::new(), scratch());
+    let machine = open(dir.path());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let mut log = cluster.join(&[0]).expect("a log");
+    // It asks at its start, then after the pause, and then again.
+    let failure = inband_host::log::SubmitFailure::NotApplied("no majority answered");
+    log.fail_next_reads(20, failure);
+    let config = ReplicaConfig::default();
+    let mut replica =
+        Replica::new(config, machine, Box::new(log), vec![listener], None).expect("a replica");
+    let control = replica.control();
+    let mut run = |until: &dyn Fn() -> bool| {
+        wait_for("the replica's state", || {
+            replica
+                .poll_once(Duration::from_millis(10))
+                .expect("it runs");
+            until()
+        });
+    };
+    let mut client = Client::connect(address);
+    run(&|| control.status().is_behind);
+    run(&|| !control.status().is_behind);
+    client.send("PING\r\n");
+    run(&|| control.status().requests_total == 1);
+    client.expect("+PONG\r\n");
+    cluster.pace();
+    cluster.decide_noops(5);
+    std::thread::sleep(Duration::from_millis(2100));
+    run(&|| control.status().is_behind);
+    client.send("PING\r\n");
+    run(&|| control.status().requests_total == 2);
+    assert!(client.line().starts_with(BEHIND));
+    cluster.unpace();
+    run(&|| !control.status().is_behind);
 }

@@ -11,6 +11,7 @@ mod collection_limits;
 mod commands;
 mod common;
 mod discovery;
+mod events;
 mod export;
 mod full_disk;
 mod large;

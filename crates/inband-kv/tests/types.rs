@@ -330,7 +330,7 @@ impl Random {
 
 /// `K` is a key, `F` a field or member, `V` a value, `I` an integer, `D` a decimal number; of sorted sets, `S` is a score,
 /// `B` the end of a range of scores, `X` that of a range of members.
-const TEMPLATES: &[&str] = &[
+pub const TEMPLATES: &[&str] = &[
     "SET K V",
     "SET K V NX GET",
     "GET K",
@@ -416,6 +416,19 @@ const TEMPLATES: &[&str] = &[
     "SDIFF K K",
     "SSCAN K 0",
     "SSCAN K 0 COUNT 0",
+    "SINTERSTORE K K K",
+    "SUNIONSTORE K K K",
+    "SDIFFSTORE K K K",
+    "SUNIONSTORE K K",
+    "LPOS K V",
+    "LPOS K V RANK I",
+    "LPOS K V RANK -1 COUNT 0",
+    "LPOS K V COUNT 2 MAXLEN 3",
+    "LPOS K V RANK 2 COUNT 1",
+    "LPOS K V COUNT -1",
+    "LPOS K V MAXLEN -1",
+    "LPOS K V COUNT",
+    "LPOS K V FIRST 1",
 ];
 
 pub const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];

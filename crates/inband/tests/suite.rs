@@ -30,3 +30,4 @@ mod rotation;
 mod run;
 mod starting;
 mod stopping;
+mod watches;

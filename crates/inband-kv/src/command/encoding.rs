@@ -9,8 +9,9 @@ use super::{
     Command, ExpireWhen, Expiry, Extend, Queue, SessionStamp, SetReply, SetWhen, Strings, TimeUnit,
     Watched,
 };
+use crate::events::EventClasses;
 use crate::lock::LockOp;
-use crate::types::{Kind, OPS};
+use crate::types::{Kind, MultiPop, OPS};
 
 /// Set in the opcode byte if a session stamp follows.
 pub(super) const STAMPED: u8 = 0x80;
@@ -61,6 +62,9 @@ const OP_COPY: u8 = 37;
 const OP_PUBLISH: u8 = 38;
 /// The first operation of version 9.
 const OP_LOCK: u8 = 39;
+/// The first operation of version 10.
+const OP_SET_EVENTS: u8 = 40;
+const OP_MULTI_POP: u8 = 41;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -104,12 +108,14 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_SET_EVENTS..) => 10,
         Some(OP_LOCK..) => 9,
         Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
         Some(OP_EVAL | OP_EVAL_RO) => 9,
         Some(OP_TYPED) => match Command::decode(encoded) {
+            Some((Command::Typed { op, .. }, _)) if op.is_of_version_10() => 10,
             Some((Command::Typed { op, .. }, _)) if op.waits_for().is_some() => 8,
             Some((Command::Typed { op, .. }, _)) if op.is_for_sorted_sets() => 7,
             // Their work is bounded since version 6.
@@ -121,6 +127,15 @@ pub fn version_of(encoded: &[u8]) -> u8 {
         Some(OP_KEYS..) => 2,
         _ => 1,
     }
+}
+
+fn put_multi_pop(out: &mut BytesMut, pop: &MultiPop, keys: &Strings<'_>, timeout: Option<&[u8]>) {
+    out.put_u8(pop.kind as u8);
+    out.put_u8(u8::from(pop.from_end));
+    put_varint(out, pop.count);
+    out.put_u8(u8::from(timeout.is_some()));
+    timeout.into_iter().for_each(|text| put_string(out, text));
+    put_strings(out, keys);
 }
 
 impl<'a> Command<'a> {
@@ -160,7 +175,9 @@ impl<'a> Command<'a> {
             Command::Publish { .. } => OP_PUBLISH,
             Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
             Command::ScriptFlush => OP_SCRIPT_FLUSH,
+            Command::SetEvents(_) => OP_SET_EVENTS,
             Command::Typed { .. } => OP_TYPED,
+            Command::MultiPop { .. } => OP_MULTI_POP,
             Command::Restore { .. } => OP_RESTORE,
             Command::Lock { .. } => OP_LOCK,
             Command::Rename { .. } => OP_RENAME,
@@ -273,6 +290,7 @@ impl<'a> Command<'a> {
                 put_string(out, key);
                 put_strings(out, args);
             }
+            Command::MultiPop { pop, keys, timeout } => put_multi_pop(out, pop, keys, *timeout),
             Command::Restore {
                 kind,
                 key,
@@ -325,6 +343,7 @@ impl<'a> Command<'a> {
                 commands.iter().for_each(|c| Queue::push(out, &c));
             }
             Command::SessionNew { owner } if *owner != 0 => put_varint(out, *owner),
+            Command::SetEvents(classes) => put_varint(out, classes.bits()),
             Command::DbSize
             | Command::FlushAll
             | Command::ScriptFlush
@@ -334,6 +353,10 @@ impl<'a> Command<'a> {
 
     /// Appends a blocking pop as a client tries it that waits already: without the timeout.
     pub fn encode_again(&self, out: &mut BytesMut) {
+        if let Command::MultiPop { pop, keys, timeout } = self {
+            out.put_u8(OP_MULTI_POP);
+            put_multi_pop(out, pop, keys, timeout.map(|_| &[][..]));
+        }
         if let Command::Typed { op, key, args } = self {
             out.put_u8(OP_TYPED);
             out.put_u8(place(&OPS, op));
@@ -443,6 +466,7 @@ impl<'a> Command<'a> {
             },
             OP_SCRIPT_LOAD => Command::ScriptLoad(reader.string()?),
             OP_SCRIPT_FLUSH => Command::ScriptFlush,
+            OP_SET_EVENTS => Command::SetEvents(EventClasses::of_bits(reader.varint()?)?),
             OP_SET_IF_EQUAL => {
                 let reply = reader.choice(&SET_REPLY)?;
                 let expiry = reader.expiry()?;
@@ -459,6 +483,19 @@ impl<'a> Command<'a> {
                 key: reader.string()?,
                 args: reader.strings()?,
             },
+            OP_MULTI_POP => {
+                let pop = MultiPop {
+                    kind: Kind::of_byte(reader.byte()?)?,
+                    from_end: reader.choice(&[false, true])?,
+                    count: reader.varint()?,
+                };
+                let timeout = match reader.choice(&[false, true])? {
+                    true => Some(reader.string()?),
+                    false => None,
+                };
+                let keys = reader.strings()?;
+                Command::MultiPop { pop, keys, timeout }
+            }
             OP_RESTORE => {
                 let kind = Kind::of_byte(reader.byte()?)?;
                 let expire_at_ms = reader.varint()?;

@@ -40,11 +40,7 @@ impl Connection {
         command.each_awaited_key(&mut |key| keys.push(AwaitedKey::new(kind, key)));
         keys.sort_unstable();
         keys.dedup();
-        let timeout = match command {
-            Command::Typed { args, .. } => args.iter().last(),
-            _ => None,
-        };
-        let timeout = match types::timeout(timeout.unwrap_or_default()) {
+        let timeout = match types::timeout(command.timeout().unwrap_or_default()) {
             Ok(timeout) => timeout,
             Err(reply) => return Some(self.answered(reply)),
         };

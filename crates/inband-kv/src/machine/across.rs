@@ -1,9 +1,13 @@
 //! The keys of several partitions, for a cross-partition command.
 
+use crate::events::{EventClass, EventClasses};
 use crate::keyspace::{Keys, Record, View};
 use crate::partition::partition_of;
 use crate::script_cache::Scripts;
+use crate::subscriptions::Subscriptions;
 use crate::types::Kind;
+
+const INVOLVED: &str = "a partition is involved";
 
 /// The keyspaces of the partitions that a command involves.
 pub(super) struct Across<'a> {
@@ -26,6 +30,10 @@ impl<'a> Across<'a> {
         self.views[partition]
             .as_mut()
             .expect("the partition of every key of a command is involved")
+    }
+
+    fn first(&self) -> &View<'a> {
+        self.involved().next().expect(INVOLVED)
     }
 
     fn involved(&self) -> impl Iterator<Item = &View<'a>> {
@@ -101,8 +109,29 @@ impl Keys for Across<'_> {
         self.of(channel).publish(channel, payload)
     }
 
+    fn events(&self) -> EventClasses {
+        self.first().events()
+    }
+
+    fn set_events(&mut self, classes: EventClasses) {
+        let views = self.views.iter_mut().flatten();
+        views.for_each(|view| view.set_events(classes));
+    }
+
+    fn notify(&mut self, class: EventClass, event: &str, key: &[u8]) {
+        self.of(key).notify(class, event, key);
+    }
+
+    fn subscriptions(&self) -> &Subscriptions {
+        self.first().subscriptions()
+    }
+
+    fn count_published(&mut self, bytes: u64) {
+        let first = self.views.iter_mut().flatten().next();
+        first.expect(INVOLVED).count_published(bytes);
+    }
+
     fn scripts(&self) -> &Scripts {
-        let mut involved = self.involved();
-        involved.next().expect("a partition is involved").scripts()
+        self.first().scripts()
     }
 }

@@ -166,6 +166,9 @@ impl Replica {
         if self.control.is_draining() {
             return Some(Reply::error(DRAINING));
         }
+        if let Some(behind) = self.behind_refusal() {
+            return Some(behind);
+        }
         let is_timeless = self.is_timeless;
         let refusal = is_timeless.then(|| self.clock.look(ClusterClock::refusal));
         refusal.flatten().map(Reply::error)
@@ -173,7 +176,8 @@ impl Replica {
 
     /// How this replica is, for clients that look for one.
     pub(super) fn condition(&self) -> Condition {
-        if self.is_loading || self.is_timeless || self.control.is_draining() {
+        let is_behind = self.catch_up.is_behind(self.now);
+        if self.is_loading || is_behind || self.is_timeless || self.control.is_draining() {
             return Condition::Refuses;
         }
         match self.is_any_stuck() {
@@ -196,7 +200,8 @@ impl Replica {
             };
         }
         // As in Redis; health checks rely on it.
-        if let (CommandId::Ping, true, Some(refusal)) = (id, self.is_loading, self.refusal()) {
+        let is_loading = self.is_loading || self.catch_up.is_behind(self.now);
+        if let (CommandId::Ping, true, Some(refusal)) = (id, is_loading, self.refusal()) {
             return refusal;
         }
         self.publish();
@@ -212,6 +217,7 @@ impl Replica {
             scripts: self.machine.scripts(),
             subscriptions: &self.subscriptions,
             peers: &self.peers,
+            events: Some(self.machine.store(0).events()),
             now: self.now,
         };
         local::execute(id, args, &mut world)

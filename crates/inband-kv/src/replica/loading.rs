@@ -35,6 +35,7 @@ impl Replica {
                 }
                 self.note_applied();
                 self.is_loading = false;
+                self.may_be_behind();
                 self.orphan_values();
                 self.machine.shared().transient().awaited.lose_track();
                 self.close_subscribers();

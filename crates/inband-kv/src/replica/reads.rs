@@ -33,12 +33,16 @@ impl Replica {
         let mut failed = Vec::new();
         for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
             for (ticket, instance) in burst.confirmed.drain(..) {
-                self.lanes[log].packer.confirm_reads(ticket, instance);
+                if !self.catch_up.confirm(ticket, instance) {
+                    self.lanes[log].packer.confirm_reads(ticket, instance);
+                }
             }
             failed.append(&mut burst.reads_failed);
         }
         for (ticket, failure) in failed {
-            self.fail_reads(ticket, failure);
+            if !self.catch_up.fail(ticket, self.now) {
+                self.fail_reads(ticket, failure);
+            }
         }
     }
 

@@ -4,11 +4,14 @@ use rocksdb::DB;
 
 use super::{LogRole, Position, StoreError};
 use crate::db::{family, META};
+use crate::events::EventClasses;
 use crate::keyspace::leading_number;
 use crate::types::Kind;
 
-/// Highest version of the stored format: there are sorted sets, or were.
-pub(super) const STATE_VERSION: u64 = 4;
+/// Highest version of the stored format: keyspace events are published. Two numbers more.
+pub(super) const STATE_VERSION: u64 = 5;
+/// There are sorted sets, or were.
+const STATE_VERSION_4: u64 = 4;
 /// There are other collections, or were.
 const STATE_VERSION_3: u64 = 3;
 /// All values are strings.
@@ -37,6 +40,8 @@ pub(super) struct State {
     pub(super) writes: u64,
     /// Last cross-partition command executed here.
     pub(super) done_entry: u64,
+    /// Which keyspace events are published.
+    pub(super) events: EventClasses,
 }
 
 impl State {
@@ -53,6 +58,7 @@ impl State {
             last_kind: Kind::String,
             writes: 0,
             done_entry: 0,
+            events: EventClasses::default(),
         }
     }
 
@@ -67,7 +73,18 @@ impl State {
         let words: Vec<u64> = record.chunks(8).map(leading_number).collect();
         let one_partition = State::new(LogRole::ONLY);
         Ok(match words[..] {
-            [version @ (STATE_VERSION_2 | STATE_VERSION_3 | STATE_VERSION), applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry] => {
+            [version @ (STATE_VERSION_2 | STATE_VERSION_3 | STATE_VERSION_4 | STATE_VERSION), applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry, ref rest @ ..] =>
+            {
+                let (last_kind, events) = match (version, rest) {
+                    (STATE_VERSION_2, []) => (Kind::String, EventClasses::default()),
+                    (STATE_VERSION_3, []) => (Kind::List, EventClasses::default()),
+                    (STATE_VERSION_4, []) => (Kind::SortedSet, EventClasses::default()),
+                    (STATE_VERSION, [last_kind, events]) => (
+                        Kind::of_byte(*last_kind as u8).ok_or_else(malformed)?,
+                        EventClasses::of_bits(*events).ok_or_else(malformed)?,
+                    ),
+                    _ => return Err(malformed()),
+                };
                 Self {
                     applied,
                     time_ms,
@@ -76,13 +93,10 @@ impl State {
                     partitions,
                     log,
                     has_versions: has_versions != 0,
-                    last_kind: match version {
-                        STATE_VERSION => Kind::SortedSet,
-                        STATE_VERSION_3 => Kind::List,
-                        _ => Kind::String,
-                    },
+                    last_kind,
                     writes,
                     done_entry,
+                    events,
                 }
             }
             [STATE_VERSION_1, applied, time_ms, keys, next_id] => Self {
@@ -108,8 +122,12 @@ impl State {
         let version = match self.last_kind {
             Kind::String => STATE_VERSION_2,
             Kind::Hash | Kind::Set | Kind::List => STATE_VERSION_3,
-            Kind::SortedSet => STATE_VERSION,
+            Kind::SortedSet => STATE_VERSION_4,
         };
+        let has_events = self.events != EventClasses::default();
+        let version = if has_events { STATE_VERSION } else { version };
+        let rest = [self.last_kind as u64, self.events.bits()];
+        let rest = has_events.then_some(rest).into_iter().flatten();
         [
             version,
             self.applied,
@@ -122,8 +140,9 @@ impl State {
             self.writes,
             self.done_entry,
         ]
-        .iter()
-        .flat_map(|word| word.to_be_bytes())
+        .into_iter()
+        .chain(rest)
+        .flat_map(u64::to_be_bytes)
         .collect()
     }
 }

@@ -36,7 +36,18 @@ pub(super) fn first_with_elements(
         None => (false, args),
     };
     let first: &[u8] = at.key;
-    for key in iter::once(first).chain(further.iter().copied()) {
+    let keys: Vec<&[u8]> = iter::once(first).chain(further.iter().copied()).collect();
+    first_of(at, kind, &keys, is_waiting)
+}
+
+/// Returns the first of these keys that has elements. `is_waiting`: the client waits already.
+pub(super) fn first_of(
+    at: &mut At<'_>,
+    kind: Kind,
+    keys: &[&[u8]],
+    is_waiting: bool,
+) -> Result<Option<Vec<u8>>, Stop> {
+    for key in keys {
         match at.other(key).read(kind) {
             Ok(rows) if rows.is_empty() => {}
             Ok(_) => return Ok(Some(key.to_vec())),

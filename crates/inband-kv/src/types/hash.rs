@@ -17,7 +17,7 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
                 let name = if op == Op::HSet { "hset" } else { "hmset" };
                 return Err(wrong_arity(name).into());
             }
-            let added = set(at, args)?;
+            let added = set(at, "hset", args)?;
             if op == Op::HSet {
                 count(added)
             } else {
@@ -27,7 +27,7 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::HSetNx => {
             let is_new = find(at.read(Kind::Hash)?, args[0]).is_none();
             if is_new {
-                set(at, args)?;
+                set(at, "hset", args)?;
             }
             flag(is_new)
         }
@@ -76,7 +76,7 @@ fn find<'r>(rows: Rows<'r>, field: &[u8]) -> Option<&'r [u8]> {
 }
 
 /// Sets fields; `pairs` alternate between fields and values. Returns how many fields are new.
-fn set(at: &mut At<'_>, pairs: &[&[u8]]) -> Result<usize, Stop> {
+fn set(at: &mut At<'_>, event: &str, pairs: &[&[u8]]) -> Result<usize, Stop> {
     let held = at.hold(Kind::Hash)?;
     let old = fields(held.rows()).zip(values(held.rows()));
     let new = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]));
@@ -95,7 +95,7 @@ fn set(at: &mut At<'_>, pairs: &[&[u8]]) -> Result<usize, Stop> {
         .iter()
         .flat_map(|(field, value)| [*field, *value])
         .collect();
-    at.store(Kind::Hash, held.expire_at_ms, rows.iter())?;
+    at.store(event, Kind::Hash, held.expire_at_ms, rows.iter())?;
     Ok(added)
 }
 
@@ -107,7 +107,7 @@ fn delete(at: &mut At<'_>, names: &[&[u8]]) -> Outcome {
     if gone.is_empty() {
         return Ok(count(0));
     }
-    at.remove(Kind::Hash, 2, &gone)?;
+    at.remove("hdel", Kind::Hash, 2, &gone)?;
     Ok(count(gone.len()))
 }
 
@@ -121,7 +121,7 @@ fn increment(at: &mut At<'_>, field: &[u8], delta: i64) -> Outcome {
     let number = number
         .checked_add(delta)
         .ok_or_else(|| Reply::error("ERR increment or decrement would overflow"))?;
-    set(at, &[field, number.to_string().as_bytes()])?;
+    set(at, "hincrby", &[field, number.to_string().as_bytes()])?;
     Ok(Reply::Integer(number))
 }
 
@@ -138,6 +138,6 @@ fn increment_float(at: &mut At<'_>, field: &[u8], delta: &[u8]) -> Outcome {
     let sum = before
         .plus(delta)
         .ok_or_else(|| Reply::error("ERR increment would produce NaN or Infinity"))?;
-    set(at, &[field, sum.as_bytes()])?;
+    set(at, "hincrbyfloat", &[field, sum.as_bytes()])?;
     Ok(Reply::bulk(sum))
 }

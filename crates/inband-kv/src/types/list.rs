@@ -15,6 +15,22 @@ pub(super) enum End {
     Right,
 }
 
+impl End {
+    fn pop_event(self) -> &'static str {
+        match self {
+            End::Left => "lpop",
+            End::Right => "rpop",
+        }
+    }
+
+    fn push_event(self) -> &'static str {
+        match self {
+            End::Left => "lpush",
+            End::Right => "rpush",
+        }
+    }
+}
+
 /// Executes a command for lists.
 pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     let work = at.work;
@@ -42,6 +58,7 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
             let place = index(rows.len(), integer(args[0])?);
             place.map_or(Reply::Nil, |place| Reply::bulk(rows.get(place)))
         }
+        Op::LPos => find(at, args)?,
         Op::LSet => set(at, args[0], args[1])?,
         Op::LTrim => trim(at, integer(args[0])?, integer(args[1])?)?,
         Op::LRem => remove(at, integer(args[0])?, args[1])?,
@@ -89,7 +106,7 @@ pub(super) fn range(len: usize, start: i64, end: i64) -> Range<usize> {
 /// Pushes elements one after the other. Returns the new length.
 fn push(at: &mut At<'_>, end: End, elements: &[&[u8]]) -> Result<usize, Stop> {
     let (packed, len) = with(at, end, elements)?;
-    at.put(Kind::List, packed)?;
+    at.put(end.push_event(), Kind::List, packed)?;
     Ok(len)
 }
 
@@ -118,9 +135,9 @@ fn part(at: &mut At<'_>, places: Range<usize>) -> Result<Packed, Stop> {
 }
 
 /// Keeps the elements in a range.
-fn keep(at: &mut At<'_>, places: Range<usize>) -> Result<(), Stop> {
+fn keep(at: &mut At<'_>, event: &str, places: Range<usize>) -> Result<(), Stop> {
     let kept = part(at, places)?;
-    at.put(Kind::List, kept)
+    at.put(event, Kind::List, kept)
 }
 
 /// Splits a list into what is popped and what is left.
@@ -137,10 +154,7 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
     let wanted = match args {
         [] => None,
         [wanted] => Some(positive(wanted)?),
-        _ => {
-            let name = if end == End::Left { "lpop" } else { "rpop" };
-            return Err(super::wrong_arity(name).into());
-        }
+        _ => return Err(super::wrong_arity(end.pop_event()).into()),
     };
     let work = at.work;
     let rows = at.read(Kind::List)?;
@@ -158,12 +172,18 @@ fn pop(at: &mut At<'_>, end: End, args: &[&[u8]]) -> Outcome {
         elements.reverse();
     }
     if !elements.is_empty() {
-        keep(at, left)?;
+        keep(at, end.pop_event(), left)?;
     }
     Ok(match wanted {
         None => elements.pop().unwrap_or(Reply::Nil),
         Some(_) => Reply::Array(elements),
     })
+}
+
+/// Pops up to `count` elements.
+pub(super) fn pop_some(at: &mut At<'_>, from_right: bool, count: &[u8]) -> Outcome {
+    let end = if from_right { End::Right } else { End::Left };
+    pop(at, end, &[count])
 }
 
 /// `BLPOP` and `BRPOP`: pops from the first key that has elements.
@@ -198,7 +218,7 @@ fn set(at: &mut At<'_>, at_index: &[u8], element: &[u8]) -> Outcome {
     let rows = held.rows().iter().enumerate();
     let rows = rows.map(|(number, row)| if number == place { element } else { row });
     let rows: Vec<&[u8]> = rows.collect();
-    at.store(Kind::List, held.expire_at_ms, rows.iter())?;
+    at.store("lset", Kind::List, held.expire_at_ms, rows.iter())?;
     Ok(Reply::Ok)
 }
 
@@ -206,7 +226,9 @@ fn trim(at: &mut At<'_>, start: i64, end: i64) -> Outcome {
     let len = at.read(Kind::List)?.len();
     let places = range(len, start, end);
     if places != (0..len) {
-        keep(at, places)?;
+        keep(at, "ltrim", places)?;
+    } else if len > 0 {
+        at.notify("ltrim", Kind::List);
     }
     Ok(Reply::Ok)
 }
@@ -228,8 +250,82 @@ fn remove(at: &mut At<'_>, limit: i64, element: &[u8]) -> Outcome {
     if gone.is_empty() {
         return Ok(count(0));
     }
-    at.remove(Kind::List, 1, &gone)?;
+    at.remove("lrem", Kind::List, 1, &gone)?;
     Ok(count(gone.len()))
+}
+
+/// The options of `LPOS`.
+pub(super) struct Search {
+    /// Which match comes first; negative: from the right.
+    rank: i64,
+    /// How many matches; 0: all.
+    count: Option<usize>,
+    /// How many elements are compared; 0: all.
+    compared_max: usize,
+}
+
+impl Search {
+    /// The arguments after the key.
+    pub(super) fn of_args(args: &[&[u8]]) -> Result<Self, Reply> {
+        let mut search = Self {
+            rank: 1,
+            count: None,
+            compared_max: 0,
+        };
+        let natural = |arg: &[u8], name: &str| {
+            let number = integer(arg)?;
+            let why = || Reply::error(format!("ERR {name} can't be negative"));
+            usize::try_from(number).map_err(|_| why())
+        };
+        for option in args[1..].chunks(2) {
+            let [name, value] = option else {
+                return Err(syntax_error());
+            };
+            match name.to_ascii_uppercase().as_slice() {
+                b"RANK" => match integer(value)? {
+                    0 => {
+                        return Err(Reply::error(
+                            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... \
+                             or use negative to start from the end of the list",
+                        ))
+                    }
+                    rank => search.rank = rank,
+                },
+                b"COUNT" => search.count = Some(natural(value, "COUNT")?),
+                b"MAXLEN" => search.compared_max = natural(value, "MAXLEN")?,
+                _ => return Err(syntax_error()),
+            }
+        }
+        Ok(search)
+    }
+}
+
+/// `LPOS`.
+fn find(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
+    let search = Search::of_args(args)?;
+    let work = at.work;
+    let rows = at.read_all(Kind::List)?;
+    let compared = match search.compared_max {
+        0 => rows.len(),
+        most => most.min(rows.len()),
+    };
+    let place = |step: usize| match search.rank {
+        1.. => step,
+        _ => rows.len() - 1 - step,
+    };
+    let is_equal = |place: &usize| rows.get(*place) == args[0];
+    let skipped = usize::try_from(search.rank.unsigned_abs() - 1).unwrap_or(usize::MAX);
+    let mut found = (0..compared).map(place).filter(is_equal).skip(skipped);
+    let Some(wanted) = search.count else {
+        return Ok(found.next().map_or(Reply::Nil, count));
+    };
+    let wanted = if wanted == 0 { usize::MAX } else { wanted };
+    let mut places = Vec::new();
+    for place in found.take(wanted) {
+        work.reply(size_of::<Reply>())?;
+        places.push(count(place));
+    }
+    Ok(Reply::Array(places))
 }
 
 /// How far behind its pivot an element is inserted.
@@ -253,7 +349,7 @@ fn insert(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
     let held = at.hold(Kind::List)?;
     let mut all: Vec<&[u8]> = held.rows().iter().collect();
     all.insert(place + offset, args[2]);
-    at.store(Kind::List, held.expire_at_ms, all.iter())?;
+    at.store("linsert", Kind::List, held.expire_at_ms, all.iter())?;
     Ok(count(all.len()))
 }
 
@@ -270,13 +366,15 @@ fn move_element(at: &mut At<'_>, to: &[u8], from_end: End, to_end: End) -> Outco
         let mut all: Vec<&[u8]> = left.map(|place| rows.get(place)).collect();
         let place = if to_end == End::Left { 0 } else { all.len() };
         all.insert(place, &element);
-        at.store(Kind::List, held.expire_at_ms, all.iter())?;
+        let event = to_end.push_event();
+        at.store(event, Kind::List, held.expire_at_ms, all.iter())?;
+        at.notify(from_end.pop_event(), Kind::List);
     } else {
         let left = part(at, left)?;
         let mut target = at.other(to);
         let (packed, _) = with(&mut target, to_end, &[&element])?;
-        target.put(Kind::List, packed)?;
-        at.put(Kind::List, left)?;
+        target.put(to_end.push_event(), Kind::List, packed)?;
+        at.put(from_end.pop_event(), Kind::List, left)?;
     }
     Ok(Reply::Bulk(element))
 }

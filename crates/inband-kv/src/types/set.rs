@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{
     check_cursor, count, flag, positive, scan, syntax_error, At, Kind, Op, Outcome, Packed, Stop,
 };
+use crate::events::EventClass;
 
 /// Executes a command for sets.
 pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
@@ -29,7 +30,11 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::SCard => count(at.read(Kind::Set)?.len()),
         Op::SPop => pop(at, args)?,
         Op::SMove => move_member(at, args[0], args[1])?,
-        Op::SInter | Op::SUnion | Op::SDiff => combine(at, op, args)?,
+        Op::SInter | Op::SUnion | Op::SDiff => {
+            let members = combine(at, op, args)?;
+            Reply::Array(members.into_iter().map(Reply::Bulk).collect())
+        }
+        Op::SInterStore | Op::SUnionStore | Op::SDiffStore => store_combined(at, op, args)?,
         _ => {
             check_cursor(args[0])?;
             scan(at, Kind::Set, args, 1)?
@@ -44,7 +49,7 @@ fn add(at: &mut At<'_>, members: &[&[u8]]) -> Result<usize, Stop> {
         return Ok(0);
     }
     let (packed, added) = with(at, members)?;
-    at.put(Kind::Set, packed)?;
+    at.put("sadd", Kind::Set, packed)?;
     Ok(added)
 }
 
@@ -66,17 +71,17 @@ fn remove(at: &mut At<'_>, members: &[&[u8]]) -> Result<usize, Stop> {
         .iter()
         .filter_map(|member| rows.find(member, 1))
         .collect();
-    remove_at(at, gone)
+    remove_at(at, "srem", gone)
 }
 
 /// Removes the members at these places. Returns how many different ones there are.
-fn remove_at(at: &mut At<'_>, mut gone: Vec<usize>) -> Result<usize, Stop> {
+fn remove_at(at: &mut At<'_>, event: &str, mut gone: Vec<usize>) -> Result<usize, Stop> {
     gone.sort_unstable();
     gone.dedup();
     if gone.is_empty() {
         return Ok(0);
     }
-    at.remove(Kind::Set, 1, &gone)?;
+    at.remove(event, Kind::Set, 1, &gone)?;
     Ok(gone.len())
 }
 
@@ -111,7 +116,7 @@ fn pop(at: &mut At<'_>, args: &[&[u8]]) -> Outcome {
         ([], Some(place)) => work.bulk(rows.get(*place))?,
         _ => work.bulks(places.iter().map(|place| rows.get(*place)))?,
     };
-    remove_at(at, places)?;
+    remove_at(at, "spop", places)?;
     Ok(reply)
 }
 
@@ -126,17 +131,21 @@ fn move_member(at: &mut At<'_>, to: &[u8], member: &[u8]) -> Outcome {
     let is_target_member = at.other(to).read(Kind::Set)?.find(member, 1).is_some();
     if let Some(place) = place.filter(|_| to != at.key) {
         let left = at.without(Kind::Set, 1, &[place])?;
-        if !is_target_member {
-            let mut target = at.other(to);
-            let (packed, _) = with(&mut target, &[member])?;
-            target.put(Kind::Set, packed)?;
+        if is_target_member {
+            at.put("srem", Kind::Set, left)?;
+        } else {
+            // The order of writes numbers the versions; that of the events is Redis's.
+            let (packed, _) = with(&mut at.other(to), &[member])?;
+            at.other(to).put_quietly(Kind::Set, packed)?;
+            at.put("srem", Kind::Set, left)?;
+            at.other(to).notify("sadd", Kind::Set);
         }
-        at.put(Kind::Set, left)?;
     }
     Ok(flag(place.is_some()))
 }
 
-fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Outcome {
+/// The members of an intersection, a union or a difference.
+fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Result<Vec<Vec<u8>>, Stop> {
     if op == Op::SUnion {
         return unite(at, others);
     }
@@ -148,10 +157,13 @@ fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Outcome {
         let rows = other.read_all(Kind::Set)?;
         members.retain(|member| rows.find(member, 1).is_some() == (op == Op::SInter));
     }
-    Ok(at.work.bulks(members.into_iter())?)
+    for member in &members {
+        at.work.reply(member.len())?;
+    }
+    Ok(members.into_iter().map(<[u8]>::to_vec).collect())
 }
 
-fn unite(at: &mut At<'_>, others: &[&[u8]]) -> Outcome {
+fn unite(at: &mut At<'_>, others: &[&[u8]]) -> Result<Vec<Vec<u8>>, Stop> {
     let mut members = BTreeSet::new();
     for key in std::iter::once(at.key).chain(others.iter().copied()) {
         let work = at.work;
@@ -163,5 +175,21 @@ fn unite(at: &mut At<'_>, others: &[&[u8]]) -> Outcome {
             }
         }
     }
-    Ok(Reply::Array(members.into_iter().map(Reply::Bulk).collect()))
+    Ok(members.into_iter().collect())
+}
+
+/// `SINTERSTORE` and its like: `sources` are combined, and replace what is at the key.
+fn store_combined(at: &mut At<'_>, op: Op, sources: &[&[u8]]) -> Outcome {
+    let (op, event) = match op {
+        Op::SInterStore => (Op::SInter, "sinterstore"),
+        Op::SUnionStore => (Op::SUnion, "sunionstore"),
+        _ => (Op::SDiff, "sdiffstore"),
+    };
+    let members = combine(&mut at.other(sources[0]), op, &sources[1..])?;
+    if !members.is_empty() {
+        at.store(event, Kind::Set, 0, members.iter())?;
+    } else if at.keys.delete(at.key)? {
+        at.keys.notify(EventClass::Generic, "del", at.key);
+    }
+    Ok(count(members.len()))
 }

@@ -33,9 +33,18 @@ pub(super) fn execute(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         Op::ZRem => remove(at, args)?,
         Op::ZCount => count(Select::scores(args[0], args[1])?.places(at)?.len()),
         Op::ZLexCount => count(Select::members(args[0], args[1])?.places(at)?.len()),
-        Op::ZRemRangeByRank => remove_range(at, Select::ranks(args[0], args[1])?)?,
-        Op::ZRemRangeByScore => remove_range(at, Select::scores(args[0], args[1])?)?,
-        Op::ZRemRangeByLex => remove_range(at, Select::members(args[0], args[1])?)?,
+        Op::ZRemRangeByRank => {
+            let select = Select::ranks(args[0], args[1])?;
+            remove_range(at, "zremrangebyrank", select)?
+        }
+        Op::ZRemRangeByScore => {
+            let select = Select::scores(args[0], args[1])?;
+            remove_range(at, "zremrangebyscore", select)?
+        }
+        Op::ZRemRangeByLex => {
+            let select = Select::members(args[0], args[1])?;
+            remove_range(at, "zremrangebylex", select)?
+        }
         Op::ZPopMin | Op::ZPopMax => pop(at, op, args)?,
         Op::BZPopMin => pop_first(at, Op::ZPopMin, args)?,
         Op::BZPopMax => pop_first(at, Op::ZPopMax, args)?,
@@ -237,6 +246,7 @@ fn add(at: &mut At<'_>, add: &Add<'_>) -> Outcome {
             now[name] = Some(score);
         }
     }
+    let event = if add.adds_to_score { "zincr" } else { "zadd" };
     if now != before {
         let changed: Vec<Vec<u8>> = names
             .iter()
@@ -259,7 +269,9 @@ fn add(at: &mut At<'_>, add: &Add<'_>) -> Outcome {
         all.extend(changed.iter().map(Vec::as_slice));
         // Stable, which is fast for what is in order already.
         all.sort();
-        at.store(Kind::SortedSet, held.expire_at_ms, all.iter())?;
+        at.store(event, Kind::SortedSet, held.expire_at_ms, all.iter())?;
+    } else if added + updated > 0 {
+        at.notify(event, Kind::SortedSet);
     }
     Ok(match (add.adds_to_score, last) {
         (true, Some(score)) => number(score),
@@ -305,17 +317,17 @@ fn remove(at: &mut At<'_>, names: &[&[u8]]) -> Outcome {
     let rows = at.read_all(Kind::SortedSet)?;
     let mut gone: Vec<usize> = places_of(rows, &names).into_iter().flatten().collect();
     gone.sort_unstable();
-    remove_places(at, &gone)
+    remove_places(at, "zrem", &gone)
 }
 
-fn remove_range(at: &mut At<'_>, select: Select<'_>) -> Outcome {
+fn remove_range(at: &mut At<'_>, event: &str, select: Select<'_>) -> Outcome {
     let gone: Vec<usize> = select.places(at)?.collect();
-    remove_places(at, &gone)
+    remove_places(at, event, &gone)
 }
 
-fn remove_places(at: &mut At<'_>, gone: &[usize]) -> Outcome {
+fn remove_places(at: &mut At<'_>, event: &str, gone: &[usize]) -> Outcome {
     if !gone.is_empty() {
-        at.remove(Kind::SortedSet, 1, gone)?;
+        at.remove(event, Kind::SortedSet, 1, gone)?;
     }
     Ok(count(gone.len()))
 }
@@ -334,9 +346,9 @@ fn pop(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
     let work = at.work;
     let rows = at.read(Kind::SortedSet)?;
     let popped = wanted.unwrap_or(1).min(rows.len());
-    let places = match op {
-        Op::ZPopMin => 0..popped,
-        _ => rows.len() - popped..rows.len(),
+    let (places, event) = match op {
+        Op::ZPopMin => (0..popped, "zpopmin"),
+        _ => (rows.len() - popped..rows.len(), "zpopmax"),
     };
     let gone: Vec<usize> = places.clone().collect();
     let mut pairs = Vec::new();
@@ -345,11 +357,21 @@ fn pop(at: &mut At<'_>, op: Op, args: &[&[u8]]) -> Outcome {
         work.reply(2 * size_of::<Reply>())?;
         pairs.push((work.bulk(member(row))?, number(score(row))));
     }
-    remove_places(at, &gone)?;
+    remove_places(at, event, &gone)?;
     Ok(match wanted {
         Some(1..) => Reply::Pairs(pairs),
         _ => Reply::Array(pairs.into_iter().flat_map(|(m, s)| [m, s]).collect()),
     })
+}
+
+/// Pops up to `count` elements.
+pub(super) fn pop_some(at: &mut At<'_>, from_highest: bool, count: &[u8]) -> Outcome {
+    let op = if from_highest {
+        Op::ZPopMax
+    } else {
+        Op::ZPopMin
+    };
+    pop(at, op, &[count])
 }
 
 /// `BZPOPMIN` and `BZPOPMAX`: pops from the first key that has elements.

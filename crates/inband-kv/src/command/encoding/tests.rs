@@ -69,6 +69,25 @@ fn round_trip_and_every_cut() {
         },
         Command::ScriptLoad(b"return 1"),
         Command::ScriptFlush,
+        Command::MultiPop {
+            pop: MultiPop {
+                kind: Kind::SortedSet,
+                from_end: true,
+                count: 300,
+            },
+            keys: strings,
+            timeout: Some(b"0.5"),
+        },
+        Command::MultiPop {
+            pop: MultiPop {
+                kind: Kind::List,
+                from_end: false,
+                count: 1,
+            },
+            keys: strings,
+            timeout: None,
+        },
+        Command::SetEvents(EventClasses::of_bits(0b1000_0000_0111).unwrap()),
         Command::SetIfEqual {
             key: b"k",
             value: b"new",
@@ -185,6 +204,19 @@ fn the_version_is_that_of_the_latest_operation() {
     assert_eq!(version(&Command::Publish { channel, payload }), 8);
     assert_eq!(version(&Command::CompareDelete(b"k", b"v")), 3);
     assert_eq!(version(&Command::ScriptFlush), 4);
+    let pop = MultiPop {
+        kind: Kind::List,
+        from_end: true,
+        count: 300,
+    };
+    let pop = Command::MultiPop {
+        pop,
+        keys: Strings::Encoded(0, &[]),
+        timeout: None,
+    };
+    assert_eq!(version(&pop), 10);
+    let events = Command::SetEvents(EventClasses::default());
+    assert_eq!(version(&events), 10);
     assert_eq!(version(&Command::Ttl(b"k", TimeUnit::Seconds)), 1);
     assert_eq!(version(&Command::Ttl(b"k", TimeUnit::AtSeconds)), 7);
     let none = Strings::Encoded(0, &[]);
