@@ -90,7 +90,7 @@ fuzz: setup
 # RENEW=1 checks the archive for newer kernels, ONLY=falcon-fifo tries some programs and only prints.
 verifier-matrix:
 	@scripts/setup --test
-	@INBAND_VERIFIER_RECORD=$(RECORD) INBAND_VERIFIER_ONLY=$(ONLY) cargo test --release --locked -p inband-dataplane --test verifier --test kernels -- --include-ignored
+	@INBAND_VERIFIER_ALL=1 INBAND_VERIFIER_RECORD=$(RECORD) INBAND_VERIFIER_ONLY=$(ONLY) cargo test --release --locked -p inband-dataplane --test verifier --test kernels -- --include-ignored
 
 # Long runs of faults against real clusters, checked for linearizability: make chaos ARGS="--minutes 30".
 chaos: build

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 
 /// The result of a check.
 #[derive(Debug, Clone)]
@@ -34,7 +34,8 @@ where
     M::Action: Clone + Debug + PartialEq + Send + Sync,
 {
     let began = Instant::now();
-    let checker = model.checker().spawn_bfs().join();
+    let stops = HasDiscoveries::AnyFailures;
+    let checker = model.checker().finish_when(stops).spawn_bfs().join();
     let discovery = checker.discoveries().into_iter().next();
     let refuted = discovery.map(|(property, path)| Refutation {
         property: property.to_owned(),

@@ -4,7 +4,7 @@
 //!
 //! What cannot be tested here (no QEMU, no kernel package) is listed as NOT RUN and ignored; with
 //! `INBAND_REQUIRE_ALL=1` it fails. `make test` tests the oldest kernel and the one in the backports of the same Debian
-//! release, `make verifier-matrix` all.
+//! release, with the largest and the default settings; `make verifier-matrix` tests all kernels in all modes.
 
 #[path = "common/verifier.rs"]
 mod figures;
@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::OfKernel;
+use figures::{Modes, OfKernel};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nix::mount::{mount, MsFlags};
 use nix::sys::reboot::{reboot, RebootMode};
@@ -121,7 +121,8 @@ fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
         now.program.len() + faults.len(),
         faults.len()
     );
-    if let Err(jumps) = figures::hold_to_record(kernel.suite, now, true) {
+    let modes = figures::modes_in_guest();
+    if let Err(jumps) = figures::hold_to_record(kernel.suite, now, modes, true) {
         faults.push(jumps);
     }
     if faults.is_empty() {
@@ -153,6 +154,10 @@ fn boot(image: &Path, initramfs: &Path, console: &Path, report: &Path) -> Result
     let serial = |file: &Path| format!("file:{}", file.display());
     // The kernel passes unknown parameters to process 1 in its environment.
     let only = figures::only().map_or(String::new(), |only| format!("{}={only}", figures::ONLY));
+    let all = match figures::modes_in_guest() {
+        Modes::All => format!("{}=1", figures::ALL),
+        Modes::Short => String::new(),
+    };
     Command::new(QEMU)
         // Emulated: KVM is often advertised where it does not work. On the CPU `max` the kernel copies by instructions
         // that are slow in emulation, and the verifier takes half as long again.
@@ -165,7 +170,7 @@ fn boot(image: &Path, initramfs: &Path, console: &Path, report: &Path) -> Result
         .arg("-initrd")
         .arg(initramfs)
         .arg("-append")
-        .arg(format!("{KERNEL_OPTIONS} {only}"))
+        .arg(format!("{KERNEL_OPTIONS} {only} {all}"))
         .args(["-serial", &serial(console), "-serial", &serial(report)])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -315,7 +320,7 @@ fn measure_all() -> std::io::Result<()> {
     }
     let mut report = OpenOptions::new().write(true).open(REPORT)?;
     writeln!(report, "release = {:?}", figures::running_release())?;
-    let mut cases = figures::cases();
+    let mut cases = figures::cases(figures::modes_in_guest());
     for program in LAB_PROGRAMS {
         let object = fs::read(lab_object(program))?;
         cases.push(figures::Case::plain(format!("lab_{program}"), object));

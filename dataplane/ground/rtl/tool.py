@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -77,7 +78,7 @@ def simulator(system, role, width):
     libraries = cocotb.config.libs_dir
     main = pathlib.Path(cocotb.config.share_dir) / "lib/verilator/verilator.cpp"
     command = [
-        *("verilator", "--cc", "--exe", "--build", "-j", "1", "--vpi", "--prefix", "Vtop", "--top-module", "block"),
+        *("verilator", "--cc", "--exe", "--vpi", "--prefix", "Vtop", "--top-module", "block"),
         *(
             "--Mdir",
             "obj",
@@ -91,14 +92,41 @@ def simulator(system, role, width):
             "fast",
             "-O3",
         ),
-        *("-CFLAGS", "-O1"),
         *("-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator"),
         *("ports.vlt", source.name, str(main)),
     ]
     with open(folder / "verilator.log", "w") as log:
-        if subprocess.run(command, cwd=folder, stdout=log, stderr=log).returncode:
-            sys.exit(f"rtl: verilator failed; see {log.name}")
+
+        def run(command):
+            log.flush()
+            if subprocess.run(command, cwd=folder, stdout=log, stderr=log).returncode:
+                sys.exit(f"rtl: verilator failed; see {log.name}")
+
+        run(command)
+        runtime(folder / "obj", run)
+        run([*MAKE, "block"])
     return program
+
+
+# A block is simulated for seconds: optimizing it more takes longer than that saves.
+MAKE = ["make", "-C", "obj", "-f", "Vtop.mk", "OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1"]
+RUNTIME = [f"{name}.o" for name in ("verilated", "verilated_dpi", "verilated_threads", "verilated_vpi")]
+
+
+def runtime(folder, run):
+    """Puts Verilator's own objects, which are the same for every block, into the folder; compiles them only once."""
+    version = subprocess.run(["verilator", "--version"], stdout=subprocess.PIPE, check=True).stdout
+    digest = hashlib.sha256(version + " ".join(MAKE).encode()).hexdigest()
+    built = BUILT / f"runtime-{digest[:16]}"
+    built.mkdir(exist_ok=True)
+    with open(built / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not all((built / name).exists() for name in RUNTIME):
+            run([*MAKE, *RUNTIME])
+            for name in RUNTIME:
+                shutil.copy(folder / name, built / name)
+    for name in RUNTIME:
+        shutil.copy(built / name, folder / name)
 
 
 def replay(system, role, width, script, measures=""):

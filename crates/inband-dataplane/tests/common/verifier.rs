@@ -3,7 +3,7 @@
 #![allow(dead_code, missing_docs)]
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -81,6 +81,13 @@ struct Mode {
     policy: Policy,
 }
 
+impl Mode {
+    fn is_in_short_form(&self) -> bool {
+        let is_default = self.size == Size::Default && self.keys && !self.generic;
+        self.size == Size::Largest || is_default
+    }
+}
+
 /// One program in one mode.
 pub struct Case {
     pub name: String,
@@ -100,8 +107,16 @@ impl Case {
     }
 }
 
-/// Every program in every mode.
-pub fn cases() -> Vec<Case> {
+/// Which modes are tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Modes {
+    All,
+    /// The largest sizes, which give the verifier the most work, and those with which a host loads by default.
+    Short,
+}
+
+/// Every program in these modes.
+pub fn cases(modes: Modes) -> Vec<Case> {
     let mut cases = Vec::new();
     let programs = programs();
     for program in &programs {
@@ -111,7 +126,13 @@ pub fn cases() -> Vec<Case> {
             1 => program.name.to_owned(),
             _ => format!("{}_{}", program.folder, program.name),
         };
-        for mode in modes_of(program.name) {
+        let all = modes_of(program.name);
+        let is_short = |mode: &Mode| all.len() == 1 || mode.is_in_short_form();
+        for mode in all
+            .iter()
+            .filter(|mode| modes == Modes::All || is_short(mode))
+            .copied()
+        {
             cases.push(Case {
                 name: name_of(&name, mode),
                 object: Cow::Borrowed(program.object),
@@ -127,6 +148,18 @@ pub fn cases() -> Vec<Case> {
 
 /// If this variable is set, only cases whose name contains its value are tried, and nothing is compared or recorded.
 pub const ONLY: &str = "INBAND_VERIFIER_ONLY";
+
+/// If this variable is set, `tests/kernels.rs` tries all modes.
+pub const ALL: &str = "INBAND_VERIFIER_ALL";
+
+pub fn modes_in_guest() -> Modes {
+    let is_all = is_set(ALL) || renews() || only().is_some();
+    if is_all {
+        Modes::All
+    } else {
+        Modes::Short
+    }
+}
 
 pub fn only() -> Option<String> {
     std::env::var(ONLY).ok().filter(|only| !only.is_empty())
@@ -457,7 +490,7 @@ impl Record {
     }
 
     /// Figures that grew too much, one line each.
-    pub fn jumps(&self, name: &str, compiler: &str, now: &OfKernel) -> Vec<String> {
+    pub fn jumps(&self, name: &str, compiler: &str, now: &OfKernel, modes: Modes) -> Vec<String> {
         let mut jumps = Vec::new();
         for (program, figures) in &now.program {
             if figures.verified_insns > VERIFIED_INSNS_MAX {
@@ -500,10 +533,17 @@ impl Record {
                 ));
             }
         }
+        let left_out: BTreeSet<String> = match modes {
+            Modes::All => BTreeSet::new(),
+            Modes::Short => cases(Modes::All)
+                .into_iter()
+                .map(|case| case.name)
+                .collect(),
+        };
         let gone = recorded
             .program
             .keys()
-            .filter(|name| !now.program.contains_key(*name));
+            .filter(|name| !now.program.contains_key(*name) && !left_out.contains(*name));
         jumps.extend(gone.map(|name| format!("{name} is in the record and is no program")));
         jumps
     }
@@ -517,13 +557,22 @@ pub fn line(figures: &Figures) -> String {
     )
 }
 
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|set| !set.is_empty())
+}
+
 /// Returns whether to update the record instead of comparing with it.
 pub fn renews() -> bool {
-    std::env::var("INBAND_VERIFIER_RECORD").is_ok_and(|set| !set.is_empty())
+    is_set("INBAND_VERIFIER_RECORD")
 }
 
 /// Compares a kernel's figures with the record, or updates the record.
-pub fn hold_to_record(name: &str, now: OfKernel, must_be_recorded: bool) -> Result<(), String> {
+pub fn hold_to_record(
+    name: &str,
+    now: OfKernel,
+    modes: Modes,
+    must_be_recorded: bool,
+) -> Result<(), String> {
     if only().is_some() {
         for (program, figures) in now.program {
             eprintln!("{name}: {program} = {}", line(&figures));
@@ -535,7 +584,7 @@ pub fn hold_to_record(name: &str, now: OfKernel, must_be_recorded: bool) -> Resu
         return Ok(());
     }
     let record = Record::read();
-    let mut jumps = record.jumps(name, &compiler(), &now);
+    let mut jumps = record.jumps(name, &compiler(), &now, modes);
     if must_be_recorded && !record.kernel.contains_key(name) {
         jumps.push(format!("the kernel of {name} is not in the record"));
     }
