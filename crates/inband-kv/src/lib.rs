@@ -43,6 +43,7 @@ mod engine;
 pub mod export;
 mod float;
 pub mod glob;
+mod guard;
 pub mod import;
 pub mod info;
 mod keyspace;

@@ -1,0 +1,82 @@
+//! Decides which clients must be closed: they hold too much memory, or block for too long.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use inband_resp::front::{Accepted, ClientConnection, Connections};
+use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
+use inband_resp::timeouts::ClientTimeouts;
+
+use crate::connection::Connection;
+use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
+
+/// What the owner of client connections needs to hold them to their limits. Each limit that is hit is counted, and
+/// logged at a bounded rate.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    limit_hits: Arc<LimitHits>,
+    log_limit: RateLimit,
+    /// When the time limits were last checked.
+    checked_at: Instant,
+}
+
+impl Guard {
+    pub(crate) fn new(limit_hits: Arc<LimitHits>, now: Instant) -> Guard {
+        Guard {
+            limit_hits,
+            log_limit: RateLimit::default(),
+            checked_at: now,
+        }
+    }
+
+    /// Notes clients that could not be accepted.
+    pub(crate) fn note_refused(&self, accepted: &Accepted) {
+        (0..accepted.refused).for_each(|_| self.limit_hits.count(LimitHit::Clients));
+        let Some(error) = &accepted.failure else {
+            return;
+        };
+        self.limit_hits.count(LimitHit::Accept);
+        if self.log_limit.is_due() {
+            tracing::warn!(
+                "accepting a client: {error}; raise the limit of open files (ulimit -n) or lower \
+                 host.limits.max_clients"
+            );
+        }
+    }
+
+    /// Notes that a client is closed because it has hit a limit.
+    pub(crate) fn note_closed(&self, client: &Connection, hit: LimitHit) {
+        self.limit_hits.count(hit);
+        if self.log_limit.is_due() {
+            let (peer, memory_bytes) = (client.peer, client.memory_bytes());
+            tracing::warn!(
+                "closed the client at {peer}, which held {memory_bytes} bytes: {}; see docs/limits.md",
+                hit.counter()
+            );
+        }
+    }
+
+    /// Returns the clients that have exceeded a time limit; empty if it is too soon to check again.
+    pub(crate) fn timed_out(
+        &mut self,
+        clients: &Connections<Connection>,
+        timeouts: &ClientTimeouts,
+        now: Instant,
+    ) -> Vec<(usize, LimitHit)> {
+        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
+        if now.saturating_duration_since(self.checked_at) < period {
+            return Vec::new();
+        }
+        self.checked_at = now;
+        let places = clients.places();
+        let late =
+            places.filter_map(|(slot, client)| Some((slot, client.timed_out(now, timeouts)?)));
+        late.collect()
+    }
+}
+
+/// Returns the client that holds most memory while all together hold more than the limit.
+pub(crate) fn beyond_memory(clients: &Connections<Connection>, max_bytes: usize) -> Option<usize> {
+    let is_beyond = clients.memory_bytes() > max_bytes;
+    clients.largest().filter(|_| is_beyond)
+}
