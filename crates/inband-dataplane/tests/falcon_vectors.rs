@@ -45,7 +45,6 @@ struct Case {
     why: String,
     #[serde(default)]
     policy: String,
-    /// For each queue.
     #[serde(default = "queue_slots_default")]
     queue_slots: usize,
     #[serde(default = "user_tasks_max_default")]

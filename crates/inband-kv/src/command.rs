@@ -48,7 +48,6 @@ pub enum Expiry {
 /// When an `EXPIRE` takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpireWhen {
-    /// Always.
     Always,
     /// If the key has no expiry (`NX`).
     NoExpiry,
@@ -80,7 +79,6 @@ pub enum Extend {
 pub enum TimeUnit {
     /// Seconds, rounded.
     Seconds,
-    /// Milliseconds.
     Milliseconds,
     /// The Unix time of the expiry in seconds, rounded (`EXPIRETIME`).
     AtSeconds,

@@ -175,7 +175,6 @@ pub struct Connection {
     pub is_read_closed: bool,
     /// The socket may accept data.
     pub is_writable: bool,
-    /// It is in the attention list.
     pub is_in_attention_list: bool,
     /// It is authenticated, or no password is required.
     is_trusted: bool,

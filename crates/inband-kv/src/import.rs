@@ -218,7 +218,6 @@ pub fn ask_for_export(
     }
 }
 
-/// Options of an import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// Import even if the cluster has keys; existing keys of the same name are overwritten.

@@ -17,7 +17,6 @@ const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Status {
     /// The node's name, such as server/1.
     pub name: String,
-    /// The address it listens at.
     pub listen: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,

@@ -42,7 +42,6 @@ pub enum Reply {
 pub struct Status {
     /// The process's name, such as minion/1.
     pub name: String,
-    /// The address it listens at.
     pub listen: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,
@@ -54,7 +53,6 @@ pub struct Status {
     pub state: String,
     /// For a role: requests that have passed; for a storage: its highest instance; for a learner: instances delivered.
     pub position: u64,
-    /// Its counters.
     pub counters: BTreeMap<String, u64>,
     /// Lengths of its queues, and other numbers that go up and down.
     #[serde(default)]

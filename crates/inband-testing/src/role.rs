@@ -269,7 +269,6 @@ pub struct Pair<T: UnderTest> {
     pub native: T::Role,
     /// In front of the native role, as in a host.
     gate: Gate,
-    /// In the kernel.
     pub kernel: Kernel<T>,
     /// Reasons that packets have had so far.
     pub met: BTreeSet<&'static str>,

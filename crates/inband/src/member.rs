@@ -133,7 +133,7 @@ pub fn member(command: &MemberCommand) -> Result<()> {
                 println!("{host} is gone; what was on its disk stays in the cluster's directory");
                 Ok(())
             }
-            (None, None) => bail!("say who is to go; `inband member list` shows who is there"),
+            (None, None) => bail!("name the host to remove (`inband member list`)"),
         },
         MemberCommand::Replace { name, plane } => match &plane.config {
             Some(_) => Direct::of(plane)?.add(Some(name)),

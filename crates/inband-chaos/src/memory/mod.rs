@@ -227,7 +227,6 @@ impl Subject for Cluster {
     }
 }
 
-/// Returns the active switch.
 fn active_switch(status: &ClusterStatus) -> Option<String> {
     let active = status.nodes.iter().filter(|node| node.state == "active");
     let active = active.max_by_key(|node| node.epoch)?;
