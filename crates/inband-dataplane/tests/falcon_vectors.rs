@@ -378,7 +378,7 @@ impl Step {
         let verdict = match self.verdict.as_str() {
             "drop" => return (Verdict::Drop, Vec::new()),
             "pass" => return (Verdict::Pass, self.packet()),
-            "back" => Verdict::Back,
+            "reply" => Verdict::Reply,
             "to_executor" => Verdict::ToExecutor(self.to.expect("who")),
             other => panic!("there is no verdict {other}"),
         };
