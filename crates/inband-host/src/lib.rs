@@ -34,4 +34,5 @@ pub mod settings;
 pub mod signals;
 pub mod size;
 pub mod state_dir;
+pub mod text;
 pub mod wait;
