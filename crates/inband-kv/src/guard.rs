@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inband_resp::front::{Accepted, ClientConnection, Connections};
-use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
+use inband_resp::limits::TIMEOUTS_CHECK_PERIOD_MS;
 use inband_resp::timeouts::ClientTimeouts;
 
 use crate::connection::Connection;
@@ -63,7 +63,7 @@ impl Guard {
         timeouts: &ClientTimeouts,
         now: Instant,
     ) -> Vec<(usize, LimitHit)> {
-        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
+        let period = Duration::from_millis(TIMEOUTS_CHECK_PERIOD_MS);
         if now.saturating_duration_since(self.checked_at) < period {
             return Vec::new();
         }

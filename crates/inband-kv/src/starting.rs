@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use inband_resp::front::{ClientConnection, Front, Ready};
+use inband_resp::front::{Front, Ready};
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use mio::Waker;
