@@ -4,10 +4,10 @@
 //!
 //! ```
 //! let registry = inband_metrics::Registry::new();
-//! let answering = [(&["flair"][..], 3)];
+//! let answering = [(&["store"][..], 3)];
 //! inband_metrics::add(&registry, "inband_hosts", "Hosts that answer.", &["system"], answering)?;
 //! let text = String::from_utf8(inband_metrics::text(&registry)?)?;
-//! assert!(text.contains("inband_hosts{system=\"flair\"} 3"));
+//! assert!(text.contains("inband_hosts{system=\"store\"} 3"));
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
