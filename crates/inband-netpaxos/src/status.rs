@@ -69,7 +69,10 @@ pub fn status_at(socket: &Path) -> Result<Status> {
     match call(socket, &Ask::Status, TIMEOUT)? {
         Reply::Status(status) => Ok(*status),
         Reply::Error(error) => anyhow::bail!("{error}"),
-        Reply::Log(..) => anyhow::bail!("{}: an answer to another question", socket.display()),
+        Reply::Log(..) => anyhow::bail!(
+            "{}: the reply is to another request; do both sides run the same version?",
+            socket.display()
+        ),
     }
 }
 
@@ -79,6 +82,9 @@ pub fn log_at(socket: &Path, from: u64) -> Result<(Vec<Applied>, u64)> {
     match reply.with_context(|| format!("no learner answers at {}", socket.display()))? {
         Reply::Log(log, next) => Ok((log, next)),
         Reply::Error(error) => anyhow::bail!("{error}"),
-        Reply::Status(_) => anyhow::bail!("{}: an answer to another question", socket.display()),
+        Reply::Status(_) => anyhow::bail!(
+            "{}: the reply is to another request; do both sides run the same version?",
+            socket.display()
+        ),
     }
 }

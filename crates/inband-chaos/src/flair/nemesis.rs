@@ -17,7 +17,7 @@ impl FaultThread<Cluster> {
             FaultKind::Kill => self.kill(),
             FaultKind::Freeze => self.freeze(),
             FaultKind::Power => self.cut_power(),
-            other => bail!("{other:?} is no fault of FLAIR's hosts"),
+            other => bail!("FLAIR's hosts have no fault {other:?}"),
         }
     }
 
