@@ -1,11 +1,10 @@
 //! Decides which clients must be closed: they hold too much memory, or block for too long.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use inband_resp::front::{Accepted, ClientConnection, Connections};
-use inband_resp::limits::TIMEOUTS_CHECK_PERIOD_MS;
-use inband_resp::timeouts::ClientTimeouts;
+use inband_resp::timeouts::{ClientTimeouts, TimeoutChecks};
 
 use crate::connection::Connection;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
@@ -16,8 +15,7 @@ use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 pub(crate) struct Guard {
     limit_hits: Arc<LimitHits>,
     log_limit: RateLimit,
-    /// When the time limits were last checked.
-    checked_at: Instant,
+    checks: TimeoutChecks,
 }
 
 impl Guard {
@@ -25,7 +23,7 @@ impl Guard {
         Guard {
             limit_hits,
             log_limit: RateLimit::default(),
-            checked_at: now,
+            checks: TimeoutChecks::new(now),
         }
     }
 
@@ -63,20 +61,12 @@ impl Guard {
         timeouts: &ClientTimeouts,
         now: Instant,
     ) -> Vec<(usize, LimitHit)> {
-        let period = Duration::from_millis(TIMEOUTS_CHECK_PERIOD_MS);
-        if now.saturating_duration_since(self.checked_at) < period {
+        if !self.checks.are_due(now) {
             return Vec::new();
         }
-        self.checked_at = now;
         let places = clients.places();
         let late =
             places.filter_map(|(slot, client)| Some((slot, client.timed_out(now, timeouts)?)));
         late.collect()
     }
-}
-
-/// Returns the client that holds most memory while all together hold more than the limit.
-pub(crate) fn beyond_memory(clients: &Connections<Connection>, max_bytes: usize) -> Option<usize> {
-    let is_beyond = clients.memory_bytes() > max_bytes;
-    clients.largest().filter(|_| is_beyond)
 }

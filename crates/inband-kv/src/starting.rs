@@ -15,7 +15,7 @@ use mio::Waker;
 
 use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::Status;
-use crate::guard::{beyond_memory, Guard};
+use crate::guard::Guard;
 use crate::info::Identity;
 use crate::latencies::Latencies;
 use crate::limit_hits::{LimitHit, LimitHits};
@@ -374,7 +374,7 @@ impl Reception {
 
     fn bound_memory(&mut self) {
         let max_bytes = self.config.clients_memory_bytes_max;
-        while let Some(slot) = beyond_memory(&self.front.connections, max_bytes) {
+        while let Some(slot) = self.front.connections.largest_beyond(max_bytes) {
             self.close_for(slot, LimitHit::Memory);
         }
     }

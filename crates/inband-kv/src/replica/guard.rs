@@ -1,7 +1,6 @@
 //! Closes clients that hold too much memory, or block for too long.
 
 use super::Replica;
-use crate::guard::beyond_memory;
 use crate::limit_hits::LimitHit;
 
 impl Replica {
@@ -24,7 +23,7 @@ impl Replica {
     /// Closes the clients that hold most memory until the total is within the limit.
     pub(super) fn bound_memory(&mut self) {
         let max_bytes = self.config.clients_memory_bytes_max;
-        while let Some(slot) = beyond_memory(&self.front.connections, max_bytes) {
+        while let Some(slot) = self.front.connections.largest_beyond(max_bytes) {
             self.close_for(slot, LimitHit::Memory);
         }
     }
