@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use inband_ground::auth::Keys;
-use inband_ground::xdp::attach::{self, Attachment};
+use inband_ground::xdp::attach::Attachment;
 use inband_ground::xdp::loopback::Loopback;
 use inband_ground::xdp::lost::{self, Lost};
 use inband_ground::xdp::multicast::{check_peers, Multicast, Uplink};
