@@ -55,4 +55,4 @@ fn generated_scripts_are_equal_on_two_replicas() {
     assert!(answered > SCRIPTS / 20, "{answered} of {SCRIPTS}");
 }
 
-replay!(c_api checkpoint config connection control export falcon flair flair_hosts host journal machine raft records resp roles scripts values);
+replay!(c_api checkpoint config connection control export falcon flair flair_hosts host journal machine memcached raft records resp roles scripts values);

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use crate::check::{explore, Outcome};
+use crate::cross_partition::{self, CrossPartition};
+use crate::cross_partition_reads::{self, CrossPartitionReads};
 use crate::falcon_queue;
 use crate::leader_change::{self, LeaderChange, With};
 use crate::memory;
 use crate::netpaxos;
 use crate::read_routing;
 use crate::reconfiguration::{self, Reconfiguration};
-use crate::several_reads::{self, SeveralReads};
-use crate::several_shards::{self, SeveralShards};
 use crate::spin::{self, SpinError};
 use crate::zab;
 
@@ -122,31 +122,31 @@ fn reconfigurations(checks: &mut Vec<Check>) {
     checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
 }
 
-fn shards(checks: &mut Vec<Check>) {
-    let check = |mutant: Option<several_shards::Mutant>| {
+fn cross_partition_checks(checks: &mut Vec<Check>) {
+    let check = |mutant: Option<cross_partition::Mutant>| {
         let named = mutant.map(|mutant| format!("{mutant:?}"));
         let bounds = "3 entries, 3 partitions, 1 crash".to_owned();
         in_rust(
-            "several_shards",
+            "cross_partition",
             bounds,
             named,
             true,
-            SeveralShards { mutant },
+            CrossPartition { mutant },
         )
     };
     checks.push(check(None));
-    checks.extend(several_shards::Mutant::ALL.map(|mutant| check(Some(mutant))));
+    checks.extend(cross_partition::Mutant::ALL.map(|mutant| check(Some(mutant))));
 }
 
-fn reads_of_shards(checks: &mut Vec<Check>) {
-    let check = |mutant: Option<several_reads::Mutant>| {
+fn cross_partition_reads_checks(checks: &mut Vec<Check>) {
+    let check = |mutant: Option<cross_partition_reads::Mutant>| {
         let named = mutant.map(|mutant| format!("{mutant:?}"));
         let bounds = "1 read, 2 partitions, 2 replicas, 1 crash".to_owned();
-        let model = SeveralReads { mutant };
-        in_rust("several_reads", bounds, named, true, model)
+        let model = CrossPartitionReads { mutant };
+        in_rust("cross_partition_reads", bounds, named, true, model)
     };
     checks.push(check(None));
-    checks.extend(several_reads::Mutant::ALL.map(|mutant| check(Some(mutant))));
+    checks.extend(cross_partition_reads::Mutant::ALL.map(|mutant| check(Some(mutant))));
 }
 
 fn read_routings(checks: &mut Vec<Check>) {
@@ -251,8 +251,8 @@ pub fn all() -> Vec<Check> {
     slot(&mut checks);
     leader_changes(&mut checks);
     reconfigurations(&mut checks);
-    shards(&mut checks);
-    reads_of_shards(&mut checks);
+    cross_partition_checks(&mut checks);
+    cross_partition_reads_checks(&mut checks);
     read_routings(&mut checks);
     falcon_queues(&mut checks);
     memories(&mut checks);

@@ -3,14 +3,14 @@
 
 pub mod catalogue;
 pub mod check;
+pub mod cross_partition;
+pub mod cross_partition_reads;
 pub mod falcon_queue;
 pub mod leader_change;
 pub mod memory;
 pub mod netpaxos;
 pub mod read_routing;
 pub mod reconfiguration;
-pub mod several_reads;
-pub mod several_shards;
 pub mod spin;
 pub mod zab;
 

@@ -164,7 +164,6 @@ fn numbered(document: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Every cited rule and schedule exists.
 #[test]
 fn cited_rules_and_schedules_exist() {
     const NUMBERS: &str = "[0-9]+((, | and )[0-9]+)*";

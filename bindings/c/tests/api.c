@@ -20,7 +20,7 @@
 #include "inband.h"
 
 #define FIRST 100
-#define PATIENCE_S 30
+#define TIMEOUT_S 30
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -125,7 +125,7 @@ static void watch(struct seen *seen) {
         while (!(condition)) {                                                                     \
             CHECK(inband_run_once((a)->ctx, 1) >= 0);                                              \
             CHECK(inband_run_once((b)->ctx, 1) >= 0);                                              \
-            if (time(NULL) - begun > PATIENCE_S) {                                                 \
+            if (time(NULL) - begun > TIMEOUT_S) {                                                 \
                 fprintf(stderr, "%s:%d: did not come: %s\n", __FILE__, __LINE__, #condition);      \
                 exit(1);                                                                           \
             }                                                                                      \
@@ -212,7 +212,7 @@ static void check_state_needed(struct seen *a, struct seen *b) {
     watch(a);
     CHECK(inband_on_deliver(b->ctx, on_deliver, b) == INBAND_OK);
     CHECK(inband_applied(a->ctx) == FIRST - 1 && inband_applied(b->ctx) == 0);
-    while (result >= 0 && time(NULL) - begun < PATIENCE_S) {
+    while (result >= 0 && time(NULL) - begun < TIMEOUT_S) {
         CHECK(inband_run_once(a->ctx, 1) >= 0);
         result = inband_run_once(b->ctx, 1);
     }

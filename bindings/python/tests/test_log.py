@@ -15,7 +15,7 @@ from inband import log as log_module
 from inband.log import Closed, ConfigError, Log, LogError, WindowFull
 from test_examples import EXAMPLES
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 LEADER = HOSTS[0]
 
 
@@ -41,7 +41,7 @@ def lines_until_sum(replica):
 def test_the_example_loses_nothing_when_the_leader_is_killed(cluster):
     count = 3000
     replicas = [start_counter(cluster.config(node), count, 2 * count) for node in REPLICAS]
-    limit = threading.Timer(PATIENCE_S, lambda: [replica.kill() for replica in replicas])
+    limit = threading.Timer(TIMEOUT_S, lambda: [replica.kill() for replica in replicas])
     limit.start()
     first = [replicas[0].stdout.readline() for _ in range(100)]
     cluster.kill(LEADER)
@@ -66,23 +66,23 @@ def test_a_log_continues_from_a_position(cluster):
     config = cluster.config(REPLICAS[0])
     with Log(config, positions=True) as log:
         futures = [log.submit(value) for value in (b"", b"\0one", bytes(log_module.VALUE_LEN_MAX_BYTES))]
-        instances = [future.result(PATIENCE_S) for future in futures]
-        deliveries = [log.deliver(PATIENCE_S) for _ in range(3)]
+        instances = [future.result(TIMEOUT_S) for future in futures]
+        deliveries = [log.deliver(TIMEOUT_S) for _ in range(3)]
         assert {delivery.instance: delivery.value for delivery in deliveries} == dict(
             zip(instances, (b"", b"\0one", bytes(log_module.VALUE_LEN_MAX_BYTES)))
         )
-        answer = log.recover(deliveries[0].instance).result(PATIENCE_S)
+        answer = log.recover(deliveries[0].instance).result(TIMEOUT_S)
         assert answer[:3] == (*deliveries[0][:2], False)
         with pytest.raises(TimeoutError):
             log.deliver(0.05)  # the answer is not delivered again
         with pytest.raises(LogError, match="delivered already"):
             log.restore(deliveries[0].position)
         beyond = deliveries[-1].instance + 1
-        recovered = log.recover(beyond, b"nothing").result(PATIENCE_S)
+        recovered = log.recover(beyond, b"nothing").result(TIMEOUT_S)
         assert (recovered.instance, recovered.is_noop) == (beyond, True)
     # The application's state has the first delivery only.
     with Log(config, saved=deliveries[0].position) as log:
-        again = [log.deliver(PATIENCE_S) for _ in range(2)]
+        again = [log.deliver(TIMEOUT_S) for _ in range(2)]
         assert [delivery[:2] for delivery in again] == [delivery[:2] for delivery in deliveries[1:]]
 
 
@@ -107,7 +107,7 @@ def test_without_a_majority_the_window_fills_and_close_ends_every_future(cluster
         waiting.join(0.3)
         assert waiting.is_alive()
         assert not any(future.done() for future in futures)
-    waiting.join(PATIENCE_S)
+    waiting.join(TIMEOUT_S)
     assert not waiting.is_alive()
     assert all(isinstance(future.exception(0), Closed) for future in futures)
 
@@ -124,7 +124,7 @@ def test_a_callback_gets_window_full_instead_of_waiting_for_itself(cluster):
                 seen.set_exception(error)
 
         log.submit(b"first").add_done_callback(fill)
-        assert isinstance(seen.exception(PATIENCE_S), WindowFull)
+        assert isinstance(seen.exception(TIMEOUT_S), WindowFull)
 
 
 def test_mistakes_are_refused(cluster, tmp_path):
@@ -138,7 +138,7 @@ def test_mistakes_are_refused(cluster, tmp_path):
         with pytest.raises(ValueError):
             log.recover(0)
         with pytest.raises(LogError):
-            log.recover(1 << 40).result(PATIENCE_S)
+            log.recover(1 << 40).result(TIMEOUT_S)
         if child := os.fork():
             assert os.waitpid(child, 0)[1] == 0
         else:

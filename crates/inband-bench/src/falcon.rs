@@ -161,7 +161,7 @@ pub fn run(args: &FalconArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     );
     ensure!(
         args.dataplane != Dataplane::Auto,
-        "--dataplane auto: say which, for a figure is of one; udp, xdp or xdp-generic"
+        "--dataplane auto: choose udp, xdp or xdp-generic, because a figure is for one data plane"
     );
     let figures: &[Figure] = match args.figure {
         Figure::All => &FIGURES,

@@ -51,7 +51,6 @@ pub struct Load<'a> {
     pub pipeline: usize,
     /// Percentage of commands that are SETs, chosen at random.
     pub sets_percent: u64,
-    /// Length of a value in bytes.
     pub value_len_bytes: usize,
     /// Number of different keys.
     pub keys: u64,
@@ -67,7 +66,6 @@ pub struct RespLoad {
     /// Commands per batch on each connection; the next batch is sent when all answers have arrived.
     pub pipeline: usize,
     pub operation: Operation,
-    /// Length of a value in bytes.
     pub value_len_bytes: usize,
     /// Number of different keys.
     pub keys: u64,

@@ -162,7 +162,7 @@ pub fn run(args: &MemoryArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(
         !args.dataplane.contains(&Dataplane::Auto),
-        "--dataplane auto: say which, for a figure is of one; udp, xdp or xdp-generic"
+        "--dataplane auto: choose udp, xdp or xdp-generic, because a figure is for one data plane"
     );
     let figures: &[Figure] = match args.figure {
         Figure::All => &FIGURES,

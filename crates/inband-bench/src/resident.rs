@@ -132,7 +132,7 @@ pub fn run(args: &ResidentArgs, output: &mut Output) -> Result<()> {
     let worst = curves
         .iter()
         .max_by(|a, b| a.growth_percent().total_cmp(&b.growth_percent()))
-        .context("no host told its memory")?;
+        .context("no host reported its memory use")?;
     output.row(&row(
         "memory_growth_percent",
         &worst.host,

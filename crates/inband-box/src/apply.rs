@@ -123,7 +123,6 @@ pub struct Machine {
     snapshot_zxid: u64,
 }
 
-/// The header of a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 struct SnapshotHeader {
     version: u32,

@@ -94,7 +94,6 @@ pub enum Control {
     Behind { first: u64 },
     /// Asks for parts of the snapshot `id` from this byte on; id 0: of any snapshot, from its beginning.
     PullSnapshot { id: u64, offset: u64 },
-    /// A part of a snapshot.
     SnapshotPart {
         /// The snapshot's id, which increases within the epoch.
         id: u64,

@@ -1,5 +1,16 @@
 //! Consensus in a box: ZAB's broadcast in the data plane (`dataplane/box`), and the process around it, which elects
 //! leaders, brings logs up to date, and applies what is committed.
+//!
+//! - [`role`] is the broadcast phase and the operations on it that a process may use; [`soft`] and [`xdp`] are its two
+//!   data planes. Records are numbered by epoch and position, and committed once a majority has stored them.
+//! - [`node`] is the process's part, sans-I/O: elections, synchronization, reads, changes of the [`membership`].
+//! - [`apply`] executes the log on the table ([`store`]), which the kernel's program may read; [`sessions`] makes
+//!   retries take effect once.
+//! - [`journal`] and [`durable`] keep log and table on disk; [`stored`] what a node keeps there in any case.
+//! - [`memcached`] and [`gateway`] serve clients over TCP and UDP. [`process`] is all of it as the program
+//!   `inband-box`.
+//!
+//! docs/box.md says what is guaranteed. `inband-sim box` checks it under faults.
 
 // For the registers of the native role, and the store's memory.
 #![allow(unsafe_code)]

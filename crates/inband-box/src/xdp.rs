@@ -9,7 +9,7 @@ use inband_ground::raw_link::RawLink;
 use inband_ground::registers::Shared;
 use inband_ground::soft::Soft;
 use inband_ground::xdp::alone::{self, HostSpec};
-use inband_ground::xdp::attach::{open_link, Attachment};
+use inband_ground::xdp::attach::Attachment;
 use inband_ground::xdp::error::Doing;
 use inband_ground::xdp::maps::{update, UpRing};
 use inband_ground::xdp::multicast::{check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink};
@@ -127,17 +127,10 @@ impl Spec {
     pub fn attach(&self, interface: &str, others: &[Peer]) -> Result<Attached, XdpError> {
         check_peers("nodes", others, usize::from(*NODES.end()) - 1)?;
         let program = self.load()?;
-        let (netlink, link) = open_link(interface, *self.address.ip(), self.mode)?;
+        let uplink = Uplink::open(interface, self.address, self.mode)?;
         let copies = program.load_beside("copies", objects::COPIES)?;
         let group = c::IB_BOX_OTHERS_GROUP;
         let maps = GroupMaps::new(&copies, &[(group, program.loaded(), "ib_others_map")])?;
-        let uplink = Uplink {
-            netlink,
-            link,
-            interface: interface.to_owned(),
-            address: self.address,
-            mode: self.mode,
-        };
         let multicast = Multicast::new(maps, uplink, None, &[(group, others)])?;
         let all = others.to_vec();
         let role = role_of(&program, self.node)?;

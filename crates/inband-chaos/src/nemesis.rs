@@ -43,7 +43,7 @@ impl Nemesis {
         let mut threads = Vec::new();
         for (purpose, of_links) in [(1, true), (2, false)] {
             let kinds = kinds.iter().copied();
-            let lane = Lane {
+            let faults = FaultThread {
                 cluster: Arc::clone(cluster),
                 recorder: recorder.clone(),
                 kinds: kinds
@@ -52,8 +52,8 @@ impl Nemesis {
                 rng: Rng::new(seed, purpose),
                 stop: Arc::clone(&stop),
             };
-            if !lane.kinds.is_empty() {
-                threads.push(thread::spawn(move || lane.run(of_links)));
+            if !faults.kinds.is_empty() {
+                threads.push(thread::spawn(move || faults.run(of_links)));
             }
         }
         Nemesis { stop, threads }
@@ -76,7 +76,7 @@ impl Nemesis {
 }
 
 /// One thread of the nemesis.
-pub struct Lane<S> {
+pub struct FaultThread<S> {
     pub cluster: Arc<S>,
     pub rng: Rng,
     pub recorder: Recorder,
@@ -84,7 +84,7 @@ pub struct Lane<S> {
     stop: Arc<AtomicBool>,
 }
 
-impl<S: Subject> Lane<S> {
+impl<S: Subject> FaultThread<S> {
     fn run(self, of_links: bool) -> Result<()> {
         if of_links {
             self.inject_link_faults()

@@ -9,7 +9,7 @@ use inband_lab::Lab;
 
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
-use super::nemesis::Lane;
+use super::nemesis::FaultThread;
 use super::workload::{Client, Shared};
 
 /// A running cluster. Dropping it stops all of its processes.
@@ -38,7 +38,7 @@ pub trait Subject: Sized + Send + Sync + 'static {
     fn important_hosts(&self) -> Vec<String>;
 
     /// Injects a host fault and returns when it is over. Returns what was done, or `None` if nothing could be.
-    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>>;
+    fn strike(thread: &mut FaultThread<Self>, kind: FaultKind) -> Result<Option<String>>;
 
     /// Restarts hosts that are down and replaces hosts that are lost, after a fault that failed midway. An error is
     /// fatal and ends the run.

@@ -380,7 +380,7 @@ impl Progress {
         }
     }
 
-    /// Returns for how long the number has been what it is `now`, as far as it was looked at.
+    /// Returns the time since the number last changed, as observed; `now` is its value.
     pub(crate) fn unchanged_for(&mut self, now: u64) -> Duration {
         if now != self.last {
             (self.last, self.since) = (now, Instant::now());

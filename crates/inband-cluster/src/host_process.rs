@@ -126,11 +126,11 @@ impl ProcessSlot {
         drop(slot);
         match start() {
             Ok(()) => tracing::warn!(
-                "{name} ended by itself ({how}) and was started again (restart {restarts}); its log: {}",
+                "{name} exited unexpectedly ({how}) and was restarted (restart {restarts}); its log: {}",
                 log.display()
             ),
             Err(error) => {
-                tracing::warn!("{name} ended by itself ({how}) and could not be started: {error:#}");
+                tracing::warn!("{name} exited unexpectedly ({how}) and could not be started: {error:#}");
                 self.lock().restart.retry(Instant::now());
             }
         }
@@ -219,13 +219,13 @@ pub struct ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// Returns what is wrong with a process: `killed`, `ended by itself; see its log`. Empty if it is running.
+    /// Returns what is wrong with a process: `killed`, `exited unexpectedly; see its log`. Empty if it is running.
     pub fn in_words(&self) -> &'static str {
         match self.process {
             Process::Running => "",
             Process::Paused => "paused",
             Process::Killed => "killed",
-            Process::Ended => "ended by itself; see its log",
+            Process::Ended => "exited unexpectedly; see its log",
         }
     }
 

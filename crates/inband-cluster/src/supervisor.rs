@@ -124,7 +124,6 @@ impl Hosts {
         self.processes.iter()
     }
 
-    /// Returns the process of a host.
     pub fn get(&self, name: &str) -> Option<&HostProcess> {
         self.iter().find(|host| host.name() == name)
     }

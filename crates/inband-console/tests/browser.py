@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 HOST = "node/3"
 # Whether the chart has a pixel of the faults' color where the fault was.
 IS_DRAWN = """
@@ -42,7 +42,7 @@ def main(url):
 
 
 def click_through(browser, url):
-    wait = WebDriverWait(browser, PATIENCE_S)
+    wait = WebDriverWait(browser, TIMEOUT_S)
     find = browser.find_element
     browser.get(url)
     card = wait.until(lambda _: find(By.CSS_SELECTOR, f"[data-host='{HOST}']"))

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 /// Time limit for an event.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const CONSOLE: &str = env!("CARGO_BIN_EXE_inband-console");
 
 /// A cluster of three nodes on loopback.
@@ -116,7 +116,7 @@ impl Console {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream
     }
 

@@ -74,7 +74,6 @@ pub struct Configuration {
     pub epoch: Epoch,
     /// The revision of the replicated state when the configuration last changed: higher is newer.
     pub revision: u64,
-    /// All members, by id.
     pub members: BTreeMap<NodeId, Member>,
     /// For each partition, the nodes that may lead it, in order of preference.
     pub leaders: Vec<Vec<NodeId>>,

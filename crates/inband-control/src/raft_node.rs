@@ -17,7 +17,6 @@ pub type Outcome = inband_raft::Outcome<Done>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
     pub command: Command,
-    /// Its result.
     pub result: Result<(), Refusal>,
 }
 

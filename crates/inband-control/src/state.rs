@@ -243,7 +243,6 @@ impl State {
         Ok(())
     }
 
-    /// Returns the configuration in force.
     pub fn in_force(&self) -> Result<&Configuration, Refusal> {
         self.opened.as_ref().ok_or(Refusal::NotFounded)
     }

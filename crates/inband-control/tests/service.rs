@@ -312,7 +312,7 @@ impl Cluster {
             emit(&header, value, &mut packet);
             let mut buffer = [0; PACKET_LEN_MAX_BYTES];
             buffer[..packet.len()].copy_from_slice(&packet);
-            switch.handle(&mut buffer, packet.len()).0 == Verdict::Back
+            switch.handle(&mut buffer, packet.len()).0 == Verdict::Reply
         });
     }
 

@@ -66,7 +66,7 @@ fn count_two_votes(switch: &SoftSwitch, partition: u16, stop: &AtomicBool) -> u6
             emit(&header, b"", &mut packet);
             buffer[..packet.len()].copy_from_slice(&packet);
             let (verdict, _, _) = switch.handle(&mut buffer, packet.len());
-            decided += u64::from(verdict == Verdict::Up);
+            decided += u64::from(verdict == Verdict::Deliver);
         }
         if decided > 0 || stop.load(Ordering::Relaxed) {
             stop.store(true, Ordering::Relaxed);

@@ -45,7 +45,6 @@ struct Case {
     why: String,
     #[serde(default)]
     policy: String,
-    /// For each queue.
     #[serde(default = "queue_slots_default")]
     queue_slots: usize,
     #[serde(default = "user_tasks_max_default")]
@@ -379,7 +378,7 @@ impl Step {
         let verdict = match self.verdict.as_str() {
             "drop" => return (Verdict::Drop, Vec::new()),
             "pass" => return (Verdict::Pass, self.packet()),
-            "back" => Verdict::Back,
+            "reply" => Verdict::Reply,
             "to_executor" => Verdict::ToExecutor(self.to.expect("who")),
             other => panic!("there is no verdict {other}"),
         };

@@ -249,7 +249,7 @@ impl Step {
         let verdict = match self.verdict.as_str() {
             "drop" => return (Verdict::Drop, Vec::new()),
             "untouched" => return (Verdict::Pass, self.packet()),
-            "back" => Verdict::Back,
+            "reply" => Verdict::Reply,
             "to_replica" => Verdict::ToReplica {
                 set: parts.header.set.into(),
                 replica: parts.header.replica.into(),

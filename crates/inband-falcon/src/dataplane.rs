@@ -182,7 +182,7 @@ pub enum Verdict {
     /// Pass it unchanged to the host's process.
     Pass,
     /// Rewritten: send it to its source.
-    Back,
+    Reply,
     /// Rewritten: send it to this executor, which was parked.
     ToExecutor(SocketAddrV4),
 }
@@ -190,7 +190,7 @@ pub enum Verdict {
 impl Verdict {
     fn of(result: &c::ib_falcon_result) -> Verdict {
         match result.verdict {
-            v if v == c::IB_REPLY => Verdict::Back,
+            v if v == c::IB_REPLY => Verdict::Reply,
             v if v == c::IB_TO_EXECUTOR => {
                 let address = Ipv4Addr::from(result.to_address);
                 Verdict::ToExecutor(SocketAddrV4::new(address, result.to_port as u16))

@@ -83,7 +83,6 @@ pub enum ToExecutor {
     NotYet(Attempt),
 }
 
-/// The reply to a SUBMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmitReply {
     /// The scheduler's incarnation.

@@ -53,7 +53,6 @@ pub struct ClusterInfo {
 /// A task given by the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
-    /// To which executor.
     pub executor: u32,
     /// The PULL that this answers.
     pub pull_seq: u64,

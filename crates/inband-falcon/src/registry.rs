@@ -55,7 +55,6 @@ pub enum Refusal {
 /// A registered worker. `A` is its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker<A> {
-    /// Its registration.
     pub said: Register,
     /// Distinguishes successive registrations of its number.
     pub incarnation: u32,

@@ -271,7 +271,7 @@ impl SchedulerNode {
                 match verdict {
                     Verdict::Drop => return,
                     Verdict::Pass => return self.on_host(&buffer[..len_bytes], from),
-                    Verdict::Back => (from, len_bytes),
+                    Verdict::Reply => (from, len_bytes),
                     Verdict::ToExecutor(address) => (address, len_bytes),
                 }
             }

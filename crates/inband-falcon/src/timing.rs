@@ -12,7 +12,6 @@ pub const REGISTER_NS: Nanos = 50 * MS;
 /// either packet may be lost.
 pub const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
 
-/// Timing of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClientTiming {
     /// Timeout before a SUBMIT is resent; doubles up to `retry_max_ns`. Also the first delay after a full queue.

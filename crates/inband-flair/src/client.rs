@@ -58,7 +58,7 @@ pub enum SubmitError {
     #[error("key and data of {0} bytes together are over the limit of {KEY_AND_DATA_LEN_BYTES_MAX} bytes, which is what one packet carries; split the data over several keys")]
     TooLong(usize),
     /// Too many requests are in flight; their number.
-    #[error("{0} requests are under way; wait for some to end")]
+    #[error("{0} requests are in flight, which is the limit; wait until some have ended")]
     TooMany(usize),
 }
 

@@ -70,7 +70,7 @@ pub enum Verdict {
     /// Pass it unchanged to the host's process. (The role itself never returns this.)
     Pass,
     /// Rewritten: send it back to the sender.
-    Back,
+    Reply,
     /// Rewritten: send it to a replica.
     ToReplica {
         /// The replica set.
@@ -88,7 +88,7 @@ impl Verdict {
         let header = || wire::parse(packet).ok().map(|(header, ..)| header);
         match verdict {
             v if v == c::IB_PASS => Verdict::Pass,
-            v if v == c::IB_REPLY => Verdict::Back,
+            v if v == c::IB_REPLY => Verdict::Reply,
             v if v == c::IB_TO_REPLICA => header().map_or(Verdict::Drop, |h| Verdict::ToReplica {
                 set: h.set.into(),
                 replica: h.replica.into(),

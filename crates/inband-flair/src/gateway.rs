@@ -22,9 +22,8 @@ use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::key_file::KeyFile;
 use inband_resp::front::{Front, Ready};
-use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
 use inband_resp::password::Password;
-use inband_resp::timeouts::ClientTimeouts;
+use inband_resp::timeouts::{ClientTimeouts, TimeoutChecks};
 use rustls::ServerConfig;
 
 use crate::client::{self, Op, Out, SubmitError, Ticket};
@@ -91,7 +90,7 @@ pub struct Gateway {
     hits: Hits,
     commands: u64,
     packets_unsent: u64,
-    stuck_looked_at: Instant,
+    checks: TimeoutChecks,
     logged_at: Option<Instant>,
 }
 
@@ -138,7 +137,7 @@ impl Gateway {
             hits: Hits::default(),
             commands: 0,
             packets_unsent: 0,
-            stuck_looked_at: Instant::now(),
+            checks: TimeoutChecks::new(Instant::now()),
             logged_at: None,
         })
     }
@@ -165,7 +164,7 @@ impl Gateway {
             slots.append(&mut self.ready.connections);
             slots.into_iter().for_each(|slot| self.advance(slot));
             self.settle();
-            self.close_stuck();
+            self.close_timed_out();
             self.bound_memory();
             publish(self);
         }
@@ -315,27 +314,23 @@ impl Gateway {
     }
 
     /// Closes clients that have exceeded a timeout.
-    fn close_stuck(&mut self) {
+    fn close_timed_out(&mut self) {
         let now = Instant::now();
-        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
-        if now.saturating_duration_since(self.stuck_looked_at) < period {
+        if !self.checks.are_due(now) {
             return;
         }
-        self.stuck_looked_at = now;
         let timeouts = self.settings.timeouts;
         let places = self.front.connections.places();
-        let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now, &timeouts)?)));
-        for (slot, stuck) in stuck.collect::<Vec<_>>() {
-            self.close(slot, stuck.into());
+        let late = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now, &timeouts)?)));
+        for (slot, hit) in late.collect::<Vec<_>>() {
+            self.close(slot, hit.into());
         }
     }
 
     /// Closes the clients with the most memory until the total is within the limit.
     fn bound_memory(&mut self) {
-        while self.front.connections.memory_bytes() > self.settings.memory_bytes_max {
-            let Some(slot) = self.front.connections.largest() else {
-                return;
-            };
+        let max_bytes = self.settings.memory_bytes_max;
+        while let Some(slot) = self.front.connections.largest_beyond(max_bytes) {
             self.close(slot, Hit::Memory);
         }
     }

@@ -301,7 +301,7 @@ fn address_of(
 ) -> Option<SocketAddrV4> {
     match verdict {
         Verdict::Drop | Verdict::Pass => None,
-        Verdict::Back => Some(from),
+        Verdict::Reply => Some(from),
         Verdict::ToReplica { set, replica } => replicas.get(set)?.get(replica).copied(),
         Verdict::ToClient(client) => Some(client),
     }

@@ -148,9 +148,9 @@ impl World {
             let packet = &buffer[..len_bytes];
             let to = match verdict {
                 Verdict::Drop | Verdict::Pass => continue,
-                Verdict::Back if from == CLIENT => None,
+                Verdict::Reply if from == CLIENT => None,
                 Verdict::ToClient(_) => None,
-                Verdict::Back => (0..REPLICAS).find(|r| address(*r) == from),
+                Verdict::Reply => (0..REPLICAS).find(|r| address(*r) == from),
                 Verdict::ToReplica { replica, .. } => Some(replica),
             };
             match to {

@@ -105,7 +105,7 @@ pub fn forwarding(forward: Loaded) -> Result<Loaded, XdpError> {
         to_mac: [2, 0, 0, 0, 0, 3],
         from_mac: [2, 0, 0, 0, 0, 2],
     };
-    let map = forward.map("ib_replicas_map")?;
+    let map = forward.map("ib_target_map")?;
     update(&map, &0u32, &member).doing("setting where packets are forwarded to")?;
     Ok(forward)
 }

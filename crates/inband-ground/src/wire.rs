@@ -8,7 +8,6 @@ pub mod header;
 
 pub use header::Message;
 
-/// Length of the header.
 pub const HEADER_LEN_BYTES: usize = c::IB_HEADER_LEN_BYTES as usize;
 /// Maximum length of a value in one packet.
 pub const VALUE_LEN_MAX_BYTES: usize = c::IB_VALUE_LEN_MAX_BYTES as usize;

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{by_name, serde_as_text};
+
 /// Where the packet roles of a host run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -22,38 +24,20 @@ pub enum Dataplane {
     Udp,
 }
 
-impl FromStr for Dataplane {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "xdp" => Ok(Self::Xdp),
-            "xdp-generic" => Ok(Self::XdpGeneric),
-            "udp" => Ok(Self::Udp),
-            other => Err(format!(
-                "unknown dataplane {other:?}; choose \"auto\", \"xdp\", \"xdp-generic\" or \"udp\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Dataplane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Xdp => "xdp",
-            Self::XdpGeneric => "xdp-generic",
-            Self::Udp => "udp",
-        })
-    }
-}
+by_name!(
+    Dataplane,
+    "dataplane",
+    Auto = "auto",
+    Xdp = "xdp",
+    XdpGeneric = "xdp-generic",
+    Udp = "udp"
+);
 
 /// Longest name of a host in DNS, in bytes.
 const HOST_NAME_LEN_BYTES_MAX: usize = 253;
 
 /// Where clients reach a host: an IP address or a name of DNS, and a port.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientAddress {
     /// Without the brackets around an IPv6 address.
     pub host: String,
@@ -109,18 +93,7 @@ impl FromStr for ClientAddress {
     }
 }
 
-impl TryFrom<String> for ClientAddress {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<ClientAddress> for String {
-    fn from(address: ClientAddress) -> Self {
-        address.to_string()
-    }
-}
+serde_as_text!(ClientAddress);
 
 impl fmt::Display for ClientAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,27 +116,7 @@ pub enum Durability {
     Sync,
 }
 
-impl FromStr for Durability {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            "sync" => Ok(Self::Sync),
-            other => Err(format!(
-                "unknown durability {other:?}; choose \"memory\" or \"sync\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Memory => "memory",
-            Self::Sync => "sync",
-        })
-    }
-}
+by_name!(Durability, "durability", Memory = "memory", Sync = "sync");
 
 /// `[host.tls]`: checkpoints and the control plane use TLS, and only hosts with a certificate from the cluster's CA can
 /// connect. Either all hosts of a cluster have it, or none.

@@ -38,4 +38,5 @@ pub mod signals;
 pub mod size;
 pub mod state_dir;
 pub mod system_file;
+pub mod text;
 pub mod wait;

@@ -4,8 +4,6 @@
 //! those. `INBAND_LOG` (a filter, see [`EnvFilter`]) and `INBAND_LOG_FORMAT` win over a configuration file, and the
 //! command line wins over them.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
@@ -13,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{reload, EnvFilter, Registry};
+
+use crate::by_name;
 
 /// The filter, which may differ by module: `info,inband_kv=debug`.
 const FILTER_ENV: &str = "INBAND_LOG";
@@ -40,27 +40,7 @@ pub enum LogFormat {
     Json,
 }
 
-impl FromStr for LogFormat {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            other => Err(format!(
-                "unknown log format {other:?}; choose \"text\" or \"json\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
-    }
-}
+by_name!(LogFormat, "log format", Text = "text", Json = "json");
 
 /// What is logged: this and everything more severe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -73,31 +53,14 @@ pub enum LogLevel {
     Debug,
 }
 
-impl FromStr for LogLevel {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "error" => Ok(Self::Error),
-            "warn" => Ok(Self::Warn),
-            "info" => Ok(Self::Info),
-            "debug" => Ok(Self::Debug),
-            other => Err(format!(
-                "unknown log level {other:?}; choose \"error\", \"warn\", \"info\" or \"debug\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        })
-    }
-}
+by_name!(
+    LogLevel,
+    "log level",
+    Error = "error",
+    Warn = "warn",
+    Info = "info",
+    Debug = "debug"
+);
 
 /// `[log]` of a host's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

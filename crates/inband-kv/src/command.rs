@@ -49,7 +49,6 @@ pub enum Expiry {
 /// When an `EXPIRE` takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpireWhen {
-    /// Always.
     Always,
     /// If the key has no expiry (`NX`).
     NoExpiry,
@@ -81,7 +80,6 @@ pub enum Extend {
 pub enum TimeUnit {
     /// Seconds, rounded.
     Seconds,
-    /// Milliseconds.
     Milliseconds,
     /// The Unix time of the expiry in seconds, rounded (`EXPIRETIME`).
     AtSeconds,

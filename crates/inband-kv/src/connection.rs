@@ -15,7 +15,7 @@ mod subscribed;
 mod transaction;
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -175,7 +175,6 @@ pub struct Connection {
     pub is_read_closed: bool,
     /// The socket may accept data.
     pub is_writable: bool,
-    /// It is in the attention list.
     pub is_in_attention_list: bool,
     /// It is authenticated, or no password is required.
     is_trusted: bool,
@@ -362,33 +361,21 @@ impl Connection {
 
     /// Reads once from the socket. Returns whether there was data.
     fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
-        while self.is_readable && !self.is_input_over && self.read_budget_bytes > 0 {
-            let room = scratch.len().min(self.read_budget_bytes);
-            match self.wire.read(&mut scratch[..room]) {
-                Ok(0) => {
-                    self.is_readable = false;
-                    self.is_input_over = true;
-                }
-                Ok(len) => {
-                    self.input.extend_from_slice(&scratch[..len]);
-                    self.input.grown();
-                    self.read_budget_bytes -= len;
-                    let is_drained = len < room && self.wire.is_drained_by_short_read();
-                    if is_drained && !self.is_read_closed {
-                        // Readiness is edge-triggered: new data causes a new event. An end of stream that came before
-                        // does not.
-                        self.is_readable = false;
-                    }
-                    return Ok(true);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.is_readable = false;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if self.is_input_over || self.read_budget_bytes == 0 {
+            return Ok(false);
         }
-        Ok(false)
+        let room = scratch.len().min(self.read_budget_bytes);
+        let (is_readable, is_read_closed) = (&mut self.is_readable, self.is_read_closed);
+        let into = &mut scratch[..room];
+        let len = self
+            .wire
+            .read_available(into, is_readable, is_read_closed)?;
+        self.is_input_over = len == Some(0);
+        let len = len.unwrap_or(0);
+        self.input.extend_from_slice(&scratch[..len]);
+        self.input.grown();
+        self.read_budget_bytes -= len;
+        Ok(len > 0)
     }
 
     /// Returns whether more requests may be accepted.

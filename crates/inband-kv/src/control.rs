@@ -74,7 +74,6 @@ pub struct Status {
     pub loading_bytes: u64,
     /// Size of that checkpoint.
     pub loading_bytes_total: u64,
-    /// Checkpoints installed.
     pub checkpoints_installed_total: u64,
     /// Checkpoints served to peers.
     pub checkpoints_served_total: u64,

@@ -32,7 +32,7 @@ const IO_TIMEOUT: Duration = Duration::from_millis(EXPORT_IO_TIMEOUT_MS);
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The stream could not be read, or the cluster could not be reached. Repeating the import is safe.
-    #[error("{0}; when that is cured, do it again")]
+    #[error("{0}; fix that and import again")]
     Io(#[from] io::Error),
     /// The stream is not a complete, undamaged export.
     #[error("the export is damaged or cut off ({0}); import from another copy")]
@@ -218,7 +218,6 @@ pub fn ask_for_export(
     }
 }
 
-/// Options of an import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// Import even if the cluster has keys; existing keys of the same name are overwritten.

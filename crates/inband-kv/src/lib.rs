@@ -44,6 +44,7 @@ pub mod events;
 pub mod export;
 mod float;
 pub mod glob;
+mod guard;
 pub mod import;
 pub mod info;
 mod keyspace;

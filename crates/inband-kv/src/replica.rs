@@ -40,8 +40,9 @@ use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
 use crate::connection::Connection;
 use crate::control::{add, ReplicaControl};
 use crate::discovery::Discovery;
+use crate::guard::Guard;
 use crate::info::Identity;
-use crate::limit_hits::{LimitHit, RateLimit};
+use crate::limit_hits::LimitHit;
 use crate::limits::{
     CHANGES_BYTES_MAX, CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX,
     READ_BUDGET_BYTES, SUBSCRIBER_OUTPUT_BYTES_MAX, UNWRITTEN_AGE_MS_MAX, WAITING_CLIENTS_MAX,
@@ -235,8 +236,7 @@ pub struct Replica {
     /// Values that no client waits for any more: a checkpoint was installed meanwhile, or they timed out.
     orphans: HashSet<Ticket>,
     overdue_looked_at: Instant,
-    stuck_looked_at: Instant,
-    log_limit: RateLimit,
+    guard: Guard,
     now: Instant,
     /// Cluster time; if it is not known, the latest applied time.
     clock_ms: u64,
@@ -354,6 +354,7 @@ impl Replica {
         let changes = machine.shared().transient().changes.clone();
         changes.set_bytes_max(config.changes_bytes_max);
         let space = SpaceWatch::new(machine.dirs().to_vec());
+        let guard = Guard::new(control.limit_hits.clone(), now);
         let mut replica = Self {
             identity,
             loader: Loader::new(control.clone(), config.transport.clone()),
@@ -384,8 +385,7 @@ impl Replica {
             loading_logs: Vec::new(),
             orphans: HashSet::new(),
             overdue_looked_at: now,
-            stuck_looked_at: now,
-            log_limit: RateLimit::default(),
+            guard,
             now,
             clock_ms: 0,
             ready: Ready::default(),
@@ -459,7 +459,7 @@ impl Replica {
         self.finish_loading()?;
         self.give_up_overdue();
         self.end_waits();
-        self.close_stuck();
+        self.close_timed_out();
         self.tick_if_due();
         self.serve_attention();
         self.decide_and_apply()?;

@@ -321,7 +321,6 @@ type Kept = Option<(u64, Kind, Vec<u8>)>;
 struct Former {
     /// By key.
     records: HashMap<Vec<u8>, Kept>,
-    /// Bytes of the values.
     value_bytes: usize,
 }
 

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use inband_resp::front::{ClientConnection, Front, Ready};
-use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
+use inband_resp::front::{Front, Ready};
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use mio::Waker;
 
 use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::Status;
+use crate::guard::Guard;
 use crate::info::Identity;
 use crate::latencies::Latencies;
-use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
+use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::READ_BUDGET_BYTES;
 use crate::local::{self, World};
 use crate::machine::MachineConfig;
@@ -104,7 +104,6 @@ impl Starting {
             front: clients.front,
             limit_hits: clients.limit_hits.clone(),
             latencies: clients.latencies.clone(),
-            log_limit: RateLimit::default(),
             refusal: Reply::error(STARTING),
             scripts: Scripts::default(),
             subscriptions: Subscriptions::default(),
@@ -112,7 +111,7 @@ impl Starting {
             attention: Vec::new(),
             scratch: vec![0; READ_BUDGET_BYTES],
             now: Instant::now(),
-            stuck_looked_at: Instant::now(),
+            guard: Guard::new(clients.limit_hits.clone(), Instant::now()),
         };
         let for_thread = stop.clone();
         let thread = std::thread::Builder::new().name("ib-starting".into());
@@ -164,7 +163,6 @@ struct Reception {
     front: Front<Connection>,
     limit_hits: Arc<LimitHits>,
     latencies: Arc<Latencies>,
-    log_limit: RateLimit,
     refusal: Reply,
     /// No other replica is known, no script and no subscriber.
     peers: Peers,
@@ -174,7 +172,7 @@ struct Reception {
     attention: Vec<usize>,
     scratch: Vec<u8>,
     now: Instant,
-    stuck_looked_at: Instant,
+    guard: Guard,
 }
 
 impl Reception {
@@ -193,7 +191,7 @@ impl Reception {
                 self.want_attention(slot);
             }
             self.accept();
-            self.close_stuck();
+            self.close_timed_out();
             for slot in std::mem::take(&mut self.attention) {
                 self.serve(slot);
             }
@@ -223,17 +221,9 @@ impl Reception {
         let latencies = &self.latencies;
         let make = |arrival| Connection::new(arrival, partitions, is_trusted, latencies);
         let accepted = self.front.accept(self.now, make);
+        self.guard.note_refused(&accepted);
         for slot in accepted.slots {
             self.want_attention(slot);
-        }
-        (0..accepted.refused).for_each(|_| self.limit_hits.count(LimitHit::Clients));
-        if let Some(error) = accepted.failure {
-            self.limit_hits.count(LimitHit::Accept);
-            if self.log_limit.is_due() {
-                tracing::warn!(
-                    "accepting a client: {error}; raise the limit of open files (ulimit -n)"
-                );
-            }
         }
     }
 
@@ -370,39 +360,22 @@ impl Reception {
     }
 
     fn close_for(&mut self, slot: usize, hit: LimitHit) {
-        let Some(connection) = self.front.connections.get(slot) else {
-            return;
-        };
-        self.limit_hits.count(hit);
-        if self.log_limit.is_due() {
-            let (peer, memory_bytes) = (connection.peer, connection.memory_bytes());
-            tracing::warn!(
-                "closed the client at {peer}, which held {memory_bytes} bytes: {}; see docs/limits.md",
-                hit.counter()
-            );
+        if let Some(client) = self.front.connections.get(slot) {
+            self.guard.note_closed(client, hit);
+            self.close(slot);
         }
-        self.close(slot);
     }
 
-    fn close_stuck(&mut self) {
-        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
-        if self.now.saturating_duration_since(self.stuck_looked_at) < period {
-            return;
-        }
-        self.stuck_looked_at = self.now;
-        let (now, timeouts) = (self.now, self.config.timeouts);
-        let places = self.front.connections.places();
-        let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now, &timeouts)?)));
-        for (slot, hit) in stuck.collect::<Vec<_>>() {
+    fn close_timed_out(&mut self) {
+        let (clients, timeouts) = (&self.front.connections, &self.config.timeouts);
+        for (slot, hit) in self.guard.timed_out(clients, timeouts, self.now) {
             self.close_for(slot, hit);
         }
     }
 
     fn bound_memory(&mut self) {
-        while self.front.connections.memory_bytes() > self.config.clients_memory_bytes_max {
-            let Some(slot) = self.front.connections.largest() else {
-                return;
-            };
+        let max_bytes = self.config.clients_memory_bytes_max;
+        while let Some(slot) = self.front.connections.largest_beyond(max_bytes) {
             self.close_for(slot, LimitHit::Memory);
         }
     }

@@ -61,7 +61,6 @@ pub const CHUNK_HEADER_LEN_BYTES: usize = 2 + CHUNK_FIELDS_LEN_BYTES;
 /// Length of the header of a value of commands.
 pub const VALUE_HEADER_LEN_BYTES: usize = 11;
 
-/// Length of the prefix of each command.
 pub const COMMAND_PREFIX_LEN_BYTES: usize = 2;
 
 const TIME_AT: std::ops::Range<usize> = 1..9;

@@ -173,8 +173,8 @@ pub struct Asker(BufReader<TcpStream>);
 impl Asker {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        let patience = std::time::Duration::from_secs(30);
-        stream.set_read_timeout(Some(patience)).unwrap();
+        let timeout = std::time::Duration::from_secs(30);
+        stream.set_read_timeout(Some(timeout)).unwrap();
         Self(BufReader::new(stream))
     }
 

@@ -76,7 +76,6 @@ pub enum LabError {
     )]
     Bpf {
         what: String,
-        /// The error from libbpf.
         source: libbpf_rs::Error,
     },
     /// The thread that queues frames has ended, so faults can no longer be changed.

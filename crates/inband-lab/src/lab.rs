@@ -345,7 +345,6 @@ impl Lab {
             .ok_or(LabError::TooManyDropRules(switch::DROP_RULES_MAX))
     }
 
-    /// Removes a drop rule.
     pub fn remove_drop_rule(&self, id: DropRuleId) -> Result<(), LabError> {
         self.tables().remove_rule(id.0)
     }

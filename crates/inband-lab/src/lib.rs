@@ -1,4 +1,12 @@
 //! Hosts as network namespaces, an XDP switch between them, and faults on their links.
+//!
+//! A [`Lab`] creates a namespace and a veth pair for each [`Host`] of its [`LabSpec`], and removes them when dropped;
+//! those of a process that was killed are removed by the next lab. It needs root; [`preflight`] tells what is missing.
+//! It knows no system: [`process`] runs any program in a namespace.
+//!
+//! Packets pass a program of the [`lab`]'s own between the hosts. Faults are applied there: [`LinkFaults`] delay, lose,
+//! duplicate or reorder all packets of a link, [`DropRule`]s drop chosen ones, and a held link keeps its packets in a
+//! [`queue`] until it is released. [`direct`] links join two hosts without the switch.
 
 pub mod direct;
 pub mod error;

@@ -1,5 +1,16 @@
 //! Replicated memory: lines of 64 bytes, each a linearizable register that outlives a minority of its servers
 //! (`dataplane/memory/wire.h`; section 2.3 and chapter 7 of the dissertation).
+//!
+//! A client sends a READ or WRITE of a line to the active switch, which runs ABD with the servers: it reads from a
+//! majority and writes to a majority. Only one switch is active, in an [`epoch`] that servers enforce.
+//!
+//! - [`client`], [`line_client`]: reads and writes lines and retransmits, with [`congestion`] control. [`memory`] is
+//!   the interface for programs; [`heap`] puts a program's pages into lines (`inband memory run`).
+//! - [`soft_switch`], [`soft_server`]: the roles in this process; [`xdp`]: in the kernel. [`switch_host`],
+//!   [`server_host`]: what accompanies a role: activation, recovery of an empty server, status.
+//! - [`cluster`]: the file that clients read; [`plan`]: what a cluster needs in memory.
+//!
+//! docs/memory.md says what is guaranteed, and what a user must provide.
 
 // For calls into the native roles.
 #![allow(unsafe_code)]

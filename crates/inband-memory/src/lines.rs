@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Bytes of a line.
 pub const LINE_LEN_BYTES: usize = 64;
 /// Lines of a chunk, the unit of a packet.
 pub const CHUNK_LINES: usize = 16;

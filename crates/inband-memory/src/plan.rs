@@ -28,7 +28,6 @@ pub struct Pipeline {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     pub space_bytes: u64,
-    /// Bytes of a line.
     pub line_bytes: u64,
     /// Lines of a block, which share a write counter.
     pub block_lines: u64,
@@ -52,9 +51,7 @@ pub struct Plan {
     pub blocks: u64,
     /// With a pipeline: the result of equation 7.2, and the left and right side of 7.3.
     pub pipeline: Option<(u64, u64, u64)>,
-    /// Bytes at each switch.
     pub switch_bytes: u64,
-    /// Bytes at each server.
     pub server_bytes: u64,
     /// How many servers may fail at the same time.
     pub failures: u64,

@@ -103,7 +103,6 @@ pub struct Session {
     pub requests: u64,
 }
 
-/// All registers of a switch.
 pub struct SwitchRegisters {
     pub(crate) switch: SwitchWords,
     pub(crate) blocks: Blocks,
@@ -263,7 +262,6 @@ registers!(
     Chunks of c::ib_memory_chunk
 );
 
-/// All registers of a server.
 pub struct ServerRegisters {
     pub(crate) server: ServerWords,
     pub(crate) chunks: Chunks,

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// The node's name, such as server/1.
     pub name: String,
-    /// The address it listens at.
     pub listen: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,

@@ -1,4 +1,15 @@
 //! `/metrics` for Prometheus: gauges, their text form, and the HTTP server, which also serves `/live` and `/ready`.
+//!
+//! A registry is filled anew for each scrape, from a status, so that no metric outlives what it describes:
+//!
+//! ```
+//! let registry = inband_metrics::Registry::new();
+//! let answering = [(&["store"][..], 3)];
+//! inband_metrics::add(&registry, "inband_hosts", "Hosts that answer.", &["system"], answering)?;
+//! let text = String::from_utf8(inband_metrics::text(&registry)?)?;
+//! assert!(text.contains("inband_hosts{system=\"store\"} 3"));
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::TcpListener;

@@ -43,14 +43,12 @@ pub enum Control {
     },
     /// [learner -> storages] Asks them to vote in no round below this one.
     Prepare {
-        /// The instance.
         instance: u64,
         /// A round of this learner.
         round: u64,
     },
     /// [storage -> learner] Answers Prepare: promised.
     Promise {
-        /// The instance.
         instance: u64,
         /// The round of the Prepare.
         round: u64,
@@ -61,7 +59,6 @@ pub enum Control {
     },
     /// [storage -> learner] Answers Prepare or Accept: it has promised a higher round.
     Refused {
-        /// The instance.
         instance: u64,
         /// The refused round.
         round: u64,
@@ -70,16 +67,13 @@ pub enum Control {
     },
     /// [learner -> storages] Asks them to vote for a value.
     Accept {
-        /// The instance.
         instance: u64,
         /// A round of this learner.
         round: u64,
-        /// The value.
         value: Value,
     },
     /// [storage -> learner] Answers Accept: voted.
     Accepted {
-        /// The instance.
         instance: u64,
         /// The round of the Accept.
         round: u64,
@@ -87,17 +81,9 @@ pub enum Control {
         generations: Generations,
     },
     /// [learner -> learners and storages; any process that knows it -> the process that asked] This is decided.
-    Decided {
-        /// The instance.
-        instance: u64,
-        /// The value.
-        value: Value,
-    },
+    Decided { instance: u64, value: Value },
     /// [learner, storage -> learners] Asks what is decided in an instance.
-    Learn {
-        /// The instance.
-        instance: u64,
-    },
+    Learn { instance: u64 },
     /// [learner -> storages] Asks for their position.
     Ask {
         /// The question, if it is asked for reads.
@@ -118,12 +104,7 @@ pub enum Control {
         floor: u64,
     },
     /// [learner -> storage] A request that its minion has numbered as well was decided in this instance.
-    Align {
-        /// The instance.
-        instance: u64,
-        /// The request.
-        request: Identity,
-    },
+    Align { instance: u64, request: Identity },
     /// [learner -> storages] The learner has all instances up to `position`, durably if it stores its log.
     Delivered {
         /// Incarnation of the learner.
@@ -156,7 +137,6 @@ pub enum Control {
     },
     /// [learner -> storages] Asks for an incarnation that no other start of this learner has.
     Enrol {
-        /// The incarnation.
         incarnation: u32,
         /// Identifies the start.
         nonce: u64,

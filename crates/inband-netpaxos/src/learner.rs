@@ -68,7 +68,6 @@ pub struct Config {
 /// A delivered instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
-    /// The instance.
     pub instance: u64,
     /// The value it decided.
     pub value: Value,

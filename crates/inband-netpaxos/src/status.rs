@@ -42,7 +42,6 @@ pub enum Reply {
 pub struct Status {
     /// The process's name, such as minion/1.
     pub name: String,
-    /// The address it listens at.
     pub listen: SocketAddrV4,
     /// Where its role runs.
     pub dataplane: Dataplane,
@@ -54,7 +53,6 @@ pub struct Status {
     pub state: String,
     /// For a role: requests that have passed; for a storage: its highest instance; for a learner: instances delivered.
     pub position: u64,
-    /// Its counters.
     pub counters: BTreeMap<String, u64>,
     /// Lengths of its queues, and other numbers that go up and down.
     #[serde(default)]
@@ -71,7 +69,10 @@ pub fn status_at(socket: &Path) -> Result<Status> {
     match call(socket, &Ask::Status, TIMEOUT)? {
         Reply::Status(status) => Ok(*status),
         Reply::Error(error) => anyhow::bail!("{error}"),
-        Reply::Log(..) => anyhow::bail!("{}: an answer to another question", socket.display()),
+        Reply::Log(..) => anyhow::bail!(
+            "{}: the reply is to another request; do both sides run the same version?",
+            socket.display()
+        ),
     }
 }
 
@@ -81,6 +82,9 @@ pub fn log_at(socket: &Path, from: u64) -> Result<(Vec<Applied>, u64)> {
     match reply.with_context(|| format!("no learner answers at {}", socket.display()))? {
         Reply::Log(log, next) => Ok((log, next)),
         Reply::Error(error) => anyhow::bail!("{error}"),
-        Reply::Status(_) => anyhow::bail!("{}: an answer to another question", socket.display()),
+        Reply::Status(_) => anyhow::bail!(
+            "{}: the reply is to another request; do both sides run the same version?",
+            socket.display()
+        ),
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use inband_ground::xdp::alone::{self, HostSpec};
-use inband_ground::xdp::attach::open_link;
 use inband_ground::xdp::multicast::{
     check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink, MEMBERS_MAX,
 };
@@ -47,15 +46,8 @@ pub fn attach(
 ) -> Result<Attached, XdpError> {
     check_peers("receivers", group, MEMBERS_MAX)?;
     let program = load(host, kind)?;
-    let (netlink, link) = open_link(interface, *host.address.ip(), host.mode)?;
+    let uplink = Uplink::open(interface, host.address, host.mode)?;
     let maps = group_of(&program)?;
-    let uplink = Uplink {
-        netlink,
-        link,
-        interface: interface.to_owned(),
-        address: host.address,
-        mode: host.mode,
-    };
     let multicast = Multicast::new(maps, uplink, None, &[(c::IB_NETPAXOS_GROUP, group)])?;
     let (link, ..) = multicast.links().next().expect("the interface");
     let attached = program.attach_to(link, interface)?;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use crate::dataplane::wire::Header;
 
-/// Limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimit {
     pub values_max: usize,

@@ -137,13 +137,13 @@ impl AcceptorJournal {
             self.note(partition, slot, &before, &after);
         }
         let dest = match verdict {
-            Verdict::Back => match u8::try_from(header.node) {
+            Verdict::Reply => match u8::try_from(header.node) {
                 Ok(node) => Dest::Node(node),
                 Err(_) => return false, // nobody we know
             },
             Verdict::ToLearners => Dest::Learners,
             Verdict::Pass => return true,
-            Verdict::Drop | Verdict::ToAcceptors | Verdict::Up => return false,
+            Verdict::Drop | Verdict::ToAcceptors | Verdict::Deliver => return false,
         };
         self.held_bytes.extend_from_slice(&buffer[..len_bytes]);
         self.held.push(Held {

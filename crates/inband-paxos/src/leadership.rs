@@ -205,7 +205,7 @@ impl Leadership {
             now
         };
         if begins {
-            self.sound_anew(now, out);
+            self.restart_probe(now, out);
         } else {
             self.state = State::Watching;
         }
@@ -221,7 +221,7 @@ impl Leadership {
         let is_wanted = self.rank == 0 && !was_first && !self.is_active();
         self.wanted_tries = if is_wanted { WANTED_TRIES_MAX } else { 0 };
         if is_wanted && matches!(self.state, State::Watching) {
-            self.sound_anew(now, out);
+            self.restart_probe(now, out);
         }
     }
 
@@ -369,7 +369,7 @@ impl Leadership {
                 self.probe_leaders(now, out);
                 let is_wanted = self.wanted_tries > 0 && now >= self.retry_at;
                 if is_wanted || now >= self.heard_at + self.take_over_after_us() {
-                    self.sound_anew(now, out);
+                    self.restart_probe(now, out);
                 }
                 None
             }
@@ -383,7 +383,7 @@ impl Leadership {
                     } else if self.tries > PHASE_TRIES_MAX {
                         self.futile_soundings =
                             (self.futile_soundings + 1).min(BACKOFF_DOUBLINGS_MAX);
-                        self.sound_anew(now, out);
+                        self.restart_probe(now, out);
                     } else {
                         self.sound(now, out);
                     }
@@ -406,7 +406,7 @@ impl Leadership {
                 }
                 match self.state {
                     State::Scanning { .. } if self.outbid => {
-                        self.promise_anew(now, rounds, out);
+                        self.restart_phase_1(now, rounds, out);
                     }
                     State::Scanning { .. } => self.ask_slots_again(now, out),
                     _ => self.ask_promises(now, out),
@@ -451,7 +451,7 @@ impl Leadership {
         self.suspected_at = Some(now);
         self.tries = 0;
         self.futile_soundings = 0;
-        self.promise_anew(now, rounds, out);
+        self.restart_phase_1(now, rounds, out);
         LeaderEvent::Suspected
     }
 
@@ -467,7 +467,7 @@ impl Leadership {
     }
 
     /// Discards old answers: a majority must be reachable at about the same time.
-    fn sound_anew(&mut self, now: Micros, out: &mut Outbox) {
+    fn restart_probe(&mut self, now: Micros, out: &mut Outbox) {
         self.soundings += 1;
         self.state = State::Sounding {
             voters: Votes::default(),

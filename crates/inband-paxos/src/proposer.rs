@@ -3,16 +3,20 @@
 //! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or, at its deadline, as a
 //! failure (protocol.md, 9).
 
+mod session;
+
 use std::collections::{HashMap, VecDeque};
 
 use crate::dataplane::round;
-use crate::dataplane::wire::{flag, Header, Type, VALUE_LEN_MAX_BYTES};
+use crate::dataplane::wire::{Header, Type, VALUE_LEN_MAX_BYTES};
 use inband_ground::auth::Digest;
 
 use crate::by_ticket::ByTicket;
 use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing, PROPOSER_WINDOW, SEND_WINDOW};
+
+use session::Session;
 
 /// Most values retransmitted to all leaders at once. A few show as well as all whether a leader answers, and once one
 /// is heard from, all undecided values go to it ([`Proposer::leader_is`]); retransmitting all of them repeatedly would
@@ -34,17 +38,6 @@ struct Pending {
     busy_after: Micros,
     sends: u32,
     deadline: Micros,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Session {
-    Closed,
-    Opening {
-        nonce: u64,
-        resend_at: Micros,
-        resend_after: Micros,
-    },
-    Open(u64),
 }
 
 #[derive(Debug)]
@@ -179,29 +172,6 @@ impl Proposer {
         Ok(ticket)
     }
 
-    /// Opens the session ahead of the first value.
-    pub fn open_session(&mut self, now: Micros, out: &mut Outbox) {
-        if self.session == Session::Closed {
-            self.nonces += 1;
-            let nonce = self.nonce_base | (self.nonces & 0xffff);
-            self.session = Session::Opening {
-                nonce,
-                resend_at: now + self.timing.resend_us,
-                resend_after: self.timing.resend_us,
-            };
-            self.due = self.due.min(now + self.timing.resend_us);
-            self.send_open(nonce, out);
-        }
-    }
-
-    fn send_open(&mut self, nonce: u64, out: &mut Outbox) {
-        let mut header = self.header(Type::Request);
-        header.flags = flag::OPEN;
-        header.client_id = nonce;
-        header.digest = self.digest.of(&[]);
-        out.send(self.dest(), &header, &[]);
-    }
-
     fn header(&self, kind: Type) -> Header {
         let mut header = Header::new(kind, u16::from(self.node), self.epoch);
         header.partition = self.partition;
@@ -313,36 +283,6 @@ impl Proposer {
             self.in_flight -= usize::from(pending.seq != 0 && !pending.decided);
             self.spare.push(pending.value);
         }
-    }
-
-    /// The session expired before the value was decided: it was certainly not applied in that session, and is sent
-    /// again in a new one.
-    pub fn session_refused(&mut self, now: Micros, out: &mut Outbox) {
-        if !matches!(self.session, Session::Open(_)) {
-            return; // an earlier refusal of the same burst is opening a new one already
-        }
-        self.by_seq.clear();
-        let failure = SubmitFailure::OutcomeUnknown(self.timing.submit_deadline_us / 1000);
-        let failed = &mut self.failed;
-        self.pending.retain(|ticket, pending| {
-            // It is no longer possible to tell whether it was applied before the session expired.
-            if pending.unseen {
-                failed.push((ticket, failure));
-            }
-            !pending.unseen
-        });
-        for pending in self.pending.values_mut() {
-            pending.seq = 0;
-            pending.decided = false;
-            pending.sends = 0;
-            pending.resend_after = self.timing.resend_us;
-            pending.busy_after = self.timing.busy_us;
-        }
-        self.unsent = self.pending.iter().map(|(ticket, _)| ticket).collect();
-        self.recount();
-        self.session = Session::Closed;
-        self.open_session(now, out);
-        self.due = 0;
     }
 
     /// The application installed a state: a value whose decision was skipped thereby is sent again, so that the session

@@ -119,6 +119,11 @@ impl<C: ClientConnection> Connections<C> {
         held.max_by_key(|(_, bytes)| *bytes).map(|(place, _)| place)
     }
 
+    /// Returns the slot of the client to close while all clients together hold more than this.
+    pub fn largest_beyond(&self, max_bytes: usize) -> Option<usize> {
+        self.largest().filter(|_| self.memory_bytes > max_bytes)
+    }
+
     /// Memory that the server holds for all clients, as last accounted.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes

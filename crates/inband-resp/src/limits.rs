@@ -40,7 +40,7 @@ pub const KEEPALIVE_INTERVAL_S: u32 = 30;
 pub const KEEPALIVE_PROBES: u32 = 3;
 
 /// Interval between checks of clients' timeouts.
-pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
+pub const TIMEOUTS_CHECK_PERIOD_MS: u64 = 250;
 
 /// A client that has not authenticated within this time is disconnected.
 pub const AUTHENTICATION_MS_MAX: u64 = 30_000;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::limits::{AUTHENTICATION_MS_MAX, INCOMPLETE_REQUEST_MS_MAX, UNREAD_MS_MAX};
+use crate::limits::{
+    AUTHENTICATION_MS_MAX, INCOMPLETE_REQUEST_MS_MAX, TIMEOUTS_CHECK_PERIOD_MS, UNREAD_MS_MAX,
+};
 
 /// Time limits for a client.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,28 @@ pub struct Timers {
     pub unread: Option<Instant>,
     /// For the next request.
     pub idle: Option<Instant>,
+}
+
+/// When the timeouts of clients are checked: not at every turn of a server's loop.
+#[derive(Debug)]
+pub struct TimeoutChecks {
+    last: Instant,
+}
+
+impl TimeoutChecks {
+    pub fn new(now: Instant) -> TimeoutChecks {
+        TimeoutChecks { last: now }
+    }
+
+    /// Returns whether to check now. If so, the next check is due a period later.
+    pub fn are_due(&mut self, now: Instant) -> bool {
+        let period = Duration::from_millis(TIMEOUTS_CHECK_PERIOD_MS);
+        let are_due = now.saturating_duration_since(self.last) >= period;
+        if are_due {
+            self.last = now;
+        }
+        are_due
+    }
 }
 
 /// The timeout that has expired.

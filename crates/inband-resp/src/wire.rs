@@ -28,9 +28,29 @@ impl Wire {
         }
     }
 
-    /// Returns whether a short read means that there is no more data now.
-    pub fn is_drained_by_short_read(&self) -> bool {
-        self.tls.is_none()
+    /// Reads what is there, after an event said that the socket is readable. Returns the number of bytes, 0 at the end
+    /// of the stream, or None if there is nothing now. `is_readable` becomes false once only another event can bring
+    /// more: readiness is edge-triggered. `is_read_closed`: the client has closed its side, so that event may have come.
+    pub fn read_available(
+        &mut self,
+        into: &mut [u8],
+        is_readable: &mut bool,
+        is_read_closed: bool,
+    ) -> io::Result<Option<usize>> {
+        while *is_readable {
+            match self.read(into) {
+                Ok(len) => {
+                    // With TLS, a short read may leave more in this process.
+                    let is_drained = len < into.len() && self.tls.is_none() && !is_read_closed;
+                    *is_readable = len > 0 && !is_drained;
+                    return Ok(Some(len));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => *is_readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Returns whether the TLS handshake is in progress.

@@ -36,7 +36,7 @@ pub trait UnderTest {
     /// The packet is passed unchanged to the process.
     const PASS: Self::Verdict;
     /// The packet goes back to its sender.
-    const BACK: Self::Verdict;
+    const REPLY: Self::Verdict;
     /// The counter that the program increments, besides the reason, when it leaves sending to the host's process.
     const BY_HOST: Option<&'static str> = None;
     /// Whether the program is a build that takes time and random numbers as input (`IB_GIVEN_ARRIVAL`).
@@ -116,7 +116,7 @@ impl<N: Native<Answer = c::ib_result>> UnderTest for Answering<N> {
     type Verdict = u32;
     const DROP: u32 = c::IB_DROP;
     const PASS: u32 = c::IB_PASS;
-    const BACK: u32 = c::IB_REPLY;
+    const REPLY: u32 = c::IB_REPLY;
     const GIVEN: bool = false;
 
     fn handle(
@@ -257,7 +257,7 @@ impl<T: UnderTest> Kernel<T> {
         let verdict = T::sent_to(&packet, &run.frame, run.action).unwrap_or_else(|| {
             assert_eq!(run.action, XDP_TX);
             check_turned(frame, &run.frame);
-            T::BACK
+            T::REPLY
         });
         (verdict, packet, false)
     }
@@ -269,7 +269,6 @@ pub struct Pair<T: UnderTest> {
     pub native: T::Role,
     /// In front of the native role, as in a host.
     gate: Gate,
-    /// In the kernel.
     pub kernel: Kernel<T>,
     /// Reasons that packets have had so far.
     pub met: BTreeSet<&'static str>,

@@ -80,7 +80,7 @@ fn in_force(data: Option<&Path>) -> Result<Vec<Setting>> {
     };
     ensure!(
         data.is_dir(),
-        "{} is no directory of a cluster; say which by --data DIR or --config FILE",
+        "{} is not the directory of a cluster; name one with --data DIR or --config FILE",
         data.display()
     );
     if let Some(system) = grammar::named(system) {

@@ -30,7 +30,7 @@ use crate::published::{self, PublishedNode};
 /// Directory of the control plane's files in the state directory.
 const CONTROL_DIR: &str = "control";
 /// Time limit for a command on the node's thread. One command may install the votes of a whole log.
-const ERRAND_TIMEOUT: Duration = Duration::from_secs(5);
+const NODE_COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The acceptor as seen by the control plane.
 type Acceptor = RegisterState<Arc<Registers>>;
@@ -333,7 +333,7 @@ impl NodeAcceptor {
             // A caller that has timed out will ask again.
             let _ = done.send(result.map(|()| state));
         });
-        let changed = changed.recv_timeout(ERRAND_TIMEOUT);
+        let changed = changed.recv_timeout(NODE_COMMAND_TIMEOUT);
         let late = |_| AcceptorError::Unreachable("its host is busy, or ends".into());
         self.state = changed.map_err(late)??;
         Ok(())

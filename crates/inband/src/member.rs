@@ -133,7 +133,7 @@ pub fn member(command: &MemberCommand) -> Result<()> {
                 println!("{host} is gone; what was on its disk stays in the cluster's directory");
                 Ok(())
             }
-            (None, None) => bail!("say who is to go; `inband member list` shows who is there"),
+            (None, None) => bail!("name the host to remove (`inband member list`)"),
         },
         MemberCommand::Replace { name, plane } => match &plane.config {
             Some(_) => Direct::of(plane)?.add(Some(name)),
@@ -219,7 +219,7 @@ pub fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()>
             }
             Err(error @ (PlaneError::Unknown | PlaneError::Silent(_))) if !is_halted => {
                 return Err(anyhow::Error::from(error).context(
-                    "whether the cluster is halted is unknown: repeat `inband member begin-anew` when this is cured",
+                    "it is unknown whether the cluster is halted; fix this and run `inband member begin-anew` again",
                 ))
             }
             Err(error) => return Err(unfinished(is_halted, error.into())),
@@ -249,7 +249,7 @@ fn is_awaited(error: &PlaneError) -> bool {
 fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
     match is_halted {
         true => error
-            .context("the cluster is halted: repeat `inband member begin-anew` when this is cured"),
+            .context("the cluster is halted; fix this and run `inband member begin-anew` again"),
         false => error,
     }
 }

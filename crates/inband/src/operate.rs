@@ -360,7 +360,9 @@ fn ask(cluster: &ClusterArgs, request: &SupervisorRequest) -> Result<String> {
         SupervisorReply::Done { host } => Ok(host),
         SupervisorReply::Error { message } => bail!(message),
         _ => {
-            bail!("the supervisor answered another question; is it of the same version?")
+            bail!(
+                "the supervisor's reply is to another request; do both sides run the same version?"
+            )
         }
     }
 }

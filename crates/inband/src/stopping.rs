@@ -71,7 +71,7 @@ fn led(view: &HostView) -> Vec<usize> {
 
 fn hand_over_until(view: &HostView, led: &[usize], until: Instant) -> Result<()> {
     let Response::Status(status) = ask(view, &Request::Status, until)? else {
-        bail!("the control plane answered something else than its status");
+        bail!("the control plane's reply is not a status");
     };
     for log in led {
         let this = view.config.this().id;

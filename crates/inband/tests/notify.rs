@@ -34,8 +34,8 @@ fn the_service_manager_learns_that_a_host_is_ready_lives_and_stops() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("bound");
-    let patience = Some(Duration::from_millis(100));
-    socket.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_millis(100));
+    socket.set_read_timeout(timeout).expect("a timeout");
     let manager = Manager(socket);
     let hosts = TwoHosts::new();
     let environment = [

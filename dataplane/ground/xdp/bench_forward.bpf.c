@@ -11,7 +11,7 @@ struct {
     __uint(max_entries, 1); /* shared with the switch */
     __type(key, ib_u32);
     __type(value, struct ib_member);
-} ib_replicas_map SEC(".maps");
+} ib_target_map SEC(".maps");
 
 SEC("xdp")
 int ib_forward_xdp(struct xdp_md *ctx) {
@@ -19,7 +19,7 @@ int ib_forward_xdp(struct xdp_md *ctx) {
     if (data + IB_XDP_FRAME_LEN_BYTES > (ib_u8 *)(long)ctx->data_end || !ib_is_ours(data))
         return XDP_PASS;
     ib_u32 zero = 0;
-    const struct ib_member *member = bpf_map_lookup_elem(&ib_replicas_map, &zero);
+    const struct ib_member *member = bpf_map_lookup_elem(&ib_target_map, &zero);
     if (!member || !member->known)
         return XDP_DROP;
     IB_IP(data)->ttl = IB_XDP_TTL;

@@ -83,7 +83,7 @@ impl Ledger {
         }
         match answer.kind {
             Type::Task => self.give(&answer, given.first().expect("a task"), verdict),
-            _ => assert_eq!((given.count(), verdict), (0, Verdict::Back)),
+            _ => assert_eq!((given.count(), verdict), (0, Verdict::Reply)),
         }
     }
 

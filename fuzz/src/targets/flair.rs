@@ -86,7 +86,7 @@ fn judge(step: &Step, before: &Moment, after: &Moment, verdict: Verdict, out: &[
     match verdict {
         Verdict::Drop => {}
         Verdict::Pass => panic!("the role passes nothing"),
-        Verdict::Back => drop(sent(out)),
+        Verdict::Reply => drop(sent(out)),
         Verdict::ToReplica { set: to, replica } => {
             assert!(was.is_active(step.now_ns), "served without a session");
             let sent = sent(out);

@@ -244,7 +244,7 @@ impl World {
             switch.handle(&mut buffer, bytes.len(), address(from), self.now, random);
         let to = match verdict {
             Verdict::Drop | Verdict::Pass => return,
-            Verdict::Back => from,
+            Verdict::Reply => from,
             Verdict::ToReplica { replica, .. } if replica < usize::from(REPLICAS) => {
                 Host::Replica(replica as u8)
             }

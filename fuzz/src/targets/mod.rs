@@ -12,6 +12,7 @@ pub mod flair_hosts;
 pub mod host;
 pub mod journal;
 pub mod machine;
+pub mod memcached;
 pub mod raft;
 pub mod records;
 pub mod resp;

@@ -98,8 +98,8 @@ impl Run<'_> {
         match verdict {
             Verdict::Drop => {}
             Verdict::Pass => assert_eq!(out, packet, "passed unchanged"),
-            Verdict::Up => self.is_decided(&before, &after, &header),
-            Verdict::Back | Verdict::ToAcceptors | Verdict::ToLearners => {
+            Verdict::Deliver => self.is_decided(&before, &after, &header),
+            Verdict::Reply | Verdict::ToAcceptors | Verdict::ToLearners => {
                 self.is_sound(verdict, &header, &after, out);
                 self.sequence.answered(out);
             }

@@ -309,9 +309,7 @@ fn of_pages(run: &Run<'_>, dataplane: Dataplane, output: &Output) -> Result<Vec<
             }
         }
         for ((place, testbed), before) in testbeds.iter().zip(before) {
-            let pager = testbed
-                .pager()
-                .context("the pager does not say what it has counted")?;
+            let pager = testbed.pager().context("the pager reports no counters")?;
             output.note(&format!(
                 "{dataplane}, page {}s, {}: {} of {pages} accesses fetched a page, {} transfers were tried again",
                 access.name(),

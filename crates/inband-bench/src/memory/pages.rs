@@ -269,7 +269,7 @@ impl Pages {
         };
         let (count, wrong) = (number()?, number()?);
         let times = (0..count).map(|_| number()).collect::<Result<_>>()?;
-        ensure!(wrong == 0, "{wrong} pages were not as they were written");
+        ensure!(wrong == 0, "{wrong} pages differ from what was written");
         Ok(times)
     }
 

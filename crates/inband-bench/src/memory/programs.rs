@@ -292,7 +292,7 @@ fn heap_bytes(said: &str) -> Result<u64> {
     let touched = before(" new)");
     let ahead = before(" pages got ready ahead");
     let pages = touched.and_then(|touched| Some(touched + ahead?));
-    let pages = pages.with_context(|| format!("the pager does not say its faults: {said}"))?;
+    let pages = pages.with_context(|| format!("the pager reports no number of faults: {said}"))?;
     Ok(pages * PAGE_LEN_BYTES as u64)
 }
 

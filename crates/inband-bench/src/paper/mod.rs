@@ -116,7 +116,6 @@ impl App {
     }
 }
 
-/// The settings for a figure.
 struct Run {
     duration: Duration,
     rounds: usize,

@@ -22,9 +22,7 @@ use crate::limits::KEY_LEN_BYTES_MAX;
 
 const _: () = assert!(KEY_LEN_BYTES_MAX == c::IB_BOX_KEY_LEN_MAX_BYTES as usize);
 
-/// Words of a chunk.
 const CHUNK_WORDS: usize = c::IB_BOX_CHUNK_WORDS as usize;
-/// Bytes of a chunk.
 pub const CHUNK_BYTES: usize = CHUNK_WORDS * 8;
 /// Words of an item before its key, in its first chunk.
 const ITEM_WORDS: usize = c::IB_BOX_ITEM_WORDS as usize;

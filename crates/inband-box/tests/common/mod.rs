@@ -75,7 +75,7 @@ impl UnderTest for Tested {
     type Verdict = u32;
     const DROP: u32 = c::IB_DROP;
     const PASS: u32 = c::IB_PASS;
-    const BACK: u32 = c::IB_REPLY;
+    const REPLY: u32 = c::IB_REPLY;
 
     fn handle(
         role: &Self::Role,

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use super::nemesis::BEHIND_MS;
 use super::{leader, Cluster, SERVING_LIMIT};
-use crate::nemesis::{signal, Lane};
+use crate::nemesis::{signal, FaultThread};
 
 /// Maximum number of members of a cluster that began with fewer.
 const MEMBERS_MAX: u8 = 5;
@@ -99,7 +99,7 @@ fn may_add(membership: &Membership, founding: u8) -> bool {
     membership.next <= *NODES.end() && membership.count() < MEMBERS_MAX.max(founding)
 }
 
-impl Lane<Cluster> {
+impl FaultThread<Cluster> {
     pub(super) fn change_members(&mut self) -> Result<Option<String>> {
         if !self.is_node_spare() {
             return Ok(None);

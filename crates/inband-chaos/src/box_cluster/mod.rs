@@ -26,7 +26,7 @@ use self::local_reads::{Checked, LocalReads};
 use self::members::{id_of, membership_of};
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
-use super::nemesis::Lane;
+use super::nemesis::FaultThread;
 use super::stale_proxy::StaleReplies;
 use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
@@ -220,8 +220,8 @@ impl Subject for Cluster {
         leader(&self.status()).into_iter().collect()
     }
 
-    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
-        lane.strike(kind)
+    fn strike(thread: &mut FaultThread<Self>, kind: FaultKind) -> Result<Option<String>> {
+        thread.strike(kind)
     }
 
     fn put_right(&self) -> Result<()> {

@@ -9,12 +9,12 @@ use nix::unistd::Pid;
 
 use super::{is_whole, leader, remaining, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS};
+use crate::nemesis::{signal, FaultThread, DOWN_MS};
 
 /// How long a node is stopped so that it misses writes, or so that it cannot be asked.
 pub(super) const BEHIND_MS: (u64, u64) = (50, 800);
 
-impl Lane<Cluster> {
+impl FaultThread<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
         match kind {
             FaultKind::Kill => self.kill(),

@@ -93,7 +93,7 @@ impl FlairClient {
                 match self.perform(Verb::Get, key.clone()) {
                     Some(End::Ok(_)) => {}
                     Some(End::Failed(why) | End::Unknown(why)) => bail!("reading {key}: {why}"),
-                    None => bail!("reading {key}: nobody is there"),
+                    None => bail!("reading {key}: no replica answers"),
                 }
             }
         }

@@ -17,7 +17,7 @@ use self::client::FlairClient;
 use self::connections::Opener;
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
-use super::nemesis::Lane;
+use super::nemesis::FaultThread;
 use super::subject::Subject;
 use super::workload::{Client as AnyClient, Shared};
 use crate::stale_proxy;
@@ -215,8 +215,8 @@ impl Subject for Cluster {
         leader.into_iter().chain(switch).collect()
     }
 
-    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
-        lane.strike(kind)
+    fn strike(thread: &mut FaultThread<Self>, kind: FaultKind) -> Result<Option<String>> {
+        thread.strike(kind)
     }
 
     fn put_right(&self) -> Result<()> {

@@ -8,16 +8,16 @@ use nix::unistd::Pid;
 
 use super::{is_whole, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS};
+use crate::nemesis::{signal, FaultThread, DOWN_MS};
 use inband_cluster::flair::status::{ClusterStatus, HostEntry};
 
-impl Lane<Cluster> {
+impl FaultThread<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
         match kind {
             FaultKind::Kill => self.kill(),
             FaultKind::Freeze => self.freeze(),
             FaultKind::Power => self.cut_power(),
-            other => bail!("{other:?} is no fault of FLAIR's hosts"),
+            other => bail!("FLAIR's hosts have no fault {other:?}"),
         }
     }
 

@@ -23,7 +23,7 @@ use inband_memory::memory::MemoryConfig;
 use self::client::MemoryClient;
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
-use super::nemesis::Lane;
+use super::nemesis::FaultThread;
 use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
 use crate::stale_proxy::StaleReplies;
@@ -176,8 +176,8 @@ impl Subject for Cluster {
         active_switch(&self.status()).into_iter().collect()
     }
 
-    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
-        lane.strike(kind)
+    fn strike(thread: &mut FaultThread<Self>, kind: FaultKind) -> Result<Option<String>> {
+        thread.strike(kind)
     }
 
     fn put_right(&self) -> Result<()> {
@@ -227,7 +227,6 @@ impl Subject for Cluster {
     }
 }
 
-/// Returns the active switch.
 fn active_switch(status: &ClusterStatus) -> Option<String> {
     let active = status.nodes.iter().filter(|node| node.state == "active");
     let active = active.max_by_key(|node| node.epoch)?;

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use super::{active_switch, is_whole, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS};
+use crate::nemesis::{signal, FaultThread, DOWN_MS};
 use crate::subject::Subject;
 
 /// How long a server misses writes or is cut off.
@@ -17,7 +17,7 @@ const BEHIND_MS: (u64, u64) = (50, 500);
 /// How long only one server is reachable: long enough for a client to write, and then to read.
 const ALONE_MS: (u64, u64) = (10, 150);
 
-impl Lane<Cluster> {
+impl FaultThread<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
         match kind {
             FaultKind::Kill => self.kill(),

@@ -18,7 +18,7 @@ use inband_netpaxos::status::Status;
 
 use crate::fault_kind::FaultKind;
 use crate::links::ActiveFaults;
-use crate::nemesis::Lane;
+use crate::nemesis::FaultThread;
 use crate::stale_proxy;
 use crate::store::client::{Addresses, StoreClient};
 use crate::store::{self, keys};
@@ -164,8 +164,8 @@ impl Subject for Cluster {
         important.map(|process| process.name).collect()
     }
 
-    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
-        lane.strike(kind)
+    fn strike(thread: &mut FaultThread<Self>, kind: FaultKind) -> Result<Option<String>> {
+        thread.strike(kind)
     }
 
     fn put_right(&self) -> Result<()> {

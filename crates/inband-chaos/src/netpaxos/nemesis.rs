@@ -13,14 +13,14 @@ use nix::unistd::Pid;
 
 use super::{is_whole, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS};
+use crate::nemesis::{signal, FaultThread, DOWN_MS};
 
 /// How long a storage server is stopped so that it misses requests.
 const BEHIND_MS: (u64, u64) = (50, 800);
 /// How long a learner without directory stays down: its incarnation is a wall clock's second, which must be a new one.
 const WIPED: Duration = Duration::from_millis(1_100);
 
-impl Lane<Cluster> {
+impl FaultThread<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
         match kind {
             FaultKind::Kill => self.kill(),

@@ -16,7 +16,7 @@ use inband_paxos::config::Role;
 use super::fault_kind::FaultKind;
 use super::history::Recorder;
 use super::links::ActiveFaults;
-use super::nemesis::Lane;
+use super::nemesis::FaultThread;
 use super::subject::Subject;
 use super::workload::{Client as AnyClient, Shared};
 use crate::stale_proxy;
@@ -216,8 +216,8 @@ impl Subject for Cluster {
         replicas.map(|host| host.name).collect()
     }
 
-    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
-        lane.strike(kind)
+    fn strike(thread: &mut FaultThread<Self>, kind: FaultKind) -> Result<Option<String>> {
+        thread.strike(kind)
     }
 
     /// Fails only if the cluster is off: nothing restarts it then.

@@ -12,13 +12,13 @@ use nix::unistd::Pid;
 
 use super::{votes, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL, SPARE_LIMIT};
+use crate::nemesis::{signal, FaultThread, DOWN_MS, POLL_INTERVAL, SPARE_LIMIT};
 
 /// Minimum and maximum size of the cluster under membership changes.
 const ACCEPTORS: (usize, usize) = (3, 5);
 const REPLICAS: (usize, usize) = (3, 4);
 
-impl Lane<Cluster> {
+impl FaultThread<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
         let done = match kind {
             FaultKind::Kill => self.kill(),

@@ -71,7 +71,6 @@ pub struct BoxCluster {
     sockets: BTreeMap<String, PathBuf>,
 }
 
-/// The status of a cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// The options with which it was started.

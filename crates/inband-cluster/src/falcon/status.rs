@@ -30,7 +30,6 @@ pub enum SchedulerReply {
     },
 }
 
-/// The status of a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SchedulerStatus {
     /// Drawn at its start, in hexadecimal digits.

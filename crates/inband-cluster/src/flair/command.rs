@@ -262,7 +262,7 @@ fn in_words(host: &HostEntry) -> String {
     match (host.process, &host.status) {
         (Process::Paused, _) => "paused".into(),
         (Process::Killed, _) => "killed".into(),
-        (Process::Ended, _) => "ended by itself; see its log".into(),
+        (Process::Ended, _) => "exited unexpectedly; see its log".into(),
         (Process::Running, None) => "does not answer".into(),
         (Process::Running, Some(status)) => {
             if let Some(replica) = &status.replica {

@@ -34,7 +34,6 @@ pub enum HostReply {
     },
 }
 
-/// The status of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HostStatus {
     /// `replica/0`, `switch/1`, `gateway`.

@@ -242,7 +242,7 @@ impl System for Memory {
         let active = active.max_by_key(|node| node.epoch).map(|node| node.name);
         ensure!(
             active.is_some(),
-            "no switch is active: a client makes one so"
+            "no switch is active; the next request of a client activates one"
         );
         Ok(active)
     }

@@ -70,7 +70,6 @@ pub struct NetPaxos {
     metrics: BTreeMap<String, Arc<TcpListener>>,
 }
 
-/// The status of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// How to reach it.

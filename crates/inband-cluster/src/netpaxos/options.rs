@@ -186,7 +186,7 @@ pub(super) fn former(data: &Path) -> Result<Options> {
     };
     serde_json::from_slice(&text).with_context(|| {
         format!(
-            "{} is damaged: remove it to go on with what {FILE} says, or give --accept-loss to begin with an empty log",
+            "{} is damaged: delete it to use {FILE}, or give --accept-loss to begin with an empty log",
             path.display()
         )
     })

@@ -16,7 +16,6 @@ use inband_host::line_json::{self, CallError};
 /// Maximum number of positions in one line.
 const POSITIONS_SHOWN_MAX: usize = 9;
 
-/// A request to a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum HostRequest {
@@ -103,7 +102,6 @@ pub fn instances(at: &[u64]) -> String {
     }
 }
 
-/// The status of a host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostStatus {
     /// Name of the node.

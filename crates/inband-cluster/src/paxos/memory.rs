@@ -15,7 +15,6 @@ const REPLICA_BYTES: u64 = 80 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Rings of one acceptor.
     pub acceptor_rings_bytes: u64,
     /// One replica, with its store.
     pub replica_bytes: u64,
@@ -62,7 +61,6 @@ pub struct TooLarge {
     pub acceptors: usize,
     pub replicas: usize,
     pub logs: usize,
-    /// Slots of each ring.
     pub ring_slots: u32,
     /// What to do.
     pub cure: String,

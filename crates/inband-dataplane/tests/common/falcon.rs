@@ -22,7 +22,7 @@ impl UnderTest for FalconUnderTest {
     type Verdict = Verdict;
     const DROP: Verdict = Verdict::Drop;
     const PASS: Verdict = Verdict::Pass;
-    const BACK: Verdict = Verdict::Back;
+    const REPLY: Verdict = Verdict::Reply;
     const BY_HOST: Option<&'static str> = Some("falcon_executor_by_host");
 
     fn handle(

@@ -27,7 +27,7 @@ impl UnderTest for FlairUnderTest {
     type Verdict = Verdict;
     const DROP: Verdict = Verdict::Drop;
     const PASS: Verdict = Verdict::Pass;
-    const BACK: Verdict = Verdict::Back;
+    const REPLY: Verdict = Verdict::Reply;
     const BY_HOST: Option<&'static str> = Some("flair_client_by_host");
 
     fn handle(

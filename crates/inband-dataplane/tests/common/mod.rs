@@ -82,7 +82,10 @@ pub fn native_behind(gate: &mut Gate, switch: &SoftSwitch, packet: &[u8]) -> Out
         };
     }
     let mut outcome = native(switch, packet);
-    if !matches!(outcome.verdict, Verdict::Drop | Verdict::Pass | Verdict::Up) {
+    if !matches!(
+        outcome.verdict,
+        Verdict::Drop | Verdict::Pass | Verdict::Deliver
+    ) {
         gate.sign(&mut outcome.packet);
     }
     outcome
@@ -160,7 +163,7 @@ impl Kernel {
             self.rig.decided(|_| ()); // the filler values
         }
         match (run.action, up) {
-            (XDP_DROP, Some(packet)) => (Verdict::Up, packet),
+            (XDP_DROP, Some(packet)) => (Verdict::Deliver, packet),
             (XDP_DROP, None) => (Verdict::Drop, Vec::new()),
             (XDP_PASS, None) => {
                 assert_eq!(run.frame, frame, "passed untouched");
@@ -169,7 +172,7 @@ impl Kernel {
             (XDP_TX, None) => {
                 check_sizes(&run.frame);
                 check_turned(frame, &run.frame);
-                (Verdict::Back, run.frame[FRAME_LEN_BYTES..].to_vec())
+                (Verdict::Reply, run.frame[FRAME_LEN_BYTES..].to_vec())
             }
             (XDP_REDIRECT, None) => {
                 check_sizes(&run.frame);

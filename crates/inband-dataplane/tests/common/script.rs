@@ -253,8 +253,8 @@ impl Script {
     pub fn frame(&mut self, frame: &[u8], outcome: &Outcome, is_ours: bool) {
         let (dest, out) = match outcome.verdict {
             Verdict::Drop => (None, Vec::new()),
-            Verdict::Pass | Verdict::Up => (Some(0), frame.to_vec()),
-            Verdict::Back => (Some(1), turned(frame, &outcome.packet, None)),
+            Verdict::Pass | Verdict::Deliver => (Some(0), frame.to_vec()),
+            Verdict::Reply => (Some(1), turned(frame, &outcome.packet, None)),
             _ => (Some(2), turned(frame, &outcome.packet, Some(GROUP))),
         };
         let reason = if is_ours { outcome.reason } else { "" };

@@ -292,10 +292,10 @@ pub fn verdict_of(name: &str) -> Verdict {
     match name {
         "drop" => Verdict::Drop,
         "pass" | "untouched" => Verdict::Pass,
-        "back" => Verdict::Back,
+        "reply" => Verdict::Reply,
         "to_acceptors" => Verdict::ToAcceptors,
         "to_learners" => Verdict::ToLearners,
-        "up" => Verdict::Up,
+        "deliver" => Verdict::Deliver,
         other => panic!("there is no verdict {other}"),
     }
 }
@@ -305,7 +305,7 @@ pub fn expected_packet(case: &Case, step: &Step) -> Vec<u8> {
     let (mut header, mut value, packet) = packet_of(step);
     match verdict_of(&step.verdict) {
         Verdict::Drop => Vec::new(),
-        Verdict::Pass | Verdict::Up => packet,
+        Verdict::Pass | Verdict::Deliver => packet,
         _ => {
             header.node = super::NODE.into();
             step.out.apply(&mut header, &mut value);
@@ -326,7 +326,10 @@ pub fn check(case: &Case, step: &Step, got: &Outcome) {
         got.reason
     );
     assert_eq!(got.reason, step.reason);
-    if !matches!(got.verdict, Verdict::Drop | Verdict::Pass | Verdict::Up) {
+    if !matches!(
+        got.verdict,
+        Verdict::Drop | Verdict::Pass | Verdict::Deliver
+    ) {
         let (mut header, mut value, _) = packet_of(step);
         header.node = super::NODE.into();
         step.out.apply(&mut header, &mut value);

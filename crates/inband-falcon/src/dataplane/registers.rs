@@ -58,7 +58,6 @@ pub struct ExecutorView {
     pub task: Task,
 }
 
-/// A view of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerView {
     /// 0: not registered.
@@ -71,7 +70,6 @@ pub struct WorkerView {
 
 /// All registers of a scheduler: a soft switch's own memory, or a view of an XDP program's maps.
 pub struct FalconRegisters {
-    /// By set.
     pub(crate) sets: Shared<c::ib_falcon_set>,
     /// (set * queues + queue) * queue_slots + position mod queue_slots.
     pub(crate) slots: Shared<c::ib_falcon_slot>,

@@ -1,7 +1,7 @@
 //! One Redis client: its requests, their operations, and their answers in order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -206,37 +206,23 @@ impl Connection {
 
     /// Reads from the socket. Returns whether anything arrived.
     fn read(&mut self, scratch: &mut [u8]) -> Result<bool, Hit> {
-        while self.has_room()
-            && self.is_readable
-            && !self.is_input_over
-            && self.read_budget_bytes > 0
-        {
-            let room = scratch.len().min(self.read_budget_bytes);
-            match self.wire.read(&mut scratch[..room]) {
-                Ok(0) => {
-                    self.is_readable = false;
-                    self.is_input_over = true;
-                    return Ok(true);
-                }
-                Ok(len) => {
-                    self.input.extend_from_slice(&scratch[..len]);
-                    self.input.grown();
-                    self.read_budget_bytes -= len;
-                    let is_drained = len < room && self.wire.is_drained_by_short_read();
-                    if is_drained && !self.is_read_closed {
-                        // More data will cause another event. (If the peer has closed, that event may have been the
-                        // last one.)
-                        self.is_readable = false;
-                    }
-                    return Ok(true);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::InvalidData => return Err(Hit::Tls),
-                Err(_) => return Err(Hit::Gone),
-            }
+        if !self.has_room() || self.is_input_over || self.read_budget_bytes == 0 {
+            return Ok(false);
         }
-        Ok(false)
+        let room = scratch.len().min(self.read_budget_bytes);
+        let (is_readable, is_read_closed) = (&mut self.is_readable, self.is_read_closed);
+        let into = &mut scratch[..room];
+        let len = match self.wire.read_available(into, is_readable, is_read_closed) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(Hit::Tls),
+            Err(_) => return Err(Hit::Gone),
+        };
+        self.is_input_over = len == 0;
+        self.input.extend_from_slice(&scratch[..len]);
+        self.input.grown();
+        self.read_budget_bytes -= len;
+        Ok(true)
     }
 
     fn take_requests<S>(&mut self, turn: &mut Turn<'_, S>) {

@@ -10,7 +10,7 @@ pub struct Writes {
     /// When each write was submitted.
     of_key: HashMap<Vec<u8>, BTreeMap<Ticket, Nanos>>,
     keys: HashMap<Ticket, Vec<u8>>,
-    /// An older write has been retransmitted.
+    /// A write that has not ended after this time has been retransmitted.
     in_time_ns: Nanos,
 }
 

@@ -5,6 +5,7 @@
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use super::attach::open_link;
 use super::error::{Doing, XdpError};
 use super::loopback::Loopback;
 use super::maps::{delete, update};
@@ -123,6 +124,20 @@ pub struct Uplink {
     /// This host's address on the interface.
     pub address: SocketAddrV4,
     pub mode: XdpMode,
+}
+
+impl Uplink {
+    /// Finds the interface, as [`open_link`] does.
+    pub fn open(interface: &str, address: SocketAddrV4, mode: XdpMode) -> Result<Uplink, XdpError> {
+        let (netlink, link) = open_link(interface, *address.ip(), mode)?;
+        Ok(Uplink {
+            netlink,
+            link,
+            interface: interface.to_owned(),
+            address,
+            mode,
+        })
+    }
 }
 
 /// A group and what is known of its members.

@@ -42,7 +42,6 @@ impl Connection {
         self.lanes[lane].waiting_writes == 0
     }
 
-    /// Returns the number of lanes.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }

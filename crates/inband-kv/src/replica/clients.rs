@@ -41,19 +41,9 @@ impl Replica {
             let latencies = &self.control.latencies;
             let make = |arrival| Connection::new(arrival, partitions, is_trusted, latencies);
             let accepted = self.front.accept(self.now, make);
+            self.guard.note_refused(&accepted);
             for slot in accepted.slots {
                 self.want_attention(slot);
-            }
-            let hits = &self.control.limit_hits;
-            (0..accepted.refused).for_each(|_| hits.count(LimitHit::Clients));
-            if let Some(error) = accepted.failure {
-                hits.count(LimitHit::Accept);
-                if self.log_limit.is_due() {
-                    tracing::warn!(
-                        "accepting a client: {error}; raise the limit of open files (ulimit -n) or lower \
-                         host.limits.max_clients"
-                    );
-                }
             }
         }
     }

@@ -35,7 +35,7 @@ struct Watcher {
     seen: Revision,
     /// Number of the next change to compare with the prefix.
     next: u64,
-    /// Bytes of changes since it was last told a revision.
+    /// Bytes of changes since the last revision was sent.
     untold_bytes: usize,
 }
 

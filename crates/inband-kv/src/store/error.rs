@@ -93,7 +93,7 @@ pub enum StoreError {
         got: u64,
     },
     /// The checkpoint is not ahead of any store.
-    #[error("the checkpoint is nowhere ahead of the stores, which are at instances {applied:?}; fetch a newer one")]
+    #[error("the checkpoint is not newer than any store (they are at instances {applied:?}); fetch a newer one")]
     CheckpointTooOld {
         /// Last instances applied, one per log.
         applied: Vec<u64>,

@@ -116,7 +116,9 @@ impl std::str::FromStr for Part {
         let part = numbers.filter(|part| (1..=PARTS_MAX).contains(&part.of));
         let part = part.filter(|part| (1..=part.of).contains(&part.number));
         part.ok_or_else(|| {
-            format!("{text:?} is no part: 2/3 is the second of three, of at most {PARTS_MAX}")
+            format!(
+                "{text:?} is not a part; 2/3 is the second of three, and {PARTS_MAX} is the limit"
+            )
         })
     }
 }

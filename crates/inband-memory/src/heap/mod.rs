@@ -34,7 +34,6 @@ use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
 
 /// Bytes of a page, as on this machine.
 pub const PAGE_LEN_BYTES: usize = 4096;
-/// Chunks of a page.
 pub const PAGE_CHUNKS: usize = PAGE_LEN_BYTES / (CHUNK_LINES * LINE_LEN_BYTES);
 
 /// The bytes of a page.

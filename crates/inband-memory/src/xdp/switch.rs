@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use inband_ground::auth::Keys;
 use inband_ground::xdp::alone::{self, HostSpec};
-use inband_ground::xdp::attach::open_link;
 use inband_ground::xdp::multicast::{check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink};
 use inband_ground::xdp::{XdpError, XdpMode};
 
@@ -88,17 +87,10 @@ impl Spec {
     pub fn attach(&self, interface: &str, servers: &[Peer]) -> Result<Attached, XdpError> {
         check_peers("servers", servers, self.switch.servers)?;
         let program = self.load()?;
-        let (netlink, link) = open_link(interface, *self.address.ip(), self.mode)?;
+        let uplink = Uplink::open(interface, self.address, self.mode)?;
         let copies = program.load_beside("copies", objects::COPIES)?;
         let group = c::IB_MEMORY_SERVERS_GROUP;
         let maps = GroupMaps::new(&copies, &[(group, program.loaded(), "ib_servers_map")])?;
-        let uplink = Uplink {
-            netlink,
-            link,
-            interface: interface.to_owned(),
-            address: self.address,
-            mode: self.mode,
-        };
         let multicast = Multicast::new(maps, uplink, None, &[(group, servers)])?;
         let (link, ..) = multicast.links().next().expect("the interface");
         let attached = program.attach_to(link, interface)?;

@@ -15,7 +15,6 @@ use crate::request::{Request, Value};
 pub enum Record {
     /// A vote in the fast round.
     Fast {
-        /// The instance.
         instance: u64,
         /// Incarnation of the minion.
         incarnation: u64,
@@ -25,28 +24,16 @@ pub enum Record {
         request: Arc<Request>,
     },
     /// A promise to vote in no lower round.
-    Promised {
-        /// The instance.
-        instance: u64,
-        /// The round.
-        round: u64,
-    },
+    Promised { instance: u64, round: u64 },
     /// A vote in a round of recovery, which implies a promise for the same round.
     Classic {
-        /// The instance.
         instance: u64,
-        /// The round.
         round: u64,
         /// The value voted for.
         value: Value,
     },
     /// A decision that it was told, in an instance in which it must stay silent.
-    Decided {
-        /// The instance.
-        instance: u64,
-        /// The value.
-        value: Value,
-    },
+    Decided { instance: u64, value: Value },
     /// It has started without memory, and has not fenced the others yet.
     Lost,
     /// It has fenced the others, and has no memory of instances up to `silent`.
@@ -75,7 +62,6 @@ pub enum Record {
     Enrolled {
         /// The learner's number.
         learner: u8,
-        /// The incarnation.
         incarnation: u32,
         /// The start that has it; 0: unknown.
         nonce: u64,

@@ -56,7 +56,6 @@ pub struct RoleCost {
     pub authenticated: bool,
     /// Length of the packets' values in bytes.
     pub value_len_bytes: usize,
-    /// Slots of the ring.
     pub ring_slots: usize,
     /// In ns per packet, without the overhead of the test itself.
     pub ns: f64,

@@ -85,13 +85,13 @@ pub enum Verdict {
     /// For the host's own state machines, unchanged.
     Pass,
     /// Rewritten: send it back to the sender.
-    Back,
+    Reply,
     /// Rewritten: send a copy to every acceptor.
     ToAcceptors,
     /// Rewritten: send a copy to every learner.
     ToLearners,
     /// A majority is reached: pass the value to the host's learner.
-    Up,
+    Deliver,
 }
 
 /// All registers of a host: a soft switch's own memory, or a view of an XDP program's maps.
@@ -186,10 +186,10 @@ impl SoftSwitch {
         let result = unsafe { c::ib_paxos_switch_handle(&mut raw, buffer.as_mut_ptr(), &mut len) };
         let verdict = match result.verdict {
             v if v == c::IB_PASS => Verdict::Pass,
-            v if v == c::IB_REPLY => Verdict::Back,
+            v if v == c::IB_REPLY => Verdict::Reply,
             v if v == c::IB_TO_ACCEPTORS => Verdict::ToAcceptors,
             v if v == c::IB_TO_LEARNERS => Verdict::ToLearners,
-            v if v == c::IB_DELIVER => Verdict::Up,
+            v if v == c::IB_DELIVER => Verdict::Deliver,
             _ => Verdict::Drop,
         };
         (verdict, result.reason, len as usize)

@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use inband_ground::auth::Keys;
-use inband_ground::xdp::attach::{self, Attachment};
+use inband_ground::xdp::attach::Attachment;
 use inband_ground::xdp::loopback::Loopback;
 use inband_ground::xdp::lost::{self, Lost};
 use inband_ground::xdp::multicast::{check_peers, Multicast, Uplink};
@@ -105,9 +105,9 @@ impl XdpHost {
     pub fn load(spec: XdpSpec) -> Result<XdpHost, XdpError> {
         spec.check()?;
         spec.geometry.validate().map_err(XdpError::Spec)?;
-        let (netlink, link) = attach::open_link(&spec.interface, *spec.address.ip(), spec.mode)?;
+        let uplink = Uplink::open(&spec.interface, spec.address, spec.mode)?;
         let loopback = if spec.needs_loopback() {
-            Some(Loopback::create(&netlink, spec.node, spec.address)?)
+            Some(Loopback::create(&uplink.netlink, spec.node, spec.address)?)
         } else {
             None
         };
@@ -130,14 +130,7 @@ impl XdpHost {
             programs.set_keys(keys)?;
         }
         let pair = loopback.iter().flat_map(|l| [l.near.index, l.far.index]);
-        let interfaces: Vec<u32> = [link.index].into_iter().chain(pair).collect();
-        let uplink = Uplink {
-            netlink,
-            link,
-            interface: spec.interface.clone(),
-            address: spec.address,
-            mode: spec.mode,
-        };
+        let interfaces: Vec<u32> = [uplink.link.index].into_iter().chain(pair).collect();
         let maps = programs.group_maps()?;
         let multicast = Multicast::new(maps, uplink, loopback, &spec.groups())?;
         let mut host = XdpHost {

@@ -66,11 +66,11 @@ impl Host {
         match verdict {
             Verdict::Drop => {}
             Verdict::Pass => self.host_packet(now, packet, from_self, out),
-            Verdict::Back if from_self => self.local.push(packet),
-            Verdict::Back => out.send_raw(Dest::Sender, packet),
+            Verdict::Reply if from_self => self.local.push(packet),
+            Verdict::Reply => out.send_raw(Dest::Sender, packet),
             Verdict::ToAcceptors => self.route_one(Dest::Acceptors, packet, out),
             Verdict::ToLearners => self.route_one(Dest::Learners, packet, out),
-            Verdict::Up => self.decided(now, packet, out),
+            Verdict::Deliver => self.decided(now, packet, out),
         }
     }
 

@@ -216,7 +216,12 @@ impl Leadership {
     }
 
     /// Restarts phase 1, with a round above all seen.
-    pub(super) fn promise_anew(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
+    pub(super) fn restart_phase_1(
+        &mut self,
+        now: Micros,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) {
         rounds.saw(self.heard_round);
         self.round = rounds.make();
         self.refused = Votes::default();

@@ -87,7 +87,7 @@ impl Shadow {
             return Ok(());
         };
         let left = match is.verdict {
-            Verdict::Back | Verdict::ToExecutor(_) => wire::parse(is.left).ok(),
+            Verdict::Reply | Verdict::ToExecutor(_) => wire::parse(is.left).ok(),
             Verdict::Drop | Verdict::Pass => None,
         };
         let mut parked_is_told = false;

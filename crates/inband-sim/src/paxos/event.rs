@@ -53,7 +53,7 @@ impl system::Packet for Packet {
 
 #[derive(Debug)]
 pub enum Event {
-    /// A slow host gets round to handling a packet.
+    /// A slow host handles a packet that was queued.
     Handle {
         from: u8,
         to: u8,

@@ -236,7 +236,7 @@ impl Histories {
                 let both_a: Vec<u64> = of_a.iter().copied().filter(concerns).collect();
                 let both_b: Vec<u64> = of_b.iter().copied().filter(concerns).collect();
                 if both_a != both_b {
-                    return Err(Invariant::MultiShardAtomic.broken(format!(
+                    return Err(Invariant::CrossPartitionAtomic.broken(format!(
                         "commands over partitions {a} and {b} are {both_a:?} in one and {both_b:?} \
                          in the other"
                     )));
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(old.invariant, Invariant::ReadsLinearizable);
         let half = histories.read_together(1, &[(0, value(&[1, 5])), (1, value(&[]))], &[0, 0]);
         let half = half.expect_err("5 concerns both");
-        assert_eq!(half.invariant, Invariant::MultiShardAtomic);
+        assert_eq!(half.invariant, Invariant::CrossPartitionAtomic);
         // Two commands of partition 0 are known.
         let old = histories.read_together(1, &[(0, value(&[1])), (1, value(&[]))], &[2, 0]);
         let old = old.expect_err("2 were known when it began");

@@ -19,7 +19,7 @@ listed! {
         ExactlyOnce = "a command is applied at most once, and never after its client was told it would not be",
         ReplicasEqual = "replicas at equal positions have equal state",
         NothingLost = "what a client was told is done has been applied",
-        MultiShardAtomic = "a command over several shards takes effect in all of them, at one place in the order",
+        CrossPartitionAtomic = "a command over several partitions takes effect in all of them, at one place in the order",
         ReadsLinearizable = "a read sees whatever any client knew of when it began",
         DeadlinesKept = "every call ends once, and by its deadline",
         Liveness = "once faults end, everything finishes and replicas are equal",

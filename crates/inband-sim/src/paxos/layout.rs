@@ -105,7 +105,6 @@ impl Layout {
         Layout::of(of.acceptors, of.replicas.clone(), of.replicas)
     }
 
-    /// Returns a random layout.
     pub fn random(rng: &mut Rng) -> Layout {
         let acceptors = if rng.chance_ppm(300_000) { 5 } else { 3 };
         let replicas = [3, 3, 2, 1][rng.below(4) as usize];

@@ -309,7 +309,7 @@ impl World {
         let (together, histories) = values.split_at(values.len() / 3 * 2);
         for set in together.chunks(histories.len()) {
             if set.iter().any(|value| *value != set[0]) {
-                return Err(Invariant::MultiShardAtomic.broken(format!(
+                return Err(Invariant::CrossPartitionAtomic.broken(format!(
                     "replica {node} read {set:?} of keys that are set, and expire, together"
                 )));
             }

@@ -13,7 +13,7 @@ use crate::trace::mix;
 use crate::{Time, World};
 
 /// A client times out after this.
-const PATIENCE_NS: Time = 60 * MS;
+const CLIENT_TIMEOUT_NS: Time = 60 * MS;
 /// A client whose node is down tries another one after this.
 const MOVE_NS: Time = 3 * MS;
 /// One of this many times, a client that sends a datagram sends a burst.
@@ -224,7 +224,7 @@ impl World<Zab> {
         self.note(&[20, number.into(), token], || {
             format!("client {number} at node/{id}: {act:?} key {key}, token {token}")
         });
-        self.after(PATIENCE_NS, super::Event::GiveUp(number, token));
+        self.after(CLIENT_TIMEOUT_NS, super::Event::GiveUp(number, token));
         let padding = self.rng.hosts.below(64) as usize;
         if is_datagram {
             // Only a leader's role proposes it.

@@ -224,7 +224,7 @@ impl<'a, T: UnderTest> Pair<'a, T> {
         } else if (self.target.is_to_group)(verdict) {
             Some((GROUP_PORT, turned(frame, packet, Some(GROUP))))
         } else {
-            assert_eq!(*verdict, T::BACK);
+            assert_eq!(*verdict, T::REPLY);
             Some((SENDER_PORT, turned(frame, packet, None)))
         };
         self.running.frame(frame, out, reason, what);

@@ -19,7 +19,7 @@ use inband_paxos::config::{bounds, Role};
 use serde::{Deserialize, Serialize};
 
 use super::operate::most_applied;
-use super::start::{first_listeners, lab_address, mute_acceptors, own_listener, resolve};
+use super::start::{acceptors_not_voting, first_listeners, lab_address, own_listener, resolve};
 use super::{lock, HostRuntime, Shared, SupervisorError};
 use crate::host_process::ProcessSlot;
 use crate::listeners::bind;
@@ -452,13 +452,13 @@ impl Shared {
             let mut hosts = self.hosts();
             hosts.retain(|host| host.is_running());
             let statuses = self.host_statuses(&hosts);
-            let mute = mute_acceptors(&hosts, &statuses);
+            let not_voting = acceptors_not_voting(&hosts, &statuses);
             let logs = self.logs();
             let unled = (0..logs).find(|&log| Self::leader_among(&statuses, log).is_none());
-            let missing = match (unled, &mute[..]) {
+            let missing = match (unled, &not_voting[..]) {
                 (None, []) => return Ok(()),
                 (Some(log), _) => format!("{} has no leader", log_name(log, logs)),
-                (None, mute) => format!("{} does not vote", mute.join(", ")),
+                (None, not_voting) => format!("{} does not vote", not_voting.join(", ")),
             };
             if began.elapsed() >= STALL_LIMIT {
                 return Err(SupervisorError::WrongState(format!(

@@ -519,27 +519,27 @@ impl Shared {
         loop {
             let hosts = self.hosts();
             let statuses = self.host_statuses(&hosts);
-            let mute = mute_acceptors(&hosts, &statuses);
+            let not_voting = acceptors_not_voting(&hosts, &statuses);
             let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor)).count();
             let logs = self.logs();
             let led = (0..logs)
                 .filter(|&log| Self::leader_among(&statuses, log).is_some())
                 .count();
-            if led == logs && is_settled && mute.is_empty() {
+            if led == logs && is_settled && not_voting.is_empty() {
                 return Ok(Vec::new());
             }
             // Some may have lost what the cluster relied on them to remember. They must be replaced, and for that the
             // cluster must be up.
-            let is_enough = led == logs && 2 * mute.len() < acceptors;
+            let is_enough = led == logs && 2 * not_voting.len() < acceptors;
             if is_enough && began.elapsed() >= ALL_LIMIT {
-                let what = match &mute[..] {
+                let what = match &not_voting[..] {
                     [] => "the control plane is not ready".to_owned(),
-                    mute => format!("{} does not vote", mute.join(", ")),
+                    not_voting => format!("{} does not vote", not_voting.join(", ")),
                 };
                 let why = self.plane_in_words();
                 return Ok(vec![format!("{what} ({why}); see `inband member list`")]);
             }
-            let is_waiting = !is_settled || !mute.is_empty();
+            let is_waiting = !is_settled || !not_voting.is_empty();
             if is_founded && is_waiting && Instant::now() >= ask_at {
                 is_settled = self.settle(may_begin_empty)?;
                 ask_at = Instant::now() + PLANE_POLL_INTERVAL;
@@ -551,7 +551,7 @@ impl Shared {
                 return Err(self.late(format!(
                     "the cluster did not come up ({led} of {logs} logs have a leader, {} of \
                      {acceptors} acceptors vote; {})",
-                    acceptors - mute.len(),
+                    acceptors - not_voting.len(),
                     self.plane_in_words()
                 )));
             }
@@ -617,7 +617,7 @@ impl Shared {
 }
 
 /// Names of the acceptors that do not vote in all logs.
-pub(super) fn mute_acceptors<'h>(
+pub(super) fn acceptors_not_voting<'h>(
     hosts: &'h [Arc<HostRuntime>],
     statuses: &[Option<HostStatus>],
 ) -> Vec<&'h str> {
@@ -626,6 +626,6 @@ pub(super) fn mute_acceptors<'h>(
     };
     let pairs = hosts.iter().zip(statuses);
     let acceptors = pairs.filter(|(host, _)| host.plan.has(Role::Acceptor));
-    let mute = acceptors.filter(|(_, status)| !status.as_ref().is_some_and(votes));
-    mute.map(|(host, _)| host.name()).collect()
+    let not_voting = acceptors.filter(|(_, status)| !status.as_ref().is_some_and(votes));
+    not_voting.map(|(host, _)| host.name()).collect()
 }

@@ -91,7 +91,7 @@ impl Cluster {
         let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
         buffer[..packet.len()].copy_from_slice(packet);
         let (verdict, _, len_bytes) = host.switch.handle(&mut buffer, packet.len());
-        if verdict != Verdict::Back {
+        if verdict != Verdict::Reply {
             return;
         }
         let Ok((header, value)) = wire::parse(&buffer[..len_bytes]) else {

@@ -153,7 +153,7 @@ impl World {
         let to = match verdict {
             Verdict::Drop => return,
             Verdict::Pass => return self.on_host(number, from, bytes),
-            Verdict::Back => address,
+            Verdict::Reply => address,
             Verdict::ToExecutor(address) => address,
         };
         let waking = match self.system.layout.wakes {

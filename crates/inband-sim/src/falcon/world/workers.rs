@@ -19,7 +19,7 @@ use crate::falcon::{trace, World};
 #[derive(Default)]
 pub(in crate::falcon) struct Slot {
     pub run: Option<Run>,
-    /// The attempt that it was told to drop, until it gets something else.
+    /// The attempt that was revoked, until the next task arrives.
     pub revoked: Option<Attempt>,
 }
 

@@ -67,7 +67,7 @@ impl World {
         let (verdict, _, len) = switch.handle(&mut buffer, bytes.len(), source, now_ns, random);
         let to = match verdict {
             Verdict::Drop | Verdict::Pass => return,
-            Verdict::Back => from,
+            Verdict::Reply => from,
             Verdict::ToReplica { replica, .. } => Host::Replica(replica as u8),
             Verdict::ToClient(client) => Host::Client(client.ip().octets()[3]),
         };

@@ -1,4 +1,4 @@
-//! Commands over several shards: one replica executes three entries of log M in three partitions, at markers that
+//! Commands over several partitions: one replica executes three entries of log M in three partitions, at markers that
 //! arrive in any order, twice, or ahead of M, and crashes between two writes.
 //!
 //! Speaks of:
@@ -111,12 +111,12 @@ impl Partition {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct SeveralShards {
+pub struct CrossPartition {
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
 }
 
-impl SeveralShards {
+impl CrossPartition {
     fn lacks(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
@@ -244,7 +244,7 @@ impl SeveralShards {
     }
 }
 
-impl Model for SeveralShards {
+impl Model for CrossPartition {
     type State = State;
     type Action = Action;
 
@@ -288,7 +288,7 @@ impl Model for SeveralShards {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("MultiShardAtomic", |_: &Self, state: &State| {
+            Property::always("CrossPartitionAtomic", |_: &Self, state: &State| {
                 let effects = || state.partitions.iter().flat_map(|p| &p.effects);
                 let differs = |a: &Effect, b: &Effect| a.entry == b.entry && a.saw != b.saw;
                 let is_equal = !effects().any(|a| effects().any(|b| differs(a, b)));

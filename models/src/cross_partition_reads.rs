@@ -1,4 +1,4 @@
-//! A read over several shards: two replicas have the logs of two partitions, and one entry of log M that reads both. A
+//! A read over several partitions: two replicas have the logs of two partitions, and one entry of log M that reads both. A
 //! client of one replica waits for the read. A client of the other writes in one partition, and once that is
 //! acknowledged in the other one. Replicas write what they have applied partition by partition, and one of them
 //! crashes.
@@ -116,12 +116,12 @@ impl State {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct SeveralReads {
+pub struct CrossPartitionReads {
     /// The rule left out, if any.
     pub mutant: Option<Mutant>,
 }
 
-impl SeveralReads {
+impl CrossPartitionReads {
     fn lacks(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
@@ -202,7 +202,7 @@ impl SeveralReads {
     }
 }
 
-impl Model for SeveralReads {
+impl Model for CrossPartitionReads {
     type State = State;
     type Action = Action;
 
