@@ -8,7 +8,7 @@
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1); /* shared with the switch */
+    __uint(max_entries, 1);
     __type(key, ib_u32);
     __type(value, struct ib_member);
 } ib_target_map SEC(".maps");

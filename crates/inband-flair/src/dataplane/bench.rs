@@ -9,7 +9,7 @@ use crate::dataplane::rig::{Destination, FlairRig};
 use crate::dataplane::wire::{digest, emit, flag, key_hash, Header, Type};
 use crate::dataplane::xdp::FlairXdpSpec;
 use crate::dataplane::{FlairGeometry, GROUPS_DEFAULT};
-use inband_ground::bench::{address, driver_of, in_turns, keys, time};
+use inband_ground::bench::{address, driver_of, forwarding, in_turns, keys, time};
 use inband_ground::xdp::programs::Loaded;
 use inband_ground::xdp::rig::{run, udp_frame};
 use inband_ground::xdp::{XdpError, XdpMode};
@@ -81,6 +81,7 @@ fn cost(case: &Case, authenticated: bool) -> Result<FlairCost, XdpError> {
     let rig = rig(authenticated)?;
     let frame = frame(case);
     let forward = rig.load_beside("bench_forward", inband_ground::objects::BENCH_FORWARD)?;
+    let forward = forwarding(forward)?;
     let forwarded = run(&forward.program, &frame, 1)?;
     if forwarded.action != XDP_TX {
         return Err(XdpError::Spec(
