@@ -426,7 +426,7 @@ mod tests {
         ];
         for refused in refused {
             let refused = refused.expect_err("it is too long");
-            assert!(refused.contains("107 bytes"), "{refused}");
+            assert!(refused.contains("at most 107"), "{refused}");
             assert!(refused.contains("--data"), "{refused}");
             assert!(refused.contains(&*path.display().to_string()), "{refused}");
         }
