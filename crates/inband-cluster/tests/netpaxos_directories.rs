@@ -190,7 +190,7 @@ fn a_directory_without_readable_options_can_be_used() {
     let refused = start(dir.path(), Durability::Sync, false).map(drop);
     let refused = format!("{:#}", refused.expect_err("nobody can read it"));
     assert!(
-        refused.contains("remove it") && refused.contains("--accept-loss"),
+        refused.contains("delete it") && refused.contains("--accept-loss"),
         "{refused}"
     );
     let cluster = start(dir.path(), Durability::Sync, true).expect("told to begin again");
