@@ -103,7 +103,7 @@ fn begin_anew_that_fails_says_what_to_do_about_the_halted_cluster() {
     let halted = || Ok(Response::Halted { epoch: 5 });
     let fails = |answers| format!("{:#}", begun_anew(answers).0.expect_err("it fails"));
     let gone = || Err(PlaneError::Silent("gone".into()));
-    let hint = "the cluster is halted: repeat `inband member begin-anew`";
+    let hint = "the cluster is halted; fix this and run `inband member begin-anew` again";
     for last in [
         gone(),
         Err(PlaneError::Unknown),
@@ -113,7 +113,10 @@ fn begin_anew_that_fails_says_what_to_do_about_the_halted_cluster() {
         assert!(said.contains(hint), "{said}");
     }
     let said = fails(vec![Err(PlaneError::Unknown)]);
-    assert!(said.contains("repeat `inband member begin-anew`"), "{said}");
+    assert!(
+        said.contains("run `inband member begin-anew` again"),
+        "{said}"
+    );
     let said = fails(vec![Err(PlaneError::Refused(Refusal::NothingLost))]);
     assert!(!said.contains("halted"), "{said}");
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use inband_host::log::{ReadTicket, ReplicatedLog};
+use inband_host::log::{ReadTicket, ReplicatedLog, SubmitFailure};
 use inband_resp::reply::Reply;
 
 use super::Replica;
@@ -21,6 +21,8 @@ struct Round {
     goals: Vec<(usize, u64)>,
     /// Logs whose question has failed.
     failed: Vec<usize>,
+    /// Why the log does not answer, if it says so.
+    why: Option<&'static str>,
     retry_at: Instant,
 }
 
@@ -32,6 +34,7 @@ impl Round {
             asked: logs.map(|of| log.confirm_read(of)).collect(),
             goals: Vec::new(),
             failed: Vec::new(),
+            why: None,
             retry_at: now,
         }
     }
@@ -77,12 +80,21 @@ impl CatchUp {
     }
 
     /// A question has failed. Returns false if it is another one's.
-    pub(super) fn fail(&mut self, ticket: ReadTicket, now: Instant) -> bool {
+    pub(super) fn fail(
+        &mut self,
+        ticket: ReadTicket,
+        failure: SubmitFailure,
+        now: Instant,
+    ) -> bool {
         let round = self.round.as_mut().filter(|round| !round.asked.is_empty());
         round.is_some_and(|round| {
             let is_its = round.take(ticket);
             if is_its {
                 round.failed.push(ticket.partition());
+                round.why = match failure {
+                    SubmitFailure::NotApplied(why) => Some(why),
+                    SubmitFailure::OutcomeUnknown(_) => None,
+                };
                 round.retry_at = now + Duration::from_millis(CATCH_UP_RETRY_MS);
             }
             is_its
@@ -129,11 +141,13 @@ impl Replica {
 
     /// Returns the reply to commands while this replica is behind.
     pub(super) fn behind_refusal(&self) -> Option<Reply> {
-        self.catch_up.is_behind(self.now).then(|| {
-            Reply::error(
+        let why = self.catch_up.round.as_ref().and_then(|round| round.why);
+        self.catch_up.is_behind(self.now).then(|| match why {
+            Some(why) => Reply::error(format!("LOADING Inband cannot read the log: {why}")),
+            None => Reply::error(
                 "LOADING Inband is catching up with the log, or reaches no majority that says how far the log is; \
                  try again or use another replica",
-            )
+            ),
         })
     }
 }

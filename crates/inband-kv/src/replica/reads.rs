@@ -40,7 +40,7 @@ impl Replica {
             failed.append(&mut burst.reads_failed);
         }
         for (ticket, failure) in failed {
-            if !self.catch_up.fail(ticket, self.now) {
+            if !self.catch_up.fail(ticket, failure, self.now) {
                 self.fail_reads(ticket, failure);
             }
         }

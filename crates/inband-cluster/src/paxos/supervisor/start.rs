@@ -58,12 +58,13 @@ struct Inspection {
 pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     spec.check().map_err(SupervisorError::BadSpec)?;
     memory::check(&spec, memory::available_bytes())?;
+    // Before the directory becomes a cluster's.
+    line_json::check_path(&socket_in(&spec.data))?;
     let dir = ClusterDir::open(&spec.data, &spec.more_data)?;
     dir.roots().try_for_each(preflight::check_disk)?;
     dir.all_hosts().iter().for_each(|host| kill_leftover(host));
     let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
     keep_network(&mut spec, &plan.hosts)?;
-    line_json::check_path(&socket_in(dir.path()))?;
     for host in &plan.hosts {
         line_json::check_path(&control_socket(&dir.host(&host.plan.dir_name())))?;
     }
