@@ -1,7 +1,7 @@
 //! Leader change, restarts of leaders, and trim: two leaders, three acceptors, three replicas, one instance.
 //!
 //! Speaks of:
-//! - `crates/inband-paxos/src/leadership/phases.rs`: `promise_anew` `on_promise` `propose` `on_nack` `go_on`
+//! - `crates/inband-paxos/src/leadership/phases.rs`: `restart_phase_1` `on_promise` `propose` `on_nack` `go_on`
 //! - `crates/inband-paxos/src/rounds.rs`: `make` `saw`
 //! - `crates/inband-paxos/src/quorum.rs`: `add` `best`
 //! - `crates/inband-paxos/src/trim.rs`: `majority_holds`

@@ -269,6 +269,23 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     pair.compare_counters("at the end");
 }
 
+/// The ones' complement sum of the IPv4 header, which is 0xffff if its checksum is right.
+fn ip_sum(frame: &[u8]) -> u32 {
+    let halves = frame[14..34].chunks_exact(2);
+    let sum: u32 = halves
+        .map(|half| u32::from(u16::from_be_bytes([half[0], half[1]])))
+        .sum();
+    let folded = (sum >> 16) + (sum & 0xffff);
+    (folded >> 16) + (folded & 0xffff)
+}
+
+/// Gives the IPv4 header the checksum that it should have.
+fn set_ip_checksum(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let checksum = !ip_sum(frame) as u16;
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+}
+
 /// The expected outcome of a frame, according to an independent implementation of the rules of `validate.h`; `None` if
 /// it is not ours.
 fn expected(gate: &mut Gate, native: &SoftSwitch, frame: &[u8]) -> Option<Outcome> {
@@ -293,6 +310,8 @@ fn expected(gate: &mut Gate, native: &SoftSwitch, frame: &[u8]) -> Option<Outcom
         bad("bad_truncated")
     } else if udp_len < 8 || ip_len != 20 + udp_len {
         bad("bad_length")
+    } else if ip_sum(frame) != 0xffff {
+        bad("bad_checksum")
     } else {
         common::native_behind(gate, native, &frame[42..42 + udp_len - 8])
     })
@@ -319,6 +338,10 @@ fn a_frame_damaged_around_its_packet_reaches_no_register() {
             let mut frame = pair.kernel.frame(&packet);
             for _ in 0..1 + prng.below(2) {
                 frame[prng.below(42) as usize] ^= 1 << prng.below(8);
+            }
+            // Otherwise what is damaged in the IPv4 header would matter to nothing but its checksum.
+            if prng.below(2) == 0 {
+                set_ip_checksum(&mut frame);
             }
             match prng.below(8) {
                 0 => frame.truncate(14 + prng.below(frame.len() as u64 - 13) as usize),
