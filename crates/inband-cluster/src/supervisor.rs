@@ -185,9 +185,10 @@ impl<S: System> Supervisor<S> {
     /// Starts all hosts and waits until the cluster is ready.
     pub fn start(mut spec: S::Spec) -> Result<Supervisor<S>> {
         let data = S::data(&mut spec);
+        // Before the directory becomes a cluster's.
+        line_json::check_path(&socket::socket_in(data))?;
         let lock = take_directory::<S>(data)?;
         let data = data.clone();
-        line_json::check_path(&socket::socket_in(&data))?;
         let (mut system, plan) = S::plan(spec)?;
         let network = Network::create(&network::name_for(S::COMMAND, &data), plan)?;
         let mut processes = Vec::new();
