@@ -72,7 +72,7 @@ impl Drop for Logged {
 }
 
 fn hang_up(pid: u32) {
-    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGHUP).expect("signalled");
+    kill(Pid::from_raw(pid as i32), Signal::SIGHUP).expect("signalled");
 }
 
 fn key(args: &[&str]) {

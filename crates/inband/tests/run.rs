@@ -22,7 +22,7 @@ pub struct Host(Child);
 
 impl Host {
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.0.id().cast_signed());
+        let pid = Pid::from_raw(self.0.id() as i32);
         kill(pid, signal).expect("signalled");
     }
 
