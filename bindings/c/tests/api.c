@@ -125,7 +125,7 @@ static void watch(struct seen *seen) {
         while (!(condition)) {                                                                     \
             CHECK(inband_run_once((a)->ctx, 1) >= 0);                                              \
             CHECK(inband_run_once((b)->ctx, 1) >= 0);                                              \
-            if (time(NULL) - begun > TIMEOUT_S) {                                                 \
+            if (time(NULL) - begun > TIMEOUT_S) {                                                  \
                 fprintf(stderr, "%s:%d: did not come: %s\n", __FILE__, __LINE__, #condition);      \
                 exit(1);                                                                           \
             }                                                                                      \
