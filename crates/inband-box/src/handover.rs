@@ -1,4 +1,4 @@
-//! A leader that is told to stop hands over its lead, so that nobody has to suspect it first.
+//! On SIGTERM, a leader hands over its lead before it exits, so that followers need not wait until they suspect it.
 
 use crate::control::Control;
 use crate::node::{Node, Out, State, To};

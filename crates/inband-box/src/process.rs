@@ -47,7 +47,7 @@ use crate::{wire, Zab, GROUPS};
 
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
-/// A leader that is told to stop hands over its lead within this time, or stops without.
+/// Time that a leader has to hand over its lead on SIGTERM; after that it exits anyway.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 /// Packets handled before everything else gets its turn.
 const PACKETS_PER_TURN: usize = 256;

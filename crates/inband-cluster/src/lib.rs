@@ -2,7 +2,7 @@
 //! status) and [`command::SystemCommand`] (its options and texts on the command line); the [`supervisor`] runs it, and
 //! [`command`] has the commands for its clusters.
 //!
-//! A cluster has a directory, which is locked by its supervisor and names its system ([`system_file`]). The supervisor
+//! A cluster has a directory, which is locked by its supervisor and names its system ([`inband_host::system_file`]). The supervisor
 //! starts each host as a process ([`host_process`]) in a namespace or on loopback ([`network`]), restarts a process
 //! that exits unexpectedly ([`restart`]), and serves `status`, `kill`, `restart`, ... on a control socket ([`socket`]).
 //! It refuses to kill a host whose end would lose data, unless forced.

@@ -139,7 +139,7 @@ impl Hosts {
         lock(&self.operation)
     }
 
-    /// As [`Hosts::exclusive`], for a request whose caller does not wait for ever: what it asked for must not happen after
+    /// As [`Hosts::exclusive`], for a request whose caller waits for a limited time: what it asked for must not happen after
     /// it has been told that there was no answer.
     fn begin(&self) -> Result<MutexGuard<'_, ()>> {
         lock_within(&self.operation, BEGIN_TIMEOUT).with_context(|| {

@@ -114,7 +114,6 @@ impl Codec {
         }
     }
 
-    /// See [`Gate::set_keys`].
     pub fn set_keys(&mut self, keys: Keys) {
         self.gate.set_keys(keys);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// Whoever can open the file can lock it.
+/// Any process that can open the file can lock it.
 const MODE: u32 = 0o600;
 /// A killed process keeps its lock until the kernel has freed its memory, and a restart may be faster than that.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);

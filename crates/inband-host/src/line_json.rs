@@ -23,7 +23,7 @@ pub const LINE_MAX_BYTES: u64 = 4 << 20;
 pub const CONNECTIONS_MAX: usize = 64;
 /// Maximum length of a socket's path: `sun_path` of the kernel has 108 bytes, with a zero at the end.
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;
-/// Whoever may connect may stop the process.
+/// Any client that can connect can stop the process.
 const SOCKET_MODE: u32 = 0o600;
 /// Time limit for the status of a process on this machine: one that takes longer is shown as silent.
 pub const STATUS_TIMEOUT: Duration = Duration::from_millis(500);

@@ -118,7 +118,6 @@ impl EventClasses {
         self.0.into()
     }
 
-    /// There are events.
     pub fn is_any(self) -> bool {
         self.0 & (BY_KEY | BY_EVENT) != 0
     }

@@ -52,7 +52,6 @@ pub struct HostView {
     pub stop: Arc<AtomicBool>,
     /// What signals and the supervisor ask for.
     pub request: StopRequest,
-    /// The service manager.
     pub notifier: Notifier,
 }
 

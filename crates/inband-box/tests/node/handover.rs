@@ -1,4 +1,4 @@
-//! A leader that is told to stop.
+//! Handover of the lead on SIGTERM.
 
 use super::*;
 
