@@ -68,8 +68,10 @@ pub struct Status {
     pub outcomes_unknown_total: u64,
     /// A checkpoint is being fetched.
     pub is_loading: bool,
-    /// The store has not caught up with the log.
+    /// The store has not caught up with the log, and commands are refused meanwhile.
     pub is_behind: bool,
+    /// The store may be behind: it has not yet applied all that was decided when it asked.
+    pub is_catching_up: bool,
     /// Bytes of that checkpoint received so far.
     pub loading_bytes: u64,
     /// Size of that checkpoint.
@@ -113,6 +115,7 @@ pub(crate) struct Counters {
     pub outcomes_unknown_total: AtomicU64,
     pub is_loading: AtomicBool,
     pub is_behind: AtomicBool,
+    pub is_catching_up: AtomicBool,
     pub checkpoints_installed_total: AtomicU64,
     pub is_drained: AtomicBool,
     pub latency_us_buckets: [AtomicU64; LATENCY_BUCKETS],
@@ -189,6 +192,7 @@ impl ReplicaControl {
     ) -> Self {
         let counters = Counters {
             applied_instances: (0..dbs.logs()).map(|_| AtomicU64::new(0)).collect(),
+            is_catching_up: AtomicBool::new(true),
             ..Counters::default()
         };
         Self {
@@ -238,6 +242,7 @@ impl ReplicaControl {
             outcomes_unknown_total: get(&c.outcomes_unknown_total),
             is_loading: c.is_loading.load(Ordering::Relaxed),
             is_behind: c.is_behind.load(Ordering::Relaxed),
+            is_catching_up: c.is_catching_up.load(Ordering::Relaxed),
             loading_bytes: get(&self.loading_bytes),
             loading_bytes_total: get(&self.loading_bytes_total),
             checkpoints_installed_total: get(&c.checkpoints_installed_total),

@@ -258,6 +258,9 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
         if skew_ms.unsigned_abs() > CLOCK_SKEW_MS_MAX {
             line += &format!("  its clock is {skew_ms} ms ahead of the others'");
         }
+        if replica.catching_up {
+            line += "  catching up with the log";
+        }
         if let Some(why) = &replica.refuses {
             line += &format!("  REFUSES: {why}");
         }

@@ -160,6 +160,7 @@ impl HostView {
                 clients: store.connected_clients,
                 clock_skew_ms: store.clock_skew_ms,
                 refuses: store.clock_refusal.or(store.write_refusal),
+                catching_up: store.is_loading || store.is_catching_up,
             }),
             keys: state
                 .keys

@@ -187,6 +187,9 @@ pub struct ReplicaStatus {
     /// Why commands are refused, if they are.
     #[serde(default)]
     pub refuses: Option<String>,
+    /// The store has not applied all that was decided when it asked, or loads a checkpoint.
+    #[serde(default)]
+    pub catching_up: bool,
 }
 
 /// Why a host did not do what it was asked.

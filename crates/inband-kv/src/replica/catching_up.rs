@@ -62,9 +62,14 @@ impl CatchUp {
         }
     }
 
+    /// Returns whether the replica may still be behind.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.round.is_some()
+    }
+
     /// Returns whether commands are refused.
     pub(super) fn is_behind(&self, now: Instant) -> bool {
-        self.round.is_some() && now >= self.refuses_from
+        self.is_under_way() && now >= self.refuses_from
     }
 
     /// A question was answered. Returns false if it is another one's.

@@ -31,6 +31,8 @@ impl Replica {
         c.is_loading.store(self.is_loading, Ordering::Relaxed);
         let is_behind = self.catch_up.is_behind(self.now);
         c.is_behind.store(is_behind, Ordering::Relaxed);
+        let is_catching_up = self.catch_up.is_under_way();
+        c.is_catching_up.store(is_catching_up, Ordering::Relaxed);
         let is_idle = self.waiting_commands == 0
             && self.several.is_empty()
             && self.lanes.iter().all(|lane| lane.packer.is_idle());

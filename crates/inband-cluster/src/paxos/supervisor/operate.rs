@@ -228,9 +228,9 @@ impl Shared {
         }
         if let Some(replica) = &said.replica {
             let is_behind = |(log, goal): (usize, &u64)| replica.applied.get(log) < Some(goal);
-            if applied.iter().enumerate().any(is_behind) {
+            if replica.catching_up || applied.iter().enumerate().any(is_behind) {
                 return Err(format!(
-                    "its store is at {}, behind {}",
+                    "its store is at {}, and catches up with {}",
                     instances(&replica.applied),
                     instances(applied)
                 ));

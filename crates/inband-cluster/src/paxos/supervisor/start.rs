@@ -521,24 +521,28 @@ impl Shared {
             let hosts = self.hosts();
             let statuses = self.host_statuses(&hosts);
             let not_voting = acceptors_not_voting(&hosts, &statuses);
+            let catching_up = replicas_catching_up(&hosts, &statuses);
             let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor)).count();
             let logs = self.logs();
             let led = (0..logs)
                 .filter(|&log| Self::leader_among(&statuses, log).is_some())
                 .count();
-            if led == logs && is_settled && not_voting.is_empty() {
+            let is_complete = not_voting.is_empty() && catching_up.is_empty();
+            if led == logs && is_settled && is_complete {
                 return Ok(Vec::new());
             }
             // Some may have lost what the cluster relied on them to remember. They must be replaced, and for that the
             // cluster must be up.
             let is_enough = led == logs && 2 * not_voting.len() < acceptors;
             if is_enough && began.elapsed() >= ALL_LIMIT {
-                let what = match &not_voting[..] {
-                    [] => "the control plane is not ready".to_owned(),
-                    not_voting => format!("{} does not vote", not_voting.join(", ")),
+                let what = match (&not_voting[..], &catching_up[..]) {
+                    ([], []) => "the control plane is not ready".to_owned(),
+                    ([], behind) => format!("{} catches up with the log", behind.join(", ")),
+                    (not_voting, _) => format!("{} does not vote", not_voting.join(", ")),
                 };
                 let why = self.plane_in_words();
-                return Ok(vec![format!("{what} ({why}); see `inband member list`")]);
+                let see = "see `inband status` and `inband member list`";
+                return Ok(vec![format!("{what} ({why}); {see}")]);
             }
             let is_waiting = !is_settled || !not_voting.is_empty();
             if is_founded && is_waiting && Instant::now() >= ask_at {
@@ -618,6 +622,20 @@ impl Shared {
 }
 
 /// Names of the acceptors that do not vote in all logs.
+fn replicas_catching_up<'h>(
+    hosts: &'h [Arc<HostRuntime>],
+    statuses: &[Option<HostStatus>],
+) -> Vec<&'h str> {
+    let is_up_to_date = |status: &HostStatus| {
+        let replica = status.replica.as_ref();
+        replica.is_some_and(|replica| !replica.catching_up)
+    };
+    let pairs = hosts.iter().zip(statuses);
+    let replicas = pairs.filter(|(host, _)| host.plan.has(Role::Replica));
+    let behind = replicas.filter(|(_, status)| !status.as_ref().is_some_and(is_up_to_date));
+    behind.map(|(host, _)| host.name()).collect()
+}
+
 pub(super) fn acceptors_not_voting<'h>(
     hosts: &'h [Arc<HostRuntime>],
     statuses: &[Option<HostStatus>],
