@@ -6,14 +6,10 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use inband_box::Zab;
-use inband_falcon::dataplane::{wire as falcon, Falcon};
-use inband_flair::dataplane::{wire as flair, Flair};
-use inband_ground::{c, System};
-use inband_memory::Memory;
-use inband_netpaxos::NetPaxos;
-use inband_paxos::dataplane::{wire as paxos, Paxos};
-use inband_sequencer::Sequencer;
+use inband_falcon::dataplane::wire as falcon;
+use inband_flair::dataplane::wire as flair;
+use inband_ground::c;
+use inband_paxos::dataplane::wire as paxos;
 
 const PER_SYSTEM: u32 = 64;
 
@@ -81,38 +77,6 @@ fn every_reason_has_a_name_of_its_own() {
             assert_eq!(other, None, "{system}: {name} is taken");
         }
     }
-}
-
-/// Rust has the same reasons as the headers.
-#[test]
-fn systems_know_their_reasons() {
-    let known: [(&str, Vec<&str>); 7] = [
-        ("box", known_to::<Zab>()),
-        ("falcon", known_to::<Falcon>()),
-        ("flair", known_to::<Flair>()),
-        ("memory", known_to::<Memory>()),
-        ("netpaxos", known_to::<NetPaxos>()),
-        ("paxos", known_to::<Paxos>()),
-        ("sequencer", known_to::<Sequencer>()),
-    ];
-    let in_headers: Vec<_> = systems()
-        .into_iter()
-        .map(|(system, folder)| (system, names_in(&folder.join("reasons.h"))))
-        .collect();
-    let known: Vec<_> = known
-        .into_iter()
-        .map(|(system, names)| {
-            let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-            (system.to_owned(), names)
-        })
-        .collect();
-    assert_eq!(known, in_headers);
-}
-
-fn known_to<S: System>() -> Vec<&'static str> {
-    (0..PER_SYSTEM * 16)
-        .filter_map(S::own_reason_name)
-        .collect()
 }
 
 /// The numbers of the enum `ib_<system>_type`.

@@ -75,6 +75,7 @@ fn every_vector_runs_in_the_kernel() {
 
 #[test]
 fn every_reason_has_a_vector_or_an_exception() {
+    inband_testing::vector::reasons_are_known::<Paxos>("paxos");
     let shown: BTreeSet<String> = cases()
         .into_iter()
         .flat_map(|(_, case)| case.packet)

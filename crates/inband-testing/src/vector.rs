@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::soft::Arrival;
 use inband_ground::xdp::rig::udp_frame;
+use inband_ground::{c, System};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 
@@ -297,8 +298,21 @@ pub fn run_in_kernel<C: Case>(system: &str, key: Option<u16>) {
     }
 }
 
-/// Checks that every reason that begins with `prefix` has a vector, except those that no single packet can show, which
-/// other tests cover.
+/// Checks that Rust knows the reasons of a system's `reasons.h`, and no others.
+pub fn reasons_are_known<S: System>(system: &str) {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
+    let header = header.join(system).join("reasons.h");
+    let text = fs::read_to_string(header).expect("a system has reasons");
+    let lists = text.split(" X(").skip(1);
+    let listed: Vec<&str> = lists.filter_map(|rest| rest.split(')').next()).collect();
+    let known: Vec<&str> = (0..c::IB_REASONS_MAX)
+        .filter_map(S::own_reason_name)
+        .collect();
+    assert_eq!(known, listed, "{system}");
+}
+
+/// Checks that Rust knows the system's reasons, and that every one that begins with `prefix` has a vector, except those
+/// that no single packet can show, which other tests cover.
 pub fn every_reason_has_a_vector<C: Case>(system: &str, prefix: &str, elsewhere: &[&str]) {
     let cases = cases::<C>(system);
     let reasons = |case: &'_ C| -> Vec<String> {
@@ -308,7 +322,8 @@ pub fn every_reason_has_a_vector<C: Case>(system: &str, prefix: &str, elsewhere:
     };
     let shown: BTreeSet<String> = cases.iter().flat_map(reasons).collect();
     let shown: BTreeSet<&str> = shown.iter().map(String::as_str).collect();
-    type System<C> = <<C as Case>::System as UnderTest>::System;
-    let missing = missing::<System<C>>(prefix, elsewhere, &shown);
+    type Of<C> = <<C as Case>::System as UnderTest>::System;
+    reasons_are_known::<Of<C>>(system);
+    let missing = missing::<Of<C>>(prefix, elsewhere, &shown);
     assert!(missing.is_empty(), "no vector shows {missing:?}");
 }

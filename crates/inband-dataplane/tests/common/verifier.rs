@@ -9,23 +9,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
-#[path = "objects.rs"]
-pub mod objects;
-use objects::{object_in, LOADED};
+#[path = "modes.rs"]
+pub mod modes;
+use modes::{modes_of, LOADED};
 
-/// Bindings for all systems.
-mod c {
-    pub use inband_box::c::*;
-    pub use inband_falcon::dataplane::c::*;
-    pub use inband_flair::dataplane::c::*;
-    pub use inband_memory::c::*;
-    pub use inband_netpaxos::c::*;
-    pub use inband_paxos::dataplane::c::*;
-    pub use inband_sequencer::c::*;
-}
-
-use inband_falcon::dataplane::{FalconConfig, Policy, WORKERS_MAX};
-use inband_flair::dataplane as flair;
 use libbpf_rs::{ObjectBuilder, PrintLevel};
 use serde::{Deserialize, Serialize};
 
@@ -43,50 +30,6 @@ const LOG_TRACE: u32 = 1;
 /// Lines of the trace to show for a refusal.
 const TRACE_LINES: usize = 12;
 const SETTINGS_MAPS: [&str; 2] = [".rodata.settings", ".rodata.own"];
-
-/// A program that a host may load.
-#[derive(Clone, Copy)]
-struct Program {
-    folder: &'static str,
-    name: &'static str,
-    object: &'static [u8],
-}
-
-/// Every program that a host may load.
-fn programs() -> Vec<Program> {
-    let program = |(folder, name)| Program {
-        folder,
-        name,
-        object: object_in(folder, name),
-    };
-    LOADED.map(program).into()
-}
-
-/// Sizes, which the verifier treats as constants.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Size {
-    Smallest,
-    Default,
-    Largest,
-    /// The default sizes, with a ring of this many slots.
-    Ring(usize),
-}
-
-/// How a program is loaded: in each mode the verifier removes different branches.
-#[derive(Clone, Copy)]
-struct Mode {
-    generic: bool,
-    keys: bool,
-    size: Size,
-    policy: Policy,
-}
-
-impl Mode {
-    fn is_in_short_form(&self) -> bool {
-        let is_default = self.size == Size::Default && self.keys && !self.generic;
-        self.size == Size::Largest || is_default
-    }
-}
 
 /// One program in one mode.
 pub struct Case {
@@ -118,27 +61,24 @@ pub enum Modes {
 /// Every program in these modes.
 pub fn cases(modes: Modes) -> Vec<Case> {
     let mut cases = Vec::new();
-    let programs = programs();
-    for program in &programs {
-        let alike = programs.iter().filter(|other| other.name == program.name);
+    for program in LOADED {
+        let alike = LOADED.iter().filter(|other| other.name == program.name);
         // Two systems may have programs of the same name.
         let name = match alike.count() {
             1 => program.name.to_owned(),
             _ => format!("{}_{}", program.folder, program.name),
         };
-        let all = modes_of(program.name);
-        let is_short = |mode: &Mode| all.len() == 1 || mode.is_in_short_form();
-        for mode in all
-            .iter()
-            .filter(|mode| modes == Modes::All || is_short(mode))
-            .copied()
-        {
-            cases.push(Case {
-                name: name_of(&name, mode),
-                object: Cow::Borrowed(program.object),
-                settings: settings(program.folder, mode),
-            });
-        }
+        let is_tried = |mode: &modes::Mode| modes == Modes::All || mode.is_in_short_form;
+        cases.extend(
+            modes_of(program)
+                .into_iter()
+                .filter(is_tried)
+                .map(|mode| Case {
+                    name: format!("{name}{}", mode.name),
+                    object: Cow::Borrowed(program.object),
+                    settings: mode.settings,
+                }),
+        );
     }
     if let Some(only) = only() {
         cases.retain(|case| case.name.contains(&only));
@@ -163,170 +103,6 @@ pub fn modes_in_guest() -> Modes {
 
 pub fn only() -> Option<String> {
     std::env::var(ONLY).ok().filter(|only| !only.is_empty())
-}
-
-fn modes_of(program: &str) -> Vec<Mode> {
-    let policies = match program {
-        "falcon" => &Policy::ALL[..],
-        _ => &[Policy::Fifo],
-    };
-    let sizes = [Size::Smallest, Size::Default, Size::Largest];
-    let mut modes = Vec::new();
-    for policy in policies.iter().copied() {
-        for size in sizes {
-            for (generic, keys) in [(false, false), (true, false), (false, true), (true, true)] {
-                modes.push(Mode {
-                    generic,
-                    keys,
-                    size,
-                    policy,
-                });
-            }
-        }
-    }
-    if has_ring(program) {
-        let (smallest, largest) = (c::IB_RING_SLOTS_MIN.ilog2(), c::IB_RING_SLOTS_MAX.ilog2());
-        let between = (smallest + 1..largest).map(|log2| 1 << log2);
-        let others = between.filter(|slots| *slots != RING_SLOTS_DEFAULT);
-        modes.extend(others.map(|slots| Mode {
-            generic: false,
-            keys: true,
-            size: Size::Ring(slots),
-            policy: Policy::Fifo,
-        }));
-    }
-    // These do not depend on most settings.
-    match program {
-        "copies" => modes.retain(|mode| !mode.generic && !mode.keys && mode.size == Size::Default),
-        "generic" => modes.retain(|mode| mode.generic && !mode.keys && mode.size == Size::Default),
-        "box_gets" => modes.retain(|mode| !mode.generic),
-        "bare" | "trial" | "lost" => modes.truncate(1),
-        _ => {}
-    }
-    modes
-}
-
-fn has_ring(program: &str) -> bool {
-    ["leader", "acceptor", "quorum"]
-        .iter()
-        .any(|role| program.starts_with(role))
-}
-
-fn name_of(program: &str, mode: Mode) -> String {
-    let mut name = program.to_owned();
-    if program == "falcon" {
-        write!(name, "-{}", mode.policy).unwrap();
-    }
-    name += if mode.generic { "-generic" } else { "-native" };
-    name += if mode.keys { "-keys" } else { "" };
-    match mode.size {
-        Size::Default => {}
-        Size::Smallest => name += "-smallest",
-        Size::Largest => name += "-largest",
-        Size::Ring(slots) => write!(name, "-ring_{slots}").unwrap(),
-    }
-    name
-}
-
-/// Same as `inband_paxos::config::DEFAULT_RING_SLOTS`, which this crate cannot access.
-const RING_SLOTS_DEFAULT: usize = 4096;
-
-/// The settings with which a host would load the program: the common ones, and the system's own.
-fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
-    let partitions_max = match folder {
-        "flair" => c::IB_FLAIR_SETS_MAX,
-        "falcon" => c::IB_FALCON_SETS_MAX,
-        "netpaxos" => c::IB_NETPAXOS_LOGS,
-        _ => c::IB_PARTITIONS_MAX,
-    };
-    let mut falcon = FalconConfig::of(mode.policy);
-    let (partitions, ring_slots, groups) = match mode.size {
-        Size::Smallest => {
-            (falcon.workers, falcon.slots) = (1, 2 * mode.policy.queues());
-            falcon.user_tasks_max = 1;
-            (1, c::IB_RING_SLOTS_MIN, 1)
-        }
-        Size::Default => (4, RING_SLOTS_DEFAULT as u32, flair::GROUPS_DEFAULT as u32),
-        Size::Largest => {
-            (falcon.workers, falcon.slots) = (WORKERS_MAX, c::IB_FALCON_SLOTS_MAX as usize);
-            falcon.user_tasks_max = u32::MAX;
-            (partitions_max, c::IB_RING_SLOTS_MAX, c::IB_FLAIR_GROUPS_MAX)
-        }
-        Size::Ring(slots) => (4, slots as u32, flair::GROUPS_DEFAULT as u32),
-    };
-    let common = c::ib_settings {
-        node: 2,
-        partitions,
-        address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
-        loop_ifindex: 7,
-        generic: u32::from(mode.generic),
-        port: 4900u16.to_be(),
-        authenticated: u16::from(mode.keys),
-    };
-    let incarnation = 1 << 40 | 12345;
-    let own = match folder {
-        "falcon" => bytes_of(&c::ib_falcon_config {
-            policy: mode.policy as u32,
-            slots_log2: falcon.queue_slots().ilog2(),
-            workers: falcon.workers as u32,
-            user_tasks_max: falcon.user_tasks_max,
-            locality_wait_ns: falcon.locality_wait_ns,
-            incarnation,
-        }),
-        "flair" => bytes_of(&c::ib_flair_settings {
-            incarnation,
-            groups,
-            reserved: 0,
-        }),
-        "sequencer" => bytes_of(&c::ib_sequencer_settings { incarnation }),
-        "netpaxos" => bytes_of(&c::ib_netpaxos_settings { incarnation }),
-        "memory" => bytes_of(&memory_settings(mode.size)),
-        "box" => bytes_of(&box_settings(mode.size)),
-        _ => bytes_of(&c::ib_paxos_settings {
-            ring_slots,
-            reserved: 0,
-        }),
-    };
-    [bytes_of(&common), own]
-}
-
-/// A switch with a few servers, with one chunk per block or several.
-fn memory_settings(size: Size) -> c::ib_memory_settings {
-    let (chunks, servers, block_shift) = match size {
-        Size::Smallest => (1, 3, 0),
-        Size::Default | Size::Ring(_) => (1 << 16, 3, 5),
-        Size::Largest => (1 << 32, 7, 16),
-    };
-    c::ib_memory_settings {
-        chunks,
-        servers,
-        block_shift,
-    }
-}
-
-fn box_settings(size: Size) -> c::ib_box_settings {
-    let capacity = match size {
-        Size::Smallest => 1,
-        Size::Default | Size::Ring(_) => 8192,
-        Size::Largest => 1 << 31,
-    };
-    c::ib_box_settings {
-        capacity,
-        from: u32::from_be_bytes([10, 0, 0, 0]).to_be(),
-        from_mask: u32::from_be_bytes([255, 255, 0, 0]).to_be(),
-        local_address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
-        strong_address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
-        local_port: 11212u16.to_be(),
-        strong_port: 11211u16.to_be(),
-        reserved: 0,
-    }
-}
-
-fn bytes_of<T: Copy>(settings: &T) -> Vec<u8> {
-    // SAFETY: plain integers without padding (checked by bindgen's layout test).
-    let bytes =
-        unsafe { std::slice::from_raw_parts((&raw const *settings).cast::<u8>(), size_of::<T>()) };
-    bytes.to_vec()
 }
 
 /// The verifier's figures for a program.
