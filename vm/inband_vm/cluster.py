@@ -18,6 +18,7 @@ DEPLOY = "docs/deploy.md"
 SECURITY = "docs/security.md"
 # Of the emulated machines: a host needs seconds of its processor to load the programs.
 READY_TIMEOUT_S = 120
+BLOCK_TIMEOUT_S = 300
 POLL_S = 0.3
 
 
@@ -38,7 +39,7 @@ class Cluster:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda host: action(self.guests[host]), hosts or self.hosts))
 
-    def on_admin(self, script, timeout_s=300):
+    def on_admin(self, script, timeout_s=BLOCK_TIMEOUT_S):
         path = f"{SHIMS}:{PROGRAM.parent}:{os.environ['PATH']}"
         done = subprocess.run(["sh", "-e", "-c", script], cwd=self.admin, env={**os.environ, "PATH": path}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False)
@@ -46,25 +47,30 @@ class Cluster:
             raise CommandFailed(f"admin: exit status {done.returncode} of: {script}\n{done.stdout}")
         return done.stdout
 
-    def carry_out(self, block):
+    def carry_out(self, block, timeout_s=BLOCK_TIMEOUT_S):
         """One block of a document."""
         if block.where == "admin":
             if block.file:
                 (self.admin / block.file).write_text(block.text)
                 return
-            self.on_admin(block.text)
+            self.on_admin(block.text, timeout_s)
             return
         hosts = self.hosts if block.where == "every-host" else [int(block.where.removeprefix("host-"))]
         if block.file:
             self.each(lambda guest: guest.put(block.text, block.file, block.mode), hosts)
         else:
-            self.each(lambda guest: guest.run(f"sh -e -c {shlex.quote(block.text)}", timeout_s=READY_TIMEOUT_S * 2), hosts)
+            self.each(lambda guest: guest.run(f"sh -e -c {shlex.quote(block.text)}", timeout_s=timeout_s), hosts)
 
-    def carry_out_all(self, name):
-        """All blocks of a document, in order; a failure says where it stands."""
-        for block in document.blocks(name):
+    def carry_out_all(self, name, when=None, on=None, timeout_s=BLOCK_TIMEOUT_S):
+        """All blocks of a document that are for this time, in order; a failure says where it stands. `on`: the host on
+        which to run them instead of the one that the document has as its example."""
+        blocks = [block for block in document.blocks(name) if block.when == when]
+        if not blocks:
+            raise Failed(f"{name} has no block with when={when}")
+        for block in blocks:
+            block.where = on or block.where
             try:
-                self.carry_out(block)
+                self.carry_out(block, timeout_s)
             except (CommandFailed, OSError, subprocess.TimeoutExpired) as error:
                 raise Failed(f"{block.place} does not work as written: {error}") from error
 
@@ -152,8 +158,10 @@ class Cluster:
         self.wait_until_served()
         self.wait_until_voting()
 
-    def log(self, host, lines=30):
-        return self.guests[host].run(f"journalctl -u inband -o cat --no-pager | tail -{lines}", check=False)
+    def log(self, host, lines=30, word=""):
+        """The last lines of a host's log, of those with this word."""
+        found = f"journalctl -u inband -o cat --no-pager | grep -F {shlex.quote(word)} | tail -{lines}"
+        return self.guests[host].run(found, check=False)
 
     def data_planes(self):
         """What each host's `auto` chose at its last start."""
@@ -168,7 +176,7 @@ class Cluster:
         chosen = self.data_planes()
         for host, plane in chosen.items():
             best = self.guests[host].best_data_plane()
-            if plane != best:
+            if best and plane != best:
                 raise Failed(f"host-{host} ({self.guests[host].nic}) runs on {plane}, not on {best}\n{self.log(host)}")
         return ", ".join(f"host-{host} {plane}" for host, plane in chosen.items())
 

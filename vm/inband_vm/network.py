@@ -41,7 +41,8 @@ def enter():
         return
     subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
     ip("netns", "add", NAMESPACE)
-    inside = subprocess.Popen(["ip", "netns", "exec", NAMESPACE, sys.executable, *sys.argv],
+    # Not `ip netns exec`: containers need the control groups in /sys.
+    inside = subprocess.Popen(["nsenter", f"--net=/run/netns/{NAMESPACE}", sys.executable, *sys.argv],
                               env={**os.environ, INSIDE_ENV: "1"}, start_new_session=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: inside.send_signal(number))

@@ -19,7 +19,7 @@ def columns_of(rows):
     """{kernel's release: {what was tried: result}} of one run."""
     releases, columns = image.kernels(), {}
     for kernel, what, result, _ in rows:
-        columns.setdefault(releases[kernel], {})[what] = result.replace("|", "/")
+        columns.setdefault(releases.get(kernel, kernel), {})[what] = result.replace("|", "/")
     return columns
 
 

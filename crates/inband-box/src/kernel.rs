@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+use inband_ground::auth::Keys;
 use inband_ground::soft::Soft;
 use inband_ground::xdp::XdpError;
 
@@ -41,6 +42,11 @@ impl Kernel {
     /// applied.
     pub(crate) fn client_of(&self, record: &Record) -> Option<Client> {
         self.clients.as_ref()?.of(record)
+    }
+
+    /// As [`Attached::set_keys`].
+    pub(crate) fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.attached.set_keys(keys)
     }
 
     /// Begins a turn: the process looks at the registers, and must not be woken.

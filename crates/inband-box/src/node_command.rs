@@ -36,6 +36,7 @@ use inband_ground::socket::HostSocket;
 use inband_ground::xdp::multicast::Peer;
 use inband_ground::xdp::XdpMode;
 use inband_host::line_json::Server;
+use inband_host::live_keys::LiveKeys;
 use inband_host::namespace;
 use inband_host::role_process::RoleArgs;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
@@ -48,6 +49,14 @@ const METRICS: &str = "metrics";
 
 /// The status of the node that runs now: one that begins again is another one.
 type Running = Arc<Mutex<Option<Arc<Mutex<Option<Status>>>>>>;
+
+/// What a node that begins again keeps.
+struct Kept {
+    listeners: Vec<TcpListener>,
+    datagrams: Vec<Listener>,
+    keys: LiveKeys,
+    running: Running,
+}
 
 /// The control socket's answer: the node's status, or the outcome of a change.
 #[derive(Serialize)]
@@ -236,11 +245,12 @@ impl NodeArgs {
             None => error,
         })?;
         let listen = self.nodes[usize::from(self.node) - 1];
-        let keys = self
+        let live = self
             .role
             .keys(listen, "anybody could write to the log")
             .context("--nodes")?;
-        let signals = StopSignals::take_supervised()?;
+        let keys = live.keys();
+        let signals = StopSignals::take_supervised()?.reloading(live.reading());
         state_dir::create(&self.data)?;
         let _lock = StateLock::take(&self.data)?;
         ensure!(
@@ -262,8 +272,13 @@ impl NodeArgs {
                 .with_context(|| format!("--memcached-local-udp: cannot listen at {address}"))?;
             datagrams.push(self.listener(socket, true));
         }
-        let running = self.serve_metrics()?;
-        let local_ports = match listeners.get(1) {
+        let kept = Kept {
+            running: self.serve_metrics()?,
+            listeners,
+            datagrams,
+            keys: live,
+        };
+        let local_ports = match kept.listeners.get(1) {
             Some(listener) => vec![listener.local_addr()?.port()],
             None => Vec::new(),
         };
@@ -312,7 +327,7 @@ impl NodeArgs {
             stops
         };
         loop {
-            match self.run_once(&spec, place, &listeners, &datagrams, &running, &mut stops)? {
+            match self.run_once(&spec, place, &kept, &mut stops)? {
                 End::Stopped => return Ok(()),
                 End::Removed => {
                     println!("node/{} was removed from the cluster for good", self.node);
@@ -328,6 +343,7 @@ impl NodeArgs {
                         "the other nodes' logs begin behind this one's end: it gets their table"
                     );
                     spec.is_founding = false;
+                    spec.keys = kept.keys.keys();
                 }
             }
         }
@@ -457,9 +473,7 @@ impl NodeArgs {
         &self,
         spec: &Spec,
         place: Option<(XdpMode, &str)>,
-        listeners: &[TcpListener],
-        datagrams: &[Listener],
-        running: &Running,
+        kept: &Kept,
         stops: &mut impl FnMut(&Mutex<Option<Status>>) -> bool,
     ) -> Result<End> {
         let listen = self.nodes[usize::from(self.node) - 1];
@@ -468,9 +482,9 @@ impl NodeArgs {
         if !self.may_join_packets(place.map(|(mode, _)| mode)) {
             socket.join_no_packets();
         }
-        let listeners = listeners.iter().map(TcpListener::try_clone);
+        let listeners = kept.listeners.iter().map(TcpListener::try_clone);
         let listeners = listeners.collect::<Result<_, _>>()?;
-        let datagrams = datagrams.iter().map(Listener::try_clone);
+        let datagrams = kept.datagrams.iter().map(Listener::try_clone);
         let datagrams = datagrams.collect::<Result<_, _>>()?;
         let open = |(node, interface): &(u8, String)| {
             let link = RawLink::open(interface, self.node);
@@ -514,8 +528,9 @@ impl NodeArgs {
                 (false, false) => "recovering",
             }
         );
+        process.follow(kept.keys.clone());
         let status = process.status();
-        *running.lock().expect("nobody panics with it") = Some(status.clone());
+        *kept.running.lock().expect("nobody panics with it") = Some(status.clone());
         let seen = Arc::clone(&status);
         let changer = process.take_changer().expect("nobody has taken it");
         let answer = move |change: Option<Change>| -> Result<Answer, String> {

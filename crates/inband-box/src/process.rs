@@ -21,6 +21,7 @@ use inband_ground::auth::{Gate, Keys};
 use inband_ground::soft::Soft;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::backend::Choice;
+use inband_host::live_keys::LiveKeys;
 use inband_host::state_dir::write_number;
 use inband_host::wait::wait;
 use mio::Waker;
@@ -114,6 +115,8 @@ pub struct Process {
     kernel: Option<Kernel>,
     ports: Ports,
     gate: Gate,
+    /// Replaced while it runs.
+    keys: LiveKeys,
     node: Node,
     machine: Machine,
     durable: Option<Durable>,
@@ -249,6 +252,7 @@ impl Process {
         };
         Ok(Process {
             gate: Gate::of::<Zab>(spec.keys, GROUPS),
+            keys: LiveKeys::default(),
             spec,
             role,
             kernel,
@@ -285,6 +289,11 @@ impl Process {
     /// Returns the handle for operators; `None` if it was taken before.
     pub fn take_changer(&mut self) -> Option<Changer> {
         self.changer.take()
+    }
+
+    /// Uses these keys whenever their file is read again.
+    pub fn follow(&mut self, keys: LiveKeys) {
+        self.keys = keys;
     }
 
     /// Returns the node's status, which is renewed several times a second.
@@ -338,6 +347,12 @@ impl Process {
                 }
                 if stop_by.is_none() && stopped() {
                     stop_by = Some(now + HAND_OVER_MAX.as_nanos() as Nanos);
+                }
+                if let Some(keys) = self.keys.take() {
+                    self.gate.set_keys(keys);
+                    if let Some(kernel) = &self.kernel {
+                        kernel.set_keys(&keys)?;
+                    }
                 }
                 stop_at = now + STOP_POLL.as_nanos() as Nanos;
             }

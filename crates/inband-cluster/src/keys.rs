@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::paxos::cluster_dir::ClusterDir;
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use inband_host::key_file::{KeyFile, KeyStatus};
 
 /// Counters of packets that were dropped because they lacked a valid tag.
@@ -24,6 +26,54 @@ pub fn kept(data: &Path, authenticated: bool) -> Result<Option<PathBuf>> {
         keys.save(&path)?;
     }
     Ok(Some(path))
+}
+
+/// How long a process may take to answer that it uses the keys.
+pub const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+
+/// Replaces the key of all running processes: first all accept the new key, then all send with it, then all drop the old
+/// one. `reload` makes the one at a socket read the file again, and returns what it uses then. `pause` follows each step,
+/// for clients that notice by themselves. Finishes an interrupted rotation first. Returns the new key's id.
+pub fn rotate(
+    path: &Path,
+    sockets: &[(String, PathBuf)],
+    pause: Duration,
+    reload: impl Fn(&Path) -> Result<Option<KeyStatus>>,
+) -> Result<u16> {
+    let reload_all = |keys: &KeyFile| {
+        let expected = KeyStatus::of(&keys.keys());
+        for (name, socket) in sockets {
+            let why = match reload(socket) {
+                Ok(Some(status)) if status == expected => continue,
+                Ok(status) => format!("it uses {status:?}"),
+                Err(error) => format!("{error:#}"),
+            };
+            bail!(
+                "{name} did not take the keys: {why}; all hosts still understand each other. Kill it or wait until \
+                 it answers, then rotate again"
+            );
+        }
+        Ok(())
+    };
+    let distribute = |keys: &KeyFile| {
+        keys.save(path)?;
+        reload_all(keys)?;
+        thread::sleep(pause);
+        anyhow::Ok(())
+    };
+    let mut keys = KeyFile::load(path)?;
+    reload_all(&keys)?;
+    if keys.ids().len() > 1 {
+        keys.drop_others();
+        distribute(&keys)?;
+    }
+    let new = keys.add()?;
+    distribute(&keys)?;
+    keys.activate(new)?;
+    distribute(&keys)?;
+    keys.drop_others();
+    distribute(&keys)?;
+    Ok(new)
 }
 
 /// Returns the number of packets that a host has dropped because they lacked a valid tag; empty if there are none.

@@ -29,7 +29,7 @@ fn program() -> PathBuf {
     inband_testing::build("inband-memory")
 }
 
-fn start(dir: &Path, accept_loss: bool) -> Result<Supervisor<Memory>> {
+pub fn start(dir: &Path, accept_loss: bool) -> Result<Supervisor<Memory>> {
     start_with(dir, accept_loss, Dataplane::Udp, program())
 }
 
@@ -53,7 +53,7 @@ fn start_with(
     Supervisor::start(spec)
 }
 
-fn connect(cluster: &Supervisor<Memory>) -> LineClient {
+pub fn connect(cluster: &Supervisor<Memory>) -> LineClient {
     let mut config = cluster.status().cluster.config().expect("its key");
     config.deadline = SERVING_LIMIT;
     LineClient::connect(config).expect("a switch")

@@ -10,6 +10,7 @@ mod box_rolling;
 mod box_sizes;
 #[path = "common/boxes.rs"]
 mod boxes;
+mod key_rotation;
 mod memory;
 mod netpaxos;
 mod netpaxos_directories;

@@ -1,7 +1,6 @@
 //! A client with real sockets. Its methods may be called from several threads.
 
 mod fetchers;
-mod key_watch;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 use inband_ground::auth::{Digest, Gate, Keys};
 use inband_ground::socket::{HostSocket, PACKETS_PER_TURN};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::key_watch::KeyWatch;
 use inband_transport::tls::Transport;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -29,7 +29,6 @@ use crate::packets::{ClusterInfo, Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
 use fetchers::{Fetch, Fetchers};
-use key_watch::KeyWatch;
 
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -165,7 +164,8 @@ impl ClientNode {
             waker: Waker::new(poll.registry(), WAKE)?,
         });
         let for_thread = Arc::clone(&shared);
-        let key_file = shared.config.key_file.as_deref().map(KeyWatch::new);
+        let key_file = shared.config.key_file.as_deref();
+        let key_file = key_file.map(|path| KeyWatch::new(path, shared.config.digest));
         let run = move || serve(&for_thread, poll, key_file);
         let thread = std::thread::Builder::new().name("falcon-client".into());
         Ok(ClientNode {

@@ -20,6 +20,7 @@ pub mod config;
 pub mod file_error;
 pub mod file_lock;
 pub mod key_file;
+pub mod key_watch;
 pub mod line_json;
 pub mod live_keys;
 pub mod log;

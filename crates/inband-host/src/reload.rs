@@ -1,6 +1,7 @@
 //! SIGHUP: a process reads its files again while it goes on working. A file that is no good is logged, and what was read
 //! before stays in use.
 
+use std::fmt;
 use std::io;
 use std::thread;
 use std::time::Duration;
@@ -57,7 +58,10 @@ impl Reload {
         Ok(())
     }
 
-    fn run(&self) {
+    /// Carries out all steps, for a main loop that does so itself ([`StopSignals::reloading`]).
+    ///
+    /// [`StopSignals::reloading`]: crate::signals::StopSignals::reloading
+    pub(crate) fn run(&self) {
         for (what, step) in &self.steps {
             match step() {
                 Ok(Some(done)) => tracing::info!("SIGHUP: {what}: {done}"),
@@ -69,5 +73,12 @@ impl Reload {
             }
         }
         tracing::info!("SIGHUP: done");
+    }
+}
+
+impl fmt::Debug for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = self.steps.iter().map(|(what, _)| what);
+        f.debug_list().entries(steps).finish()
     }
 }

@@ -2,7 +2,6 @@
 //! and a client for it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -26,6 +25,7 @@ use crate::backend::{resolve, Choice, Place};
 use crate::config::Dataplane;
 use crate::key_file::KeyFile;
 use crate::line_json::{call, Server, STATUS_TIMEOUT};
+use crate::live_keys::LiveKeys;
 use crate::notify::Notifier;
 use crate::signals::StopSignals;
 use crate::state_dir::{self, StateLock};
@@ -66,13 +66,13 @@ impl RoleArgs {
 
     /// Returns the keys. Without keys, listening beyond loopback is an error unless the user allows it; `risk`: what
     /// strangers could do.
-    pub fn keys(&self, listen: SocketAddrV4, risk: &str) -> Result<Option<Keys>> {
-        let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
+    pub fn keys(&self, listen: SocketAddrV4, risk: &str) -> Result<LiveKeys> {
+        let live = LiveKeys::load(self.key_file.as_deref())?;
         ensure!(
-            file.is_some() || self.no_key || listen.ip().is_loopback(),
+            self.key_file.is_some() || self.no_key || listen.ip().is_loopback(),
             "{listen} is beyond loopback, where {risk}; give --key-file FILE, or say --no-key to allow it"
         );
-        Ok(file.map(|file| file.keys()))
+        Ok(live)
     }
 
     /// Where the role runs; for XDP, in which mode and on which interface. `peers`: whom it sends to, as far as known;
@@ -164,6 +164,13 @@ impl<N: Native> Running<N> {
         }
     }
 
+    fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        match self {
+            Running::Soft(_) => Ok(()),
+            Running::Kernel(program) => program.set_keys(keys),
+        }
+    }
+
     fn counters(&self) -> BTreeMap<String, u64> {
         let counters = match self {
             Running::Soft(soft) => soft.counters(),
@@ -178,8 +185,9 @@ impl<P: Program> ProcessArgs<P> {
     /// Runs the role until a signal arrives.
     pub fn run(&self, role: P::Role) -> Result<()> {
         let listen = self.listen;
-        let keys = self.role.keys(listen, P::RISK)?;
-        let signals = StopSignals::take()?;
+        let live = self.role.keys(listen, P::RISK)?;
+        let keys = live.keys();
+        let signals = StopSignals::take()?.reloading(live.reading());
         let data = &self.data.data;
         state_dir::create(data)?;
         let _lock = StateLock::take(data)?;
@@ -217,7 +225,7 @@ impl<P: Program> ProcessArgs<P> {
             };
             Server::start(&control_socket(data), status, Err)?
         };
-        serve(&socket, gate, &signals, &running)?;
+        serve(&socket, gate, &live, &signals, &running)?;
         Ok(())
     }
 }
@@ -226,14 +234,19 @@ impl<P: Program> ProcessArgs<P> {
 fn serve<N: Native<Answer = ib_result>>(
     socket: &HostSocket,
     mut gate: Gate,
+    live: &LiveKeys,
     signals: &StopSignals,
     role: &Running<N>,
-) -> io::Result<()> {
+) -> Result<()> {
     let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
     let began = Instant::now();
     let mut notifier = Notifier::from_environment();
     notifier.ready("answers");
     while !signals.end(&mut notifier) {
+        if let Some(keys) = live.take() {
+            gate.set_keys(keys);
+            role.set_keys(&keys)?;
+        }
         wait(&[socket.fd()], socket.sleep_time(STOP_POLL));
         socket.receive_some(&mut buffer, |buffer, len_bytes, from| {
             let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =

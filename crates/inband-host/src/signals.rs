@@ -12,6 +12,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use crate::notify::Notifier;
+use crate::reload::Reload;
 
 /// Set to `1` for a process that must exit at the end of its standard input, a pipe from its supervisor.
 pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
@@ -134,6 +135,8 @@ impl StopRequest {
 pub struct StopSignals {
     signals: SigSet,
     fd: SignalFd,
+    /// What SIGHUP does; `None`: it ends the process, as the others do.
+    reload: Option<Reload>,
 }
 
 impl StopSignals {
@@ -146,7 +149,11 @@ impl StopSignals {
         }
         signals.thread_block()?;
         let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { signals, fd })
+        Ok(Self {
+            signals,
+            fd,
+            reload: None,
+        })
     }
 
     /// As [`StopSignals::take`]; in a supervised process, the supervisor's exit also counts as SIGTERM.
@@ -161,25 +168,45 @@ impl StopSignals {
         Ok(signals)
     }
 
+    /// For a service: SIGHUP does not end it. It has the thread that waits for signals carry out these steps.
+    pub fn reloading(self, reload: Reload) -> Self {
+        let reload = Some(reload);
+        Self { reload, ..self }
+    }
+
     /// Gives the signals back: from now on they end this process.
     pub fn release(self) -> io::Result<()> {
         Ok(self.signals.thread_unblock()?)
     }
 
-    /// Waits up to `limit` for one of them. Returns whether one arrived.
+    /// Waits up to `limit` for one of them. Returns whether one arrived that ends the process.
     pub fn wait(&self, limit: Duration) -> bool {
+        self.ends(limit, Reload::run)
+    }
+
+    /// `reload` is called if SIGHUP arrives and does not end the process.
+    fn ends(&self, limit: Duration, reload: impl FnOnce(&Reload)) -> bool {
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         // If another signal interrupts this, none of these has arrived yet.
         let _ = poll(&mut fds, limit);
-        matches!(self.fd.read_signal(), Ok(Some(_)))
+        let Ok(Some(arrived)) = self.fd.read_signal() else {
+            return false;
+        };
+        match &self.reload {
+            Some(steps) if arrived.ssi_signo == Signal::SIGHUP as u32 => {
+                reload(steps);
+                false
+            }
+            _ => true,
+        }
     }
 
-    /// For a main loop, which calls this often: returns whether it is to end. The service manager learns that it turns, or
-    /// that it stops.
+    /// For a main loop, which calls this often: returns whether it is to end. The service manager learns that it turns,
+    /// reads its files again, or stops.
     pub fn end(&self, notifier: &mut Notifier) -> bool {
         notifier.turned(Instant::now());
-        let ends = self.wait(Duration::ZERO);
+        let ends = self.ends(Duration::ZERO, |reload| notifier.reloading(|| reload.run()));
         if ends {
             notifier.stopping();
         }
@@ -189,6 +216,8 @@ impl StopSignals {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use nix::sys::signal::raise;
 
     use super::*;
@@ -201,5 +230,24 @@ mod tests {
         raise(Signal::SIGTERM).expect("raise");
         assert!(signals.wait(Duration::from_secs(5)));
         assert!(!signals.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn sighup_ends_a_command_and_has_a_service_read_its_files_again() {
+        let signals = StopSignals::take().expect("signals");
+        raise(Signal::SIGHUP).expect("raise");
+        assert!(signals.wait(Duration::from_secs(5)));
+
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&reads);
+        let signals = signals.reloading(Reload::new().with("the file", move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(None)
+        }));
+        raise(Signal::SIGHUP).expect("raise");
+        assert!(!signals.wait(Duration::from_secs(5)));
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
+        raise(Signal::SIGTERM).expect("raise");
+        assert!(signals.wait(Duration::from_secs(5)));
     }
 }

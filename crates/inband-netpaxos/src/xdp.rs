@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use inband_ground::auth::Keys;
 use inband_ground::xdp::alone::{self, HostSpec};
 use inband_ground::xdp::multicast::{
     check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink, MEMBERS_MAX,
@@ -70,6 +71,11 @@ impl Attached {
     /// packets.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
         self.multicast.refresh_neighbours()
+    }
+
+    /// As [`alone::Attached::set_keys`].
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.attached.set_keys(keys)
     }
 
     /// Returns the registers, which are shared with the program.

@@ -14,6 +14,8 @@ use inband_host::key_file::{ChangeError, KeyFile};
 use inband_paxos::config::Config;
 
 use crate::up::DEFAULT_DATA;
+use inband_cluster::falcon::status::ClusterStatus as FalconStatus;
+use inband_cluster::falcon::{self, Falcon};
 use inband_cluster::flair::cluster::{Reply, Request};
 use inband_cluster::flair::status::ClusterStatus as FlairStatus;
 use inband_cluster::flair::Flair;
@@ -25,7 +27,7 @@ const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 /// The commands of `inband key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Replace the key of a running cluster of `inband up` with a new one.
+    /// Replace the key of a running cluster of `inband up`, `inband up flair` or `inband up falcon` with a new one.
     Rotate {
         /// Directory of the cluster.
         #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
@@ -66,7 +68,7 @@ pub enum KeyCommand {
 /// Options of `inband key list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Directory of a cluster of `inband up` or `inband up flair`.
+    /// Directory of a cluster of `inband up`, `inband up flair` or `inband up falcon`.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// A key file instead.
@@ -145,6 +147,11 @@ fn rotate(data: &Path) -> Result<()> {
     let key = if supervisor::is_in::<Flair>(data) {
         let Reply::KeyRotated { id } = socket::request::<Flair>(data, Request::RotateKey)?;
         format!("key {id}")
+    } else if supervisor::is_in::<Falcon>(data) {
+        match socket::request::<Falcon>(data, falcon::Request::RotateKey)? {
+            falcon::Reply::KeyRotated { id } => format!("key {id}"),
+            other => socket::unexpected(&other)?,
+        }
     } else {
         match remote::ask(data, &SupervisorRequest::RotateKey)? {
             SupervisorReply::Done { host } => host,
@@ -160,9 +167,12 @@ fn list(args: &ListArgs) -> Result<()> {
         println!("{}: {}", file.display(), in_words(&KeyFile::load(file)?));
         return Ok(());
     }
-    let hosts = match supervisor::is_in::<Flair>(&args.data) {
-        true => said_by_flair(socket::status::<Flair>(&args.data)?),
-        false => said_by(remote::status(&args.data)?),
+    let hosts = if supervisor::is_in::<Flair>(&args.data) {
+        said_by_flair(socket::status::<Flair>(&args.data)?)
+    } else if supervisor::is_in::<Falcon>(&args.data) {
+        said_by_falcon(socket::status::<Falcon>(&args.data)?)
+    } else {
+        said_by(remote::status(&args.data)?)
     };
     let mut answers = hosts.iter().filter_map(|host| host.said.as_ref());
     if answers.all(|(keys, _)| keys.is_none()) {
@@ -210,6 +220,15 @@ fn said_by_flair(status: FlairStatus) -> Vec<HostKeys> {
         said: host.status.map(|said| (said.keys, said.counters)),
     });
     hosts.collect()
+}
+
+/// Its workers have no status of their own.
+fn said_by_falcon(status: FalconStatus) -> Vec<HostKeys> {
+    let scheduler = HostKeys {
+        name: "scheduler".into(),
+        said: status.scheduler.map(|said| (said.keys, said.counters)),
+    };
+    vec![scheduler]
 }
 
 /// For `inband status`: the keys that hosts send with, and the counters of dropped packets.

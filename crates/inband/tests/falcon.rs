@@ -17,13 +17,13 @@ use serde_json::Value;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-struct Falcon {
-    data: PathBuf,
+pub struct Falcon {
+    pub data: PathBuf,
     address: SocketAddrV4,
 }
 
 impl Falcon {
-    fn up(name: &str, options: &[&str]) -> Falcon {
+    pub fn up(name: &str, options: &[&str]) -> Falcon {
         let data = std::env::temp_dir().join(format!("ib-falcon-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&data);
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
@@ -68,14 +68,14 @@ impl Falcon {
         String::from_utf8(output.stderr).expect("text")
     }
 
-    fn start(&self, args: &[&str]) -> Child {
+    pub fn start(&self, args: &[&str]) -> Child {
         let mut command = self.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("it starts")
     }
 
     /// A worker that `up` did not start.
-    fn worker(&self, options: &[&str]) -> Child {
+    pub fn worker(&self, options: &[&str]) -> Child {
         let before = self.workers();
         let mut command = self.command(&[&["worker"], options].concat());
         let worker = command.stderr(Stdio::null()).spawn().expect("it starts");
@@ -83,7 +83,7 @@ impl Falcon {
         worker
     }
 
-    fn workers(&self) -> usize {
+    pub fn workers(&self) -> usize {
         let status = self.status();
         let workers = status["scheduler"]["workers"].as_array();
         workers.map_or(0, Vec::len)
@@ -94,7 +94,7 @@ impl Falcon {
     }
 
     /// Waits until a condition on the scheduler's status holds.
-    fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+    pub fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let status = self.status();

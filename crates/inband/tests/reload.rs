@@ -22,10 +22,10 @@ limits = { client_idle_s = 0 }
 tls = { ca = "DIR/ca.pem", certificate = "DIR/certificate.pem", key = "DIR/key.pem", resp = true }
 "#;
 
-struct SecureClient(BufReader<StreamOwned<ClientConnection, TcpStream>>);
+pub struct SecureClient(BufReader<StreamOwned<ClientConnection, TcpStream>>);
 
 impl SecureClient {
-    fn connect(address: SocketAddr, ca: &Path) -> Option<SecureClient> {
+    pub fn connect(address: SocketAddr, ca: &Path) -> Option<SecureClient> {
         let tcp = TcpStream::connect(address).ok()?;
         let timeout = Some(Duration::from_secs(15));
         tcp.set_read_timeout(timeout).expect("set");
@@ -35,7 +35,7 @@ impl SecureClient {
         client.ask("ECHO x").map(|_| client)
     }
 
-    fn ask(&mut self, line: &str) -> Option<String> {
+    pub fn ask(&mut self, line: &str) -> Option<String> {
         let stream = self.0.get_mut();
         stream.write_all(format!("{line}\r\n").as_bytes()).ok()?;
         let mut reply = String::new();
@@ -102,7 +102,7 @@ fn certify(config: &Path, authority: &Path, more: &[&str]) {
     inband(&arguments, &[config, authority_of, authority]);
 }
 
-fn write_secret(path: &Path, text: &str) {
+pub fn write_secret(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");
 }

@@ -1,7 +1,7 @@
 //! Keys and certificates are replaced by SIGHUP while Falcon and FLAIR work.
 
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -14,6 +14,8 @@ use nix::unistd::Pid;
 
 use crate::common::flair::{hosts, Flair};
 use crate::common::{port, Client, PROGRAM};
+use crate::falcon::Falcon;
+use crate::reload::{write_secret, SecureClient};
 use crate::run::TIMEOUT;
 
 /// Clients of Falcon look at the key file every second.
@@ -132,6 +134,40 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
     assert!(said.contains("what was read before stays in use"), "{said}");
 }
 
+#[test]
+fn key_rotate_replaces_falcons_key_while_a_client_has_tasks() {
+    let falcon = Falcon::up("rotate", &["--executors", "2"]);
+    let key = |command: &str| {
+        let mut key = Command::new(PROGRAM);
+        key.args(["key", command, "--data"]).arg(&falcon.data);
+        key.output().expect("it runs")
+    };
+    // Nobody replaces the file that a worker on another machine has.
+    let mut elsewhere = falcon.worker(&["--name", "elsewhere", "--executors", "1"]);
+    let refused = key("rotate");
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("the worker elsewhere is none of"), "{said}");
+    elsewhere.kill().expect("ours");
+    elsewhere.wait().expect("it ends");
+    falcon.wait_for("its own worker alone", |_| falcon.workers() == 1);
+
+    let mut client = falcon.start(&["submit", "--count", "300", "--", "sleep", "0.1"]);
+    let rotated = key("rotate");
+    let said = String::from_utf8_lossy(&rotated.stdout);
+    assert!(said.contains("all hosts send with key 2"), "{rotated:?}");
+    let has_ended = client.try_wait().expect("ours");
+    assert!(has_ended.is_none(), "it ended before the rotation");
+    let ended = client.wait_with_output().expect("it ends");
+    assert!(ended.status.success(), "{ended:?}");
+    let listed = key("list");
+    let said = String::from_utf8_lossy(&listed.stdout);
+    assert!(
+        said.contains("scheduler    sends with key 2, accepts 2"),
+        "{said}"
+    );
+}
+
 /// Gives a host a certificate of the authority in the cluster's directory, which is created. False: it has none.
 fn renew(cluster_dir: &Path, host_dir: &Path) -> bool {
     let tls = host_dir.join("tls");
@@ -172,4 +208,83 @@ fn flairs_certificates_are_replaced_while_it_serves() {
     }
     flair.check(&mut client, 1);
     flair.succeeds(&["down"]);
+}
+
+/// Sends the gateway's process the signal and returns what it logs until it has read its files again.
+fn reload_gateway(flair: &Flair) -> String {
+    let log = flair.data.join("hosts/gateway/log");
+    let read = || std::fs::read_to_string(&log).expect("its log");
+    let before = read().len();
+    let status = flair.status();
+    let gateway = hosts(&status).iter().find(|host| host["name"] == "gateway");
+    let pid = gateway.expect("there is one")["pid"].as_u64();
+    hang_up(pid.expect("it runs") as u32);
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let said = read()[before..].to_owned();
+        if said.contains("SIGHUP: done") {
+            return said;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A gateway takes what was read when its loop gets to it.
+fn connects(address: SocketAddr, ca: &Path) -> SecureClient {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(client) = SecureClient::connect(address, ca) {
+            return client;
+        }
+        assert!(Instant::now() < deadline, "{} is unknown", ca.display());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_flair_gateways_password_and_certificate_are_replaced_while_a_client_is_connected() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let password = dir.path().join("password");
+    write_secret(&password, "first\n");
+    let password_file = password.to_str().expect("text");
+    let options = ["--resp-tls", "--password-file", password_file];
+    let flair = Flair::up(
+        "access-replaced",
+        &[&["--dataplane", "udp"], &options[..]].concat(),
+    );
+    let (ca, former) = (
+        flair.data.join("authority/ca.pem"),
+        dir.path().join("former.pem"),
+    );
+    std::fs::copy(&ca, &former).expect("copied");
+    let mut early = connects(flair.resp, &former);
+    assert_eq!(early.ask("AUTH first").as_deref(), Some("+OK"));
+    assert_eq!(early.ask("SET a 1").as_deref(), Some("+OK"));
+
+    std::fs::remove_dir_all(flair.data.join("authority")).expect("it has one");
+    assert!(renew(&flair.data, &flair.data.join("hosts/gateway")));
+    write_secret(&password, "second\n");
+    // Nothing changes before the signal.
+    assert!(SecureClient::connect(flair.resp, &ca).is_none());
+    let said = reload_gateway(&flair);
+    assert!(
+        said.contains("password and certificate for clients: "),
+        "{said}"
+    );
+    let mut late = connects(flair.resp, &ca);
+    assert!(SecureClient::connect(flair.resp, &former).is_none());
+    let refused = late.ask("AUTH first").expect("an answer");
+    assert!(refused.starts_with("-WRONGPASS"), "{refused}");
+    assert_eq!(late.ask("AUTH second").as_deref(), Some("+OK"));
+    assert_eq!(late.ask("SET a 2").as_deref(), Some("+OK"));
+    assert_eq!(early.ask("SET a 3").as_deref(), Some("+OK"));
+
+    std::fs::remove_file(&password).expect("removed");
+    let said = reload_gateway(&flair);
+    assert!(said.contains("stays in use"), "{said}");
+    let mut later = connects(flair.resp, &ca);
+    assert_eq!(later.ask("AUTH second").as_deref(), Some("+OK"));
+    // `down` has a client, too.
+    write_secret(&password, "second\n");
 }

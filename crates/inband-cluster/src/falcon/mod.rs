@@ -10,11 +10,12 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use inband_falcon::dataplane::FalconConfig;
 use inband_falcon::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};
 use inband_falcon::resources::ResourceNames;
 use inband_host::config::Dataplane;
+use inband_host::key_watch::LOOK_INTERVAL;
 use inband_host::line_json::{self, STATUS_TIMEOUT};
 use inband_host::settings::Setting;
 use inband_lab::lab::HOST_INTERFACE;
@@ -106,6 +107,7 @@ pub enum Request {
     /// Answered by [`Reply::Address`], even while a process is being started.
     Address,
     Settings,
+    RotateKey,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,10 +115,18 @@ pub enum Request {
 pub enum Reply {
     Address(ClusterAddress),
     Settings(Vec<Setting>),
+    /// To [`Request::RotateKey`]: the id of the new key, which all processes now use.
+    KeyRotated {
+        id: u16,
+    },
 }
 
 fn socket_of_scheduler(data: &Path) -> PathBuf {
-    host_dir(data, SCHEDULER).join("control.sock")
+    socket_of(data, SCHEDULER)
+}
+
+fn socket_of(data: &Path, process: &str) -> PathBuf {
+    host_dir(data, process).join("control.sock")
 }
 
 impl System for Falcon {
@@ -186,7 +196,9 @@ impl System for Falcon {
         for (number, executors) in spec.workers().into_iter().enumerate() {
             let name = format!("worker/{number}");
             let args = worker_args(spec, address, &name, executors);
-            plans.push(HostPlan::new(name, &spec.program).args(args));
+            let mut plan = HostPlan::new(&name, &spec.program).args(args);
+            plan.socket = Some(socket_of(&spec.data, &name));
+            plans.push(plan);
         }
         Ok(plans)
     }
@@ -215,10 +227,13 @@ impl System for Falcon {
         }
     }
 
-    fn request(&self, request: Request, _hosts: &Hosts) -> Result<Reply> {
+    fn request(&self, request: Request, hosts: &Hosts) -> Result<Reply> {
         Ok(match request {
             Request::Address => Reply::Address(self.address.clone()),
             Request::Settings => Reply::Settings(self.spec.scheduler.settings()),
+            Request::RotateKey => Reply::KeyRotated {
+                id: self.rotate_key(hosts)?,
+            },
         })
     }
 
@@ -234,6 +249,36 @@ impl Falcon {
             Ok(SchedulerReply::Status(status)) => Some(*status),
             _ => None,
         }
+    }
+
+    /// Only on this machine: workers elsewhere have copies of the file.
+    fn rotate_key(&self, hosts: &Hosts) -> Result<u16> {
+        let _operation = hosts.exclusive();
+        let key_file = self.address.key_file.as_deref();
+        let key_file = key_file.context("this cluster was started without a key")?;
+        let own: Vec<_> = hosts.iter().map(HostProcess::name).collect();
+        let workers = self.scheduler_status().map(|status| status.workers);
+        let mut elsewhere = workers.iter().flatten().map(|worker| &worker.name[..]);
+        if let Some(worker) = elsewhere.find(|name| !own.contains(name)) {
+            bail!("the worker {worker} is none of this cluster's own: replace its key file by hand, as docs/security.md says");
+        }
+        let running = own.iter().filter(|name| hosts.is_running(name));
+        let sockets: Vec<_> = running
+            .map(|name| ((*name).to_owned(), socket_of(&self.spec.data, name)))
+            .collect();
+        keys::rotate(
+            key_file,
+            &sockets,
+            2 * LOOK_INTERVAL,
+            |socket| match line_json::call(
+                socket,
+                &SchedulerRequest::ReloadKeys,
+                keys::RELOAD_LIMIT,
+            )? {
+                SchedulerReply::Keys(keys) => Ok(keys),
+                other => bail!("it says {other:?}"),
+            },
+        )
     }
 }
 
@@ -281,6 +326,7 @@ fn worker_args(
     args.push(format!("--scheduler={}", address.scheduler).into());
     args.push(format!("--executors={executors}").into());
     args.push(format!("--name={name}").into());
+    args.extend(["--socket".into(), socket_of(&spec.data, name).into()]);
     args.extend(["--python".into(), spec.python.clone().into()]);
     args.extend(key_args(address));
     let resources = spec.resources.iter();

@@ -7,15 +7,18 @@ use std::path::PathBuf;
 use inband_falcon::scheduler_node::{Status, WorkerStatus};
 use inband_host::config::Dataplane;
 use inband_host::key_file::KeyStatus;
+use inband_host::live_keys::LiveKeys;
 use serde::{Deserialize, Serialize};
 
 use crate::host_process::ProcessStatus;
 
-/// A request to a scheduler's control socket.
+/// A request to the control socket of a scheduler or a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum SchedulerRequest {
     Status,
+    /// Answered when the process uses the keys that are in its file now.
+    ReloadKeys,
 }
 
 /// The answer to a [`SchedulerRequest`].
@@ -23,6 +26,8 @@ pub enum SchedulerRequest {
 #[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum SchedulerReply {
     Status(Box<SchedulerStatus>),
+    /// To [`SchedulerRequest::ReloadKeys`]; `None`: packets are not authenticated.
+    Keys(Option<KeyStatus>),
     /// The request was not understood, or failed.
     Error {
         /// One line.
@@ -57,6 +62,18 @@ pub struct SchedulerStatus {
     pub keys: Option<KeyStatus>,
     /// All counters, by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+impl SchedulerReply {
+    /// Has a process read its key file again.
+    pub fn to_reload(keys: &LiveKeys) -> SchedulerReply {
+        match keys.reload() {
+            Ok(keys) => SchedulerReply::Keys(keys),
+            Err(error) => SchedulerReply::Error {
+                message: format!("{error:#}"),
+            },
+        }
+    }
 }
 
 impl SchedulerStatus {

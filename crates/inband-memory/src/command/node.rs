@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use inband_ground::auth::Gate;
+use inband_ground::auth::{Gate, Keys};
 use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
 use inband_host::role_process::RoleArgs;
 use inband_host::signals::StopSignals;
@@ -18,6 +19,7 @@ use inband_host::wait::wait;
 use inband_memory::cluster::{PROMISED, SPACE};
 use inband_memory::epoch::{Nanos, Outbox};
 use inband_memory::plan::Ask;
+use inband_memory::{Memory, SPACES};
 
 /// How often the process checks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -103,6 +105,7 @@ impl NodeArgs {
 pub struct Port {
     socket: HostSocket,
     gate: Gate,
+    keys: LiveKeys,
     data: PathBuf,
     started: Instant,
     buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
@@ -110,10 +113,11 @@ pub struct Port {
 
 impl Port {
     /// Creates the port of a socket.
-    pub fn new(socket: HostSocket, gate: Gate, data: &Path) -> Port {
+    pub fn new(socket: HostSocket, keys: LiveKeys, data: &Path) -> Port {
         Port {
             socket,
-            gate,
+            gate: Gate::of::<Memory>(keys.keys(), SPACES),
+            keys,
             data: data.to_owned(),
             started: Instant::now(),
             buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
@@ -162,6 +166,10 @@ impl Port {
                 if signals.end(&mut notifier) {
                     return Ok(());
                 }
+                if let Some(keys) = self.keys.take() {
+                    self.gate.set_keys(keys);
+                    turn(self, Turn::Keys(&keys))?;
+                }
                 stop_at = now + STOP_POLL.as_nanos() as Nanos;
             }
             let due = turn(self, Turn::Tick)?;
@@ -188,6 +196,8 @@ impl Port {
 pub enum Turn<'a> {
     /// The next deadline has passed.
     Tick,
+    /// The keys were replaced.
+    Keys(&'a Keys),
     /// A packet of this many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize, SocketAddrV4),
 }

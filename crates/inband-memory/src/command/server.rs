@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use anyhow::{ensure, Result};
 use clap::Args;
-use inband_ground::auth::Gate;
+use inband_ground::auth::Keys;
+use inband_ground::xdp::XdpError;
 use inband_host::line_json::Server;
 use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
@@ -21,7 +22,6 @@ use inband_memory::soft_switch::Verdict;
 use inband_memory::status::{socket_of, Status};
 use inband_memory::wire::parse;
 use inband_memory::xdp::server::{Attached, Spec};
-use inband_memory::{Memory, SPACES};
 
 use super::node::{NodeArgs, Port, Turn};
 
@@ -58,6 +58,13 @@ impl Role {
         }
     }
 
+    fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        match self {
+            Role::Soft(_) => Ok(()),
+            Role::Kernel(program) => program.set_keys(keys),
+        }
+    }
+
     fn counters(&self) -> BTreeMap<String, u64> {
         let counters = match self {
             Role::Soft(soft) => soft.counters(),
@@ -81,10 +88,11 @@ impl ServerArgs {
             self.node
         );
         let chunks = common.chunks()?;
-        let keys = common
+        let live = common
             .role
             .keys(common.listen, "anybody could read and write the memory")?;
-        let signals = StopSignals::take_supervised()?;
+        let keys = live.keys();
+        let signals = StopSignals::take_supervised()?.reloading(live.reading());
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
         let promised = common.promised()?;
@@ -178,7 +186,7 @@ impl ServerArgs {
             };
             Server::start(&socket_of(&common.data), status, Err)?
         };
-        let mut port = Port::new(socket, Gate::of::<Memory>(keys, SPACES), &common.data);
+        let mut port = Port::new(socket, live, &common.data);
         let mut out = Out::default();
         let address = |to: &ToWhom<SocketAddrV4>| match to {
             ToWhom::Server(node) => common.servers[usize::from(*node) - 1],
@@ -189,6 +197,7 @@ impl ServerArgs {
             let now = port.now();
             match turn {
                 Turn::Tick => host.tick(now, &registers, &mut out),
+                Turn::Keys(keys) => role.set_keys(keys)?,
                 Turn::Packet(packet, len_bytes, from) => {
                     let mut is_passed = true;
                     if let Role::Soft(soft) = &*role {

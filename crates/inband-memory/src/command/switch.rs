@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 use clap::Args;
-use inband_ground::auth::Gate;
+use inband_ground::auth::Keys;
 use inband_ground::xdp::multicast::Peer;
+use inband_ground::xdp::XdpError;
 use inband_host::line_json::Server;
 use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
@@ -20,7 +21,7 @@ use inband_memory::status::{socket_of, Status};
 use inband_memory::switch_host::{Out, SwitchConfig, SwitchHost, ToWhom};
 use inband_memory::wire::parse;
 use inband_memory::xdp::switch::{Attached, Spec};
-use inband_memory::{Memory, SPACES, SWITCH_NODES};
+use inband_memory::SWITCH_NODES;
 
 use super::node::{NodeArgs, Port, Turn};
 
@@ -57,6 +58,13 @@ impl Role {
         match self {
             Role::Soft(soft) => soft.registers().clone(),
             Role::Kernel(program) => lock(program).registers().clone(),
+        }
+    }
+
+    fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        match self {
+            Role::Soft(_) => Ok(()),
+            Role::Kernel(program) => lock(program).set_keys(keys),
         }
     }
 
@@ -103,10 +111,11 @@ impl SwitchArgs {
             ..Ask::of(common.space()?)
         }
         .plan()?;
-        let keys = common
+        let live = common
             .role
             .keys(common.listen, "anybody could read and write the memory")?;
-        let signals = StopSignals::take_supervised()?;
+        let keys = live.keys();
+        let signals = StopSignals::take_supervised()?.reloading(live.reading());
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
         common.keep_space()?;
@@ -188,7 +197,7 @@ impl SwitchArgs {
             };
             Server::start(&socket_of(&common.data), status, Err)?
         };
-        let mut port = Port::new(socket, Gate::of::<Memory>(keys, SPACES), &common.data);
+        let mut port = Port::new(socket, live, &common.data);
         let mut out = Out::default();
         let servers = common.servers.clone();
         let address = |to: &ToWhom| match to {
@@ -208,6 +217,7 @@ impl SwitchArgs {
                     }
                     host.tick(now, &registers, &mut out);
                 }
+                Turn::Keys(keys) => role.set_keys(keys)?,
                 Turn::Packet(packet, len_bytes, from) => {
                     let is_passed = match &*role {
                         Role::Kernel(_) => true,

@@ -115,6 +115,11 @@ impl Attached {
         self.multicast.refresh_neighbours()
     }
 
+    /// As [`alone::Attached::set_keys`].
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.attached.set_keys(keys)
+    }
+
     /// Returns the registers, which are shared with the program.
     pub fn registers(&self) -> &Arc<SwitchRegisters> {
         self.attached.registers()

@@ -211,6 +211,7 @@ impl ReplicatedLog for Log {
 
     fn poll(&mut self, bursts: &mut [Burst]) {
         let burst = &mut bursts[0];
+        self.process.adopt_keys();
         let now = self.process.now();
         let shared = Arc::clone(&self.learner);
         let mut learner = lock(&shared);

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use inband_ground::auth::Gate;
+use inband_ground::auth::{Gate, Keys};
 use inband_ground::inherit;
 use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::config::Durability;
 use inband_host::line_json::Server;
+use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
 use inband_host::state_dir::{self, read_number, write_number, StateLock};
@@ -25,6 +26,7 @@ use inband_netpaxos::control::To;
 use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
 use inband_netpaxos::wire::{log_id_of, set_log_id, unpacked};
+use inband_netpaxos::{NetPaxos, LOGS};
 
 use super::metrics;
 
@@ -66,6 +68,7 @@ pub struct Process {
     pub cluster: Cluster,
     socket: HostSocket,
     gate: Gate,
+    keys: LiveKeys,
     data: PathBuf,
     signals: Option<StopSignals>,
     /// Inherited listeners for Redis clients.
@@ -79,6 +82,8 @@ pub struct Process {
 pub enum Turn<'a> {
     /// The next deadline has passed, or a batch of packets has been handled.
     Tick,
+    /// The keys were replaced.
+    Keys(&'a Keys),
     /// A packet of this many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize),
 }
@@ -134,8 +139,8 @@ impl ProcessArgs {
             cluster.key_file.is_some() || listen.ip().is_loopback() || cluster.is_isolated()?,
             "{listen} is beyond loopback, where anybody could write to the log; give cluster.json a key_file (`inband key new` makes one)"
         );
-        let gate = cluster.gate()?;
-        let signals = StopSignals::take_supervised()?;
+        let keys = LiveKeys::load(cluster.key_file.as_deref())?;
+        let signals = StopSignals::take_supervised()?.reloading(keys.reading());
         let (mut metrics, resp): (Vec<_>, Vec<_>) = inherit::listeners(LISTEN_FDS_ENV)
             .into_iter()
             .partition(|(usage, _)| usage == METRICS);
@@ -158,7 +163,8 @@ impl ProcessArgs {
             listen,
             cluster,
             socket,
-            gate,
+            gate: Gate::of::<NetPaxos>(keys.keys(), LOGS),
+            keys,
             data: self.data.clone(),
             signals: Some(signals),
             resp: listeners(resp),
@@ -306,6 +312,9 @@ impl Process {
                 if signals.end(&mut notifier) {
                     return Ok(());
                 }
+                if let Some(keys) = self.adopt_keys() {
+                    turn(&self, Turn::Keys(&keys))?;
+                }
                 stop_at = now + STOP_POLL.as_nanos() as u64;
             }
             let due = turn(&self, Turn::Tick)?;
@@ -342,6 +351,18 @@ impl Process {
             self.gate.admits(packet) && log_id_of(packet) == Some(self.cluster.log_id)
         };
         Ok(Some(if is_admitted { len_bytes } else { 0 }))
+    }
+
+    /// Returns the keys as they were at its start.
+    pub fn keys(&self) -> Option<Keys> {
+        self.keys.keys()
+    }
+
+    /// Uses the keys that were read again, if any, and returns them.
+    pub fn adopt_keys(&mut self) -> Option<Keys> {
+        let keys = self.keys.take()?;
+        self.gate.set_keys(keys);
+        Some(keys)
     }
 
     /// Returns its socket, for processes with their own event loop.

@@ -10,7 +10,6 @@ use clap::Args;
 use inband_ground::soft::{Arrival, Soft};
 use inband_ground::xdp::alone::HostSpec;
 use inband_ground::xdp::multicast::Peer;
-use inband_host::key_file::KeyFile;
 use inband_host::role_process::RoleArgs;
 use inband_netpaxos::c::IB_NETPAXOS_TO_GROUP;
 use inband_netpaxos::role::{soft, Kind};
@@ -96,8 +95,7 @@ impl RoleCommand {
         group: Vec<(u8, SocketAddrV4)>,
     ) -> Result<()> {
         let listen = process.listen;
-        let file = process.cluster.key_file.as_deref().map(KeyFile::load);
-        let keys = file.transpose()?.map(|file| file.keys());
+        let keys = process.keys();
         let peers: Vec<Peer> = group
             .iter()
             .map(|(node, address)| Peer {
@@ -146,6 +144,7 @@ impl RoleCommand {
         let mut refreshed: Option<Instant> = None;
         process.serve(|process, turn| {
             match (&mut *lock(&role), turn) {
+                (Role::Kernel(program), Turn::Keys(keys)) => program.set_keys(keys)?,
                 (Role::Kernel(program), _) => {
                     if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
                         let left = program.refresh_neighbours()?;
@@ -164,7 +163,7 @@ impl RoleCommand {
                         process.send(&mut packet[..len_bytes], to);
                     }
                 }
-                (Role::Soft(_), Turn::Tick) => {}
+                (Role::Soft(_), Turn::Tick | Turn::Keys(_)) => {}
             }
             Ok(u64::MAX)
         })

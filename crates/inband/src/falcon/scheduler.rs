@@ -137,10 +137,14 @@ impl Desk {
 
     fn serve(&self, path: &std::path::Path, waker: Arc<Waker>) -> std::io::Result<Server> {
         let ask = self.asker(waker);
-        let handle = move |SchedulerRequest::Status| match ask() {
-            Some(status) => SchedulerReply::Status(Box::new(status)),
-            None => SchedulerReply::Error {
-                message: BUSY.into(),
+        let keys = self.keys.clone();
+        let handle = move |request| match request {
+            SchedulerRequest::ReloadKeys => SchedulerReply::to_reload(&keys),
+            SchedulerRequest::Status => match ask() {
+                Some(status) => SchedulerReply::Status(Box::new(status)),
+                None => SchedulerReply::Error {
+                    message: BUSY.into(),
+                },
             },
         };
         Server::start(path, handle, |message| SchedulerReply::Error { message })

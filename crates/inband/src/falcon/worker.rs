@@ -1,19 +1,22 @@
 //! `inband falcon worker`: the process of a worker.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_cluster::falcon::default_executors;
+use inband_cluster::falcon::status::{SchedulerReply, SchedulerRequest};
 use inband_falcon::client_node::{self, local_address, ClientNode};
 use inband_falcon::limits::{EXECUTORS_MAX, WORKER_NAME_LEN_BYTES_MAX};
 use inband_falcon::resources::ResourceNames;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::worker_node::{self, WorkerNode};
+use inband_host::line_json::Server;
 use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
 use inband_host::reload::Reload;
@@ -49,6 +52,9 @@ pub struct WorkerArgs {
     /// Use addresses beyond loopback without a key: anyone who can send packets to this worker can run commands here.
     #[arg(long, conflicts_with = "key_file")]
     no_key: bool,
+    /// Answer `inband up falcon` at this socket.
+    #[arg(long, value_name = "PATH", hide = true)]
+    socket: Option<PathBuf>,
 }
 
 fn machine_name() -> String {
@@ -102,6 +108,13 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     let address = node.address();
     tracing::info!("worker: {executors} executors at {address}");
     let live = LiveKeys::load(reached.key_file.as_deref())?;
+    let _control = match &args.socket {
+        Some(path) => Some(
+            serve(path, live.clone())
+                .with_context(|| format!("--socket: cannot listen at {}", path.display()))?,
+        ),
+        None => None,
+    };
     let mut notifier = Notifier::from_environment();
     let (for_reload, over) = (live.clone(), stop.clone());
     Reload::new()
@@ -114,6 +127,15 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     drop(node);
     tracing::info!("worker: stopped");
     Ok(())
+}
+
+fn serve(path: &Path, keys: LiveKeys) -> io::Result<Server> {
+    let error = |message| SchedulerReply::Error { message };
+    let handle = move |request| match request {
+        SchedulerRequest::ReloadKeys => SchedulerReply::to_reload(&keys),
+        SchedulerRequest::Status => error("this is a worker: its scheduler has the status".into()),
+    };
+    Server::start(path, handle, error)
 }
 
 /// Returns the bitmap of its resources; `None` if it was told to stop.
