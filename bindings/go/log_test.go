@@ -128,7 +128,7 @@ func TestMistakesAreRefused(t *testing.T) {
 // Values that were delivered come before an error, whichever case select would take, and a restored state includes
 // those that still wait.
 func TestValuesComeBeforeErrors(t *testing.T) {
-	for range 1000 {
+	for i := 0; i < 1000; i++ {
 		l := &Log{
 			deliveries:  make(chan Delivery, 2),
 			ended:       make(chan struct{}),
