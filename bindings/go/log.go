@@ -200,6 +200,7 @@ func (l *Log) Restore(saved []byte) error {
 			done <- outcome{err: lastError(code)}
 			return
 		}
+		l.drop() // the restored state includes them
 		l.mutex.Lock()
 		if l.isNeeded {
 			l.isNeeded, l.stateNeeded = false, make(chan struct{})
@@ -208,6 +209,17 @@ func (l *Log) Restore(saved []byte) error {
 		done <- outcome{}
 	})
 	return err
+}
+
+// drop discards what waits for Deliver. Only the log's thread calls it.
+func (l *Log) drop() {
+	for {
+		select {
+		case <-l.deliveries:
+		default:
+			return
+		}
+	}
 }
 
 // Deliver waits for the next value. Errors are ErrClosed, ErrStateNeeded (call Restore, then Deliver again), *Error, or
@@ -221,15 +233,22 @@ func (l *Log) Deliver(ctx context.Context) (Delivery, error) {
 		return delivery, nil
 	default:
 	}
+	var err error
 	select {
 	case delivery := <-l.deliveries:
 		return delivery, nil
 	case <-stateNeeded:
-		return Delivery{}, ErrStateNeeded
+		err = ErrStateNeeded
 	case <-l.ended:
-		return Delivery{}, l.err
+		err = l.err
 	case <-ctx.Done():
 		return Delivery{}, ctx.Err()
+	}
+	select { // select takes any case that is ready
+	case delivery := <-l.deliveries:
+		return delivery, nil
+	default:
+		return Delivery{}, err
 	}
 }
 

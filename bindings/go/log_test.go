@@ -124,3 +124,30 @@ func TestMistakesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Values that were delivered come before an error, whichever case select would take, and a restored state includes
+// those that still wait.
+func TestValuesComeBeforeErrors(t *testing.T) {
+	for i := 0; i < 1000; i++ {
+		l := &Log{
+			deliveries:  make(chan Delivery, 2),
+			ended:       make(chan struct{}),
+			stateNeeded: make(chan struct{}),
+		}
+		go func() {
+			l.deliveries <- Delivery{Instance: 1}
+			close(l.stateNeeded)
+		}()
+		if delivery, err := l.Deliver(context.Background()); err != nil || delivery.Instance != 1 {
+			t.Fatalf("%v, %v instead of the value", delivery, err)
+		}
+		if _, err := l.Deliver(context.Background()); !errors.Is(err, ErrStateNeeded) {
+			t.Fatal(err)
+		}
+		l.deliveries <- Delivery{Instance: 2}
+		l.drop()
+		if _, err := l.Deliver(context.Background()); !errors.Is(err, ErrStateNeeded) {
+			t.Fatal(err)
+		}
+	}
+}

@@ -24,6 +24,8 @@ struct client {
     bool waits; /* until there is room for its next value */
     bool wants_position;
     bool learns;
+    /* It was told that what it wanted to learn is gone. It has to end the connection. */
+    bool is_refused;
     unsigned next; /* value for it */
 };
 
@@ -93,6 +95,7 @@ static void feed(struct client *client) {
     struct evbuffer *output = bufferevent_get_output(client->bev);
     if (client->next < evp_history_first(history)) {
         client->learns = false;
+        client->is_refused = true;
         send_frame(client, FRAME_FORGOTTEN, evp_history_first(history), NULL, 0);
         return;
     }
@@ -149,7 +152,8 @@ static void on_read(struct bufferevent *bev, void *arg) {
             evp_host_want_position(client->clients->host);
             continue;
         }
-        if (kind == FRAME_LEARN && size == sizeof client->next && !client->learns) {
+        if (kind == FRAME_LEARN && size == sizeof client->next && !client->learns &&
+            !client->is_refused) {
             if (evbuffer_get_length(input) < sizeof header + size)
                 return;
             evbuffer_drain(input, sizeof header);

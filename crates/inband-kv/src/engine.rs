@@ -10,7 +10,6 @@ use crate::command::{
 };
 use crate::events::EventClass;
 use crate::float;
-use crate::glob;
 use crate::keyspace::Keys;
 use crate::limits::{
     KEYS_REPLY_BYTES_MAX, TRANSACTION_SCRIPTS_MAX, TRANSACTION_WRITTEN_BYTES_MAX,
@@ -182,7 +181,7 @@ pub(crate) fn execute_simple(
             Reply::Ok
         }
         Command::SessionNew { .. } => Reply::error("ERR a session cannot be opened here"),
-        Command::Keys(pattern) => matching_keys(keys, pattern)?,
+        Command::Keys(pattern) => matching_keys(keys, work, pattern)?,
         Command::Watch(names) => {
             let versions = names.iter().map(|key| {
                 let version = version_of(keys, key)?;
@@ -278,21 +277,33 @@ fn version_of(keys: &mut dyn Keys, key: &[u8]) -> Result<u64> {
     Ok(keys.get(key)?.map_or(0, |record| record.version.max(1)))
 }
 
-fn matching_keys(keys: &mut dyn Keys, pattern: &[u8]) -> Result<Reply> {
-    let (mut found, mut found_bytes) = (Vec::new(), 0);
+/// `KEYS`. The reply, and whether there is one, must be the same on every replica although they visit the keys in
+/// different orders: so the work is that for all keys, and the keys are sorted.
+fn matching_keys(keys: &mut dyn Keys, work: &Work, pattern: &[u8]) -> Result<Reply> {
+    let (mut found, mut found_bytes, mut refusal) = (Vec::new(), 0, None);
     keys.each(&mut |key| {
-        if glob::matches(pattern, key) {
-            found_bytes += key.len();
-            found.push(Reply::bulk(key));
+        match work.is_key_match(pattern, key) {
+            Ok(true) => {
+                found_bytes += key.len();
+                if found_bytes <= KEYS_REPLY_BYTES_MAX {
+                    found.push(key.to_vec());
+                }
+            }
+            Ok(false) => {}
+            Err(reply) => refusal = Some(reply),
         }
-        found_bytes <= KEYS_REPLY_BYTES_MAX
+        refusal.is_none()
     })?;
+    if let Some(refusal) = refusal {
+        return Ok(refusal);
+    }
     if found_bytes > KEYS_REPLY_BYTES_MAX {
         return Ok(Reply::error(format!(
             "ERR the keys are over the limit of {KEYS_REPLY_BYTES_MAX} bytes; use SCAN"
         )));
     }
-    Ok(Reply::Array(found))
+    found.sort_unstable();
+    Ok(Reply::Array(found.into_iter().map(Reply::Bulk).collect()))
 }
 
 fn bulk_or_nil(keys: &mut dyn Keys, key: &[u8]) -> Result<Reply> {

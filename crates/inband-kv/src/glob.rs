@@ -1,11 +1,18 @@
 //! Glob-style patterns as Redis matches them: `*`, `?`, `[a-c]`, `[^x]`, `\` quotes.
 
-/// Returns whether `text` matches `pattern`. The running time is bounded by the product of their lengths.
-pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    matches_within(pattern, text, &mut |_| true).unwrap_or(false)
+use crate::limits::GLOB_PASSES_MAX;
+
+/// Returns whether `text` matches `pattern`; `None` if that takes more than linear time, see [`GLOB_PASSES_MAX`].
+pub fn matches(pattern: &[u8], text: &[u8]) -> Option<bool> {
+    let mut left = GLOB_PASSES_MAX * (pattern.len() + text.len());
+    matches_within(pattern, text, &mut |bytes| {
+        left = left.saturating_sub(bytes);
+        left > 0
+    })
 }
 
-/// The same; `None` if `spend` refuses the bytes of the pattern that a step has compared.
+/// Returns whether `text` matches `pattern`; `None` if `spend` refuses the bytes of the pattern that a step has
+/// compared. The running time is bounded by the product of the lengths.
 pub fn matches_within(
     pattern: &[u8],
     text: &[u8],
@@ -84,7 +91,7 @@ fn match_class(pattern: &[u8], mut p: usize, byte: u8) -> (bool, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::*;
 
     #[test]
     fn patterns() {
@@ -116,7 +123,7 @@ mod tests {
         for (pattern, text, expected) in cases {
             assert_eq!(
                 matches(pattern.as_bytes(), text.as_bytes()),
-                expected,
+                Some(expected),
                 "{pattern} {text}"
             );
         }
@@ -125,6 +132,10 @@ mod tests {
     #[test]
     fn hostile_pattern_ends_soon() {
         let pattern = "a*".repeat(500) + "b";
-        assert!(!matches(pattern.as_bytes(), "a".repeat(1300).as_bytes()));
+        let text = "a".repeat(1300);
+        assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), Some(false));
+        let pattern = format!("*{}b", "a".repeat(15_000));
+        let text = "a".repeat(30_000);
+        assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), None);
     }
 }

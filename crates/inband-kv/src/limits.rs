@@ -140,6 +140,9 @@ pub const SUBSCRIPTIONS_MAX: usize = 1024;
 
 /// Most different patterns at one replica: each message is compared with all of them.
 pub const PATTERNS_MAX: usize = 1024;
+/// A channel is compared with a subscriber's pattern until this many times the bytes of both have been compared. Only
+/// a pattern made for it needs more, such as `*aaaaaaaab` for a channel of many `a`; its subscribers are disconnected.
+pub const GLOB_PASSES_MAX: usize = 16;
 
 /// Beyond this many unsent bytes, a subscriber is disconnected, unless configured otherwise.
 pub const SUBSCRIBER_OUTPUT_BYTES_MAX: usize = 32 << 20;

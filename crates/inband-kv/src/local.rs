@@ -12,7 +12,6 @@ use crate::connection::Connection;
 use crate::control::Status;
 use crate::discovery;
 use crate::events::{self, EventClasses};
-use crate::glob;
 use crate::info;
 use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
@@ -25,7 +24,7 @@ use crate::script_cache::Scripts;
 use crate::store::StoreError;
 use crate::subscriptions::Subscriptions;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
-use crate::types::Kind;
+use crate::types::{Kind, Work};
 
 /// The version of Redis that is emulated.
 const REDIS_VERSION: &str = "7.2.0";
@@ -249,13 +248,30 @@ fn set_name(client: &mut Connection, name: &[u8]) -> Reply {
     Reply::Ok
 }
 
+/// Returns the names that match a pattern, or all, or the error if comparing takes too long.
+fn matching(
+    names: impl Iterator<Item = Vec<u8>>,
+    pattern: Option<&[u8]>,
+) -> Result<Vec<Reply>, Reply> {
+    let Some(pattern) = pattern else {
+        return Ok(names.map(Reply::Bulk).collect());
+    };
+    let (work, mut found) = (Work::default(), Vec::new());
+    for name in names {
+        if work.is_key_match(pattern, &name)? {
+            found.push(Reply::Bulk(name));
+        }
+    }
+    Ok(found)
+}
+
 /// `PUBSUB`: about the subscribers of this replica.
 fn pubsub(args: Args<'_>, subscriptions: &Subscriptions) -> Reply {
     match args.get(1) {
         s if is(s, "CHANNELS") && args.len() <= 3 => {
             let pattern = (args.len() == 3).then(|| args.get(2));
-            let channels = subscriptions.channels(pattern);
-            Reply::Array(channels.into_iter().map(Reply::Bulk).collect())
+            let channels = subscriptions.channels().into_iter();
+            matching(channels, pattern).map_or_else(|refusal| refusal, Reply::Array)
         }
         s if is(s, "NUMSUB") => {
             let counts = args.from(2).flat_map(|channel| {
@@ -495,16 +511,18 @@ fn config(args: Args<'_>, identity: &info::Identity, events: Option<EventClasses
         s if is(s, "GET") && args.len() > 2 => {
             let mut settings = identity.settings();
             settings.extend(events.map(|classes| (events::SETTING, classes.to_string())));
-            let is_asked = |name: &str| {
-                args.from(2)
-                    .any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
-            };
-            let asked = settings.iter().filter(|(name, _)| is_asked(name));
-            Reply::Map(
-                asked
-                    .map(|(n, v)| (Reply::bulk(n), Reply::bulk(v)))
-                    .collect(),
-            )
+            let (work, mut asked) = (Work::default(), Vec::new());
+            for (name, value) in &settings {
+                for pattern in args.from(2) {
+                    match work.is_key_match(&pattern.to_ascii_lowercase(), name.as_bytes()) {
+                        Ok(false) => continue,
+                        Ok(true) => asked.push((Reply::bulk(name), Reply::bulk(value))),
+                        Err(refusal) => return refusal,
+                    }
+                    break;
+                }
+            }
+            Reply::Map(asked)
         }
         s if is(s, "GET") => wrong_arity("config|get"),
         s if is(s, "SET") => Reply::error(
@@ -548,11 +566,8 @@ pub fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
         .map_err(|e| store_error(&e))?;
     let is_asked = |kind| kind_name.is_none_or(|name| Kind::of_name(name) == Some(kind));
     let keys = page.keys.into_iter().zip(page.kinds);
-    let keys = keys
-        .filter(|(_, kind)| is_asked(*kind))
-        .map(|(key, _)| key)
-        .filter(|key| pattern.is_none_or(|pattern| glob::matches(pattern, key)));
-    let keys = Reply::Array(keys.map(Reply::Bulk).collect());
+    let keys = keys.filter(|(_, kind)| is_asked(*kind)).map(|(key, _)| key);
+    let keys = Reply::Array(matching(keys, pattern)?);
     Ok(Reply::Array(vec![
         Reply::bulk(page.cursor.to_string()),
         keys,

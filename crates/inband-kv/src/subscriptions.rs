@@ -52,6 +52,8 @@ struct Registry {
     undelivered_bytes: usize,
     /// Messages were lost: their subscribers must notice.
     has_lost: bool,
+    /// The same for single subscribers, whose pattern took too long to compare.
+    slow_patterns: BTreeSet<usize>,
 }
 
 /// How many messages there were, so that later ones can be withdrawn.
@@ -75,7 +77,23 @@ impl Registry {
         channel: &'r [u8],
     ) -> impl Iterator<Item = (&'r Vec<u8>, &'r BTreeSet<usize>)> {
         let all = self.patterns.iter();
-        all.filter(move |(pattern, _)| glob::matches(pattern, channel))
+        all.filter(move |(pattern, _)| glob::matches(pattern, channel) == Some(true))
+    }
+
+    /// Returns how many subscribers have a pattern that matches. Drops patterns that take too long to compare.
+    fn count_by_pattern(&mut self, channel: &[u8]) -> usize {
+        let mut receivers = 0;
+        let slow = &mut self.slow_patterns;
+        self.patterns.retain(|pattern, slots| {
+            let is_match = glob::matches(pattern, channel);
+            match is_match {
+                Some(true) => receivers += slots.len(),
+                Some(false) => {}
+                None => slow.append(slots),
+            }
+            is_match.is_some()
+        });
+        receivers
     }
 }
 
@@ -122,8 +140,7 @@ impl Subscriptions {
         }
         let mut registry = self.registry();
         let direct = registry.channels.get(channel).map_or(0, BTreeSet::len);
-        let by_pattern: usize = registry.matching(channel).map(|(_, s)| s.len()).sum();
-        let receivers = direct + by_pattern;
+        let receivers = direct + registry.count_by_pattern(channel);
         if receivers == 0 {
             return 0;
         }
@@ -173,6 +190,11 @@ impl Subscriptions {
         (!std::mem::take(&mut registry.has_lost)).then_some(messages)
     }
 
+    /// Takes the subscribers whose patterns were dropped because they take too long to compare.
+    pub fn take_slow_patterns(&self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.registry().slow_patterns)
+    }
+
     /// Returns who gets a message, as in Redis: first those that have subscribed to the channel.
     pub fn receivers(&self, channel: &[u8]) -> Vec<Receiver> {
         let registry = self.registry();
@@ -200,11 +222,9 @@ impl Subscriptions {
         all.flatten().copied().collect()
     }
 
-    /// Returns the channels that have subscribers and match a pattern, if one is given.
-    pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
-        let registry = self.registry();
-        let is_asked = |name: &&Vec<u8>| pattern.is_none_or(|p| glob::matches(p, name));
-        registry.channels.keys().filter(is_asked).cloned().collect()
+    /// Returns the channels that have subscribers.
+    pub fn channels(&self) -> Vec<Vec<u8>> {
+        self.registry().channels.keys().cloned().collect()
     }
 
     /// Returns the number of subscribers of a channel, without those by patterns.
@@ -259,6 +279,20 @@ mod tests {
         assert!(all.is_any());
         all.unsubscribe(Topic::Channel, b"news", 2);
         assert!(!all.is_any());
+    }
+
+    #[test]
+    fn a_pattern_that_takes_too_long_is_dropped_with_its_subscribers() {
+        let all = Subscriptions::default();
+        let slow = format!("*{}b", "a".repeat(2000));
+        all.subscribe(Topic::Pattern, slow.as_bytes(), 1);
+        all.subscribe(Topic::Pattern, b"a*", 2);
+        let channel = "a".repeat(4000);
+        assert_eq!(all.publish(channel.as_bytes(), b"x"), 1);
+        assert_eq!(who(&all, &channel), [(2, "a*".into())]);
+        assert_eq!(all.take_slow_patterns(), [1].into());
+        assert_eq!(all.take_slow_patterns(), BTreeSet::new());
+        assert_eq!(all.patterns(), 1);
     }
 
     #[test]

@@ -357,6 +357,29 @@ fn subscriptions_are_bounded() {
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
 }
 
+/// One client's patterns must not stop a replica.
+#[test]
+fn a_pattern_that_takes_too_long_ends_its_subscription_only() {
+    let cluster = MemoryCluster::new();
+    let dirs = [scratch(), scratch()];
+    let served = Served::start_all(&cluster, &dirs);
+    let mut other = subscriber(&served[1], "c");
+    let mut hostile = Asker::connect(served[1].address);
+    let stem = "a".repeat(2000);
+    for n in 0..300 {
+        assert!(hostile
+            .ask(&format!("PSUBSCRIBE *{stem}b{n}"))
+            .contains("psubscribe"));
+    }
+    let mut client = Asker::connect(served[0].address);
+    client.ask(&format!("PUBLISH {} x", "a".repeat(4000)));
+    let mut rest = Vec::new();
+    let _ = hostile.stream().read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+    client.ask("PUBLISH c heard");
+    assert_eq!(other.reply(false), "['message' 'c' 'heard']");
+}
+
 /// A replica that skips instances cannot know which messages were there: its subscribers must notice.
 #[test]
 fn a_replica_that_loads_a_checkpoint_disconnects_its_subscribers() {

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{key_of_each, resp, scratch, wait_for, Client, Served};
+use inband_kv::limits::COLLECTION_STEPS_MAX;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 
@@ -407,6 +408,61 @@ fn sessions_over_partitions_retry_at_another_replica() {
     let mut client = two.client();
     client.send(resp(&format!("MGET {all}")));
     client.expect("*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n1\r\n");
+}
+
+/// Replicas visit keys in different orders; the reply that a session keeps is a part of their common state.
+#[test]
+fn keys_in_a_session_are_the_same_on_every_replica() {
+    let cluster = MemoryCluster::with_partitions(2);
+    let dirs = [scratch(), scratch()];
+    let served = Served::start_all(&cluster, &dirs);
+    let id = served[0].client().ask("INBAND.SESSION NEW")[1..].to_string();
+    let script = |served: &Served| -> Vec<String> {
+        let mut client = served.client();
+        client.send(resp(&format!("INBAND.SESSION {id} 1")));
+        client.send("MULTI\r\n");
+        (0..12).for_each(|n| client.send(resp(&format!("SET k:{n} v"))));
+        client.send("KEYS k:*\r\nEXEC\r\nKEYS k:*\r\n");
+        let lines = 2 + 13 + 1 + 12 + 2 * (1 + 2 * 12);
+        (0..lines).map(|_| client.line()).collect()
+    };
+    let first = script(&served[0]);
+    let keys: Vec<&String> = first[29..].iter().filter(|l| l.starts_with("k:")).collect();
+    assert!(
+        keys[..12].is_sorted() && keys[..12] == keys[12..],
+        "{keys:?}"
+    );
+    assert_eq!(script(&served[1]), first);
+}
+
+/// Every replica executes a transaction in one step.
+#[test]
+fn keys_in_a_transaction_are_bounded() {
+    let (_cluster, _dir, served) = start(1);
+    let mut client = served.client();
+    (0..2000).for_each(|n| client.send(resp(&format!("SET {n} v"))));
+    (0..2000).for_each(|_| client.expect("+OK\r\n"));
+    // Each of these visits all keys.
+    let count = usize::try_from(COLLECTION_STEPS_MAX / 2000).unwrap() + 2;
+    client.send("MULTI\r\nSET written 1\r\n");
+    client.send("KEYS nosuch\r\n".repeat(count));
+    client.send("EXEC\r\n");
+    client.expect("+OK\r\n");
+    (0..=count).for_each(|_| client.expect("+QUEUED\r\n"));
+    client.expect(&format!("*{}\r\n+OK\r\n", count + 1));
+    let replies: Vec<String> = (0..count).map(|_| client.line()).collect();
+    assert_eq!(replies[0], "*0");
+    let last = replies.last().unwrap();
+    assert!(last.contains("over the limit of 16000000 steps"), "{last}");
+    assert_eq!(client.ask("EXISTS written"), ":1");
+    let text = "a".repeat(30_000);
+    (0..20).for_each(|n| client.send(resp(&format!("SET {text}{n} v"))));
+    (0..20).for_each(|_| client.expect("+OK\r\n"));
+    let slow = format!("*{}b", &text[..15_000]);
+    let refused = client.ask(&format!("KEYS {slow}"));
+    assert!(refused.starts_with("-ERR a command"), "{refused}");
+    let refused = client.ask(&format!("SCAN 0 COUNT 1000 MATCH {slow}"));
+    assert!(refused.starts_with("-ERR a command"), "{refused}");
 }
 
 #[test]

@@ -75,6 +75,9 @@ impl Replica {
         if !self.subscriptions.is_any() {
             return;
         }
+        for slot in self.subscriptions.take_slow_patterns() {
+            self.close_for(slot, LimitHit::LostMessages);
+        }
         let Some(messages) = self.subscriptions.take_messages() else {
             return self.close_subscribers();
         };

@@ -71,6 +71,18 @@ impl Work {
         outcome.map(|()| is_match.unwrap_or(false))
     }
 
+    /// Whether a glob-style pattern matches a key that a command visits. Costs as much as an element of as many bytes as
+    /// are compared.
+    pub fn is_key_match(&self, pattern: &[u8], key: &[u8]) -> Result<bool, Reply> {
+        let (mut bytes, left) = (0, self.steps.get() as usize);
+        let is_match = glob::matches_within(pattern, key, &mut |compared| {
+            bytes += compared;
+            bytes / BYTES_PER_STEP <= left
+        });
+        self.visit(1, bytes)?;
+        Ok(is_match.unwrap_or(false))
+    }
+
     /// Makes room in the reply for an item with this many bytes.
     pub fn reply(&self, bytes: usize) -> Result<(), Reply> {
         let left = self.reply_bytes.get();
