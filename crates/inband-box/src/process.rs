@@ -126,8 +126,7 @@ pub struct Process {
     asked: Receiver<Asked>,
     events: Sender<Event>,
     waker: Waker,
-    /// A byte from another thread wakes this one.
-    woken: UnixStream,
+    bell: UnixStream,
     gateway: Option<std::thread::JoinHandle<io::Result<()>>>,
     gateway_counters: Arc<Counters>,
     memcached: Vec<SocketAddr>,
@@ -219,19 +218,19 @@ impl Process {
         }
         let (asked_to, asked) = channel();
         let (events, events_of) = channel();
-        let (woken, node_waker) = UnixStream::pair()?;
-        woken.set_nonblocking(true)?;
-        node_waker.set_nonblocking(true)?;
+        let (bell, bell_of) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        bell_of.set_nonblocking(true)?;
         let changer = Changer {
             asked: asked_to.clone(),
-            waker: node_waker.try_clone()?,
+            bell: bell_of.try_clone()?,
         };
         let submit = ToNode {
             asked: asked_to,
             events: events_of,
-            waker: node_waker,
+            bell: bell_of,
             seq: 0,
-            wakes: false,
+            rings: false,
         };
         let reader: Reader = machine.reader();
         let settings = spec.gateway.clone();
@@ -265,7 +264,7 @@ impl Process {
             asked,
             events,
             waker,
-            woken,
+            bell,
             gateway: Some(gateway),
             gateway_counters,
             memcached,
@@ -419,7 +418,7 @@ impl Process {
                 },
             };
             // A negative descriptor is never ready.
-            let fds = [self.woken.as_raw_fd(), notes.unwrap_or(-1)];
+            let fds = [self.bell.as_raw_fd(), notes.unwrap_or(-1)];
             let fds: Vec<_> = self.ports.fds().chain(fds).collect();
             wait(&fds, self.ports.sleep_time(left.min(STOP_POLL)));
         }
@@ -478,7 +477,7 @@ impl Process {
     }
 
     fn take_asked(&mut self) {
-        while self.woken.read(&mut [0; 64]).is_ok_and(|len| len == 64) {}
+        while self.bell.read(&mut [0; 64]).is_ok_and(|len| len == 64) {}
         for asked in self.asked.try_iter() {
             match asked {
                 Asked::Submit(value) => {

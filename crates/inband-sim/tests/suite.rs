@@ -20,6 +20,7 @@ mod netpaxos;
 mod power;
 mod schedules;
 mod seeds;
+mod sequencer;
 mod slow_hosts;
 mod store;
 mod zab;

@@ -104,8 +104,8 @@ pub fn modes_of(program: &Loaded) -> Vec<Mode> {
             }
         }
     }
-    let has_others = of_folder.other_sizes.programs.iter();
-    if has_others.into_iter().any(|name| name == program.name) {
+    let mut has_others = of_folder.other_sizes.programs.iter();
+    if has_others.any(|name| name == program.name) {
         let others = of_folder.other_sizes.sizes.keys();
         modes.extend(others.map(|size| of_folder.mode(program, None, size, false, true)));
     }
