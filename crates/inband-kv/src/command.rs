@@ -9,7 +9,7 @@ use inband_resp::reply::Reply;
 use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::partition::partition_of;
-use crate::types::{Kind, MultiPop, Op};
+use crate::types::{Combine, Kind, MultiPop, Op, Sample};
 pub use encoding::version_of;
 pub use lists::{Queue, Strings, Watched};
 
@@ -178,6 +178,19 @@ pub enum Command<'a> {
         /// Those that block have one; empty: the client waits already.
         timeout: Option<&'a [u8]>,
     },
+    /// `SINTERCARD`, `ZUNION` and their like.
+    Combine {
+        op: Combine,
+        /// Where the result is stored; empty if it is the reply.
+        target: &'a [u8],
+        keys: Strings<'a>,
+        options: Strings<'a>,
+    },
+    /// `HRANDFIELD`, `SRANDMEMBER` and `ZRANDMEMBER`.
+    Sample {
+        sample: Sample,
+        key: &'a [u8],
+    },
     /// `INBAND.RESTORE`: a packed collection.
     Restore {
         kind: Kind,
@@ -261,6 +274,9 @@ impl<'a> Command<'a> {
         if let Command::Lock { op, .. } = self {
             return *op == LockOp::Get;
         }
+        if let Command::Combine { op, .. } = self {
+            return !op.stores();
+        }
         matches!(
             self,
             Command::Get(_)
@@ -269,6 +285,7 @@ impl<'a> Command<'a> {
                 | Command::Type(_)
                 | Command::Ttl(..)
                 | Command::MGet(_)
+                | Command::Sample { .. }
                 | Command::Exists(_)
                 | Command::DbSize
                 | Command::Keys(_)
@@ -338,6 +355,7 @@ impl<'a> Command<'a> {
             | Command::Ttl(key, _)
             | Command::Set { key, .. }
             | Command::Restore { key, .. }
+            | Command::Sample { key, .. }
             | Command::Expire { key, .. } => Some(key),
             Command::Publish { channel, .. } => Some(channel),
             Command::Typed { op, key, args } if op.further_keys(args.len()) == 0 => Some(key),
@@ -363,6 +381,12 @@ impl<'a> Command<'a> {
                 std::iter::once(*key)
                     .chain(args.iter().take(further))
                     .for_each(visit);
+            }
+            Command::Combine {
+                op, target, keys, ..
+            } => {
+                let target = op.stores().then_some(*target);
+                target.into_iter().chain(keys.iter()).for_each(visit);
             }
             Command::Rename { from, to, .. } | Command::Copy { from, to, .. } => {
                 [*from, *to].into_iter().for_each(visit)
@@ -464,7 +488,7 @@ impl<'a> Command<'a> {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
             Command::GetRange { .. } | Command::GetEx(..) | Command::Typed { .. } => true,
             Command::Keys(_) | Command::Exec { .. } | Command::Eval { .. } => true,
-            Command::MultiPop { .. } => true,
+            Command::MultiPop { .. } | Command::Combine { .. } | Command::Sample { .. } => true,
             Command::Set { reply, .. } | Command::SetIfEqual { reply, .. } => {
                 *reply == SetReply::Old
             }
@@ -480,6 +504,7 @@ impl<'a> Command<'a> {
             Command::Exists(names) | Command::Watch(names) => names.len(),
             Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
             Command::Eval { keys, .. } | Command::MultiPop { keys, .. } => keys.len(),
+            Command::Combine { op, keys, .. } => usize::from(op.stores()) + keys.len(),
             Command::Rename { .. } | Command::Copy { .. } => 2,
             Command::Typed { args, .. } => 1 + args.len(),
             Command::Exec { .. } => 0,
@@ -509,6 +534,7 @@ impl<'a> Command<'a> {
                 (key_len_bytes, longest(&mut args.iter().skip(further)))
             }
             Command::MultiPop { keys, .. } => (keys.iter().map(<[u8]>::len).max().unwrap_or(0), 0),
+            Command::Combine { target, .. } => (target.len(), 0),
             Command::Restore { key, value, .. } => (key.len(), value.len()),
             Command::Rename { to, .. } | Command::Copy { to, .. } => (to.len(), 0),
             Command::MSet(pairs) | Command::MSetNx(pairs) => {

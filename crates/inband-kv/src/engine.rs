@@ -68,6 +68,13 @@ pub(crate) fn execute_simple(
             keys: names,
             timeout,
         } => types::multi_pop(keys, work, *pop, names, *timeout)?,
+        Command::Combine {
+            op,
+            target,
+            keys: names,
+            options,
+        } => types::combine(keys, work, *op, target, (names, options))?,
+        Command::Sample { sample, key } => types::sample(keys, work, *sample, key)?,
         Command::Restore {
             kind,
             key,

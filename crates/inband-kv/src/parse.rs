@@ -108,6 +108,8 @@ pub fn parse_at(place: Option<usize>, args: Args<'_>) -> Result<Request<'_>, Rep
             Command::Typed { op, key, args }
         }
         CommandId::MultiPop(kind, blocks) => types::parse_multi_pop(args, kind, blocks)?,
+        CommandId::Combine(op) => types::parse_combine(args, op)?,
+        CommandId::Sample(kind) => types::parse_sample(args, kind)?,
         CommandId::Restore => Command::Restore {
             kind: Kind::of_name(args.get(2)).ok_or_else(syntax_error)?,
             key,

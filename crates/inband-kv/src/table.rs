@@ -1,6 +1,6 @@
 //! The command table: names, arities and the metadata of `COMMAND`.
 
-use crate::types::{Kind, Op};
+use crate::types::{Combine, Kind, Op};
 
 /// Commands; the ones answered without the log come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,10 @@ pub enum CommandId {
     Typed(Op),
     /// `LMPOP` and its like: whose elements, and whether it blocks.
     MultiPop(Kind, bool),
+    /// A command on several collections.
+    Combine(Combine),
+    /// Elements at random.
+    Sample(Kind),
     Restore,
     Eval,
     EvalRo,
@@ -146,6 +150,8 @@ const PUBLISH: &[&str] = &["pubsub", "loading", "stale", "fast"];
 const SUBSCRIBE: &[&str] = &["pubsub", "noscript", "loading", "stale"];
 const WATCH: &[&str] = &["pubsub", "noscript"];
 const BLOCK: &[&str] = &["write", "noscript", "blocking"];
+const COMBINE: &[&str] = &["readonly", "movablekeys"];
+const STORE_COMBINED: &[&str] = &["write", "denyoom", "movablekeys"];
 const MULTI_POP: &[&str] = &["write", "movablekeys"];
 const BLOCK_MULTI_POP: &[&str] = &["write", "blocking", "movablekeys"];
 const BLOCK_MOVE: &[&str] = &["write", "denyoom", "noscript", "blocking"];
@@ -274,6 +280,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("HLEN", CommandId::Typed(Op::HLen), 2, READ, ONE),
     row("HMGET", CommandId::Typed(Op::HMGet), -3, READ, ONE),
     row("HMSET", CommandId::Typed(Op::HMSet), -4, WRITE, ONE),
+    row("HRANDFIELD", CommandId::Sample(Kind::Hash), -2, SCAN, ONE),
     row("HSCAN", CommandId::Typed(Op::HScan), -3, SCAN, ONE),
     row("HSET", CommandId::Typed(Op::HSet), -4, WRITE, ONE),
     row("HSETNX", CommandId::Typed(Op::HSetNx), 4, WRITE, ONE),
@@ -356,6 +363,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("SETRANGE", CommandId::SetRange, 4, WRITE, ONE),
     row("SINTER", CommandId::Typed(Op::SInter), -2, READ, ALL),
     row(
+        "SINTERCARD",
+        CommandId::Combine(Combine::SInterCard),
+        -3,
+        COMBINE,
+        NONE,
+    ),
+    row(
         "SINTERSTORE",
         CommandId::Typed(Op::SInterStore),
         -3,
@@ -373,6 +387,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     ),
     row("SMOVE", CommandId::Typed(Op::SMove), 4, SHRINK, TWO),
     row("SPOP", CommandId::Typed(Op::SPop), -2, SHRINK, ONE),
+    row("SRANDMEMBER", CommandId::Sample(Kind::Set), -2, SCAN, ONE),
     row("SREM", CommandId::Typed(Op::SRem), -3, SHRINK, ONE),
     row("SSCAN", CommandId::Typed(Op::SScan), -3, SCAN, ONE),
     row("STRLEN", CommandId::StrLen, 2, READ, ONE),
@@ -397,7 +412,42 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("ZADD", CommandId::Typed(Op::ZAdd), -4, WRITE, ONE),
     row("ZCARD", CommandId::Typed(Op::ZCard), 2, READ, ONE),
     row("ZCOUNT", CommandId::Typed(Op::ZCount), 4, READ, ONE),
+    row(
+        "ZDIFF",
+        CommandId::Combine(Combine::ZDiff),
+        -3,
+        COMBINE,
+        NONE,
+    ),
+    row(
+        "ZDIFFSTORE",
+        CommandId::Combine(Combine::ZDiffStore),
+        -4,
+        STORE_COMBINED,
+        ONE,
+    ),
     row("ZINCRBY", CommandId::Typed(Op::ZIncrBy), 4, WRITE, ONE),
+    row(
+        "ZINTER",
+        CommandId::Combine(Combine::ZInter),
+        -3,
+        COMBINE,
+        NONE,
+    ),
+    row(
+        "ZINTERCARD",
+        CommandId::Combine(Combine::ZInterCard),
+        -3,
+        COMBINE,
+        NONE,
+    ),
+    row(
+        "ZINTERSTORE",
+        CommandId::Combine(Combine::ZInterStore),
+        -4,
+        STORE_COMBINED,
+        ONE,
+    ),
     row("ZLEXCOUNT", CommandId::Typed(Op::ZLexCount), 4, READ, ONE),
     row(
         "ZMPOP",
@@ -409,6 +459,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("ZMSCORE", CommandId::Typed(Op::ZMScore), -3, READ, ONE),
     row("ZPOPMAX", CommandId::Typed(Op::ZPopMax), -2, SHRINK, ONE),
     row("ZPOPMIN", CommandId::Typed(Op::ZPopMin), -2, SHRINK, ONE),
+    row(
+        "ZRANDMEMBER",
+        CommandId::Sample(Kind::SortedSet),
+        -2,
+        SCAN,
+        ONE,
+    ),
     row("ZRANGE", CommandId::Typed(Op::ZRange), -4, READ, ONE),
     row(
         "ZRANGEBYLEX",
@@ -465,6 +522,20 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("ZREVRANK", CommandId::Typed(Op::ZRevRank), -3, READ, ONE),
     row("ZSCAN", CommandId::Typed(Op::ZScan), -3, SCAN, ONE),
     row("ZSCORE", CommandId::Typed(Op::ZScore), 3, READ, ONE),
+    row(
+        "ZUNION",
+        CommandId::Combine(Combine::ZUnion),
+        -3,
+        COMBINE,
+        NONE,
+    ),
+    row(
+        "ZUNIONSTORE",
+        CommandId::Combine(Combine::ZUnionStore),
+        -4,
+        STORE_COMBINED,
+        ONE,
+    ),
 ];
 
 /// Longest name in the table.

@@ -5,10 +5,12 @@
 //! types alike. A collection is limited as a string is, because a write copies it.
 
 mod blocking;
+mod combine;
 mod hash;
 mod list;
 mod multi_pop;
 pub mod packed;
+mod sample;
 mod scan;
 mod score;
 mod set;
@@ -22,8 +24,10 @@ use crate::events::EventClass;
 use crate::keyspace::Keys;
 use crate::parse::{integer, wrong_arity, SYNTAX_ERROR};
 pub use blocking::timeout;
+pub use combine::{execute as combine, parse as parse_combine, Combine};
 pub use multi_pop::{execute as multi_pop, parse as parse_multi_pop, MultiPop};
 use packed::Rows;
+pub use sample::{execute as sample, parse as parse_sample, Sample};
 use scan::{check_cursor, scan};
 pub use work::Work;
 

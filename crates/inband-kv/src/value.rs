@@ -13,6 +13,7 @@
 //! | 11 | as 1, with commands that programs knowing only 1 to 10 do not understand |
 //! | 12 | as 1, with commands that programs knowing only 1 to 11 do not understand |
 //! | 13 | as 1, with commands that programs knowing only 1 to 12 do not understand |
+//! | 14 | as 1, with commands that programs knowing only 1 to 13 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //! | 9 | the same after `version u8`: the first byte that a value with the command would have |
 //!
@@ -21,7 +22,7 @@
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 13;
+pub const VALUE_VERSION: u8 = 14;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -43,6 +44,8 @@ const COMMANDS_8: u8 = 11;
 const COMMANDS_9: u8 = 12;
 /// First byte of commands of which some need version 13.
 const COMMANDS_10: u8 = 13;
+/// First byte of commands of which some need version 14.
+const COMMANDS_11: u8 = 14;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -137,7 +140,8 @@ pub fn first_byte_for(command: &[u8]) -> u8 {
         7 => COMMANDS_7,
         8 => COMMANDS_8,
         9 => COMMANDS_9,
-        _ => COMMANDS_10,
+        10 => COMMANDS_10,
+        _ => COMMANDS_11,
     }
 }
 
@@ -244,7 +248,7 @@ impl<'a> ValueReader<'a> {
         match value.first() {
             Some(
                 &(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5 | COMMANDS_6
-                | COMMANDS_7 | COMMANDS_8 | COMMANDS_9 | COMMANDS_10),
+                | COMMANDS_7 | COMMANDS_8 | COMMANDS_9 | COMMANDS_10 | COMMANDS_11),
             ) => {}
             Some(&CHUNK_OF_VERSION) => {
                 let version = value.get(1).filter(|version| **version > VALUE_VERSION);

@@ -21,6 +21,7 @@ mod partitions;
 mod pubsub;
 mod reads;
 mod redis_programs;
+mod samples;
 mod scripted;
 mod scripts;
 mod several;

@@ -3,6 +3,8 @@
 //! A replica that does not know an operation must not skip it: adding an operation, or changing an encoding, requires
 //! raising [`crate::value::VALUE_VERSION`].
 
+mod collections;
+
 use bytes::{BufMut, BytesMut};
 
 use super::{
@@ -11,7 +13,8 @@ use super::{
 };
 use crate::events::EventClasses;
 use crate::lock::LockOp;
-use crate::types::{Kind, MultiPop, OPS};
+use crate::types::{Kind, OPS};
+use collections::{put_combine, put_multi_pop, put_sample};
 
 /// Set in the opcode byte if a session stamp follows.
 pub(super) const STAMPED: u8 = 0x80;
@@ -65,6 +68,9 @@ const OP_LOCK: u8 = 39;
 /// The first operation of version 10.
 const OP_SET_EVENTS: u8 = 40;
 const OP_MULTI_POP: u8 = 41;
+/// The first operation of version 11.
+const OP_COMBINE: u8 = 42;
+const OP_SAMPLE: u8 = 43;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -108,12 +114,13 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_COMBINE..) => 11,
         Some(OP_SET_EVENTS..) => 10,
         Some(OP_LOCK..) => 9,
         Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
-        Some(OP_EVAL | OP_EVAL_RO) => 9,
+        Some(OP_EVAL | OP_EVAL_RO) => 11,
         Some(OP_TYPED) => match Command::decode(encoded) {
             Some((Command::Typed { op, .. }, _)) if op.is_of_version_10() => 10,
             Some((Command::Typed { op, .. }, _)) if op.waits_for().is_some() => 8,
@@ -127,15 +134,6 @@ pub fn version_of(encoded: &[u8]) -> u8 {
         Some(OP_KEYS..) => 2,
         _ => 1,
     }
-}
-
-fn put_multi_pop(out: &mut BytesMut, pop: &MultiPop, keys: &Strings<'_>, timeout: Option<&[u8]>) {
-    out.put_u8(pop.kind as u8);
-    out.put_u8(u8::from(pop.from_end));
-    put_varint(out, pop.count);
-    out.put_u8(u8::from(timeout.is_some()));
-    timeout.into_iter().for_each(|text| put_string(out, text));
-    put_strings(out, keys);
 }
 
 impl<'a> Command<'a> {
@@ -178,6 +176,8 @@ impl<'a> Command<'a> {
             Command::SetEvents(_) => OP_SET_EVENTS,
             Command::Typed { .. } => OP_TYPED,
             Command::MultiPop { .. } => OP_MULTI_POP,
+            Command::Combine { .. } => OP_COMBINE,
+            Command::Sample { .. } => OP_SAMPLE,
             Command::Restore { .. } => OP_RESTORE,
             Command::Lock { .. } => OP_LOCK,
             Command::Rename { .. } => OP_RENAME,
@@ -291,6 +291,13 @@ impl<'a> Command<'a> {
                 put_strings(out, args);
             }
             Command::MultiPop { pop, keys, timeout } => put_multi_pop(out, pop, keys, *timeout),
+            Command::Combine {
+                op,
+                target,
+                keys,
+                options,
+            } => put_combine(out, *op, target, keys, options),
+            Command::Sample { sample, key } => put_sample(out, sample, key),
             Command::Restore {
                 kind,
                 key,
@@ -483,19 +490,9 @@ impl<'a> Command<'a> {
                 key: reader.string()?,
                 args: reader.strings()?,
             },
-            OP_MULTI_POP => {
-                let pop = MultiPop {
-                    kind: Kind::of_byte(reader.byte()?)?,
-                    from_end: reader.choice(&[false, true])?,
-                    count: reader.varint()?,
-                };
-                let timeout = match reader.choice(&[false, true])? {
-                    true => Some(reader.string()?),
-                    false => None,
-                };
-                let keys = reader.strings()?;
-                Command::MultiPop { pop, keys, timeout }
-            }
+            OP_MULTI_POP => reader.multi_pop()?,
+            OP_COMBINE => reader.combine()?,
+            OP_SAMPLE => reader.sample()?,
             OP_RESTORE => {
                 let kind = Kind::of_byte(reader.byte()?)?;
                 let expire_at_ms = reader.varint()?;

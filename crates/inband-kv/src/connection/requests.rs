@@ -5,6 +5,7 @@ use std::time::Instant;
 use inband_host::config::ClientAddress;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Alone, Connection, Mode, Next, OwnedArgs, Waiting};
 use crate::client_sessions;
@@ -110,6 +111,10 @@ impl Connection {
                 None if !self.replies.is_empty() => return None,
                 None => {}
             }
+        }
+        if let Ok(Request::Replicated(Command::Sample { sample, .. })) = &mut request {
+            let of_request = [self.id, self.requests].map(u64::to_be_bytes);
+            sample.seed = xxh3_64(&of_request.concat());
         }
         if let Ok(Request::Replicated(command)) = &request {
             if let Some(moved) = self.redirection_of(command, intake) {

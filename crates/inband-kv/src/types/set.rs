@@ -145,7 +145,7 @@ fn move_member(at: &mut At<'_>, to: &[u8], member: &[u8]) -> Outcome {
 }
 
 /// The members of an intersection, a union or a difference.
-fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Result<Vec<Vec<u8>>, Stop> {
+pub(super) fn combine(at: &mut At<'_>, op: Op, others: &[&[u8]]) -> Result<Vec<Vec<u8>>, Stop> {
     if op == Op::SUnion {
         return unite(at, others);
     }

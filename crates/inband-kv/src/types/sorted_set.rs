@@ -9,7 +9,7 @@ use inband_resp::reply::Reply;
 use super::packed::Rows;
 use super::score::{self, SCORE_LEN_BYTES};
 use super::{
-    blocking, check_cursor, count, positive, scan, syntax_error, At, Kind, Op, Outcome, Stop,
+    blocking, check_cursor, count, positive, scan, syntax_error, At, Kind, Op, Outcome, Stop, Work,
 };
 use crate::float::NOT_A_FLOAT;
 use crate::parse::{integer, wrong_arity};
@@ -87,7 +87,7 @@ pub(super) fn score(row: &[u8]) -> f64 {
     score::of_bytes(row).unwrap_or(0.0)
 }
 
-fn row(score: f64, member: &[u8]) -> Vec<u8> {
+pub(super) fn row(score: f64, member: &[u8]) -> Vec<u8> {
     [&score::to_bytes(score)[..], member].concat()
 }
 
@@ -652,6 +652,11 @@ fn range(at: &mut At<'_>, list: &List<'_>) -> Outcome {
     if !list.has_scores {
         return Ok(work.bulks(rows.map(member))?);
     }
+    Ok(pairs(work, rows)?)
+}
+
+/// A reply of members with their scores.
+pub(super) fn pairs<'r>(work: &Work, rows: impl Iterator<Item = &'r [u8]>) -> Result<Reply, Reply> {
     let pairs = rows.map(|row| {
         work.reply(2 * size_of::<Reply>())?;
         Ok((work.bulk(member(row))?, number(score(row))))

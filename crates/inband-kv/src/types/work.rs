@@ -51,6 +51,11 @@ impl Work {
         })
     }
 
+    /// How many steps may still be used.
+    pub fn steps_left(&self) -> u64 {
+        self.steps.get()
+    }
+
     /// Visits elements of this many bytes in total.
     pub fn visit(&self, elements: usize, bytes: usize) -> Result<(), Reply> {
         self.steps(elements + bytes / BYTES_PER_STEP)

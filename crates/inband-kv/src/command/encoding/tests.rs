@@ -2,7 +2,7 @@ use crate::lock::LockOp;
 use inband_resp::request::Args;
 
 use super::*;
-use crate::types::Op;
+use crate::types::{Combine, MultiPop, Op, Sample};
 
 #[test]
 fn round_trip_and_every_cut() {
@@ -86,6 +86,36 @@ fn round_trip_and_every_cut() {
             },
             keys: strings,
             timeout: None,
+        },
+        Command::Combine {
+            op: Combine::ZInterStore,
+            target: b"t",
+            keys: strings,
+            options: strings,
+        },
+        Command::Combine {
+            op: Combine::SInterCard,
+            target: b"",
+            keys: strings,
+            options: Strings::Encoded(0, &[]),
+        },
+        Command::Sample {
+            sample: Sample {
+                kind: Kind::Hash,
+                count: Some(i64::MIN + 1),
+                with_values: true,
+                seed: u64::MAX,
+            },
+            key: b"k",
+        },
+        Command::Sample {
+            sample: Sample {
+                kind: Kind::Set,
+                count: None,
+                with_values: false,
+                seed: 0,
+            },
+            key: b"",
         },
         Command::SetEvents(EventClasses::of_bits(0b1000_0000_0111).unwrap()),
         Command::SetIfEqual {
@@ -226,9 +256,23 @@ fn the_version_is_that_of_the_latest_operation() {
         args: none,
         is_read_only,
     };
-    // It may call `INBAND.LOCK`.
-    assert_eq!(version(&script(false)), 9);
-    assert_eq!(version(&script(true)), 9);
+    // It may call commands of any version.
+    assert_eq!(version(&script(false)), 11);
+    assert_eq!(version(&script(true)), 11);
+    let sample = Sample {
+        kind: Kind::Set,
+        count: None,
+        with_values: false,
+        seed: 0,
+    };
+    assert_eq!(version(&Command::Sample { sample, key: b"k" }), 11);
+    let sum = Command::Combine {
+        op: Combine::ZUnion,
+        target: b"",
+        keys: none,
+        options: none,
+    };
+    assert_eq!(version(&sum), 11);
     let lock = Command::Lock {
         op: LockOp::Get,
         key: b"k",
@@ -247,7 +291,7 @@ fn the_version_is_that_of_the_latest_operation() {
         (Command::Get(b"k"), 2),
         (Command::GetEx(b"k", Expiry::Never), 3),
         (Command::ScriptLoad(b"return 1"), 4),
-        (script(false), 9),
+        (script(false), 11),
     ] {
         let mut queue = BytesMut::new();
         Queue::push(&mut queue, &inner);
