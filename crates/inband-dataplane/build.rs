@@ -1,6 +1,6 @@
-//! Builds every program of `dataplane/` that a host may load, as the crates of the systems build them, so that verifiers
-//! check those of a new system too. `OUT_DIR/loaded.rs` is an array of folder, program, object, and the folder's modes
-//! (`modes/NAME.toml`), with the values of the constants that are named there.
+//! Builds every program of `dataplane/` that a host may load, as the crates of the systems build them (a test compares),
+//! so that verifiers check those of a new system too. `OUT_DIR/loaded.rs` is an array of folder, program, object, and the
+//! folder's modes (`modes/NAME.toml`), with the values of the constants that are named there.
 
 use std::env;
 use std::fmt::Write as _;

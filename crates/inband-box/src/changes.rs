@@ -65,7 +65,7 @@ pub fn change_at(socket: &Path, change: Change) -> Result<Changed> {
 pub struct Changer {
     pub(crate) asked: Sender<Asked>,
     /// A byte here wakes the node's thread.
-    pub(crate) bell: UnixStream,
+    pub(crate) waker: UnixStream,
 }
 
 impl Changer {
@@ -77,7 +77,7 @@ impl Changer {
             .send(Asked::Change(change, to))
             .map_err(|_| ended(()))?;
         // If the pipe is full the node wakes up as well.
-        let _ = (&self.bell).write(&[0]);
+        let _ = (&self.waker).write(&[0]);
         answer.recv().map_err(|_| ended(()))?
     }
 }

@@ -24,7 +24,7 @@ use crate::apply::Outcome;
 use crate::command::{Batch, Command};
 use crate::limits::{
     CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, READS_PER_TURN_BYTES_MAX,
-    RECORDS_BEFORE_GATHERING, RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, STUCK_CLIENTS_PERIOD_MS,
+    RECORDS_BEFORE_GATHERING, RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, TIMEOUT_CHECK_PERIOD_MS,
 };
 use crate::registers::Client;
 use crate::store::Reader;
@@ -103,7 +103,7 @@ pub struct Counters {
     pub get_misses: AtomicU64,
     pub records: AtomicU64,
     pub barriers: AtomicU64,
-    pub stuck: AtomicU64,
+    pub timed_out: AtomicU64,
     pub memory_closed: AtomicU64,
     pub datagrams: AtomicU64,
     /// Datagrams that were not answered: from outside the network, not a request, or too many at once.
@@ -133,7 +133,7 @@ impl Counters {
             ("gateway_get_misses", get(&self.get_misses)),
             ("gateway_records", get(&self.records)),
             ("gateway_barriers", get(&self.barriers)),
-            ("gateway_closed_stuck", get(&self.stuck)),
+            ("gateway_closed_timed_out", get(&self.timed_out)),
             ("gateway_closed_memory", get(&self.memory_closed)),
             ("gateway_datagrams", get(&self.datagrams)),
             ("gateway_datagrams_refused", get(&self.datagrams_refused)),
@@ -220,7 +220,7 @@ pub struct Gateway<S> {
     /// Connections whose reads wait for a read index, by that index.
     reading: VecDeque<(u64, usize)>,
     events: Vec<Event>,
-    stuck_looked_at: Instant,
+    timeouts_checked_at: Instant,
 }
 
 impl<S: Submit> Gateway<S> {
@@ -274,7 +274,7 @@ impl<S: Submit> Gateway<S> {
             shared,
             reading: VecDeque::new(),
             events: Vec::new(),
-            stuck_looked_at: Instant::now(),
+            timeouts_checked_at: Instant::now(),
         })
     }
 
@@ -325,7 +325,7 @@ impl<S: Submit> Gateway<S> {
         }
         slots.into_iter().for_each(|slot| self.advance(slot));
         self.end_turn();
-        self.close_stuck();
+        self.close_timed_out();
         self.bound_memory();
         Ok(())
     }
@@ -485,25 +485,27 @@ impl<S: Submit> Gateway<S> {
         match why {
             Closed::Gone => {}
             Closed::Memory => Counters::add(&counters.memory_closed, 1),
-            Closed::Stuck | Closed::NoQuorum | Closed::Unknown => Counters::add(&counters.stuck, 1),
+            Closed::TimedOut | Closed::NoQuorum | Closed::Unknown => {
+                Counters::add(&counters.timed_out, 1)
+            }
         }
         self.count_connections();
     }
 
     /// Closes clients that have kept the gateway waiting for too long, or have waited too long themselves.
-    fn close_stuck(&mut self) {
+    fn close_timed_out(&mut self) {
         let now = Instant::now();
-        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
-        if now.saturating_duration_since(self.stuck_looked_at) < period {
+        let period = Duration::from_millis(TIMEOUT_CHECK_PERIOD_MS);
+        if now.saturating_duration_since(self.timeouts_checked_at) < period {
             return;
         }
-        self.stuck_looked_at = now;
+        self.timeouts_checked_at = now;
         for datagrams in &mut self.datagrams {
             datagrams.forget_old(now);
         }
         let places = self.front.connections.places();
-        let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now)?)));
-        for (slot, why) in stuck.collect::<Vec<_>>() {
+        let timed_out = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now)?)));
+        for (slot, why) in timed_out.collect::<Vec<_>>() {
             self.close(slot, why);
         }
     }

@@ -42,7 +42,7 @@ pub const RECORDS_UNDER_WAY_MAX: u64 = 4096;
 /// Gateway: records in flight from which on later writes wait for one of them, and then share a record.
 pub const RECORDS_BEFORE_GATHERING: u64 = 2;
 /// Gateway: how often clients' timeouts are checked.
-pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
+pub const TIMEOUT_CHECK_PERIOD_MS: u64 = 250;
 /// Gateway: a client whose request has not been answered for this long is closed, since there is no quorum.
 pub const UNANSWERED_MS_MAX: u64 = 10_000;
 /// Gateway: datagrams read before others get a turn.

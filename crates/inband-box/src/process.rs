@@ -126,7 +126,8 @@ pub struct Process {
     asked: Receiver<Asked>,
     events: Sender<Event>,
     waker: Waker,
-    bell: UnixStream,
+    /// A byte from another thread wakes this one.
+    woken: UnixStream,
     gateway: Option<std::thread::JoinHandle<io::Result<()>>>,
     gateway_counters: Arc<Counters>,
     memcached: Vec<SocketAddr>,
@@ -218,19 +219,19 @@ impl Process {
         }
         let (asked_to, asked) = channel();
         let (events, events_of) = channel();
-        let (bell, bell_of) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        bell_of.set_nonblocking(true)?;
+        let (woken, node_waker) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        node_waker.set_nonblocking(true)?;
         let changer = Changer {
             asked: asked_to.clone(),
-            bell: bell_of.try_clone()?,
+            waker: node_waker.try_clone()?,
         };
         let submit = ToNode {
             asked: asked_to,
             events: events_of,
-            bell: bell_of,
+            waker: node_waker,
             seq: 0,
-            rings: false,
+            wakes: false,
         };
         let reader: Reader = machine.reader();
         let settings = spec.gateway.clone();
@@ -264,7 +265,7 @@ impl Process {
             asked,
             events,
             waker,
-            bell,
+            woken,
             gateway: Some(gateway),
             gateway_counters,
             memcached,
@@ -418,7 +419,7 @@ impl Process {
                 },
             };
             // A negative descriptor is never ready.
-            let fds = [self.bell.as_raw_fd(), notes.unwrap_or(-1)];
+            let fds = [self.woken.as_raw_fd(), notes.unwrap_or(-1)];
             let fds: Vec<_> = self.ports.fds().chain(fds).collect();
             wait(&fds, self.ports.sleep_time(left.min(STOP_POLL)));
         }
@@ -477,7 +478,7 @@ impl Process {
     }
 
     fn take_asked(&mut self) {
-        while self.bell.read(&mut [0; 64]).is_ok_and(|len| len == 64) {}
+        while self.woken.read(&mut [0; 64]).is_ok_and(|len| len == 64) {}
         for asked in self.asked.try_iter() {
             match asked {
                 Asked::Submit(value) => {

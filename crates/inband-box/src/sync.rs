@@ -23,12 +23,12 @@ const TURNS_IN_FLIGHT: u64 = 4;
 /// A process sends a heartbeat every fifth of one, and may be busy for several of them.
 const PROCESS_SILENCE: u64 = 10;
 /// A leader that has not heard from a majority for this many suspicion timeouts stops leading.
-const PATIENCE: u64 = 6;
+const MAJORITY_TIMEOUT: u64 = 6;
 
 impl Config {
     /// Returns for how long a leader counts on a node that it does not hear.
-    fn patience_ns(&self) -> Nanos {
-        PATIENCE * self.suspect_after_ns
+    fn majority_timeout_ns(&self) -> Nanos {
+        MAJORITY_TIMEOUT * self.suspect_after_ns
     }
 
     fn process_silence_ns(&self) -> Nanos {
@@ -46,7 +46,7 @@ impl View {
 
     /// If leading: returns whether a node was heard of late, so that it can be counted on.
     pub(crate) fn is_heard(&self, node: u8, config: &Config, now: Nanos) -> bool {
-        self.peers[usize::from(node)].heard_ns + config.patience_ns() > now
+        self.peers[usize::from(node)].heard_ns + config.majority_timeout_ns() > now
     }
 }
 
@@ -294,7 +294,7 @@ impl Node {
         };
         if cluster.is_majority(|node| registers.is_heard(node, &config, now)) {
             leading.majority_at = now;
-        } else if now > leading.majority_at + config.patience_ns() {
+        } else if now > leading.majority_at + config.majority_timeout_ns() {
             return self.step_down(now, role);
         }
         if now >= leading.heartbeat_at {
@@ -349,11 +349,11 @@ impl Node {
             if follower.nonce.is_none() || has >= registers.last {
                 continue;
             }
-            let is_stuck = now >= follower.since + resend_after_ns
+            let is_timed_out = now >= follower.since + resend_after_ns
                 && now >= follower.resent_at + resend_after_ns;
             let goes_on = follower.has_more && has <= follower.resent_to && follower.has_room(has);
             let resent_to = follower.resent_to;
-            if is_stuck {
+            if is_timed_out {
                 leading.send_from((node, has), now, &cluster, role, out);
             } else if goes_on {
                 leading.send_on((node, resent_to), now, &cluster, role, out);
@@ -529,16 +529,16 @@ impl Node {
         };
         let follower = &mut leading.followers[usize::from(from)];
         // While it catches up every new record is a gap, although nothing need be lost.
-        let is_stuck =
+        let is_timed_out =
             matched == follower.gap_has && now >= follower.gap_at + config.resend_after_ns() / 2;
-        if matched != follower.gap_has || is_stuck {
+        if matched != follower.gap_has || is_timed_out {
             (follower.gap_has, follower.gap_at) = (matched, now);
         }
         follower.takes(matched);
         follower.gaps += 1;
         // Each record in flight that it cannot take is a gap: it has got all of them.
         let is_answered = matched + follower.gaps >= follower.resent_to;
-        if is_stuck || is_answered {
+        if is_timed_out || is_answered {
             leading.send_from((from, matched), now, &cluster, role, out);
         }
     }

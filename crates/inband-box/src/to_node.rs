@@ -12,9 +12,9 @@ pub(crate) struct ToNode {
     pub asked: Sender<Asked>,
     pub events: Receiver<Event>,
     /// A byte here wakes the node's thread.
-    pub bell: UnixStream,
+    pub waker: UnixStream,
     pub seq: u64,
-    pub rings: bool,
+    pub wakes: bool,
 }
 
 impl Submit for ToNode {
@@ -22,13 +22,13 @@ impl Submit for ToNode {
         self.seq += 1;
         // If the node has ended, this thread will end, too.
         let _ = self.asked.send(Asked::Submit(value));
-        self.rings = true;
+        self.wakes = true;
         self.seq
     }
 
     fn barrier(&mut self, id: u64) {
         let _ = self.asked.send(Asked::Barrier(id));
-        self.rings = true;
+        self.wakes = true;
     }
 
     fn events(&mut self, into: &mut Vec<Event>) {
@@ -36,9 +36,9 @@ impl Submit for ToNode {
     }
 
     fn flush(&mut self) {
-        if std::mem::take(&mut self.rings) {
+        if std::mem::take(&mut self.wakes) {
             // If the pipe is full the node wakes up as well.
-            let _ = self.bell.write(&[0]);
+            let _ = self.waker.write(&[0]);
         }
     }
 }

@@ -650,8 +650,8 @@ fn the_service_manager_learns_that_a_node_is_ready_lives_and_stops() {
     let mut cluster = Cluster::with_places(3, 3, "1024", "memory");
     let path = cluster.dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("bound");
-    let patience = Some(Duration::from_millis(100));
-    manager.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_millis(100));
+    manager.set_read_timeout(timeout).expect("a timeout");
     let environment = [
         ("NOTIFY_SOCKET", path.to_str().expect("text")),
         ("WATCHDOG_USEC", "2000000"),

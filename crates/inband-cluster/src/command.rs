@@ -553,6 +553,20 @@ impl<C: RunCommand> Registered for Entry<C> {
     }
 }
 
+/// The settings, except limits, that a section of docs/configuration.md does not have.
+#[cfg(test)]
+pub(crate) fn undocumented(section: &str, settings: &[Setting]) -> Vec<String> {
+    let page = include_str!("../../../docs/configuration.md");
+    let section = page.split(&format!("\n## {section}\n")).nth(1);
+    let section = section.and_then(|text| text.split("\n## ").next());
+    let section = section.expect("the page has this section");
+    // docs/limits.md has those.
+    let settings = settings.iter().map(|setting| &setting.name);
+    let names = settings.filter(|name| !name.starts_with("limits."));
+    let missing = names.filter(|name| !section.contains(&format!("`{name}`")));
+    missing.cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::bail;

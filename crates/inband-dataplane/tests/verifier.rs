@@ -7,6 +7,8 @@ mod figures;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use libbpf_rs::ObjectBuilder;
+
 use figures::{
     cases, hold_to_record, measure, running_release, stack_bytes, Figures, Modes, OfKernel, Record,
     VERIFIED_INSNS_MAX,
@@ -102,4 +104,41 @@ fn names(modes: Modes) -> BTreeSet<String> {
 fn program_of(case: &str) -> &str {
     let end = case.find("-native").or(case.find("-generic"));
     &case[..end.unwrap_or(case.len())]
+}
+
+/// What is checked here is what the crates of the systems build and hosts load.
+#[test]
+fn programs_are_built_as_in_the_crates_of_their_systems() {
+    let in_crates = [
+        ("ground", inband_ground::objects::ALL),
+        ("paxos", inband_paxos::dataplane::objects::ALL),
+        ("flair", inband_flair::dataplane::objects::ALL),
+        ("falcon", inband_falcon::dataplane::objects::ALL),
+    ];
+    for (folder, objects) in in_crates {
+        let here = figures::modes::LOADED.iter();
+        let here: Vec<_> = here.filter(|program| program.folder == folder).collect();
+        assert!(!here.is_empty(), "{folder}");
+        for program in here {
+            let object = objects.iter().find(|(name, _)| *name == program.name);
+            let (name, object) = object.expect("it is built there too");
+            let (there, here) = (instructions(object), instructions(program.object));
+            assert!(!here.is_empty() && there == here, "{folder}/{name} differs");
+        }
+    }
+}
+
+/// The functions of an object, by name; its debug information depends on the place where it was compiled.
+fn instructions(object: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let object = ObjectBuilder::default().open_memory(object).unwrap();
+    let code = object.progs().map(|program| {
+        let name = program.name().to_string_lossy().into_owned();
+        let instructions = program.insns().iter().flat_map(|insn| {
+            let registers = insn.dst_reg() | insn.src_reg() << 4;
+            let (offset, immediate) = (insn.off.to_le_bytes(), insn.imm.to_le_bytes());
+            [&[insn.code, registers][..], &offset, &immediate].concat()
+        });
+        (name, instructions.collect())
+    });
+    code.collect()
 }

@@ -14,6 +14,7 @@ use inband_memory::soft_server::SoftServer;
 use inband_memory::soft_switch::{SoftSwitch, Verdict};
 use inband_memory::wire::{self, Header};
 use inband_memory::{xdp, Memory, SPACES};
+use inband_testing::vector;
 
 fn gate() -> Gate {
     Gate::of::<Memory>(None, SPACES)
@@ -108,6 +109,7 @@ fn every_vector_of_the_server_runs_in_the_kernel() {
 
 #[test]
 fn every_reason_has_a_vector() {
+    vector::reasons_are_known::<Memory>("memory");
     let shown = common::reasons_shown();
     let own = Memory::reasons().filter(|name| name.starts_with("memory_"));
     let missing: Vec<_> = own.filter(|name| !shown.contains(*name)).collect();

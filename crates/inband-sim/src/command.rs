@@ -31,7 +31,7 @@ const TO_OUTPUT: &str = "writing to standard output";
 #[derive(Debug, Args)]
 struct PlayArgs {
     /// How many seeds to play [default: 200, or as many as --minutes allows]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// Start no new seed after this many minutes
     #[arg(long, value_name = "M", value_parser = minutes)]

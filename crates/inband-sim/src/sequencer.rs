@@ -9,6 +9,9 @@ use inband_sequencer::Header;
 use crate::asking::{Asking, Hosts};
 use crate::{listed, Broken, Rng};
 
+#[cfg(test)]
+mod tests;
+
 const LOGS: usize = 2;
 
 listed! {

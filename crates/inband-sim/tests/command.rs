@@ -25,6 +25,14 @@ fn said(args: &[&str]) -> String {
 }
 
 #[test]
+fn no_seeds_are_an_error() {
+    let output = output(&["paxos", "--seeds", "0"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(error.contains("'0' for '--seeds <N>'"), "{error}");
+}
+
+#[test]
 fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
     let mut child = sim(&["paxos", "--seeds", "1"])
         .stdout(Stdio::piped())

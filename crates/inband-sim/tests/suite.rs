@@ -20,7 +20,6 @@ mod netpaxos;
 mod power;
 mod schedules;
 mod seeds;
-mod sequencer;
 mod slow_hosts;
 mod store;
 mod zab;

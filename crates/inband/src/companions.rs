@@ -26,20 +26,16 @@ const COMPANIONS: [(&str, &str); 4] = [
         "Simulate the real roles and host code under seeded fault schedules",
     ),
 ];
-/// Systems of one process each.
-const SYSTEMS_OF_ONE_PROCESS: [(&str, &str); 1] = [(
-    "sequencer",
-    "Number requests in the network: the example of docs/adding-a-system.md",
-)];
 /// Former names, accepted for one more version.
 const RENAMED: [(&str, &str); 1] = [("torment", "chaos")];
 
 /// Text for the end of `inband --help`.
 pub fn help() -> String {
     let mut text = String::from("Companion programs (`make build` builds them):\n");
-    for (name, about) in COMPANIONS.iter().chain(&SYSTEMS_OF_ONE_PROCESS) {
+    for (name, about) in COMPANIONS {
         text += &format!("  {name:<12} {about}\n");
     }
+    text += "A system of one process is such a program too: `inband up NAME` starts inband-NAME.\n";
     text
 }
 

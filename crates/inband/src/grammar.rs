@@ -120,6 +120,15 @@ fn has_command(system: &str, command: &str) -> bool {
     }
 }
 
+/// `inband help up flair` is `inband up flair --help`: also for commands of companion programs.
+pub fn with_help_last(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.len() > 2 && words[1] == "help" {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
+}
+
 /// Returns the companion program for a command, if the named system has no such command: `inband NAME WORD` is
 /// `inband-NAME WORD`. A system of one process is only a program: `inband up NAME` is `inband-NAME up`, and `inband status
 /// --data DIR` is `inband-NAME status --data DIR` in its directory.

@@ -129,7 +129,7 @@ impl Command {
 
 pub fn main() -> ExitCode {
     program::start();
-    let words = std::env::args_os().collect::<Vec<_>>();
+    let words = grammar::with_help_last(std::env::args_os().collect());
     if let Some(command) = grammar::program_of(&words) {
         return conclude(companions::run(command));
     }

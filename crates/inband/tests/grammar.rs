@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use inband_program::grammar::in_order;
+use inband_program::grammar::{in_order, with_help_last};
 
 fn in_words(
     line: &str,
@@ -78,6 +78,21 @@ fn a_command_is_of_the_system_that_it_names_or_finds() {
         ordered("inband replace server/1", || vec!["kv"]).0,
         "inband memory replace server/1"
     );
+}
+
+#[test]
+fn help_may_come_first() {
+    for (line, expected) in [
+        ("inband help up flair", "inband flair up --help"),
+        ("inband help up", "inband up --help"),
+        ("inband help sim", "inband sim --help"),
+        ("inband help", "inband help"),
+    ] {
+        let words = line.split(' ').map(OsString::from).collect();
+        let words = with_help_last(words).join(OsStr::new(" "));
+        let line = words.into_string().expect("text");
+        assert_eq!(ordered(&line, Vec::new).0, expected);
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub enum Closed {
     /// It has disconnected, asked to quit, or sent something that is not a request.
     Gone,
     /// It has not completed a request, or has not read its answers, for too long.
-    Stuck,
+    TimedOut,
     /// It has waited too long for an answer.
     NoQuorum,
     /// The outcome of its command is unknown.
@@ -186,9 +186,9 @@ impl Connection {
         if is_over(self.waits_since, UNANSWERED_MS_MAX) {
             return Some(Closed::NoQuorum);
         }
-        let is_stuck = is_over(self.unread_since, UNREAD_MS_MAX)
+        let is_timed_out = is_over(self.unread_since, UNREAD_MS_MAX)
             || is_over(self.incomplete_since, INCOMPLETE_REQUEST_MS_MAX);
-        is_stuck.then_some(Closed::Stuck)
+        is_timed_out.then_some(Closed::TimedOut)
     }
 
     /// Tells the client why it is closed, if possible.
@@ -200,7 +200,7 @@ impl Connection {
             }
             Closed::NoQuorum => "SERVER_ERROR no quorum; whether it was done is unknown\r\n",
             Closed::Unknown => "SERVER_ERROR whether it was done is unknown\r\n",
-            Closed::Gone | Closed::Stuck | Closed::Memory => "",
+            Closed::Gone | Closed::TimedOut | Closed::Memory => "",
         };
         // In the middle of an answer the text would be taken for data.
         if !text.is_empty() && self.output.is_empty() {

@@ -306,6 +306,8 @@ mod tests {
         assert_eq!(of("--memory"), ("67108864", "67108864", "default"));
         assert_eq!(of("--suspect-after-us"), ("10000", "10000", "default"));
         assert_eq!(of("gateway.unanswered_ms"), ("10000", "10000", "built in"));
+        let missing = crate::command::undocumented("Consensus in a box", &settings);
+        assert_eq!(missing, Vec::<String>::new());
 
         let sync = serde_json::to_vec(&options(&["--durability=sync"])).unwrap();
         fs::write(dir.path().join(FILE), sync).unwrap();

@@ -520,6 +520,8 @@ mod tests {
         assert_eq!(of("--servers"), ("5", "3", "inband up"));
         assert_eq!(of("--space"), ("268435456", "268435456", "default"));
         assert_eq!(of("client.deadline_ms"), ("10000", "10000", "built in"));
+        let missing = crate::command::undocumented("Replicated memory", &settings);
+        assert_eq!(missing, Vec::<String>::new());
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

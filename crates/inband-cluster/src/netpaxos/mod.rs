@@ -16,7 +16,7 @@ use inband_lab::netns::NETNS_DIR;
 use inband_netpaxos::client::Client;
 use inband_netpaxos::cluster::{Cluster, DATA, FILE, OWNER};
 use inband_netpaxos::learner;
-use inband_netpaxos::proposer::{Outcome, OUTSTANDING_MAX};
+use inband_netpaxos::proposer::{self, Outcome, OUTSTANDING_MAX};
 use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::status::{socket_of, status_at, Status};
 use inband_netpaxos::{storage, VALUE_LEN_MAX_BYTES};
@@ -461,6 +461,10 @@ impl SystemCommand for NetPaxos {
         };
         let limit =
             |name: &str, value: u64| Setting::new(format!("limits.{name}"), value, value, BUILT_IN);
+        let timing = |name: &str, ns: u64| {
+            let ms = ns / 1_000_000;
+            Setting::new(name, ms, ms, BUILT_IN)
+        };
         Ok(vec![
             one("minions", |options| options.minions.to_string()),
             one("learners", |options| options.learners.to_string()),
@@ -480,8 +484,14 @@ impl SystemCommand for NetPaxos {
             limit("learner_instances", learner::WINDOW),
             limit("learner_instances_kept", learner::KEPT_MAX as u64),
             limit("proposer_requests", OUTSTANDING_MAX as u64),
-            limit("recover_after_ms", learner::RECOVER_AFTER_NS / 1_000_000),
-            limit("ask_every_ms", learner::ASK_EVERY_NS / 1_000_000),
+            timing("client.timeout_first_ms", proposer::FIRST_NS),
+            timing("client.timeout_min_ms", proposer::MIN_NS),
+            timing("client.timeout_max_ms", proposer::MAX_NS),
+            timing("client.return_after_ms", proposer::BACK_AFTER_NS),
+            timing("storage.retry_ms", storage::RETRY_NS),
+            timing("learner.recover_after_ms", learner::RECOVER_AFTER_NS),
+            timing("learner.ask_every_ms", learner::ASK_EVERY_NS),
+            timing("learner.report_every_ms", learner::REPORT_EVERY_NS),
         ])
     }
 
@@ -570,6 +580,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::command::undocumented;
 
     #[test]
     fn settings_are_those_of_the_cluster_s_file() {
@@ -592,5 +603,18 @@ mod tests {
             ("127.0.0.1:6379", "127.0.0.1:6379", "default")
         );
         assert_eq!(of("limits.value_bytes").0, VALUE_LEN_MAX_BYTES.to_string());
+        for name in [
+            "client.timeout_first_ms",
+            "client.timeout_min_ms",
+            "client.timeout_max_ms",
+            "client.return_after_ms",
+            "storage.retry_ms",
+            "learner.recover_after_ms",
+            "learner.ask_every_ms",
+            "learner.report_every_ms",
+        ] {
+            assert!(of(name).0.parse::<u64>().unwrap() > 0, "{name}");
+        }
+        assert_eq!(undocumented("NetPaxos", &settings), Vec::<String>::new());
     }
 }

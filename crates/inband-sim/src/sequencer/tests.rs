@@ -1,8 +1,8 @@
 //! The smallest world survives random schedules and detects a deliberate fault.
 
-use inband_sim::asking::Fault;
-use inband_sim::sequencer::{Invariant, Options, Sequencer};
-use inband_sim::{run, Seeds};
+use super::{Invariant, Options, Sequencer};
+use crate::asking::Fault;
+use crate::{run, Seeds};
 
 const FAULTY: Options = Options {
     same_incarnation: true,
