@@ -176,8 +176,6 @@ impl Segment {
 #[derive(Debug)]
 pub struct Kept {
     segments: VecDeque<Segment>,
-    /// The memory of the segment that was dropped last: new memory would have to be zeroed by the kernel, page by page.
-    spare: Segment,
     /// Number of the first change that is kept; the first of all has 0.
     first: u64,
     /// Number of the next change.
@@ -195,7 +193,6 @@ impl Kept {
     fn new(bytes_max: usize) -> Self {
         Self {
             segments: VecDeque::new(),
-            spare: Segment::default(),
             first: 0,
             next: 0,
             len_bytes: 0,
@@ -252,7 +249,7 @@ impl Kept {
             .back()
             .is_none_or(|s| s.len_bytes() >= segment_bytes)
         {
-            self.segments.push_back(std::mem::take(&mut self.spare));
+            self.segments.push_back(Segment::default());
         }
         let segment = self.segments.back_mut().expect("one was just pushed");
         let before = segment.len_bytes();
@@ -275,7 +272,7 @@ impl Kept {
     }
 
     fn drop_oldest(&mut self) {
-        let Some(mut segment) = self.segments.pop_front() else {
+        let Some(segment) = self.segments.pop_front() else {
             return;
         };
         self.first += segment.heads.len() as u64;
@@ -284,9 +281,6 @@ impl Kept {
             let gone = &mut self.gone[head.partition as usize];
             *gone = (*gone).max(Some(head.point));
         }
-        segment.heads.clear();
-        segment.bytes.clear();
-        self.spare = segment;
     }
 }
 
