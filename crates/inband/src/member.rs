@@ -28,6 +28,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 /// A host that is silent for longer is shown as silent; hosts report ten times a second.
 const SILENT_MS: u64 = 1000;
+/// With fewer controllers, the control plane survives the loss of none.
+const CONTROLLERS_SAFE: usize = 3;
 
 /// Options that select the cluster.
 #[derive(Debug, Args)]
@@ -534,6 +536,14 @@ pub fn in_words(status: &Status) -> String {
             None => "so that all acceptors vote again",
         };
         text += &format!("epoch {} is being prepared, {why}\n", pending.target.epoch);
+    }
+    let members = opened.members.values();
+    let controllers = members.filter(|member| member.parts.controller).count();
+    if (1..CONTROLLERS_SAFE).contains(&controllers) {
+        text += &format!(
+            "{controllers} of the members are controllers: if one fails, no member can be replaced. Add an acceptor \
+             that is a controller, too\n"
+        );
     }
     text += &stopped_logs(status);
     for (log, order) in opened.leaders.iter().enumerate() {

@@ -53,6 +53,15 @@ pub fn check_holder(config: &Config) -> Result<()> {
             this.name
         ))
         .into()),
+        // Its control plane would be refused by the others, although it takes part in everything else.
+        Some(holder) if holder.cluster != config.cluster.name => Err(Unsuitable(format!(
+            "{} is a certificate of cluster {:?}, but [cluster] name is {:?}; correct the name, which is the same on \
+             all hosts, or use this cluster's certificate",
+            certificate.display(),
+            holder.cluster,
+            config.cluster.name
+        ))
+        .into()),
         // Issued by another CA: the handshake decides whether it is acceptable.
         _ => Ok(()),
     }

@@ -459,6 +459,20 @@ fn a_host_with_certificates_and_a_password() {
         "{says}"
     );
 
+    let renamed = at("renamed.toml");
+    let text = fs::read_to_string(&config).expect("read");
+    let (before, after) = text.split_once("[cluster]\nname = \"").expect("a name");
+    fs::write(
+        &renamed,
+        format!("{before}[cluster]\nname = \"other-{after}"),
+    )
+    .expect("written");
+    let (good, says) = said(PROGRAM, &["run", "--config", &renamed]);
+    assert!(
+        !good && says.contains("is a certificate of cluster") && says.contains("other-"),
+        "{says}"
+    );
+
     // A password file that others can read is refused.
     let (good, says) = said(PROGRAM, &["run", "--config", &config]);
     assert!(!good && says.contains("chmod 600"), "{says}");
