@@ -105,7 +105,7 @@ fn a_real_redis_publishes_the_same() {
             }
         }
     }
-    assert!(total > 2_000, "{total} messages");
+    assert!(total > 1_500, "{total} messages");
 }
 
 /// Beyond those of the other comparisons.

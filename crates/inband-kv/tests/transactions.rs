@@ -443,7 +443,7 @@ fn keys_in_a_transaction_are_bounded() {
     (0..2000).for_each(|n| client.send(resp(&format!("SET {n} v"))));
     (0..2000).for_each(|_| client.expect("+OK\r\n"));
     // Each of these visits all keys.
-    let count = usize::try_from(COLLECTION_STEPS_MAX / 2000).unwrap() + 2;
+    let count = usize::try_from(COLLECTION_STEPS_MAX / (4 * 2000)).unwrap() + 2;
     client.send("MULTI\r\nSET written 1\r\n");
     client.send("KEYS nosuch\r\n".repeat(count));
     client.send("EXEC\r\n");

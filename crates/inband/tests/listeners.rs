@@ -461,12 +461,9 @@ fn a_host_with_certificates_and_a_password() {
 
     let renamed = at("renamed.toml");
     let text = fs::read_to_string(&config).expect("read");
-    let (before, after) = text.split_once("[cluster]\nname = \"").expect("a name");
-    fs::write(
-        &renamed,
-        format!("{before}[cluster]\nname = \"other-{after}"),
-    )
-    .expect("written");
+    let cluster = text.find("[cluster]").expect("a table");
+    let named = text[cluster..].replacen("\nname = \"", "\nname = \"other-", 1);
+    fs::write(&renamed, format!("{}{named}", &text[..cluster])).expect("written");
     let (good, says) = said(PROGRAM, &["run", "--config", &renamed]);
     assert!(
         !good && says.contains("is a certificate of cluster") && says.contains("other-"),

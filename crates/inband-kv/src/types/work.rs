@@ -14,6 +14,8 @@ use crate::limits::{COLLECTION_STEPS_MAX, VALUES_REPLY_BYTES_MAX};
 
 /// Bytes that count as a step.
 const BYTES_PER_STEP: usize = 8;
+/// Steps for a key that is found by going through all of them, which takes several times as long as an element.
+const STEPS_PER_KEY: usize = 4;
 
 /// Counts down.
 #[derive(Debug)]
@@ -76,15 +78,14 @@ impl Work {
         outcome.map(|()| is_match.unwrap_or(false))
     }
 
-    /// Whether a glob-style pattern matches a key that a command visits. Costs as much as an element of as many bytes as
-    /// are compared.
+    /// Whether a glob-style pattern matches a key that a command visits.
     pub fn is_key_match(&self, pattern: &[u8], key: &[u8]) -> Result<bool, Reply> {
         let (mut bytes, left) = (0, self.steps.get() as usize);
         let is_match = glob::matches_within(pattern, key, &mut |compared| {
             bytes += compared;
             bytes / BYTES_PER_STEP <= left
         });
-        self.visit(1, bytes)?;
+        self.visit(STEPS_PER_KEY, bytes)?;
         Ok(is_match.unwrap_or(false))
     }
 
