@@ -14,7 +14,6 @@ mod memcached;
 mod network;
 mod node;
 mod race;
-mod rtl;
 mod sets;
 mod strong_reads;
 mod vectors;

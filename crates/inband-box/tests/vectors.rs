@@ -22,7 +22,7 @@ const RECORD_TIME_MS: u64 = 500;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
+struct Case {
     name: String,
     why: String,
     #[serde(default)]
