@@ -449,7 +449,7 @@ fn keys_in_a_transaction_are_bounded() {
     client.send("EXEC\r\n");
     client.expect("+OK\r\n");
     (0..=count).for_each(|_| client.expect("+QUEUED\r\n"));
-    client.expect(&format!("*{}\r\n+OK\r\n", count + 1));
+    client.expect(format!("*{}\r\n+OK\r\n", count + 1));
     let replies: Vec<String> = (0..count).map(|_| client.line()).collect();
     assert_eq!(replies[0], "*0");
     let last = replies.last().unwrap();
