@@ -622,6 +622,17 @@ impl Shared {
 }
 
 /// Names of the acceptors that do not vote in all logs.
+pub(super) fn acceptors_not_voting<'h>(
+    hosts: &'h [Arc<HostRuntime>],
+    statuses: &[Option<HostStatus>],
+) -> Vec<&'h str> {
+    let votes = |status: &HostStatus| {
+        !status.acceptors.is_empty() && status.acceptors.iter().all(|a| a.voting)
+    };
+    names_without(hosts, statuses, Role::Acceptor, votes)
+}
+
+/// Names of the replicas that may not have applied everything that was decided.
 fn replicas_catching_up<'h>(
     hosts: &'h [Arc<HostRuntime>],
     statuses: &[Option<HostStatus>],
@@ -630,21 +641,18 @@ fn replicas_catching_up<'h>(
         let replica = status.replica.as_ref();
         replica.is_some_and(|replica| !replica.catching_up)
     };
-    let pairs = hosts.iter().zip(statuses);
-    let replicas = pairs.filter(|(host, _)| host.plan.has(Role::Replica));
-    let behind = replicas.filter(|(_, status)| !status.as_ref().is_some_and(is_up_to_date));
-    behind.map(|(host, _)| host.name()).collect()
+    names_without(hosts, statuses, Role::Replica, is_up_to_date)
 }
 
-pub(super) fn acceptors_not_voting<'h>(
+/// Names of the hosts with a role that do not answer, or whose status does not satisfy a condition.
+fn names_without<'h>(
     hosts: &'h [Arc<HostRuntime>],
     statuses: &[Option<HostStatus>],
+    role: Role,
+    is_satisfied: impl Fn(&HostStatus) -> bool,
 ) -> Vec<&'h str> {
-    let votes = |status: &HostStatus| {
-        !status.acceptors.is_empty() && status.acceptors.iter().all(|a| a.voting)
-    };
     let pairs = hosts.iter().zip(statuses);
-    let acceptors = pairs.filter(|(host, _)| host.plan.has(Role::Acceptor));
-    let not_voting = acceptors.filter(|(_, status)| !status.as_ref().is_some_and(votes));
-    not_voting.map(|(host, _)| host.name()).collect()
+    let with_role = pairs.filter(|(host, _)| host.plan.has(role));
+    let lacking = with_role.filter(|(_, status)| !status.as_ref().is_some_and(&is_satisfied));
+    lacking.map(|(host, _)| host.name()).collect()
 }
