@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::{Machine, MachineError};
 use crate::journal::{LogOnDisk, Replayed};
-use crate::node::{SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_NS};
+use crate::node::{SUSPECT_AFTER_NS, SUSPECT_AFTER_SYNC_NS};
 use crate::promise::{Nanos, Stored};
 use crate::role::Role;
 use crate::stored::HAS_LOG;
@@ -48,7 +48,7 @@ impl Durability {
     pub fn suspect_after_ns(self) -> Nanos {
         match self {
             Durability::Memory => SUSPECT_AFTER_NS,
-            Durability::Sync => SUSPECT_AFTER_MAX_NS,
+            Durability::Sync => SUSPECT_AFTER_SYNC_NS,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::election::{Election, Ending, PreElection, Vote};
 use crate::membership::{ids, Membership};
 pub use crate::node_config::{
     Config, Quorum, Start, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
-    SUSPECT_AFTER_US,
+    SUSPECT_AFTER_SYNC_NS, SUSPECT_AFTER_US,
 };
 pub use crate::node_status::{Doing, Status};
 pub use crate::output::{Out, To};

@@ -10,8 +10,10 @@ use crate::promise::{Nanos, MS};
 
 /// Default suspicion timeout.
 pub const SUSPECT_AFTER_NS: Nanos = 10 * MS;
+/// Default suspicion timeout of a node that waits for its disk.
+pub const SUSPECT_AFTER_SYNC_NS: Nanos = 50 * MS;
 pub const SUSPECT_AFTER_MIN_NS: Nanos = 50_000;
-pub const SUSPECT_AFTER_MAX_NS: Nanos = 50 * MS;
+pub const SUSPECT_AFTER_MAX_NS: Nanos = 500 * MS;
 /// Suspicion timeouts, as on the command line.
 pub const SUSPECT_AFTER_US: RangeInclusive<u64> =
     SUSPECT_AFTER_MIN_NS / 1000..=SUSPECT_AFTER_MAX_NS / 1000;

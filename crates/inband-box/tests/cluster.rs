@@ -9,15 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{channel, Sender};
 use std::time::{Duration, Instant};
 
-use inband_box::changes::change_at;
+use inband_box::changes::{change_at, Changed};
 use inband_box::membership::Change;
 use inband_box::node::Quorum;
 use inband_box::process::{socket_of, status_at, Status};
+use inband_testing::port::free_address;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 /// How long anything may take here; the machine may be busy.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Other tests take the CPUs at the same time.
+const SUSPECT_AFTER_US: &str = "250000";
 
 struct Cluster {
     dir: tempfile::TempDir,
@@ -28,16 +31,6 @@ struct Cluster {
     members: usize,
     log_records: &'static str,
     durability: &'static str,
-}
-
-fn free_udp() -> SocketAddr {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    socket.local_addr().expect("an address")
-}
-
-fn free_tcp() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("an address")
 }
 
 impl Cluster {
@@ -61,8 +54,8 @@ impl Cluster {
     ) -> Cluster {
         Cluster {
             dir: tempfile::tempdir().expect("a directory"),
-            nodes: (0..nodes).map(|_| free_udp()).collect(),
-            memcached: (0..nodes).map(|_| free_tcp()).collect(),
+            nodes: (0..nodes).map(|_| free_address()).collect(),
+            memcached: (0..nodes).map(|_| free_address()).collect(),
             processes: (0..nodes).map(|_| None).collect(),
             members,
             log_records,
@@ -95,7 +88,7 @@ impl Cluster {
             .args(["--nodes", &nodes.join(",")])
             .args(["--memcached", &self.memcached[n].to_string()])
             // Other tests take the CPUs at the same time.
-            .args(["--suspect-after-us", "50000"])
+            .args(["--suspect-after-us", SUSPECT_AFTER_US])
             .args(["--log-records", self.log_records])
             .args(["--durability", self.durability])
             .arg("--data")
@@ -136,6 +129,20 @@ impl Cluster {
             }
             assert!(Instant::now() < until, "{what}: {statuses:#?}");
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks the leader for a change, and another one if it does not lead any more.
+    fn change(&self, change: Change) -> Changed {
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            let leader = socket_of(&self.data(self.leader()));
+            match change_at(&leader, change).expect("an answer") {
+                Ok(changed) => return changed,
+                Err(failed) => {
+                    assert!(failed.may_ask_again && Instant::now() < until, "{failed:?}")
+                }
+            }
         }
     }
 
@@ -398,18 +405,13 @@ fn a_change_beside_another_one_is_refused_at_once() {
 fn a_node_whose_directory_was_lost_ends_and_another_one_takes_its_place() {
     let mut cluster = Cluster::with_places(5, 3, "1024", "memory");
     (0..3).for_each(|n| cluster.spawn(n, true));
-    let leader = socket_of(&cluster.data(cluster.leader()));
-    let change = |change| {
-        let changed = change_at(&leader, change).expect("an answer");
-        changed.expect("it is done")
-    };
     let are_members = |cluster: &Cluster, members: u8| {
         cluster.until("members", |statuses| {
             let are = |s: &Status| s.membership.members == members && s.membership.joining == 0;
             !statuses.is_empty() && statuses.iter().all(are)
         });
     };
-    assert_eq!(change(Change::Add).joining, 4);
+    assert_eq!(cluster.change(Change::Add).joining, 4);
     cluster.spawn(3, false);
     are_members(&cluster, 0b11110);
     cluster.kill(3);
@@ -426,8 +428,8 @@ fn a_node_whose_directory_was_lost_ends_and_another_one_takes_its_place() {
     };
     assert!(!ended.success());
     cluster.processes[3] = None;
-    change(Change::Remove { node: 4 });
-    assert_eq!(change(Change::Add).joining, 5);
+    cluster.change(Change::Remove { node: 4 });
+    assert_eq!(cluster.change(Change::Add).joining, 5);
     cluster.spawn(4, false);
     are_members(&cluster, 0b101110);
 }
@@ -482,7 +484,7 @@ fn nodes_start_from_files() {
     let nodes: Vec<String> = cluster.nodes.iter().map(|at| format!("'{at}'")).collect();
     for n in 0..3 {
         let text = format!(
-            "node = {}\nnodes = [{}]\ndata = '{}'\nmemcached = '{}'\nlog-records = 1024\nsuspect-after-us = 50000\n\
+            "node = {}\nnodes = [{}]\ndata = '{}'\nmemcached = '{}'\nlog-records = 1024\nsuspect-after-us = {SUSPECT_AFTER_US}\n\
              memory = '32MiB'\nclients-max = 5\n",
             n + 1,
             nodes.join(", "),

@@ -17,7 +17,9 @@ use inband_cluster::scratch::{free_ports, loopback, retry};
 use inband_cluster::supervisor::Supervisor;
 use inband_host::config::Dataplane;
 
-use crate::boxes::{ask, get, options, set, start, states, sync, until_states_are_of, KEYS, LIMIT};
+use crate::boxes::{
+    ask, get, options, set, start, states, sync, until_states_are, until_states_are_of, KEYS, LIMIT,
+};
 
 /// Clients write at one of its nodes until told to stop. Returns how many writes were answered.
 fn writes_at(address: SocketAddr) -> (Arc<AtomicBool>, JoinHandle<Result<usize>>) {
@@ -179,9 +181,7 @@ fn a_quorum_is_switched_although_the_leader_dies_meanwhile() {
     cluster.restart(&leader).expect("restarted");
     let now = switching.join().expect("it does not panic");
     assert_eq!(now.expect("the next leader does it").quorum, Quorum::All);
-    let mut states = states(&cluster);
-    states.retain(|state| state == "leading");
-    assert_eq!(states, ["leading"]);
+    until_states_are(&cluster, &["following", "following", "leading"]);
 }
 
 /// The switch is in the next leader's log and not committed, so that `inband status` shows the former quorum.

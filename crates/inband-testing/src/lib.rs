@@ -8,6 +8,7 @@
 pub mod answering;
 pub mod frame;
 pub mod p4;
+pub mod port;
 pub mod process;
 pub mod race;
 pub mod random;

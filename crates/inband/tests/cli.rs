@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::port;
+use inband_testing::port::free_ports;
 use nix::sys::signal::Signal;
 
 #[test]
@@ -42,8 +42,8 @@ fn a_cluster_starts_and_stops_though_nobody_reads_what_is_said() {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
         let data = data.to_str().expect("of letters");
-        let address = format!("127.0.0.1:{}", port(8));
-        let metrics = port(16).to_string();
+        let address = format!("127.0.0.1:{}", free_ports(8));
+        let metrics = free_ports(16).to_string();
         let mut up = vec!["up", "--detach", "--dataplane", "udp", "--data", data];
         match service {
             ["falcon"] => up.extend(["--listen", &address, "--executors", "1"]),
@@ -237,8 +237,8 @@ fn the_settings_of_a_cluster_are_shown_whatever_its_system() {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
         let data = data.to_str().expect("text");
-        let address = format!("127.0.0.1:{}", port(8));
-        let metrics = port(16).to_string();
+        let address = format!("127.0.0.1:{}", free_ports(8));
+        let metrics = free_ports(16).to_string();
         let mut up = vec![
             "up",
             system,

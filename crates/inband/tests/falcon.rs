@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{lab_works, port, PROGRAM};
+use crate::common::{lab_works, PROGRAM};
+use inband_testing::port::free_ports;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -26,7 +27,7 @@ impl Falcon {
     pub fn up(name: &str, options: &[&str]) -> Falcon {
         let data = std::env::temp_dir().join(format!("ib-falcon-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&data);
-        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_ports(1));
         let falcon = Falcon { data, address };
         falcon.up_again(options);
         falcon
@@ -468,7 +469,7 @@ fn who_waits_is_told_of_a_silent_scheduler() {
 
 #[test]
 fn metrics_say_what_the_scheduler_says() {
-    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
+    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_ports(1));
     let at = address.to_string();
     let falcon = Falcon::up("metrics", &["--executors", "3", "--metrics", &at]);
     falcon.wait_for("three that wait", |scheduler| {
@@ -576,8 +577,8 @@ fn nobody_leaves_loopback_without_a_key_unless_told() {
         command.arg("falcon").args(args).stdin(Stdio::null());
         command
     };
-    let anywhere = format!("0.0.0.0:{}", port(1));
-    let here = format!("127.0.0.1:{}", port(1));
+    let anywhere = format!("0.0.0.0:{}", free_ports(1));
+    let here = format!("127.0.0.1:{}", free_ports(1));
     let refused = [
         vec!["scheduler", "--listen", &anywhere],
         vec![

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Client, PROGRAM};
 use inband_cluster::paxos::control;
+use inband_testing::port::free_address;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The minimum that may be configured.
@@ -37,14 +38,6 @@ impl Drop for Host {
     }
 }
 
-/// Ports of loopback that are free now.
-fn free_ports() -> [SocketAddr; 4] {
-    let sockets = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    sockets
-        .each_ref()
-        .map(|socket| socket.local_addr().expect("its address"))
-}
-
 impl Host {
     fn start(open_files_max: u64) -> Host {
         let host = Host::prepare("");
@@ -56,7 +49,7 @@ impl Host {
     /// A host that does not run yet; `more` is added to `[host]`.
     fn prepare(more: &str) -> Host {
         let dir = tempfile::tempdir().expect("a directory");
-        let [address, control, resp, metrics] = free_ports();
+        let [address, control, resp, metrics] = [(); 4].map(|()| free_address());
         let text = format!(
             r#"
             cluster = {{ name = "listeners", epoch = 1, first_instance = 1, durability = "memory" }}

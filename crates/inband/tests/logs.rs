@@ -9,8 +9,9 @@ use std::time::Instant;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{port, PROGRAM};
+use crate::common::PROGRAM;
 use crate::run::{free_addresses, wait_until_it_answers, TIMEOUT};
+use inband_testing::port::free_ports;
 
 /// Ports of a host: packets and checkpoints, and the control service.
 const PORTS: u16 = 2;
@@ -36,7 +37,7 @@ impl LoggedHost {
     pub fn prepare(host: &str, tables: &str) -> LoggedHost {
         let dir = tempfile::tempdir().expect("a directory");
         let [resp, metrics] = free_addresses();
-        let address: SocketAddr = ([127, 0, 0, 1], port(PORTS)).into();
+        let address: SocketAddr = ([127, 0, 0, 1], free_ports(PORTS)).into();
         let text = format!(
             r#"
             cluster = {{ name = "logged", epoch = 1, first_instance = 1, durability = "memory" }}

@@ -3,7 +3,8 @@
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::common::{port, Client, PROGRAM};
+use crate::common::{Client, PROGRAM};
+use inband_testing::port::free_ports;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -109,8 +110,8 @@ impl Drop for Running {
 
 #[test]
 fn a_host_of_the_store_that_dies_serves_again() {
-    let address = format!("127.0.0.1:{}", port(8));
-    let metrics = port(16).to_string();
+    let address = format!("127.0.0.1:{}", free_ports(8));
+    let metrics = free_ports(16).to_string();
     let options = ["--resp", &address, "--metrics-port", &metrics];
     let cluster = Running::up(&[], "hosts", &options);
     cluster.dies("replica/0");
@@ -126,7 +127,7 @@ fn a_host_of_the_store_that_dies_serves_again() {
 
 #[test]
 fn a_host_of_flair_that_dies_serves_again() {
-    let address = format!("127.0.0.1:{}", port(1));
+    let address = format!("127.0.0.1:{}", free_ports(1));
     let cluster = Running::up(&["flair"], "hosts", &["--resp", &address]);
     cluster.dies("gateway");
     cluster.dies("replica/1");
@@ -137,7 +138,7 @@ fn a_host_of_flair_that_dies_serves_again() {
 
 #[test]
 fn a_process_of_falcon_that_dies_works_again() {
-    let address = format!("127.0.0.1:{}", port(1));
+    let address = format!("127.0.0.1:{}", free_ports(1));
     let options = ["--listen", &address, "--executors", "1"];
     let cluster = Running::up(&["falcon"], "processes", &options);
     cluster.dies("worker/0");

@@ -13,10 +13,11 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 use crate::common::flair::{hosts, Flair};
-use crate::common::{port, Client, PROGRAM};
+use crate::common::{Client, PROGRAM};
 use crate::falcon::Falcon;
 use crate::reload::{write_secret, SecureClient};
 use crate::run::TIMEOUT;
+use inband_testing::port::free_ports;
 
 /// Clients of Falcon look at the key file every second.
 const CLIENTS_NOTICE: Duration = Duration::from_millis(1_500);
@@ -91,7 +92,7 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
     key(&["new", keys]);
     let former = dir.path().join("former.toml");
     std::fs::copy(keys, &former).expect("copied");
-    let listen = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1)).to_string();
+    let listen = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_ports(1)).to_string();
     let scheduler = Logged::start(&["scheduler", "--listen", &listen, "--key-file", keys]);
     scheduler.wait_for("listens at");
     let reach = ["--scheduler", &listen, "--key-file", keys];

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{self, port, Client, PROGRAM};
+use crate::common::{self, Client, PROGRAM};
+use inband_testing::port::{free_address, free_ports};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sys::signal::{kill, Signal};
@@ -42,7 +43,7 @@ impl Drop for Host {
 
 /// A free address for a host. Its port is none that the kernel gives to a client, which would make the host fail.
 fn address() -> SocketAddr {
-    ([127, 0, 0, 1], port(PORTS)).into()
+    ([127, 0, 0, 1], free_ports(PORTS)).into()
 }
 
 fn config(dir: &Path) -> PathBuf {
@@ -65,7 +66,7 @@ fn config(dir: &Path) -> PathBuf {
 
 /// Two hosts on loopback: a cluster of one, and a replica to be added.
 fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
-    let (one, two) = (port(PORTS), port(PORTS));
+    let (one, two) = (free_ports(PORTS), free_ports(PORTS));
     let host = |id: usize| {
         let dir = dirs[id - 1];
         let first = r#"["leader", "acceptor", "replica", "controller"]"#;
@@ -101,10 +102,9 @@ fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
     [host(1), host(2)]
 }
 
-/// Addresses for Redis clients: free now, and bound by the hosts shortly afterwards.
+/// Addresses for Redis clients.
 pub fn free_addresses() -> [SocketAddr; 2] {
-    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
-    sockets.map(|socket| socket.local_addr().expect("its address"))
+    [(); 2].map(|()| free_address())
 }
 
 pub fn start(config: &Path) -> Host {

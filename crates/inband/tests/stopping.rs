@@ -6,8 +6,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{port, Client, PROGRAM};
+use crate::common::{Client, PROGRAM};
 use crate::run::{start, wait_until_it_answers, TIMEOUT};
+use inband_testing::port::free_ports;
 
 /// Far longer than a handover, so that nobody takes over by suspicion unnoticed.
 const SUSPECT_AFTER: Duration = Duration::from_secs(5);
@@ -118,7 +119,7 @@ fn write(addresses: &[SocketAddr], key: &str, stop: &AtomicBool) -> Seen {
 
 #[test]
 fn a_leader_that_is_told_to_stop_hands_over() {
-    let first_port = port(HOSTS * PORTS);
+    let first_port = free_ports(HOSTS * PORTS);
     let dirs = [(); HOSTS as usize].map(|()| tempfile::tempdir().expect("a directory"));
     let configs: Vec<PathBuf> = dirs
         .iter()

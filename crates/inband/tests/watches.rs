@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, Cluster};
+use inband_kv::limits::{CLOCK_ROUND_TRIP_MS_MAX, CLOCK_SLEW};
 use inband_paxos::config::Dataplane;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -185,7 +186,7 @@ fn increment(replicas: Vec<SocketAddr>, first: usize, stop: Arc<AtomicBool>) -> 
     })
 }
 
-/// Who held the lock, as far as clients can tell: from the reply until `ttl` after the request was sent.
+/// Who held the lock, as far as clients can tell: from the reply until [`SAFE`] after the request was sent.
 struct Hold {
     token: u64,
     owner: String,
@@ -194,6 +195,13 @@ struct Hold {
 }
 
 const TTL: Duration = Duration::from_millis(400);
+
+/// A lease ends in cluster time. A replica that starts copies it from another one, up to half a round trip early or
+/// late, and all replicas start here in turn: the time of the next holder's command may be ahead of the time of this
+/// one's by a whole round trip. Clocks also slew.
+const SAFE: Duration = Duration::from_millis(
+    TTL.as_millis() as u64 * (CLOCK_SLEW - 1) / CLOCK_SLEW - CLOCK_ROUND_TRIP_MS_MAX,
+);
 
 /// Takes the lock again and again, keeps it for a while, and gives it back or lets it expire.
 fn lock(replicas: Vec<SocketAddr>, id: usize, stop: Arc<AtomicBool>) -> JoinHandle<Vec<Hold>> {
@@ -222,7 +230,7 @@ fn lock(replicas: Vec<SocketAddr>, id: usize, stop: Arc<AtomicBool>) -> JoinHand
                     token,
                     owner: owner.clone(),
                     from: Instant::now(),
-                    until: sent + TTL,
+                    until: sent + SAFE,
                 });
                 thread::sleep(Duration::from_millis(5));
             }

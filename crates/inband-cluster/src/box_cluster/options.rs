@@ -89,7 +89,7 @@ pub struct Options {
         value_parser = RangedU64ValueParser::<usize>::new().range(CLIENTS_MAX_RANGE))]
     #[serde(default = "clients_max")]
     pub clients_max: usize,
-    /// Microseconds of silence after which a leader is suspected, 50 to 50000; by default 10000, and 50000 with
+    /// Microseconds of silence after which a leader is suspected, 50 to 500000; by default 10000, and 50000 with
     /// --durability sync
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(SUSPECT_AFTER_US))]
     #[serde(default)]
@@ -290,8 +290,8 @@ mod tests {
         for (arg, value, range) in [
             ("--clients-max=0", "0", "1..=100000"),
             ("--clients-max=100001", "100001", "1..=100000"),
-            ("--suspect-after-us=49", "49", "50..=50000"),
-            ("--suspect-after-us=50001", "50001", "50..=50000"),
+            ("--suspect-after-us=49", "49", "50..=500000"),
+            ("--suspect-after-us=500001", "500001", "50..=500000"),
         ] {
             let command = Options::augment_args(Command::new("up").no_binary_name(true));
             let error = command.try_get_matches_from([arg]).unwrap_err().to_string();

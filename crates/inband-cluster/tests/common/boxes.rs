@@ -33,6 +33,8 @@ pub fn options() -> Options {
         memory: 16 << 20,
         log_records: 1024,
         dataplane: Dataplane::Udp,
+        // Other tests take the CPUs at the same time.
+        suspect_after_us: Some(250_000),
         ..Options::default()
     }
 }

@@ -91,7 +91,21 @@ pub fn tag_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes"))
 }
 
-/// Tags of all messages that arrive until there is silence.
+/// Returns the tags of the messages that arrive: waits for `count` of them, and for further ones until there is silence.
+pub fn tags(socket: &UdpSocket, count: usize) -> Vec<u32> {
+    let mut bytes = [0; 2048];
+    let mut tags = Vec::new();
+    while tags.len() < count {
+        match socket.recv(&mut bytes) {
+            Ok(length) => tags.push(tag_of(&bytes[..length])),
+            Err(_) => return tags,
+        }
+    }
+    tags.extend(tags_until_silence(socket));
+    tags
+}
+
+/// Returns the tags of all messages that arrive until there is silence.
 pub fn tags_until_silence(socket: &UdpSocket) -> Vec<u32> {
     socket.set_read_timeout(Some(SILENCE)).expect("timeout");
     let mut tags = Vec::new();

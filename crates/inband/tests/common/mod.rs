@@ -17,12 +17,10 @@ use inband_cluster::paxos::supervisor::HostEntry;
 use inband_cluster::paxos::{ClusterSpec, ClusterStatus, Supervisor};
 use inband_control::service;
 use inband_paxos::config::{Dataplane, Role};
+use inband_testing::port::free_ports;
 
 /// One cluster at a time: there are two cores, and pauses are measured.
 static ONE: Mutex<()> = Mutex::new(());
-/// Below the ports of hosts on loopback; each test program has its own range, because several run at a time.
-static NEXT_PORT: LazyLock<Mutex<u16>> =
-    LazyLock::new(|| Mutex::new(12_000 + (std::process::id() % 40) as u16 * 200));
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
 
@@ -77,8 +75,8 @@ impl Cluster {
         let _ = std::fs::remove_dir_all(&dir);
         let mut spec = ClusterSpec::new(PROGRAM, &dir);
         spec.dataplane = dataplane;
-        spec.resp = SocketAddr::from(([127, 0, 0, 1], port(8)));
-        spec.metrics_port = port(16);
+        spec.resp = SocketAddr::from(([127, 0, 0, 1], free_ports(8)));
+        spec.metrics_port = free_ports(16);
         change(&mut spec);
         let supervisor = Supervisor::start(spec.clone()).expect("the cluster starts");
         let cluster = Cluster {
@@ -287,19 +285,6 @@ pub fn inspect(data_dirs: &[PathBuf]) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-pub fn port(count: u16) -> u16 {
-    let mut next = NEXT_PORT.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let first = *next;
-        *next += count;
-        let free =
-            (first..first + count).all(|p| std::net::TcpListener::bind(("127.0.0.1", p)).is_ok());
-        if free {
-            return first;
-        }
-    }
 }
 
 /// A RESP client with one command at a time.
