@@ -8,7 +8,8 @@ use inband_cluster::paxos::{ClusterSpec, Supervisor};
 use inband_paxos::config::Dataplane;
 
 use inband_cluster::client::Client;
-use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir};
+use inband_cluster::scratch::{retry, ScratchDir};
+use inband_testing::port::{free_ports, loopback};
 
 /// How long a cluster may take until it answers a SET.
 const SERVING_LIMIT: Duration = Duration::from_secs(20);
@@ -43,8 +44,8 @@ impl BenchCluster {
         // Like the systems that it is compared with; `bench agreement --capacity` shows the cost of a key.
         spec.authenticated = false;
         // The client address, followed by one port per replica.
-        spec.resp = loopback(free_ports(1 + REPLICAS)?);
-        spec.metrics_port = free_ports(2 * REPLICAS + 1)?;
+        spec.resp = loopback(free_ports(1 + REPLICAS));
+        spec.metrics_port = free_ports(2 * REPLICAS + 1);
         differ(&mut spec);
         let supervisor = Supervisor::start(spec)?;
         let cluster = BenchCluster {

@@ -15,7 +15,8 @@ use anyhow::{bail, ensure, Context, Result};
 use super::cpu::CpuClock;
 use super::loopback;
 use super::row::{median, progress, Baseline, Output, Row};
-use inband_cluster::scratch::{free_ports, ScratchDir, Server};
+use inband_cluster::scratch::{ScratchDir, Server};
+use inband_testing::port::free_ports;
 
 const REPLICAS: u16 = 3;
 const VALUE_LEN_BYTES: usize = 64;
@@ -122,7 +123,7 @@ impl Peer {
             })?;
         let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;
         let config = dir.path().join("paxos.conf");
-        let first_port = free_ports(REPLICAS)?;
+        let first_port = free_ports(REPLICAS);
         fs::write(&config, configuration(first_port))?;
         let replica = self.program("replica")?;
         let mut replicas = (0..REPLICAS)

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use inband_cluster::scratch::{free_ports, ScratchDir};
+use inband_cluster::scratch::ScratchDir;
 use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_paxos::config::{Dataplane, NodeConfig, Role};
+use inband_testing::port::free_ports;
 
 use super::cpu::CpuClock;
 use super::node::{Load, Report};
@@ -52,7 +53,7 @@ pub fn measure(outstanding: usize, value_len_bytes: usize, duration: Duration) -
         ..Job::new(Dataplane::Udp, load, duration)
     };
     let dir = ScratchDir::create(&std::env::temp_dir(), "loopback")?;
-    let nodes = nodes(free_ports(1)?);
+    let nodes = nodes(free_ports(1));
     let program = std::env::current_exe().context("finding this program")?;
     let mut hosts = Vec::new();
     for (at, node) in nodes.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Three processes, and memcached clients: acknowledged writes survive a killed leader.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{channel, Sender};
 use std::time::{Duration, Instant};
 
-use inband_box::changes::{change_at, Changed};
-use inband_box::membership::Change;
+use inband_box::changes::change_at;
+use inband_box::membership::{Change, Membership};
 use inband_box::node::Quorum;
 use inband_box::process::{socket_of, status_at, Status};
 use inband_testing::port::free_address;
@@ -133,7 +133,7 @@ impl Cluster {
     }
 
     /// Asks the leader for a change, and another one if it does not lead any more.
-    fn change(&self, change: Change) -> Changed {
+    fn change(&self, change: Change) -> Membership {
         let until = Instant::now() + TIMEOUT;
         loop {
             let leader = socket_of(&self.data(self.leader()));

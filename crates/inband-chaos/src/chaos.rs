@@ -32,8 +32,9 @@ use inband_cluster::command::SystemCommand;
 use inband_cluster::flair::cluster::{FlairSpec, Security};
 use inband_cluster::memory::{Memory, Options as MemoryOptions, Spec as MemorySpec};
 use inband_cluster::netpaxos::{NetPaxos, Options as NetPaxosOptions, Spec as NetPaxosSpec};
-use inband_cluster::scratch::{free_ports, loopback, ScratchDir};
+use inband_cluster::scratch::ScratchDir;
 use inband_flair::timing;
+use inband_testing::port::{free_ports, loopback};
 
 /// How often to update the progress bar and check for Ctrl-C.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -278,8 +279,8 @@ impl ChaosArgs {
         spec.ring_slots = RING_SLOTS;
         spec.limits.peer_log_values = PEER_LOG_VALUES;
         spec.store_memory_bytes = inband_cluster::kv::store_memory_bytes(self.partitions);
-        spec.resp = loopback(free_ports(PORTS)?);
-        spec.metrics_port = free_ports(PORTS)?;
+        spec.resp = loopback(free_ports(PORTS));
+        spec.metrics_port = free_ports(PORTS);
         Ok(spec)
     }
 
@@ -311,7 +312,7 @@ impl ChaosArgs {
             .ok()
             .filter(|nodes| NODE_COUNTS.contains(&usize::from(*nodes)))
             .with_context(|| format!("--replicas {}: give 3, 4, 5 or 7 nodes", self.replicas))?;
-        let first = free_ports(PORTS)?;
+        let first = free_ports(PORTS);
         let options = BoxOptions {
             nodes,
             memcached: loopback(first),
@@ -343,7 +344,7 @@ impl ChaosArgs {
             })?,
             dataplane: self.dataplane,
             durability: self.durability,
-            resp: loopback(free_ports(PORTS)?),
+            resp: loopback(free_ports(PORTS)),
             ..NetPaxosOptions::default()
         };
         let mut spec = NetPaxos::spec(&options, dir)?;

@@ -1,7 +1,6 @@
-//! Directories, ports and processes for benchmarks, which are removed with their owner.
+//! Directories and processes for benchmarks, which are removed with their owner.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,10 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
-/// The range of ports: below those of hosts on loopback.
-const PORTS: std::ops::Range<u16> = 14_000..20_000;
-/// Processes with consecutive ids begin this far apart in the range.
-const PORTS_BETWEEN_PROCESSES: u32 = 101;
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A directory that is removed with its content when dropped.
@@ -76,32 +71,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// `count` consecutive TCP ports of loopback, free at the moment and not returned before.
-pub fn free_ports(count: u16) -> Result<u16> {
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
-    let in_range = u32::from(PORTS.end - PORTS.start);
-    // Processes that ask at the same time would all find the same ports free.
-    let first_of_process = std::process::id().wrapping_mul(PORTS_BETWEEN_PROCESSES);
-    loop {
-        let given = GIVEN.fetch_add(u32::from(count), Ordering::Relaxed);
-        if given >= in_range {
-            bail!("no {count} free TCP ports in {PORTS:?}");
-        }
-        let offset = first_of_process.wrapping_add(given) % in_range;
-        if offset + u32::from(count) > in_range {
-            continue;
-        }
-        let first = PORTS.start + offset as u16;
-        if (first..first + count).all(|port| TcpListener::bind(loopback(port)).is_ok()) {
-            return Ok(first);
-        }
-    }
-}
-
-pub fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 /// Retries until `attempt` succeeds; after `limit` returns its last error.

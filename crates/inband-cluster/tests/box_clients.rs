@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{ensure, Result};
 use inband_cluster::box_cluster::{BoxCluster, Options};
 use inband_cluster::command::SystemCommand;
-use inband_cluster::scratch::{free_ports, loopback, retry};
+use inband_cluster::scratch::retry;
 use inband_cluster::supervisor::Supervisor;
+use inband_testing::port::{free_ports, loopback};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const NODES: u16 = 3;
@@ -41,7 +42,7 @@ fn survives_the_leader(write: impl Fn(SocketAddr), check: impl Fn(SocketAddr)) {
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a directory");
     let options = Options {
-        memcached: loopback(free_ports(NODES).expect("free ports")),
+        memcached: loopback(free_ports(NODES)),
         memory: 16 << 20,
         ..Options::default()
     };

@@ -13,12 +13,13 @@ use inband_box::membership::{Change, Membership};
 use inband_box::process::Status;
 use inband_box::stored::PROMISED;
 use inband_cluster::box_cluster::{self, BoxCluster, Options, Quorum};
-use inband_cluster::scratch::{free_ports, loopback, retry};
+use inband_cluster::scratch::retry;
 use inband_cluster::supervisor::Supervisor;
 use inband_host::config::Dataplane;
+use inband_testing::port::{free_ports, loopback};
 
 use crate::boxes::{
-    ask, get, options, set, start, states, sync, until_states_are, until_states_are_of, KEYS, LIMIT,
+    ask, get, options, set, start, sync, until_states_are, until_states_are_of, KEYS, LIMIT,
 };
 
 /// Clients write at one of its nodes until told to stop. Returns how many writes were answered.
@@ -52,7 +53,7 @@ fn change_everything(dataplane: Dataplane) {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     let options = Options {
-        memcached: loopback(free_ports(7).expect("free ports")),
+        memcached: loopback(free_ports(7)),
         dataplane,
         ..options()
     };
@@ -214,7 +215,7 @@ fn no_member_is_removed_while_too_few_of_the_others_are_alive() {
     let options = Options {
         nodes: 5,
         durability: Durability::Sync,
-        memcached: loopback(free_ports(7).expect("free ports")),
+        memcached: loopback(free_ports(7)),
         ..options()
     };
     let memcached = options.memcached;

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_cluster::box_cluster::{BoxCluster, Options};
-use inband_cluster::scratch::{free_ports, loopback, retry};
+use inband_cluster::scratch::retry;
 use inband_cluster::supervisor::Supervisor;
 use inband_host::config::Dataplane;
+use inband_testing::port::{free_ports, loopback};
 
 use crate::boxes::{ask, options, set, start, LIMIT};
 
@@ -57,7 +58,7 @@ fn is_given_to_all(cluster: &Supervisor<BoxCluster>, argument: &str) -> Result<b
 #[test]
 fn datagrams_read_a_node_s_own_copy_and_clients_are_counted() {
     let dir = tempfile::tempdir().expect("a directory");
-    let first = loopback(free_ports(7).expect("free ports"));
+    let first = loopback(free_ports(7));
     let options = Options {
         memcached_local_udp: Some(first),
         clients_max: 2,

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use inband_cluster::box_cluster::{BoxCluster, Options, Quorum};
-use inband_cluster::scratch::{free_ports, loopback, retry};
+use inband_cluster::scratch::retry;
 use inband_cluster::socket::{self, Request};
 use inband_cluster::supervisor::Supervisor;
+use inband_testing::port::{free_ports, loopback};
 
 use crate::boxes::{self, ask, LIMIT};
 
@@ -20,7 +21,7 @@ const KEYS: usize = 20;
 static ONE: Mutex<()> = Mutex::new(());
 
 fn start(dir: &Path, nodes: u8, quorum: Quorum) -> Supervisor<BoxCluster> {
-    let first = free_ports(2 * u16::from(nodes)).expect("free ports");
+    let first = free_ports(2 * u16::from(nodes));
     let options = Options {
         nodes,
         quorum,

@@ -11,15 +11,15 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use inband_cluster::paxos::supervisor::{remote, ProcessState};
 use inband_cluster::paxos::{ClusterSpec, ClusterStatus, NetworkChoice, Supervisor};
 use inband_lab::LinkFaults;
 use inband_paxos::config::Dataplane;
+use inband_testing::port::free_ports;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Not a test: the program of every host in the other tests.
 #[test]
@@ -28,27 +28,13 @@ fn fake_host() {
 }
 
 fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
-    // Each cluster and each test run has its own ports, so that runs do not collide.
-    const PORTS_PER_CLUSTER: u16 = 8;
-    const CLUSTERS_PER_RUN: u16 = 25;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let cluster = NEXT.fetch_add(1, Ordering::Relaxed) % CLUSTERS_PER_RUN;
-    let run = (std::process::id() % 40) as u16;
+    const PORTS: u16 = 8;
     let mut spec = ClusterSpec::new(fake_host::program(dir), dir.join("data"));
     spec.dataplane = Dataplane::Udp;
     spec.network = network;
-    spec.resp
-        .set_port(10_000 + (run * CLUSTERS_PER_RUN + cluster) * PORTS_PER_CLUSTER);
-    spec.metrics_port = 19_464;
-    loop {
-        // Another process may have taken a port.
-        let free = (0..PORTS_PER_CLUSTER)
-            .all(|i| TcpListener::bind((Ipv4Addr::LOCALHOST, spec.resp.port() + i)).is_ok());
-        if free {
-            return spec;
-        }
-        spec.resp.set_port(spec.resp.port() + 1009);
-    }
+    spec.resp.set_port(free_ports(PORTS));
+    spec.metrics_port = free_ports(PORTS);
+    spec
 }
 
 /// Returns whether namespaces can be created here. If not, the test is reported as not run.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
-use inband_cluster::scratch::free_ports;
+use inband_testing::port::free_ports;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ impl Cluster {
             dir: tempfile::tempdir().expect("a directory"),
         };
         // A box has room for seven nodes.
-        let port = free_ports(7).expect("ports");
+        let port = free_ports(7);
         let memcached = format!("127.0.0.1:{port}");
         let up = [
             "up",
@@ -353,7 +353,7 @@ fn it_refuses_to_serve_others_and_says_what_to_do_without_a_cluster() {
 fn up_starts_a_console_that_ends_with_the_cluster() {
     inband_testing::build("inband-box");
     let dir = tempfile::tempdir().expect("a directory");
-    let memcached = format!("127.0.0.1:{}", free_ports(7).expect("ports"));
+    let memcached = format!("127.0.0.1:{}", free_ports(7));
     let mut up = Command::new(inband_testing::build("inband"));
     up.args(["up", "box", "--dataplane", "udp", "--console=127.0.0.1:0"])
         .args(["--memcached", &memcached, "--data"])
@@ -380,7 +380,7 @@ fn up_goes_on_without_a_console_that_cannot_listen_and_detach_has_none() {
     inband_testing::build("inband-box");
     let program = inband_testing::build("inband");
     let dir = tempfile::tempdir().expect("a directory");
-    let memcached = format!("127.0.0.1:{}", free_ports(7).expect("ports"));
+    let memcached = format!("127.0.0.1:{}", free_ports(7));
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let console = format!("--console={}", taken.local_addr().expect("an address"));
     let mut up = Command::new(&program);

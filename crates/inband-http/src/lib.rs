@@ -327,6 +327,8 @@ mod tests {
         body_len: 16,
     };
 
+    const REQUEST: &str = "GET / HTTP/1.1\r\n\r\n";
+
     /// A server that answers with what it was asked.
     fn start() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -406,14 +408,14 @@ mod tests {
             .map(|_| TcpStream::connect(address).expect("accepted"))
             .collect();
         let refused = loop {
-            let said = ask_or_nothing(address, "GET / HTTP/1.1\r\n\r\n");
+            let said = ask_or_nothing(address, REQUEST);
             if said.starts_with("HTTP/1.1 503 ") {
                 break said;
             }
         };
         assert!(refused.contains("too many"), "{refused}");
         drop(silent);
-        while !ask_or_nothing(address).ends_with("GET / []") {}
+        while !ask_or_nothing(address, REQUEST).ends_with("GET / []") {}
     }
 
     /// A connection that is refused may be reset before it has sent its request.

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use inband_cluster::scratch::{free_ports, loopback, retry, Server};
+use inband_cluster::scratch::{retry, Server};
+use inband_testing::port::{free_ports, loopback};
 
 use crate::load::{Answers, Operation, Protocol};
 
@@ -138,7 +139,7 @@ pub struct Alone {
 
 impl Alone {
     pub fn start() -> Result<Alone> {
-        let address = loopback(free_ports(1)?);
+        let address = loopback(free_ports(1));
         let mut server = spawn(Ipv4Addr::LOCALHOST, address.port())?;
         retry(READY_LIMIT, || {
             server.check()?;

@@ -7,8 +7,9 @@ use anyhow::{ensure, Context, Result};
 use inband_box::process::Status;
 use inband_cluster::box_cluster::{BoxCluster, Options, Quorum};
 use inband_cluster::command::SystemCommand;
-use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir};
+use inband_cluster::scratch::{retry, ScratchDir};
 use inband_cluster::supervisor::Supervisor;
+use inband_testing::port::{free_ports, loopback};
 
 use super::BoxArgs;
 
@@ -42,7 +43,7 @@ impl Testbed {
         direct: bool,
     ) -> Result<Testbed> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "box")?;
-        let first = free_ports(3 * u16::from(nodes))?;
+        let first = free_ports(3 * u16::from(nodes));
         let options = Options {
             nodes,
             quorum,

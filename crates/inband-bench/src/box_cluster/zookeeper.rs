@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
+use inband_cluster::scratch::{retry, ScratchDir, Server};
+use inband_testing::port::{free_ports, loopback};
 
 use crate::load::{Answers, Operation, Protocol};
 
@@ -161,7 +162,7 @@ pub struct Cluster {
 impl Cluster {
     pub fn start() -> Result<Cluster> {
         let dir = ScratchDir::create(Path::new(MEMORY_DIR), "zookeeper")?;
-        let first = free_ports(3 * NODES)?;
+        let first = free_ports(3 * NODES);
         let client = |node: u16| loopback(first + node);
         let servers: String = (0..NODES)
             .map(|node| {

@@ -9,7 +9,8 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 
 use super::{KvArgs, Operation, Sample, Shape, Started};
-use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
+use inband_cluster::scratch::{retry, ScratchDir, Server};
+use inband_testing::port::{free_ports, loopback};
 
 const NODES: u16 = 3;
 /// etcd syncs its log; a disk would be even slower.
@@ -67,7 +68,7 @@ pub struct Cluster {
 impl Cluster {
     pub fn start() -> Result<Cluster> {
         let dir = ScratchDir::create(Path::new(MEMORY_DIR), "etcd")?;
-        let first = free_ports(2 * NODES)?;
+        let first = free_ports(2 * NODES);
         let client = |node: u16| loopback(first + node);
         let peer = |node: u16| format!("http://{}", loopback(first + NODES + node));
         let members: Vec<String> = (0..NODES)

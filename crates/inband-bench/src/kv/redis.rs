@@ -8,7 +8,8 @@ use anyhow::{bail, ensure, Context, Result};
 
 use super::{KvArgs, Operation, Sample, Shape, Started};
 use inband_cluster::client::Client;
-use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
+use inband_cluster::scratch::{retry, ScratchDir, Server};
+use inband_testing::port::{free_ports, loopback};
 
 /// Fraction of a measurement's time for finding out how many requests to send: redis-benchmark takes a number of
 /// requests, not a duration.
@@ -150,7 +151,7 @@ pub struct Alone {
 impl Alone {
     pub fn start() -> Result<Alone> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "redis")?;
-        let address = loopback(free_ports(1)?);
+        let address = loopback(free_ports(1));
         let child = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
             .args([

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use hdrhistogram::Histogram;
 use inband_cluster::client::{Answer, Client};
-use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir, Server};
+use inband_cluster::scratch::{retry, ScratchDir, Server};
 use inband_memory::heap::PAGE_LEN_BYTES;
 use inband_paxos::config::Dataplane;
+use inband_testing::port::{free_ports, loopback};
 
 use super::pages::{Access, Pages};
 use super::swap::{self, Swap};
@@ -516,7 +517,7 @@ fn beside_redis(
         return Ok(());
     }
     progress("GET and SET of 4 KiB");
-    let address = loopback(free_ports(1)?);
+    let address = loopback(free_ports(1));
     let port = address.port().to_string();
     let log = File::create(dir.join("redis.log"))?;
     let server = Command::new("redis-server")

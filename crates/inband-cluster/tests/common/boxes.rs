@@ -10,9 +10,10 @@ use inband_box::durable::Durability;
 use inband_box::process::Status;
 use inband_cluster::box_cluster::{BoxCluster, Options};
 use inband_cluster::command::SystemCommand;
-use inband_cluster::scratch::{free_ports, loopback, retry};
+use inband_cluster::scratch::retry;
 use inband_cluster::supervisor::Supervisor;
 use inband_host::config::Dataplane;
+use inband_testing::port::{free_ports, loopback};
 
 /// Generous: other programs may use the machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ pub fn program() -> PathBuf {
 
 /// The first of three ports in a row that nobody uses now.
 pub fn ports() -> SocketAddr {
-    loopback(free_ports(3).expect("free ports"))
+    loopback(free_ports(3))
 }
 
 pub fn options() -> Options {
@@ -91,7 +92,7 @@ pub fn until_states_are(cluster: &Supervisor<BoxCluster>, expected: &[&str]) {
 pub fn sync() -> Options {
     Options {
         durability: Durability::Sync,
-        memcached: loopback(free_ports(7).expect("free ports")),
+        memcached: loopback(free_ports(7)),
         ..options()
     }
 }

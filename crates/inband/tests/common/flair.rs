@@ -11,7 +11,8 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{port, Client, PROGRAM};
+use super::{Client, PROGRAM};
+use inband_testing::port::free_ports;
 
 /// Time limit for recovery; far longer than it takes.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -25,7 +26,7 @@ impl Flair {
     pub fn up(name: &str, options: &[&str]) -> Flair {
         let data = std::env::temp_dir().join(format!("ib-flair-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&data);
-        let resp = SocketAddr::from(([127, 0, 0, 1], port(1)));
+        let resp = SocketAddr::from(([127, 0, 0, 1], free_ports(1)));
         let flair = Flair { data, resp };
         flair.up_again(options);
         flair
