@@ -37,7 +37,7 @@ use inband_lab::process::ProcessSpec;
 use inband_lab::LabError;
 
 /// Timeout for hosts to answer, and for the cluster to have a leader.
-const READY_LIMIT: Duration = Duration::from_secs(20);
+const READY_LIMIT: Duration = Duration::from_secs(60);
 pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which the control plane is polled during the start.
 const PLANE_POLL_INTERVAL: Duration = Duration::from_millis(50);
