@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use inband_cluster::process::{ProcessSpec, SupervisedChild};
 use inband_cluster::scratch::ScratchDir;
-use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_paxos::config::{Dataplane, NodeConfig, Role};
 use inband_testing::port::free_ports;
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_host::program::{self, INBAND};
-use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_lab::{Lab, LabSpec};
 use inband_paxos::config::{
     logs_of, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role,
@@ -18,6 +17,7 @@ use inband_paxos::config::{
 
 use super::cpu::{CpuClock, CpuUse};
 use super::node::{Load, Report, COUNTING, POSITIONS_EVERY};
+use inband_cluster::process::{ProcessSpec, SupervisedChild};
 use inband_cluster::scratch::{retry, ScratchDir};
 
 /// Acceptors of every testbed.
@@ -211,7 +211,7 @@ impl Testbed {
             let mut spec = ProcessSpec::new(program);
             spec.log = Some(fs::File::create(config.with_file_name("log"))?);
             let spec = spec.args(args);
-            let child = host.spawn(&spec)?;
+            let child = SupervisedChild::spawn(&spec, Some(host.namespace()))?;
             started.pids.push((name.clone(), child.pid()));
             match is_learner {
                 true => started.learners.push((name, config, child)),

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use inband_host::file_error::FileError;
 use inband_host::signals::StopSignals;
-use inband_lab::preflight;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::{setsid, Pid};
+
+use crate::disk::check_disk;
 
 /// How long a supervisor may take to remove its files and network.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,7 +122,7 @@ pub fn spawn_until<T>(
             return Err(BackgroundError::Ended(match last {
                 Some(line) => line.trim_start_matches("inband: ").to_owned(),
                 // On a full disk it cannot say why.
-                None => preflight::check_disk(data).map_or_else(
+                None => check_disk(data).map_or_else(
                     |full| full.to_string(),
                     |()| format!("the supervisor ended ({how}) and said nothing"),
                 ),

@@ -13,7 +13,8 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_host::program;
-use inband_lab::process::{ProcessSpec, SupervisedChild};
+
+use crate::process::{ProcessSpec, SupervisedChild};
 
 /// How long it may take to say where it is.
 const START_LIMIT: Duration = Duration::from_secs(10);

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use crate::listeners::Closed;
 use crate::restart::{self, RestartPolicy};
 use anyhow::{Context, Result};
-use inband_lab::process::{ProcessSpec, SupervisedChild};
-use inband_lab::{Host, LabError};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::network::{Host, LabError};
+use crate::process::{ProcessSpec, SupervisedChild};
 use crate::supervisor::lock;
 use crate::system::HostPlan;
 
@@ -99,10 +99,7 @@ impl ProcessSlot {
         slot.child = None;
         slot.process = Process::Killed;
         slot.is_held = false;
-        let child = match namespace {
-            Some(host) => host.spawn(spec)?,
-            None => SupervisedChild::spawn(spec, None)?,
-        };
+        let child = SupervisedChild::spawn(spec, namespace.map(Host::namespace))?;
         let pid = child.pid();
         slot.child = Some(child);
         slot.process = Process::Running;

@@ -1,8 +1,9 @@
 //! Faults of the links between a cluster's hosts: `inband link`.
 
 use clap::Args;
-use inband_lab::{Lab, LabError, LinkFaults};
 use serde::{Deserialize, Serialize};
+
+use crate::network::{Lab, LabError, LinkFaults};
 
 /// Longest delay of a link, and longest jitter.
 pub const DELAY_US_MAX: u32 = 10_000_000;

@@ -1,4 +1,8 @@
 //! The network of a cluster: a namespace for each host, or loopback.
+//!
+//! `inband up` puts a cluster on one machine, and a program in the kernel needs an interface for each host and a switch
+//! between them. That is what the lab of the tests creates, so this module uses it, and the rest of the crate uses only
+//! what this module imports (`scripts/lint-layout` checks it). A host of `inband run` needs no lab.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -7,7 +11,12 @@ use std::sync::Arc;
 use crate::loopback_ports::{free_loopback_ports, HeldPort};
 use anyhow::{Context, Result};
 use inband_host::config::Dataplane;
-use inband_lab::{preflight, Host, Lab, LabError, LabSpec};
+pub use inband_lab::preflight;
+pub(crate) use inband_lab::{
+    lab::{FIRST_ADDRESS, HOST_INTERFACE},
+    netns::{Netns, NETNS_DIR},
+    Host, Lab, LabError, LabSpec, LinkCounters, LinkFaults,
+};
 use inband_paxos::config::DEFAULT_PORT;
 
 use crate::system::Plan;
@@ -94,22 +103,27 @@ impl Network {
 /// Creates a network with a namespace for each host, in which the first host's role can run in the kernel. The inner
 /// error says why that failed and the roles run in user space.
 fn create_lab(name: &str, dataplane: Dataplane, hosts: &[String]) -> Result<Result<Lab, LabError>> {
-    let create = || -> Result<Lab, LabError> {
-        preflight::check_lab()?;
-        let lab = Lab::create(&LabSpec {
-            name: name.to_owned(),
-            hosts: hosts.to_vec(),
-            seed: 1,
-        })?;
-        // Try the way in which the role will attach its program.
-        drop(lab.hosts()[0].attach_pass()?);
-        Ok(lab)
+    let spec = LabSpec {
+        name: name.to_owned(),
+        hosts: hosts.to_vec(),
+        seed: 1,
     };
-    match create() {
+    match try_namespaces(|| Lab::create(&spec)) {
         Err(error @ (LabError::InUse { .. } | LabError::BadLayout(_))) => Err(error.into()),
         Err(error) if dataplane != Dataplane::Auto => Err(error.into()),
         created => Ok(created),
     }
+}
+
+/// Creates namespaces in whose first host a role can run in the kernel.
+pub(crate) fn try_namespaces(
+    create: impl FnOnce() -> Result<Lab, LabError>,
+) -> Result<Lab, LabError> {
+    preflight::check_lab()?;
+    let lab = create()?;
+    // Try the way in which the role will attach its program.
+    drop(lab.hosts()[0].attach_pass()?);
+    Ok(lab)
 }
 
 /// Returns a name for the network of the cluster in a directory.

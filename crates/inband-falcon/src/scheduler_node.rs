@@ -36,7 +36,7 @@ const WAKE: Token = Token(1);
 /// Packets handled before timers are checked.
 const BATCH_PACKETS: usize = 256;
 /// Default time that a worker may be silent.
-const WORKER_LEASE_NS: Nanos = 2000 * MS;
+pub const WORKER_LEASE_NS: Nanos = 2000 * MS;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 

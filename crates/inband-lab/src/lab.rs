@@ -14,7 +14,6 @@ use crate::joints::Joint;
 use crate::netns::{run_tool, Netns};
 use crate::owner::{self, Owner};
 use crate::pass::PassProgram;
-use crate::process::{ProcessSpec, SupervisedChild};
 use crate::switch::{self, RuleEntry, SwitchTables, IFINDEX_BASE, PORTS_MAX};
 
 /// Name of every host's interface.
@@ -62,11 +61,6 @@ impl Host {
     /// Attaches a program that passes everything, as if the host had its own.
     pub fn attach_pass(&self) -> Result<PassProgram, LabError> {
         self.namespace.run(PassProgram::attach)
-    }
-
-    /// Starts a process on this host.
-    pub fn spawn(&self, spec: &ProcessSpec<'_>) -> Result<SupervisedChild, LabError> {
-        SupervisedChild::spawn(spec, Some(&self.namespace))
     }
 }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, Result};
 use clap::Args;
+use inband_cluster::network::preflight;
 use inband_cluster::paxos::cluster_dir::ClusterDir;
 use inband_cluster::paxos::memory::{self, TooLarge};
 use inband_cluster::paxos::{control, ClusterSpec};
 use inband_ground::xdp::{self, keep_refusals_in, Support};
 use inband_host::key_file::KeyFile;
 use inband_host::state_dir::StateLock;
-use inband_lab::preflight;
 use inband_paxos::backend;
 use inband_paxos::config::{Config, Role, DEFAULT_RING_SLOTS};
 

@@ -17,14 +17,12 @@ use inband_box::stored::{forget, has_promised, SESSION};
 use inband_box::NODES;
 use inband_host::config::Dataplane;
 use inband_host::program;
-use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use crate::host_process::{HostProcess, Process, ProcessStatus};
 use crate::keys;
 use crate::listeners;
-use crate::network::Network;
+use crate::network::{Lab, Network, HOST_INTERFACE};
 use crate::supervisor::{finish_removal, host_dir, remove_hosts, store, Hosts};
 use crate::system::{is_spare, HostPlan, Plan, System};
 

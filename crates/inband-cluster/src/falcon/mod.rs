@@ -18,13 +18,11 @@ use inband_host::config::Dataplane;
 use inband_host::key_watch::LOOK_INTERVAL;
 use inband_host::line_json::{self, STATUS_TIMEOUT};
 use inband_host::settings::Setting;
-use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::netns::NETNS_DIR;
 use serde::{Deserialize, Serialize};
 
 use crate::host_process::HostProcess;
 use crate::keys;
-use crate::network::Network;
+use crate::network::{Network, HOST_INTERFACE, NETNS_DIR};
 use crate::socket::{request, unexpected};
 use crate::supervisor::{host_dir, Hosts, Supervisor};
 use crate::system::{HostPlan, Plan, System};

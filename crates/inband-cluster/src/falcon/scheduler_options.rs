@@ -7,8 +7,9 @@ use anyhow::{anyhow, ensure, Context, Result};
 use clap::Args;
 use inband_falcon::dataplane::{FalconConfig, Policy, SLOTS_DEFAULT};
 use inband_falcon::resources::ResourceNames;
+use inband_falcon::scheduler_node::WORKER_LEASE_NS;
 use inband_falcon::timing::{ClientTiming, ExecutorTiming};
-use inband_host::settings::{built_in, of_up, Setting};
+use inband_host::settings::{built_in, of_up, Setting, BUILT_IN};
 
 use super::parse_address;
 
@@ -124,6 +125,9 @@ impl SchedulerOptions {
                 LOCALITY_WAIT_MS.to_string(),
             ),
         ];
+        let name = "scheduler.worker_lease_ns";
+        let setting = Setting::new(name, WORKER_LEASE_NS, WORKER_LEASE_NS, BUILT_IN);
+        all.push(setting);
         all.extend(built_in("client.", &ClientTiming::default()));
         all.extend(built_in("executor.", &ExecutorTiming::default()));
         all
@@ -132,5 +136,36 @@ impl SchedulerOptions {
     /// Returns the resources' names.
     pub fn resource_names(&self) -> &[String] {
         &self.resource_names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::command::undocumented;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: SchedulerOptions,
+    }
+
+    #[test]
+    fn settings_are_those_of_the_document() {
+        let command = Command::try_parse_from(["scheduler", "--workers=7"]).unwrap();
+        let settings = command.options.settings();
+        let of = |name: &str| {
+            let mut all = settings.iter();
+            let setting = all.find(|setting| setting.name == name).unwrap();
+            (&setting.value[..], &setting.default[..], &setting.from[..])
+        };
+        assert_eq!(of("--workers"), ("7", "64", "inband up"));
+        assert_eq!(
+            of("scheduler.worker_lease_ns"),
+            ("2000000000", "2000000000", "built in")
+        );
+        assert_eq!(undocumented("Falcon", &settings), Vec::<String>::new());
     }
 }

@@ -12,8 +12,6 @@ use anyhow::{bail, ensure, Context, Result};
 use inband_flair::config::{Balance, ClusterConfig, GATEWAY};
 use inband_flair::reads::Reads;
 use inband_host::config::{Dataplane, Durability};
-use inband_lab::process::{ProcessSpec, SupervisedChild};
-use inband_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use super::hosts::{cluster_config, existing_log, host, names, Host};
@@ -21,7 +19,8 @@ use super::keys;
 use super::record::{self, Record};
 use super::role::{self, Role};
 use super::status::ClusterStatus;
-use crate::network::Network;
+use crate::network::{Lab, Network};
+use crate::process::{ProcessSpec, SupervisedChild};
 use crate::supervisor::{host_dir, Hosts, Supervisor};
 use crate::system::{HostPlan, Plan, System};
 
@@ -270,10 +269,9 @@ impl Supervisor<Flair> {
         timeout: Duration,
     ) -> Result<()> {
         let process = ProcessSpec::new(program).args(arguments);
-        let mut child = match self.lab() {
-            Some(lab) => lab.host(GATEWAY)?.spawn(&process)?,
-            None => SupervisedChild::spawn(&process, None)?,
-        };
+        let host = self.lab().map(|lab| lab.host(GATEWAY)).transpose()?;
+        let mut child =
+            SupervisedChild::spawn(&process, host.as_deref().map(|host| host.namespace()))?;
         ensure!(
             child.wait_for_exit(timeout),
             "it did not end in {} s",

@@ -13,12 +13,11 @@ use inband_flair::config::{
 use inband_flair::replica_node::LOG_DIR;
 use inband_host::config::{Dataplane, Durability, TlsConfig};
 use inband_host::line_json::{self, STATUS_TIMEOUT};
-use inband_lab::lab::HOST_INTERFACE;
 
 use super::cluster::FlairSpec;
 use super::status::{HostEntry, HostReply, HostRequest, HostStatus};
 use crate::host_process::{HostProcess, Process};
-use crate::network::Network;
+use crate::network::{Network, HOST_INTERFACE};
 use crate::supervisor::host_dir;
 use crate::system::HostPlan;
 

@@ -77,3 +77,35 @@ pub(super) fn in_directory(data: &Path) -> Result<Vec<Setting>> {
     );
     Ok(of_hosts(hosts))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::undocumented;
+
+    const CONFIG: &str = r#"
+        [cluster]
+        name = "c"
+        groups = 4096
+        heartbeat_ms = 10
+        step_down_ms = 60
+        replicas = [{ name = "replica/0", address = "10.77.0.3:7400", raft = "10.77.0.3:7401" }]
+        switches = [{ name = "switch/0", address = "10.77.0.1:7400" }]
+        [host]
+        name = "replica/0"
+        socket = "/tmp/s"
+    "#;
+
+    #[test]
+    fn settings_are_those_of_the_document() {
+        let settings = of(&toml::from_str(CONFIG).unwrap(), of_up);
+        let of = |name: &str| {
+            let mut all = settings.iter();
+            let setting = all.find(|setting| setting.name == name).unwrap();
+            (&setting.value[..], &setting.default[..], &setting.from[..])
+        };
+        assert_eq!(of("cluster.step_down_ms"), ("60", "50", "inband up"));
+        assert_eq!(of("raft.election_ticks"), ("10", "10", "built in"));
+        assert_eq!(undocumented("FLAIR", &settings), Vec::<String>::new());
+    }
+}

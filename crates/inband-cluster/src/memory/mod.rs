@@ -13,8 +13,6 @@ use inband_host::config::Dataplane;
 use inband_host::program;
 use inband_host::settings::{of_up, Setting, BUILT_IN};
 use inband_host::size::{parse_size, size};
-use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::netns::NETNS_DIR;
 use inband_memory::cluster::{has_promised, Cluster, SPACE};
 use inband_memory::epoch::SWITCH_FIRST;
 use inband_memory::lines::{Lines, Transfer, CHUNK_LINES, LINE_LEN_BYTES};
@@ -30,7 +28,7 @@ use crate::command::{
 };
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
-use crate::network::Network;
+use crate::network::{Network, HOST_INTERFACE, NETNS_DIR};
 use crate::supervisor::{host_dir, Hosts};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 

@@ -11,8 +11,6 @@ use anyhow::{ensure, Context, Result};
 use inband_host::config::Durability;
 use inband_host::program;
 use inband_host::settings::{of_up, Setting, BUILT_IN};
-use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::netns::NETNS_DIR;
 use inband_netpaxos::client::Client;
 use inband_netpaxos::cluster::{Cluster, DATA, FILE, OWNER};
 use inband_netpaxos::learner;
@@ -28,7 +26,7 @@ use crate::command::{
 };
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
-use crate::network::Network;
+use crate::network::{Network, HOST_INTERFACE, NETNS_DIR};
 use crate::supervisor::{finish_removal, host_dir, remove_hosts, store, Hosts};
 use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 

@@ -32,6 +32,7 @@ pub use members::MemberKind;
 
 use crate::host_process::{Process, ProcessSlot};
 use crate::loopback_ports::HeldPort;
+use crate::network::{Lab, LabError, LinkCounters};
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord};
 use crate::paxos::control::{self, HostStatus};
 use crate::paxos::layout::{ClusterSpec, HostPlan};
@@ -39,8 +40,6 @@ use crate::paxos::memory::MemoryNeed;
 use crate::restart::Watcher;
 use crate::supervisor::lock;
 use inband_host::line_json::{Server, STATUS_TIMEOUT};
-use inband_lab::faults::LinkCounters;
-use inband_lab::lab::Lab;
 
 /// The state of a host's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -237,7 +236,7 @@ impl Supervisor {
         let server = remote::serve(&shared)?;
         let watched = Arc::clone(&shared);
         let watcher = Watcher::start(move || watched.restart_ended())
-            .map_err(inband_lab::LabError::system("start a thread"))?;
+            .map_err(LabError::system("start a thread"))?;
         Ok(Self {
             watcher: Some(watcher),
             server: Some(server),

@@ -28,7 +28,7 @@ use inband_control::state::{Change, Command, Refusal, State as Plane};
 use inband_host::key_file::KeyFile;
 use inband_host::line_json::Server;
 use inband_host::signals::SHARED_LISTENER;
-use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
+use inband_host::signals::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::config::{Config, NodeConfig, Role};
 use nix::fcntl::{Flock, FlockArg};
 

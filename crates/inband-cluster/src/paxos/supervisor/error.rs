@@ -7,15 +7,15 @@ use inband_paxos::config::ConfigError;
 use inband_transport::certificates::CertificateError;
 
 use crate::background::BackgroundError;
+use crate::disk::DiskFull;
 use crate::link::LinkError;
 use crate::listeners::ListenError;
+use crate::network::LabError;
 use crate::paxos::change::{ChangeError, PlaneError};
 use crate::paxos::memory::TooLarge;
 use inband_host::file_error::FileError;
 use inband_host::line_json::{CallError, PathTooLong};
 use inband_host::system_file::SystemFileError;
-use inband_lab::preflight::DiskFull;
-use inband_lab::LabError;
 
 /// Why a cluster did not start or did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

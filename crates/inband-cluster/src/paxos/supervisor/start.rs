@@ -23,18 +23,17 @@ use serde::Deserialize;
 use super::keys;
 use super::{control_socket, lock, HostRuntime, Shared, SupervisorError};
 use crate::certificates;
+use crate::disk::check_disk;
 use crate::host_process::{Process, ProcessSlot};
 use crate::listeners::{bind, bind_or_any};
 use crate::loopback_ports::{free_loopback_ports, take_port, HeldPort};
+use crate::network::{try_namespaces, Lab, LabError, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
 use crate::paxos::control::{self, HostStatus};
 use crate::paxos::layout::{kind_of, ClusterSpec, HostPlan, NetworkChoice};
 use crate::paxos::memory;
+use crate::process::ProcessSpec;
 use crate::socket::socket_in;
-use inband_lab::lab::{Lab, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
-use inband_lab::preflight;
-use inband_lab::process::ProcessSpec;
-use inband_lab::LabError;
 
 /// Timeout for hosts to answer, and for the cluster to have a leader.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -61,7 +60,7 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     // Before the directory becomes a cluster's.
     line_json::check_path(&socket_in(&spec.data))?;
     let dir = ClusterDir::open(&spec.data, &spec.more_data)?;
-    dir.roots().try_for_each(preflight::check_disk)?;
+    dir.roots().try_for_each(check_disk)?;
     dir.all_hosts().iter().for_each(|host| kill_leftover(host));
     let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
     keep_network(&mut spec, &plan.hosts)?;
@@ -235,17 +234,14 @@ fn network(
     plans: &[PlannedHost],
 ) -> Result<(Dataplane, Option<Lab>, String), SupervisorError> {
     let make_lab = || -> Result<Lab, LabError> {
-        preflight::check_lab()?;
         let lab_spec = LabSpec {
             name: name.to_owned(),
             hosts: plans.iter().map(|p| p.plan.name.clone()).collect(),
             seed: 1,
         };
         let addresses = plans.iter().map(|host| *lab_address(host.id).ip());
-        let lab = Lab::create_at(&lab_spec, &addresses.collect::<Vec<_>>())?;
-        // Try the way in which hosts will attach their programs.
-        drop(lab.hosts()[0].attach_pass()?);
-        Ok(lab)
+        let addresses: Vec<_> = addresses.collect();
+        try_namespaces(|| Lab::create_at(&lab_spec, &addresses))
     };
     let loopback = |why: String| Ok((Dataplane::Udp, None, format!("dataplane udp: {why}")));
     match (spec.dataplane, spec.network) {

@@ -13,14 +13,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inband_host::signals::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
-pub use inband_host::signals::{LISTEN_FDS_ENV, SUPERVISED_ENV};
-
-use crate::error::LabError;
-use crate::netns::Netns;
+use crate::network::{LabError, Netns};
 
 /// Held while sockets are inheritable, so that no other child started by this crate inherits them too.
 static INHERITING: Mutex<()> = Mutex::new(());
