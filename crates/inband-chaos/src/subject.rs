@@ -23,6 +23,11 @@ pub trait Subject: Sized + Send + Sync + 'static {
 
     fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<Client>;
 
+    /// Clients besides those of the workload, which check something of their own.
+    fn companions(&self, _shared: &Shared, _seed: u64) -> Vec<Client> {
+        Vec::new()
+    }
+
     /// Calls `act` with the lab. Does nothing if there is no lab or while everything is off.
     fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()>;
 

@@ -16,6 +16,8 @@ use super::subject::Subject;
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// How long a client that cannot connect waits before it retries.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause between two operations of clients that are not counted among those of the workload.
+const COMPANION_PAUSE_US_MAX: u64 = 50_000;
 /// More than there are clients.
 pub const CLIENTS_MAX: u64 = 1_000;
 
@@ -134,6 +136,16 @@ impl Workload {
             stop: Arc::clone(&shared.stop),
             threads,
         })
+    }
+
+    /// Starts further clients, which use the cluster less.
+    pub fn add(&mut self, clients: Vec<Client>, seed: u64) {
+        for (number, client) in clients.into_iter().enumerate() {
+            let stop = Arc::clone(&self.stop);
+            let rng = Rng::new(seed, 300_000 + number as u64);
+            let run = move || run(client, &stop, rng, COMPANION_PAUSE_US_MAX);
+            self.threads.push(thread::spawn(run));
+        }
     }
 
     /// Stops the clients after their current operations.

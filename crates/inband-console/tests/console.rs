@@ -14,32 +14,34 @@ use tempfile::TempDir;
 const TIMEOUT: Duration = Duration::from_secs(120);
 const CONSOLE: &str = env!("CARGO_BIN_EXE_inband-console");
 
-/// A cluster of three nodes on loopback.
+/// A cluster of `inband up`.
 struct Cluster {
     program: PathBuf,
     dir: TempDir,
 }
 
 impl Cluster {
+    /// Three nodes of a box on loopback.
     fn start() -> Cluster {
         inband_testing::build("inband-box");
+        // A box has room for seven nodes.
+        let port = free_ports(7);
+        let memcached = format!("127.0.0.1:{port}");
+        Cluster::up(&["box", "--dataplane", "udp", "--memcached", &memcached])
+    }
+
+    /// A store whose hosts are namespaces.
+    fn start_with_links() -> Cluster {
+        let resp = format!("127.0.0.1:{}", free_ports(8));
+        Cluster::up(&["--resp", &resp])
+    }
+
+    fn up(arguments: &[&str]) -> Cluster {
         let cluster = Cluster {
             program: inband_testing::build("inband"),
             dir: tempfile::tempdir().expect("a directory"),
         };
-        // A box has room for seven nodes.
-        let port = free_ports(7);
-        let memcached = format!("127.0.0.1:{port}");
-        let up = [
-            "up",
-            "box",
-            "--dataplane",
-            "udp",
-            "--detach",
-            "--memcached",
-            &memcached,
-        ];
-        let output = cluster.inband(&up);
+        let output = cluster.inband(&[&["up"], arguments, &["--detach"]].concat());
         assert!(
             output.status.success(),
             "{}",
@@ -423,9 +425,8 @@ fn up_goes_on_without_a_console_that_cannot_listen_and_detach_has_none() {
     );
 }
 
-/// Debian's Chromium clicks Kill and sees the host's state, the event and the line in the chart.
-#[test]
-fn a_browser_sees_the_fault_that_it_has_clicked() {
+/// Debian's Chromium does what a part of `browser.py` says.
+fn browse(part: &str, start: impl FnOnce() -> Cluster) {
     let python = "/usr/bin/python3";
     let has_selenium = Command::new(python)
         .args(["-c", "import selenium"])
@@ -439,12 +440,33 @@ fn a_browser_sees_the_fault_that_it_has_clicked() {
             "chromium, chromium-driver or python3-selenium is not installed",
         );
     }
-    let cluster = Cluster::start();
+    let cluster = start();
     let console = Console::start(cluster.data());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser.py");
-    let output = Command::new(python).arg(script).arg(&console.url).output();
+    let mut command = Command::new(python);
+    let output = command.arg(script).args([part, &console.url]).output();
     let output = output.expect("the program runs");
     let said =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "{said:?}");
+}
+
+/// It clicks Kill and sees the host's state, the event and the line in the chart.
+#[test]
+fn a_browser_sees_the_fault_that_it_has_clicked() {
+    browse("clicks", Cluster::start);
+}
+
+#[test]
+fn a_browser_shows_a_dark_and_a_light_theme_that_can_be_read() {
+    browse("themes", Cluster::start);
+}
+
+/// It cuts a link and delays its packets by the form on the host's card.
+#[test]
+fn a_browser_breaks_links() {
+    if let Err(error) = inband_lab::preflight::check_lab() {
+        return inband_testing::not_run(error);
+    }
+    browse("links", Cluster::start_with_links);
 }

@@ -6,6 +6,7 @@ mod lists;
 
 use inband_resp::reply::Reply;
 
+use crate::bits::{BitLogic, BitOp};
 use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::partition::partition_of;
@@ -191,6 +192,18 @@ pub enum Command<'a> {
         sample: Sample,
         key: &'a [u8],
     },
+    /// `GETBIT` and its like; `args` follow the key.
+    Bits {
+        op: BitOp,
+        key: &'a [u8],
+        args: Strings<'a>,
+    },
+    /// `BITOP`.
+    CombineBits {
+        logic: BitLogic,
+        target: &'a [u8],
+        keys: Strings<'a>,
+    },
     /// `INBAND.RESTORE`: a packed collection.
     Restore {
         kind: Kind,
@@ -277,6 +290,9 @@ impl<'a> Command<'a> {
         if let Command::Combine { op, .. } = self {
             return !op.stores();
         }
+        if let Command::Bits { op, .. } = self {
+            return op.only_reads();
+        }
         matches!(
             self,
             Command::Get(_)
@@ -337,6 +353,7 @@ impl<'a> Command<'a> {
             | Command::CompareDelete(key, _)
             | Command::CompareExpire { key, .. }
             | Command::Lock { key, .. }
+            | Command::Bits { key, .. }
             | Command::SetIfEqual { key, .. } => Some(key),
             Command::Set {
                 key,
@@ -387,6 +404,9 @@ impl<'a> Command<'a> {
             } => {
                 let target = op.stores().then_some(*target);
                 target.into_iter().chain(keys.iter()).for_each(visit);
+            }
+            Command::CombineBits { target, keys, .. } => {
+                std::iter::once(*target).chain(keys.iter()).for_each(visit);
             }
             Command::Rename { from, to, .. } | Command::Copy { from, to, .. } => {
                 [*from, *to].into_iter().for_each(visit)
@@ -489,6 +509,7 @@ impl<'a> Command<'a> {
             Command::GetRange { .. } | Command::GetEx(..) | Command::Typed { .. } => true,
             Command::Keys(_) | Command::Exec { .. } | Command::Eval { .. } => true,
             Command::MultiPop { .. } | Command::Combine { .. } | Command::Sample { .. } => true,
+            Command::Bits { op, .. } => op.replies_with_array(),
             Command::Set { reply, .. } | Command::SetIfEqual { reply, .. } => {
                 *reply == SetReply::Old
             }
@@ -505,6 +526,7 @@ impl<'a> Command<'a> {
             Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
             Command::Eval { keys, .. } | Command::MultiPop { keys, .. } => keys.len(),
             Command::Combine { op, keys, .. } => usize::from(op.stores()) + keys.len(),
+            Command::CombineBits { keys, .. } => 1 + keys.len(),
             Command::Rename { .. } | Command::Copy { .. } => 2,
             Command::Typed { args, .. } => 1 + args.len(),
             Command::Exec { .. } => 0,
@@ -523,7 +545,7 @@ impl<'a> Command<'a> {
                 (key.len(), offset.saturating_add(value.len()))
             }
             Command::IncrBy(key, _) | Command::IncrByFloat(key, _) => (key.len(), 0),
-            Command::Lock { key, .. } => (key.len(), 0),
+            Command::Lock { key, .. } | Command::Bits { key, .. } => (key.len(), 0),
             Command::Typed { op, .. } if op.only_reads() => (0, 0),
             Command::Typed { op, key, args } => {
                 let further = op.further_keys(args.len());
@@ -534,7 +556,9 @@ impl<'a> Command<'a> {
                 (key_len_bytes, longest(&mut args.iter().skip(further)))
             }
             Command::MultiPop { keys, .. } => (keys.iter().map(<[u8]>::len).max().unwrap_or(0), 0),
-            Command::Combine { target, .. } => (target.len(), 0),
+            Command::Combine { target, .. } | Command::CombineBits { target, .. } => {
+                (target.len(), 0)
+            }
             Command::Restore { key, value, .. } => (key.len(), value.len()),
             Command::Rename { to, .. } | Command::Copy { to, .. } => (to.len(), 0),
             Command::MSet(pairs) | Command::MSetNx(pairs) => {

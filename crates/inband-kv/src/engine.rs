@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use inband_resp::reply::Reply;
 
+use crate::bits;
 use crate::command::{
     Command, ExpireWhen, Expiry, Extend, Queue, SetReply, SetWhen, Strings, TimeUnit,
 };
@@ -74,6 +75,12 @@ pub(crate) fn execute_simple(
             keys: names,
             options,
         } => types::combine(keys, work, *op, target, (names, options))?,
+        Command::Bits { op, key, args } => bits::execute(keys, *op, key, args)?,
+        Command::CombineBits {
+            logic,
+            target,
+            keys: names,
+        } => bits::combine(keys, work, *logic, target, names)?,
         Command::Sample { sample, key } => types::sample(keys, work, *sample, key)?,
         Command::Restore {
             kind,

@@ -8,6 +8,7 @@
 //! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log: many packed in one value, or one split over
 //!   many values;
 //! * `lock`: `INBAND.LOCK`;
+//! * `bits`: strings as arrays of bits;
 //! * [`types`]: hashes, lists, sets and sorted sets;
 //! * [`partition`], [`machine`]: the partition of a key, and the replicated state machine over all partitions;
 //! * [`store`], [`client_sessions`]: the part of the state machine that one log drives;
@@ -25,6 +26,7 @@
 
 pub mod access;
 pub mod awaited_keys;
+mod bits;
 pub mod changes;
 pub mod checkpoint;
 pub mod checkpoint_client;

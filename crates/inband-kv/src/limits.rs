@@ -329,6 +329,11 @@ pub const CLOCK_START_PERIOD_MS: u64 = 50;
 /// Interval between clock queries after that.
 pub const CLOCK_PERIOD_MS: u64 = 5_000;
 
+/// The cluster times of two replicas differ by no more than this: each may be off by half a round trip, is left alone
+/// within the tolerance, and is slewed until its next query.
+pub const CLOCKS_APART_MS_MAX: u64 =
+    2 * (CLOCK_ROUND_TRIP_MS_MAX / 2 + CLOCK_TOLERANCE_MS + CLOCK_PERIOD_MS / CLOCK_SLEW);
+
 /// Interval between the questions of a replica to the others where their clients connect.
 pub const PEER_PERIOD_MS: u64 = 1_000;
 

@@ -5,6 +5,7 @@ mod expiry;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
+use crate::bits;
 use crate::command::{Command, Expiry, SetReply, SetWhen, Strings, TimeUnit};
 use crate::events;
 use crate::float;
@@ -108,6 +109,12 @@ pub fn parse_at(place: Option<usize>, args: Args<'_>) -> Result<Request<'_>, Rep
             Command::Typed { op, key, args }
         }
         CommandId::MultiPop(kind, blocks) => types::parse_multi_pop(args, kind, blocks)?,
+        CommandId::Bits(op) => {
+            let args = Strings::Args(args, 2);
+            bits::check(op, &args)?;
+            Command::Bits { op, key, args }
+        }
+        CommandId::CombineBits => bits::parse_combine(args)?,
         CommandId::Combine(op) => types::parse_combine(args, op)?,
         CommandId::Sample(kind) => types::parse_sample(args, kind)?,
         CommandId::Restore => Command::Restore {

@@ -1,5 +1,6 @@
 //! The command table: names, arities and the metadata of `COMMAND`.
 
+use crate::bits::BitOp;
 use crate::types::{Combine, Kind, Op};
 
 /// Commands; the ones answered without the log come last.
@@ -50,6 +51,9 @@ pub enum CommandId {
     Typed(Op),
     /// `LMPOP` and its like: whose elements, and whether it blocks.
     MultiPop(Kind, bool),
+    /// A command for the bits of a string.
+    Bits(BitOp),
+    CombineBits,
     /// A command on several collections.
     Combine(Combine),
     /// Elements at random.
@@ -141,6 +145,7 @@ impl CommandSpec {
 
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
+const WRITE_SLOWLY: &[&str] = &["write", "denyoom"];
 const SHRINK: &[&str] = &["write", "fast"];
 const ADMIN: &[&str] = &["loading", "stale", "fast"];
 const SCAN: &[&str] = &["readonly"];
@@ -160,6 +165,7 @@ const NONE: (i64, i64, i64) = (0, 0, 0);
 const ONE: (i64, i64, i64) = (1, 1, 1);
 const ALL: (i64, i64, i64) = (1, -1, 1);
 const TWO: (i64, i64, i64) = (1, 2, 1);
+const FROM_SECOND: (i64, i64, i64) = (2, -1, 1);
 const ALL_BUT_LAST: (i64, i64, i64) = (1, -2, 1);
 const PAIRS: (i64, i64, i64) = (1, -1, 2);
 
@@ -184,6 +190,29 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("APPEND", CommandId::Append, 3, WRITE, ONE),
     row("ASKING", CommandId::Asking, 1, ADMIN, NONE),
     row("AUTH", CommandId::Auth, -2, ADMIN, NONE),
+    row("BITCOUNT", CommandId::Bits(BitOp::BitCount), -2, SCAN, ONE),
+    row(
+        "BITFIELD",
+        CommandId::Bits(BitOp::BitField),
+        -2,
+        WRITE_SLOWLY,
+        ONE,
+    ),
+    row(
+        "BITFIELD_RO",
+        CommandId::Bits(BitOp::BitFieldRo),
+        -2,
+        READ,
+        ONE,
+    ),
+    row(
+        "BITOP",
+        CommandId::CombineBits,
+        -4,
+        WRITE_SLOWLY,
+        FROM_SECOND,
+    ),
+    row("BITPOS", CommandId::Bits(BitOp::BitPos), -3, SCAN, ONE),
     row("BLMOVE", CommandId::Typed(Op::BLMove), 6, BLOCK_MOVE, TWO),
     row(
         "BLMPOP",
@@ -259,6 +288,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("FLUSHALL", CommandId::FlushAll, -1, SHRINK, NONE),
     row("FLUSHDB", CommandId::FlushAll, -1, SHRINK, NONE),
     row("GET", CommandId::Get, 2, READ, ONE),
+    row("GETBIT", CommandId::Bits(BitOp::GetBit), 3, READ, ONE),
     row("GETDEL", CommandId::GetDel, 2, SHRINK, ONE),
     row("GETEX", CommandId::GetEx, -2, SHRINK, ONE),
     row("GETRANGE", CommandId::GetRange, 4, READ, ONE),
@@ -358,6 +388,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("SELECT", CommandId::Select, 2, ADMIN, NONE),
     row("SENTINEL", CommandId::Sentinel, -2, ADMIN, NONE),
     row("SET", CommandId::Set, -3, WRITE, ONE),
+    row(
+        "SETBIT",
+        CommandId::Bits(BitOp::SetBit),
+        4,
+        WRITE_SLOWLY,
+        ONE,
+    ),
     row("SETEX", CommandId::SetEx, 4, WRITE, ONE),
     row("SETNX", CommandId::SetNx, 3, WRITE, ONE),
     row("SETRANGE", CommandId::SetRange, 4, WRITE, ONE),

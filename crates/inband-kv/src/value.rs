@@ -14,6 +14,7 @@
 //! | 12 | as 1, with commands that programs knowing only 1 to 11 do not understand |
 //! | 13 | as 1, with commands that programs knowing only 1 to 12 do not understand |
 //! | 14 | as 1, with commands that programs knowing only 1 to 13 do not understand |
+//! | 15 | as 1, with commands that programs knowing only 1 to 14 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //! | 9 | the same after `version u8`: the first byte that a value with the command would have |
 //!
@@ -22,7 +23,7 @@
 use crate::command;
 
 /// Highest first byte that this program supports.
-pub const VALUE_VERSION: u8 = 14;
+pub const VALUE_VERSION: u8 = 15;
 
 /// First byte of commands that every version supports.
 const COMMANDS: u8 = 1;
@@ -46,6 +47,8 @@ const COMMANDS_9: u8 = 12;
 const COMMANDS_10: u8 = 13;
 /// First byte of commands of which some need version 14.
 const COMMANDS_11: u8 = 14;
+/// First byte of commands of which some need version 15.
+const COMMANDS_12: u8 = 15;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -141,7 +144,8 @@ pub fn first_byte_for(command: &[u8]) -> u8 {
         8 => COMMANDS_8,
         9 => COMMANDS_9,
         10 => COMMANDS_10,
-        _ => COMMANDS_11,
+        11 => COMMANDS_11,
+        _ => COMMANDS_12,
     }
 }
 
@@ -248,7 +252,7 @@ impl<'a> ValueReader<'a> {
         match value.first() {
             Some(
                 &(COMMANDS | COMMANDS_2 | COMMANDS_3 | COMMANDS_4 | COMMANDS_5 | COMMANDS_6
-                | COMMANDS_7 | COMMANDS_8 | COMMANDS_9 | COMMANDS_10 | COMMANDS_11),
+                | COMMANDS_7 | COMMANDS_8 | COMMANDS_9 | COMMANDS_10 | COMMANDS_11 | COMMANDS_12),
             ) => {}
             Some(&CHUNK_OF_VERSION) => {
                 let version = value.get(1).filter(|version| **version > VALUE_VERSION);

@@ -3,7 +3,7 @@
 //! time, as long as it was set for.
 
 use inband_kv::cluster_clock::{ClockAnswer, ClusterClock};
-use inband_kv::limits::{CLOCK_PERIOD_MS, CLOCK_SLEW, CLOCK_START_PERIOD_MS};
+use inband_kv::limits::{CLOCKS_APART_MS_MAX, CLOCK_PERIOD_MS, CLOCK_SLEW, CLOCK_START_PERIOD_MS};
 
 const MS: u64 = 1000;
 const STEP_US: u64 = 5 * MS;
@@ -11,8 +11,8 @@ const STEP_US: u64 = 5 * MS;
 const EPOCH_MS: u64 = 1_700_000_000_000;
 /// The largest error of a correct clock.
 const RIGHT_MS: i64 = 200;
-/// How early or late a lock may end, in addition to an error proportional to its length.
-const BOUND_MS: u64 = 350;
+/// How early or late a lock may end, in addition to an error proportional to its length. The world moves in steps.
+const BOUND_MS: u64 = CLOCKS_APART_MS_MAX + STEP_US / MS;
 /// Longest time until a value is decided.
 const DECIDED_MS_MAX: u64 = 1_500;
 

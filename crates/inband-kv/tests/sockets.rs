@@ -64,7 +64,7 @@ fn commands_answered_here() {
             "CLIENT SETNAME",
             "-ERR wrong number of arguments for 'client|setname' command\r\n",
         ),
-        ("COMMAND COUNT", ":175\r\n"),
+        ("COMMAND COUNT", ":182\r\n"),
         ("COMMAND INFO nosuch", "*1\r\n$-1\r\n"),
         ("COMMAND DOCS nosuch", "*0\r\n"),
         ("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),

@@ -3,10 +3,10 @@
 mod nemesis;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, ensure, Result};
+use anyhow::{anyhow, ensure, Context, Result};
 use inband_cluster::command::SystemCommand;
 use inband_cluster::host_process::{HostProcess, Process, ProcessStatus};
 use inband_cluster::netpaxos::{ClusterStatus, NetPaxos, Spec};
@@ -21,6 +21,7 @@ use crate::links::ActiveFaults;
 use crate::nemesis::FaultThread;
 use crate::stale_proxy;
 use crate::store::client::{Addresses, StoreClient};
+use crate::store::companions::Companions;
 use crate::store::{self, keys};
 use crate::subject::{check_alive, Subject};
 use crate::workload::{Client, Shared};
@@ -63,6 +64,7 @@ pub struct Cluster {
     faults: Mutex<ActiveFaults>,
     /// Where clients connect: the learners, or the stale proxies in front of them.
     addresses: Addresses,
+    companions: OnceLock<Companions>,
 }
 
 impl Cluster {
@@ -76,6 +78,7 @@ impl Cluster {
             spec,
             faults: Mutex::default(),
             addresses: Arc::new(RwLock::new(status.cluster.resp)),
+            companions: OnceLock::new(),
         })
     }
 
@@ -149,6 +152,14 @@ impl Subject for Cluster {
         Ok(Box::new(client))
     }
 
+    fn companions(&self, shared: &Shared, seed: u64) -> Vec<Client> {
+        let new = || {
+            let addresses = Arc::clone(&self.addresses);
+            Companions::new(PARTITIONS, addresses, shared.recorder.clock)
+        };
+        self.companions.get_or_init(new).clients(seed)
+    }
+
     fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()> {
         self.hosts.hosts().network().lab().map_or(Ok(()), act)
     }
@@ -200,6 +211,9 @@ impl Subject for Cluster {
 
     /// Compares the stores of all learners, once everything that clients have submitted has ended.
     fn into_agreed(self) -> Result<()> {
+        let companions = self.companions.get();
+        let checked = companions.map_or(Ok(()), Companions::check);
+        checked.context("locks and watches")?;
         retry(ENDING_LIMIT, || {
             let status = self.status();
             check_alive(&status.processes)?;

@@ -4,7 +4,7 @@ mod nemesis;
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
@@ -21,6 +21,7 @@ use super::subject::Subject;
 use super::workload::{Client as AnyClient, Shared};
 use crate::stale_proxy;
 use crate::store::client::{Addresses, StoreClient};
+use crate::store::companions::Companions;
 use crate::store::{self, keys};
 use inband_cluster::client::Client;
 use inband_cluster::scratch::retry;
@@ -41,6 +42,7 @@ pub struct Cluster {
     wiped: Mutex<Vec<String>>,
     /// Addresses of the current replicas.
     addresses: Addresses,
+    companions: OnceLock<Companions>,
 }
 
 impl Cluster {
@@ -56,6 +58,7 @@ impl Cluster {
             faults: Mutex::default(),
             wiped: Mutex::default(),
             addresses: Addresses::default(),
+            companions: OnceLock::new(),
         };
         cluster.wait_until_it_serves()?;
         Ok(cluster)
@@ -194,6 +197,18 @@ impl Subject for Cluster {
         Ok(Box::new(client))
     }
 
+    fn companions(&self, shared: &Shared, seed: u64) -> Vec<AnyClient> {
+        let new = || {
+            let addresses = Arc::clone(&self.addresses);
+            Companions::new(
+                self.spec.partitions as usize,
+                addresses,
+                shared.recorder.clock,
+            )
+        };
+        self.companions.get_or_init(new).clients(seed)
+    }
+
     fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()> {
         let supervisor = self.supervisor.read();
         let supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
@@ -252,6 +267,9 @@ impl Subject for Cluster {
     /// Stops cleanly and compares the data of all replicas. Waits until all requests of clients have ended: before
     /// that, replicas are equal only by luck.
     fn into_agreed(self) -> Result<()> {
+        let companions = self.companions.get();
+        let checked = companions.map_or(Ok(()), Companions::check);
+        checked.context("locks and watches")?;
         retry(ENDING_LIMIT, || {
             let status = self.status()?;
             check_all_ended(&status)?;

@@ -1,6 +1,7 @@
 //! Clients of the key-value store, on whichever log it runs, and their keys.
 
 pub mod client;
+pub mod companions;
 pub mod keys;
 
 use std::path::PathBuf;

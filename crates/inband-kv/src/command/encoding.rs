@@ -11,6 +11,7 @@ use super::{
     Command, ExpireWhen, Expiry, Extend, Queue, SessionStamp, SetReply, SetWhen, Strings, TimeUnit,
     Watched,
 };
+use crate::bits::{BitLogic, BitOp};
 use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::types::{Kind, OPS};
@@ -71,6 +72,9 @@ const OP_MULTI_POP: u8 = 41;
 /// The first operation of version 11.
 const OP_COMBINE: u8 = 42;
 const OP_SAMPLE: u8 = 43;
+/// The first operation of version 12.
+const OP_BITS: u8 = 44;
+const OP_COMBINE_BITS: u8 = 45;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -114,13 +118,14 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_BITS..) => 12,
         Some(OP_COMBINE..) => 11,
         Some(OP_SET_EVENTS..) => 10,
         Some(OP_LOCK..) => 9,
         Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
         // A script may execute commands of any version.
-        Some(OP_EVAL | OP_EVAL_RO) => 11,
+        Some(OP_EVAL | OP_EVAL_RO) => 12,
         Some(OP_TYPED) => match Command::decode(encoded) {
             Some((Command::Typed { op, .. }, _)) if op.is_of_version_10() => 10,
             Some((Command::Typed { op, .. }, _)) if op.waits_for().is_some() => 8,
@@ -178,6 +183,8 @@ impl<'a> Command<'a> {
             Command::MultiPop { .. } => OP_MULTI_POP,
             Command::Combine { .. } => OP_COMBINE,
             Command::Sample { .. } => OP_SAMPLE,
+            Command::Bits { .. } => OP_BITS,
+            Command::CombineBits { .. } => OP_COMBINE_BITS,
             Command::Restore { .. } => OP_RESTORE,
             Command::Lock { .. } => OP_LOCK,
             Command::Rename { .. } => OP_RENAME,
@@ -298,6 +305,20 @@ impl<'a> Command<'a> {
                 options,
             } => put_combine(out, *op, target, keys, options),
             Command::Sample { sample, key } => put_sample(out, sample, key),
+            Command::Bits { op, key, args } => {
+                out.put_u8(place(&BitOp::ALL, op));
+                put_string(out, key);
+                put_strings(out, args);
+            }
+            Command::CombineBits {
+                logic,
+                target,
+                keys,
+            } => {
+                out.put_u8(place(&BitLogic::ALL, logic));
+                put_string(out, target);
+                put_strings(out, keys);
+            }
             Command::Restore {
                 kind,
                 key,
@@ -493,6 +514,16 @@ impl<'a> Command<'a> {
             OP_MULTI_POP => reader.multi_pop()?,
             OP_COMBINE => reader.combine()?,
             OP_SAMPLE => reader.sample()?,
+            OP_BITS => Command::Bits {
+                op: reader.choice(&BitOp::ALL)?,
+                key: reader.string()?,
+                args: reader.strings()?,
+            },
+            OP_COMBINE_BITS => Command::CombineBits {
+                logic: reader.choice(&BitLogic::ALL)?,
+                target: reader.string()?,
+                keys: reader.strings()?,
+            },
             OP_RESTORE => {
                 let kind = Kind::of_byte(reader.byte()?)?;
                 let expire_at_ms = reader.varint()?;

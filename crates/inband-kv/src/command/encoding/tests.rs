@@ -108,6 +108,16 @@ fn round_trip_and_every_cut() {
             },
             key: b"k",
         },
+        Command::Bits {
+            op: BitOp::BitFieldRo,
+            key: b"k",
+            args: strings,
+        },
+        Command::CombineBits {
+            logic: BitLogic::Not,
+            target: b"t",
+            keys: strings,
+        },
         Command::Sample {
             sample: Sample {
                 kind: Kind::Set,
@@ -257,8 +267,8 @@ fn the_version_is_that_of_the_latest_operation() {
         is_read_only,
     };
     // It may call commands of any version.
-    assert_eq!(version(&script(false)), 11);
-    assert_eq!(version(&script(true)), 11);
+    assert_eq!(version(&script(false)), 12);
+    assert_eq!(version(&script(true)), 12);
     let sample = Sample {
         kind: Kind::Set,
         count: None,
@@ -273,6 +283,18 @@ fn the_version_is_that_of_the_latest_operation() {
         options: none,
     };
     assert_eq!(version(&sum), 11);
+    let bits = Command::Bits {
+        op: BitOp::GetBit,
+        key: b"k",
+        args: none,
+    };
+    assert_eq!(version(&bits), 12);
+    let combined = Command::CombineBits {
+        logic: BitLogic::And,
+        target: b"t",
+        keys: none,
+    };
+    assert_eq!(version(&combined), 12);
     let lock = Command::Lock {
         op: LockOp::Get,
         key: b"k",
@@ -291,7 +313,7 @@ fn the_version_is_that_of_the_latest_operation() {
         (Command::Get(b"k"), 2),
         (Command::GetEx(b"k", Expiry::Never), 3),
         (Command::ScriptLoad(b"return 1"), 4),
-        (script(false), 11),
+        (script(false), 12),
     ] {
         let mut queue = BytesMut::new();
         Queue::push(&mut queue, &inner);
