@@ -240,7 +240,8 @@ class PacketSums(wiring.Component):
         with m.If(closing & ~starts_now):
             m.d.sync += [is_queued.eq(1), queued.eq(lanes.after), queued_is_value.eq(closes_value)]
         with m.If(closing):
-            lanes.reset(START[0] ^ Mux(closes_value, 0, value_len_bytes))
+            # A packet that ends with its header has no value: the next lanes are those of the next packet's header.
+            lanes.reset(START[0] ^ Mux(closes_value | ended, 0, value_len_bytes))
         with m.If(works):
             m.d.sync += tail_at.eq(Mux(group_done, 0, tail_at + 1))
             with m.If(group_done):
