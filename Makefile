@@ -30,7 +30,7 @@ vm-test: deb
 # The roles in RTL (docs/portability.md): every vector and 10,000 random packets a role, at every width, and the proofs.
 rtl-test: setup
 	@scripts/setup --rtl
-	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane --test suite rtl:: -- --nocapture
+	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane -p inband-box --test suite rtl:: -- --nocapture
 	@scripts/rtl prove paxos
 
 # The roles in P4 (docs/portability.md): every vector and 10,000 random packets a role. P4_TOOLCHAIN=DIR has the programs.
@@ -41,6 +41,7 @@ p4-test: setup
 rtl-report:
 	@scripts/setup --rtl
 	@scripts/rtl report paxos $(WIDTHS)
+	@scripts/rtl report box $(WIDTHS)
 
 # Updates the table of docs/portability.md by running everything that it lists.
 portability: setup

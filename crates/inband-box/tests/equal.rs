@@ -21,7 +21,7 @@ const MEMBERS: [u64; 3] = [0b1110, 0b11_1110, 0b101_0110];
 
 /// A node's life: what its process does, and packets that mostly fit.
 #[derive(Default)]
-struct Life {
+pub struct Life {
     now_ns: u64,
 }
 

@@ -14,6 +14,7 @@ mod memcached;
 mod network;
 mod node;
 mod race;
+mod rtl;
 mod sets;
 mod strong_reads;
 mod vectors;

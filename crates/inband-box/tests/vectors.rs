@@ -22,7 +22,7 @@ const RECORD_TIME_MS: u64 = 500;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
     why: String,
     #[serde(default)]

@@ -44,7 +44,7 @@ fn replay(script: &Script, width_bits: usize, name: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = root.join("target/rtl");
     fs::create_dir_all(&folder).unwrap();
-    let path: PathBuf = folder.join(format!("{name}-{role}-{width_bits}.jsonl"));
+    let path: PathBuf = folder.join(format!("{name}-paxos-{role}-{width_bits}.jsonl"));
     let mut file = BufWriter::new(File::create(&path).unwrap());
     for op in &script.ops {
         serde_json::to_writer(&mut file, op).unwrap();

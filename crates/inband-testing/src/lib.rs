@@ -13,6 +13,8 @@ pub mod process;
 pub mod race;
 pub mod random;
 pub mod role;
+pub mod rtl;
+pub mod script;
 pub mod vector;
 
 use std::fmt::Display;

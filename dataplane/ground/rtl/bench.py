@@ -208,6 +208,9 @@ async def replay(dut):
             elif what == "settings":
                 for name, setting in op.items():
                     getattr(dut, f"settings__{name}").value = setting if isinstance(setting, int) else int(setting, 16)
+            elif what == "clock":
+                await bench.drain()
+                dut.settings__now_ns.value = op["now_ns"]
             elif what == "frame" and bench.measures:
                 frames += 1
                 found = await bench.measure(bytes.fromhex(op["bytes"]))

@@ -30,7 +30,7 @@ def fields(path, struct):
     """Maps names to (offset, length) in bytes, for a struct whose fields are naturally aligned."""
     body = re.search(rf"struct {struct} \{{(.*?)\}};", _text(path), re.DOTALL)[1]
     at, found = 0, {}
-    for bits, name in re.findall(r"ib_u(\d+) (\w+);", body):
+    for bits, name in re.findall(r"ib_u(\d+)\s+(\w+);", body):
         length = int(bits) // 8
         assert at % length == 0, f"{name} is not aligned"
         found[name] = (at, length)

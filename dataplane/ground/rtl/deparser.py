@@ -6,12 +6,15 @@ deparser owns that store, so values are read and written in the order of frames.
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from .frame import BUFFERS, C, FRAME_LEN_MAX_BYTES, HEADER_AT, IP_SUM, TAG_AT, VALUE_AT, get, ip_sum
 from .stream import Axis, job
 from .sums import HeaderSum
+
+TAGS = 4  # more than there are frames between their sum and their end
 
 
 class Deparser(wiring.Component):
@@ -51,22 +54,45 @@ class Deparser(wiring.Component):
         tag_word, tag_byte = divmod(TAG_AT, width_bytes)
         job, o = self.job.payload, self.output
 
+        # Two stages, so that a frame is sent while the header of the next is summed: PREPARE and SEND. Tags are in between, in
+        # the order of frames.
+        m.submodules.tags = tags = SyncFIFO(width=64, depth=TAGS)
+        m.d.comb += [tags.w_data.eq(header_sum.sum), tags.w_en.eq(header_sum.done)]
+
+        def words_of(len_bytes):
+            return (len_bytes + (width_bytes - 1)) >> (width_bytes - 1).bit_length()
+
+        next_, is_next, is_prepared, takes_next = Signal(job.shape()), Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.job.ready.eq(~is_next & header_sum.ready),
+            header_sum.header.eq(job.header[8 * HEADER_AT : 8 * TAG_AT]),
+            header_sum.start.eq(self.job.valid & self.job.ready & job.rewritten & ~job.drop),
+        ]
+        with m.If(self.job.ready):
+            m.d.sync += [next_.eq(job), is_next.eq(self.job.valid), is_prepared.eq(~job.rewritten | job.drop)]
+        with m.Elif(is_next & ~is_prepared):
+            m.d.sync += [next_.header[8 * IP_SUM : 8 * IP_SUM + 16].eq(ip_sum(m, next_.header)), is_prepared.eq(1)]
+
         words = Signal(range(self.buffer_words + 1))
         kept = Signal(width_bytes)  # bytes in the last word
         header = Signal(8 * VALUE_AT)  # shifted down by one word at a time
-        tag, tag_ready = Signal(64), Signal()
+        is_rewritten = Signal()
         buffer, slot = Signal(BUFFERS.bit_length() - 1), Signal(range(max(self.slots, 2)))
         load, save, dest = Signal(), Signal(), Signal(2)
 
-        # Word indices: `n` is the next one to fetch, `at` the one being sent.
+        # Word indices: `n` is the next one to fetch, `at` the one being sent; `copy_n` the next one to copy.
         n, at = Signal(range(self.buffer_words + 1)), Signal(range(self.buffer_words + 1))
+        copy_n, copy_at, copy_end = (Signal(range(self.buffer_words + 1)) for _ in range(3))
+        copies, copied = Signal(), Signal()
         piece, valid = Signal(self.width), Signal()
         sends, moves, fetches, from_store = Signal(), Signal(), Signal(), Signal(self.width)
+        # A frame that leaves without its value is not whole before the value is stored.
+        may_tag = (~is_rewritten | tags.r_rdy) & ~copies & ~copied
         m.d.comb += [
             moves.eq(~valid | o.tready),
-            fetches.eq(sends & moves & (n != words) & ((n < tag_word) | tag_ready)),
-            self.read_enable.eq(fetches),
-            self.read_address.eq(Cat(n[: len(n) - 1], buffer)),
+            fetches.eq(sends & moves & (n != words) & ((n < tag_word) | may_tag)),
+            self.read_enable.eq(fetches | copies),
+            self.read_address.eq(Cat(Mux(copies, copy_n, n)[: len(n) - 1], buffer)),
         ]
         value = Mux(load, from_store, self.read_data)
         mixed = Cat(piece[: 8 * value_byte], value[8 * value_byte :])
@@ -83,48 +109,40 @@ class Deparser(wiring.Component):
                 m.d.sync += [n.eq(n + 1), at.eq(n), header.eq(header >> self.width), piece.eq(header)]
                 for k in range(8):
                     word, byte = divmod(tag_byte + k, width_bytes)
-                    with m.If(n == tag_word + word):
-                        m.d.sync += piece[8 * byte : 8 * byte + 8].eq(tag[56 - 8 * k : 64 - 8 * k])
+                    with m.If(is_rewritten & (n == tag_word + word)):
+                        m.d.sync += piece[8 * byte : 8 * byte + 8].eq(tags.r_data[56 - 8 * k : 64 - 8 * k])
+        m.d.sync += [copied.eq(copies), copy_at.eq(copy_n)]
+        with m.If(copies):
+            m.d.sync += copy_n.eq(copy_n + 1)
 
-        job_len = Signal(12)
+        ends = Signal()
         m.d.comb += [
-            job_len.eq(job.len_bytes),
-            header_sum.header.eq(job.header[8 * HEADER_AT : 8 * TAG_AT]),
-            header_sum.start.eq(self.job.valid & self.job.ready & job.rewritten & ~job.drop),
+            ends.eq(sends & valid & o.tready & o.tlast),
+            tags.r_en.eq(ends & is_rewritten),
+            takes_next.eq(is_next & is_prepared & (~sends | (ends & ~next_.drop))),
+            self.release.eq(ends | (takes_next & next_.drop)),
+            self.idle.eq(~sends & ~is_next & ~self.job.valid),
         ]
-        with m.If(header_sum.done):
-            m.d.sync += [tag.eq(header_sum.sum), tag_ready.eq(1)]
-        with m.FSM():
-            with m.State("IDLE"):
-                m.d.comb += [
-                    self.idle.eq(~self.job.valid),
-                    self.job.ready.eq(1),
-                    self.release.eq(self.job.valid & job.drop),
-                ]
-                m.d.sync += n.eq(0)
-                with m.If(self.job.valid & ~job.drop):
-                    last_bytes = Signal(range(width_bytes))
-                    m.d.comb += last_bytes.eq(job_len)
-                    m.d.sync += [
-                        header.eq(job.header),
-                        # A frame that is passed on unchanged keeps its tag.
-                        tag.eq(get(job.header, TAG_AT, 8)),
-                        tag_ready.eq(~job.rewritten),
-                        Cat(buffer, slot, load, save, dest).eq(Cat(job.buffer, job.slot, job.load, job.save, job.dest)),
-                        words.eq((job_len + (width_bytes - 1)) >> (width_bytes - 1).bit_length()),
-                        kept.eq(Cat((last_bytes == 0) | (last_bytes > k) for k in range(width_bytes))),
-                    ]
-                    m.next = "SEND"
-                    with m.If(job.rewritten):
-                        m.next = "PREPARE"
-            with m.State("PREPARE"):
-                m.d.sync += header[8 * IP_SUM : 8 * IP_SUM + 16].eq(ip_sum(m, header))
-                m.next = "SEND"
-            with m.State("SEND"):
-                m.d.comb += sends.eq(1)
-                with m.If(valid & o.tready & o.tlast):
-                    m.d.comb += self.release.eq(1)
-                    m.next = "IDLE"
+        if self.slots:
+            m.d.comb += copies.eq(sends & (copy_n != copy_end))
+        with m.If(ends):
+            m.d.sync += sends.eq(0)
+        with m.If(takes_next):
+            m.d.sync += is_next.eq(0)
+            last_bytes = Signal(range(width_bytes))
+            m.d.comb += last_bytes.eq(next_.len_bytes)
+            m.d.sync += [
+                sends.eq(~next_.drop),
+                n.eq(0),
+                header.eq(next_.header),
+                is_rewritten.eq(next_.rewritten),
+                Cat(buffer, slot, load, dest).eq(Cat(next_.buffer, next_.slot, next_.load, next_.dest)),
+                save.eq(next_.save & ~next_.copy),
+                words.eq(words_of(next_.len_bytes)),
+                kept.eq(Cat((last_bytes == 0) | (last_bytes > k) for k in range(width_bytes))),
+                copy_n.eq(value_word),
+                copy_end.eq(Mux(next_.copy, words_of(next_.copy_len_bytes), value_word)),
+            ]
 
         if self.slots:
             m.submodules.store = store = Memory(shape=self.width, depth=self.slots * self.slot_words, init=[])
@@ -138,9 +156,9 @@ class Deparser(wiring.Component):
                 read.en.eq(fetches | self.host_enable),
                 read.addr.eq(Mux(self.host_enable, host_address, Cat((n - value_word)[:in_slot], slot))),
                 self.host_read_data.eq(read.data.word_select(host_lane, 64)),
-                write.addr.eq(Cat((at - value_word)[:in_slot], slot)),
-                write.data.eq(o.tdata),
-                write.en.eq((valid & o.tready & save & (at >= value_word)).replicate(lanes)),
+                write.addr.eq(Cat((Mux(copied, copy_at, at) - value_word)[:in_slot], slot)),
+                write.data.eq(Mux(copied, self.read_data, o.tdata)),
+                write.en.eq((copied | (valid & o.tready & save & (at >= value_word))).replicate(lanes)),
             ]
             with m.If(self.host_enable):
                 m.d.comb += [

@@ -3,12 +3,13 @@
 The core around a role: takes frames in order, checks them like ground/frame.h and ground/xdp/validate.h, lets the role
 decide, and outputs what to do with each. Between two frames, the host may read and write registers.
 
-A frame takes four cycles: its registers are read, then compared with it, then the role decides and stores at once. So
-nothing can happen between reading and storing a register.
+A frame takes four cycles, more if the role has more `STEPS`: its registers are read, then compared with it, then the role
+decides and stores at once. So nothing can happen between reading and storing a register.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from . import frame as f
@@ -36,14 +37,17 @@ class Role(wiring.Component):
     - `checks(header)`: further invalid conditions, as (condition, reason);
     - `memories(m)`: creates the memories of its registers;
     - `read(m, header)`: starts reading registers;
-    - `compare(m, header)`: computes the conditions for the decision, into its own registers;
+    - `STEPS`: methods like `compare(m, header)`, one per cycle, which compute the conditions for the decision into the role's
+      own registers;
     - `decide(m, header, out)`: sets `out` and, with `out.commit`, stores;
     - `host_access(m, host)`: the read data of spaces 0 and 1.
     """
 
     slots = 0
+    STEPS = ("compare",)
 
     def __init__(self):
+        self.ports, self.addresses = [], []
         super().__init__(
             {
                 "frame": In(Received),
@@ -79,11 +83,54 @@ class Role(wiring.Component):
     def host_access(self, m, host):
         return []
 
+    def memory(self, m, name, layout, depth, first_row=()):
+        """A memory of 64-bit words; each row is a `layout`."""
+        init = [layout.const(first_row).as_value().value] if first_row else []
+        m.submodules[name] = memory = Memory(shape=layout.size, depth=depth, init=init)
+        reads, writes = memory.read_port(), memory.write_port(granularity=64)
+        m.d.comb += reads.en.eq(0)
+        self.ports.append((reads, writes))
+        return layout(reads.data)
+
+    def row(self, m, number, address):
+        """Starts reading a row of a memory, which is also the row to store to."""
+        reads, _ = self.ports[number]
+        m.d.comb += [reads.en.eq(1), reads.addr.eq(address)]
+        self.addresses.append(address)
+
+    def store(self, m, out, stored):
+        """For each memory, the row to store and whether to store it."""
+        for (_, writes), address, (new, stores) in zip(self.ports, self.addresses, stored, strict=True):
+            m.d.comb += [
+                writes.addr.eq(address),
+                writes.data.eq(new),
+                writes.en.eq((stores & out.commit).replicate(len(writes.en))),
+            ]
+
+    def access(self, m, number, host, index, word, written):
+        """The host's access to a memory. Returns the data that it reads."""
+        reads, writes = self.ports[number]
+        m.d.comb += [reads.en.eq(1), reads.addr.eq(index), writes.addr.eq(index)]
+        m.d.comb += [
+            writes.data.eq(host.write_data.replicate(len(writes.en))),
+            writes.en.eq(Mux(host.write & written, Const(1) << word, 0)),
+        ]
+        return reads.data.word_select(word, 64)
+
     def number(self, reason):
         return {**REASONS, **self.REASONS}[reason]
 
-    def entry_reason(self, m, header, len_bytes, sums, too_long):
-        """In the order of the C code. The first condition that is true counts."""
+    def drop(self, m, out, reason):
+        m.d.comb += [out.drop.eq(1), out.reason.eq(self.number(reason))]
+
+    def answer(self, m, out, reason, kind, flags, dest=f.TO_SENDER, **fields):
+        """`kind`: the number of the type."""
+        m.d.comb += [out.rewritten.eq(1), out.dest.eq(dest), out.reason.eq(self.number(reason))]
+        m.d.comb += [out.fields["type"].eq(kind), out.fields["flags"].eq(flags)]
+        m.d.comb += [out.fields[name].eq(value) for name, value in fields.items()]
+
+    def entry_reason(self, m, header, len_bytes, too_long):
+        """In the order of the C code; the tag is checked last. The first condition that is true counts."""
         field = {name: get(header, *where) for name, where in FRAME_FIELDS.items()}
         ip_len, udp_len = get(header, f.IP_LEN, 2), get(header, f.UDP_LEN, 2)
         payload = (udp_len - 8)[:16]
@@ -105,24 +152,27 @@ class Role(wiring.Component):
             ((field["node"] >= C["IB_NODES_MAX"]) | (field["node"] == 0), "bad_node"),
             *self.checks(header),
             (field["key_id"] != 0, "bad_key"),
-            (sums.header != get(header, f.TAG_AT, 8), "bad_tag"),
         ]
 
     def elaborate(self, _):
         m = Module()
         received, sums = self.received, self.sums_taken
         header = received.header
-        reason, ours = Signal(f.REASON_BITS), Signal()
+        reason, ours, bad_tag = Signal(f.REASON_BITS), Signal(), Signal()
         out = Decision(self, header)
+        # A frame waits here for its sums, so that the parser can receive the next one.
+        waiting, waits = Signal(Received.members["payload"].shape), Signal()
 
         self.memories(m)
+        m.d.comb += self.frame.ready.eq(~waits | self.sums.ready)
+        with m.If(self.frame.ready):
+            m.d.sync += [waiting.eq(self.frame.payload), waits.eq(self.frame.valid)]
 
         with m.FSM():
             with m.State("IDLE"):
-                takes = ~self.host.valid & self.frame.valid & self.sums.valid
-                m.d.comb += [self.frame.ready.eq(takes), self.sums.ready.eq(takes)]
-                m.d.sync += [received.eq(self.frame.payload), sums.eq(self.sums.payload)]
-                with m.If(takes):
+                m.d.comb += self.sums.ready.eq(~self.host.valid & waits & self.sums.valid)
+                m.d.sync += [received.eq(waiting), sums.eq(self.sums.payload)]
+                with m.If(self.sums.ready):
                     m.next = "READ"
                 # A value may still be in flight to its slot.
                 with m.If(self.host.valid & self.deparser_idle):
@@ -130,19 +180,23 @@ class Role(wiring.Component):
             with m.State("READ"):
                 self.read(m, header)
                 m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours(header, received.len_bytes, self.settings))]
-                for condition, name in reversed(self.entry_reason(m, header, received.len_bytes, sums, received.too_long)):
+                m.d.sync += bad_tag.eq(sums.header != get(header, f.TAG_AT, 8))
+                for condition, name in reversed(self.entry_reason(m, header, received.len_bytes, received.too_long)):
                     with m.If(condition):
                         m.d.sync += reason.eq(self.number(name))
-                m.next = "COMPARE"
-            with m.State("COMPARE"):
-                self.compare(m, header)
-                m.next = "DECIDE"
+                m.next = self.STEPS[0].upper()
+            for step, after in zip(self.STEPS, [*self.STEPS[1:], "decide"], strict=True):
+                with m.State(step.upper()):
+                    getattr(self, step)(m, header)
+                    m.next = after.upper()
             with m.State("DECIDE"):
                 m.d.comb += self.job.valid.eq(1)
                 with m.If(~ours):
                     m.d.comb += out.drop.eq(received.too_long)
                 with m.Elif(reason != REASONS["none"]):
                     m.d.comb += [out.drop.eq(1), out.reason.eq(reason)]
+                with m.Elif(bad_tag):
+                    self.drop(m, out, "bad_tag")
                 with m.Else():
                     self.decide(m, header, out)
                     m.d.comb += out.commit.eq(self.job.ready)
@@ -204,7 +258,11 @@ class Decision:
         new.put(f.UDP_LEN, 2, (len_bytes - f.UDP + Const(0, 16))[:16])
         # UDP over IPv4 may omit the checksum.
         new.put(f.UDP_SUM, 2, 0)
+        value_len_bytes = get(header, *FRAME_FIELDS["value_len_bytes"])
+        keeps_value = self.fields["value_len_bytes"] != 0
         return [
+            job.copy.eq(self.save & self.rewritten & ~keeps_value & (value_len_bytes != 0)),
+            job.copy_len_bytes.eq(value_len_bytes + f.VALUE_AT),
             job.drop.eq(self.drop),
             job.rewritten.eq(self.rewritten),
             job.header.eq(Mux(self.rewritten, new.flat(), header)),

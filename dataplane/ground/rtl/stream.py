@@ -38,6 +38,8 @@ def job(slots):
                 "buffer": range(BUFFERS),
                 "load": 1,  # take the value from the slot
                 "save": 1,  # also store the value in the slot
+                "copy": 1,  # it is not sent: store it before the frame is sent
+                "copy_len_bytes": 12,  # of the received frame
                 "slot": range(max(slots, 2)),
                 "dest": 2,
             }
@@ -72,6 +74,7 @@ Settings = wiring.Signature(
     {
         "node": Out(16),
         "partitions": Out(16),  # at most the number that the role has memory for
+        "now_ns": Out(64),  # the role's clock
         "address": Out(32),  # of this host
         "port": Out(16),
         "group_mac": Out(48),  # of the group that the role sends to, network order

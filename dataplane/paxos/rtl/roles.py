@@ -7,3 +7,5 @@ from .role import PaxosRole
 
 # `none`: checks frames and passes them on, like a host without roles.
 ROLES = {"acceptor": Acceptor, "leader": Leader, "none": PaxosRole}
+# Sizes of the blocks whose area is reported.
+REPORTED = dict.fromkeys(("acceptor", "leader"), {"partitions": 1, "ring_slots": 64})
