@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use rocksdb::{BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, Options, DB};
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, LogLevel, Options, DB,
+};
 
 use crate::limits::{
     ROCKSDB_BACKGROUND_JOBS, ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WAL_BYTES_MAX,
@@ -29,6 +31,10 @@ const MEMTABLE_BLOOM_RATIO: f64 = 0.1;
 pub const HASH_LEN_BYTES: usize = 8;
 /// Number of RocksDB info logs kept beside the data.
 const INFO_LOGS_KEPT: usize = 2;
+/// Only what RocksDB says when it opens a database. It may write to its info log at any time, also while the disk is
+/// full, and where it is built with assertions, as by Debian, the next line after one that it could not write aborts the
+/// process. Errors are returned or counted.
+const INFO_LOG_LEVEL: LogLevel = LogLevel::Header;
 const SMALL_WRITE_BUFFER_BYTES: usize = 8 * 1024 * 1024;
 
 /// The column families of an open database.
@@ -70,6 +76,7 @@ pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, Sto
     options.set_max_background_jobs(ROCKSDB_BACKGROUND_JOBS);
     options.set_max_total_wal_size(ROCKSDB_WAL_BYTES_MAX);
     options.set_keep_log_file_num(INFO_LOGS_KEPT);
+    options.set_log_level(INFO_LOG_LEVEL);
     let families = COLUMN_FAMILIES.map(|name| {
         let mut blocks = BlockBasedOptions::default();
         blocks.set_block_cache(cache);
@@ -91,7 +98,8 @@ pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, Sto
 
 /// Opens the database in `path` read-only.
 pub fn open_database_to_read(path: &Path) -> Result<DB, StoreError> {
-    let options = Options::default();
+    let mut options = Options::default();
+    options.set_log_level(INFO_LOG_LEVEL);
     // A database written by an earlier version lacks a column family.
     let families = DB::list_cf(&options, path)?;
     Ok(DB::open_cf_for_read_only(&options, path, families, false)?)

@@ -1,7 +1,8 @@
 //! Free space on the disks of the stores.
 //!
 //! RocksDB does not survive a write that fails for lack of space: a later one aborts the process. So client writes are
-//! refused while there is still some space, and when there is hardly any left nothing is written.
+//! refused while there is still some space, and when there is hardly any left nothing is written. Other programs may
+//! take the rest at any speed, so the disks are checked at short intervals and again right before each write.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use nix::sys::statvfs::statvfs;
 
 use crate::limits::{DISK_FREE_BYTES_MIN, DISK_FREE_SHARE_MIN};
 
-/// Interval between checks: less is written in between than is kept free.
-const PERIOD: Duration = Duration::from_millis(10);
+/// Interval between checks: less is written in between than is kept free. A check takes about a microsecond.
+const PERIOD: Duration = Duration::from_millis(1);
 
 /// How much space there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +51,11 @@ impl SpaceWatch {
         if age.is_some_and(|age| age < PERIOD) {
             return false;
         }
+        self.look_now(now)
+    }
+
+    /// Checks again, and returns whether the result has changed.
+    pub fn look_now(&mut self, now: Instant) -> bool {
         self.looked_at = Some(now);
         let before = self.room;
         self.room = Room::Enough;

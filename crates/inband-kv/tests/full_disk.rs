@@ -1,12 +1,18 @@
 //! A full disk: reads are served and writes refused with the reason; writes recover by themselves.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{scratch, wait_for, Served};
+use inband_kv::machine::MachineConfig;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
+use nix::fcntl::{fallocate, FallocateFlags};
 use nix::mount::{mount, umount, MsFlags};
 use nix::sys::statvfs::statvfs;
 
@@ -31,6 +37,20 @@ impl Disk {
 
     fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Uses all free space, as fast as is possible.
+    fn fill_at_once(&self) -> PathBuf {
+        let path = self.path().join("filler");
+        let file = File::create(&path).unwrap();
+        let take = |len_bytes| {
+            let end = file.metadata().unwrap().len() as i64;
+            fallocate(&file, FallocateFlags::empty(), end, len_bytes)
+        };
+        for len_bytes in [64 << 20, 8 << 20, 1 << 20, 4096] {
+            while take(len_bytes).is_ok() {}
+        }
+        path
     }
 
     /// Uses all free space except `but_bytes`.
@@ -108,4 +128,89 @@ fn a_full_disk_refuses_writes_and_recovers_by_itself() {
         full.control.digest().unwrap() == roomy.control.digest().unwrap()
     });
     full.stop();
+}
+
+/// The reply to a line; `None` if the replica has ended.
+fn ask(address: SocketAddr, line: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(format!("{line}\r\n").as_bytes()).ok()?;
+    let mut reply = String::new();
+    let len = BufReader::new(stream).read_line(&mut reply).ok()?;
+    (len > 0).then(|| reply.trim_end().to_owned())
+}
+
+/// The info logs of the databases under `dir`.
+fn info_logs(dir: &Path) -> Vec<String> {
+    let mut logs = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => logs.append(&mut info_logs(&path)),
+            false if path.ends_with("LOG") => logs.push(std::fs::read_to_string(path).unwrap()),
+            false => {}
+        }
+    }
+    logs
+}
+
+/// Another program takes all space faster than the replica looks, again and again, while values of 16 KiB are written.
+/// If that fails a write, the replica may end, but not the process.
+#[test]
+fn a_disk_that_is_full_at_once_aborts_nothing() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let (cluster, elsewhere) = (MemoryCluster::new(), scratch());
+    let start = || {
+        let machine = MachineConfig {
+            sync: true,
+            ..MachineConfig::single(disk.path())
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Served::start_with(&cluster, machine, ReplicaConfig::default(), listener)
+    };
+    let mut full = Some(start());
+    let address_of = |served: &Option<Served>| served.as_ref().unwrap().address;
+    let roomy = Served::start(&cluster, elsewhere.path(), ReplicaConfig::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (stop, mut client) = (stop.clone(), roomy.client());
+        std::thread::spawn(move || {
+            let value = "x".repeat(16 << 10);
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(client.ask(&format!("SET big {value}")), "+OK");
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        })
+    };
+    for round in 0..8 {
+        let filler = disk.fill_at_once();
+        wait_for("it is full", || {
+            let reply = ask(address_of(&full), "SET a 1");
+            reply.is_none_or(|reply| reply.starts_with("-MISCONF"))
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        std::fs::remove_file(filler).unwrap();
+        let set = format!("SET a {round}");
+        wait_for("writes are taken again", || {
+            let reply = ask(address_of(&full), &set);
+            if reply.is_none() {
+                // It holds its databases until it is dropped.
+                full = None;
+                full = Some(start());
+            }
+            reply.as_deref() == Some("+OK")
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    let full = full.unwrap();
+    wait_for("both are equal", || {
+        full.control.digest().unwrap() == roomy.control.digest().unwrap()
+    });
+    full.stop();
+    // It may write there at any time.
+    for log in info_logs(disk.path()) {
+        assert!(!log.contains("EVENT_LOG"), "{log}");
+    }
 }

@@ -15,9 +15,20 @@ impl Replica {
 
     /// Checks whether there is room for client writes.
     pub(super) fn look_at_disks(&mut self) {
-        if !self.space.look(self.now) {
-            return;
+        if self.space.look(self.now) {
+            self.note_room();
         }
+    }
+
+    /// Checks right before a write whether there is room for it: another program may have just filled the disk.
+    fn may_write(&mut self) -> bool {
+        if self.space.look_now(self.now) {
+            self.note_room();
+        }
+        !self.is_disk_full()
+    }
+
+    fn note_room(&mut self) {
         let room = self.space.room();
         let short = Some(self.space.why()).filter(|_| room != Room::Enough);
         match short {
@@ -83,7 +94,8 @@ impl Replica {
         }
         let since = *self.unwritten_since.get_or_insert(self.now);
         let is_old = self.now.saturating_duration_since(since) >= UNWRITTEN_AGE_MAX;
-        if is_old || unwritten >= UNWRITTEN_INSTANCES_MAX || self.machine.is_waited_for() {
+        let is_due = is_old || unwritten >= UNWRITTEN_INSTANCES_MAX || self.machine.is_waited_for();
+        if is_due && self.may_write() {
             self.machine.flush()?;
             self.unwritten_since = None;
             self.report_written();
@@ -109,7 +121,6 @@ impl Replica {
 
     /// In `sync` mode: sync applied instances, then report them to the logs.
     pub(super) fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
-        let is_disk_full = self.is_disk_full();
         let Some(syncer) = &mut self.syncer else {
             return Ok(());
         };
@@ -119,8 +130,12 @@ impl Replica {
             let synced = std::mem::take(&mut self.syncing);
             self.report(synced);
         }
-        let is_due = self.now >= self.sync_after && self.has_unreported() && !is_disk_full;
-        if let Some(syncer) = self.syncer.as_mut().filter(|s| is_due && !s.is_busy()) {
+        let is_idle = self.syncer.as_ref().is_some_and(|s| !s.is_busy());
+        let is_due = is_idle && self.now >= self.sync_after && self.has_unreported();
+        if !is_due || !self.may_write() {
+            return Ok(());
+        }
+        if let Some(syncer) = &mut self.syncer {
             self.machine.flush()?;
             self.machine.sync_begins();
             self.syncing = self.machine.applied();
