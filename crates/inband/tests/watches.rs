@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, Cluster};
-use inband_kv::limits::{CLOCK_ROUND_TRIP_MS_MAX, CLOCK_SLEW};
+use inband_kv::limits::{CLOCKS_APART_MS_MAX, CLOCK_SLEW};
 use inband_paxos::config::Dataplane;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -194,13 +194,11 @@ struct Hold {
     until: Instant,
 }
 
-const TTL: Duration = Duration::from_millis(400);
+const TTL: Duration = Duration::from_millis(600);
 
-/// A lease ends in cluster time. A replica that starts copies it from another one, up to half a round trip early or
-/// late, and all replicas start here in turn: the time of the next holder's command may be ahead of the time of this
-/// one's by a whole round trip. Clocks also slew.
+/// A lease ends in cluster time, and the replica of the next holder may be ahead of this one's.
 const SAFE: Duration = Duration::from_millis(
-    TTL.as_millis() as u64 * (CLOCK_SLEW - 1) / CLOCK_SLEW - CLOCK_ROUND_TRIP_MS_MAX,
+    TTL.as_millis() as u64 * (CLOCK_SLEW - 1) / CLOCK_SLEW - CLOCKS_APART_MS_MAX,
 );
 
 /// Takes the lock again and again, keeps it for a while, and gives it back or lets it expire.
