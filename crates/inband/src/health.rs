@@ -33,7 +33,7 @@ pub fn ready(view: &HostView) -> Result<()> {
     ensure!(!view.is_stopping(), "the host is stopping");
     let state = published::read(&view.state);
     ensure!(
-        state.epoch != 0,
+        state.epoch != 0 && state.is_member,
         "the host is in no configuration; see `inband member list`"
     );
     if let Some(why) = &state.acceptor_disk_failure {

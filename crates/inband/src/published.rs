@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::dataplane::round::owner;
+use inband_paxos::dataplane::soft::Roles;
+use inband_paxos::host::HostConfig;
 use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;
@@ -32,6 +34,8 @@ pub struct NodeState {
     pub published_at: Option<Instant>,
     /// Configuration epoch; 0: in no configuration.
     pub epoch: u32,
+    /// The configuration in force gives this host a role. If not, it was removed, or is yet to be added.
+    pub is_member: bool,
     /// If it is a replica: its positions. Clients may have been answered up to `applied`, which was delivered.
     pub positions: Option<ReplicaPositions>,
     /// If it is a replica: the logs that make no progress.
@@ -270,6 +274,7 @@ impl PublishedNode {
         let fresh = NodeState {
             published_at: Some(Instant::now()),
             epoch: self.node.host().config().epoch,
+            is_member: is_member(self.node.host().config()),
             positions: learns.then(|| {
                 let held = || logs.iter().map(|log| log.trim().held_here());
                 let next = learners().map(|learner| learner.next());
@@ -309,6 +314,16 @@ impl PublishedNode {
             ..fresh
         };
     }
+}
+
+/// A host that is only a controller has no role in the node.
+fn is_member(config: &HostConfig) -> bool {
+    let has_role = [config.soft_roles, config.kernel_roles] != [Roles::default(); 2];
+    let is_among = |nodes: &Vec<u8>| nodes.contains(&config.node);
+    let mut all = [&config.replicas, &config.acceptors]
+        .into_iter()
+        .chain(&config.leaders);
+    !has_role || all.any(is_among)
 }
 
 /// A host that may lead probes the leader; others learn of it from what it decides.
@@ -376,6 +391,11 @@ impl ReplicatedLog for PublishedNode {
     }
     fn poll_timeout(&self) -> Duration {
         self.node.poll_timeout().min(PUBLISH_EVERY)
+    }
+    fn is_member(&self) -> bool {
+        // In epoch 0 it does not know the configuration yet.
+        let config = self.node.host().config();
+        config.epoch == 0 || config.replicas.contains(&config.node)
     }
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {
         self.node.checkpoint_peers()
