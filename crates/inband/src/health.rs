@@ -59,8 +59,11 @@ pub fn ready(view: &HostView) -> Result<()> {
     }
     let deadline = Instant::now() + READY_WITHIN;
     let Some(confirmed) = view.node_commands.confirm_reads(deadline) else {
+        let why = state
+            .key_drops
+            .map_or(String::new(), |why| format!("; {why}"));
         bail!(
-            "no majority has confirmed a read within {} ms",
+            "no majority has confirmed a read within {} ms{why}",
             READY_WITHIN.as_millis()
         );
     };

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use inband_control::message::{ReplicaPositions, StoppedLog};
+use inband_host::key_drops::KeyDrops;
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::dataplane::round::owner;
 use inband_paxos::dataplane::soft::Roles;
@@ -58,6 +59,8 @@ pub struct NodeState {
     pub outstanding: usize,
     /// Ids of packet keys: the active one, and all accepted ones.
     pub keys: Option<(u16, Vec<u16>)>,
+    /// What to do about packets that were dropped lately because of their key, if there are any.
+    pub key_drops: Option<String>,
     pub counters: BTreeMap<&'static str, u64>,
     /// Memory of registers, rings and log.
     pub memory_bytes: u64,
@@ -198,6 +201,7 @@ pub struct PublishedNode {
     movements: Vec<Movement>,
     /// The epoch for which they are observed.
     movements_epoch: u32,
+    key_drops: KeyDrops,
     /// One per log.
     takeovers: Vec<TakeoverWatch>,
     /// The log whose leader changed last.
@@ -220,6 +224,7 @@ impl PublishedNode {
             publish_at: Instant::now(),
             movements: (0..logs).map(|_| Movement::default()).collect(),
             movements_epoch: 0,
+            key_drops: KeyDrops::default(),
             takeovers: (0..logs).map(|_| TakeoverWatch::default()).collect(),
             last_takeover: 0,
             delivered: Vec::with_capacity(logs),
@@ -266,6 +271,9 @@ impl PublishedNode {
     fn publish(&mut self) {
         self.publish_at = Instant::now() + PUBLISH_EVERY;
         let stopped = self.stopped();
+        let (now, counters) = (Instant::now(), self.node.counters());
+        self.key_drops
+            .note(now, counters.iter().map(|(name, count)| (*name, *count)));
         let logs = self.node.host().partitions();
         let all = || 0..logs.len();
         let learners = || logs.iter().filter_map(|log| log.learner());
@@ -296,7 +304,8 @@ impl PublishedNode {
             known_highest: learners().map(|l| l.known_highest()).sum(),
             outstanding: logs.iter().map(|log| log.proposer().outstanding()).sum(),
             keys: self.node.keys().map(|keys| (keys.active(), keys.ids())),
-            counters: self.node.counters(),
+            key_drops: self.key_drops.recent(now),
+            counters,
             memory_bytes: self.node.memory_bytes(),
             unresolved: self.node.unresolved().to_vec(),
             leader_events: Vec::new(),
