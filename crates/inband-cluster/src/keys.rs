@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use crate::paxos::cluster_dir::ClusterDir;
 use anyhow::{bail, Context, Result};
+use inband_host::key_drops::KEY_DROPS;
 use inband_host::key_file::{KeyFile, KeyStatus};
-
-/// Counters of packets that were dropped because they lacked a valid tag.
-const DROPPED: [&str; 2] = ["bad_key", "bad_tag"];
 
 /// Returns the key file of a cluster's directory, if the cluster is to be authenticated. A cluster keeps existing keys,
 /// because they may have been given to other machines.
@@ -78,7 +76,7 @@ pub fn rotate(
 
 /// Returns the number of packets that a host has dropped because they lacked a valid tag; empty if there are none.
 pub fn dropped(counters: &BTreeMap<String, u64>) -> String {
-    let counts = DROPPED
+    let counts = KEY_DROPS
         .iter()
         .filter_map(|name| Some((name, counters.get(*name)?)));
     counts
@@ -102,7 +100,7 @@ pub fn summary<'a>(
     }
     let mut sum: BTreeMap<String, u64> = BTreeMap::new();
     for (_, counters) in said {
-        for name in DROPPED {
+        for name in KEY_DROPS {
             if let Some(count) = counters.get(name) {
                 *sum.entry(name.into()).or_default() += count;
             }

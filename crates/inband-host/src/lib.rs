@@ -19,6 +19,7 @@ pub mod backend;
 pub mod config;
 pub mod file_error;
 pub mod file_lock;
+pub mod key_drops;
 pub mod key_file;
 pub mod key_watch;
 pub mod line_json;

@@ -280,6 +280,11 @@ pub trait ReplicatedLog {
 
     /// TCP addresses of the peers that can serve a checkpoint.
     fn checkpoint_peers(&self) -> Vec<std::net::SocketAddr>;
+
+    /// Returns whether the configuration in force names this host. If not, nothing that it submits is decided.
+    fn is_member(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

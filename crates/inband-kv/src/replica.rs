@@ -73,6 +73,9 @@ const TURN_MAX: Duration = Duration::from_millis(2);
 /// The error for commands for the logs while the replica drains. Clients treat this code as temporary.
 const DRAINING: &str =
     "LOADING this replica takes no more commands because it is to be stopped; use another replica";
+/// The same for a host that was removed from the cluster.
+const NO_MEMBER: &str =
+    "LOADING this host is in no configuration of its cluster: it was removed, or is no member yet; use another replica";
 /// Longest sleep: flags set by other threads are checked at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Interval between checks for overdue commands.
@@ -228,6 +231,8 @@ pub struct Replica {
     _peer_exchange: PeerExchange,
     /// Cluster time is not known yet.
     is_timeless: bool,
+    /// The configuration in force names this host.
+    is_member: bool,
     catch_up: CatchUp,
     /// A checkpoint is being fetched; clients get LOADING.
     is_loading: bool,
@@ -374,6 +379,7 @@ impl Replica {
             exports: Arc::default(),
             machine,
             is_timeless: clock.time_ms(0).is_none(),
+            is_member: true,
             clock,
             space,
             write_refusal: None,
@@ -451,6 +457,7 @@ impl Replica {
         self.look_at_catch_up();
         self.look_at_clock();
         self.look_at_disks();
+        self.look_at_membership();
         for i in 0..self.ready.connections.len() {
             self.want_attention(self.ready.connections[i]);
         }

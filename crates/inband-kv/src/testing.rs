@@ -179,6 +179,8 @@ struct Shared {
     applied: BTreeMap<(usize, usize), u64>,
     /// Number of read queries, from all handles.
     reads_asked: usize,
+    /// Handles of hosts that were removed.
+    removed: BTreeSet<usize>,
     wakers: Vec<UnixStream>,
     peers: Vec<SocketAddr>,
     /// By handle, if it has its own list.
@@ -230,6 +232,7 @@ impl MemoryCluster {
             allowed: None,
             applied: BTreeMap::new(),
             reads_asked: 0,
+            removed: BTreeSet::new(),
             wakers: Vec::new(),
             peers: Vec::new(),
             peers_of: BTreeMap::new(),
@@ -366,6 +369,13 @@ impl MemoryCluster {
     /// Returns the number of read queries.
     pub fn reads_asked(&self) -> usize {
         self.lock().reads_asked
+    }
+
+    /// Removes the host of a handle from the configuration.
+    pub fn remove(&self, owner: usize) {
+        let mut shared = self.lock();
+        shared.removed.insert(owner);
+        shared.wake_all_but(usize::MAX);
     }
 
     /// Returns the instance of a log that a handle has reported as applied.
@@ -654,6 +664,10 @@ impl ReplicatedLog for MemoryLog {
         } else {
             Duration::ZERO
         }
+    }
+
+    fn is_member(&self) -> bool {
+        !self.cluster.lock().removed.contains(&self.owner)
     }
 
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {

@@ -580,6 +580,35 @@ fn draining_answers_what_was_taken() {
     one.served.stop();
 }
 
+#[test]
+fn a_host_that_was_removed_answers_what_was_taken_and_disconnects_its_clients() {
+    let one = one();
+    let [mut client, mut idle, mut waiting] = [(); 3].map(|()| one.served.client());
+    assert_eq!(idle.ask("PING"), "+PONG");
+    waiting.send("BLPOP list 0\r\n");
+    wait_for("it waits", || {
+        one.served.control.status().waiting_clients == 1
+    });
+    one.cluster.hold();
+    client.send("INCR n\r\n");
+    wait_for("it is held", || one.cluster.held() == 1);
+    one.cluster.remove(0);
+    assert_eq!(idle.line(), "closed after \"\"");
+    let refused = "-LOADING this host is in no configuration of its cluster: it was removed, or is no member yet; use another replica";
+    assert_eq!(waiting.line(), refused);
+    assert_eq!(waiting.line(), "closed after \"\"");
+    one.cluster.release_reversed();
+    assert_eq!(client.line(), ":1");
+    assert_eq!(client.line(), "closed after \"\"");
+    // New clients are told why; a load balancer's PING fails.
+    for request in ["GET n", "PING"] {
+        let mut late = one.served.client();
+        assert_eq!(late.ask(request), refused);
+        assert_eq!(late.line(), "closed after \"\"");
+    }
+    one.served.stop();
+}
+
 /// A listener may be held for the successor process.
 #[test]
 fn who_comes_when_the_process_ends_is_left_to_the_next_one() {

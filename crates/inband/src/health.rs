@@ -33,7 +33,7 @@ pub fn ready(view: &HostView) -> Result<()> {
     ensure!(!view.is_stopping(), "the host is stopping");
     let state = published::read(&view.state);
     ensure!(
-        state.epoch != 0,
+        state.epoch != 0 && state.is_member,
         "the host is in no configuration; see `inband member list`"
     );
     if let Some(why) = &state.acceptor_disk_failure {
@@ -59,8 +59,11 @@ pub fn ready(view: &HostView) -> Result<()> {
     }
     let deadline = Instant::now() + READY_WITHIN;
     let Some(confirmed) = view.node_commands.confirm_reads(deadline) else {
+        let why = state
+            .key_drops
+            .map_or(String::new(), |why| format!("; {why}"));
         bail!(
-            "no majority has confirmed a read within {} ms",
+            "no majority has confirmed a read within {} ms{why}",
             READY_WITHIN.as_millis()
         );
     };

@@ -265,6 +265,9 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
             line += &format!("  REFUSES: {why}");
         }
     }
+    if let Some(why) = &said.key_drops {
+        line += &format!("  DROPS PACKETS: {why}");
+    }
     let logs = said.leaders.len();
     let led: Vec<String> = (0..logs)
         .filter(|&log| said.leaders[log].active)

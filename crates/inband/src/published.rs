@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use inband_control::message::{ReplicaPositions, StoppedLog};
+use inband_host::key_drops::KeyDrops;
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::dataplane::round::owner;
+use inband_paxos::dataplane::soft::Roles;
+use inband_paxos::host::HostConfig;
 use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;
@@ -32,6 +35,8 @@ pub struct NodeState {
     pub published_at: Option<Instant>,
     /// Configuration epoch; 0: in no configuration.
     pub epoch: u32,
+    /// The configuration in force gives this host a role. If not, it was removed, or is yet to be added.
+    pub is_member: bool,
     /// If it is a replica: its positions. Clients may have been answered up to `applied`, which was delivered.
     pub positions: Option<ReplicaPositions>,
     /// If it is a replica: the logs that make no progress.
@@ -54,6 +59,8 @@ pub struct NodeState {
     pub outstanding: usize,
     /// Ids of packet keys: the active one, and all accepted ones.
     pub keys: Option<(u16, Vec<u16>)>,
+    /// What to do about packets that were dropped lately because of their key, if there are any.
+    pub key_drops: Option<String>,
     pub counters: BTreeMap<&'static str, u64>,
     /// Memory of registers, rings and log.
     pub memory_bytes: u64,
@@ -194,6 +201,7 @@ pub struct PublishedNode {
     movements: Vec<Movement>,
     /// The epoch for which they are observed.
     movements_epoch: u32,
+    key_drops: KeyDrops,
     /// One per log.
     takeovers: Vec<TakeoverWatch>,
     /// The log whose leader changed last.
@@ -216,6 +224,7 @@ impl PublishedNode {
             publish_at: Instant::now(),
             movements: (0..logs).map(|_| Movement::default()).collect(),
             movements_epoch: 0,
+            key_drops: KeyDrops::default(),
             takeovers: (0..logs).map(|_| TakeoverWatch::default()).collect(),
             last_takeover: 0,
             delivered: Vec::with_capacity(logs),
@@ -262,6 +271,9 @@ impl PublishedNode {
     fn publish(&mut self) {
         self.publish_at = Instant::now() + PUBLISH_EVERY;
         let stopped = self.stopped();
+        let (now, counters) = (Instant::now(), self.node.counters());
+        self.key_drops
+            .note(now, counters.iter().map(|(name, count)| (*name, *count)));
         let logs = self.node.host().partitions();
         let all = || 0..logs.len();
         let learners = || logs.iter().filter_map(|log| log.learner());
@@ -270,6 +282,7 @@ impl PublishedNode {
         let fresh = NodeState {
             published_at: Some(Instant::now()),
             epoch: self.node.host().config().epoch,
+            is_member: is_member(self.node.host().config()),
             positions: learns.then(|| {
                 let held = || logs.iter().map(|log| log.trim().held_here());
                 let next = learners().map(|learner| learner.next());
@@ -291,7 +304,8 @@ impl PublishedNode {
             known_highest: learners().map(|l| l.known_highest()).sum(),
             outstanding: logs.iter().map(|log| log.proposer().outstanding()).sum(),
             keys: self.node.keys().map(|keys| (keys.active(), keys.ids())),
-            counters: self.node.counters(),
+            key_drops: self.key_drops.recent(now),
+            counters,
             memory_bytes: self.node.memory_bytes(),
             unresolved: self.node.unresolved().to_vec(),
             leader_events: Vec::new(),
@@ -309,6 +323,16 @@ impl PublishedNode {
             ..fresh
         };
     }
+}
+
+/// A host that is only a controller has no role in the node.
+fn is_member(config: &HostConfig) -> bool {
+    let has_role = [config.soft_roles, config.kernel_roles] != [Roles::default(); 2];
+    let is_among = |nodes: &Vec<u8>| nodes.contains(&config.node);
+    let mut all = [&config.replicas, &config.acceptors]
+        .into_iter()
+        .chain(&config.leaders);
+    !has_role || all.any(is_among)
 }
 
 /// A host that may lead probes the leader; others learn of it from what it decides.
@@ -376,6 +400,11 @@ impl ReplicatedLog for PublishedNode {
     }
     fn poll_timeout(&self) -> Duration {
         self.node.poll_timeout().min(PUBLISH_EVERY)
+    }
+    fn is_member(&self) -> bool {
+        // In epoch 0 it does not know the configuration yet.
+        let config = self.node.host().config();
+        config.epoch == 0 || config.replicas.contains(&config.node)
     }
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {
         self.node.checkpoint_peers()

@@ -152,6 +152,7 @@ impl HostView {
                 })
                 .collect(),
             acceptor_disk_failure: state.acceptor_disk_failure,
+            key_drops: state.key_drops,
             replica: store.map(|store| ReplicaStatus {
                 applied: store.applied_instances,
                 outstanding: state.outstanding as u64,

@@ -3,10 +3,13 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use inband_host::key_file::KeyFile;
 use tempfile::TempDir;
 
+use crate::common::PROGRAM;
 use crate::run::{free_addresses, start, wait_until_it_answers, TIMEOUT};
 
 /// The status and the text of an answer; nothing if nobody listens.
@@ -89,4 +92,47 @@ fn a_host_is_live_at_once_and_ready_while_it_reaches_a_majority() {
     drop(second);
     wait_until_it_says(hosts.store_http, "/ready", 503, "not ready: no majority");
     wait_until_it_says(hosts.store_http, "/live", 200, "live\n");
+}
+
+/// Both are alive, and their control planes and disks are in order.
+#[test]
+fn hosts_with_different_keys_say_so() {
+    let hosts = TwoHosts::new();
+    let keys = hosts.store.with_file_name("keys.toml");
+    KeyFile::generate()
+        .expect("keys")
+        .save(&keys)
+        .expect("saved");
+    for (path, cluster) in [
+        (&hosts.store, format!("epoch = 1, key_file = {keys:?},")),
+        (&hosts.acceptor, "epoch = 1,".into()),
+    ] {
+        let text = std::fs::read_to_string(path).expect("read");
+        let all = r#"roles = ["leader", "acceptor", "replica"]"#;
+        let text = text.replace(r#"roles = ["acceptor"]"#, all);
+        std::fs::write(path, text.replace("epoch = 1,", &cluster)).expect("written");
+    }
+    let _both = [start(&hosts.store), start(&hosts.acceptor)];
+    let why = " packets were dropped because of their key (bad_key, bad_tag): ";
+    for address in [hosts.store_http, hosts.acceptor_http] {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let said = ask(address, "/ready");
+            let is_named = |text: &String| text.contains("no majority") && text.contains(why);
+            if matches!(&said, Some((503, text)) if is_named(text)) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{said:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let status = Command::new(PROGRAM)
+        .args(["status", "--config"])
+        .arg(&hosts.store)
+        .output();
+    let said = String::from_utf8_lossy(&status.expect("it runs").stdout).into_owned();
+    assert!(
+        said.contains("DROPS PACKETS: ") && said.contains(why),
+        "{said}"
+    );
 }

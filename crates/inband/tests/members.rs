@@ -467,6 +467,22 @@ fn the_command_line_changes_members() {
     cluster.down_and_compare();
 }
 
+/// With two controllers, the loss of one would stop the control plane.
+#[test]
+fn an_acceptor_that_is_added_takes_over_a_controller() {
+    let cluster = Cluster::start("odd", Dataplane::Udp, |_| {});
+    let supervisor = &cluster.supervisor;
+    supervisor.add_member(MemberKind::Acceptor).unwrap();
+    supervisor.remove_member("acceptor/0").unwrap();
+    assert_eq!(cluster.plane().voters.len(), 3);
+    supervisor.kill("acceptor/1").unwrap();
+    supervisor.replace_member("acceptor/1").unwrap();
+    assert_eq!(cluster.plane().voters.len(), 3);
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["SET", "still", "there"]), "+OK");
+    cluster.down_and_compare();
+}
+
 #[test]
 fn what_nothing_can_do_without_stays() {
     let cluster = Cluster::start("last", Dataplane::Udp, |spec| {

@@ -153,6 +153,26 @@ fn files_are_read_again_and_connections_stay() {
     let listed = inband(&["member", "list", "--config"], &[&host.0.config()]);
     assert!(listed.contains("one"), "{listed}");
 
+    // A certificate of another cluster is refused, as at the start.
+    let own = fs::read_to_string(host.0.config()).expect("read");
+    let other = own.replace("name = \"logged\"", "name = \"other\"");
+    assert_ne!(own, other);
+    fs::write(host.0.config(), other).expect("written");
+    let foreign = host.path("foreign");
+    let to_foreign = ["--out", foreign.to_str().expect("UTF-8")];
+    certify(&host.0.config(), &foreign, &to_foreign);
+    fs::write(host.0.config(), own).expect("written");
+    let kept = fs::read(host.path("certificate.pem")).expect("read");
+    fs::copy(
+        foreign.join("certificate.pem"),
+        host.path("certificate.pem"),
+    )
+    .expect("copied");
+    let said = host.reload();
+    let refused = "is a certificate of cluster \"other\", but [cluster] name is";
+    assert!(said.contains(refused), "{said}");
+    fs::write(host.path("certificate.pem"), kept).expect("written");
+
     // What is no good is said, and changes nothing.
     fs::write(host.path("certificate.pem"), "no certificate").expect("written");
     fs::set_permissions(host.path("password"), fs::Permissions::from_mode(0o644)).expect("set");

@@ -133,6 +133,9 @@ pub struct HostStatus {
     /// succeed.
     #[serde(default)]
     pub acceptor_disk_failure: Option<String>,
+    /// What to do about packets that were dropped lately because of their key, if there are any.
+    #[serde(default)]
+    pub key_drops: Option<String>,
     /// If it holds a store.
     pub replica: Option<ReplicaStatus>,
     /// The keys in use, if packets are authenticated.

@@ -282,6 +282,7 @@ impl State {
                 if_it_has(Role::Acceptor)
             ],
             acceptor_disk_failure: None,
+            key_drops: None,
             replica: this.has(Role::Replica).then(|| ReplicaStatus {
                 applied: self.positions(),
                 ..ReplicaStatus::default()

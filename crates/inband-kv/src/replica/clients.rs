@@ -3,7 +3,7 @@
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
-use super::{end_subscriptions, Replica, DRAINING};
+use super::{end_subscriptions, Replica, DRAINING, NO_MEMBER};
 use crate::cluster_clock::ClusterClock;
 use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::add;
@@ -31,6 +31,32 @@ impl Replica {
         }
         if let Some(tls) = new.tls {
             self.front.set_tls(tls);
+        }
+    }
+
+    /// The clients of a host that was removed must go elsewhere: they are disconnected once they are answered.
+    pub(super) fn look_at_membership(&mut self) {
+        let was_member = std::mem::replace(&mut self.is_member, self.log.is_member());
+        if self.is_member || !was_member {
+            return;
+        }
+        tracing::warn!(
+            "this host is in no configuration of its cluster; its clients are disconnected"
+        );
+        let places = self.front.connections.places();
+        for slot in places.map(|(slot, _)| slot).collect::<Vec<_>>() {
+            if let Some(connection) = self.front.connections.get_mut(slot) {
+                connection.is_closing = true;
+            }
+            self.want_attention(slot);
+        }
+    }
+
+    /// Returns what clients are told when this replica takes no more commands.
+    pub(super) fn farewell(&self) -> Option<&'static str> {
+        match self.is_member {
+            false => Some(NO_MEMBER),
+            true => self.control.is_draining().then_some(DRAINING),
         }
     }
 
@@ -141,6 +167,10 @@ impl Replica {
         add(&self.control.counters.requests_total, requests);
         self.dirty.push(slot);
         self.close_if_gone(slot);
+        if let (Some(connection), false) = (self.front.connections.get_mut(slot), self.is_member) {
+            // A new client is told why.
+            connection.is_closing |= connection.requests > 0;
+        }
         let has_more = self.front.connections.get(slot).map(|c| c.has_input_work());
         if has_more == Some(true) {
             self.want_attention(slot);
@@ -149,12 +179,12 @@ impl Replica {
 
     /// Returns the reply to commands for the logs while they are refused.
     pub(super) fn refusal(&self) -> Option<Reply> {
-        if self.is_loading {
+        if self.is_loading && self.is_member {
             self.publish();
             return Some(Reply::error(local::loading_error(&self.control.status())));
         }
-        if self.control.is_draining() {
-            return Some(Reply::error(DRAINING));
+        if let Some(farewell) = self.farewell() {
+            return Some(Reply::error(farewell));
         }
         if let Some(behind) = self.behind_refusal() {
             return Some(behind);
@@ -167,7 +197,7 @@ impl Replica {
     /// How this replica is, for clients that look for one.
     pub(super) fn condition(&self) -> Condition {
         let is_behind = self.catch_up.is_behind(self.now);
-        if self.is_loading || is_behind || self.is_timeless || self.control.is_draining() {
+        if self.is_loading || is_behind || self.is_timeless || self.farewell().is_some() {
             return Condition::Refuses;
         }
         match self.is_any_stuck() {
@@ -190,7 +220,8 @@ impl Replica {
             };
         }
         // As in Redis; health checks rely on it.
-        let is_loading = self.is_loading || self.catch_up.is_behind(self.now);
+        let is_behind = self.catch_up.is_behind(self.now);
+        let is_loading = self.is_loading || is_behind || !self.is_member;
         if let (CommandId::Ping, true, Some(refusal)) = (id, is_loading, self.refusal()) {
             return refusal;
         }

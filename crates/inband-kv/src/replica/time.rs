@@ -17,7 +17,7 @@ impl Replica {
 
     /// Proposes a tick when no other replica advances replicated time and a key is due to expire.
     pub(super) fn tick_if_due(&mut self) {
-        if self.is_loading || self.is_timeless || self.control.is_draining() {
+        if self.is_loading || self.is_timeless || self.farewell().is_some() {
             return;
         }
         for (lane, store) in self.lanes.iter_mut().zip(self.machine.stores()) {

@@ -2,7 +2,7 @@
 
 use inband_resp::reply::Reply;
 
-use super::{Replica, DRAINING};
+use super::Replica;
 use crate::limit_hits::LimitHit;
 use crate::waiting_clients::Pop;
 
@@ -96,9 +96,9 @@ impl Replica {
         if self.waiting.is_empty() {
             return;
         }
-        let (ended, reply) = match self.control.is_draining() {
-            true => (self.waiting.all_waiting(), Reply::error(DRAINING)),
-            false => (self.waiting.take_overdue(self.now), Reply::NilArray),
+        let (ended, reply) = match self.farewell() {
+            Some(farewell) => (self.waiting.all_waiting(), Reply::error(farewell)),
+            None => (self.waiting.take_overdue(self.now), Reply::NilArray),
         };
         for (number, slot) in ended {
             self.end_wait(slot, number, reply.clone());

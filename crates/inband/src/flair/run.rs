@@ -12,6 +12,7 @@ use inband_flair::config::{Config, Part};
 use inband_flair::gateway::{ClientSettings, Gateway};
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
+use inband_host::key_drops::KeyDrops;
 use inband_host::line_json::Server;
 use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
@@ -44,6 +45,7 @@ struct Published {
     clients: Arc<Mutex<Option<ClientSettings>>>,
     notifier: Notifier,
     renewed: Option<Instant>,
+    key_drops: Arc<Mutex<KeyDrops>>,
 }
 
 impl Published {
@@ -59,6 +61,7 @@ impl Published {
             clients: Arc::default(),
             notifier: Notifier::from_environment(),
             renewed: None,
+            key_drops: Arc::default(),
         }
     }
 
@@ -73,6 +76,11 @@ impl Published {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         status.keys = self.keys.status();
         with(&mut status);
+        let counters = status.counters.iter();
+        let counters = counters.map(|(name, count)| (name.as_str(), *count));
+        let key_drops = self.key_drops.lock();
+        let mut key_drops = key_drops.unwrap_or_else(PoisonError::into_inner);
+        key_drops.note(Instant::now(), counters);
     }
 }
 

@@ -40,8 +40,9 @@ const LEADER_AGAIN: Duration = Duration::from_secs(1);
 /// Timeout for the controllers to remove one of them.
 const VOTERS_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// With fewer controllers than this, a new acceptor becomes one as well.
-const CONTROLLERS_WANTED: usize = 3;
+/// With fewer controllers than this, a new acceptor becomes one as well, as at the first start. Often another acceptor
+/// is removed next, and with it a controller.
+const CONTROLLERS_WANTED: usize = 5;
 
 /// The kind of a new host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,7 +256,7 @@ impl Shared {
         Ok(change)
     }
 
-    /// A new acceptor also becomes a controller if that makes their number odd, or if there are few.
+    /// A new acceptor also becomes a controller if there are few, or if that makes their number odd.
     fn acceptor_roles(&self) -> Vec<Role> {
         let hosts = self.hosts();
         let controllers = hosts
