@@ -6,15 +6,13 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use inband_ground_build::{compile_bpf, find_clang};
+use inband_ground_build::{find_clang, Program};
 
-/// Name prefixes of sources used only for measurements and tests, and definition prefixes of such variants.
+/// Name prefixes of programs used only for measurements and tests, and definition prefixes of such variants.
 const NOT_LOADED: [&str; 2] = ["bench", "race"];
 const NOT_LOADED_WITH: [&str; 3] = ["IB_RACE_", "IB_MUTANT_", "IB_GIVEN_"];
 const GROUND: &str = "ground";
-const PROGRAM: &str = ".bpf.c";
 
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -24,6 +22,7 @@ fn main() {
         .expect("dataplane/ is in the repository");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo::rerun-if-changed={}", modes.display());
+    let clang = find_clang();
     let mut loaded = String::new();
     for folder in files_in(&root).into_iter().filter(|path| path.is_dir()) {
         println!("cargo::rerun-if-changed={}", folder.display());
@@ -33,14 +32,13 @@ fn main() {
             &modes,
             &[&folder, &root.join(GROUND), &root.join("ground/xdp")],
         );
-        let sources = match &*name {
-            GROUND => folder.join("xdp"),
-            _ => folder.clone(),
-        };
-        for (program, object) in build(&sources, &out, &name) {
+        for program in Program::below(&folder).iter().filter(is_loaded) {
+            let program_name = &program.name;
+            let object = out.join(format!("{name}_{program_name}.bpf.o"));
+            program.compile(&clang, &object);
             writeln!(
                 loaded,
-                "Loaded {{ folder: {name:?}, name: {program:?}, object: include_bytes!({object:?}), modes: {modes:?} }},"
+                "Loaded {{ folder: {name:?}, name: {program_name:?}, object: include_bytes!({object:?}), modes: {modes:?} }},"
             )
             .expect("a string grows");
         }
@@ -48,57 +46,18 @@ fn main() {
     fs::write(out.join("loaded.rs"), format!("&[{loaded}]")).expect("OUT_DIR is writable");
 }
 
+fn is_loaded(program: &&Program) -> bool {
+    let has =
+        |name: &str, prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let mut definitions = program.definitions.iter();
+    !has(&program.name, &NOT_LOADED) && !definitions.any(|name| has(name, &NOT_LOADED_WITH))
+}
+
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder of the repository");
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths
-}
-
-/// The programs of a folder, and their objects.
-fn build(sources: &Path, out: &Path, folder: &str) -> Vec<(String, PathBuf)> {
-    let clang = find_clang();
-    let mut built = Vec::new();
-    for source in files_in(sources) {
-        let file = source.file_name().expect("a file").to_string_lossy();
-        let Some(name) = file.strip_suffix(PROGRAM) else {
-            continue;
-        };
-        if NOT_LOADED.iter().any(|prefix| name.starts_with(prefix)) {
-            continue;
-        }
-        let text = fs::read_to_string(&source).expect("a source is text");
-        let variants = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("/* variant: ")?.strip_suffix(" */"))
-            .map(|line| line.split_once(' ').expect("a name and definitions"))
-            .map(|(name, definitions)| (name, definitions.split(' ').collect::<Vec<_>>()));
-        for (name, definitions) in [(name, Vec::new())].into_iter().chain(variants) {
-            let is_test = |definition: &&str| {
-                let mut prefixes = NOT_LOADED_WITH.iter();
-                prefixes.any(|prefix| definition.starts_with(prefix))
-            };
-            if definitions.iter().any(is_test) {
-                continue;
-            }
-            let object = out.join(format!("{folder}_{name}.bpf.o"));
-            let include =
-                env::var("DEP_INBAND_GROUND_BPF_INCLUDE").expect("the ground hands it on");
-            let mut arguments = vec!["-D__TARGET_ARCH_x86".to_owned()];
-            arguments.extend(
-                definitions
-                    .iter()
-                    .map(|definition| format!("-D{definition}")),
-            );
-            arguments.push(format!("-I{include}"));
-            compile_bpf(&clang, &source, &arguments, &object);
-            // Without llvm-strip the object is merely larger.
-            let strip = clang.replace("clang", "llvm-strip");
-            let _ = Command::new(strip).arg("-g").arg(&object).status();
-            built.push((name.to_owned(), object));
-        }
-    }
-    built
 }
 
 /// Modes with numbers in place of the constants in quotes.

@@ -14,16 +14,12 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 mod clang;
+mod program;
 use clang::fail;
 pub use clang::{compile_bpf, find_clang};
-
-/// The machines that this is built for, and what clang calls them in headers of BPF programs. On others the order
-/// of accesses to registers is not proven: the shells rely on x86 not reordering loads with loads and
-/// stores with stores (`dataplane/ground/seqlock.h`, IB_COMPILER_BARRIER), in the kernel and outside.
-const ARCHITECTURES: [(&str, &str); 1] = [("x86_64", "x86")];
+pub use program::Program;
 
 /// What a crate's build script builds.
 pub struct Folder {
@@ -127,25 +123,16 @@ impl Folder {
         let clang = find_clang();
         let mut constants = String::new();
         let mut all = String::new();
-        for source in sources.iter().filter(|path| is_program(path)) {
-            let file = source.file_name().expect("a file").to_string_lossy();
-            let name = file.trim_end_matches(".bpf.c").to_owned();
-            for (object, definitions) in [(name, Vec::new())].into_iter().chain(variants_of(source))
-            {
-                self.program(
-                    &clang,
-                    source,
-                    &definitions,
-                    &out.join(format!("{object}.bpf.o")),
-                );
-                writeln!(
-                    constants,
-                    "#[allow(dead_code, missing_docs)]\npub const {}: &[u8] = include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{object}.bpf.o\"));",
-                    object.to_uppercase()
-                )
-                .expect("a string grows");
-                write!(all, "(\"{object}\", {}), ", object.to_uppercase()).expect("a string grows");
-            }
+        for program in Program::of(sources) {
+            let object = &program.name;
+            program.compile(&clang, &out.join(format!("{object}.bpf.o")));
+            writeln!(
+                constants,
+                "#[allow(dead_code, missing_docs)]\npub const {}: &[u8] = include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{object}.bpf.o\"));",
+                object.to_uppercase()
+            )
+            .expect("a string grows");
+            write!(all, "(\"{object}\", {}), ", object.to_uppercase()).expect("a string grows");
         }
         writeln!(
             constants,
@@ -154,36 +141,6 @@ impl Folder {
         .expect("a string grows");
         fs::write(out.join(format!("{}_objects.rs", self.name)), constants)
             .expect("OUT_DIR is writable");
-    }
-
-    fn program(&self, clang: &str, source: &Path, definitions: &[String], object: &Path) {
-        let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
-        let Some((_, bpf_arch)) = ARCHITECTURES.iter().find(|(name, _)| *name == arch) else {
-            let tried = ARCHITECTURES.map(|(name, _)| name).join(", ");
-            fail(&format!(
-                "Inband cannot be built for {arch}: its packet programs rely on the memory order of {tried}, and \
-                 on no other machine was that order tried or proven; build it for {tried}"
-            ));
-        };
-        let mut arguments = vec![format!("-D__TARGET_ARCH_{bpf_arch}")];
-        arguments.extend(
-            definitions
-                .iter()
-                .map(|definition| format!("-D{definition}")),
-        );
-        // libbpf's headers come with the libbpf-sys crate; the crate of the ground hands them on.
-        for from in ["DEP_BPF_INCLUDE", "DEP_INBAND_GROUND_BPF_INCLUDE"] {
-            arguments.extend(env::var(from).map(|folder| format!("-I{folder}")));
-        }
-        compile_bpf(clang, source, &arguments, object);
-        // DWARF is of no use in the loaded program and most of the object; BTF stays. Without
-        // llvm-strip the object is merely larger.
-        let strip = clang.replace("clang", "llvm-strip");
-        let _ = std::process::Command::new(strip)
-            .arg("-g")
-            .arg(object)
-            .stderr(Stdio::null())
-            .status();
     }
 }
 
