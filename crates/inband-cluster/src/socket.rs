@@ -13,7 +13,7 @@ use crate::system::System;
 use inband_host::system_file;
 
 /// Longer than anything that is done in one request.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request to the supervisor of a cluster; `R` is the system's own request type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
