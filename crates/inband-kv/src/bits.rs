@@ -139,6 +139,7 @@ fn wanted(arg: &[u8]) -> Checked<bool> {
 /// Executes a command whose key holds a string or nothing.
 pub fn execute(
     keys: &mut dyn Keys,
+    work: &Work,
     op: BitOp,
     key: &[u8],
     args: &Strings<'_>,
@@ -146,6 +147,14 @@ pub fn execute(
     let args: Vec<&[u8]> = args.iter().collect();
     let record = keys.get(key)?;
     let (value, expire_at_ms) = record.map_or((None, 0), |r| (Some(r.value), r.expire_at_ms));
+    // The others look at a few bits only.
+    let visited = match op {
+        BitOp::BitCount | BitOp::BitPos => value.map_or(0, <[u8]>::len),
+        _ => 0,
+    };
+    if let Err(reply) = work.visit(1, visited) {
+        return Ok(reply);
+    }
     let read = match op {
         BitOp::GetBit => offset(args[0], None).map(|at| bit(value.unwrap_or_default(), at)),
         BitOp::BitCount => value.map_or(Ok(0), |value| bit_count(value, &args)),

@@ -75,7 +75,7 @@ pub(crate) fn execute_simple(
             keys: names,
             options,
         } => types::combine(keys, work, *op, target, (names, options))?,
-        Command::Bits { op, key, args } => bits::execute(keys, *op, key, args)?,
+        Command::Bits { op, key, args } => bits::execute(keys, work, *op, key, args)?,
         Command::CombineBits {
             logic,
             target,

@@ -3,7 +3,9 @@
 
 use bytes::BytesMut;
 use inband_kv::command::{Command, Queue, Watched};
-use inband_kv::limits::{COLLECTION_STEPS_MAX, KEY_LEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
+use inband_kv::limits::{
+    COLLECTION_STEPS_MAX, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX,
+};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
@@ -102,6 +104,19 @@ fn one_command_ends_at_its_limits() {
     assert!(is_over_steps(&reply), "{reply:.200}");
     // Nothing is left over for the next command.
     bench.script("SISMEMBER s 00001 -> 1\nLINDEX l 3 -> '00003'\nSCARD p -> 1");
+}
+
+#[test]
+fn counting_bits_has_the_limit_of_steps() {
+    let mut bench = Bench::default();
+    // Records have versions from the first command of version 2 on.
+    bench.script("APPEND v x -> 1\nSETBIT b 8388607 1 -> 0");
+    for line in ["BITCOUNT b", "BITPOS b 1"] {
+        let replies = transaction(&mut bench, &vec![words(line); 200]);
+        let done = replies.iter().take_while(|reply| !is_over_steps(reply));
+        let each = 1 + STORED_VALUE_LEN_BYTES_MAX as u64 / 8;
+        assert_eq!(done.count() as u64, COLLECTION_STEPS_MAX / each, "{line}");
+    }
 }
 
 /// The commands until then have taken effect, that one and all others for collections have not.

@@ -108,6 +108,34 @@ fn a_real_redis_publishes_the_same() {
     assert!(total > 1_500, "{total} messages");
 }
 
+/// The random comparison may contain no move between two lists.
+#[test]
+fn a_real_redis_publishes_moves_in_the_same_order() {
+    let Some(redis) = RealRedis::start() else {
+        return;
+    };
+    let (cluster, dir) = (MemoryCluster::with_partitions(1), scratch());
+    let served = Served::start(&cluster, dir.path(), ReplicaConfig::default());
+    let [expected, got] = [redis.address, served.address].map(|address| {
+        let mut client = Asker::connect(address);
+        assert_eq!(client.ask(&format!("{SET} KEA")), "+OK");
+        let mut subscribed = subscriber(address);
+        for command in [
+            "RPUSH s a b c",
+            "LMOVE s d LEFT RIGHT",
+            "RPOPLPUSH s d",
+            "BLMOVE s d LEFT LEFT 0",
+            "PUBLISH sync end",
+        ] {
+            client.ask(command);
+        }
+        until(&mut subscribed, "end")
+    });
+    // To both channels: a push, three times a push and a pop, and the end of the list that is empty.
+    assert_eq!(expected.len(), 16, "{expected:?}");
+    assert_eq!(got, expected);
+}
+
 /// Beyond those of the other comparisons.
 const MORE: &[&str] = &[
     "SET K V EX 1000",
