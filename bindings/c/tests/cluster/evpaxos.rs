@@ -2,7 +2,7 @@
 //! and a client, each a process of its own.
 
 use super::*;
-use inband_cluster::scratch;
+use inband_testing::port::free_ports;
 
 const REPLICAS: u8 = 3;
 const PROPOSER: u8 = 5;
@@ -72,7 +72,7 @@ impl Evpaxos {
 
     /// Writes the configuration; `more` are lines at its end.
     fn configure(&self, more: &str) {
-        let first_port = scratch::free_ports(u16::from(REPLICAS)).expect("ports");
+        let first_port = free_ports(u16::from(REPLICAS));
         let mut text = String::from("# In libpaxos's format.\nverbosity debug\n\n");
         for id in 0..REPLICAS {
             let port = first_port + u16::from(id);
@@ -209,7 +209,7 @@ fn check_api(flags: &[&str]) {
         return;
     };
     evpaxos.build("api", "tests/api.c", true, flags);
-    let port = scratch::free_ports(1).expect("a port");
+    let port = free_ports(1);
     evpaxos.configure(&format!(
         "proposer 3 127.0.0.1 {port}\ninband-proposer 3 host-{PROPOSER}.toml\n\
          acceptor 4 127.0.0.1 {port}\ninband-acceptor 4 host-{ACCEPTOR}.toml\n"
