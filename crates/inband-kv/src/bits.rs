@@ -1,6 +1,8 @@
 //! Strings as arrays of bits: `GETBIT`, `SETBIT`, `BITCOUNT`, `BITPOS`, `BITOP`, `BITFIELD` and `BITFIELD_RO`. The first bit
 //! is the highest one of the first byte.
 
+use std::borrow::Cow;
+
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
@@ -145,9 +147,10 @@ pub fn execute(
     args: &Strings<'_>,
 ) -> Result<Reply, rocksdb::Error> {
     let args: Vec<&[u8]> = args.iter().collect();
+    let limit = keys.grown_len_bytes_max();
     let record = keys.get(key)?;
     let (value, expire_at_ms) = record.map_or((None, 0), |r| (Some(r.value), r.expire_at_ms));
-    // The others look at a few bits only.
+    // The others look at a few bits only, and copy a value only to change it, which has limits of its own.
     let visited = match op {
         BitOp::BitCount | BitOp::BitPos => value.map_or(0, <[u8]>::len),
         _ => 0,
@@ -160,42 +163,33 @@ pub fn execute(
         BitOp::BitCount => value.map_or(Ok(0), |value| bit_count(value, &args)),
         BitOp::BitPos => bit_pos(value, &args),
         BitOp::SetBit | BitOp::BitField | BitOp::BitFieldRo => {
-            let value = value.unwrap_or_default().to_vec();
+            let value = Cow::Borrowed(value.unwrap_or_default());
             let written = match op {
-                BitOp::SetBit => set_bit(value, &args, keys.grown_len_bytes_max()),
-                _ => bit_field(value, &args, keys.grown_len_bytes_max()),
+                BitOp::SetBit => set_bit(value, &args, limit),
+                _ => bit_field(value, &args, limit),
             };
-            return match written {
-                Err(reply) => Ok(reply),
-                Ok(written) => store(keys, key, expire_at_ms, written),
+            let written = match written {
+                Err(reply) => return Ok(reply),
+                Ok(written) => written,
             };
+            if let Some(value) = written.value {
+                keys.put(key, expire_at_ms, &value)?;
+            }
+            if written.is_changed {
+                keys.notify(EventClass::String, "setbit", key);
+            }
+            return Ok(written.reply);
         }
     };
     Ok(read.map_or_else(|reply| reply, Reply::Integer))
 }
 
-/// A changed value and the reply.
+/// What is to be written, and the reply.
 struct Written {
-    value: Vec<u8>,
-    /// It has become longer.
-    is_longer: bool,
+    value: Option<Vec<u8>>,
+    /// Not only zeros were appended.
     is_changed: bool,
     reply: Reply,
-}
-
-fn store(
-    keys: &mut dyn Keys,
-    key: &[u8],
-    expire_at_ms: u64,
-    written: Written,
-) -> Result<Reply, rocksdb::Error> {
-    if written.is_longer || written.is_changed {
-        keys.put(key, expire_at_ms, &written.value)?;
-    }
-    if written.is_changed {
-        keys.notify(EventClass::String, "setbit", key);
-    }
-    Ok(written.reply)
 }
 
 fn bit(value: &[u8], at: u64) -> i64 {
@@ -210,8 +204,16 @@ fn put_bit(value: &mut [u8], at: u64, is_set: bool) {
     }
 }
 
+/// The value if it is to be written.
+fn owned(value: Cow<[u8]>) -> Option<Vec<u8>> {
+    match value {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(value) => Some(value),
+    }
+}
+
 /// Makes room for a bit. Returns whether there was none.
-fn make_room(value: &mut Vec<u8>, last: u64, limit: usize) -> Checked<bool> {
+fn make_room(value: &mut Cow<[u8]>, last: u64, limit: usize) -> Checked<bool> {
     let len = (last / BITS_PER_BYTE) as usize + 1;
     if len > limit {
         return Err(Reply::error(format!(
@@ -219,19 +221,23 @@ fn make_room(value: &mut Vec<u8>, last: u64, limit: usize) -> Checked<bool> {
         )));
     }
     let is_longer = len > value.len();
-    value.resize(value.len().max(len), 0);
+    if is_longer {
+        value.to_mut().resize(len, 0);
+    }
     Ok(is_longer)
 }
 
-fn set_bit(mut value: Vec<u8>, args: &[&[u8]], limit: usize) -> Checked<Written> {
+fn set_bit(mut value: Cow<[u8]>, args: &[&[u8]], limit: usize) -> Checked<Written> {
     let (at, is_set) = (offset(args[0], None)?, bit_of(args[1])?);
     let is_longer = make_room(&mut value, at, limit)?;
     let before = bit(&value, at);
-    put_bit(&mut value, at, is_set);
+    let is_changed = is_longer || before != i64::from(is_set);
+    if is_changed {
+        put_bit(value.to_mut(), at, is_set);
+    }
     Ok(Written {
-        value,
-        is_longer,
-        is_changed: is_longer || before != i64::from(is_set),
+        value: owned(value),
+        is_changed,
         reply: Reply::Integer(before),
     })
 }
@@ -440,7 +446,7 @@ fn fields(args: &[&[u8]]) -> Checked<Vec<Field>> {
     Ok(fields)
 }
 
-fn bit_field(mut value: Vec<u8>, args: &[&[u8]], limit: usize) -> Checked<Written> {
+fn bit_field(mut value: Cow<[u8]>, args: &[&[u8]], limit: usize) -> Checked<Written> {
     let fields = fields(args)?;
     let last = fields.iter().filter(|f| f.writes()).map(Field::last).max();
     let is_longer = last.map_or(Ok(false), |last| make_room(&mut value, last, limit))?;
@@ -464,13 +470,14 @@ fn bit_field(mut value: Vec<u8>, args: &[&[u8]], limit: usize) -> Checked<Writte
             continue;
         };
         is_changed |= is_longer || number != before;
-        field.write(&mut value, number);
+        if number != before {
+            field.write(value.to_mut(), number);
+        }
         let reply = if is_set { before } else { number };
         replies.push(Reply::Integer(reply as i64));
     }
     Ok(Written {
-        value,
-        is_longer,
+        value: owned(value),
         is_changed,
         reply: Reply::Array(replies),
     })

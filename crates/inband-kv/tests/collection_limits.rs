@@ -119,6 +119,34 @@ fn counting_bits_has_the_limit_of_steps() {
     }
 }
 
+/// What changes nothing does not copy the value: not even all commands that a transaction may have take long.
+#[test]
+fn bits_that_stay_are_not_written() {
+    let mut bench = Bench::default();
+    bench.script("APPEND v x -> 1\nSETBIT b 8388607 1 -> 0");
+    let set = words("SETBIT b 8388607 0");
+    for line in [
+        "SETBIT b 0 0",
+        "BITFIELD b SET u8 0 0",
+        "BITFIELD b GET u1 0",
+    ] {
+        let mut commands = vec![words(line); 1_000];
+        commands.push(set.clone());
+        commands.push(words("SETBIT b 8388607 1"));
+        let replies = transaction(&mut bench, &commands);
+        let errors = replies.iter().find(|reply| reply.starts_with('-'));
+        assert_eq!(errors, None, "{line}");
+        let changing: Vec<_> = (0..100)
+            .map(|n| words(&format!("SETBIT b 0 {}", n % 2)))
+            .collect();
+        let replies = transaction(&mut bench, &changing);
+        assert!(
+            replies.iter().any(|reply| reply.starts_with("-ERR")),
+            "{line}"
+        );
+    }
+}
+
 /// The commands until then have taken effect, that one and all others for collections have not.
 #[test]
 fn a_transaction_ends_at_the_limit() {

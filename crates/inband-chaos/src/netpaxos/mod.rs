@@ -43,7 +43,9 @@ const PARTITIONS: usize = 1;
 /// How long the cluster may take to serve again after the last fault.
 const SERVING_LIMIT: Duration = Duration::from_secs(60);
 /// How long values may stay undecided or unapplied after the last client has stopped: longer than their deadline.
-const ENDING_LIMIT: Duration = Duration::from_secs(15);
+const ENDING_LIMIT: Duration = Duration::from_secs(30);
+/// Learners still propose ticks while keys of the companions, which live shorter than this, are due to expire.
+const EXPIRED_AFTER: Duration = Duration::from_secs(4);
 /// A learner that is further behind the others than this is still catching up.
 const BEHIND_MAX: u64 = 1_000;
 /// Counters to print at the end: sums over all processes, each since its last start.
@@ -214,10 +216,19 @@ impl Subject for Cluster {
         let companions = self.companions.get();
         let checked = companions.map_or(Ok(()), Companions::check);
         checked.context("locks and watches")?;
+        let mut standing = (Instant::now(), Vec::new());
         retry(ENDING_LIMIT, || {
             let status = self.status();
             check_alive(&status.processes)?;
-            check_all_ended(&status)
+            let positions = check_all_ended(&status)?;
+            if positions != standing.1 {
+                standing = (Instant::now(), positions);
+            }
+            ensure!(
+                standing.0.elapsed() >= EXPIRED_AFTER,
+                "learners still deliver values, though no client is left"
+            );
+            Ok(())
         })?;
         let status = self.status();
         for counter in COUNTERS {
@@ -234,7 +245,8 @@ impl Subject for Cluster {
     }
 }
 
-fn check_all_ended(status: &ClusterStatus) -> Result<()> {
+/// Returns the learners' positions, which are equal.
+fn check_all_ended(status: &ClusterStatus) -> Result<Vec<u64>> {
     let learners: Vec<&Status> = of_kind(status, "learner").collect();
     for learner in &learners {
         let in_flight = learner.gauges.get("store_values_in_flight");
@@ -250,5 +262,5 @@ fn check_all_ended(status: &ClusterStatus) -> Result<()> {
         positions.windows(2).all(|pair| pair[0] == pair[1]),
         "learners have not delivered the same: {positions:?}"
     );
-    Ok(())
+    Ok(positions)
 }

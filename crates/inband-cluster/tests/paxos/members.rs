@@ -62,7 +62,7 @@ fn members_come_and_go_and_the_next_start_has_those_of_now() {
         .map(|(id, name)| (id, name.to_owned()));
         assert_eq!(names(&status), members);
         assert_eq!(status.epoch, 5);
-        assert_eq!(status.hosts[5].roles, [Role::Acceptor]);
+        assert_eq!(status.hosts[5].roles, [Role::Acceptor, Role::Controller]);
         assert_eq!(status.hosts[6].roles, [Role::Acceptor, Role::Controller]);
         let own_listener = status.hosts[7].resp.expect("a port of its own");
         assert_eq!(own_listener.port(), spec.resp.port() + 4);
