@@ -87,6 +87,9 @@ pub struct Target<T: UnderTest> {
     pub unsupported_max: usize,
 }
 
+/// Makes the next random packet, and may change the registers.
+pub type NextPacket<'a, T> = dyn FnMut(&mut Prng, &Registers<T>) -> (Vec<u8>, Arrival) + 'a;
+
 impl<T: UnderTest> Target<T> {
     fn to(&self, verdict: T::Verdict) -> To {
         match verdict {
@@ -151,7 +154,7 @@ impl<T: UnderTest> Target<T> {
         (native_role, partitions): (T::Role, usize),
         prefix: &str,
         elsewhere: &[&str],
-        next: &mut dyn FnMut(&mut Prng, &Registers<T>) -> (Vec<u8>, Arrival),
+        next: &mut NextPacket<'_, T>,
         clear: fn(&Registers<T>),
     ) {
         let seed = seed();
