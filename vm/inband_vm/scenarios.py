@@ -71,7 +71,7 @@ def kill_a_process(cluster):
     for host in cluster.hosts:
         load = cluster.load()
         with load.running(after_s=8):
-            cluster.guests[host].run("systemctl kill -s KILL inband")
+            cluster.guests[host].run("systemctl kill --kill-whom=main -s KILL inband")
         pauses.append(check_pause(load, f"kill -9 of host-{host}"))
         cluster.wait_until_whole()
         cluster.check_nothing_lost(load.acknowledged)
@@ -162,7 +162,7 @@ def smaller_mtu(cluster):
         cluster.wait_until_whole()
         load = cluster.load()
         with load.running():
-            cluster.guests[cluster.hosts[0]].run("systemctl kill -s KILL inband")
+            cluster.guests[cluster.hosts[0]].run("systemctl kill --kill-whom=main -s KILL inband")
         pause_s = check_pause(load, "kill -9 at MTU 1450")
         cluster.wait_until_whole()
         cluster.check_nothing_lost(load.acknowledged)

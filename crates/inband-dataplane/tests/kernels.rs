@@ -56,6 +56,8 @@ const CONSOLE_LINES: usize = 60;
 const GUEST_MEMORY_MIB: usize = 1024;
 /// The only supported guest architecture. Where it is not available, the test reports NOT RUN.
 const QEMU: &str = "qemu-system-x86_64";
+/// How often a kernel may fail before our program says anything.
+const BOOTS_MAX: usize = 3;
 /// no_timer_check: without it the kernel panics if an emulated timer is late, which happens on a busy machine.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init";
 /// The device for the guest's report: its second serial port.
@@ -86,12 +88,20 @@ fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
     write_initramfs(&initramfs)?;
     let report = folder.path().join("report");
     let console = folder.path().join("console");
-    let mut qemu = match boot(&image, &initramfs, &console, &report) {
-        Ok(qemu) => qemu,
-        Err(why) => return not_run(kernel.suite, &why),
+    let mut boots = 0;
+    let (ended, text) = loop {
+        let mut qemu = match boot(&image, &initramfs, &console, &report) {
+            Ok(qemu) => qemu,
+            Err(why) => return not_run(kernel.suite, &why),
+        };
+        boots += 1;
+        let ended = wait(&mut qemu, GUEST_TIME_MAX)?;
+        let text = fs::read_to_string(&report).unwrap_or_default();
+        // On a busy machine an emulated kernel may crash before it starts our program.
+        if !text.is_empty() || boots == BOOTS_MAX {
+            break (ended, text);
+        }
     };
-    let ended = wait(&mut qemu, GUEST_TIME_MAX)?;
-    let text = fs::read_to_string(&report).unwrap_or_default();
     let report: Report = toml::from_str(&text.replace('\r', ""))
         .map_err(|error| format!("the guest's report: {error}\n{text}"))?;
     if !report.done {
