@@ -98,7 +98,11 @@ def rolling_restart(cluster):
     load = cluster.load()
     with load.running():
         for host in cluster.hosts:
-            cluster.guests[host].run("systemctl restart --no-block inband")
+            # Until it has been stopped, the cluster looks whole.
+            cluster.guests[host].run(
+                "old=$(systemctl show -P MainPID inband); systemctl restart --no-block inband; "
+                'while [ "$(systemctl show -P MainPID inband)" = "$old" ]; do sleep 0.1; done'
+            )
             cluster.wait_until_whole()
     pause_s = check_pause(load, "rolling restart")
     cluster.check_nothing_lost(load.acknowledged)
