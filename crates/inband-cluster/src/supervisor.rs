@@ -23,7 +23,7 @@ use crate::system::System;
 use inband_host::system_file;
 
 /// Timeout for a cluster to become ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait until all hosts take part before one is restarted: longer than an election.
 const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request waits for others. With what it then does, it is answered within [`socket::CALL_TIMEOUT`].

@@ -2,7 +2,7 @@
 //!
 //! A [`Lab`] creates a namespace and a veth pair for each [`Host`] of its [`LabSpec`], and removes them when dropped;
 //! those of a process that was killed are removed by the next lab. It needs root; [`preflight`] tells what is missing.
-//! It knows no system, and starts no programs: whoever has a host runs them in its [`netns`].
+//! It knows no system and starts no programs: callers run them in a host's [`netns`].
 //!
 //! Packets pass a program of the [`lab`]'s own between the hosts. Faults are applied there: [`LinkFaults`] delay, lose,
 //! duplicate or reorder all packets of a link, [`DropRule`]s drop chosen ones, and a held link keeps its packets in a

@@ -225,7 +225,7 @@ fn check_tokens(tenures: &[Tenure<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Nobody is granted a lock that surely is another's, and nobody is refused one that surely is nobody's.
+/// No client is granted a lock that another one certainly holds, or refused one that is certainly free.
 fn check_answers(calls: &[&Call], tenures: &[Tenure<'_>]) -> Result<()> {
     let mut by_grant: Vec<&Tenure<'_>> = tenures.iter().filter(|t| t.token.is_some()).collect();
     by_grant.sort_by_key(|tenure| tenure.granted_ns);

@@ -325,11 +325,8 @@ impl Writer {
 
 impl Operate for Writer {
     fn operate(&mut self) -> bool {
-        let client = match self.client.take() {
-            Some(client) => Ok(client),
-            None => self.seen.connect(&mut self.rng),
-        };
-        let Ok(mut client) = client else {
+        let kept = self.client.take().map(Ok);
+        let Ok(mut client) = kept.unwrap_or_else(|| self.seen.connect(&mut self.rng)) else {
             return false;
         };
         let (seen, rng) = (&self.seen, &mut self.rng);
@@ -432,11 +429,8 @@ impl Locker {
 
 impl Operate for Locker {
     fn operate(&mut self) -> bool {
-        let client = match self.client.take() {
-            Some(client) => Ok(client),
-            None => self.seen.connect(&mut self.rng),
-        };
-        let Ok(mut client) = client else {
+        let kept = self.client.take().map(Ok);
+        let Ok(mut client) = kept.unwrap_or_else(|| self.seen.connect(&mut self.rng)) else {
             return false;
         };
         let (op, Held { key, mut owner }) = self.choose();

@@ -34,9 +34,8 @@ use crate::paxos::layout::{kind_of, ClusterSpec, HostPlan, NetworkChoice};
 use crate::paxos::memory;
 use crate::process::ProcessSpec;
 use crate::socket::socket_in;
+use crate::supervisor::READY_TIMEOUT;
 
-/// Timeout for hosts to answer, and for the cluster to have a leader.
-const READY_LIMIT: Duration = Duration::from_secs(60);
 pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which the control plane is polled during the start.
 const PLANE_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -490,7 +489,7 @@ impl Shared {
 
     /// Waits until a host answers on its control socket.
     pub(super) fn wait_until_answering(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
-        let deadline = Instant::now() + READY_LIMIT;
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // Not zero: the system refuses a zero timeout.
@@ -548,7 +547,7 @@ impl Shared {
             self.hosts()
                 .iter()
                 .try_for_each(|host| self.check_alive(host))?;
-            if began.elapsed() >= READY_LIMIT {
+            if began.elapsed() >= READY_TIMEOUT {
                 return Err(self.late(format!(
                     "the cluster did not come up ({led} of {logs} logs have a leader, {} of \
                      {acceptors} acceptors vote; {})",
@@ -564,7 +563,7 @@ impl Shared {
         let logs = self.dir.path().join("hosts");
         SupervisorError::Late {
             what,
-            limit_s: READY_LIMIT.as_secs(),
+            limit_s: READY_TIMEOUT.as_secs(),
             logs,
         }
     }
