@@ -7,6 +7,7 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 use crate::command::{Command, Strings};
+use crate::engine::value_too_long;
 use crate::events::EventClass;
 use crate::keyspace::Keys;
 use crate::parse::{integer, strict_integer, SYNTAX_ERROR};
@@ -216,9 +217,7 @@ fn owned(value: Cow<[u8]>) -> Option<Vec<u8>> {
 fn make_room(value: &mut Cow<[u8]>, last: u64, limit: usize) -> Checked<bool> {
     let len = (last / BITS_PER_BYTE) as usize + 1;
     if len > limit {
-        return Err(Reply::error(format!(
-            "ERR value of {len} bytes is over the limit of {limit} bytes"
-        )));
+        return Err(value_too_long(len, limit));
     }
     let is_longer = len > value.len();
     if is_longer {

@@ -255,6 +255,13 @@ fn too_many_scripts() -> Reply {
     ))
 }
 
+/// The reply to a command that would make a string longer than it may be.
+pub(crate) fn value_too_long(len_bytes: usize, limit: usize) -> Reply {
+    Reply::error(format!(
+        "ERR value of {len_bytes} bytes is over the limit of {limit} bytes"
+    ))
+}
+
 fn too_much_written() -> Reply {
     Reply::error(format!(
         "ERR transaction has written {TRANSACTION_WRITTEN_BYTES_MAX} bytes, which is the limit; this \
@@ -477,9 +484,7 @@ fn set_range(keys: &mut dyn Keys, key: &[u8], offset: u64, part: &[u8]) -> Resul
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     let end = start.saturating_add(part.len());
     if end > limit {
-        return Ok(Reply::error(format!(
-            "ERR value of {end} bytes is over the limit of {limit} bytes"
-        )));
+        return Ok(value_too_long(end, limit));
     }
     value.resize(value.len().max(end), 0);
     value[start..end].copy_from_slice(part);
@@ -552,10 +557,7 @@ fn append(keys: &mut dyn Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {
     value.extend_from_slice(tail);
     let limit = keys.grown_len_bytes_max();
     if value.len() > limit {
-        return Ok(Reply::error(format!(
-            "ERR value of {} bytes is over the limit of {limit} bytes",
-            value.len()
-        )));
+        return Ok(value_too_long(value.len(), limit));
     }
     put(keys, "append", key, expire_at_ms, &value)?;
     Ok(Reply::Integer(value.len() as i64))
