@@ -98,11 +98,13 @@ impl Falcon {
     pub fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let status = self.status();
-            if is_so(&status["scheduler"]) {
+            // It fails if the scheduler waits for a CPU longer than the command waits for the scheduler.
+            let output = self.run(&["status", "--json"]);
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            if output.status.success() && is_so(&status["scheduler"]) {
                 return;
             }
-            assert!(Instant::now() < deadline, "not {what}: {status}");
+            assert!(Instant::now() < deadline, "not {what}: {output:?}");
             std::thread::sleep(POLL_INTERVAL);
         }
     }
@@ -328,13 +330,15 @@ fn what_runs_ends_with_its_client_or_worker() {
 
     // The client is killed: running tasks continue, because they are not told; waiting ones do not start.
     let late = falcon.file("late");
-    let script = format!("sleep 1; echo >> {late}");
+    let go = falcon.file("go");
+    let script = format!("while ! [ -e {go} ]; do sleep 0.05; done; echo >> {late}");
     let mut job = falcon.start(&["submit", "--count", "4", "--", "sh", "-c", &script]);
     falcon.wait_for("busy", |scheduler| {
         busy(scheduler) == 2 && scheduler["queued"] == 2
     });
     job.kill().expect("ours");
     job.wait().expect("it ends");
+    std::fs::write(&go, "").expect("written");
     falcon.wait_for("idle", |scheduler| {
         scheduler["queued"] == 0 && busy(scheduler) == 0
     });
