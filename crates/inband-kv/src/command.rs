@@ -11,7 +11,7 @@ use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::partition::partition_of;
 use crate::types::{Combine, Kind, MultiPop, Op, Sample};
-pub use encoding::version_of;
+pub use encoding::{version_of, COMMANDS_VERSION};
 pub use lists::{Queue, Strings, Watched};
 
 /// When a `SET` takes effect.
@@ -243,6 +243,9 @@ pub enum Command<'a> {
         args: Strings<'a>,
         /// `EVAL_RO`.
         is_read_only: bool,
+        /// It may call the commands of this version (see [`version_of`]) and earlier ones: those that the program which
+        /// took it from its client knows. Replicas with later programs refuse the others, as that one does.
+        calls_version: u8,
     },
     Publish {
         channel: &'a [u8],

@@ -10,7 +10,7 @@ use inband_lua::{Ended, Host, Limits};
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
-use crate::command::{Command, Strings};
+use crate::command::{Command, Strings, COMMANDS_VERSION};
 use crate::connection::over_limit;
 use crate::engine;
 use crate::keyspace::Keys;
@@ -51,6 +51,7 @@ pub fn parse_eval(args: Args<'_>, is_read_only: bool) -> Result<Command<'_>, Rep
         keys: Strings::Args(args.part(3, keys), 0),
         args: Strings::Args(args.part(3 + keys, rest - keys), 0),
         is_read_only,
+        calls_version: COMMANDS_VERSION,
     })
 }
 
@@ -94,12 +95,14 @@ impl<'a> Command<'a> {
                 keys,
                 args,
                 is_read_only,
+                calls_version,
                 ..
             } => Command::Eval {
                 text,
                 keys,
                 args,
                 is_read_only,
+                calls_version,
             },
             other => other,
         }
@@ -117,6 +120,7 @@ pub fn execute(
         keys: names,
         args,
         is_read_only,
+        calls_version,
     } = command
     else {
         return Ok(Reply::error(NOT_ALLOWED));
@@ -131,6 +135,7 @@ pub fn execute(
         former: Former::default(),
         declared: names.iter().copied().collect(),
         is_read_only: *is_read_only,
+        calls_version: *calls_version,
         message_bytes: 0,
         published_bytes: 0,
         failure: None,
@@ -163,6 +168,7 @@ struct ScriptHost<'a> {
     former: Former,
     declared: HashSet<&'a [u8]>,
     is_read_only: bool,
+    calls_version: u8,
     /// Bytes put before the script.
     put_before: u64,
     /// What its messages count.
@@ -195,7 +201,8 @@ impl Host for ScriptHost<'_> {
 impl ScriptHost<'_> {
     fn execute(&mut self, args: Args<'_>) -> Result<Reply, rocksdb::Error> {
         let error = |why: &'static str| Ok(Reply::error(why));
-        let Some(spec) = table::find(args.get(0)) else {
+        let spec = table::find(args.get(0));
+        let Some(spec) = spec.filter(|spec| spec.id.version() <= self.calls_version) else {
             return error("ERR Unknown Redis command called from script");
         };
         if !spec.takes(args.len()) {

@@ -103,6 +103,15 @@ pub enum CommandId {
 }
 
 impl CommandId {
+    /// The [version](crate::command::version_of) since which scripts may call it. All versions before 12 are 1: no
+    /// script in a log names them.
+    pub fn version(self) -> u8 {
+        match self {
+            CommandId::Bits(_) | CommandId::CombineBits => 12,
+            _ => 1,
+        }
+    }
+
     /// Changes what is pushed to the client.
     pub fn is_subscription(self) -> bool {
         matches!(

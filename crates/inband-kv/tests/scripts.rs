@@ -3,10 +3,13 @@
 
 use std::process::Command;
 
-use crate::common::{key_of_each, scratch, wait_for, Client, Served};
+use crate::common::{key_of_each, scratch, wait_for, Bench, Client, Served};
 use crate::types::RealRedis;
+use bytes::BytesMut;
+use inband_kv::command::{Strings, COMMANDS_VERSION};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
+use inband_resp::request::Args;
 
 fn request(words: &[&str]) -> String {
     let strings = words
@@ -319,4 +322,32 @@ fn the_locks_of_redis_py() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(is_good && output.stdout == b"good\n", "{errors}");
     }
+}
+
+#[test]
+fn a_script_of_a_former_program_calls_no_later_commands() {
+    let text = b"local r = redis.pcall('SETBIT', KEYS[1], 1, 1) \
+        return redis.call('SET', KEYS[1], type(r) == 'table' and r.err or 'called')";
+    let (bytes, ranges) = (b"k", [(0, 1)]);
+    let script = |calls_version| {
+        let mut encoded = BytesMut::new();
+        let script = inband_kv::command::Command::Eval {
+            text,
+            keys: Strings::Args(Args::new(bytes, &ranges), 0),
+            args: Strings::Args(Args::new(&[], &[]), 0),
+            is_read_only: false,
+            calls_version,
+        };
+        script.encode(None, &mut encoded);
+        encoded.to_vec()
+    };
+    let mut bench = Bench::default();
+    // The version before those of bits.
+    bench.log.push(bench.now_ms, &[script(11)]);
+    bench.log.apply(&mut bench.machine, 1);
+    bench.script("GET k -> 'ERR Unknown Redis command called from script'");
+    bench.script("DEL k -> 1");
+    bench.log.push(bench.now_ms, &[script(COMMANDS_VERSION)]);
+    bench.log.apply(&mut bench.machine, 1);
+    bench.script("GET k -> 'called'");
 }

@@ -240,6 +240,9 @@ pub fn print_hosts(status: &ClusterStatus) {
 
 /// Returns what a running host reports about its roles.
 fn parts_played(roles: usize, said: &HostStatus) -> String {
+    if said.is_removed {
+        return "  in no configuration: it was removed".into();
+    }
     let mut line = String::new();
     let logs = said.acceptors.len();
     match said.acceptors.iter().filter(|a| a.voting).count() {

@@ -142,6 +142,7 @@ impl HostView {
                 .collect(),
             dataplane_why: self.choice.why.clone(),
             stopping: self.is_stopping(),
+            is_removed: state.epoch != 0 && !state.is_member,
             leaders: state.leaders.iter().map(leader_status).collect(),
             acceptors: state
                 .acceptors

@@ -125,6 +125,9 @@ pub struct HostStatus {
     /// The host was told to stop and is doing so.
     #[serde(default)]
     pub stopping: bool,
+    /// Its cluster has a configuration, and the host has no role in it.
+    #[serde(default)]
+    pub is_removed: bool,
     /// If it may lead: its status as leader, by log. Empty if not.
     pub leaders: Vec<LeaderStatus>,
     /// If it votes: its status as acceptor, by log. Empty if not.

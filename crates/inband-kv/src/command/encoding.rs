@@ -75,6 +75,13 @@ const OP_SAMPLE: u8 = 43;
 /// The first operation of version 12.
 const OP_BITS: u8 = 44;
 const OP_COMBINE_BITS: u8 = 45;
+const OP_EVAL_OF_VERSION: u8 = 46;
+const OP_EVAL_RO_OF_VERSION: u8 = 47;
+
+/// The version of the last commands that were added; see [`version_of`].
+pub const COMMANDS_VERSION: u8 = 12;
+/// Scripts that do not say which commands they may call come from a program of this version.
+const CALLS_VERSION_UNSAID: u8 = 11;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -118,14 +125,17 @@ pub fn version_of(encoded: &[u8]) -> u8 {
             Some((Command::Ttl(_, TimeUnit::AtSeconds | TimeUnit::AtMilliseconds), _)) => 7,
             _ => 1,
         },
+        Some(OP_EVAL_OF_VERSION | OP_EVAL_RO_OF_VERSION) => match Command::decode(encoded) {
+            Some((Command::Eval { calls_version, .. }, _)) => calls_version,
+            _ => COMMANDS_VERSION,
+        },
         Some(OP_BITS..) => 12,
         Some(OP_COMBINE..) => 11,
         Some(OP_SET_EVENTS..) => 10,
         Some(OP_LOCK..) => 9,
         Some(OP_PUBLISH..) => 8,
         Some(OP_RENAME..) => 7,
-        // A script may execute commands of any version.
-        Some(OP_EVAL | OP_EVAL_RO) => 12,
+        Some(OP_EVAL | OP_EVAL_RO) => CALLS_VERSION_UNSAID,
         Some(OP_TYPED) => match Command::decode(encoded) {
             Some((Command::Typed { op, .. }, _)) if op.is_of_version_10() => 10,
             Some((Command::Typed { op, .. }, _)) if op.waits_for().is_some() => 8,
@@ -171,9 +181,15 @@ impl<'a> Command<'a> {
             Command::CompareDelete(..) => OP_COMPARE_DELETE,
             Command::CompareExpire { .. } => OP_COMPARE_EXPIRE,
             Command::MSetNx(_) => OP_MSET_NX,
-            Command::Eval { is_read_only, .. } => match is_read_only {
-                true => OP_EVAL_RO,
-                false => OP_EVAL,
+            Command::Eval {
+                is_read_only,
+                calls_version,
+                ..
+            } => match (is_read_only, *calls_version) {
+                (true, CALLS_VERSION_UNSAID) => OP_EVAL_RO,
+                (false, CALLS_VERSION_UNSAID) => OP_EVAL,
+                (true, _) => OP_EVAL_RO_OF_VERSION,
+                (false, _) => OP_EVAL_OF_VERSION,
             },
             Command::Publish { .. } => OP_PUBLISH,
             Command::ScriptLoad(_) => OP_SCRIPT_LOAD,
@@ -356,8 +372,15 @@ impl<'a> Command<'a> {
                 put_string(out, to);
             }
             Command::Eval {
-                text, keys, args, ..
+                text,
+                keys,
+                args,
+                calls_version,
+                ..
             } => {
+                if *calls_version != CALLS_VERSION_UNSAID {
+                    out.put_u8(*calls_version);
+                }
                 put_string(out, text);
                 put_strings(out, keys);
                 put_strings(out, args);
@@ -486,12 +509,23 @@ impl<'a> Command<'a> {
                 }
             }
             OP_MSET_NX => Command::MSetNx(reader.strings().filter(|s| s.len() % 2 == 0)?),
-            op @ (OP_EVAL | OP_EVAL_RO) => Command::Eval {
-                text: reader.string()?,
-                keys: reader.strings()?,
-                args: reader.strings()?,
-                is_read_only: op == OP_EVAL_RO,
-            },
+            op @ (OP_EVAL | OP_EVAL_RO | OP_EVAL_OF_VERSION | OP_EVAL_RO_OF_VERSION) => {
+                let calls_version = match op {
+                    OP_EVAL | OP_EVAL_RO => CALLS_VERSION_UNSAID,
+                    _ => {
+                        let version = reader.byte()?;
+                        let known = CALLS_VERSION_UNSAID + 1..=COMMANDS_VERSION;
+                        Some(version).filter(|version| known.contains(version))?
+                    }
+                };
+                Command::Eval {
+                    text: reader.string()?,
+                    keys: reader.strings()?,
+                    args: reader.strings()?,
+                    is_read_only: matches!(op, OP_EVAL_RO | OP_EVAL_RO_OF_VERSION),
+                    calls_version,
+                }
+            }
             OP_SCRIPT_LOAD => Command::ScriptLoad(reader.string()?),
             OP_SCRIPT_FLUSH => Command::ScriptFlush,
             OP_SET_EVENTS => Command::SetEvents(EventClasses::of_bits(reader.varint()?)?),

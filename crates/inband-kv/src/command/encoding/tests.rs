@@ -60,12 +60,14 @@ fn round_trip_and_every_cut() {
             keys: strings,
             args: strings,
             is_read_only: false,
+            calls_version: COMMANDS_VERSION,
         },
         Command::Eval {
             text: b"",
             keys: strings,
             args: strings,
             is_read_only: true,
+            calls_version: COMMANDS_VERSION - 1,
         },
         Command::ScriptLoad(b"return 1"),
         Command::ScriptFlush,
@@ -260,15 +262,15 @@ fn the_version_is_that_of_the_latest_operation() {
     assert_eq!(version(&Command::Ttl(b"k", TimeUnit::Seconds)), 1);
     assert_eq!(version(&Command::Ttl(b"k", TimeUnit::AtSeconds)), 7);
     let none = Strings::Encoded(0, &[]);
-    let script = |is_read_only| Command::Eval {
+    let script = |calls_version| Command::Eval {
         text: b"return redis.call('hget', KEYS[1], 'f')",
         keys: none,
         args: none,
-        is_read_only,
+        is_read_only: false,
+        calls_version,
     };
-    // It may call commands of any version.
-    assert_eq!(version(&script(false)), 12);
-    assert_eq!(version(&script(true)), 12);
+    assert_eq!(version(&script(11)), 11);
+    assert_eq!(version(&script(12)), 12);
     let sample = Sample {
         kind: Kind::Set,
         count: None,
@@ -313,7 +315,7 @@ fn the_version_is_that_of_the_latest_operation() {
         (Command::Get(b"k"), 2),
         (Command::GetEx(b"k", Expiry::Never), 3),
         (Command::ScriptLoad(b"return 1"), 4),
-        (script(false), 12),
+        (script(12), 12),
     ] {
         let mut queue = BytesMut::new();
         Queue::push(&mut queue, &inner);
