@@ -35,7 +35,8 @@ pub fn execute(keys: &mut dyn Keys, command: &Command<'_>) -> Result<Reply> {
     execute_within(keys, &Work::default(), command)
 }
 
-fn execute_within(keys: &mut dyn Keys, work: &Work, command: &Command<'_>) -> Result<Reply> {
+/// The same, with the work that it may still do.
+pub fn execute_within(keys: &mut dyn Keys, work: &Work, command: &Command<'_>) -> Result<Reply> {
     match command {
         Command::Eval { .. } => script::execute(keys, work, command),
         Command::Exec { watched, commands } => {

@@ -186,7 +186,10 @@ pub const COLLECTION_STEPS_MAX: u64 = 16_000_000;
 /// Most reads of one connection in one value: the length of their replies is not known in advance.
 pub const READS_PER_VALUE_MAX: usize = 32;
 
-/// Once the replies in one turn of the loop reach this length, further reads through the log are refused in that turn.
+/// Once the reads in one turn of the loop have used this many steps on collections, the others wait for the next turn.
+pub const READ_STEPS_PER_TURN_MAX: u64 = 1_000_000;
+
+/// Once the replies in one turn of the loop reach this length, the other reads wait for the next turn.
 pub const READ_REPLIES_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Most keys that one `SCAN` examines, whatever its `COUNT`.

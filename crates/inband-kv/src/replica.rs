@@ -256,8 +256,10 @@ pub struct Replica {
     has_more: bool,
     /// Number of commands queued on connections or in the packer.
     waiting_commands: usize,
-    /// Length of the replies to the last reads that did not go through the log.
+    /// Length of the replies in this turn to reads that do not go through the log.
     read_reply_bytes: usize,
+    /// Steps on collections of the same reads.
+    read_steps: u64,
     /// Serves while the replica exists.
     checkpoint_server: Option<CheckpointServer>,
 }
@@ -403,6 +405,7 @@ impl Replica {
             has_more: false,
             waiting_commands: 0,
             read_reply_bytes: 0,
+            read_steps: 0,
             checkpoint_server,
         };
         add(&replica.control.counters.requests_total, requests);

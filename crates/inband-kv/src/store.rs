@@ -32,7 +32,7 @@ use crate::engine;
 use crate::events::EventClasses;
 use crate::keyspace::{self, Keyspace, View};
 use crate::limits::{RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX};
-use crate::types::Kind;
+use crate::types::{self, Kind};
 
 pub(crate) use apply::execute_stamped;
 pub use error::StoreError;
@@ -118,7 +118,10 @@ pub(crate) struct Work<'a> {
 }
 
 /// Executes read-only commands without going through the log.
-pub struct Reader<'a>(View<'a>);
+pub struct Reader<'a> {
+    view: View<'a>,
+    steps: u64,
+}
 
 impl Reader<'_> {
     /// Executes an encoded command. `None`: a key in it has expired by cluster time but not by replicated time, or its
@@ -126,20 +129,28 @@ impl Reader<'_> {
     pub fn read(&mut self, command: &[u8]) -> Result<Option<Reply>, StoreError> {
         let reply = match Command::decode(command) {
             Some((command, None)) if command.only_reads() => {
-                let reply = engine::execute(&mut self.0, &command)?;
-                let is_behind = self.0.clock_ms > self.0.now_ms + TTL_LAG_MS_MAX;
-                self.0.is_doubtful |= is_behind && command.tells_time(&reply);
+                let work = types::Work::default();
+                let view = &mut self.view;
+                let reply = engine::execute_within(view, &work, &command)?;
+                self.steps += work.steps_used();
+                let is_behind = view.clock_ms > view.now_ms + TTL_LAG_MS_MAX;
+                view.is_doubtful |= is_behind && command.tells_time(&reply);
                 reply
             }
             _ => Reply::error("ERR this command goes through the log"),
         };
-        Ok((!std::mem::take(&mut self.0.is_doubtful)).then_some(reply))
+        Ok((!std::mem::take(&mut self.view.is_doubtful)).then_some(reply))
+    }
+
+    /// Steps that the commands have used; see [`COLLECTION_STEPS_MAX`](crate::limits::COLLECTION_STEPS_MAX).
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 }
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        self.0.keyspace.was_read();
+        self.view.keyspace.was_read();
     }
 }
 
@@ -410,14 +421,17 @@ impl Store {
         if self.is_stopped {
             return Err(StoreError::Stopped);
         }
-        Ok(Reader(View {
-            db: &self.db,
-            columns: Columns::of(&self.db)?,
-            keyspace: &mut self.keyspace,
-            now_ms: self.state.time_ms,
-            clock_ms,
-            is_doubtful: false,
-        }))
+        Ok(Reader {
+            view: View {
+                db: &self.db,
+                columns: Columns::of(&self.db)?,
+                keyspace: &mut self.keyspace,
+                now_ms: self.state.time_ms,
+                clock_ms,
+                is_doubtful: false,
+            },
+            steps: 0,
+        })
     }
 
     /// An entry was executed here at `now_ms`; must be written together with its changes.

@@ -10,8 +10,9 @@ use inband_kv::control::Status;
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{
     CHECKPOINT_TRANSFERS_MAX, COMMAND_LEN_BYTES_MAX, IN_FLIGHT_COMMAND_BYTES_MAX,
-    OUTPUT_SOFT_BYTES_MAX, PENDING_COMMAND_BYTES_MAX, READ_REPLIES_BYTES_MAX, REQUEST_KEYS_MAX,
-    VALUES_REPLY_BYTES_MAX, WATCHED_BYTES_MAX,
+    OUTPUT_SOFT_BYTES_MAX, PENDING_COMMAND_BYTES_MAX, READ_REPLIES_BYTES_MAX,
+    READ_STEPS_PER_TURN_MAX, REQUEST_KEYS_MAX, STORED_VALUE_LEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX,
+    WATCHED_BYTES_MAX,
 };
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
@@ -508,6 +509,32 @@ fn long_answers_of_many_come_one_after_the_other() {
         "{highest}"
     );
     assert_eq!(client.ask("PING"), "+PONG");
+}
+
+#[test]
+fn reads_with_much_work_do_not_hold_up_the_others() {
+    const READS: usize = 200;
+    let one = One::start(|_| {});
+    let mut client = one.client();
+    let last = STORED_VALUE_LEN_BYTES_MAX as u64 * 8 - 1;
+    assert_eq!(client.ask(&format!("SETBIT b {last} 1")), ":0");
+    let steps = READS as u64 * STORED_VALUE_LEN_BYTES_MAX as u64 / 8;
+    let turns = steps / READ_STEPS_PER_TURN_MAX;
+    assert!(turns > 20);
+    let bystander = Bystander::start(&one);
+    let mut others: Vec<Client> = (0..2).map(|_| one.client()).collect();
+    for other in &mut others {
+        other.send("BITPOS b 1\r\n".repeat(READS));
+    }
+    assert_eq!(client.ask("GETBIT b 0"), ":0");
+    for other in &mut others {
+        for _ in 0..READS {
+            assert_eq!(other.line(), format!(":{last}"));
+        }
+    }
+    // What each of them sends at once arrives in two parts at most.
+    assert!(one.hits(LimitHit::TurnReplies) > turns / 2);
+    bystander.stop();
 }
 
 #[test]

@@ -10,9 +10,14 @@ use super::{Replica, ReplicaError};
 use crate::connection::OwnedArgs;
 use crate::control::add;
 use crate::limit_hits::LimitHit;
-use crate::limits::READ_REPLIES_BYTES_MAX;
+use crate::limits::{READ_REPLIES_BYTES_MAX, READ_STEPS_PER_TURN_MAX};
 use crate::local;
 use crate::packer::{Part, Reads};
+
+/// The total of all reads in one turn is bounded.
+fn is_turn_over(reply_bytes: usize, steps: u64) -> bool {
+    reply_bytes > READ_REPLIES_BYTES_MAX || steps > READ_STEPS_PER_TURN_MAX
+}
 
 impl Replica {
     /// Queues a connection for a page of `SCAN`.
@@ -49,12 +54,13 @@ impl Replica {
     /// Answers all reads that are ready. Returns whether there were any.
     pub(super) fn answer_reads(&mut self) -> Result<bool, ReplicaError> {
         let mut has_any = false;
-        self.read_reply_bytes = 0;
+        (self.read_reply_bytes, self.read_steps) = (0, 0);
         for log in 0..self.machine.partitions() {
             let applied = self.machine.store(log).applied();
-            while let Some(reads) = self.lanes[log].packer.take_confirmed(applied) {
+            while let Some(mut reads) = self.lanes[log].packer.take_confirmed(applied) {
                 self.read_clock();
-                self.read(log, &reads)?;
+                let first_not_begun = self.read(log, &reads)?;
+                reads.parts.rotate_left(first_not_begun);
                 self.reads_done(log, reads);
                 has_any = true;
             }
@@ -62,17 +68,21 @@ impl Replica {
         Ok(has_any)
     }
 
-    fn read(&mut self, log: usize, reads: &Reads) -> Result<(), ReplicaError> {
+    /// Returns the place of the first part for which this turn had no room, which is the first one in the next turn: a
+    /// client that asks for too much does not keep the others waiting. 0 if there was room for all.
+    fn read(&mut self, log: usize, reads: &Reads) -> Result<usize, ReplicaError> {
         let mut reader = self.machine.reader(log, self.clock_ms)?;
         let (mut first, mut answered) = (0, reads.scans.len());
-        for part in &reads.parts {
+        let mut first_not_begun = None;
+        let steps_before = self.read_steps;
+        for (place, part) in reads.parts.iter().enumerate() {
             let (next, count) = (first + part.count, part.count);
             let Some(connection) = part.connection(&mut self.front.connections) else {
                 first = next;
                 continue;
             };
-            if self.read_reply_bytes > READ_REPLIES_BYTES_MAX {
-                // The total of all reads in one turn is bounded.
+            if is_turn_over(self.read_reply_bytes, self.read_steps) {
+                first_not_begun.get_or_insert(place);
                 self.control.limit_hits.count(LimitHit::TurnReplies);
                 let rest = reads.commands(first, count);
                 connection.put_back(log, rest, part.received, true);
@@ -84,6 +94,7 @@ impl Replica {
                 let (done, by_log) = match reader.read(command)? {
                     Some(reply) => {
                         self.read_reply_bytes += reply.len_bytes();
+                        self.read_steps = steps_before + reader.steps();
                         connection.answer_next(log, reply);
                         (at + 1, false)
                     }
@@ -92,7 +103,11 @@ impl Replica {
                     None => (at, true),
                 };
                 answered += usize::from(!by_log);
-                if done < count && (by_log || !connection.has_reply_room()) {
+                let is_over = is_turn_over(self.read_reply_bytes, self.read_steps);
+                if done < count && (by_log || is_over || !connection.has_reply_room()) {
+                    if is_over && !by_log {
+                        self.control.limit_hits.count(LimitHit::TurnReplies);
+                    }
                     let rest = reads.commands(first + done, count - done);
                     connection.put_back(log, rest, part.received, !by_log);
                     self.waiting_commands += count - done;
@@ -112,7 +127,7 @@ impl Replica {
             }
         }
         add(&self.control.counters.reads_total, answered as u64);
-        Ok(())
+        Ok(first_not_begun.unwrap_or(0))
     }
 
     fn fail_reads(&mut self, ticket: ReadTicket, failure: SubmitFailure) {

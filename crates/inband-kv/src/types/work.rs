@@ -53,6 +53,11 @@ impl Work {
         })
     }
 
+    /// How many steps were used.
+    pub fn steps_used(&self) -> u64 {
+        COLLECTION_STEPS_MAX - self.steps.get()
+    }
+
     /// How many steps may still be used.
     pub fn steps_left(&self) -> u64 {
         self.steps.get()
