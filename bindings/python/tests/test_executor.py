@@ -159,8 +159,13 @@ def test_long_arguments_and_results(executor):
     assert executor.submit(lambda b: b + b"!", long).result(60) == long + b"!"
 
 
+def until_exists(path):
+    while not path.exists():
+        time.sleep(0.01)
+
+
 def wait_until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -213,11 +218,13 @@ def test_shutdown_waits_and_takes_nothing_more():
         executor.submit(add, 1)
 
 
-def test_shutdown_can_cancel_what_waits():
+def test_shutdown_can_cancel_what_waits(tmp_path):
+    go = tmp_path / "go"
     executor = Executor(max_workers=1)
-    first = executor.submit(time.sleep, 1)
+    first = executor.submit(until_exists, go)
     wait_until(first.running)
     others = [executor.submit(time.sleep, 60) for _ in range(5)]
+    others[-1].add_done_callback(lambda _: go.touch())
     executor.shutdown(cancel_futures=True)
     assert first.result(0) is None
     assert all(future.cancelled() for future in others)
@@ -348,35 +355,41 @@ def test_dask_computes_on_it(executor):
 
 def test_other_threads_go_on_while_a_long_call_is_submitted(executor):
     """A regression: 100 MB took 9.4 s, and blocked all other threads."""
-    longest_s = 0.0
-    is_over = threading.Event()
 
-    def watch():
-        nonlocal longest_s
-        seen = time.monotonic()
-        while not is_over.is_set():
-            time.sleep(0.001)
-            longest_s, seen = max(longest_s, time.monotonic() - seen), time.monotonic()
+    def trial():
+        longest_s = 0.0
+        is_over = threading.Event()
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    began = time.monotonic()
-    future = executor.submit(len, bytes(100_000_000))
-    submitted_s = time.monotonic() - began
-    is_over.set()
-    watcher.join()
-    print(f"submitted in {submitted_s:.2f} s; another thread waited for {longest_s:.2f} s")
-    assert submitted_s < 4 and longest_s < 2
-    assert future.result(60) == 100_000_000
+        def watch():
+            nonlocal longest_s
+            seen = time.monotonic()
+            while not is_over.is_set():
+                time.sleep(0.001)
+                longest_s, seen = max(longest_s, time.monotonic() - seen), time.monotonic()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        began = time.monotonic()
+        future = executor.submit(len, bytes(100_000_000))
+        submitted_s = time.monotonic() - began
+        is_over.set()
+        watcher.join()
+        print(f"submitted in {submitted_s:.2f} s; another thread waited for {longest_s:.2f} s")
+        assert future.result(60) == 100_000_000
+        return submitted_s < 4 and longest_s < 2
+
+    # A stall of the machine spoils a trial, but not each of them.
+    assert any(trial() for _ in range(4))
 
 
-def test_callbacks_of_a_cancelled_future_hold_nobody_up():
+def test_callbacks_of_a_cancelled_future_hold_nobody_up(tmp_path):
     with Executor(1) as executor:
-        running = executor.submit(time.sleep, 0.5)
+        go = tmp_path / "go"
+        running = executor.submit(until_exists, go)
         wait_until(running.running)
         waiting, last = executor.submit(add, 1), executor.submit(add, 2)
         seen = []
-        waiting.add_done_callback(lambda _: seen.append(last.result(20)))
+        waiting.add_done_callback(lambda _: (go.touch(), seen.append(last.result(60))))
         assert waiting.cancel()
         assert seen == [3], "it was called by who cancelled, and could wait"
         assert concurrent.futures.wait([waiting, running], timeout=20).not_done == set()
@@ -423,12 +436,15 @@ def test_many_futures_cost_little():
         began = time.process_time()
         time.sleep(2)
         idle_cpu_s = time.process_time() - began
-        began = time.monotonic()
-        assert all(future.cancel() for future in futures[-5000:])
-        cancelled_s = time.monotonic() - began
-        print(f"20,000 submitted in {submitted_s:.1f} s, 2 s of waiting cost {idle_cpu_s:.2f} s, 5,000 cancelled in {cancelled_s:.2f} s")
+        cancelled_s = []
+        # A stall of the machine spoils one of them, but not each.
+        for first in (15_000, 10_000, 5_000):
+            began = time.monotonic()
+            assert all(future.cancel() for future in futures[first : first + 5000])
+            cancelled_s.append(time.monotonic() - began)
+        print(f"20,000 submitted in {submitted_s:.1f} s, 2 s of waiting cost {idle_cpu_s:.2f} s, 5,000 cancelled in {cancelled_s} s")
         # A regression: 40,000 waiting tasks used a quarter of a core, and cancelling 5,000 of them took 5.8 s.
-        assert idle_cpu_s < 0.2 and cancelled_s < 2.5
+        assert idle_cpu_s < 0.2 and min(cancelled_s) < 2.5
         running.kill()
         for future in futures:
             future.cancel()
@@ -633,7 +649,7 @@ with inband.Executor(1) as executor:
     pid = os.fork()
     if pid == 0:
         sys.exit(0)
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 30
     while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < end_s:
         time.sleep(0.01)
     if ended == (0, 0):

@@ -90,13 +90,15 @@ impl Cluster {
     }
 
     fn counter(&self, node: usize, name: &str) -> u64 {
-        let status = self.status(node).expect("it runs");
+        // A node that waits for a CPU does not answer in time.
+        let answers = || self.status(node);
+        let status = until_some("it runs", answers);
         status.counters.get(name).copied().unwrap_or(0)
     }
 
     fn leader(&self) -> usize {
         let leads = |node: &usize| self.status(*node).is_some_and(|s| s.state == "leading");
-        (1..=NODES).find(leads).expect("one leads")
+        until_some("one leads", || (1..=NODES).find(leads))
     }
 
     /// Returns the reply to a strong read at a node, over TCP.
@@ -210,6 +212,17 @@ impl Client {
             assert!(Instant::now() < deadline, "{what} from {node}");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+fn until_some<T>(what: &str, value: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what} is not so");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

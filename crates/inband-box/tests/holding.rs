@@ -5,9 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use inband_box::gateway::{Counters, Gateway, Settings};
-use inband_box::limits::{KEY_LEN_BYTES_MAX, RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX};
+use inband_box::limits::{
+    KEY_LEN_BYTES_MAX, RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, UNANSWERED_MS_MAX,
+};
 use inband_box::local::Local;
 
 use crate::gathering::{wait_for, Held, LIMIT};
@@ -86,6 +89,12 @@ fn ask_until_closed(served: &Served, request: &str, times: usize) {
 
 #[test]
 fn a_write_that_is_held_back_is_refused_in_time() {
+    // If the machine stalls, the first writes may be refused before the last one is sent.
+    assert!((0..3).any(|_| is_held_back_and_refused()));
+}
+
+fn is_held_back_and_refused() -> bool {
+    let since = Instant::now();
     let served = Served::start(Settings::default().memory_bytes_max);
     served.is_held.store(true, Ordering::Release);
     let mut begun = Vec::new();
@@ -95,6 +104,9 @@ fn a_write_that_is_held_back_is_refused_in_time() {
         begun.push(stream);
         wait_for(&served.counters.cmd_set, begun.len() as u64);
         let records = begun.len() * LONG / RECORD_LEN_BYTES_MAX;
+        if since.elapsed() >= Duration::from_millis(UNANSWERED_MS_MAX / 2) {
+            return false;
+        }
         wait_for(&served.counters.records, records as u64);
     }
     // The limit holds for the records of earlier iterations of the gateway's loop: let the current one end.
@@ -112,13 +124,16 @@ fn a_write_that_is_held_back_is_refused_in_time() {
         late.read_to_string(&mut reply).expect("it is closed");
         reply == "SERVER_ERROR no quorum; it was not done\r\n"
     };
-    assert!((0..3).any(is_held));
+    if !(0..3).any(is_held) {
+        return false;
+    }
     let mut reply = String::new();
     begun[0].read_to_string(&mut reply).expect("it is closed");
     assert_eq!(
         reply,
         "SERVER_ERROR no quorum; whether it was done is unknown\r\n"
     );
+    true
 }
 
 /// What each request takes is more than its place among the client's requests.

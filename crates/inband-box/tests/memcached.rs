@@ -61,7 +61,7 @@ struct Client {
 
 impl Client {
     fn connect(address: SocketAddr) -> Client {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         let stream = loop {
             match TcpStream::connect(address) {
                 Ok(stream) => break stream,
@@ -70,7 +70,7 @@ impl Client {
             std::thread::sleep(Duration::from_millis(10));
         };
         stream.set_nodelay(true).expect("set");
-        let timeout = Some(Duration::from_secs(10));
+        let timeout = Some(Duration::from_secs(60));
         stream.set_read_timeout(timeout).expect("set");
         Client { stream, cas: 1 }
     }

@@ -22,7 +22,7 @@ use inband_host::namespace;
 use inband_lab::netns::NETNS_DIR;
 use inband_lab::Host;
 
-use crate::boxes::{ask, get, options, set, start, until_states_are, KEYS, LIMIT};
+use crate::boxes::{self, ask, get, options, set, start, until_states_are, KEYS, LIMIT};
 
 /// The sum of a counter over the nodes, once it has moved.
 fn moved(cluster: &Supervisor<BoxCluster>, counter: &str) {
@@ -348,7 +348,7 @@ fn faults_of_a_node_reach_its_links_to_single_nodes() {
         all.for_each(|node| until_notes(&cluster, node, "direct links"));
     };
     until_direct();
-    let leader = || cluster.system().leader().expect("one leads");
+    let leader = || boxes::leader(&cluster);
     let follower = names.into_iter().find(|node| **node != *leader());
     let follower = follower.expect("one follows");
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use inband_cluster::box_cluster::{BoxCluster, Options};
 use inband_cluster::command::roll;
 
-use crate::boxes::{get, options, set, start, sync, until_states_are};
+use crate::boxes::{self, get, options, set, start, sync, until_states_are};
 
 /// Writes at these nodes in turn until told to stop. Returns which writes were acknowledged.
 fn writes(all: &[SocketAddr], stop: &AtomicBool) -> Vec<usize> {
@@ -34,7 +34,7 @@ fn rolls(options: Options) {
         pids.collect::<Option<Vec<u32>>>().expect("all run")
     };
     let before = pids();
-    let led = cluster.system().leader().expect("somebody leads");
+    let led = boxes::leader(&cluster);
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
         let (all, stop) = (all.clone(), Arc::clone(&stop));

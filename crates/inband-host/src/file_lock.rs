@@ -102,14 +102,19 @@ mod tests {
     #[test]
     fn a_process_that_is_ending_is_waited_for() {
         let path = std::env::temp_dir().join(format!("inband-ending-{}", std::process::id()));
-        let lock = FileLock::take(&path).unwrap();
-        let ending = std::thread::spawn(move || {
-            std::thread::sleep(IN_USE_TIMEOUT / 5);
-            drop(lock);
-        });
-        FileLock::take(&path).unwrap();
-        ending.join().unwrap();
-        std::fs::remove_file(path).unwrap();
+        let is_waited_for = |_| {
+            let lock = FileLock::take(&path).unwrap();
+            let ending = std::thread::spawn(move || {
+                std::thread::sleep(IN_USE_TIMEOUT / 5);
+                drop(lock);
+            });
+            let taken = FileLock::take(&path);
+            ending.join().unwrap();
+            taken.is_ok()
+        };
+        // A stall of the machine spoils a trial, but not each of them.
+        assert!((0..8).any(is_waited_for));
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -191,13 +191,13 @@ fn time_goes_on_in_each_partition_by_itself() {
     let three = three();
     let mut client = three.served.client();
     for key in &three.keys {
-        assert_eq!(client.ask(&format!("SET {key} 1 PX 2000")), "+OK");
+        assert_eq!(client.ask(&format!("SET {key} 1 PX 60000")), "+OK");
     }
     let before: Vec<u64> = (0..3).map(|p| three.cluster.last_instance_of(p)).collect();
     three
         .served
         .clock_offset_ms
-        .store(10_000, std::sync::atomic::Ordering::Relaxed);
+        .store(61_000, std::sync::atomic::Ordering::Relaxed);
     // A command in one partition advances only that partition's time.
     assert_eq!(client.ask(&format!("EXISTS {}", three.keys[2])), ":0");
     wait_for("all keys are deleted", || {
@@ -278,6 +278,7 @@ fn a_stuck_partition_stops_only_what_needs_it() {
     three.cluster.hold_log(1);
     let mut clients: Vec<_> = (0..4).map(|_| three.served.client()).collect();
     clients[0].send(resp(&format!("SET {} 1", three.keys[1])));
+    wait_for("it is held", || three.cluster.held() > 0);
     std::thread::sleep(Duration::from_millis(PARTITION_STUCK_MS + 200));
     for line in [
         "DBSIZE".to_owned(),
@@ -314,6 +315,7 @@ fn a_command_that_waits_for_a_stuck_partition_holds_up_no_others() {
     three.cluster.hold_log(1);
     let mut clients: Vec<_> = (0..3).map(|_| three.served.client()).collect();
     clients[0].send(resp("DBSIZE"));
+    wait_for("it is held", || three.cluster.held() > 0);
     std::thread::sleep(Duration::from_millis(PARTITION_STUCK_MS + 200));
     let reply = clients[1].ask(&format!("MGET {} {}", three.keys[0], three.keys[2]));
     assert!(

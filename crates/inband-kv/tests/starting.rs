@@ -132,8 +132,8 @@ fn limits_and_passwords_hold_before_the_store_is_open() {
         clients_max: 3,
         password: Some(Password::read(&file).expect("a password")),
         timeouts: ClientTimeouts {
-            incomplete: Duration::from_secs(2),
-            password: Duration::from_secs(2),
+            incomplete: Duration::from_secs(5),
+            password: Duration::from_secs(5),
             ..ReplicaConfig::default().timeouts
         },
         ..ReplicaConfig::default()

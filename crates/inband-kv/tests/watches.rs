@@ -506,8 +506,11 @@ fn a_client_that_reads_gets_everything_and_others_are_disconnected() {
     set(&mut client, 0);
     let mut last = other.next().unwrap();
     assert_eq!((&*last.kind, &last.key), ("progress", &None));
-    let brief = Some(Duration::from_millis(200));
-    other.client.stream().set_read_timeout(brief).unwrap();
+    let set_timeout = |watcher: &mut Watcher, ms| {
+        let timeout = Some(Duration::from_millis(ms));
+        watcher.client.stream().set_read_timeout(timeout).unwrap();
+    };
+    set_timeout(&mut other, 2_000);
     while let Some(push) = other.next() {
         last = push;
     }
@@ -516,6 +519,6 @@ fn a_client_that_reads_gets_everything_and_others_are_disconnected() {
     assert_eq!(again.line(), "put other 1");
     let refused = Watcher::try_start(&served, "other", Some(&other.from));
     assert!(refused.err().unwrap().starts_with("-GONE"));
-    again.client.stream().set_read_timeout(brief).unwrap();
+    set_timeout(&mut again, 200);
     assert_eq!(again.next(), None);
 }

@@ -17,7 +17,7 @@ use inband_paxos::node::{Node, NodeError};
 const HOSTS: usize = 3;
 const PARTITIONS: usize = 3;
 const LOGS: usize = PARTITIONS + 1;
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Clusters that are polled continuously compete for CPU, and suspect healthy leaders.
 static ONE: Mutex<()> = Mutex::new(());

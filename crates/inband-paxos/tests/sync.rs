@@ -11,7 +11,7 @@ use inband_paxos::session::{SessionTable, Verdict};
 
 const HOSTS: usize = 3;
 const LOGS: usize = 3;
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 struct Cluster {
     dir: tempfile::TempDir,

@@ -1,6 +1,5 @@
 //! Runs programs with one role that only answers (`inband_host::role_process`).
 
-use std::net::UdpSocket;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
@@ -40,9 +39,7 @@ impl Process {
     /// the same directory, and listening beyond loopback without a key.
     pub fn up(program: &'static str, options: &[&str]) -> Process {
         let data = tempfile::tempdir().expect("a directory");
-        let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("it is bound").to_string();
-        drop(free);
+        let address = crate::port::free_address().to_string();
         let directory = data.path().to_str().expect("UTF-8").to_owned();
         let place = ["up", "--listen", &address, "--data", &directory];
         let up = [&place, options].concat();

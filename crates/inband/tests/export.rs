@@ -137,8 +137,8 @@ fn data_that_were_not_stopped_cleanly_are_exported_only_if_asked_for() {
     let file = files.path().join("file");
     let cluster = start("export-crash", 2);
     fill(cluster.resp());
-    cluster.wait_until_equal(Duration::from_secs(10));
-    cluster.wait_until_stored(Duration::from_secs(10));
+    cluster.wait_until_equal(Duration::from_secs(60));
+    cluster.wait_until_stored(Duration::from_secs(60));
     let dir = cluster.dir.clone();
     let replica = dir.join("hosts/replica-0/data");
     let crashed = cluster.crash();

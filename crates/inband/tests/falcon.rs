@@ -91,18 +91,22 @@ impl Falcon {
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&self.succeeds(&["status", "--json"])).expect("it is JSON")
+        self.wait_for_status("there is an answer", |_| true)
     }
 
     /// Waits until a condition on the scheduler's status holds.
     pub fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        self.wait_for_status(what, |status| is_so(&status["scheduler"]));
+    }
+
+    fn wait_for_status(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             // It fails if the scheduler waits for a CPU longer than the command waits for the scheduler.
             let output = self.run(&["status", "--json"]);
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            if output.status.success() && is_so(&status["scheduler"]) {
-                return;
+            if output.status.success() && is_so(&status) {
+                return status;
             }
             assert!(Instant::now() < deadline, "not {what}: {output:?}");
             std::thread::sleep(POLL_INTERVAL);
@@ -259,7 +263,10 @@ fn nothing_is_lost(name: &str, options: &[&str]) {
     let falcon = Falcon::up(name, &[&small, options].concat());
     let mut second = falcon.worker(&["--executors", "2"]);
     let ran = falcon.file("ran");
-    let script = format!("echo $INBAND_TASK >> {ran}; sleep 0.3; echo $INBAND_TASK");
+    let go = falcon.file("go");
+    // The first ones end; then all executors are busy and the queue is full until the failures are over.
+    let waits = format!("until [ $INBAND_TASK -lt 8 ] || [ -e {go} ]; do sleep 0.05; done");
+    let script = format!("echo $INBAND_TASK >> {ran}; {waits}; sleep 0.1; echo $INBAND_TASK");
     let job = falcon.start(&["submit", "--count", "64", "--", "sh", "-c", &script]);
     falcon.wait_for("full", |scheduler| {
         scheduler["queued"] == 16 && busy(scheduler) == 4
@@ -277,6 +284,7 @@ fn nothing_is_lost(name: &str, options: &[&str]) {
     falcon.succeeds(&["restart", "scheduler"]);
     falcon.succeeds(&["kill", "worker/0"]);
     falcon.succeeds(&["restart", "worker/0"]);
+    std::fs::write(&go, "").expect("written");
     let output = job.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).expect("text");
@@ -382,8 +390,9 @@ fn a_worker_that_is_told_to_end_ends_with_its_tasks() {
     let falcon = Falcon::up("drain", &["--executors", "1"]);
     falcon.succeeds(&["kill", "worker/0"]);
     let mut worker = falcon.worker(&["--executors", "1"]);
-    // Long enough for the next submission to come meanwhile, on a busy machine as well.
-    let job = falcon.start(&["submit", "--", "sh", "-c", "sleep 5; echo whole"]);
+    let go = falcon.file("go");
+    let script = format!("until [ -e {go} ]; do sleep 0.05; done; echo whole");
+    let job = falcon.start(&["submit", "--", "sh", "-c", &script]);
     falcon.wait_for("busy", |scheduler| busy(scheduler) == 1);
     let waits = falcon.start(&["submit", "--", "echo", "waited"]);
     falcon.wait_for("full", |scheduler| scheduler["queued"] == 1);
@@ -391,6 +400,7 @@ fn a_worker_that_is_told_to_end_ends_with_its_tasks() {
     falcon.wait_for("without it", |scheduler| {
         scheduler["workers"] == serde_json::json!([])
     });
+    std::fs::write(&go, "").expect("written");
     let output = job.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"whole\n");
     assert!(worker.wait().expect("it ends").success());

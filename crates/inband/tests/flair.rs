@@ -84,8 +84,16 @@ fn throw(targets: &[SocketAddrV4]) {
     }
 }
 
+/// How long a client asks that nobody hears.
+const UNHEARD: Duration = Duration::from_secs(1);
+
 /// Reads a key as a client of the first switch that has this key file. `None`: no answer.
-fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec<u8>> {
+fn read_with(
+    keys: &KeyFile,
+    switches: &[SocketAddrV4],
+    key: &str,
+    limit: Duration,
+) -> Option<Vec<u8>> {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let timeout = Duration::from_millis(20);
     socket.set_read_timeout(Some(timeout)).expect("set");
@@ -96,7 +104,7 @@ fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec
         switches: switches.len() as u8,
         nonce: u64::from(socket.local_addr().expect("bound").port()),
         timing: ClientTiming {
-            deadline_ns: 1_000_000_000,
+            deadline_ns: limit.as_nanos() as u64,
             ..ClientTiming::default()
         },
     });
@@ -146,10 +154,10 @@ fn strangers_are_not_heard(name: &str, options: &[&str]) {
     let file = flair.data.join("keys.toml");
     let keys = KeyFile::load(&file).expect("it is there");
     let switches = addresses(&status, "switch");
-    let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7"));
+    let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7", TIMEOUT));
     assert_eq!(value.as_deref(), Some(&b"1.7"[..]), "with the key");
     let other = KeyFile::generate().expect("random bytes");
-    let value = flair.beside_gateway(|| read_with(&other, &switches, "key7"));
+    let value = flair.beside_gateway(|| read_with(&other, &switches, "key7", UNHEARD));
     assert_eq!(value, None, "with another key");
 
     // A host that was down meanwhile returns with the new key.
@@ -181,7 +189,7 @@ fn strangers_are_not_heard(name: &str, options: &[&str]) {
         assert!(said.contains(&line), "{said}");
     }
     flair.check(&mut client, 2);
-    let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7"));
+    let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7", UNHEARD));
     assert_eq!(value, None, "the old key is forgotten");
     let said = flair.succeeds(&["status"]);
     assert!(said.contains("Raft: TLS"), "{said}");

@@ -11,7 +11,7 @@ use inband_host::key_file::KeyFile;
 use inband_paxos::config::Dataplane;
 use inband_paxos::dataplane::wire::{self, Header, Type};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn inband(args: &[&str]) -> (bool, String) {
     let output = Command::new(PROGRAM).args(args).output().expect("it runs");

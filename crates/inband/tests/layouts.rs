@@ -169,20 +169,13 @@ fn four_partitions(name: &str, dataplane: Dataplane) {
     );
     assert_eq!(client.call(&["DEL", "a", "d", "e"]), ":2");
     assert_eq!(client.call(&["EXISTS", "a", "b", "c", "key7"]), ":3");
-    let status = cluster.status();
-    let host = status.hosts.iter().find(|h| h.name == "replica/0").unwrap();
-    let applied = &host
-        .status
-        .as_ref()
-        .unwrap()
-        .replica
-        .as_ref()
-        .unwrap()
-        .applied;
-    assert!(
-        applied.len() == 5 && applied.iter().all(|at| *at > 1),
-        "every log was used: {applied:?}"
-    );
+    cluster.wait_for("every log was used", TIMEOUT, |status| {
+        let host = status.hosts.iter().find(|h| h.name == "replica/0").unwrap();
+        let said = host.status.as_ref().and_then(|said| said.replica.as_ref());
+        said.is_some_and(|replica| {
+            replica.applied.len() == 5 && replica.applied.iter().all(|at| *at > 1)
+        })
+    });
 
     let (cluster, spec) = cluster.down_and_up(|_| {});
     assert_eq!(cluster.status().epoch, 2);

@@ -45,7 +45,13 @@ fn resident_bytes(pid: u32) -> u64 {
 
 /// Resident memory and registers, by host.
 fn sample(cluster: &Cluster) -> BTreeMap<String, (u64, u64)> {
-    let hosts = cluster.status().hosts.into_iter();
+    let mut hosts = Vec::new();
+    // One that waits for a CPU does not answer in time.
+    cluster.wait_for("all hosts answer", Duration::from_secs(60), |status| {
+        hosts.clone_from(&status.hosts);
+        hosts.iter().all(|host| host.status.is_some())
+    });
+    let hosts = hosts.into_iter();
     hosts
         .map(|host| {
             let registers = match (&host.status, host.roles.contains(&Role::Replica)) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::{self, Client, Cluster};
 use inband_paxos::config::{Dataplane, Durability};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long clients write before the failure.
 const LOAD: Duration = Duration::from_millis(1_000);
 const CLIENTS: usize = 3;

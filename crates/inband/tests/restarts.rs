@@ -9,7 +9,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than the supervisor waits before it restarts a process.
 const STAYS_FOR: Duration = Duration::from_secs(3);
 
@@ -56,8 +56,15 @@ impl Running {
 
     /// The status entry of a process.
     fn entry(&self, name: &str) -> Value {
-        let output = self.run("status", &["--json"]);
-        let status: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let deadline = Instant::now() + LIMIT;
+        let status: Value = loop {
+            // It fails if what it asks waits for a CPU for too long.
+            let output = self.run("status", &["--json"]);
+            if output.status.success() {
+                break serde_json::from_slice(&output.stdout).expect("it is JSON");
+            }
+            assert!(Instant::now() < deadline, "{output:?}");
+        };
         let list = status[self.list].as_array().expect("a list");
         let found = list.iter().find(|entry| entry["name"] == name);
         found

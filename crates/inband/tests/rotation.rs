@@ -1,5 +1,6 @@
 //! Keys and certificates are replaced by SIGHUP while Falcon and FLAIR work.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
@@ -84,6 +85,12 @@ fn key(args: &[&str]) {
     assert!(done.status.success(), "{done:?}");
 }
 
+/// A task of a job of 60: the first 50 take a moment, and the last ones run until this file is there.
+fn until_told(go: &Path) -> String {
+    let go = go.display();
+    format!("sleep 0.1; until [ $INBAND_TASK -lt 50 ] || [ -e {go} ]; do sleep 0.05; done")
+}
+
 #[test]
 fn falcons_keys_are_replaced_while_a_client_has_tasks() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -91,7 +98,7 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
     let keys = keys.to_str().expect("text");
     key(&["new", keys]);
     let former = dir.path().join("former.toml");
-    std::fs::copy(keys, &former).expect("copied");
+    fs::copy(keys, &former).expect("copied");
     let listen = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_ports(1)).to_string();
     let scheduler = Logged::start(&["scheduler", "--listen", &listen, "--key-file", keys]);
     scheduler.wait_for("listens at");
@@ -99,7 +106,9 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
     let worker = Logged::start(&[&["worker", "--executors", "1"][..], &reach].concat());
     worker.wait_for("knows it");
     // It runs until after the rotation.
-    let tasks = ["--count", "150", "--", "sleep", "0.1"];
+    let go = dir.path().join("go");
+    let script = until_told(&go);
+    let tasks = ["--count", "60", "--", "sh", "-c", &script];
     let mut client = Command::new(PROGRAM);
     client.args(["falcon", "submit"]).args(reach).args(tasks);
     let mut client = client.spawn().expect("it starts");
@@ -120,6 +129,7 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
         client.try_wait().expect("ours").is_none(),
         "it ended before the rotation"
     );
+    fs::write(&go, "").expect("written");
     let ended = client.wait().expect("it ends");
     assert!(ended.success(), "{ended}");
 
@@ -130,7 +140,7 @@ fn falcons_keys_are_replaced_while_a_client_has_tasks() {
     let said = stranger.output().expect("it runs");
     assert!(!said.status.success(), "the former key is still accepted");
 
-    std::fs::write(keys, "half of").expect("written");
+    fs::write(keys, "half of").expect("written");
     let said = scheduler.reload();
     assert!(said.contains("what was read before stays in use"), "{said}");
 }
@@ -153,12 +163,15 @@ fn key_rotate_replaces_falcons_key_while_a_client_has_tasks() {
     elsewhere.wait().expect("it ends");
     falcon.wait_for("its own worker alone", |_| falcon.workers() == 1);
 
-    let mut client = falcon.start(&["submit", "--count", "300", "--", "sleep", "0.1"]);
+    let go = falcon.data.join("go");
+    let script = until_told(&go);
+    let mut client = falcon.start(&["submit", "--count", "60", "--", "sh", "-c", &script]);
     let rotated = key("rotate");
     let said = String::from_utf8_lossy(&rotated.stdout);
     assert!(said.contains("all hosts send with key 2"), "{rotated:?}");
     let has_ended = client.try_wait().expect("ours");
     assert!(has_ended.is_none(), "it ended before the rotation");
+    fs::write(&go, "").expect("written");
     let ended = client.wait_with_output().expect("it ends");
     assert!(ended.status.success(), "{ended:?}");
     let listed = key("list");
@@ -194,8 +207,8 @@ fn flairs_certificates_are_replaced_while_it_serves() {
     let mut client = Client::connect(flair.resp);
     flair.check(&mut client, 0);
 
-    std::fs::remove_dir_all(flair.data.join("authority")).expect("it has one");
-    let renewed = std::fs::read_dir(flair.data.join("hosts")).expect("hosts");
+    fs::remove_dir_all(flair.data.join("authority")).expect("it has one");
+    let renewed = fs::read_dir(flair.data.join("hosts")).expect("hosts");
     let renewed = renewed.filter(|host| renew(&flair.data, &host.as_ref().expect("a host").path()));
     assert!(renewed.count() >= 3, "the replicas have certificates");
     for host in hosts(&flair.status()) {
@@ -214,7 +227,7 @@ fn flairs_certificates_are_replaced_while_it_serves() {
 /// Sends the gateway's process the signal and returns what it logs until it has read its files again.
 fn reload_gateway(flair: &Flair) -> String {
     let log = flair.data.join("hosts/gateway/log");
-    let read = || std::fs::read_to_string(&log).expect("its log");
+    let read = || fs::read_to_string(&log).expect("its log");
     let before = read().len();
     let status = flair.status();
     let gateway = hosts(&status).iter().find(|host| host["name"] == "gateway");
@@ -258,12 +271,12 @@ fn a_flair_gateways_password_and_certificate_are_replaced_while_a_client_is_conn
         flair.data.join("authority/ca.pem"),
         dir.path().join("former.pem"),
     );
-    std::fs::copy(&ca, &former).expect("copied");
+    fs::copy(&ca, &former).expect("copied");
     let mut early = connects(flair.resp, &former);
     assert_eq!(early.ask("AUTH first").as_deref(), Some("+OK"));
     assert_eq!(early.ask("SET a 1").as_deref(), Some("+OK"));
 
-    std::fs::remove_dir_all(flair.data.join("authority")).expect("it has one");
+    fs::remove_dir_all(flair.data.join("authority")).expect("it has one");
     assert!(renew(&flair.data, &flair.data.join("hosts/gateway")));
     write_secret(&password, "second\n");
     // Nothing changes before the signal.
@@ -281,7 +294,7 @@ fn a_flair_gateways_password_and_certificate_are_replaced_while_a_client_is_conn
     assert_eq!(late.ask("SET a 2").as_deref(), Some("+OK"));
     assert_eq!(early.ask("SET a 3").as_deref(), Some("+OK"));
 
-    std::fs::remove_file(&password).expect("removed");
+    fs::remove_file(&password).expect("removed");
     let said = reload_gateway(&flair);
     assert!(said.contains("stays in use"), "{said}");
     let mut later = connects(flair.resp, &ca);

@@ -11,7 +11,7 @@ use crate::run::{start, wait_until_it_answers, TIMEOUT};
 use inband_testing::port::free_ports;
 
 /// Far longer than a handover, so that nobody takes over by suspicion unnoticed.
-const SUSPECT_AFTER: Duration = Duration::from_secs(5);
+const SUSPECT_AFTER: Duration = Duration::from_secs(12);
 const HOSTS: u16 = 3;
 /// Ports of a host: packets, control plane, clients.
 const PORTS: u16 = 3;
@@ -163,5 +163,5 @@ fn a_leader_that_is_told_to_stop_hands_over() {
         // A client that waited for a suspicion timeout has waited longer than half of it.
         assert!(seen.longest < SUSPECT_AFTER / 2, "{seen:?}");
     }
-    assert!(took < Duration::from_secs(10), "stopped within {took:?}");
+    assert!(took < Duration::from_secs(20), "stopped within {took:?}");
 }

@@ -12,7 +12,7 @@ use crate::common::{Client, Cluster};
 use inband_kv::limits::{CLOCKS_APART_MS_MAX, CLOCK_SLEW};
 use inband_paxos::config::Dataplane;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const REPLICAS: u16 = 3;
 /// How often each replica is killed.
 const ROUNDS: u16 = 2;

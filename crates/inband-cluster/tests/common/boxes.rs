@@ -46,6 +46,12 @@ pub fn start(dir: &Path, options: Options) -> Result<Supervisor<BoxCluster>> {
     Supervisor::start(spec)
 }
 
+/// Waits until a node leads. On a busy machine the leader may change at any time.
+pub fn leader(cluster: &Supervisor<BoxCluster>) -> String {
+    let leads = || cluster.system().leader().context("nobody leads");
+    retry(LIMIT, leads).expect("somebody leads")
+}
+
 pub fn ask(address: SocketAddr, request: &str, lines: usize) -> Result<Vec<String>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(LIMIT))?;

@@ -24,6 +24,9 @@ use inband_kv::value::ValueWriter;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
+/// Time limit on a busy machine for what takes milliseconds on an idle one.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A point in time for tests.
 pub const T0_MS: u64 = 1_700_000_000_000;
 
@@ -328,7 +331,7 @@ pub fn show(reply: &Reply) -> String {
 /// Opens a store that a replica of this process may have had open a moment ago: its thread that answers a peer may not
 /// have exited yet.
 fn open_when_free(config: MachineConfig) -> Result<Machine, StoreError> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match Machine::open(config.clone()) {
             Err(StoreError::RocksDb(_)) if Instant::now() < deadline => {
@@ -497,9 +500,7 @@ pub struct Client {
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("connects");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Self { stream }
     }
@@ -572,7 +573,7 @@ pub fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
 /// Waits until a condition holds.
 #[track_caller]
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "{what} did not come true");
         std::thread::sleep(Duration::from_millis(2));

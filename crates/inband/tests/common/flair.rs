@@ -15,7 +15,7 @@ use super::{Client, PROGRAM};
 use inband_testing::port::free_ports;
 
 /// Time limit for recovery; far longer than it takes.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Flair {
     pub data: PathBuf,

@@ -33,6 +33,9 @@ pub fn lab_works() -> bool {
     works.is_ok()
 }
 
+/// Time limit on a busy machine for what takes moments on an idle one.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
 pub struct Cluster {
     pub supervisor: Supervisor,
     pub dir: PathBuf,
@@ -91,7 +94,7 @@ impl Cluster {
 
     /// Waits until it serves at the front and at each replica: a replica may not have entered the epoch yet.
     fn wait_until_it_serves(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + TIMEOUT;
         let hosts = self.status().hosts;
         let replicas = hosts.iter().filter_map(|host| {
             let number = host.name.strip_prefix("replica/")?;
@@ -128,14 +131,26 @@ impl Cluster {
     }
 
     pub fn counter(&self, host: &str, counter: &str) -> u64 {
-        let status = self.status();
-        let entry = status
-            .hosts
-            .iter()
-            .find(|h| h.name == host)
-            .expect("a host of this name");
-        let said = entry.status.as_ref().expect("the host answers");
-        said.counters.get(counter).copied().unwrap_or(0)
+        let mut count = 0;
+        // A host that waits for a CPU does not answer in time.
+        self.wait_for("the host answers", TIMEOUT, |status| {
+            let mut hosts = status.hosts.iter();
+            let entry = hosts.find(|h| h.name == host);
+            let said = entry.expect("a host of this name").status.as_ref();
+            count = said.map_or(0, |said| said.counters.get(counter).copied().unwrap_or(0));
+            said.is_some()
+        });
+        count
+    }
+
+    /// The name of the host that leads a log.
+    pub fn leader(&self, log: usize) -> String {
+        let mut leader = None;
+        self.wait_for("the log has a leader", TIMEOUT, |status| {
+            leader = status.leader(log).map(str::to_owned);
+            leader.is_some()
+        });
+        leader.expect("it was waited for")
     }
 
     /// Waits until a condition on the status holds.
@@ -209,7 +224,7 @@ impl Cluster {
 
     /// The status reported by the control plane.
     pub fn plane(&self) -> service::Status {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.supervisor.control_plane(&service::Request::Status) {
                 Ok(service::Response::Status(status)) => return *status,
@@ -298,7 +313,7 @@ impl Client {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
         stream.set_nodelay(true).ok()?;
         stream
-            .set_read_timeout(Some(Duration::from_secs(15)))
+            .set_read_timeout(Some(Duration::from_secs(20)))
             .ok()?;
         Some(Client {
             reader: BufReader::new(stream.try_clone().ok()?),
@@ -421,7 +436,7 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
             None => {
                 record.unknown.push(number);
                 // The replica failed: continue at another one that answers.
-                let deadline = Instant::now() + Duration::from_secs(10);
+                let deadline = Instant::now() + TIMEOUT;
                 loop {
                     turn += 1;
                     if let Some(fresh) = Client::try_connect(addresses[turn % addresses.len()]) {
@@ -445,7 +460,7 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
 }
 
 /// Time limit for a replica to load a checkpoint.
-const LOADED_TIMEOUT: Duration = Duration::from_secs(20);
+const LOADED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// GET; retried while a replica that has fallen behind is loading a checkpoint.
 fn loaded(client: &mut Client, key: &str) -> String {
