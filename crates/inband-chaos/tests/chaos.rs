@@ -52,8 +52,7 @@ fn number_before(said: &str, words: &str) -> u64 {
 
 #[test]
 fn a_cluster_under_a_mixture_of_faults_is_linearizable() {
-    // With more requests, a new replica on a busy machine catches up late or not at all.
-    let said = chaos("mixture", &["--minutes", "0.4", "--rate", "300"]);
+    let said = chaos("mixture", &["--minutes", "0.4"]);
     assert!(said.contains("\nlinearizable:"), "{said}");
     assert!(number_before(&said, " operations ok") > 300, "{said}");
     assert!(number_before(&said, " faults\n") > 5, "{said}");

@@ -255,6 +255,11 @@ pub trait ReplicatedLog {
     /// Drives the trimming of the acceptors' rings.
     fn applied(&mut self, partition: usize, instance: u64);
 
+    /// A peer is being sent a checkpoint of the state here. A log that keeps decided values for its peers keeps those
+    /// from now on, within its limits, until the peer has had time to install the checkpoint and to catch up. Called
+    /// repeatedly while the checkpoint is made and sent.
+    fn sends_checkpoint(&mut self) {}
+
     /// A checkpoint of this partition was installed (or the process starts with state): deliver from `applied + 1` on.
     fn reset(&mut self, partition: usize, applied: u64);
 

@@ -39,12 +39,36 @@ struct Shared {
     transfers: AtomicUsize,
     next_number: AtomicU64,
     served: Arc<AtomicU64>,
+    sending: Sending,
     hits: Arc<LimitHits>,
     /// For messages that any host can cause by connecting.
     log_limit: RateLimit,
     transport: Transport,
     /// Answer peers that ask for the time, or where clients connect.
     informants: Option<(SharedClock, Peers)>,
+}
+
+/// Whether checkpoints are being made or sent.
+#[derive(Default)]
+struct Sending {
+    under_way: AtomicUsize,
+    /// One has begun since the last question, and may have ended already.
+    has_begun: AtomicBool,
+}
+
+impl Sending {
+    /// Counts a checkpoint until the result is dropped.
+    fn begin(&self) -> impl Drop + '_ {
+        struct UnderWay<'a>(&'a AtomicUsize);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        self.has_begun.store(true, Ordering::Release);
+        UnderWay(&self.under_way)
+    }
 }
 
 impl Shared {
@@ -93,6 +117,7 @@ impl CheckpointServer {
             transfers: AtomicUsize::new(0),
             next_number: AtomicU64::new(0),
             served,
+            sending: Sending::default(),
             hits,
             log_limit: RateLimit::default(),
             transport,
@@ -111,6 +136,13 @@ impl CheckpointServer {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns whether a checkpoint is being made or sent, or was since the last call.
+    pub fn has_sent(&self) -> bool {
+        let sending = &self.shared.sending;
+        let has_begun = sending.has_begun.swap(false, Ordering::AcqRel);
+        has_begun || sending.under_way.load(Ordering::Acquire) > 0
     }
 }
 
@@ -243,6 +275,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferErro
     }
     let wanted_above = read_positions(&mut stream)?;
     stream.paced_mut().must_end_in(None)?;
+    let _sending = shared.sending.begin();
     let mut to = BufWriter::with_capacity(CHUNK_LEN_BYTES, stream);
     to.write_all(&MAGIC)?;
     let number = shared.next_number.fetch_add(1, Ordering::Relaxed);

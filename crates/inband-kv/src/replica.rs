@@ -461,6 +461,7 @@ impl Replica {
         self.look_at_clock();
         self.look_at_disks();
         self.look_at_membership();
+        self.look_at_checkpoints();
         for i in 0..self.ready.connections.len() {
             self.want_attention(self.ready.connections[i]);
         }

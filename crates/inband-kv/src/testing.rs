@@ -179,6 +179,8 @@ struct Shared {
     applied: BTreeMap<(usize, usize), u64>,
     /// Number of read queries, from all handles.
     reads_asked: usize,
+    /// Handles whose replica has said that it sends a checkpoint.
+    senders: BTreeSet<usize>,
     /// Handles of hosts that were removed.
     removed: BTreeSet<usize>,
     wakers: Vec<UnixStream>,
@@ -232,6 +234,7 @@ impl MemoryCluster {
             allowed: None,
             applied: BTreeMap::new(),
             reads_asked: 0,
+            senders: BTreeSet::new(),
             removed: BTreeSet::new(),
             wakers: Vec::new(),
             peers: Vec::new(),
@@ -245,6 +248,11 @@ impl MemoryCluster {
 
     fn logs(&self) -> usize {
         self.lock().logs.len()
+    }
+
+    /// Number of replicas that have told their log that they send a checkpoint.
+    pub fn checkpoint_senders(&self) -> usize {
+        self.lock().senders.len()
     }
 
     pub fn partitions(&self) -> usize {
@@ -620,6 +628,10 @@ impl ReplicatedLog for MemoryLog {
         let mut shared = self.cluster.lock();
         let before = shared.applied.insert((self.owner, partition), instance);
         assert!(before.is_none_or(|before| before < instance));
+    }
+
+    fn sends_checkpoint(&mut self) {
+        self.cluster.lock().senders.insert(self.owner);
     }
 
     fn reset(&mut self, partition: usize, applied: u64) {

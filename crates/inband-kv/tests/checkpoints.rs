@@ -236,6 +236,9 @@ fn a_replica_that_is_too_far_behind_catches_up() {
         one.control.digest().unwrap() == two.control.digest().unwrap()
     });
     assert_eq!(one.control.status().checkpoints_served_total, 1);
+    wait_for("the log knows who sends", || {
+        cluster.checkpoint_senders() == 1
+    });
     assert!(two.control.status().loading_bytes > 0);
 }
 

@@ -325,6 +325,14 @@ impl Host {
         });
     }
 
+    /// See [`crate::log::ReplicatedLog::sends_checkpoint`].
+    pub fn hold_logs(&mut self, now: Micros) {
+        for partition in 0..self.partitions.len() {
+            self.partitions[partition].hold_log(now);
+            self.due_again(partition);
+        }
+    }
+
     /// See [`crate::log::ReplicatedLog::reset`].
     pub fn reset(&mut self, partition: usize, applied: u64) {
         self.partitions[partition].reset(applied);

@@ -16,7 +16,7 @@ use crate::partition::process_id;
 use crate::quorum::{RoundVotes, Vote};
 use crate::recovery::{Context, Recovery};
 use crate::rounds::RoundSource;
-use crate::timing::{Micros, Timing, LEARN_BATCH, PEER_BATCH, RECOVERIES_MAX};
+use crate::timing::{Micros, Timing, LEARN_BATCH, LOG_HELD_US, PEER_BATCH, RECOVERIES_MAX};
 
 /// How often the interval between queries for one hole doubles at most.
 const ASK_DOUBLINGS_MAX: u32 = 6;
@@ -50,6 +50,8 @@ pub struct Learner {
     /// Decided values above `next`.
     ahead: BTreeMap<u64, (Header, Vec<u8>)>,
     log: DecidedLog,
+    /// Until when the log is held for a peer that installs a checkpoint; 0: it is not.
+    held_until: Micros,
     /// Highest instance known to be decided, or voted by any acceptor.
     known_highest: u64,
     /// Highest floor reported by any acceptor.
@@ -133,6 +135,7 @@ impl Learner {
             next: applied + 1,
             ahead: BTreeMap::new(),
             log,
+            held_until: 0,
             known_highest: applied,
             known_floor: 0,
             hole_since: 0,
@@ -165,6 +168,7 @@ impl Learner {
         self.recoveries = self.recoveries.split_off(&next);
         if next != self.next {
             self.log = DecidedLog::starting_at(next, self.config.log_limit);
+            self.log.set_held(self.held_until > 0);
         }
         self.next = next;
         self.unreadable_at.clear();
@@ -284,6 +288,13 @@ impl Learner {
         }
     }
 
+    /// A peer is being sent a checkpoint. Until it has installed it and has caught up, keep what is decided: at a loaded
+    /// cluster more is decided meanwhile than the log usually holds, and the checkpoint would be too old each time.
+    pub fn hold_log(&mut self, now: Micros) {
+        self.held_until = now + LOG_HELD_US;
+        self.log.set_held(true);
+    }
+
     /// Returns whether delivery is paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
@@ -395,7 +406,7 @@ impl Learner {
     /// LEARN from a peer: `instance` and the following `client_seq` - 1 ones. The answers are many times as long as the
     /// query: they go to the member that it names, not to its source address, and a query that was answered or
     /// overtaken is not answered again.
-    pub fn on_learn(&mut self, header: &Header, out: &mut Outbox) {
+    pub fn on_learn(&mut self, now: Micros, header: &Header, out: &mut Outbox) {
         let Ok(peer) = u8::try_from(header.node) else {
             return;
         };
@@ -415,6 +426,9 @@ impl Learner {
             nack.floor = self.log.first();
             out.send(to, &nack, &[]);
             return;
+        }
+        if self.log.is_only_held(header.instance) {
+            self.held_until = now + LOG_HELD_US;
         }
         for instance in header.instance..header.instance + count {
             let Some((decided, value)) = self.log.get(instance) else {
@@ -474,6 +488,10 @@ impl Learner {
 
     /// Queries and recover what is missing.
     pub fn on_tick(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
+        if self.held_until > 0 && now >= self.held_until {
+            self.held_until = 0;
+            self.log.set_held(false);
+        }
         let timing = self.config.timing;
         let context = Self::context(&self.config);
         for recovery in self.recoveries.values_mut() {
@@ -554,7 +572,11 @@ impl Learner {
         } else {
             self.hole_since.max(self.asked_at) + self.ask_after_us()
         };
-        hole.min(recoveries.unwrap_or(Micros::MAX))
+        let held = match self.held_until {
+            0 => Micros::MAX,
+            until => until,
+        };
+        hole.min(recoveries.unwrap_or(Micros::MAX)).min(held)
     }
 }
 

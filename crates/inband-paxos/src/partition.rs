@@ -280,6 +280,12 @@ impl Partition {
         });
     }
 
+    pub(crate) fn hold_log(&mut self, now: Micros) {
+        if let Some(learner) = &mut self.learner {
+            learner.hold_log(now);
+        }
+    }
+
     pub(crate) fn reset(&mut self, applied: u64) {
         if let Some(learner) = &mut self.learner {
             learner.reset(applied);
@@ -363,7 +369,7 @@ impl Partition {
             Type::Busy => self.proposer.on_refusal(now, header),
             Type::Learn => {
                 if let Some(learner) = &mut self.learner {
-                    learner.on_learn(header, own);
+                    learner.on_learn(now, header, own);
                 }
             }
             Type::Reply => {

@@ -26,6 +26,14 @@ pub const DECIDED_LOG_BYTES_MAX: usize = 64 << 20;
 /// The minimum in bytes for a single log.
 pub const DECIDED_LOG_BYTES_MIN: usize = 4 << 20;
 
+/// How long a host that has sent a checkpoint keeps what is decided since, for the peer that installs it: after the
+/// transfer, and after each answer that nothing else would have allowed.
+pub const LOG_HELD_US: Micros = 30_000_000;
+/// Decided values kept meanwhile: number, for all logs of a host.
+pub const HELD_LOG_VALUES_MAX: usize = 1 << 20;
+/// Decided values kept meanwhile: bytes, for all logs of a host.
+pub const HELD_LOG_BYTES_MAX: usize = 256 << 20;
+
 /// Returns the next multiple of `period` after `now`. Periodic work for many logs is done at such times, so that a host
 /// wakes up once for all of them.
 pub fn next_beat(now: Micros, period: Micros) -> Micros {

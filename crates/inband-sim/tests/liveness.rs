@@ -352,3 +352,31 @@ fn idle_logs_cost_nothing() {
         "{many} packets in a second, {one} with one log"
     );
 }
+
+/// A checkpoint that takes so long that more is decided meanwhile than peers usually keep. The replica that installs it
+/// must get the rest from the peer that sent it, and not begin with another checkpoint again and again.
+#[test]
+fn a_replica_catches_up_behind_a_slow_checkpoint_under_load() {
+    // Leader 1; acceptors 2, 3, 4; replicas 5, 6, 7.
+    let mut layout = Layout::dedicated(3, 1, 3);
+    layout.peer_log_values = 1; // no more than a ring
+    layout.checkpoint_copy_us = (400 * MS, 400 * MS);
+    let mut world = warm(layout);
+    let load = |world: &mut inband_sim::paxos::World, time_ms: u64| {
+        for _ in 0..time_ms / 10 {
+            submit(world, 5, 10);
+            world.run_for(10 * MS);
+        }
+    };
+    world.crash(7);
+    load(&mut world, 1_000);
+    world.start(7);
+    load(&mut world, 4_000);
+    sound(&world);
+    let (own, theirs) = (applied(&world, 7), applied(&world, 5));
+    assert!(theirs > 4_000, "{theirs}");
+    assert!(own + 64 > theirs, "{own} of {theirs} applied");
+    let checkpoints = world.stats.of(counts::CHECKPOINTS);
+    assert!((1..=2).contains(&checkpoints), "{checkpoints} checkpoints");
+    settle(&mut world);
+}

@@ -381,6 +381,9 @@ impl ReplicatedLog for PublishedNode {
     fn applied(&mut self, partition: usize, instance: u64) {
         self.node.applied(partition, instance);
     }
+    fn sends_checkpoint(&mut self) {
+        self.node.sends_checkpoint();
+    }
     fn reset(&mut self, partition: usize, applied: u64) {
         self.node.reset(partition, applied);
     }

@@ -1,6 +1,7 @@
 //! Fetching a checkpoint from another replica.
 
 use super::{Replica, ReplicaError};
+use crate::checkpoint_server::CheckpointServer;
 use crate::control::add;
 use crate::store::StoreError;
 
@@ -15,6 +16,14 @@ impl Replica {
         let peers = self.log.checkpoint_peers();
         let (positions, incoming) = (self.machine.positions(), self.machine.incoming());
         self.loader.start(self.now, peers, positions, incoming);
+    }
+
+    /// A peer that is sent a checkpoint will need what is decided meanwhile.
+    pub(super) fn look_at_checkpoints(&mut self) {
+        let server = self.checkpoint_server.as_ref();
+        if server.is_some_and(CheckpointServer::has_sent) {
+            self.log.sends_checkpoint();
+        }
     }
 
     /// Installs a checkpoint that has been received.

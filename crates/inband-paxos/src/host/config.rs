@@ -4,7 +4,9 @@ use inband_ground::auth::Digest;
 
 use crate::dataplane::soft::{Geometry, Roles};
 use crate::decided_log::LogLimit;
-use crate::timing::{Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LOG_BYTES_MIN};
+use crate::timing::{
+    Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LOG_BYTES_MIN, HELD_LOG_BYTES_MAX, HELD_LOG_VALUES_MAX,
+};
 
 /// Where a log starts on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +92,8 @@ impl HostConfig {
         LogLimit {
             values_max: (self.log_values_max / logs).max(self.geometry.ring_slots),
             bytes_max: (DECIDED_LOG_BYTES_MAX / logs).max(DECIDED_LOG_BYTES_MIN),
+            held_values_max: (HELD_LOG_VALUES_MAX / logs).max(self.log_values_max),
+            held_bytes_max: (HELD_LOG_BYTES_MAX / logs).max(DECIDED_LOG_BYTES_MIN),
         }
     }
 }

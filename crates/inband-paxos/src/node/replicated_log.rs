@@ -63,6 +63,11 @@ impl ReplicatedLog for Node {
         self.host.applied(partition, instance);
     }
 
+    fn sends_checkpoint(&mut self) {
+        let now = self.now();
+        self.host.hold_logs(now);
+    }
+
     fn reset(&mut self, partition: usize, applied: u64) {
         self.host.reset(partition, applied);
     }

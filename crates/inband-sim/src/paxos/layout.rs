@@ -3,10 +3,11 @@
 use inband_ground::auth::{Digest, Secret};
 use inband_paxos::dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
-use inband_paxos::timing::{Micros, Timing};
+use inband_paxos::timing::{Micros, Timing, DECIDED_LOG_VALUES_MAX};
 
 use crate::paxos::limits::{
-    FLUSH_MAX_US, RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM, SYNC_MAX_US,
+    CHECKPOINT_COPY_MAX_US, FLUSH_MAX_US, RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM,
+    STORE_READS_PPM, SYNC_MAX_US,
 };
 use crate::rng::Rng;
 
@@ -42,6 +43,10 @@ pub struct Layout {
     pub plane: bool,
     /// Maximum time until a replica makes durable what it has applied.
     pub flush_max_us: u64,
+    /// Decided values that a replica keeps for its peers; a ring's at least.
+    pub peer_log_values: usize,
+    /// Range of the time that it takes to copy a peer's state.
+    pub checkpoint_copy_us: (u64, u64),
     /// Range of the time that a disk takes to sync a journal.
     pub sync_us: (u64, u64),
     pub timing: Timing,
@@ -74,6 +79,8 @@ impl Layout {
             store_reads_ppm: STORE_READS_PPM[0],
             plane: false,
             flush_max_us: FLUSH_MAX_US,
+            peer_log_values: DECIDED_LOG_VALUES_MAX,
+            checkpoint_copy_us: (1, CHECKPOINT_COPY_MAX_US),
             sync_us: (1, SYNC_MAX_US),
             timing: Timing::default(),
         }
@@ -171,7 +178,7 @@ impl Layout {
             kernel_roles: Roles::default(),
             geometry: self.geometry(),
             timing: self.timing,
-            log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
+            log_values_max: self.peer_log_values,
             packet_len_max_bytes: inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES,
             incarnation,
             digest: self.digest(),

@@ -7,7 +7,6 @@ use inband_paxos::session::Verdict;
 use crate::paxos::app::{decided_key, App};
 use crate::paxos::event::Event;
 use crate::paxos::invariant::Invariant;
-use crate::paxos::limits::CHECKPOINT_COPY_MAX_US;
 use crate::paxos::mutation::Mutation;
 use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
@@ -129,13 +128,34 @@ impl World {
         had_some
     }
 
-    /// Schedules copies of a peer's state, which take a while.
+    /// Begins to copy a peer's state, which takes a while.
     pub(crate) fn copy_checkpoints_later(&mut self) {
         for (node, incarnation, partition) in std::mem::take(&mut self.system.checkpoints_wanted) {
+            if let (Some(at), Some(from)) = (self.index(node), self.most_advanced(node, partition))
+            {
+                let state = self.system.hosts[from].apps[partition].live.clone();
+                self.system.hosts[at].copied[partition] = Some(state);
+                let shows = self.system.hosts[from].clock.shows(self.now);
+                if let Some(host) = &mut self.system.hosts[from].host {
+                    host.hold_logs(shows);
+                }
+            }
             let copied = Event::CheckpointCopied(node, incarnation, partition);
-            let delay_us = self.rng.hosts.between(1, CHECKPOINT_COPY_MAX_US);
+            let (low_us, high_us) = self.system.layout.checkpoint_copy_us;
+            let delay_us = self.rng.hosts.between(low_us, high_us);
             self.after(delay_us, copied);
         }
+    }
+
+    /// The most advanced peer that `node` reaches.
+    fn most_advanced(&self, node: u8, partition: usize) -> Option<usize> {
+        let peers = self.system.hosts.iter().filter(|p| {
+            self.system.layout.replicas.contains(&p.node) && p.is_well() && p.node != node
+        });
+        let best = peers
+            .filter(|p| self.links.is_linked(node, p.node))
+            .max_by_key(|p| p.apps[partition].live.applied)?;
+        self.index(best.node)
     }
 
     /// Opens the real store of a host that starts, if it has one.
@@ -192,7 +212,7 @@ impl World {
         });
     }
 
-    /// Installs the state of the most advanced reachable peer, if that is ahead.
+    /// Installs the state that has been copied, if that is ahead.
     pub(crate) fn checkpoint(&mut self, node: u8, incarnation: u64, partition: usize) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.system.hosts[at];
@@ -200,30 +220,25 @@ impl World {
             return;
         }
         sim.copies_checkpoint[partition] = false;
+        let copied = sim.copied[partition].take();
         if !sim.is_well() {
             return;
         }
-        let best = self
-            .system
-            .hosts
-            .iter()
-            .filter(|p| {
-                self.system.layout.replicas.contains(&p.node) && p.is_well() && p.node != node
-            })
-            .filter(|p| self.links.is_linked(node, p.node))
-            .max_by_key(|p| p.apps[partition].live.applied)
-            .map(|p| p.node);
-        let Some(from) = best.and_then(|node| self.index(node)) else {
+        if self.system.hosts[at].store.is_some() {
+            // The files of a real store are copied when they are installed.
+            if let Some(from) = self.most_advanced(node, partition) {
+                let (theirs, own) = (&self.system.hosts[from], &self.system.hosts[at]);
+                if theirs.apps[partition].live.applied > own.apps[partition].live.applied {
+                    self.checkpoint_store(at, from, partition);
+                }
+            }
+            return;
+        }
+        let own = &mut self.system.hosts[at].apps[partition];
+        let Some(state) = copied.filter(|state| state.applied > own.live.applied) else {
             return;
         };
-        let state = self.system.hosts[from].apps[partition].live.clone();
-        if state.applied <= self.system.hosts[at].apps[partition].live.applied {
-            return;
-        }
-        if self.system.hosts[at].store.is_some() {
-            return self.checkpoint_store(at, from, partition);
-        }
-        self.system.hosts[at].apps[partition].install(&state);
+        own.install(&state);
         self.stats.count(counts::CHECKPOINTS, 1);
         let happened = Happened::Checkpoint(node, partition, state.applied);
         self.trace.note(self.now, happened);

@@ -5,7 +5,7 @@ use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::outbox::{Dest, Outbox};
 use inband_paxos::timing::Micros;
 
-use crate::paxos::app::App;
+use crate::paxos::app::{App, State};
 use crate::paxos::clock::Clock;
 use crate::paxos::event::Event;
 use crate::paxos::invariant::{Broken, Invariant};
@@ -54,6 +54,8 @@ pub struct SimHost {
     pub(crate) flush_is_due: bool,
     /// By log.
     pub(crate) copies_checkpoint: Vec<bool>,
+    /// The states that are being copied, by log, as they were when that began.
+    pub(crate) copied: Vec<Option<State>>,
 }
 
 impl SimHost {
@@ -82,6 +84,7 @@ impl SimHost {
             responsive_since: 0,
             flush_is_due: false,
             copies_checkpoint: vec![false; partitions],
+            copied: vec![None; partitions],
         }
     }
 
@@ -142,6 +145,7 @@ impl World {
         sim.responsive_since = self.now;
         sim.flush_is_due = false;
         sim.copies_checkpoint.fill(false);
+        sim.copied.fill(None);
         let happened = Happened::Started(node, sim.incarnation);
         self.trace.note(self.now, happened);
         if let Some(start) = journal {
