@@ -1,12 +1,13 @@
 //! Tests the roles in P4 (`dataplane/paxos/p4`) on bmv2's `simple_switch` against the packet vectors and, with random
 //! packets, against the native build (`inband_testing::p4`).
 
-use crate::common::script::{self, Block, Op, Script};
+use crate::common::script::{self, Block};
 use crate::common::{seed, sequence, vectors};
 use inband_paxos::dataplane::soft::Geometry;
 use inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES as ANY_LEN_BYTES;
 use inband_paxos::dataplane::Paxos;
 use inband_testing::p4::{packets, Running, GROUP_PORT, HOST_PORT, SENDER_PORT};
+use inband_testing::script::{Op, Script};
 
 /// IB_P4_VALUE_LEN_MAX_BYTES.
 const VALUE_LEN_MAX_BYTES: usize = 127;
@@ -118,13 +119,12 @@ fn registers_of(op: &Op, arrays: &[&[&str]; 3]) -> Vec<(String, usize, u64)> {
                 .map(|(at, word)| (format!("value{at}"), *index, word))
                 .collect()
         }
-        Op::Settings { .. } | Op::Note { .. } | Op::Frame { .. } => Vec::new(),
+        Op::Settings { .. } | Op::Clock { .. } | Op::Note { .. } | Op::Frame { .. } => Vec::new(),
     }
 }
 
 /// Runs the script on the role, in a switch of these sizes.
-fn replay(script: &Script, geometry: Geometry, name: &str) {
-    let role = script.block.name;
+fn replay(role: &str, script: &Script, geometry: Geometry, name: &str) {
     let sizes = [
         ("PARTITIONS", geometry.partitions),
         ("RING_SLOTS", geometry.ring_slots),
@@ -140,8 +140,8 @@ fn replay(script: &Script, geometry: Geometry, name: &str) {
     let mut note = "";
     for op in &script.ops {
         match op {
-            // As `Running::start` sets them.
-            Op::Settings { .. } => {}
+            // As `Running::start` sets them. Paxos's roles have no clock.
+            Op::Settings { .. } | Op::Clock { .. } => {}
             Op::Note { text } => note = text,
             Op::Write { .. } | Op::WriteValue { .. } => {
                 for (array, index, word) in registers_of(op, &arrays) {
@@ -168,13 +168,13 @@ fn replay(script: &Script, geometry: Geometry, name: &str) {
     running.end::<Paxos>();
 }
 
-fn passes_every_vector(block: &'static Block) {
+fn passes_every_vector(block: &Block) {
     let (script, summary) = script::vectors_script(block);
-    replay(&script, vectors::GEOMETRY, "vectors");
+    replay(block.name, &script, vectors::GEOMETRY, "vectors");
     println!("P4 {summary}");
 }
 
-fn equals_the_native_build(block: &'static Block) {
+fn equals_the_native_build(block: &Block) {
     let seed = seed();
     eprintln!("INBAND_SEED={seed}");
     let (packets, must_meet) = packets();
@@ -183,7 +183,7 @@ fn equals_the_native_build(block: &'static Block) {
         false => Vec::new(),
     };
     let script = script::random_script(block, packets, &met, seed);
-    replay(&script, sequence::GEOMETRY, "random");
+    replay(block.name, &script, sequence::GEOMETRY, "random");
 }
 
 #[test]

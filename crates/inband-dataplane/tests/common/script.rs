@@ -1,7 +1,5 @@
-//! The operations of a test bench for a role on another target than this machine, and their expected results: the packet
-//! vectors, and random packets with the results of the native build.
-
-use std::collections::BTreeMap;
+//! Scripts for the test benches of Paxos's roles on other targets than this machine: the packet vectors, and random packets
+//! with the results of the native build.
 
 use super::sequence::{self, Sequence};
 use super::vectors::{self, expected_packet, packet_of, verdict_of, Case};
@@ -11,9 +9,8 @@ use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::Type;
 use inband_paxos::dataplane::Paxos;
-use inband_testing::frame::{turned, GROUP, GROUP_MAC};
+use inband_testing::script::{Script, To, Words};
 use inband_testing::vector;
-use serde::Serialize;
 
 /// A role on a target, by its name there, and the number of cases that it may fail. These numbers may only become
 /// smaller.
@@ -53,75 +50,18 @@ const MET_WITHIN: usize = 20;
 /// Packets between two comparisons of registers.
 const COMPARE_EVERY: usize = 40;
 
-/// The bench's operations, in order. Bytes are hexadecimal.
-#[derive(Serialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-pub enum Op {
-    Settings {
-        node: u8,
-        address: String,
-        port: u16,
-        partitions: usize,
-        group_mac: String,
-        group_address: String,
-        group_port: u16,
-    },
-    /// Labels the following operations.
-    Note {
-        text: String,
-    },
-    Write {
-        space: usize,
-        index: usize,
-        word: usize,
-        value: u64,
-    },
-    WriteValue {
-        index: usize,
-        bytes: String,
-    },
-    Check {
-        space: usize,
-        index: usize,
-        word: usize,
-        value: u64,
-    },
-    CheckValue {
-        index: usize,
-        bytes: String,
-    },
-    /// `dest` and `out` describe the output frame, if there is one; `reason` is the counted reason, if any.
-    Frame {
-        bytes: String,
-        dest: Option<u8>,
-        out: String,
-        reason: String,
-    },
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The words accessible through the host's port: a role's registers; for an acceptor also votes and values. For a quorum
-/// counter: its settings, counts and members.
-#[derive(Clone, Default, PartialEq)]
-pub struct Words {
-    spaces: [Vec<Vec<u64>>; 3],
-    values: Vec<Vec<u8>>,
-}
-
-impl Words {
-    pub fn of(registers: &Registers, roles: Roles, partitions: usize) -> Words {
-        if roles.quorum {
-            return Words::of_quorum(registers);
+impl Block {
+    /// The words accessible through the host's port: a role's registers; for an acceptor also votes and values.
+    fn words(&self, registers: &Registers) -> Words {
+        if self.roles.quorum {
+            return of_quorum(registers);
         }
-        let words = |p| match (roles.leader, roles.acceptor) {
+        let words = |p| match (self.roles.leader, self.roles.acceptor) {
             (true, _) => registers.leader.words(p)[..4].to_vec(),
             (_, true) => registers.acceptor.words(p)[..5].to_vec(),
             _ => Vec::new(),
         };
-        let slots = match roles.acceptor {
+        let slots = match self.roles.acceptor {
             true => registers.ring.slots().count(),
             false => 0,
         };
@@ -133,165 +73,43 @@ impl Words {
         Words {
             values: slots.iter().map(value).collect(),
             spaces: [
-                (0..partitions).map(words).collect(),
+                (0..registers.leader.count()).map(words).collect(),
                 slots.iter().map(|slot| slot[1..9].to_vec()).collect(),
                 Vec::new(),
             ],
         }
     }
+}
 
-    /// Epoch and majority, the counts, and the bits of the nodes.
-    fn of_quorum(registers: &Registers) -> Words {
-        let config = registers.quorum.words(0);
-        let bits = config[2..].iter().flat_map(|word| word.to_ne_bytes());
-        let counts = 0..registers.counts.count();
-        Words {
-            values: Vec::new(),
-            spaces: [
-                vec![config[..2].to_vec()],
-                counts
-                    .map(|i| registers.counts.words(i)[1..7].to_vec())
-                    .collect(),
-                bits.map(|bit| vec![u64::from(bit)]).collect(),
-            ],
-        }
-    }
-
-    /// The words that differ from `before`, one operation each.
-    fn changed(
-        &self,
-        before: &Words,
-        word: impl Fn(usize, usize, usize, u64) -> Op,
-        value: impl Fn(usize, String) -> Op,
-    ) -> Vec<Op> {
-        let mut ops = Vec::new();
-        for (space, all) in self.spaces.iter().enumerate() {
-            for (index, words) in all.iter().enumerate() {
-                for (at, now) in words.iter().enumerate() {
-                    let old = before.spaces[space].get(index).map_or(0, |words| words[at]);
-                    if *now != old {
-                        ops.push(word(space, index, at, *now));
-                    }
-                }
-            }
-        }
-        for (index, bytes) in self.values.iter().enumerate() {
-            if !bytes.is_empty() && before.values.get(index) != Some(bytes) {
-                ops.push(value(index, hex(bytes)));
-            }
-        }
-        ops
+/// A quorum counter's settings (epoch and majority), its counts, and the bits of the nodes.
+fn of_quorum(registers: &Registers) -> Words {
+    let config = registers.quorum.words(0);
+    let bits = config[2..].iter().flat_map(|word| word.to_ne_bytes());
+    let counts = 0..registers.counts.count();
+    Words {
+        values: Vec::new(),
+        spaces: [
+            vec![config[..2].to_vec()],
+            counts
+                .map(|i| registers.counts.words(i)[1..7].to_vec())
+                .collect(),
+            bits.map(|bit| vec![u64::from(bit)]).collect(),
+        ],
     }
 }
 
-fn write(space: usize, index: usize, word: usize, value: u64) -> Op {
-    Op::Write {
-        space,
-        index,
-        word,
-        value,
-    }
-}
-
-fn check(space: usize, index: usize, word: usize, value: u64) -> Op {
-    Op::Check {
-        space,
-        index,
-        word,
-        value,
-    }
-}
-
-/// The operations for the bench, and the contents of the block's memory after them.
-pub struct Script {
-    pub block: &'static Block,
-    pub ops: Vec<Op>,
-    partitions: usize,
-    known: Words,
-    /// The state at the last comparison of registers.
-    compared: Words,
-    pub frames: usize,
-    pub reasons: BTreeMap<String, usize>,
-}
-
-impl Script {
-    pub fn new(block: &'static Block, partitions: usize) -> Script {
-        let settings = Op::Settings {
-            node: NODE,
-            address: hex(&HERE.ip().octets()),
-            port: HERE.port(),
-            partitions,
-            group_mac: hex(&GROUP_MAC),
-            group_address: hex(&GROUP.0),
-            group_port: GROUP.1,
-        };
-        Script {
-            block,
-            ops: vec![settings],
-            partitions,
-            known: Words::default(),
-            compared: Words::default(),
-            frames: 0,
-            reasons: BTreeMap::new(),
-        }
-    }
-
-    pub fn note(&mut self, text: String) {
-        self.ops.push(Op::Note { text });
-    }
-
-    /// The host sets the registers to these.
-    pub fn set(&mut self, registers: &Registers) {
-        let now = Words::of(registers, self.block.roles, self.partitions);
-        let value = |index, bytes| Op::WriteValue { index, bytes };
-        self.ops.extend(now.changed(&self.known, write, value));
-        self.compared = now.clone();
-        self.known = now;
-    }
-
-    /// A frame arrives, after which the registers must be as given.
-    pub fn frame(&mut self, frame: &[u8], outcome: &Outcome, is_ours: bool) {
-        let (dest, out) = match outcome.verdict {
-            Verdict::Drop => (None, Vec::new()),
-            Verdict::Pass | Verdict::Deliver => (Some(0), frame.to_vec()),
-            Verdict::Reply => (Some(1), turned(frame, &outcome.packet, None)),
-            _ => (Some(2), turned(frame, &outcome.packet, Some(GROUP))),
-        };
-        let reason = if is_ours { outcome.reason } else { "" };
-        *self.reasons.entry(reason.to_owned()).or_default() += 1;
-        self.frames += 1;
-        self.ops.push(Op::Frame {
-            bytes: hex(frame),
-            dest,
-            out: hex(&out),
-            reason: reason.to_owned(),
-        });
-    }
-
-    /// Compares the registers. Those that have not changed since the last comparison are not read again.
-    pub fn compare(&mut self, registers: &Registers) {
-        let now = Words::of(registers, self.block.roles, self.partitions);
-        let value = |index, bytes| Op::CheckValue { index, bytes };
-        self.ops.extend(now.changed(&self.compared, check, value));
-        self.compared = now.clone();
-        self.known = now;
-    }
-
-    pub fn compare_all(&mut self, registers: &Registers) {
-        let now = Words::of(registers, self.block.roles, self.partitions);
-        for (space, all) in now.spaces.iter().enumerate() {
-            for (index, words) in all.iter().enumerate() {
-                let ops = words.iter().enumerate();
-                self.ops
-                    .extend(ops.map(|(at, word)| check(space, index, at, *word)));
-            }
-        }
-        self.compare(registers);
-    }
+fn add_frame(script: &mut Script, frame: &[u8], outcome: &Outcome) {
+    let to = match outcome.verdict {
+        Verdict::Drop => To::Nobody,
+        Verdict::Pass | Verdict::Deliver => To::Host,
+        Verdict::Reply => To::Sender,
+        _ => To::Group,
+    };
+    script.frame(frame, to, &outcome.packet, outcome.reason);
 }
 
 /// The cases of hosts with this role.
-pub fn cases_of(block: &Block) -> Vec<(String, Case)> {
+fn cases_of(block: &Block) -> Vec<(String, Case)> {
     let mut cases = vectors::cases();
     cases.retain(|(_, case)| match block.name {
         "none" => case.roles.is_empty(),
@@ -301,11 +119,11 @@ pub fn cases_of(block: &Block) -> Vec<(String, Case)> {
 }
 
 /// Adds a case to the bench's script.
-pub fn add_case(script: &mut Script, name: &str, case: &Case) {
+fn add_case(block: &Block, script: &mut Script, name: &str, case: &Case) {
     let roles = vectors::roles_of(&case.roles);
     let expected = SoftSwitch::new(NODE, roles, vectors::GEOMETRY);
     case.before.apply(expected.registers());
-    script.set(expected.registers());
+    script.set(block.words(expected.registers()));
     for (i, step) in case.packet.iter().enumerate() {
         script.note(format!("{name}, packet {i}: {}", case.why));
         let frame = udp_frame(THERE, HERE, &packet_of(step).2);
@@ -313,16 +131,21 @@ pub fn add_case(script: &mut Script, name: &str, case: &Case) {
             .frame
             .as_ref()
             .map_or(frame.clone(), |damage| damage.of(frame));
+        // A frame that is not the role's is not counted.
+        let reason = match step.verdict.as_str() {
+            "untouched" => "",
+            _ => Box::leak(step.reason.clone().into_boxed_str()),
+        };
         let outcome = Outcome {
             verdict: verdict_of(&step.verdict),
-            reason: Box::leak(step.reason.clone().into_boxed_str()),
+            reason,
             packet: expected_packet(case, step),
         };
-        script.frame(&frame, &outcome, step.verdict != "untouched");
+        add_frame(script, &frame, &outcome);
         step.after.apply(expected.registers());
-        script.compare(expected.registers());
+        script.compare(block.words(expected.registers()));
     }
-    script.compare_all(expected.registers());
+    script.compare_all(block.words(expected.registers()));
 }
 
 /// What a long random run must cover for any role.
@@ -406,7 +229,7 @@ pub fn met_by(roles: Roles) -> Vec<&'static str> {
 
 /// At least this many random packets and steps of the host, with the results of the native build; more until all the
 /// reasons `met` have occurred.
-pub fn random_script(block: &'static Block, packets: usize, met: &[&str], seed: u64) -> Script {
+pub fn random_script(block: &Block, packets: usize, met: &[&str], seed: u64) -> Script {
     let partitions = sequence::GEOMETRY.partitions;
     // The sequence is derived from an acceptor's registers, whichever role it is for.
     let native = SoftSwitch::new(NODE, block.roles, sequence::GEOMETRY);
@@ -414,8 +237,8 @@ pub fn random_script(block: &'static Block, packets: usize, met: &[&str], seed: 
     sequence::restart_all(registers);
     let mut gate = Gate::of::<Paxos>(None, partitions);
     let (mut prng, mut sequence) = (Prng(seed), Sequence::default());
-    let mut script = Script::new(block, partitions);
-    script.set(registers);
+    let mut script = Script::new(partitions);
+    script.set(block.words(registers));
     let lacks = |script: &Script| met.iter().any(|r| !script.reasons.contains_key(*r));
     while script.frames < packets || lacks(&script) {
         assert!(
@@ -435,9 +258,9 @@ pub fn random_script(block: &'static Block, packets: usize, met: &[&str], seed: 
         }
         match step {
             sequence::Step::Host(partition, step) => {
-                script.compare(registers);
+                script.compare(block.words(registers));
                 step.apply(partition, registers);
-                script.set(registers);
+                script.set(block.words(registers));
             }
             sequence::Step::Packet(mut packet) => {
                 // Some are damaged in transit.
@@ -449,22 +272,22 @@ pub fn random_script(block: &'static Block, packets: usize, met: &[&str], seed: 
                 let frame = udp_frame(THERE, HERE, &packet);
                 let outcome = super::native_behind(&mut gate, &native, &packet);
                 script.note(format!("packet {} of INBAND_SEED={seed}", script.frames));
-                script.frame(&frame, &outcome, true);
+                add_frame(&mut script, &frame, &outcome);
                 if !matches!(outcome.verdict, Verdict::Drop | Verdict::Pass) {
                     sequence.answered(&outcome.packet);
                 }
                 if script.frames % COMPARE_EVERY == 0 {
-                    script.compare(registers);
+                    script.compare(block.words(registers));
                 }
             }
         }
     }
-    script.compare_all(registers);
+    script.compare_all(block.words(registers));
     script
 }
 
 /// All cases of the block's role but those that it is known to fail, and what to print about them.
-pub fn vectors_script(block: &'static Block) -> (Script, String) {
+pub fn vectors_script(block: &Block) -> (Script, String) {
     let cases = cases_of(block);
     let names: Vec<&str> = cases.iter().map(|(name, _)| name.as_str()).collect();
     let listed = vector::unsupported("paxos", block.target, block.name, &names);
@@ -472,10 +295,10 @@ pub fn vectors_script(block: &'static Block) -> (Script, String) {
         listed.len() <= block.unsupported_max,
         "the list may only become shorter"
     );
-    let mut script = Script::new(block, vectors::GEOMETRY.partitions);
+    let mut script = Script::new(vectors::GEOMETRY.partitions);
     for (name, case) in &cases {
         if !listed.contains(name) {
-            add_case(&mut script, name, case);
+            add_case(block, &mut script, name, case);
         }
     }
     let passed = cases.len() - listed.len();
