@@ -7,6 +7,9 @@ use std::os::fd::RawFd;
 
 /// Messages per system call. Each is one packet, or several from one sender that the kernel has coalesced.
 const MESSAGES_MAX: usize = 32;
+/// The same while few arrive: preparing space for a message takes time even if none comes, and a host that busy-polls
+/// mostly finds none.
+const MESSAGES_FEW: usize = 4;
 /// Space for a message: the maximum UDP payload over IPv4, coalesced or not.
 const MESSAGE_LEN_MAX_BYTES: usize = 1 << 16;
 
@@ -43,6 +46,8 @@ pub(super) struct Inbox {
     start: usize,
     /// The last call returned fewer messages than requested, so the socket was empty.
     drained: bool,
+    /// The last call returned at least [`MESSAGES_FEW`] messages, so the next may, too.
+    is_busy: bool,
     dropped: u64,
 }
 
@@ -55,6 +60,7 @@ impl Inbox {
             message: 0,
             start: 0,
             drained: false,
+            is_busy: false,
             dropped: 0,
         }
     }
@@ -97,7 +103,11 @@ impl Inbox {
             return Ok(false);
         }
         loop {
-            match self.receive(fd) {
+            let received = match self.is_busy {
+                true => self.receive::<MESSAGES_MAX>(fd),
+                false => self.receive::<MESSAGES_FEW>(fd),
+            };
+            match received {
                 Ok(()) if self.messages.is_empty() => {}
                 Ok(()) => return Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -109,16 +119,17 @@ impl Inbox {
         }
     }
 
-    fn receive(&mut self, fd: RawFd) -> io::Result<()> {
+    /// Receives at most `N` messages.
+    fn receive<const N: usize>(&mut self, fd: RawFd) -> io::Result<()> {
         // SAFETY: all zero is a valid value of these plain C structs.
         let (mut from, mut joined, mut parts, mut headers): (
-            [libc::sockaddr_in; MESSAGES_MAX],
-            [JoinedFrom; MESSAGES_MAX],
-            [libc::iovec; MESSAGES_MAX],
-            [libc::mmsghdr; MESSAGES_MAX],
+            [libc::sockaddr_in; N],
+            [JoinedFrom; N],
+            [libc::iovec; N],
+            [libc::mmsghdr; N],
         ) = unsafe { (zeroed(), zeroed(), zeroed(), zeroed()) };
         let rooms = self.bytes.chunks_exact_mut(MESSAGE_LEN_MAX_BYTES);
-        for (at, room) in rooms.enumerate() {
+        for (at, room) in rooms.take(N).enumerate() {
             parts[at].iov_base = room.as_mut_ptr().cast();
             parts[at].iov_len = room.len();
             let header = &mut headers[at].msg_hdr;
@@ -135,13 +146,15 @@ impl Inbox {
             libc::recvmmsg(
                 fd,
                 headers.as_mut_ptr(),
-                MESSAGES_MAX as libc::c_uint,
+                N as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        self.drained = count < MESSAGES_MAX;
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error());
+        self.is_busy = count.as_ref().is_ok_and(|count| *count >= MESSAGES_FEW);
+        let count = count?;
+        self.drained = count < N;
         for (at, header) in headers[..count].iter().enumerate() {
             let len_bytes = header.msg_len as usize;
             let header = &header.msg_hdr;
@@ -212,6 +225,30 @@ mod tests {
         let expected = expected.map(|(packet, from)| (packet.as_bytes().to_vec(), from));
         assert_eq!(taken(&mut inbox), expected);
         assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn all_that_has_arrived_is_received_in_order_few_or_many() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.set_nonblocking(true).expect("an open socket");
+        let to = socket.local_addr().expect("it is bound");
+        let from = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let mut inbox = Inbox::new();
+        // A single packet before each burst, so that the burst finds an inbox that expects few.
+        let (few, many) = (MESSAGES_FEW + 1, MESSAGES_MAX + MESSAGES_FEW);
+        let sizes = [1, few, 1, many, many, 1];
+        for size in sizes {
+            let sent: Vec<Vec<u8>> = (0..size).map(|n| vec![n as u8; n + 1]).collect();
+            for packet in &sent {
+                from.send_to(packet, to).expect("sent");
+            }
+            let mut packets = Vec::new();
+            while inbox.fill(socket.as_raw_fd()).expect("it works") {
+                packets.extend(taken(&mut inbox).into_iter().map(|p| p.0));
+            }
+            assert_eq!(packets, sent);
+        }
+        assert!(!inbox.fill(socket.as_raw_fd()).expect("it works") && !inbox.is_busy);
     }
 
     #[test]

@@ -122,14 +122,23 @@ impl How {
     /// Passes at most [`MESSAGES_MAX`] messages to the kernel; all or none of them must need splitting. Returns how
     /// many it accepted. An error is about the first one.
     fn send(&self, messages: &[Message], bytes: &[u8]) -> io::Result<usize> {
+        match messages {
+            // The most frequent call: does not clear the space for the others.
+            [_] => self.send_some::<1>(messages, bytes),
+            _ => self.send_some::<MESSAGES_MAX>(messages, bytes),
+        }
+    }
+
+    /// As [`How::send`], for at most `N` messages.
+    fn send_some<const N: usize>(&self, messages: &[Message], bytes: &[u8]) -> io::Result<usize> {
         let is_joined = messages[0].is_joined();
         self.set_no_check(!is_joined);
         // SAFETY: all zero is a valid value of these plain C structs.
         let (mut to, mut cut, mut parts, mut headers): (
-            [libc::sockaddr_in; MESSAGES_MAX],
-            [CutInto; MESSAGES_MAX],
-            [libc::iovec; MESSAGES_MAX],
-            [libc::mmsghdr; MESSAGES_MAX],
+            [libc::sockaddr_in; N],
+            [CutInto; N],
+            [libc::iovec; N],
+            [libc::mmsghdr; N],
         ) = unsafe { (zeroed(), zeroed(), zeroed(), zeroed()) };
         for (at, message) in messages.iter().enumerate() {
             let packets = &bytes[message.start..message.end];
