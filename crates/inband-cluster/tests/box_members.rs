@@ -152,7 +152,7 @@ fn a_switch_loses_its_leader(
     cluster: &Supervisor<BoxCluster>,
     data: &Path,
 ) -> (String, JoinHandle<Result<Membership>>) {
-    let leader = boxes::leader(&cluster);
+    let leader = boxes::leader(cluster);
     let mut others = (1..=3).map(|id| format!("node/{id}"));
     let behind = others.find(|name| *name != leader).expect("two follow");
     // The leader waits for this one.
