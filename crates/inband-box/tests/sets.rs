@@ -64,9 +64,16 @@ impl Rig {
     fn lead(&self, mode: Mode, committed: u64) {
         for registers in [self.program.registers(), self.native.registers()] {
             registers.restart();
+        }
+        self.lead_on(EPOCH, mode, committed);
+    }
+
+    /// The same in this epoch, in the process that was there before.
+    fn lead_on(&self, epoch: u64, mode: Mode, committed: u64) {
+        for registers in [self.program.registers(), self.native.registers()] {
             registers.restore(&View {
                 mode,
-                epoch: EPOCH,
+                epoch,
                 leader: NODE,
                 first: 1,
                 members: 0b1110,
@@ -342,6 +349,24 @@ fn only_the_node_that_got_a_set_has_its_client() {
     );
     assert_eq!(rig.program.run(&frame, 1).unwrap().action, XDP_PASS);
     assert_eq!(rig.program.registers().view().last, 0);
+}
+
+/// Every node executes a session's records from 1 on: others would never be executed, nor answered.
+#[test]
+fn sets_are_numbered_from_1_in_each_epoch() {
+    if !may_load_bpf() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.lead(Mode::Leading, 0);
+    for epoch in [EPOCH, EPOCH + 3] {
+        rig.lead_on(epoch, Mode::Leading, 0);
+        for n in 1..=WINDOW {
+            let record = rig.run(b"set k 1 2 3\r\nabc\r\n").unwrap();
+            let session = (record.origin_session, record.origin_seq);
+            assert_eq!(session, (epoch, n));
+        }
+    }
 }
 
 /// At the port of strong reads SETs are proposed, for a client that is answered from there, and everything else passes
