@@ -4,18 +4,20 @@
 //! raising [`crate::value::VALUE_VERSION`].
 
 mod collections;
+mod fields;
 
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    Command, ExpireWhen, Expiry, Extend, Queue, SessionStamp, SetReply, SetWhen, Strings, TimeUnit,
-    Watched,
+    Command, ExpireWhen, Extend, Queue, SessionStamp, SetReply, SetWhen, TimeUnit, Watched,
 };
 use crate::bits::{BitLogic, BitOp};
 use crate::events::EventClasses;
 use crate::lock::LockOp;
 use crate::types::{Kind, OPS};
 use collections::{put_combine, put_multi_pop, put_sample};
+use fields::{put_expiry, put_signed, put_strings};
+pub(super) use fields::{put_string, put_varint, Reader};
 
 /// Set in the opcode byte if a session stamp follows.
 pub(super) const STAMPED: u8 = 0x80;
@@ -82,11 +84,6 @@ const OP_EVAL_RO_OF_VERSION: u8 = 47;
 pub const COMMANDS_VERSION: u8 = 12;
 /// Scripts that do not say which commands they may call come from a program of this version.
 const CALLS_VERSION_UNSAID: u8 = 11;
-
-const EXPIRY_NEVER: u8 = 0;
-const EXPIRY_KEEP: u8 = 1;
-const EXPIRY_IN_MS: u8 = 2;
-const EXPIRY_AT_MS: u8 = 3;
 
 /// Fields are encoded as an index into these; never reorder, only append.
 const SET_WHEN: [SetWhen; 3] = [SetWhen::Always, SetWhen::Missing, SetWhen::Exists];
@@ -601,124 +598,6 @@ impl<'a> Command<'a> {
             _ => return None,
         };
         reader.0.is_empty().then_some((command, stamp))
-    }
-}
-
-/// Appends an unsigned number as a varint: seven bits per byte, low bits first.
-pub(super) fn put_varint(out: &mut BytesMut, mut number: u64) {
-    while number >= 0x80 {
-        out.put_u8(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.put_u8(number as u8);
-}
-
-fn put_signed(out: &mut BytesMut, number: i64) {
-    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
-}
-
-pub(super) fn put_string(out: &mut BytesMut, string: &[u8]) {
-    put_varint(out, string.len() as u64);
-    out.put_slice(string);
-}
-
-fn put_strings(out: &mut BytesMut, strings: &Strings<'_>) {
-    put_varint(out, strings.len() as u64);
-    strings.iter().for_each(|string| put_string(out, string));
-}
-
-fn put_expiry(out: &mut BytesMut, expiry: Expiry) {
-    match expiry {
-        Expiry::Never => out.put_u8(EXPIRY_NEVER),
-        Expiry::Keep => out.put_u8(EXPIRY_KEEP),
-        Expiry::InMs(ms) => {
-            out.put_u8(EXPIRY_IN_MS);
-            put_signed(out, ms);
-        }
-        Expiry::AtMs(ms) => {
-            out.put_u8(EXPIRY_AT_MS);
-            put_signed(out, ms);
-        }
-    }
-}
-
-/// Takes fields from the front of a slice.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    pub(super) fn varint(&mut self) -> Option<u64> {
-        let mut number = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            if shift == 63 && byte > 1 {
-                return None;
-            }
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    fn signed(&mut self) -> Option<i64> {
-        let number = self.varint()?;
-        Some((number >> 1) as i64 ^ -((number & 1) as i64))
-    }
-
-    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
-        let len = usize::try_from(self.varint()?).ok()?;
-        let (string, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(string)
-    }
-
-    fn strings(&mut self) -> Option<Strings<'a>> {
-        let count = usize::try_from(self.varint()?).ok()?;
-        let all = self.0;
-        for _ in 0..count {
-            self.string()?;
-        }
-        Some(Strings::Encoded(count, all))
-    }
-
-    fn watched(&mut self) -> Option<Watched<'a>> {
-        let count = usize::try_from(self.varint()?).ok()?;
-        let bytes = self.0;
-        for _ in 0..count {
-            self.string()?;
-            self.varint()?;
-        }
-        Some(Watched::new(count, bytes))
-    }
-
-    fn queue(&mut self) -> Option<Queue<'a>> {
-        let count = usize::try_from(self.varint()?).ok()?;
-        let bytes = self.0;
-        for _ in 0..count {
-            super::lists::queued(self.string()?)?;
-        }
-        Some(Queue::new(count, bytes))
-    }
-
-    fn choice<T: Copy>(&mut self, all: &[T]) -> Option<T> {
-        all.get(usize::from(self.byte()?)).copied()
-    }
-
-    fn expiry(&mut self) -> Option<Expiry> {
-        Some(match self.byte()? {
-            EXPIRY_NEVER => Expiry::Never,
-            EXPIRY_KEEP => Expiry::Keep,
-            EXPIRY_IN_MS => Expiry::InMs(self.signed()?),
-            EXPIRY_AT_MS => Expiry::AtMs(self.signed()?),
-            _ => return None,
-        })
     }
 }
 

@@ -1,3 +1,4 @@
+use crate::command::{Expiry, Strings};
 use crate::lock::LockOp;
 use inband_resp::request::Args;
 
