@@ -76,45 +76,40 @@ impl Replica {
         let mut first_not_begun = None;
         let steps_before = self.read_steps;
         for (place, part) in reads.parts.iter().enumerate() {
-            let (next, count) = (first + part.count, part.count);
+            let (begin, count) = (first, part.count);
+            first += count;
             let Some(connection) = part.connection(&mut self.front.connections) else {
-                first = next;
                 continue;
             };
-            if is_turn_over(self.read_reply_bytes, self.read_steps) {
-                first_not_begun.get_or_insert(place);
-                self.control.limit_hits.count(LimitHit::TurnReplies);
-                let rest = reads.commands(first, count);
-                connection.put_back(log, rest, part.received, true);
-                self.waiting_commands += count;
-                first = next;
-                continue;
-            }
-            for (at, command) in reads.commands(first, count).enumerate() {
-                let (done, by_log) = match reader.read(command)? {
-                    Some(reply) => {
-                        self.read_reply_bytes += reply.len_bytes();
-                        self.read_steps = steps_before + reader.steps();
-                        connection.answer_next(log, reply);
-                        (at + 1, false)
-                    }
-                    // The log advances replicated time. The remaining reads go through it as well, or they would see an
-                    // older state than this one.
-                    None => (at, true),
-                };
-                answered += usize::from(!by_log);
+            let (mut done, mut by_log) = (0, false);
+            for command in reads.commands(begin, count) {
                 let is_over = is_turn_over(self.read_reply_bytes, self.read_steps);
-                if done < count && (by_log || is_over || !connection.has_reply_room()) {
-                    if is_over && !by_log {
-                        self.control.limit_hits.count(LimitHit::TurnReplies);
-                    }
-                    let rest = reads.commands(first + done, count - done);
-                    connection.put_back(log, rest, part.received, !by_log);
-                    self.waiting_commands += count - done;
+                if is_over {
+                    self.control.limit_hits.count(LimitHit::TurnReplies);
+                }
+                if is_over || (done > 0 && !connection.has_reply_room()) {
                     break;
                 }
+                let Some(reply) = reader.read(command)? else {
+                    // The log advances replicated time. The remaining reads go through it as well, or they would see an
+                    // older state than this one.
+                    by_log = true;
+                    break;
+                };
+                self.read_reply_bytes += reply.len_bytes();
+                self.read_steps = steps_before + reader.steps();
+                connection.answer_next(log, reply);
+                done += 1;
             }
-            first = next;
+            answered += done;
+            if done == 0 && !by_log {
+                first_not_begun.get_or_insert(place);
+            }
+            if done < count {
+                let rest = reads.commands(begin + done, count - done);
+                connection.put_back(log, rest, part.received, !by_log);
+                self.waiting_commands += count - done;
+            }
         }
         drop(reader);
         if !reads.scans.is_empty() && !self.is_disk_full() {
