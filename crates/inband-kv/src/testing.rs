@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use inband_host::log::{
@@ -45,10 +45,13 @@ pub fn replay(path: &Path, writes: &[Vec<u8>]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes writes of a store fail, as a crash would, and records what a power failure may lose.
+/// Makes writes of a store fail, as a crash would, or take long, and records what a power failure may lose.
 #[derive(Debug, Default)]
 pub struct Faults {
     left: Mutex<Option<u64>>,
+    /// Writes wait until it is false.
+    is_held: Mutex<bool>,
+    held_changed: Condvar,
     /// By database path; `None`: not recording.
     tapes: Mutex<Option<BTreeMap<PathBuf, Tape>>>,
 }
@@ -97,7 +100,16 @@ impl Faults {
         *self.left() = Some(writes);
     }
 
+    /// Lets all writes that begin from now on wait, or continue.
+    pub fn hold(&self, is_held: bool) {
+        *self.is_held.lock().unwrap_or_else(PoisonError::into_inner) = is_held;
+        self.held_changed.notify_all();
+    }
+
     pub(crate) fn pass(&self) -> Result<(), StoreError> {
+        let held = self.is_held.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.held_changed.wait_while(held, |is_held| *is_held);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         match &mut *self.left() {
             None => Ok(()),
             Some(0) => Err(StoreError::Fault),
