@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::world::{encoded, exec, World};
-use crate::common::{self, encode, key_of_each, scratch, show, words};
+use crate::common::{self, any_apart, encode, key_of_each, scratch, show, words, Apart};
 use inband_host::log::Ticket;
 use inband_kv::command::SessionStamp;
 use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
@@ -412,6 +412,8 @@ enum Step {
     Crash(u8),
     /// Write applied instances.
     Write(u8),
+    /// Begin to write them, continue, or note the end.
+    WriteApart(u8, Apart),
     /// Fail one of the next writes.
     Fault(u8, u8),
     Copy(u8, u8),
@@ -444,6 +446,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         30 => (b(), b(), b()).prop_map(|(a, c, d)| Step::Deliver(a, c, d)),
         2 => b().prop_map(Step::Crash),
         4 => b().prop_map(Step::Write),
+        12 => (b(), any_apart()).prop_map(|(a, how)| Step::WriteApart(a, how)),
         4 => (b(), b()).prop_map(|(a, c)| Step::Fault(a, c)),
         2 => (b(), b()).prop_map(|(a, c)| Step::Copy(a, c)),
         1 => b().prop_map(Step::Sync),
@@ -557,6 +560,12 @@ fn run(partitions: usize, steps: &[Step]) {
             Step::Write(replica) => {
                 let replica = usize::from(*replica) % replicas;
                 if let Err(error) = world.machine(replica).flush() {
+                    world.crash(replica, error);
+                }
+            }
+            Step::WriteApart(replica, how) => {
+                let replica = usize::from(*replica) % replicas;
+                if let Err(error) = how.act(world.machine(replica)) {
                     world.crash(replica, error);
                 }
             }
