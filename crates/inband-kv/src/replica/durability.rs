@@ -97,7 +97,7 @@ impl Replica {
         let dirty = self.machine.dirty();
         if dirty == 0 {
             self.unwritten_since = None;
-            // Whoever needed everything written may have written it.
+            // It may have been written for a reader that needed it.
             if self.has_unreported() {
                 self.report_written();
             }

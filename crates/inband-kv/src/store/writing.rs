@@ -1,8 +1,8 @@
 //! Writes apart from the thread that applies.
 //!
-//! A [`Job`] holds a batch for each store that has something to write. Whoever [runs](Job::run) it first writes it: the
-//! writer's thread, or the thread that applies when it cannot go on without it. So nobody ever waits for a thread that
-//! has not begun.
+//! A [`Job`] holds a batch for each store that has something to write. The first thread to [run](Job::run) it writes it:
+//! the writer's thread, or the thread that applies, when it cannot continue without it. So the latter never waits for a
+//! thread that has not been scheduled.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
