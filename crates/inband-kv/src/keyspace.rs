@@ -228,9 +228,15 @@ impl Keyspace {
         }
     }
 
-    /// Keys were read between bursts.
-    pub fn was_read(&mut self) {
+    /// Drops records that need not be kept if there are too many: after a burst, and after keys were read between bursts.
+    pub fn trim_cache(&mut self) {
         self.cache.trim(self.layers.dirty());
+    }
+
+    /// Bytes of records in memory.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn cached_bytes(&self) -> usize {
+        self.cache.bytes()
     }
 
     /// Bytes of values that have been put since the last write began.
@@ -290,7 +296,7 @@ pub fn is_live(expire_at_ms: u64, now_ms: u64) -> bool {
 
 /// The keyspace while one burst is applied.
 pub struct View<'a> {
-    /// The database as of before the burst.
+    /// The database below the layers: as of before the write under way, or after it.
     pub db: &'a DB,
     pub columns: Columns<'a>,
     pub keyspace: &'a mut Keyspace,

@@ -171,6 +171,8 @@ pub struct Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        // After the end of a write under way: no reader may see one partition with it and another without.
+        self.writer = None;
         // Unwritten data is lost, so nothing needs to wait for it.
         self.shared.turn().has_unwritten = false;
     }
@@ -362,6 +364,13 @@ impl Machine {
         }
         self.writing = Some(job);
         Ok(())
+    }
+
+    /// Bytes of records that the partitions have in memory.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn cached_bytes(&self) -> usize {
+        let stores = self.log_states.iter();
+        stores.map(|s| s.store.cached_bytes()).sum()
     }
 
     /// Returns whether a write is under way, or its end was not [noted](Self::end_write) yet.

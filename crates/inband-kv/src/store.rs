@@ -163,7 +163,7 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        self.view.keyspace.was_read();
+        self.view.keyspace.trim_cache();
     }
 }
 
@@ -339,6 +339,11 @@ impl Store {
         let begun = self.begun_position();
         let is_dirty = begun != self.state.position();
         (self.state.applied - begun.applied).max(u64::from(is_dirty))
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.keyspace.cached_bytes()
     }
 
     /// The position that is written, or is being written.

@@ -91,6 +91,13 @@ impl RecordCache {
         self.kept_bytes = self.young_bytes;
     }
 
+    /// Bytes of all records.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn bytes(&self) -> usize {
+        let records = self.young.iter().chain(&self.old);
+        records.map(|(key, record)| cached_len(key, record)).sum()
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.bytes_max);
     }

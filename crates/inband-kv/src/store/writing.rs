@@ -5,6 +5,7 @@
 //! thread that has not been scheduled.
 
 use std::collections::VecDeque;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -127,10 +128,16 @@ impl Writer {
         let (jobs, begun) = mpsc::channel::<Arc<Job>>();
         let work = move || {
             while let Ok(job) = begun.recv() {
-                job.run();
+                let run = catch_unwind(AssertUnwindSafe(|| job.run()));
+                if run.is_err() {
+                    job.is_done.store(true, Ordering::Release); // its result is an error now
+                }
                 // It may hold the last reference to a database, which must not be closed later than the machine.
                 drop(job);
                 wake();
+                if let Err(panic) = run {
+                    resume_unwind(panic);
+                }
             }
         };
         let thread = std::thread::Builder::new()
