@@ -253,7 +253,7 @@ impl Keyspace {
     /// That write has ended.
     pub fn write_ended(&mut self) {
         self.layers.write_ended();
-        self.cache.trim(self.layers.dirty());
+        self.trim_cache();
     }
 }
 

@@ -356,13 +356,10 @@ impl Store {
     /// Writes everything that has been applied.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.end_write()?;
-        if self.dirty() == 0 {
+        let Some(part) = self.take_part()? else {
             return Ok(());
-        }
-        self.start()?;
-        let mut batch = std::mem::take(&mut self.unwritten);
-        self.fill(&mut batch)?;
-        self.write(batch, false)?;
+        };
+        self.write(part.batch, false)?;
         self.finish();
         Ok(())
     }
