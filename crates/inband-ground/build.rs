@@ -4,6 +4,7 @@ use inband_ground_build::Folder;
 
 fn main() {
     Folder::new("ground")
+        .header("native/gate.h")
         .header("native/keys.h")
         .header("native/role.h")
         .header("xdp/settings.h")

@@ -39,7 +39,10 @@ enum ib_verdict {
     X(no_room)                                                                                     \
     X(passed_up)                                                                                   \
     /* the hardware address of a destination is not known */                                       \
-    X(copy_unresolved)
+    X(copy_unresolved)                                                                             \
+    /* the gate: a packet lost its tag of a key, or got one */                                     \
+    X(tag_removed)                                                                                 \
+    X(tag_made)
 
 #define IB_REASON_ENUM(name) IB_R_##name,
 #define IB_REASON_NAME(name) #name,

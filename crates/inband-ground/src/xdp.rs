@@ -5,6 +5,7 @@ pub mod alone;
 pub mod attach;
 pub mod error;
 pub mod forwarding;
+pub mod gate;
 pub mod live;
 pub mod loopback;
 pub mod lost;

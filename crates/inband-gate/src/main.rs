@@ -1,0 +1,212 @@
+//! `inband gate`: runs a gate between two segments, or shows what one has passed.
+
+// Its `println!` and the like tolerate a reader that has gone.
+#[macro_use]
+extern crate inband_host;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use clap::{Args, Parser};
+use inband_ground::auth::Keys;
+use inband_ground::xdp::gate::{Attached, Program, Side};
+use inband_ground::xdp::{XdpError, XdpMode};
+use inband_host::config::Dataplane;
+use inband_host::line_json::{call, Server, STATUS_TIMEOUT};
+use inband_host::live_keys::LiveKeys;
+use inband_host::notify::Notifier;
+use inband_host::program;
+use inband_host::signals::StopSignals;
+use inband_host::state_dir::{self, StateLock};
+use inband_host::system_file;
+use serde::{Deserialize, Serialize};
+
+/// How often the process looks for signals, new keys, and the watchdog.
+const TURN: Duration = Duration::from_millis(50);
+const NAME: &str = "gate";
+
+/// Connect a segment whose packets have tags of a key with one whose packets have none, such as that of a P4 switch
+/// (docs/gate.md).
+#[derive(Debug, Parser)]
+#[command(name = "inband gate", version)]
+enum Command {
+    /// Check and replace tags on two interfaces until Ctrl-C. The kernel must forward between them: put both on a bridge
+    Up(Up),
+    /// Show what the gate on this machine has passed and dropped
+    Status(Data),
+}
+
+#[derive(Debug, Args)]
+struct Data {
+    /// Directory of its control socket
+    #[arg(long, default_value = ".inband-gate", value_name = "DIR")]
+    data: PathBuf,
+}
+
+impl Data {
+    fn control_socket(&self) -> PathBuf {
+        self.data.join("control.sock")
+    }
+}
+
+#[derive(Debug, Args)]
+struct Up {
+    /// The interface to the hosts with the key
+    #[arg(long, value_name = "NAME")]
+    keyed: String,
+    /// The interface to the segment without keys, to which only trusted devices may have access
+    #[arg(long, value_name = "NAME")]
+    keyless: String,
+    /// The cluster's packet keys (`inband key new` creates a file); read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// Where it runs: xdp, xdp-generic, or auto: the best one that works on each interface
+    #[arg(long, default_value_t = Dataplane::Auto)]
+    dataplane: Dataplane,
+    #[command(flatten)]
+    data: Data,
+}
+
+/// What `status` reports of one side.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct SideStatus {
+    interface: String,
+    mode: String,
+    counters: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Status {
+    keyed: SideStatus,
+    keyless: SideStatus,
+    /// Ids of the accepted keys, and of the one that signs.
+    keys: Vec<u16>,
+    active_key: u16,
+}
+
+/// One side, attached.
+struct Port {
+    interface: String,
+    mode: XdpMode,
+    attached: Attached,
+}
+
+impl Port {
+    /// Attaches in the requested mode; `auto`: natively if the driver can, otherwise generic.
+    fn attach(
+        side: Side,
+        interface: &str,
+        keys: &Keys,
+        asked: Dataplane,
+    ) -> Result<Port, XdpError> {
+        let attach = |mode| Program::load(side, keys)?.attach(interface, mode);
+        let (mode, attached) = match asked {
+            Dataplane::XdpGeneric => (XdpMode::Generic, attach(XdpMode::Generic)?),
+            Dataplane::Auto => match attach(XdpMode::Native) {
+                Ok(attached) => (XdpMode::Native, attached),
+                Err(error @ XdpError::NativeRefused { .. }) => {
+                    tracing::info!("{error}; using generic XDP, which is slower");
+                    (XdpMode::Generic, attach(XdpMode::Generic)?)
+                }
+                Err(error) => return Err(error),
+            },
+            _ => (XdpMode::Native, attach(XdpMode::Native)?),
+        };
+        Ok(Port {
+            interface: interface.to_owned(),
+            mode,
+            attached,
+        })
+    }
+
+    fn status(&self) -> Result<SideStatus, XdpError> {
+        let counters = self.attached.program().counters()?.into_iter();
+        Ok(SideStatus {
+            interface: self.interface.clone(),
+            mode: self.mode.to_string(),
+            counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
+        })
+    }
+}
+
+impl Up {
+    fn run(&self) -> Result<()> {
+        ensure!(
+            self.dataplane != Dataplane::Udp,
+            "--dataplane udp: a gate has no user space; choose auto, xdp or xdp-generic"
+        );
+        ensure!(
+            self.keyed != self.keyless,
+            "--keyed and --keyless are both {}: a gate has two interfaces",
+            self.keyed
+        );
+        let live = LiveKeys::load(Some(&self.key_file))?;
+        let keys = live.keys().expect("a key file has keys");
+        let signals = StopSignals::take()?.reloading(live.reading());
+        let data = &self.data.data;
+        state_dir::create(data)?;
+        let _lock = StateLock::take(data)?;
+        system_file::claim(data, NAME)?;
+        let attach = |side, interface: &str| Port::attach(side, interface, &keys, self.dataplane);
+        let keyed = attach(Side::Keyed, &self.keyed)?;
+        let keyless = attach(Side::Keyless, &self.keyless)?;
+        println!(
+            "gate between {} ({}, with keys) and {} ({}, without)",
+            keyed.interface, keyed.mode, keyless.interface, keyless.mode
+        );
+        let ports = Arc::new([keyed, keyless]);
+        let _control = {
+            let (ports, live) = (Arc::clone(&ports), live.clone());
+            let status = move |()| status(&ports, &live).map_err(|error| error.to_string());
+            Server::start(&self.data.control_socket(), status, Err)?
+        };
+        let mut notifier = Notifier::from_environment();
+        notifier.ready("passes packets");
+        while !signals.end(&mut notifier) {
+            if let Some(keys) = live.take() {
+                for port in ports.iter() {
+                    port.attached.program().set_keys(&keys)?;
+                }
+            }
+            std::thread::sleep(TURN);
+        }
+        Ok(())
+    }
+}
+
+fn status([keyed, keyless]: &[Port; 2], live: &LiveKeys) -> Result<Status, XdpError> {
+    let keys = live.keys().expect("a key file has keys");
+    Ok(Status {
+        keyed: keyed.status()?,
+        keyless: keyless.status()?,
+        keys: keys.ids(),
+        active_key: keys.active(),
+    })
+}
+
+impl Data {
+    fn print_status(&self) -> Result<()> {
+        let answer: Result<Status, String> = call(&self.control_socket(), &(), STATUS_TIMEOUT)
+            .context("does `inband gate up` run in this directory?")?;
+        let status = answer.map_err(anyhow::Error::msg)?;
+        println!("keys {:?}, signs with {}", status.keys, status.active_key);
+        for (label, side) in [("keyed", status.keyed), ("keyless", status.keyless)] {
+            println!("{label} side: {}, {}", side.interface, side.mode);
+            for (name, count) in side.counters {
+                println!("  {name} {count}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn main() -> ExitCode {
+    program::main("inband gate", || match Command::parse() {
+        Command::Up(up) => up.run(),
+        Command::Status(data) => data.print_status(),
+    })
+}

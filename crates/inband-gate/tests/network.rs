@@ -1,0 +1,263 @@
+//! A gate on a bridge between two hosts: real packets, the program, and its end. Needs root.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use inband_ground::auth::{sign, Keys, Secret};
+use inband_ground::c;
+use inband_ground::wire::HEADER_LEN_BYTES;
+use inband_ground::xdp::gate::Gate;
+use inband_ground::System;
+use inband_host::key_file::KeyFile;
+use inband_lab::netns::Netns;
+use inband_testing::process::text;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_inband-gate");
+const PARTITIONS: usize = c::IB_PARTITIONS_MAX as usize;
+const KEY_ID_AT: usize = std::mem::offset_of!(c::ib_header, key_id);
+const TAG_AT: usize = std::mem::offset_of!(c::ib_header, tag);
+const TIMEOUT: Duration = Duration::from_secs(20);
+const RETRY: Duration = Duration::from_millis(50);
+const HOSTS: [&str; 2] = ["10.99.0.1:7000", "10.99.0.2:7000"];
+
+/// Two hosts, and between them a machine with a bridge.
+struct Segments {
+    hosts: [Netns; 2],
+    gate: Netns,
+}
+
+fn ip(arguments: &str) {
+    let done = Command::new("ip").args(arguments.split(' ')).output();
+    let done = done.expect("ip runs");
+    assert!(done.status.success(), "ip {arguments}: {}", text(&done));
+}
+
+impl Segments {
+    fn create(label: &str) -> Segments {
+        let name = |what| format!("gate-{label}-{what}-{}", std::process::id());
+        let create = |what| Netns::create(&name(what)).expect("a namespace");
+        let segments = Segments {
+            hosts: [create("keyed"), create("keyless")],
+            gate: create("gate"),
+        };
+        let gate = segments.gate.name();
+        ip(&format!("-n {gate} link add bridge type bridge"));
+        ip(&format!("-n {gate} link set bridge up"));
+        for (host, (port, address)) in segments
+            .hosts
+            .iter()
+            .zip([("keyed", "10.99.0.1"), ("keyless", "10.99.0.2")])
+        {
+            let host = host.name();
+            ip(&format!(
+                "-n {gate} link add {port} type veth peer name host netns {host}"
+            ));
+            // Between two machines, packets leave with complete checksums.
+            let off = ["netns", "exec", host, "ethtool", "-K", "host", "tx", "off"];
+            ip(&off.join(" "));
+            ip(&format!("-n {host} address add {address}/24 dev host"));
+            ip(&format!("-n {host} link set host up"));
+            ip(&format!("-n {gate} link set {port} master bridge up"));
+        }
+        segments
+    }
+
+    fn socket(&self, host: usize) -> UdpSocket {
+        let bind = || Ok(UdpSocket::bind(HOSTS[host]).expect("a port"));
+        let socket = self.hosts[host].run(bind).expect("in the namespace");
+        socket.set_read_timeout(Some(RETRY)).expect("set");
+        socket
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.gate.name(), PROGRAM]);
+        command.args(arguments);
+        command
+    }
+}
+
+/// A gate's process.
+struct Running {
+    child: Child,
+    data: PathBuf,
+}
+
+impl Running {
+    fn up(segments: &Segments, key_file: &Path, data: &Path, dataplane: &str) -> Running {
+        let [key_file, data_argument] = [key_file, data].map(|path| path.display().to_string());
+        let mut command = segments.command(&["up", "--keyed", "keyed", "--keyless", "keyless"]);
+        command.args(["--key-file", &key_file, "--data", &data_argument]);
+        command.args(["--dataplane", dataplane]);
+        let child = command.process_group(0).spawn().expect("it starts");
+        let running = Running {
+            child,
+            data: data.to_owned(),
+        };
+        let deadline = Instant::now() + TIMEOUT;
+        while !running.status().status.success() {
+            assert!(Instant::now() < deadline, "{}", text(&running.status()));
+            std::thread::sleep(RETRY);
+        }
+        running
+    }
+
+    fn status(&self) -> Output {
+        let mut command = Command::new(PROGRAM);
+        command.args(["status", "--data"]).arg(&self.data);
+        command.output().expect("it runs")
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn packet(value: &[u8], keys: Option<&Keys>) -> Vec<u8> {
+    let mut packet = vec![0; HEADER_LEN_BYTES];
+    packet[..4].copy_from_slice(&c::IB_MAGIC.to_be_bytes());
+    (packet[4], packet[5], packet[11]) = (c::IB_VERSION as u8, 1, 3);
+    packet[12..14].copy_from_slice(&(value.len() as u16).to_be_bytes());
+    packet.extend(value);
+    sign(keys, &mut packet);
+    packet
+}
+
+/// The bytes that a gate does not change.
+fn body(packet: &[u8]) -> Vec<u8> {
+    let mut body = packet.to_vec();
+    if body.len() >= HEADER_LEN_BYTES {
+        body[KEY_ID_AT..KEY_ID_AT + 2].fill(0);
+        body[TAG_AT..TAG_AT + 8].fill(0);
+    }
+    body
+}
+
+/// Sends `packets` in this order, again and again, until the last of them arrives. Returns those that arrived in one
+/// turn. Packets of earlier calls may still arrive.
+fn arrived(from: &UdpSocket, to: &UdpSocket, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let address: SocketAddr = to.local_addr().expect("its address");
+    let bodies: Vec<_> = packets.iter().map(|packet| body(packet)).collect();
+    let deadline = Instant::now() + TIMEOUT;
+    let mut buffer = [0; 2048];
+    loop {
+        assert!(Instant::now() < deadline, "nothing arrives");
+        for packet in packets {
+            from.send_to(packet, address).expect("sends");
+        }
+        let mut there = Vec::new();
+        while let Ok(len) = to.recv(&mut buffer) {
+            let arrived = body(&buffer[..len]);
+            if bodies.contains(&arrived) {
+                there.push(buffer[..len].to_vec());
+            }
+            if bodies.last() == Some(&arrived) {
+                return there;
+            }
+        }
+    }
+}
+
+fn between_two_hosts(dataplane: &str) {
+    if let Err(error) = inband_lab::preflight::check_lab() {
+        return inband_testing::not_run(error);
+    }
+    let segments = Segments::create(dataplane);
+    let dir = tempfile::tempdir().expect("a directory");
+    let key_file = dir.path().join("keys.toml");
+    let first = KeyFile::generate().expect("keys");
+    first.save(&key_file).expect("saved");
+    let keys = first.keys();
+    let foreign = Keys::new(keys.active(), &[(keys.active(), Secret([9; 16]))]).expect("a key");
+    let sockets = [segments.socket(0), segments.socket(1)];
+    let [keyed, keyless] = &sockets;
+    let mut gate = Running::up(&segments, &key_file, &dir.path().join("gate"), dataplane);
+
+    // Those before the last are refused.
+    let sent = [
+        packet(b"a", None),
+        packet(b"ab", Some(&foreign)),
+        packet(b"abc", Some(&keys)),
+    ];
+    assert_eq!(arrived(keyed, keyless, &sent), [packet(b"abc", None)]);
+    let sent = [packet(b"a", Some(&keys)), packet(b"ab", None)];
+    assert_eq!(arrived(keyless, keyed, &sent), [packet(b"ab", Some(&keys))]);
+    let other = [b"no packet of Inband".to_vec()];
+    assert_eq!(arrived(keyed, keyless, &other), other);
+    assert_eq!(arrived(keyless, keyed, &other), other);
+    let status = text(&gate.status());
+    for counted in ["tag_removed", "tag_made", "bad_key", "bad_tag"] {
+        assert!(status.contains(counted), "{status}");
+    }
+
+    // Another key signs after SIGHUP, and the old one is still accepted.
+    let mut second = first.clone();
+    let id = second.add().expect("a second key");
+    second.activate(id).expect("it signs");
+    second.save(&key_file).expect("saved");
+    gate.signal("-HUP");
+    let new = second.keys();
+    let deadline = Instant::now() + TIMEOUT;
+    while arrived(keyless, keyed, &[packet(b"abcd", None)]) != [packet(b"abcd", Some(&new))] {
+        assert!(Instant::now() < deadline, "{}", text(&gate.status()));
+    }
+    let sent = [packet(b"abcde", Some(&keys))];
+    assert_eq!(arrived(keyed, keyless, &sent), [packet(b"abcde", None)]);
+
+    // Without a gate, packets pass unchanged, and the hosts of the other segment refuse them.
+    gate.signal("-TERM");
+    assert!(gate.child.wait().expect("it ends").success());
+    let sent = [packet(b"abcdef", Some(&new))];
+    assert_eq!(arrived(keyed, keyless, &sent), sent);
+    assert_eq!(Gate::check(None, &sent[0], PARTITIONS), c::IB_R_bad_key);
+}
+
+#[test]
+fn between_two_hosts_in_the_driver() {
+    between_two_hosts("auto");
+}
+
+#[test]
+fn between_two_hosts_in_generic_mode() {
+    between_two_hosts("xdp-generic");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let key_file = dir.path().join("keys.toml");
+    let keys = KeyFile::generate().expect("keys");
+    keys.save(&key_file).expect("saved");
+    let up = |keyed, keyless, more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["up", "--keyed", keyed, "--keyless", keyless]);
+        command.args(more).arg("--key-file").arg(&key_file);
+        command.arg("--data").arg(dir.path().join("gate"));
+        let done = command.stdin(Stdio::null()).output().expect("it runs");
+        assert!(!done.status.success());
+        text(&done)
+    };
+    let same = up("lo", "lo", &[]);
+    assert!(same.contains("both lo"), "{same}");
+    let udp = up("lo", "lo2", &["--dataplane", "udp"]);
+    assert!(udp.contains("no user space"), "{udp}");
+    if inband_testing::frame::may_load_bpf() {
+        let nowhere = up("nowhere-0", "nowhere-1", &[]);
+        assert!(
+            nowhere.contains("no network interface \"nowhere-0\""),
+            "{nowhere}"
+        );
+    }
+}

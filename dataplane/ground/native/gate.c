@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stddef.h>
+
+#include "gate.h"
+
+#include "../gate.h"
+
+IB_KEYS_CHECK(ib_gate_keys_check, ib_gate_check)
+
+ib_u32 ib_gate_pass(const struct ib_keys *keys, ib_u32 is_keyed_side, ib_u8 *packet,
+                    ib_u32 len_bytes) {
+    ib_u32 reason =
+        ib_gate_keys_check(is_keyed_side ? keys : NULL, packet, len_bytes, IB_PARTITIONS_MAX);
+    if (reason != IB_R_none)
+        return reason;
+    return ib_gate_retag(packet, is_keyed_side ? NULL : keys);
+}
