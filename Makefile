@@ -11,7 +11,7 @@ setup:
 	@scripts/setup
 
 up: setup
-	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console
+	@cargo build --release --locked -p inband -p inband-box -p inband-gate -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console
 	@target/release/inband up $(ARGS)
 
 down:
@@ -57,7 +57,7 @@ wheel: setup
 # The Debian packages: target/deb/*.deb
 deb: setup
 	@scripts/setup --deb
-	@cargo build --release --locked -p inband -p inband-box -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console -p inband-c -p inband-pages
+	@cargo build --release --locked -p inband -p inband-box -p inband-gate -p inband-memory -p inband-memory-heap -p inband-netpaxos -p inband-console -p inband-c -p inband-pages
 	@scripts/deb --check
 
 # Lints and renders the Helm chart. HELM=FILE is the program; without it, Go builds one.

@@ -6,6 +6,8 @@ use clap::Args;
 use inband_falcon::dataplane::bench::falcon_costs;
 use inband_falcon::dataplane::Policy;
 use inband_flair::dataplane::bench::flair_costs;
+use inband_ground::bench::gate::gate_costs;
+use inband_ground::xdp::gate::Side;
 use inband_memory::bench::memory_costs;
 use inband_paxos::dataplane::bench::{passthrough_cost, role_costs};
 
@@ -98,6 +100,7 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
     flair_rows(output, &machine)?;
     falcon_rows(output, &machine)?;
     memory_rows(output, &machine)?;
+    gate_rows(output, &machine)?;
     let packets: f64 = PACKETS_PER_INSTANCE.iter().map(|p| p.1).sum();
     let row = Row {
         bench: BENCH,
@@ -184,6 +187,33 @@ fn memory_rows(output: &mut Output, machine: &str) -> Result<()> {
         output.row(&row.beside(Some(Baseline {
             name: "the same packets forwarded unread".into(),
             value: cost.forward_ns,
+        })))?;
+    }
+    Ok(())
+}
+
+/// The cost of a gate's packets, compared with passing them unread.
+fn gate_rows(output: &mut Output, machine: &str) -> Result<()> {
+    for cost in gate_costs().context("loading the packet programs")? {
+        let side = match cost.side {
+            Side::Keyed => "tag checked and removed",
+            Side::Keyless => "tag made",
+        };
+        let row = Row {
+            bench: BENCH,
+            metric: "gate_cost_ns",
+            backend: XDP.into(),
+            variant: side.into(),
+            value: cost.ns,
+            unit: "ns/packet",
+            baseline: None,
+            ratio: None,
+            paper: None,
+            conditions: format!("any length of value, without the test's own work; {machine}"),
+        };
+        output.row(&row.beside(Some(Baseline {
+            name: "a program that passes everything".into(),
+            value: cost.bare_ns,
         })))?;
     }
     Ok(())

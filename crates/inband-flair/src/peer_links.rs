@@ -252,7 +252,7 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, shared: &PeerListener<M>) -> io
         };
         let seconds = len_bytes as u64 / MESSAGE_BYTES_PER_S_MIN;
         let limit = MESSAGE_TIMEOUT + Duration::from_secs(seconds);
-        stream.get_mut().paced_mut().must_end_in(Some(limit))?;
+        stream.get_mut().paced_mut().must_end_in(Some(limit));
         let held = Held::new(shared, len_bytes)?;
         let (from, message): (u8, M) = read_body(&mut stream, len_bytes)?;
         let node = shared.nodes.get(usize::from(from));
@@ -261,7 +261,7 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, shared: &PeerListener<M>) -> io
             return Ok(()); // already counted by the transport
         }
         known = Some(from);
-        stream.get_mut().paced_mut().must_end_in(None)?;
+        stream.get_mut().paced_mut().must_end_in(None);
         let gone = |_| io::Error::from(ErrorKind::NotConnected);
         let incoming = (from, message, held.hand_over());
         shared.messages.send(incoming).map_err(gone)?;

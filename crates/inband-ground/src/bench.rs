@@ -1,5 +1,7 @@
 //! Measures programs with test runs; shared by the systems' measurements.
 
+pub mod gate;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -261,7 +261,7 @@ fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize
 fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferError> {
     let mut stream = shared.transport.accept(stream, pace())?;
     let request_max = Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX);
-    stream.paced_mut().must_end_in(Some(request_max))?;
+    stream.paced_mut().must_end_in(Some(request_max));
     let asked = read_array(&mut stream)?;
     if let Some((clock, peers)) = &shared.informants {
         match asked {
@@ -274,7 +274,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferErro
         return Err(TransferError::Damaged("no request for a checkpoint"));
     }
     let wanted_above = read_positions(&mut stream)?;
-    stream.paced_mut().must_end_in(None)?;
+    stream.paced_mut().must_end_in(None);
     let _sending = shared.sending.begin();
     let mut to = BufWriter::with_capacity(CHUNK_LEN_BYTES, stream);
     to.write_all(&MAGIC)?;

@@ -27,6 +27,9 @@ pub struct Paced {
     begun: Instant,
     bytes: u64,
     deadline: Option<Instant>,
+    // As set for the socket; a call that would change nothing is left out.
+    read_timeout: Duration,
+    write_timeout: Duration,
 }
 
 impl Paced {
@@ -40,17 +43,14 @@ impl Paced {
             begun: Instant::now(),
             bytes: 0,
             deadline: None,
+            read_timeout: pace.silence_max,
+            write_timeout: pace.silence_max,
         })
     }
 
     /// Time limit for the current exchange; `None`: no limit.
-    pub fn must_end_in(&mut self, limit: Option<Duration>) -> io::Result<()> {
+    pub fn must_end_in(&mut self, limit: Option<Duration>) {
         self.deadline = limit.map(|limit| Instant::now() + limit);
-        if limit.is_none() {
-            self.stream.set_read_timeout(Some(self.pace.silence_max))?;
-            self.stream.set_write_timeout(Some(self.pace.silence_max))?;
-        }
-        Ok(())
     }
 
     /// A new exchange begins; its rate is measured from now on.
@@ -64,19 +64,19 @@ impl Paced {
     }
 
     /// Time limit for the next call.
-    fn timeout(&self) -> io::Result<Option<Duration>> {
+    fn timeout(&self) -> io::Result<Duration> {
         let elapsed = self.begun.elapsed();
         let due = elapsed.as_secs_f64() * self.pace.bytes_per_s_min as f64;
         if elapsed > self.pace.grace && (self.bytes as f64) < due {
             return Err(too_slow());
         }
         let Some(deadline) = self.deadline else {
-            return Ok(None);
+            return Ok(self.pace.silence_max);
         };
         let left = deadline.saturating_duration_since(Instant::now());
         match left.is_zero() {
             true => Err(too_slow()),
-            false => Ok(Some(left.min(self.pace.silence_max))),
+            false => Ok(left.min(self.pace.silence_max)),
         }
     }
 
@@ -99,8 +99,10 @@ fn too_slow() -> io::Error {
 
 impl Read for Paced {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if let Some(timeout) = self.timeout()? {
+        let timeout = self.timeout()?;
+        if timeout != self.read_timeout {
             self.stream.set_read_timeout(Some(timeout))?;
+            self.read_timeout = timeout;
         }
         let done = self.stream.read(into);
         self.count(done)
@@ -109,8 +111,10 @@ impl Read for Paced {
 
 impl Write for Paced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(timeout) = self.timeout()? {
+        let timeout = self.timeout()?;
+        if timeout != self.write_timeout {
             self.stream.set_write_timeout(Some(timeout))?;
+            self.write_timeout = timeout;
         }
         let done = self.stream.write(bytes);
         self.count(done)
@@ -173,14 +177,12 @@ mod tests {
         let (near, far) = pair();
         let mut paced = Paced::new(near, anything).expect("a stream");
         let dripping = drip(far);
-        paced
-            .must_end_in(Some(Duration::from_millis(150)))
-            .expect("set");
+        paced.must_end_in(Some(Duration::from_millis(150)));
         let (error, after) = read_until_it_fails(&mut paced);
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!((150..30_000).contains(&after.as_millis()), "{after:?}");
         // Without a limit it continues, as long as there is no minimum rate.
-        paced.must_end_in(None).expect("set");
+        paced.must_end_in(None);
         for _ in 0..20 {
             paced.read_exact(&mut [0]).expect("another byte");
         }

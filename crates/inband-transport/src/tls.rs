@@ -227,14 +227,14 @@ impl Transport {
         let mut stream = StreamOwned::new(tls, paced);
         stream
             .sock
-            .must_end_in(Some(timeout.max(HANDSHAKE_TIMEOUT)))?;
+            .must_end_in(Some(timeout.max(HANDSHAKE_TIMEOUT)));
         while stream.conn.is_handshaking() {
             let done = stream.conn.complete_io(&mut stream.sock);
             done.inspect_err(|error| {
                 self.counters.failed(error);
             })?;
         }
-        stream.sock.must_end_in(None)?;
+        stream.sock.must_end_in(None);
         Ok(Stream::Client(Box::new(stream)))
     }
 
@@ -248,14 +248,14 @@ impl Transport {
         };
         let tls = ServerConnection::new(mutual.server).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(tls, paced);
-        stream.sock.must_end_in(Some(HANDSHAKE_TIMEOUT))?;
+        stream.sock.must_end_in(Some(HANDSHAKE_TIMEOUT));
         while stream.conn.is_handshaking() {
             if let Err(error) = stream.conn.complete_io(&mut stream.sock) {
                 let says = self.counters.failed(&error);
                 return Err(io::Error::new(error.kind(), Refused(says, error)));
             }
         }
-        stream.sock.must_end_in(None)?;
+        stream.sock.must_end_in(None);
         Ok(Stream::Server(Box::new(stream), self.counters.clone()))
     }
 }

@@ -201,7 +201,7 @@ const PACE: Pace = Pace {
 
 fn serve(stream: TcpStream, shared: &ListenerState) -> io::Result<()> {
     let mut stream = shared.transport.accept(stream, PACE)?;
-    stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
+    stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT));
     let mut has_spoken = false;
     // The node for which its certificate is valid, if known.
     let mut node = None;
@@ -210,7 +210,7 @@ fn serve(stream: TcpStream, shared: &ListenerState) -> io::Result<()> {
             Err(error) if has_spoken && error.kind() == io::ErrorKind::TimedOut => return Ok(()),
             len => len?,
         };
-        stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
+        stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT));
         let share = Share::of(len, &shared.incoming_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let frame: Frame = read_body(&mut stream, len)?;
         if frame.cluster != shared.cluster {
@@ -225,7 +225,7 @@ fn serve(stream: TcpStream, shared: &ListenerState) -> io::Result<()> {
                 let call = Event::Call(request, answer);
                 shared.events.send(call).map_err(gone)?;
                 let response = answered.recv().unwrap_or(Response::OutcomeUnknown);
-                stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
+                stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT));
                 write_frame(&mut stream, &answer_of(shared.cluster, response))?;
             }
             _ => {
@@ -239,7 +239,7 @@ fn serve(stream: TcpStream, shared: &ListenerState) -> io::Result<()> {
                     .map_err(gone)?;
             }
         }
-        stream.paced_mut().must_end_in(None)?;
+        stream.paced_mut().must_end_in(None);
         has_spoken = true;
     }
 }

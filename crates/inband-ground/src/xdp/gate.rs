@@ -56,7 +56,7 @@ pub fn pass(side: Side, keys: &Keys, packet: &mut [u8]) -> u32 {
 /// The loaded program of one side.
 pub struct Program {
     loaded: Loaded,
-    side: Side,
+    settings: Settings,
 }
 
 impl Program {
@@ -73,7 +73,7 @@ impl Program {
         let settings = Settings::new(settings, &());
         let loaded = load_object("gate", objects::GATE, Some(&settings), &[], &[])?;
         loaded.set_keys(keys)?;
-        Ok(Program { loaded, side })
+        Ok(Program { loaded, settings })
     }
 
     /// Runs the program on a frame, without an interface.
@@ -91,8 +91,14 @@ impl Program {
         self.loaded.set_keys(keys)
     }
 
-    pub fn side(&self) -> Side {
-        self.side
+    /// Returns the program and its maps.
+    pub fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Loads another program with the same settings, which shares this program's maps of the same names.
+    pub fn load_beside(&self, name: &'static str, object: &[u8]) -> Result<Loaded, XdpError> {
+        load_object(name, object, Some(&self.settings), &[], &[&self.loaded])
     }
 
     /// Attaches the program to an interface, which needs no address. It is detached when the result is dropped.
