@@ -73,8 +73,10 @@ struct meta_t {
     bit<16> reason;
     bit<8> verdict;
     bit<1> rewritten;
-    bit<1> has_value;      /* the parser has read the whole value */
-    bit<16> out_len_bytes; /* of a rewritten frame */
+    bit<1> has_value;          /* the parser has read the whole value */
+    bit<9> sender_port;        /* a reply leaves by it */
+    bit<16> padding_len_bytes; /* after the value, kept in a rewritten packet */
+    bit<16> out_len_bytes;     /* of a rewritten frame */
 }
 
 /* The byte order of ground/checksum.h, in which a word is little-endian. */
@@ -225,14 +227,14 @@ control IbSend(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp,
             ipv4.from = address;
             udp.to = udp.from;
             udp.from = port;
-            udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes;
+            udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes + meta.padding_len_bytes;
             udp.checksum = 0;
             ipv4.len_bytes = 20 + udp.len_bytes;
             ipv4.ttl = IB_XDP_TTL;
             meta.rewritten = 1;
             meta.out_len_bytes = 14 + ipv4.len_bytes;
             if (meta.verdict == IB_V_REPLY) {
-                standard.egress_spec = standard.ingress_port;
+                standard.egress_spec = meta.sender_port;
             } else {
                 standard.mcast_grp = 1;
             }

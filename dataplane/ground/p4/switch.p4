@@ -75,7 +75,8 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
 /*
  * A switch with a role. `Check` is what a system checks beyond the frame, before the tag. `Role`
  * decides on valid packets of ours: it sets meta.verdict and meta.reason, which are "drop" and
- * "none" before.
+ * "none" before. To reply to another host than the sender, it writes the addresses of one of that
+ * host's frames into the headers, and the port into meta.sender_port.
  */
 #define IB_SWITCH(Check, Role)                                                                     \
     control IbIngress(inout headers_t hdr, inout meta_t meta,                                      \
@@ -93,6 +94,7 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
             if (hdr.udp.isValid() && hdr.udp.to == meta.udp_port &&                                \
                 hdr.ipv4.to == meta.address) {                                                     \
                 meta.verdict = IB_V_DROP;                                                          \
+                meta.sender_port = standard.ingress_port;                                          \
                 frame_check.apply(hdr.ipv4, hdr.udp, hdr.common, hdr.tag.isValid(),                \
                                   standard.packet_length, IB_TYPE_FIRST, IB_TYPE_LAST,             \
                                   IB_PADDED_TYPES, IB_FROM_CLIENT, meta);                          \
