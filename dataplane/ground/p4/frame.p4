@@ -153,8 +153,9 @@ control IbSettings(inout meta_t meta) {
  * read a whole header. The bitmaps are those of struct ib_family.
  */
 control IbFrameCheck(in ipv4_h ipv4, in udp_h udp, in common_h common, in bool has_header,
-                     in bit<32> frame_len_bytes, in bit<8> type_first, in bit<8> type_last,
-                     in bit<64> padded, in bit<64> from_client, inout meta_t meta) {
+                     in bit<32> frame_len_bytes, in bool ip_is_damaged, in bit<8> type_first,
+                     in bit<8> type_last, in bit<64> padded, in bit<64> from_client,
+                     inout meta_t meta) {
     apply {
         bit<32> payload_len_bytes = (bit<32>)udp.len_bytes - 8;
         bit<8> version = common.version;
@@ -168,6 +169,8 @@ control IbFrameCheck(in ipv4_h ipv4, in udp_h udp, in common_h common, in bool h
             meta.reason = IB_R_bad_truncated;
         } else if (udp.len_bytes < 8 || 20 + (bit<32>)udp.len_bytes != (bit<32>)ipv4.len_bytes) {
             meta.reason = IB_R_bad_length;
+        } else if (ip_is_damaged) {
+            meta.reason = IB_R_bad_checksum;
         } else if (!has_header || payload_len_bytes < IB_HEADER_LEN_BYTES) {
             meta.reason = IB_R_bad_truncated;
         } else if (common.magic != IB_MAGIC) {

@@ -132,7 +132,7 @@ control IbMemoryCheck(in headers_t hdr, inout meta_t meta) {
 }
 
 /* ib_value_checksum of timestamps and lines, of one or two lines. */
-control IbValueSum(in headers_t hdr, out bit<32> digest) {
+control IbValueSum(in headers_t hdr, out bit<32> checksum) {
     apply {
         bit<64> a = IB_SUM_START_0;
         bit<64> b = IB_SUM_START_1;
@@ -167,6 +167,6 @@ control IbValueSum(in headers_t hdr, out bit<32> digest) {
         }
         bit<64> sum = ib_sum_end(ib_sum_step(a, 0), b, c, d);
         sum = sum ^ (sum >> 32);
-        digest = sum[31:0];
+        checksum = sum[31:0];
     }
 }

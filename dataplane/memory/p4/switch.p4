@@ -90,7 +90,7 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
     bit<64> chunk;
     bit<64> timestamp;
     bit<32> lines;
-    bit<32> digest;
+    bit<32> of_value; /* its digest */
     bit<32> phase;
     bit<8> answered;
     bit<48> mac;
@@ -162,7 +162,7 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
         deposed_of.read(deposed, 0);
         servers_of.read(servers, 0);
     }
-    action read_session(bit<32> at) {
+    action read_session(in bit<32> at) {
         session_of.read(session, at);
         slot_first_of.read(slot_first, at);
         window_of.read(window, at);
@@ -175,7 +175,7 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
         slot_chunk.read(chunk, slot);
         slot_timestamp.read(timestamp, slot);
         slot_lines.read(lines, slot);
-        slot_digest.read(digest, slot);
+        slot_digest.read(of_value, slot);
         slot_phase.read(phase, slot);
         slot_answered.read(answered, slot);
         client_mac.read(mac, slot);
@@ -211,7 +211,7 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
         slot_chunk.write(slot, chunk);
         slot_timestamp.write(slot, timestamp);
         slot_lines.write(slot, lines);
-        slot_digest.write(slot, digest);
+        slot_digest.write(slot, of_value);
         slot_phase.write(slot, phase);
         slot_answered.write(slot, answered);
         client_mac.write(slot, mac);
@@ -241,12 +241,12 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
         line1_7.write(slot, line1.w7);
     }
     /* The request takes the slot. */
-    action take_slot(bit<64> assigned) {
+    action take_slot(in bit<64> assigned) {
         session_here = hdr.memory.session;
         request = hdr.memory.request;
         chunk = hdr.memory.chunk;
         lines = hdr.memory.lines;
-        digest = hdr.memory.digest;
+        of_value = hdr.memory.digest;
         timestamp = assigned;
         mac = hdr.ethernet.from;
         own_mac = hdr.ethernet.to;
@@ -439,7 +439,7 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
                     drop(IB_R_memory_old_request);
                 } else if (!takes &&
                            (chunk != hdr.memory.chunk || lines != hdr.memory.lines ||
-                            digest != hdr.memory.digest || writes != (timestamp != 0))) {
+                            of_value != hdr.memory.digest || writes != (timestamp != 0))) {
                     drop(IB_R_memory_other_request);
                 } else {
                     bool continues = !takes && epoch_begun == epoch;
