@@ -197,10 +197,7 @@ impl<'a> Both<'a> {
             To::Nobody => None,
             To::Process => Some((HOST_PORT, frame.clone())),
             To::Sender => Some((SENDER_PORT, turned(&frame, &left, None))),
-            To::Client => Some((
-                self.client_port,
-                turned(&client_frame(packet), &left, None),
-            )),
+            To::Client => Some((self.client_port, turned(&client_frame(packet), &left, None))),
             To::Servers => {
                 let mut out = turned(&frame, &left, Some(GROUP));
                 out[6..12].copy_from_slice(&OWN_MAC);
