@@ -3,7 +3,6 @@
 //! linked with `bindings/evpaxos`.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::library::Library;
+use inband_testing::port::free_address;
 
 #[path = "cluster/evpaxos.rs"]
 mod evpaxos;
@@ -80,19 +80,14 @@ fn nodes(replicas: u8) -> String {
 
 /// The nodes of a configuration: id, the name's beginning, and roles.
 fn nodes_of(hosts: &[(u8, &str, &str)]) -> String {
-    // Keep all sockets open until all ports are known, so that no port is assigned twice.
-    let sockets: Vec<UdpSocket> = hosts
-        .iter()
-        .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
-        .collect();
-    let node = |((id, name, roles), socket): (&(u8, &str, &str), &UdpSocket)| {
-        let address = socket.local_addr().expect("it is bound");
+    let node = |(id, name, roles): &(u8, &str, &str)| {
+        let address = free_address();
         format!(
             "[[node]]\nid = {id}\nname = \"{name}/{id}\"\naddress = \"{address}\"\n\
              roles = [{roles}]\n"
         )
     };
-    hosts.iter().zip(&sockets).map(node).collect()
+    hosts.iter().map(node).collect()
 }
 
 /// Writes the configuration of a host and returns its path.

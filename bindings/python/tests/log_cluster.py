@@ -1,8 +1,9 @@
 """A cluster for a log, on 127.0.0.1: three hosts that lead and accept, and configurations for two replicas."""
 
 import pathlib
-import socket
 import subprocess
+
+from ports import free_port
 
 ROOT = pathlib.Path(__file__).parents[3]
 HOSTS, REPLICAS = (1, 2, 3), (11, 12)
@@ -11,17 +12,13 @@ HOSTS, REPLICAS = (1, 2, 3), (11, 12)
 class LogCluster:
     def __init__(self, dir):
         self.dir, self.processes = dir, {}
-        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in HOSTS + REPLICAS]
         self.nodes = ""
-        for node, bound in zip(HOSTS + REPLICAS, sockets):
-            bound.bind(("127.0.0.1", 0))
+        for node in HOSTS + REPLICAS:
             roles = '["leader", "acceptor"]' if node in HOSTS else '["replica"]'
             self.nodes += (
-                f'[[node]]\nid = {node}\nname = "host-{node}"\naddress = "127.0.0.1:{bound.getsockname()[1]}"\n'
+                f'[[node]]\nid = {node}\nname = "host-{node}"\naddress = "127.0.0.1:{free_port()}"\n'
                 f"roles = {roles}\n"
             )
-        for bound in sockets:
-            bound.close()
         for node in HOSTS:
             self.start(node)
 

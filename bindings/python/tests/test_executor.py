@@ -267,11 +267,22 @@ assert forks, "this test would notice"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_a_forked_process_ends_and_leaves_the_executor_alone():
-    script = """
-import os, sys, time, inband
+# The beginning of a script: a task that runs until a file exists, so that it does not end before what is tested has begun.
+UNTIL_TOLD = """
+import pathlib, sys, time
+go = pathlib.Path(sys.argv[1])
+
+def until_told():
+    while not go.exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_forked_process_ends_and_leaves_the_executor_alone(tmp_path):
+    script = UNTIL_TOLD + """
+import os, inband
 with inband.Executor(max_workers=1) as executor:
-    pending = executor.submit(time.sleep, 1)
+    pending = executor.submit(until_told)
     pid = os.fork()
     if pid == 0:
         for use in [lambda: executor.submit(abs, -1), pending.cancel, pending.kill]:
@@ -285,11 +296,12 @@ with inband.Executor(max_workers=1) as executor:
             assert own.submit(abs, -2).result(30) == 2
         sys.exit(0)
     _, status = os.waitpid(pid, 0)
+    go.touch()
     assert status == 0, status
     assert pending.result(30) is None
     assert executor.submit(abs, -1).result(30) == 1
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, tmp_path / "go"], check=True, timeout=60)
 
 
 def test_interpreters_end_with_who_started_them():
@@ -600,25 +612,27 @@ def test_what_a_task_prints_comes_with_its_result(executor):
     assert failed.output == "before it fails\n"
 
 
-def run_script(script):
+def run_script(script, *arguments):
     """Runs a script and returns its standard output. A script that hangs is killed, and the test fails."""
-    ended = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    command = [sys.executable, "-c", script, *arguments]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     return ended.stdout.split()
 
 
-def test_a_callback_that_exits_ends_no_other():
-    script = """
-import sys, time, inband
+def test_a_callback_that_exits_ends_no_other(tmp_path):
+    script = UNTIL_TOLD + """
+import inband
 with inband.Executor(1) as executor:
     def interrupt(_):
         raise KeyboardInterrupt
-    first, second = executor.submit(time.sleep, 0.3), executor.submit(time.sleep, 0.3)
+    first, second = executor.submit(until_told), executor.submit(until_told)
     first.add_done_callback(lambda _: sys.exit(1))
     first.add_done_callback(lambda _: print("first", flush=True))
     second.add_done_callback(interrupt)
     second.add_done_callback(lambda _: print("second", flush=True))
+    go.touch()
 """
-    assert run_script(script) == ["first", "second"]
+    assert run_script(script, tmp_path / "go") == ["first", "second"]
 
 
 def test_a_callback_runs_while_the_interpreter_ends():
@@ -639,12 +653,13 @@ atexit.register(setattr, threading.Thread, "start", refuse)
     assert sorted(run_script(script)) == ["None", "second"]
 
 
-def test_a_process_forked_while_a_callback_runs_ends():
-    script = """
-import os, signal, sys, threading, time, inband
+def test_a_process_forked_while_a_callback_runs_ends(tmp_path):
+    script = UNTIL_TOLD + """
+import os, signal, threading, inband
 begun, go_on = threading.Event(), threading.Event()
 with inband.Executor(1) as executor:
-    executor.submit(time.sleep, 0.5).add_done_callback(lambda _: (begun.set(), go_on.wait()))
+    executor.submit(until_told).add_done_callback(lambda _: (begun.set(), go_on.wait()))
+    go.touch()
     assert begun.wait(20)
     pid = os.fork()
     if pid == 0:
@@ -657,7 +672,7 @@ with inband.Executor(1) as executor:
     go_on.set()
 print(ended == (pid, 0))
 """
-    assert run_script(script) == ["True"]
+    assert run_script(script, tmp_path / "go") == ["True"]
 
 
 def test_an_executors_threads_end_with_it():

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from ports import free_port
 
 from inband.memory import Memory, OutcomeUnknown
 
@@ -21,12 +22,7 @@ NODES = {"server": [1, 2, 3], "switch": [16, 17]}
 class Cluster:
     def __init__(self, dir):
         self.dir, self.processes = dir, {}
-        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(5)]
-        for bound in sockets:
-            bound.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{bound.getsockname()[1]}" for bound in sockets]
-        for bound in sockets:
-            bound.close()
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(5)]
         self.servers, self.switches = addresses[:3], addresses[3:]
         self.key_file = dir / "keys.toml"
         self.key_file.write_text(

@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -45,9 +43,7 @@ fn fake_libpaxos(dir: &Path) -> String {
             "#!/bin/sh\nwhile sleep 0.01; do echo \"$3 value/sec, 1.00 Mbps, latency min 1 us max 2 us avg $5 us\"; done\n",
         ),
     ] {
-        let path = dir.join(name);
-        fs::write(&path, script).expect("a script");
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("executable");
+        inband_testing::write_script(&dir.join(name), script);
     }
     format!("libpaxos={}", dir.display())
 }

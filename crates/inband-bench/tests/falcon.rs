@@ -60,12 +60,9 @@ echo '{"rate_per_s": 200.0, "wanted": 80, "begun": 80, "is_held": true, "p50_us"
 
 #[test]
 fn peers_stand_beside_inband_at_the_rate_that_they_hold() {
-    use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a directory");
     let python = dir.path().join("python");
-    std::fs::write(&python, FAKE).expect("it is written");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&python, mode).expect("it can be run");
+    inband_testing::write_script(&python, FAKE);
     let results = bench("peers", &["--python", &python.to_string_lossy()]);
     assert_eq!(
         values(&results, "held_tasks_per_s", "").len(),

@@ -58,7 +58,7 @@ impl Cluster {
                     &format!("{}/32", address(CLIENT).ip()),
                 ])
                 // Other tests take the CPUs at the same time.
-                .args(["--suspect-after-us", "50000", "--log-records", "1024"])
+                .args(["--suspect-after-us", "250000", "--log-records", "1024"])
                 .arg("--data")
                 .arg(cluster.data(node))
                 .args(["--new"])
@@ -99,6 +99,31 @@ impl Cluster {
     fn leader(&self) -> usize {
         let leads = |node: &usize| self.status(*node).is_some_and(|s| s.state == "leading");
         until_some("one leads", || (1..=NODES).find(leads))
+    }
+
+    /// Has SETs sent to the leader until its packet program has proposed all of them. A leader that stalls is suspected:
+    /// then processes propose some, and that is tried again.
+    fn all_are_proposed(&self, count: u64, mut sets: impl FnMut(usize)) {
+        let are_proposed = |_| {
+            let leader = self.leader();
+            let epoch = until_some("it runs", || Some(self.status(leader)?.epoch));
+            let before = self.counter(leader, "sets_proposed");
+            sets(leader);
+            let deadline = Instant::now() + TIMEOUT;
+            loop {
+                let proposed = self.counter(leader, "sets_proposed");
+                if proposed >= before + count {
+                    return true;
+                }
+                let status = until_some("it runs", || self.status(leader));
+                if status.epoch != epoch || status.state != "leading" {
+                    return false;
+                }
+                assert!(Instant::now() < deadline, "{proposed} after {before}");
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        assert!((0..5).any(are_proposed), "another leader each time");
     }
 
     /// Returns the reply to a strong read at a node, over TCP.
@@ -188,11 +213,13 @@ impl Client {
         }
     }
 
+    /// Also asks again if the leader has changed meanwhile, as after a stall.
     fn ask(&mut self, node: usize, text: &[u8]) -> Vec<u8> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             self.send(node, text);
-            if let Some(reply) = self.receive(node, RESEND_AFTER) {
+            let reply = self.receive(node, RESEND_AFTER);
+            if let Some(reply) = reply.filter(|reply| !is_unserved(reply)) {
                 return reply;
             }
             let what = text.escape_ascii();
@@ -213,6 +240,29 @@ impl Client {
             thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Whether this is the reply of a node without a leader, or whose leader has changed meanwhile.
+fn is_unserved(reply: &[u8]) -> bool {
+    let replies = [
+        &b"SERVER_ERROR no quorum; "[..],
+        b"SERVER_ERROR whether it was done is unknown",
+    ];
+    replies.iter().any(|begin| reply.starts_with(begin))
+}
+
+/// Writes a value in parts to a key that has none. False: it is not known whether one of them was appended.
+fn append_all(client: &mut Client, node: usize, key: &str, value: &[u8]) -> bool {
+    let set = format!("set {key} 0 0 0\r\n\r\n");
+    assert_eq!(client.ask(node, set.as_bytes()), b"STORED\r\n");
+    value.chunks(1200).all(|part| {
+        let append = format!("append {key} 0 0 {}\r\n", part.len());
+        // Not sent again, which would append twice: this network loses nothing.
+        client.send(node, &[append.as_bytes(), part, b"\r\n"].concat());
+        let reply = client.receive(node, TIMEOUT).unwrap();
+        assert!(reply == b"STORED\r\n" || is_unserved(&reply), "{reply:?}");
+        reply == b"STORED\r\n"
+    })
 }
 
 fn until_some<T>(what: &str, value: impl Fn() -> Option<T>) -> T {
@@ -249,24 +299,18 @@ fn a_client_reads_from_the_packet_programs_of_all_nodes() {
     }
     // The program reads what the process writes, whatever the length; a reply is one datagram at most.
     for len in [0, 1, 150, 184, 500, 1300, 1400, 100_000] {
-        let mut value = Vec::new();
-        assert_eq!(client.ask(2, b"set v 0 0 0\r\n\r\n"), b"STORED\r\n");
-        while value.len() < len {
-            let part = vec![b'a' + (len % 26) as u8; (len - value.len()).min(1200)];
-            let append = format!("append v 0 0 {}\r\n", part.len());
-            // Not sent again, which would append twice: this network loses nothing.
-            client.send(2, &[append.as_bytes(), &part, b"\r\n"].concat());
-            assert_eq!(client.receive(2, TIMEOUT).unwrap(), b"STORED\r\n");
-            value.extend_from_slice(&part);
-        }
-        let head = format!("VALUE v 0 {len}\r\n");
+        let value = vec![b'a' + (len % 26) as u8; len];
+        let mut keys = (0..5).map(|attempt| format!("v{attempt}"));
+        let key = keys.find(|key| append_all(&mut client, 2, key, &value));
+        let key = key.expect("a leader that stays");
+        let head = format!("VALUE {key} 0 {len}\r\n");
         let whole = [head.as_bytes(), &value, b"\r\nEND\r\n"].concat();
         let expected = match whole.len() + 8 <= 1400 {
             true => whole,
             false => b"SERVER_ERROR the reply is longer than a datagram; ask over TCP\r\n".to_vec(),
         };
         for node in 1..=NODES {
-            client.until(node, b"get v\r\n", &expected);
+            client.until(node, format!("get {key}\r\n").as_bytes(), &expected);
         }
     }
     // Items expire by the log's time, and the program no longer finds them.
@@ -287,19 +331,20 @@ fn what_the_leaders_packet_program_proposes_is_at_all_nodes_and_survives_it() {
         return;
     }
     let mut cluster = Cluster::start();
-    let leader = cluster.leader();
     let mut client = Client::new(&cluster.net, CLIENT);
-    let before = cluster.counter(leader, "sets_proposed");
-    for n in 0..50 {
-        let value = "v".repeat(n * 20);
-        let set = format!("set k{n} {n} 0 {}\r\n{value}\r\n", value.len());
-        assert_eq!(client.ask(leader, set.as_bytes()), b"STORED\r\n", "{n}");
-        // Exactly one answer.
-        if n % 10 == 0 {
-            assert_eq!(client.receive(leader, SILENCE), None, "a second answer");
+    let mut leader = cluster.leader();
+    cluster.all_are_proposed(50, |node| {
+        leader = node;
+        for n in 0..50 {
+            let value = "v".repeat(n * 20);
+            let set = format!("set k{n} {n} 0 {}\r\n{value}\r\n", value.len());
+            assert_eq!(client.ask(leader, set.as_bytes()), b"STORED\r\n", "{n}");
+            // Exactly one answer.
+            if n % 10 == 0 {
+                assert_eq!(client.receive(leader, SILENCE), None, "a second answer");
+            }
         }
-    }
-    cluster.until_beyond(leader, "sets_proposed", before + 49);
+    });
     for node in 1..=NODES {
         for n in 0..50 {
             let value = "v".repeat(n * 20);
@@ -311,6 +356,7 @@ fn what_the_leaders_packet_program_proposes_is_at_all_nodes_and_survives_it() {
     stranger.send(leader, b"set k0 0 0 1\r\nx\r\n");
     assert_eq!(stranger.receive(leader, SILENCE), None);
     // The leader is killed while SETs are under way.
+    let leader = cluster.leader();
     let mut acknowledged = Vec::new();
     for n in 0..400 {
         client.send(leader, format!("set l{n} 0 0 1\r\nx\r\n").as_bytes());
@@ -338,20 +384,22 @@ fn a_set_at_the_strong_port_is_proposed_by_the_packet_program_and_read_by_all() 
         return;
     }
     let cluster = Cluster::start();
-    let leader = cluster.leader();
     let mut client = Client::of_port(&cluster.net, CLIENT, STRONG_PORT);
-    let before = cluster.counter(leader, "sets_proposed");
-    for n in 0..20 {
-        let set = format!("set k{n} {n} 0 1\r\nx\r\n");
-        assert_eq!(client.ask(leader, set.as_bytes()), b"STORED\r\n", "{n}");
-        // No read at any node is older than the reply.
-        for node in 1..=NODES {
-            let expected = format!("VALUE k{n} {n} 1\r\nx\r\nEND\r\n");
-            let reply = client.ask(node, format!("get k{n}\r\n").as_bytes());
-            assert_eq!(String::from_utf8_lossy(&reply), expected, "at {node}");
+    let mut leader = cluster.leader();
+    let mut round = 0;
+    cluster.all_are_proposed(20, |node| {
+        (leader, round) = (node, round + 1);
+        for n in 0..20 {
+            let set = format!("set k{n} {round} 0 1\r\nx\r\n");
+            assert_eq!(client.ask(leader, set.as_bytes()), b"STORED\r\n", "{n}");
+            // No read at any node is older than the reply.
+            for node in 1..=NODES {
+                let expected = format!("VALUE k{n} {round} 1\r\nx\r\nEND\r\n");
+                let reply = client.ask(node, format!("get k{n}\r\n").as_bytes());
+                assert_eq!(String::from_utf8_lossy(&reply), expected, "at {node}");
+            }
         }
-    }
-    cluster.until_beyond(leader, "sets_proposed", before + 19);
+    });
     for node in 1..=NODES {
         assert_eq!(cluster.counter(node, "gets_hit"), 0, "{node}");
     }

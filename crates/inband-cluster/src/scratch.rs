@@ -1,6 +1,7 @@
 //! Directories and processes for benchmarks, which are removed with their owner.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,16 +15,24 @@ const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub struct ScratchDir(PathBuf);
 
 impl ScratchDir {
-    /// Creates a directory in `parent`.
+    /// Creates a directory in `parent`. It is empty: what a killed process with the same id has left is not used.
     pub fn create(parent: &Path, what: &str) -> Result<ScratchDir> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!(
-            "inband-bench-{}-{number}-{what}",
-            std::process::id()
-        ));
-        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(ScratchDir(path))
+        fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!(
+                "inband-bench-{}-{number}-{what}",
+                std::process::id()
+            ));
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("creating {}", path.display()))
+                }
+                Ok(()) => return Ok(ScratchDir(path)),
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -84,5 +93,24 @@ pub fn retry<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Resu
             }
             Err(_) => std::thread::sleep(READY_POLL_INTERVAL),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_has_left_is_not_used() {
+        let parent = tempfile::tempdir().expect("a directory");
+        for number in 0..100 {
+            let left = format!("inband-bench-{}-{number}-store", std::process::id());
+            let left = parent.path().join(left);
+            fs::create_dir(&left).expect("created");
+            fs::write(left.join("data"), "former").expect("written");
+        }
+        let dir = ScratchDir::create(parent.path(), "store").expect("created");
+        let mut content = fs::read_dir(dir.path()).expect("there");
+        assert!(content.next().is_none());
     }
 }

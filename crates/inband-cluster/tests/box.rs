@@ -127,11 +127,16 @@ fn lose_the_leader(options: Options) {
     let leader = retry(LIMIT, || request(kill(false))).expect("two others have the log");
     until_states_are(&cluster, &["following", "leading"]);
     // Two of three are left: one more is refused.
-    let refused = format!("{:#}", request(kill(false)).expect_err("a majority"));
-    assert!(
-        refused.contains("2 of 3 nodes have the log") && refused.contains("--force"),
-        "{refused}"
-    );
+    // A node that waits for a CPU does not answer in time, which is another reason.
+    let is_refused = retry(LIMIT, || {
+        let refused = format!("{:#}", request(kill(false)).expect_err("a majority"));
+        ensure!(
+            refused.contains("2 of 3 nodes have the log") && refused.contains("--force"),
+            "{refused}"
+        );
+        Ok(())
+    });
+    is_refused.expect("the reason");
     let dead: usize = leader["node/".len()..].parse().expect("a number");
     let alive: Vec<SocketAddr> = all
         .iter()
@@ -359,11 +364,16 @@ fn faults_of_a_node_reach_its_links_to_single_nodes() {
     set(memcached[serving.expect("it has a place")], "k", "cut").expect("stored by two");
     // Nobody reaches it: no record, and no heartbeat that says what it lacks.
     std::thread::sleep(Duration::from_millis(500));
-    let nodes = cluster.status().nodes;
-    let node = nodes.iter().find(|node| node.name == follower);
-    let applied = node.expect("it runs").applied;
-    let mut others = nodes.iter().filter(|node| node.name != follower);
-    assert!(others.all(|other| other.applied > applied), "{nodes:?}");
+    let is_behind = retry(LIMIT, || {
+        let nodes = cluster.status().nodes;
+        let node = nodes.iter().find(|node| node.name == follower);
+        let applied = node.context("it does not answer")?.applied;
+        let mut others = nodes.iter().filter(|node| node.name != follower);
+        let are_ahead = nodes.len() == 3 && others.all(|other| other.applied > applied);
+        ensure!(are_ahead, "{nodes:?}");
+        Ok(())
+    });
+    is_behind.expect("it is behind");
     change_link(dir.path(), follower, "{}");
     until_direct();
 

@@ -229,8 +229,13 @@ fn no_member_is_removed_while_too_few_of_the_others_are_alive() {
     }
     // Longer than the leader counts on a node that it does not hear.
     std::thread::sleep(Duration::from_secs(2));
-    let refused = box_cluster::remove(dir.path(), &followers[2]).unwrap_err();
-    assert!(refused.to_string().contains("too few"), "{refused}");
+    // On a busy machine nobody may lead for a moment, which is another reason.
+    let is_refused = retry(LIMIT, || {
+        let refused = box_cluster::remove(dir.path(), &followers[2]).unwrap_err();
+        ensure!(refused.to_string().contains("too few"), "{refused}");
+        Ok(())
+    });
+    is_refused.expect("the reason");
     let leader = boxes::leader(&cluster);
     let id = leader["node/".len()..].parse::<u16>().expect("a number");
     let at = SocketAddr::new(memcached.ip(), memcached.port() + id - 1);

@@ -76,9 +76,7 @@ fn reload(dir: &Path, processes: &[(String, u32)], expected: &str) {
 fn a_memory_serves_while_its_keys_are_replaced() {
     let dir = tempfile::tempdir().expect("a directory");
     let cluster = memory::start(dir.path(), false).expect("a new memory");
-    memory::connect(&cluster)
-        .write(7, &[9; 64])
-        .expect("written");
+    memory::write(&mut memory::connect(&cluster), 7, &[9; 64]);
     let nodes = cluster.status().nodes;
     let processes: Vec<_> = nodes
         .into_iter()
@@ -89,7 +87,7 @@ fn a_memory_serves_while_its_keys_are_replaced() {
         // It reads the key file.
         let mut client = memory::connect(&cluster);
         assert_eq!(client.read(7).expect("read"), [9; 64]);
-        client.write(step, &[step as u8; 64]).expect("written");
+        memory::write(&mut client, step, &[step as u8; 64]);
     });
 }
 

@@ -1,6 +1,5 @@
 //! A cluster of replicated memory, from its first start to its loss: no part of it ever starts with zeros by itself.
 
-use std::os::unix::fs::PermissionsExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,7 +68,7 @@ fn all_serve(cluster: &Supervisor<Memory>) -> Result<()> {
 }
 
 /// The outcome of a write is unknown if a switch takes over meanwhile.
-fn write(client: &mut LineClient, line: u64, value: &[u8; 64]) {
+pub fn write(client: &mut LineClient, line: u64, value: &[u8; 64]) {
     retry(SERVING_LIMIT, || Ok(client.write(line, value)?)).expect("written");
 }
 
@@ -248,8 +247,7 @@ fn program_of_a_small_host(dir: &Path, space: u64) -> PathBuf {
         full = full.display(),
         program = program.display()
     );
-    std::fs::write(&path, script).expect("a script");
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("it may run");
+    inband_testing::write_script(&path, &script);
     std::fs::write(full, "").expect("a file");
     path
 }

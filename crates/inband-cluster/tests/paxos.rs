@@ -84,7 +84,7 @@ fn applied(status: &ClusterStatus) -> Vec<Option<u64>> {
         .collect()
 }
 
-fn until(supervisor: &Supervisor, what: &str, reached: impl Fn(&ClusterStatus) -> bool) {
+fn until(supervisor: &Supervisor, what: &str, mut reached: impl FnMut(&ClusterStatus) -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = supervisor.status();
@@ -115,11 +115,12 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
         println!("{network:?}: 7 hosts serve after {:?}", started.elapsed());
         let status = supervisor.status();
         assert_eq!((status.epoch, &status.first_instances[..]), (1, &[1][..]));
-        assert_eq!(status.leader(0), Some("leader"));
-        assert!(status
-            .hosts
-            .iter()
-            .all(|h| h.status.is_some() && h.metrics.is_some()));
+        // A host that waits for a CPU does not answer in time.
+        until(&supervisor, "all answer", |s| {
+            let mut hosts = s.hosts.iter();
+            s.leader(0) == Some("leader")
+                && hosts.all(|h| h.status.is_some() && h.metrics.is_some())
+        });
         assert_eq!(
             supervisor.lab().is_some(),
             network == NetworkChoice::Namespaces
@@ -168,14 +169,18 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
             ProcessState::Paused
         );
         supervisor.pause("replica/2").expect_err("it is paused");
-        let before = applied(&supervisor.status());
+        let mut before = None;
+        until(&supervisor, "replica/1 answers", |s| {
+            before = applied(s)[1];
+            before.is_some()
+        });
         put(own_listener).expect("others serve");
         supervisor.resume("replica/2").expect("resume");
         supervisor
             .resume("replica/2")
             .expect_err("it is not paused");
         until(&supervisor, "what was held arrives", |s| {
-            applied(s)[2].is_some() && applied(s)[2] > before[1] && applied(s)[2] == applied(s)[1]
+            applied(s)[2].is_some() && applied(s)[2] > before && applied(s)[2] == applied(s)[1]
         });
         let error = supervisor
             .pause("acceptor/9")
@@ -210,7 +215,7 @@ fn a_clean_stop_is_continued() {
         let supervisor = Supervisor::start(spec.clone()).expect("up again");
         let status = supervisor.status();
         assert_eq!((status.epoch, &status.first_instances[..]), (2, &[6][..]));
-        assert_eq!(applied(&status), [Some(5); 3]);
+        until(&supervisor, "all have it", |s| applied(s) == [Some(5); 3]);
         drop(supervisor);
 
         let mut spec = spec;
@@ -256,7 +261,9 @@ fn several_partitions_have_leaders_and_directories_of_their_own() {
         (status.partitions, &status.first_instances[..]),
         (2, &[1, 1, 1][..])
     );
-    assert_eq!(status.leaders, vec![Some("leader".to_owned()); 3]);
+    until(&supervisor, "one leads all", |s| {
+        s.leaders == vec![Some("leader".to_owned()); 3]
+    });
     for replica in 0..3 {
         assert!(dir.path().join(format!("disk/replica-{replica}")).is_dir());
     }

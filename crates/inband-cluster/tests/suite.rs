@@ -14,4 +14,5 @@ mod key_rotation;
 mod memory;
 mod netpaxos;
 mod netpaxos_directories;
+mod netpaxos_slow_disk;
 mod supervisor;

@@ -1,7 +1,7 @@
 //! Control services of several hosts on loopback, each with a soft acceptor.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -20,6 +20,7 @@ use inband_control::timing::Timing;
 use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::host::spread_leaders;
+use inband_testing::port::free_address;
 use inband_transport::certificates::{Authority, CertificateFiles};
 use inband_transport::tls::Transport;
 use tempfile::TempDir;
@@ -31,6 +32,8 @@ const GEOMETRY: Geometry = Geometry {
     ring_slots: 64,
 };
 const FIRST: [NodeId; 3] = [1, 2, 3];
+/// As many may run.
+const NODES: NodeId = 5;
 /// Generous: other programs may use the machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -127,15 +130,10 @@ impl Cluster {
     }
 
     fn stopped(is_secure: bool) -> Cluster {
-        // Ports that are free now; the services bind them shortly afterwards.
-        let listeners: Vec<TcpListener> = (0..5)
-            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-            .collect();
-        let address = |l: &TcpListener| l.local_addr().expect("it is bound");
         Cluster {
             is_secure,
             dir: tempfile::tempdir().expect("a directory"),
-            addresses: (1..).zip(listeners.iter().map(address)).collect(),
+            addresses: (1..=NODES).map(|node| (node, free_address())).collect(),
             hosts: BTreeMap::new(),
             lives: 0,
         }

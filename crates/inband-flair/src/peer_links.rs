@@ -283,9 +283,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn peers(number: u8, transport: Transport) -> PeerLinks<u64> {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("an address");
-        drop(free);
+        let address = inband_testing::port::free_address();
         let nodes = (0..3).map(|place| Part::Replica(place).node()).collect();
         PeerLinks::listen(address, number, nodes, transport).expect("listens")
     }

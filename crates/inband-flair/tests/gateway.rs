@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use inband_flair::gateway::{ClientSettings, Gateway};
 use inband_ground::auth::Gate;
 use inband_resp::password::Password;
 use inband_resp::timeouts::ClientTimeouts;
+use inband_testing::port::free_ports;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(400);
@@ -46,11 +47,7 @@ struct Served {
 }
 
 fn free_address() -> std::net::SocketAddrV4 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    match socket.local_addr().expect("bound") {
-        SocketAddr::V4(address) => address,
-        SocketAddr::V6(_) => unreachable!("asked for IPv4"),
-    }
+    std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_ports(1))
 }
 
 fn config(switch: std::net::SocketAddrV4) -> Config {

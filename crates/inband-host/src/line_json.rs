@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -27,7 +28,7 @@ pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 const SOCKET_MODE: u32 = 0o600;
 /// Time limit for the status of a process on this machine: one that takes longer is shown as silent.
 pub const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
-/// How soon a server notices that it must stop.
+/// How soon a connection's thread notices that the server stops; the pause after a connection that could not be accepted.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to wait for the end of another process that has the socket.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -200,6 +201,8 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 pub struct Server {
     path: PathBuf,
     stop: Arc<AtomicBool>,
+    /// Its other end becomes readable when this one is closed.
+    ends: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -218,6 +221,7 @@ impl Server {
     {
         let listener = listen(path)?;
         let stop = Arc::new(AtomicBool::new(false));
+        let (ends, ended) = UnixStream::pair()?;
         let thread = {
             let stop = Arc::clone(&stop);
             let handle = Arc::new(handle);
@@ -225,11 +229,23 @@ impl Server {
                 .name("control".into())
                 .spawn(move || {
                     let mut connections: Vec<JoinHandle<()>> = Vec::new();
-                    while !stop.load(Ordering::Acquire) {
+                    loop {
+                        let mut fds = [listener.as_fd(), ended.as_fd()]
+                            .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+                        // If a signal interrupts this, nothing can be accepted yet.
+                        let _ = poll(&mut fds, PollTimeout::NONE);
+                        if stop.load(Ordering::Acquire) {
+                            break;
+                        }
                         connections.retain(|c| !c.is_finished());
-                        let Ok((stream, _)) = listener.accept() else {
-                            std::thread::sleep(STOP_POLL_INTERVAL);
-                            continue;
+                        let stream = match listener.accept() {
+                            Ok((stream, _)) => stream,
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                            // It is still there: without a pause this would spin.
+                            Err(_) => {
+                                std::thread::sleep(STOP_POLL_INTERVAL);
+                                continue;
+                            }
                         };
                         if connections.len() >= CONNECTIONS_MAX {
                             continue;
@@ -248,6 +264,7 @@ impl Server {
         Ok(Self {
             path: path.into(),
             stop,
+            ends: Some(ends),
             thread: Some(thread),
         })
     }
@@ -256,6 +273,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
+        drop(self.ends.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

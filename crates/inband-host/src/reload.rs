@@ -12,8 +12,8 @@ use crate::notify::Notifier;
 use crate::program::in_words;
 use crate::signals::StopRequest;
 
-/// How soon the signal is noticed.
-const POLL: Duration = Duration::from_millis(50);
+/// How soon the thread notices that its process is over.
+const OVER_POLL: Duration = Duration::from_secs(1);
 
 /// Reads one file again. Returns what it did; `None`: there was nothing to do, or it was logged already.
 type Step = Box<dyn Fn() -> Result<Option<String>> + Send>;
@@ -49,10 +49,9 @@ impl Reload {
         let thread = thread::Builder::new().name("reload".into());
         thread.spawn(move || {
             while !is_over() {
-                if request.take_reload() {
+                if request.wait_for_reload(OVER_POLL) {
                     notifier.reloading(|| self.run());
                 }
-                thread::sleep(POLL);
             }
         })?;
         Ok(())

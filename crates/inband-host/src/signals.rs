@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -37,7 +37,7 @@ pub struct StopRequest {
     drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     signalled: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
+    reload: Arc<(Mutex<bool>, Condvar)>,
 }
 
 /// Returns when standard input, the pipe from the supervisor, ends.
@@ -85,7 +85,11 @@ impl StopRequest {
         let mut signalled = false;
         loop {
             match signals.wait() {
-                Ok(Signal::SIGHUP) => self.reload.store(true, Ordering::Release),
+                Ok(Signal::SIGHUP) => {
+                    let (asked, changed) = &*self.reload;
+                    *asked.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                    changed.notify_all();
+                }
                 // A signal told it to stop before, and it has not exited.
                 Ok(_) if signalled => std::process::exit(EXIT_INTERRUPTED),
                 Ok(Signal::SIGINT) if interrupt == Interrupt::Drains && !self.drains() => {
@@ -119,9 +123,13 @@ impl StopRequest {
         self.signalled.load(Ordering::Acquire)
     }
 
-    /// Returns whether to read files again: once for all requests since the last call.
-    pub(crate) fn take_reload(&self) -> bool {
-        self.reload.swap(false, Ordering::AcqRel)
+    /// Waits up to `limit` for a request to read files again. Returns whether there was one since the last call.
+    pub(crate) fn wait_for_reload(&self, limit: Duration) -> bool {
+        let (asked, changed) = &*self.reload;
+        let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = changed.wait_timeout_while(asked, limit, |asked| !*asked);
+        let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *asked)
     }
 
     /// Returns whether to exit now.

@@ -263,6 +263,12 @@ impl ReplicaControl {
         self.dbs.figures()
     }
 
+    /// Fault injection for writes.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn faults(&self) -> &crate::testing::Faults {
+        self.dbs.faults()
+    }
+
     /// Asks the replica to return from `run`; applied instances are synced first.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);

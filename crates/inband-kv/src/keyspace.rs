@@ -1,11 +1,13 @@
 //! The keys and values of a store while a burst is applied.
 //!
 //! Writes go into an in-memory record cache, so that later commands see them, and into the write batch when the store
-//! is written. After that the same cache serves hot keys without asking RocksDB.
+//! is written. The cache keeps them at least until that write has ended; after that the same cache serves hot keys
+//! without asking RocksDB.
 
+mod layers;
 mod records;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,7 +22,8 @@ use crate::script_cache::Scripts;
 use crate::store::{LogRole, Position};
 use crate::subscriptions::Subscriptions;
 use crate::types::Kind;
-use records::{DirtyKeys, RecordCache};
+use layers::Layers;
+use records::RecordCache;
 
 /// Length of the expiry time, in front of a record and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
@@ -56,14 +59,10 @@ pub struct Keyspace {
     pub keys: u64,
     /// No key expires before this; `u64::MAX` if no key expires.
     pub earliest_expiry_ms: u64,
-    dirty: DirtyKeys,
-    /// This burst's changes to the expiry index: added or removed.
-    index_changes: BTreeMap<Vec<u8>, bool>,
+    layers: Layers,
     /// Everything below this was deleted from the expiry index and never returns, because time does not go backwards.
     /// Seeking from here avoids walking over RocksDB's tombstones.
     index_start: Vec<u8>,
-    /// This burst deletes everything in RocksDB; only the cache is valid.
-    flushed: bool,
     stored_key: Vec<u8>,
     /// Records get versions: programs that do not support them can no longer follow this log.
     pub has_versions: bool,
@@ -75,8 +74,8 @@ pub struct Keyspace {
     pub events: EventClasses,
     /// Bytes of values put since the store was opened.
     put_bytes: u64,
-    /// How many of these bytes have been written.
-    written_bytes: u64,
+    /// How many of these bytes have been written, or are being written.
+    begun_bytes: u64,
     /// Where in the log the changes are made.
     pub at: Position,
     role: LogRole,
@@ -158,19 +157,17 @@ impl Keyspace {
             .transpose()?;
         Ok(Self {
             cache: RecordCache::new(cache_bytes_max),
-            dirty: DirtyKeys::default(),
+            layers: Layers::default(),
             keys,
             earliest_expiry_ms: first.map_or(u64::MAX, |(key, _)| leading_number(&key)),
-            index_changes: BTreeMap::new(),
             index_start: Vec::new(),
-            flushed: false,
             stored_key: Vec::new(),
             has_versions: false,
             last_kind: Kind::String,
             writes: 0,
             events: EventClasses::default(),
             put_bytes: 0,
-            written_bytes: 0,
+            begun_bytes: 0,
             at: Position::default(),
             role,
             transient,
@@ -209,20 +206,21 @@ impl Keyspace {
         (header, HEADER_LEN_BYTES)
     }
 
-    /// Puts everything that has changed since the last call into `batch`, each key once. In key order: what RocksDB
-    /// touches in its memtable for one key is then in the CPU's cache for the next.
+    /// Puts everything that has changed since the last write began into `batch`, each key once. In key order: what
+    /// RocksDB touches in its memtable for one key is then in the CPU's cache for the next.
     pub fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
-        if self.flushed {
+        let newest = &mut self.layers.newest;
+        if newest.flushed {
             batch.delete_range_cf(columns.data, &[][..], &ABOVE_ALL_KEYS[..]);
             batch.delete_range_cf(columns.expiry, &[][..], &ABOVE_ALL_KEYS[..]);
         }
-        for stored_key in self.dirty.sorted() {
+        for stored_key in newest.dirty.sorted() {
             match self.cache.get(stored_key) {
                 Some(record) => batch.put_cf(columns.data, stored_key, record),
                 None => batch.delete_cf(columns.data, stored_key),
             }
         }
-        for (key, is_added) in &self.index_changes {
+        for (key, is_added) in &newest.index {
             match is_added {
                 true => batch.put_cf(columns.expiry, key, []),
                 false => batch.delete_cf(columns.expiry, key),
@@ -230,26 +228,32 @@ impl Keyspace {
         }
     }
 
-    /// Keys were read between bursts.
-    pub fn was_read(&mut self) {
-        // Unwritten records exist only in the cache.
-        if self.dirty.ranges.is_empty() {
-            self.cache.trim();
-        }
+    /// Drops records that need not be kept if there are too many: after a burst, and after keys were read between bursts.
+    pub fn trim_cache(&mut self) {
+        self.cache.trim(self.layers.dirty());
     }
 
-    /// Bytes of values that have been put and not written.
+    /// Bytes of records in memory.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn cached_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// Bytes of values that have been put since the last write began.
     pub fn unwritten_bytes(&self) -> u64 {
-        self.put_bytes - self.written_bytes
+        self.put_bytes - self.begun_bytes
     }
 
-    /// Notes that all changes have been written.
-    pub fn burst_written(&mut self) {
-        self.written_bytes = self.put_bytes;
-        self.dirty.clear();
-        self.index_changes.clear();
-        self.flushed = false;
-        self.cache.trim();
+    /// What was put into the last batch is being written. The write before it has ended.
+    pub fn write_begins(&mut self) {
+        self.layers.write_begins();
+        self.begun_bytes = self.put_bytes;
+    }
+
+    /// That write has ended.
+    pub fn write_ended(&mut self) {
+        self.layers.write_ended();
+        self.trim_cache();
     }
 }
 
@@ -292,7 +296,7 @@ pub fn is_live(expire_at_ms: u64, now_ms: u64) -> bool {
 
 /// The keyspace while one burst is applied.
 pub struct View<'a> {
-    /// The database as of before the burst.
+    /// The database below the layers: as of before the write under way, or after it.
     pub db: &'a DB,
     pub columns: Columns<'a>,
     pub keyspace: &'a mut Keyspace,
@@ -349,7 +353,7 @@ impl Keys for View<'_> {
         keyspace.keys += u64::from(before.is_none());
         keyspace.put_bytes += value.len() as u64;
         keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
-        keyspace.dirty.push(&keyspace.stored_key);
+        keyspace.layers.newest.dirty.push(&keyspace.stored_key);
         keyspace.note(
             ChangeKind::Put,
             key,
@@ -385,9 +389,8 @@ impl Keys for View<'_> {
 
     fn flush(&mut self) {
         self.keyspace.cache.clear();
-        self.keyspace.dirty.clear();
-        self.keyspace.index_changes.clear();
-        self.keyspace.flushed = true;
+        self.keyspace.layers.newest.clear();
+        self.keyspace.layers.newest.flushed = true;
         self.keyspace.keys = 0;
         self.keyspace.earliest_expiry_ms = u64::MAX;
         self.keyspace.note(ChangeKind::Flush, b"", None);
@@ -403,14 +406,14 @@ impl Keys for View<'_> {
             *is_doubtful |= is_alive && !is_live(expire_at_ms, clock_ms);
             is_alive
         };
-        let dirty: HashSet<&[u8]> = keyspace.dirty.iter().collect();
+        let dirty: HashSet<&[u8]> = keyspace.layers.dirty().collect();
         for stored_key in &dirty {
             let is_there = keyspace.cache.get(stored_key).is_some_and(&mut is_alive);
             if is_there && !visit(&stored_key[HASH_LEN_BYTES..]) {
                 return Ok(());
             }
         }
-        if keyspace.flushed {
+        if keyspace.layers.hide_database() {
             return Ok(());
         }
         for item in self.db.iterator_cf(self.columns.data, IteratorMode::Start) {
@@ -476,9 +479,9 @@ fn place<'k>(
     columns: Columns<'_>,
     keyspace: &'k mut Keyspace,
 ) -> Result<&'k mut Option<Box<[u8]>>, rocksdb::Error> {
-    let (key, flushed) = (&keyspace.stored_key, keyspace.flushed);
+    let (key, is_hidden) = (&keyspace.stored_key, keyspace.layers.hide_database());
     keyspace.cache.place(key, || {
-        if flushed {
+        if is_hidden {
             return Ok(None);
         }
         let record = db.get_pinned_cf(columns.data, key)?;
@@ -497,7 +500,7 @@ impl View<'_> {
         let keyspace = &mut *self.keyspace;
         keyspace.keys -= 1;
         keyspace.cache.young_bytes = keyspace.cache.young_bytes.saturating_sub(bytes.len());
-        keyspace.dirty.push(&keyspace.stored_key);
+        keyspace.layers.newest.dirty.push(&keyspace.stored_key);
         let was_live = is_live(expire_at_ms, self.now_ms);
         let kind = match was_live {
             true => ChangeKind::Delete,
@@ -530,52 +533,44 @@ impl View<'_> {
 
     /// Up to `limit` entries of the expiry index that are due. Also updates the time of the next one.
     fn due(&mut self, limit: usize) -> Result<Vec<Vec<u8>>, rocksdb::Error> {
+        let now_ms = self.now_ms;
         let keyspace = &mut *self.keyspace;
-        let mode = IteratorMode::From(&keyspace.index_start, Direction::Forward);
-        let mut stored = (!keyspace.flushed)
-            .then(|| self.db.iterator_cf(self.columns.expiry, mode))
-            .into_iter()
-            .flatten()
-            .filter(|item| match item {
-                Ok((key, _)) => keyspace.index_changes.get(&**key) != Some(&false),
-                Err(_) => true,
-            })
-            .map(|item| item.map(|(key, _)| key))
-            .peekable();
-        let mut added = keyspace
-            .index_changes
-            .iter()
-            .filter_map(|(key, is_added)| is_added.then_some(key))
-            .peekable();
-        let mut due = Vec::new();
-        let next_ms = loop {
-            let next = match (stored.peek(), added.peek()) {
-                (Some(Err(_)), _) | (None, None) => None,
-                (Some(Ok(a)), Some(b)) if a[..] <= b[..] => Some(&a[..]),
-                (_, Some(b)) => Some(&b[..]),
-                (Some(Ok(a)), None) => Some(&a[..]),
-            };
-            let Some(next) = next else { break u64::MAX };
-            let next_ms = leading_number(next);
-            if next_ms > self.now_ms || due.len() == limit {
-                break next_ms;
+        let layers = &keyspace.layers;
+        // Of each source as many as are returned if they are all from it, and the one after these.
+        let mut first = BTreeSet::new();
+        let is_after = |taken: usize, key: &[u8]| taken > limit || leading_number(key) > now_ms;
+        for added in layers.added() {
+            for (taken, key) in added.enumerate() {
+                first.insert(key.to_vec());
+                if is_after(taken + 1, key) {
+                    break;
+                }
             }
-            let next = next.to_vec();
-            // A key removed and added again in this burst is in both.
-            while stored
-                .peek()
-                .is_some_and(|s| matches!(s, Ok(key) if key[..] == next[..]))
-            {
-                stored.next();
-            }
-            added.next_if(|key| key[..] == next[..]);
-            due.push(next);
-        };
-        if let Some(Err(error)) = stored.next_if(|item| item.is_err()) {
-            return Err(error);
         }
-        drop(stored);
-        keyspace.earliest_expiry_ms = next_ms;
+        if !layers.hide_database() {
+            let mode = IteratorMode::From(&keyspace.index_start, Direction::Forward);
+            let mut taken = 0;
+            for item in self.db.iterator_cf(self.columns.expiry, mode) {
+                let (key, _) = item?;
+                if layers.index(&key) == Some(false) {
+                    continue;
+                }
+                taken += 1;
+                let is_last = is_after(taken, &key);
+                first.insert(key.into());
+                if is_last {
+                    break;
+                }
+            }
+        }
+        let mut first = first.into_iter().peekable();
+        let mut due = Vec::new();
+        while let Some(key) =
+            first.next_if(|key| due.len() < limit && leading_number(key) <= now_ms)
+        {
+            due.push(key);
+        }
+        keyspace.earliest_expiry_ms = first.peek().map_or(u64::MAX, |key| leading_number(key));
         Ok(due)
     }
 
@@ -587,11 +582,11 @@ impl View<'_> {
         let keyspace = &mut *self.keyspace;
         if before_ms != 0 {
             let key = [&before_ms.to_be_bytes()[..], &keyspace.stored_key].concat();
-            keyspace.index_changes.insert(key, false);
+            keyspace.layers.newest.index.insert(key, false);
         }
         if after_ms != 0 {
             let key = [&after_ms.to_be_bytes()[..], &keyspace.stored_key].concat();
-            keyspace.index_changes.insert(key, true);
+            keyspace.layers.newest.index.insert(key, true);
             keyspace.earliest_expiry_ms = keyspace.earliest_expiry_ms.min(after_ms);
         }
     }

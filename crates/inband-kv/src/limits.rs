@@ -85,7 +85,11 @@ pub const ROCKSDB_WAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// between are never written.
 pub const UNWRITTEN_INSTANCES_MAX: u64 = 128;
 
-/// Applied instances are written to RocksDB after this long at the latest.
+/// While instances are being written, others are applied and not written; at this many in one log, the replica waits for
+/// the write. Acceptors keep what is not written. A ring of fewer slots is full before that, and proposers wait.
+pub const UNWRITTEN_BEHIND_INSTANCES_MAX: u64 = 1024;
+
+/// A write of applied instances to RocksDB begins after this long at the latest, or when the one before it has ended.
 pub const UNWRITTEN_AGE_MS_MAX: u64 = 10;
 
 /// How long an external reader of the stores waits for applied instances to be written.

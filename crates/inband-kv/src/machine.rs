@@ -25,6 +25,7 @@ mod queue;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use inband_host::log::{Burst, Ticket};
@@ -38,7 +39,7 @@ use crate::limits::{SCAN_CURSOR_BITS, UNAPPLIED_BYTES_MAX};
 use crate::partition::logs_of;
 use crate::script_cache::Scripts;
 use crate::store::{
-    LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store, StoreError, Turn,
+    Job, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store, StoreError, Turn, Writer,
 };
 use crate::value;
 use queue::{Entry, Queue};
@@ -160,12 +161,18 @@ pub struct Machine {
     queue: Queue,
     /// Readers that wait for a cut when an entry is executed, by the entry's value.
     cuts: BTreeMap<Ticket, Cut>,
-    /// The partitions' writes are deferred until [`flush`](Self::flush).
+    /// The partitions' writes are deferred until [`flush`](Self::flush) or [`begin_write`](Self::begin_write).
     is_deferring: bool,
+    /// What [`begin_write`](Self::begin_write) has begun, until its end is noted.
+    writing: Option<Arc<Job>>,
+    /// Does that.
+    writer: Option<Writer>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        // After the end of a write under way: no reader may see one partition with it and another without.
+        self.writer = None;
         // Unwritten data is lost, so nothing needs to wait for it.
         self.shared.turn().has_unwritten = false;
     }
@@ -195,6 +202,8 @@ impl Machine {
             log_states: Vec::new(),
             cuts: BTreeMap::new(),
             is_deferring: false,
+            writing: None,
+            writer: None,
         };
         for log in 0..machine.logs() {
             let store = machine.open_store(log, found.is_none())?;
@@ -293,7 +302,8 @@ impl Machine {
         self.shared.digest().map(|(_, digest)| digest)
     }
 
-    /// From now on keep the partitions' writes in memory until [`flush`](Self::flush), which must be called regularly.
+    /// From now on keep the partitions' writes in memory until [`flush`](Self::flush) or
+    /// [`begin_write`](Self::begin_write), which must be called regularly.
     /// Cross-partition commands, and everything before them, are still written at once; so the stores stay consistent
     /// with each other whatever a crash loses.
     pub fn defer_writes(&mut self) {
@@ -301,6 +311,12 @@ impl Machine {
         for log_state in &mut self.log_states[..self.config.partitions] {
             log_state.store.set_deferring(true);
         }
+    }
+
+    /// From now on a thread writes what [`begin_write`](Self::begin_write) begins, and calls `wake` at each end.
+    pub fn write_on_thread(&mut self, wake: impl Fn() + Send + 'static) -> std::io::Result<()> {
+        self.writer = Some(Writer::start(wake)?);
+        Ok(())
     }
 
     /// Last instances written, one per log. These may be reported to the log as applied.
@@ -319,6 +335,86 @@ impl Machine {
         self.shared.is_waited_for()
     }
 
+    /// Returns the largest number of instances of any log that were applied since the last write began.
+    pub(crate) fn dirty(&self) -> u64 {
+        let dirty = self.log_states.iter().map(|s| s.store.dirty());
+        dirty.max().unwrap_or(0)
+    }
+
+    /// Begins to write everything that has been applied, and returns at once, unless a write is under way. The
+    /// [thread](Self::write_on_thread) writes it. Without a thread, [`step_write`](Self::step_write) does, or whatever
+    /// waits for it: any other write, and [`wait_for_write`](Self::wait_for_write).
+    pub fn begin_write(&mut self) -> Result<(), StoreError> {
+        if self.is_writing() {
+            return Ok(());
+        }
+        let mut parts = Vec::new();
+        for log_state in &mut self.log_states {
+            parts.extend(log_state.store.take_part()?);
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let job = Job::new(parts);
+        for log_state in &mut self.log_states {
+            log_state.store.write_begins(&job);
+        }
+        if let Some(writer) = &self.writer {
+            writer.begin(job.clone());
+        }
+        self.writing = Some(job);
+        Ok(())
+    }
+
+    /// Bytes of records that the partitions have in memory.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn cached_bytes(&self) -> usize {
+        let stores = self.log_states.iter();
+        stores.map(|s| s.store.cached_bytes()).sum()
+    }
+
+    /// Returns whether a write is under way, or its end was not [noted](Self::end_write) yet.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Notes the end of the write under way. Returns whether one has ended.
+    pub fn end_write(&mut self) -> Result<bool, StoreError> {
+        let has_ended = self.writing.as_ref().is_some_and(|job| job.is_done());
+        if has_ended {
+            self.wait_for_write()?;
+        }
+        Ok(has_ended)
+    }
+
+    /// Waits for the write under way.
+    pub fn wait_for_write(&mut self) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        let mut turn = shared.turn();
+        self.wait_in(&mut turn)
+    }
+
+    fn wait_in(&mut self, turn: &mut Turn) -> Result<(), StoreError> {
+        if self.writing.take().is_none() {
+            return Ok(());
+        }
+        for log_state in &mut self.log_states {
+            log_state.store.end_write()?;
+        }
+        for log_state in &mut self.log_states {
+            log_state.store.all_begun_written();
+        }
+        turn.has_unwritten = self.unwritten() > 0;
+        Ok(())
+    }
+
+    /// For a simulator: writes the next log's part of the write under way.
+    pub fn step_write(&mut self) {
+        if let Some(job) = &self.writing {
+            job.step();
+        }
+    }
+
     /// Writes everything that has been applied.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
@@ -327,6 +423,7 @@ impl Machine {
     }
 
     fn flush_in(&mut self, turn: &mut Turn) -> Result<(), StoreError> {
+        self.wait_in(turn)?;
         for log_state in &mut self.log_states {
             log_state.store.flush()?;
         }

@@ -212,7 +212,7 @@ pub struct Replica {
     /// Number of exports in progress.
     exports: Arc<AtomicUsize>,
     loader: Loader,
-    /// Since when there are applied and unwritten instances.
+    /// Since when there are applied instances of which no write has begun.
     unwritten_since: Option<Instant>,
     /// Set if applied instances must be synced before they are reported.
     syncer: Option<Syncer>,
@@ -319,6 +319,8 @@ impl Replica {
             latencies,
             clock.clone(),
         ));
+        let for_writer = control.clone();
+        machine.write_on_thread(move || for_writer.wake())?;
         // Its thread may outlive the replica. It must not hold the last reference to the stores: RocksDB cannot be
         // closed while the process exits.
         let for_exchange = Arc::downgrade(&control);
@@ -499,7 +501,9 @@ impl Replica {
             let pause = self.front.accept_pause(self.now);
             timeout = pause.map_or(timeout, |pause| timeout.min(pause));
         }
-        if let Some(since) = self.unwritten_since {
+        // The end of a write wakes this thread.
+        let is_writing = self.machine.is_writing();
+        if let Some(since) = self.unwritten_since.filter(|_| !is_writing) {
             let age = self.now.saturating_duration_since(since);
             timeout = timeout.min(UNWRITTEN_AGE_MAX.saturating_sub(age));
         }
@@ -507,7 +511,7 @@ impl Replica {
             timeout = timeout.min(deadline.saturating_duration_since(self.now));
         }
         let is_unsynced = |syncer: &Syncer| !syncer.is_busy() && self.has_unreported();
-        if self.syncer.as_ref().is_some_and(is_unsynced) {
+        if self.syncer.as_ref().is_some_and(is_unsynced) && !is_writing {
             timeout = timeout.min(self.sync_after.saturating_duration_since(self.now));
         }
         timeout

@@ -4,6 +4,8 @@
 //! of keys and the applied instance. So a crash of the process neither loses nor repeats a command, and two replicas at
 //! the same instance have equal contents. A store that [defers](Store::set_deferring) writes collects several bursts in
 //! memory; what a crash loses of them is delivered again, because it was never reported as [written](Store::written).
+//! Such a batch may be written by [another thread](writing), while more is applied. At most one is, and every other
+//! write waits for it.
 //!
 //! The store of the log of cross-partition commands holds no keys: applying a value there appends its commands to a
 //! queue, from which [`crate::machine`] executes them.
@@ -16,6 +18,7 @@ mod outcome;
 mod shared;
 mod state;
 mod transfers;
+mod writing;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use inband_host::log::Decided;
 use inband_host::session::SessionTable;
 use inband_resp::reply::Reply;
-use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB};
+use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, DB};
 
 use crate::client_sessions::{self, ClientSessions, Records};
 use crate::command::Command;
@@ -45,6 +48,8 @@ pub(crate) use shared::{Snapshot, Turn};
 use state::{State, STATE_KEY};
 pub use transfers::ChunkFate;
 use transfers::{Transfers, CHUNK_KEY};
+use writing::Part;
+pub(crate) use writing::{Job, Writer};
 
 /// First byte of the stored key of a proposer's session.
 const PROPOSER_KEY: u8 = b's';
@@ -98,7 +103,15 @@ pub struct Store {
     unwritten: WriteBatch,
     /// The position that has been written.
     written: Position,
+    begun: Option<Begun>,
     is_stopped: bool,
+}
+
+/// A write that has begun, and may have ended without this store having noted it.
+struct Begun {
+    job: Arc<Job>,
+    /// The position that it writes.
+    position: Position,
 }
 
 impl std::fmt::Debug for Store {
@@ -150,7 +163,7 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        self.view.keyspace.was_read();
+        self.view.keyspace.trim_cache();
     }
 }
 
@@ -244,6 +257,7 @@ impl Store {
             is_deferring: false,
             unwritten: WriteBatch::default(),
             written: state.position(),
+            begun: None,
             is_stopped: false,
         })
     }
@@ -320,17 +334,84 @@ impl Store {
         (self.state.applied - self.written.applied).max(u64::from(is_unwritten))
     }
 
+    /// Returns the number of instances applied since the last write began; a partly applied instance counts.
+    pub(crate) fn dirty(&self) -> u64 {
+        let begun = self.begun_position();
+        let is_dirty = begun != self.state.position();
+        (self.state.applied - begun.applied).max(u64::from(is_dirty))
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.keyspace.cached_bytes()
+    }
+
+    /// The position that is written, or is being written.
+    fn begun_position(&self) -> Position {
+        self.begun
+            .as_ref()
+            .map_or(self.written, |begun| begun.position)
+    }
+
     /// Writes everything that has been applied.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
-        if self.written == self.state.position() {
+        self.end_write()?;
+        let Some(part) = self.take_part()? else {
             return Ok(());
+        };
+        self.write(part.batch, false)?;
+        self.finish();
+        Ok(())
+    }
+
+    /// Returns what a write of everything applied consists of; `None`: nothing. If there is something, it must be put
+    /// into a job, and [`write_begins`](Self::write_begins) be called. No write may be under way.
+    pub(crate) fn take_part(&mut self) -> Result<Option<Part>, StoreError> {
+        if self.dirty() == 0 {
+            return Ok(None);
         }
         self.start()?;
         let mut batch = std::mem::take(&mut self.unwritten);
         self.fill(&mut batch)?;
-        self.write(batch, false)?;
+        Ok(Some(self.part(batch)))
+    }
+
+    /// A job with this store's part, if it had one to give, has begun.
+    pub(crate) fn write_begins(&mut self, job: &Arc<Job>) {
+        self.removals.write_begins();
+        if self.dirty() == 0 {
+            return;
+        }
+        self.keyspace.write_begins();
+        self.begun = Some(Begun {
+            job: job.clone(),
+            position: self.state.position(),
+        });
         self.finish();
+    }
+
+    /// Waits for the write that has begun, if there is one.
+    pub(crate) fn end_write(&mut self) -> Result<(), StoreError> {
+        let Some(begun) = self.begun.take() else {
+            return Ok(());
+        };
+        begun.job.run();
+        if let Err(error) = begun.job.result() {
+            self.is_stopped = true;
+            return Err(error);
+        }
+        self.written = begun.position;
+        self.keyspace.write_ended();
         Ok(())
+    }
+
+    fn part(&self, batch: WriteBatch) -> Part {
+        Part {
+            db: self.db.clone(),
+            path: self.path.clone(),
+            shared: self.shared.clone(),
+            batch,
+        }
     }
 
     fn check_order(&self, decided: &Decided<'_>) -> Result<(), StoreError> {
@@ -381,19 +462,13 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a batch; with `sync`, it survives a power failure.
+    /// Writes a batch, after the write that has begun; with `sync`, it survives a power failure.
     pub(crate) fn write(&mut self, batch: WriteBatch, sync: bool) -> Result<(), StoreError> {
-        #[cfg(any(test, feature = "testing"))]
-        self.shared.faults().pass()?;
-        let mut options = WriteOptions::default();
-        options.set_sync(sync);
-        #[cfg(any(test, feature = "testing"))]
-        let noted = batch.data().to_vec();
-        self.db.write_opt(batch, &options)?;
-        #[cfg(any(test, feature = "testing"))]
-        self.shared.faults().written(&self.path, &noted, sync);
+        self.end_write()?;
+        self.part(batch).write(sync)?;
         self.written = self.state.position();
-        self.keyspace.burst_written();
+        self.keyspace.write_begins();
+        self.keyspace.write_ended();
         Ok(())
     }
 

@@ -3,12 +3,13 @@
 //! All handles of one [`MemoryCluster`] share the same logs. A value is decided as soon as it is submitted, unless the
 //! test holds decisions back. Faults are injected by the test.
 
+mod faults;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,10 +17,7 @@ use inband_host::log::{
     Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };
 
-use rocksdb::{Options, WriteBatch, DB};
-
-use crate::db::COLUMN_FAMILIES;
-use crate::store::StoreError;
+pub use faults::{replay, Faults, Tape};
 
 /// Approximately the payload of one Ethernet frame.
 pub const MEMORY_VALUE_LEN_BYTES_MAX: usize = 1376;
@@ -27,87 +25,6 @@ pub const MEMORY_VALUE_LEN_BYTES_MAX: usize = 1376;
 const BURST_VALUES_MAX: usize = 256;
 const WINDOW_DEFAULT: usize = 1024;
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// What was written to a database since its tape was started, and how much of it survives a power failure.
-#[derive(Debug, Clone, Default)]
-pub struct Tape {
-    pub writes: Vec<Vec<u8>>,
-    /// How many of them are synced.
-    pub synced: usize,
-}
-
-/// Writes the contents of a tape to the database in `path`, which must not be open.
-pub fn replay(path: &Path, writes: &[Vec<u8>]) -> Result<(), StoreError> {
-    let db = DB::open_cf(&Options::default(), path, COLUMN_FAMILIES)?;
-    for batch in writes {
-        db.write(WriteBatch::from_data(batch))?;
-    }
-    Ok(())
-}
-
-/// Makes writes of a store fail, as a crash would, and records what a power failure may lose.
-#[derive(Debug, Default)]
-pub struct Faults {
-    left: Mutex<Option<u64>>,
-    /// By database path; `None`: not recording.
-    tapes: Mutex<Option<BTreeMap<PathBuf, Tape>>>,
-}
-
-impl Faults {
-    fn left(&self) -> MutexGuard<'_, Option<u64>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tapes(&self) -> MutexGuard<'_, Option<BTreeMap<PathBuf, Tape>>> {
-        self.tapes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts recording writes.
-    pub fn start_tape(&self) {
-        *self.tapes() = Some(BTreeMap::new());
-    }
-
-    /// Returns what was written to the database in `path`.
-    pub fn tape(&self, path: &Path) -> Tape {
-        let tapes = self.tapes();
-        let tape = tapes.as_ref().and_then(|tapes| tapes.get(path));
-        tape.cloned().unwrap_or_default()
-    }
-
-    /// `batch` was written; with `sync`, it and everything before it survive a power failure.
-    pub(crate) fn written(&self, path: &Path, batch: &[u8], sync: bool) {
-        if let Some(tapes) = &mut *self.tapes() {
-            let tape = tapes.entry(path.to_path_buf()).or_default();
-            tape.writes.push(batch.to_vec());
-            if sync {
-                tape.synced = tape.writes.len();
-            }
-        }
-    }
-
-    /// Everything written survives a power failure.
-    pub(crate) fn synced(&self) {
-        for tape in self.tapes().iter_mut().flat_map(BTreeMap::values_mut) {
-            tape.synced = tape.writes.len();
-        }
-    }
-
-    /// Lets this many more writes succeed, and all later ones fail.
-    pub fn fail_after(&self, writes: u64) {
-        *self.left() = Some(writes);
-    }
-
-    pub(crate) fn pass(&self) -> Result<(), StoreError> {
-        match &mut *self.left() {
-            None => Ok(()),
-            Some(0) => Err(StoreError::Fault),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-        }
-    }
-}
 
 #[derive(Clone)]
 struct Entry {

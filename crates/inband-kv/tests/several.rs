@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::world::{encoded, exec, World};
-use crate::common::{self, encode, key_of_each, scratch, show, words};
+use crate::common::{self, any_apart, encode, key_of_each, scratch, show, words, Apart};
 use inband_host::log::Ticket;
 use inband_kv::command::SessionStamp;
 use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
@@ -412,6 +412,8 @@ enum Step {
     Crash(u8),
     /// Write applied instances.
     Write(u8),
+    /// Begin to write them, continue, or note the end.
+    WriteApart(u8, Apart),
     /// Fail one of the next writes.
     Fault(u8, u8),
     Copy(u8, u8),
@@ -444,9 +446,10 @@ fn any_step() -> impl Strategy<Value = Step> {
         30 => (b(), b(), b()).prop_map(|(a, c, d)| Step::Deliver(a, c, d)),
         2 => b().prop_map(Step::Crash),
         4 => b().prop_map(Step::Write),
+        12 => (b(), any_apart()).prop_map(|(a, how)| Step::WriteApart(a, how)),
         4 => (b(), b()).prop_map(|(a, c)| Step::Fault(a, c)),
         2 => (b(), b()).prop_map(|(a, c)| Step::Copy(a, c)),
-        1 => b().prop_map(Step::Sync),
+        6 => b().prop_map(Step::Sync),
         1 => b().prop_map(Step::Time),
         12 => (b(), b()).prop_map(|(a, c)| Step::Item(a, c)),
         6 => b().prop_map(Step::GetItems),
@@ -486,6 +489,7 @@ fn check_order(lists: &[Vec<String>]) {
 
 fn run(partitions: usize, steps: &[Step]) {
     let replicas = 3;
+    let mut is_syncing = [false; 3];
     let mut world = World::new(partitions, replicas);
     let (group, lists) = (key_of_each("g", partitions), key_of_each("l", partitions));
     let expiring = key_of_each("e", partitions);
@@ -560,6 +564,12 @@ fn run(partitions: usize, steps: &[Step]) {
                     world.crash(replica, error);
                 }
             }
+            Step::WriteApart(replica, how) => {
+                let replica = usize::from(*replica) % replicas;
+                if let Err(error) = how.act(world.machine(replica)) {
+                    world.crash(replica, error);
+                }
+            }
             Step::Crash(replica) => world.reopen(usize::from(*replica) % replicas),
             Step::Fault(replica, writes) => {
                 let machine = world.machine(usize::from(*replica) % replicas);
@@ -573,9 +583,15 @@ fn run(partitions: usize, steps: &[Step]) {
             }
             Step::Sync(replica) => {
                 let replica = usize::from(*replica) % replicas;
-                if let Err(error) = world.machine(replica).sync() {
-                    world.crash(replica, error);
+                // As a replica does: it syncs what is written, and a write under way goes on.
+                let machine = world.machine(replica);
+                if is_syncing[replica] {
+                    machine.sync_ends();
+                } else {
+                    machine.sync_begins();
+                    machine.shared().sync().unwrap();
                 }
+                is_syncing[replica] = !is_syncing[replica];
             }
             Step::Time(ms) => world.now_ms += u64::from(*ms),
             Step::Item(partition, owner) => {

@@ -1,7 +1,7 @@
 //! Cross-partition reads show one point in time for all partitions, on every replica and after every crash.
 
 use crate::common::world::{encoded, exec, World, SYNCED};
-use crate::common::{self, key_of_each, show};
+use crate::common::{self, any_apart, key_of_each, show, Apart};
 use inband_host::log::Ticket;
 use inband_kv::export::ExportError;
 use inband_kv::import::read;
@@ -314,6 +314,10 @@ enum Step {
     Write {
         replica: usize,
     },
+    WriteApart {
+        replica: usize,
+        how: Apart,
+    },
     Fault {
         replica: usize,
         writes: u64,
@@ -346,6 +350,7 @@ fn any_step(partitions: usize) -> impl Strategy<Value = Step> {
         24 => (at(), 0..=partitions, 1..20usize)
             .prop_map(|((replica, _), log, count)| Step::Deliver { replica, log, count }),
         2 => at().prop_map(|(replica, _)| Step::Write { replica }),
+        8 => (0..REPLICAS, any_apart()).prop_map(|(replica, how)| Step::WriteApart { replica, how }),
         1 => (at(), 0..6u64).prop_map(|((replica, _), writes)| Step::Fault { replica, writes }),
         1 => at().prop_map(|(replica, _)| Step::Crash { replica }),
         1 => (0..REPLICAS, 0..REPLICAS).prop_map(|(from, to)| Step::Copy { from, to }),
@@ -419,6 +424,10 @@ impl Run {
             Step::Write { replica } => {
                 let flushed = self.world.machine(replica).flush();
                 self.or_crash(replica, flushed);
+            }
+            Step::WriteApart { replica, how } => {
+                let written = how.act(self.world.machine(replica));
+                self.or_crash(replica, written);
             }
             Step::Fault { replica, writes } => {
                 self.world.machine(replica).faults().fail_after(writes);

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, as one program because each program costs seconds to build. A file is a module:
 //! `checkpoints::` selects the tests of `checkpoints.rs`.
 
+mod background_writes;
 mod bits;
 mod blocking;
 mod checkpoints;

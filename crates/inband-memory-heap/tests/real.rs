@@ -42,7 +42,7 @@ fn sort_of_a_file_larger_than_the_buffer() {
 
 #[test]
 fn python_builds_a_dictionary() {
-    let Some(workload) = python(1_000_000) else {
+    let Some(workload) = python(1_000_000, 1) else {
         return;
     };
     let result = same(&workload);

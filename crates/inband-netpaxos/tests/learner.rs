@@ -318,6 +318,21 @@ fn a_read_waits_for_a_quorum_and_for_what_it_knows() {
     assert_ne!(question_of(&out), Some(next));
 }
 
+/// Storage servers that sync each turn would get more of them than they answer.
+#[test]
+fn a_question_that_nobody_answers_is_repeated_ever_more_rarely() {
+    let mut learner = Learner::under_application(config());
+    enrol(&mut learner, 1);
+    learner.read(7);
+    let questions = (0..10_000).filter(|ms| {
+        let mut out = Out::default();
+        learner.tick(ms * 1_000_000, &mut out);
+        question_of(&out).is_some()
+    });
+    let count = questions.count();
+    assert!((10..=60).contains(&count), "{count} in 10 s");
+}
+
 #[test]
 fn what_the_application_has_applied_is_forgotten_and_others_are_told() {
     let mut learner = Learner::under_application(config());

@@ -492,6 +492,7 @@ impl Learner {
             self.held_until = 0;
             self.log.set_held(false);
         }
+        self.log.release();
         let timing = self.config.timing;
         let context = Self::context(&self.config);
         for recovery in self.recoveries.values_mut() {
@@ -576,6 +577,7 @@ impl Learner {
             0 => Micros::MAX,
             until => until,
         };
+        let held = if self.log.is_over() { 0 } else { held };
         hole.min(recoveries.unwrap_or(Micros::MAX)).min(held)
     }
 }

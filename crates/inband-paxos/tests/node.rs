@@ -13,6 +13,7 @@ use inband_paxos::dataplane::wire::{emit, Header, Type};
 use inband_paxos::host::spread_leaders;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, Ticket, ValueKind};
 use inband_paxos::node::{Node, NodeError};
+use inband_testing::port::free_address;
 
 const HOSTS: usize = 3;
 const PARTITIONS: usize = 3;
@@ -52,21 +53,15 @@ impl Cluster {
             format!("key_file = {path:?}\n")
         });
         let key_file = key_file.unwrap_or_default();
-        let sockets: Vec<UdpSocket> = (0..HOSTS)
-            .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
-            .collect();
-        let nodes: String = sockets
-            .iter()
-            .enumerate()
-            .map(|(i, socket)| {
-                let (id, address) = (i + 1, socket.local_addr().expect("it is bound"));
+        let nodes: String = (1..=HOSTS)
+            .map(|id| {
+                let address = free_address();
                 format!(
                     "[[node]]\nid = {id}\nname = \"n{id}\"\naddress = \"{address}\"\n\
                      roles = [\"leader\", \"acceptor\", \"replica\"]\n"
                 )
             })
             .collect();
-        drop(sockets);
         let configs: Vec<Config> = (1..=HOSTS)
             .map(|id| {
                 let state = dir.path().join(format!("{id}"));

@@ -1,13 +1,13 @@
 //! `sync` mode on real sockets and a real disk: everything is killed at once and recovers completely, in the same
 //! epoch.
 
-use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{Config, Dataplane, Durability};
 use inband_paxos::log::{Burst, ReplicatedLog, ValueKind};
 use inband_paxos::node::Node;
 use inband_paxos::session::{SessionTable, Verdict};
+use inband_testing::port::free_address;
 
 const HOSTS: usize = 3;
 const LOGS: usize = 3;
@@ -26,13 +26,9 @@ struct Cluster {
 impl Cluster {
     fn new(durability: Durability) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory");
-        let sockets: Vec<UdpSocket> = (0..HOSTS)
-            .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
-            .collect();
         let nodes: String = (1..=HOSTS)
-            .zip(&sockets)
-            .map(|(id, socket)| {
-                let address = socket.local_addr().expect("it is bound");
+            .map(|id| {
+                let address = free_address();
                 format!(
                     "[[node]]\nid = {id}\nname = \"n{id}\"\naddress = \"{address}\"\n\
                      roles = [\"leader\", \"acceptor\", \"replica\"]\n"

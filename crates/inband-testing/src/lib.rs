@@ -21,7 +21,7 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// If set and not empty, tests that cannot run fail.
 const REQUIRE_ALL: &str = "INBAND_REQUIRE_ALL";
@@ -93,6 +93,21 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     entries.sort();
     assert!(!entries.is_empty(), "{archive} is empty");
     entries
+}
+
+/// Writes a script that anyone can execute at once. Another process writes it: what this one has open for writing is also
+/// open in each process that another thread is just starting, and cannot be executed meanwhile (`ETXTBSY`).
+pub fn write_script(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-ec", "cat >\"$0\"; chmod 755 \"$0\""])
+        .arg(path);
+    let mut writer = shell.stdin(Stdio::piped()).spawn().expect("sh runs");
+    let mut pipe = writer.stdin.take().expect("it is piped");
+    pipe.write_all(text.as_bytes()).expect("it reads");
+    drop(pipe);
+    let status = writer.wait().expect("it ends");
+    assert!(status.success(), "{} is not written", path.display());
 }
 
 /// Builds a program of another crate from the current sources into the directory of this test's programs, and returns its

@@ -1,6 +1,6 @@
 //! The command line's behaviour as a Unix tool.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -346,8 +346,7 @@ fn others_can_write_into_no_directory_whatever_the_umask() {
 fn a_system_of_one_process_is_started_and_found_as_others_are() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("inband-single");
-    std::fs::write(&program, "#!/bin/sh\necho single \"$@\"\n").expect("written");
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("set");
+    inband_testing::write_script(&program, "#!/bin/sh\necho single \"$@\"\n");
     std::fs::create_dir(dir.path().join("d")).expect("created");
     std::fs::write(dir.path().join("d/system"), "single\n").expect("written");
     let inband = |args: &[&str]| {

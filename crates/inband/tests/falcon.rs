@@ -324,13 +324,11 @@ fn what_runs_ends_with_its_client_or_worker() {
 
     // Ctrl-C: running tasks continue; a second one ends them.
     signal(&job, Signal::SIGINT);
-    let stderr = job.stderr.take().expect("it is piped");
-    let mut said = String::new();
-    BufReader::new(stderr).read_line(&mut said).expect("text");
-    assert!(
-        said.contains("1 still run; Ctrl-C again ends them"),
-        "{said}"
-    );
+    let stderr = BufReader::new(job.stderr.take().expect("it is piped"));
+    // On a busy machine it may have said that the scheduler did not answer.
+    let mut lines = stderr.lines().map(|line| line.expect("text"));
+    let says_so = lines.any(|line| line.contains("1 still run; Ctrl-C again ends them"));
+    assert!(says_so, "it ends before its task");
     assert!(runs(second));
     signal(&job, Signal::SIGINT);
     assert_eq!(job.wait().expect("it ends").code(), Some(130));

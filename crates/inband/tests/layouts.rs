@@ -15,12 +15,12 @@ fn survives_a_leader_change(cluster: Cluster) {
         &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
         3,
     );
-    std::thread::sleep(Duration::from_millis(300));
+    load.run_for(300);
     let old = cluster.supervisor.kill("leader").unwrap();
     cluster.wait_for("another host leads", TIMEOUT, |status| {
         status.leader(0).is_some_and(|l| l != old)
     });
-    std::thread::sleep(Duration::from_millis(300));
+    load.run_for(300);
     let records = load.stop();
     let survivor = if old == "replica/0" {
         cluster.replica(1)

@@ -5,6 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,8 +14,9 @@ use crate::common::{self, Client, Cluster};
 use inband_paxos::config::{Dataplane, Durability};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long clients write before the failure.
+/// How long clients write before the failure, at least.
 const LOAD: Duration = Duration::from_millis(1_000);
+const ACKNOWLEDGED_MIN: u64 = 100;
 const CLIENTS: usize = 3;
 const IMAGE_BYTES: u64 = 1 << 30;
 
@@ -24,22 +27,33 @@ fn start(name: &str, dataplane: Dataplane) -> Cluster {
     })
 }
 
-/// Clients that write numbered keys until the connection is lost; they return the last number acknowledged.
+/// Clients that write numbered keys until the connection is lost; they return the last number acknowledged. This returns
+/// while they write.
 fn write_keys(address: SocketAddr, round: usize) -> Vec<JoinHandle<u64>> {
-    let client = move |id: usize| {
+    let total = Arc::new(AtomicU64::new(0));
+    let client = move |id: usize, total: &AtomicU64| {
         let mut client = Client::connect(address);
         let acknowledged = |number: &u64| {
             let key = format!("{round}:{id}:{number}");
-            client
-                .try_call(&["SET", &key, &number.to_string()])
-                .as_deref()
-                == Some("+OK")
+            let reply = client.try_call(&["SET", &key, &number.to_string()]);
+            let is_acknowledged = reply.as_deref() == Some("+OK");
+            total.fetch_add(u64::from(is_acknowledged), Ordering::Relaxed);
+            is_acknowledged
         };
         (1..).take_while(acknowledged).last().unwrap_or(0)
     };
-    (0..CLIENTS)
-        .map(|id| thread::spawn(move || client(id)))
-        .collect()
+    let start = |id| {
+        let total = Arc::clone(&total);
+        thread::spawn(move || client(id, &total))
+    };
+    let clients = (0..CLIENTS).map(start).collect();
+    thread::sleep(LOAD);
+    let deadline = Instant::now() + TIMEOUT;
+    while total.load(Ordering::Relaxed) < ACKNOWLEDGED_MIN {
+        assert!(Instant::now() < deadline, "nothing is acknowledged");
+        thread::sleep(Duration::from_millis(5));
+    }
+    clients
 }
 
 /// A replica that lost more than the others loads a checkpoint first, and meanwhile answers with an error.
@@ -79,7 +93,6 @@ fn killed(name: &str, dataplane: Dataplane) {
     assert_eq!(cluster.status().durability, "sync");
     for round in 0..3 {
         let clients = write_keys(cluster.resp(), round);
-        thread::sleep(LOAD);
         let stopped = cluster.crash();
         (cluster, _) = stopped.up_again(|_| {});
         assert_eq!(cluster.status().epoch, 1);
@@ -195,7 +208,6 @@ fn a_power_cut_of_everything_loses_nothing_acknowledged() {
     assert_eq!(cluster.dir, dir);
     for round in 0..3 {
         let clients = write_keys(cluster.resp(), round);
-        thread::sleep(LOAD);
         let unsynced = dir.join(format!("unsynced-{round}"));
         fs::write(&unsynced, "gone with the power").expect("it is written");
         stop_processes(&dir);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -16,6 +16,11 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 const REPLICAS: u16 = 3;
 /// How often each replica is killed.
 const ROUNDS: u16 = 2;
+const WATCHERS: usize = 2;
+/// The test goes on until each watcher has had more connections, the lock more owners, and each key more changes.
+const CONNECTIONS_MIN: usize = 20;
+const OWNERS_MIN: usize = 20;
+const CHANGES_MIN: u64 = 100;
 /// Each is in one of two partitions.
 const KEYS: [&str; 4] = ["w:a", "w:b", "w:c", "w:d"];
 
@@ -118,8 +123,7 @@ fn watch(replicas: &[SocketAddr], first: usize, goal: &Goal) -> (Seen, bool) {
         };
         seen.connections += 1;
         from.get_or_insert(revision);
-        goal.watching
-            .fetch_add(usize::from(seen.connections == 1), Ordering::Release);
+        goal.connections[first].store(seen.connections, Ordering::Release);
         for _ in 0..1 + (7 * seen.connections + first) % 40 {
             let Some(push) = watcher.push() else {
                 break;
@@ -139,12 +143,18 @@ fn watch(replicas: &[SocketAddr], first: usize, goal: &Goal) -> (Seen, bool) {
 
 #[derive(Default)]
 struct Goal {
-    watching: std::sync::atomic::AtomicUsize,
+    /// Of each watcher.
+    connections: [AtomicUsize; WATCHERS],
     /// The last values.
     last: Mutex<Option<BTreeMap<String, u64>>>,
 }
 
 impl Goal {
+    fn have_more_than(&self, connections: usize) -> bool {
+        let mut each = self.connections.iter();
+        each.all(|count| count.load(Ordering::Acquire) > connections)
+    }
+
     fn is_reached(&self, values: &BTreeMap<String, Vec<u64>>) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().is_some_and(|last| {
@@ -194,6 +204,12 @@ struct Hold {
     until: Instant,
 }
 
+impl Hold {
+    fn is_known(&self) -> bool {
+        self.from < self.until
+    }
+}
+
 const TTL: Duration = Duration::from_millis(600);
 
 /// A lease ends in cluster time, and the replica of the next holder may be ahead of this one's.
@@ -202,7 +218,12 @@ const SAFE: Duration = Duration::from_millis(
 );
 
 /// Takes the lock again and again, keeps it for a while, and gives it back or lets it expire.
-fn lock(replicas: Vec<SocketAddr>, id: usize, stop: Arc<AtomicBool>) -> JoinHandle<Vec<Hold>> {
+fn lock(
+    replicas: Vec<SocketAddr>,
+    id: usize,
+    stop: Arc<AtomicBool>,
+    owners: Arc<AtomicUsize>,
+) -> JoinHandle<Vec<Hold>> {
     thread::spawn(move || {
         let (mut holds, mut n) = (Vec::new(), 0);
         let ttl_ms = TTL.as_millis().to_string();
@@ -232,6 +253,8 @@ fn lock(replicas: Vec<SocketAddr>, id: usize, stop: Arc<AtomicBool>) -> JoinHand
                 });
                 thread::sleep(Duration::from_millis(5));
             }
+            let counts = holds.iter().rev().take(own).any(Hold::is_known);
+            owners.fetch_add(usize::from(counts), Ordering::Relaxed);
             if own > 0 && n % 3 != 0 {
                 // It has not the lock any more from when it asks.
                 let until = Instant::now();
@@ -247,10 +270,14 @@ fn lock(replicas: Vec<SocketAddr>, id: usize, stop: Arc<AtomicBool>) -> JoinHand
 }
 
 fn check_holds(mut holds: Vec<Hold>) {
-    holds.retain(|hold| hold.from < hold.until);
+    holds.retain(Hold::is_known);
     holds.sort_by_key(|hold| hold.from);
     let owners: std::collections::BTreeSet<_> = holds.iter().map(|h| &h.owner).collect();
-    assert!(owners.len() > 20, "only {} had the lock", owners.len());
+    assert!(
+        owners.len() > OWNERS_MIN,
+        "only {} had the lock",
+        owners.len()
+    );
     for (at, one) in holds.iter().enumerate() {
         for other in &holds[at + 1..] {
             if one.owner == other.owner {
@@ -280,23 +307,26 @@ fn replicas_are_killed_under_watchers_and_locks() {
     let cluster = Cluster::start("watches", Dataplane::Udp, |spec| spec.partitions = 2);
     let replicas: Vec<SocketAddr> = (0..REPLICAS).map(|i| cluster.replica(i)).collect();
     let goal = Arc::new(Goal::default());
-    let watchers: Vec<_> = (0..2)
+    let watchers: Vec<_> = (0..WATCHERS)
         .map(|first| {
             let (replicas, goal) = (replicas.clone(), goal.clone());
             thread::spawn(move || watch(&replicas, first, &goal))
         })
         .collect();
     let deadline = Instant::now() + TIMEOUT;
-    while goal.watching.load(Ordering::Acquire) < watchers.len() {
-        assert!(Instant::now() < deadline, "nobody can watch");
-        thread::sleep(Duration::from_millis(5));
-    }
-    let stop = Arc::new(AtomicBool::new(false));
+    let until = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}: it is not so");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("all watch", &mut || goal.have_more_than(0));
+    let (stop, owners) = (Arc::new(AtomicBool::new(false)), Arc::default());
     let writers: Vec<_> = (0..3)
         .map(|first| increment(replicas.clone(), first, stop.clone()))
         .collect();
     let lockers: Vec<_> = (0..3)
-        .map(|id| lock(replicas.clone(), id, stop.clone()))
+        .map(|id| lock(replicas.clone(), id, stop.clone(), Arc::clone(&owners)))
         .collect();
     for victim in (0..ROUNDS * REPLICAS).map(|n| n % REPLICAS) {
         thread::sleep(Duration::from_millis(600));
@@ -306,11 +336,20 @@ fn replicas_are_killed_under_watchers_and_locks() {
         cluster.supervisor.restart(&name).expect("it starts");
         let address = cluster.replica(victim);
         let serves = || Client::try_connect(address)?.try_call(&["GET", "w:a"]);
-        while serves().is_none_or(|reply| reply.starts_with('-')) {
-            assert!(Instant::now() < deadline, "{name} does not serve");
-            thread::sleep(Duration::from_millis(20));
-        }
+        until(&format!("{name} serves"), &mut || {
+            serves().is_some_and(|reply| !reply.starts_with('-'))
+        });
     }
+    let changes_of = |key: &&str| {
+        let reply = Client::try_connect(replicas[0])?.try_call(&["GET", key]);
+        reply?.parse::<u64>().ok()
+    };
+    until("enough happens", &mut || {
+        goal.have_more_than(CONNECTIONS_MIN)
+            // What a client took for its own may be found to have been too short in the end.
+            && owners.load(Ordering::Relaxed) > 2 * OWNERS_MIN
+            && KEYS.iter().all(|key| changes_of(key) > Some(CHANGES_MIN))
+    });
     stop.store(true, Ordering::Release);
     writers
         .into_iter()
@@ -339,10 +378,14 @@ fn replicas_are_killed_under_watchers_and_locks() {
                 "{key}: not each change once and in order: {around:?}"
             );
             assert_eq!(values.len(), expected.len(), "{key}");
-            assert!(*last > 100, "{key}: {last}");
+            assert!(*last > CHANGES_MIN, "{key}: {last}");
         }
         assert!(is_complete);
-        assert!(seen.connections > 20, "{} connections", seen.connections);
+        assert!(
+            seen.connections > CONNECTIONS_MIN,
+            "{} connections",
+            seen.connections
+        );
     }
     cluster.down_and_compare();
 }

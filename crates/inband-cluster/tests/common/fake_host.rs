@@ -45,9 +45,7 @@ pub fn program(dir: &Path) -> PathBuf {
          {ARGS_ENV}=\"$*\" exec '{}' --exact --nocapture fake_host \"$3\"\n",
         exe.display()
     );
-    fs::write(&path, script).expect("write");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&path, mode).expect("executable");
+    inband_testing::write_script(&path, &script);
     path
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use libbpf_rs::{Link, MapCore, ObjectBuilder};
 
 use super::error::{Doing, XdpError};
-use super::maps::sum_per_cpu;
+use super::maps::sums_per_cpu;
 use super::refusal;
 use crate::c;
 use crate::objects;
@@ -83,11 +83,9 @@ impl Lost {
 
     /// Counters by name, without those that are zero.
     fn counters(&self) -> Result<impl Iterator<Item = (&'static str, u64)>, XdpError> {
-        let mut all = Vec::new();
-        for (counter, name) in NAMES {
-            let count = sum_per_cpu(&self.counters, counter).doing("reading a counter")?;
-            all.push((name, count));
-        }
+        let counts = sums_per_cpu(&self.counters, 0..c::IB_LOST_COUNTERS);
+        let counts = counts.doing("reading counters")?;
+        let all = NAMES.map(|(counter, name)| (name, counts[counter as usize]));
         Ok(all.into_iter().filter(|(_, count)| *count != 0))
     }
 }

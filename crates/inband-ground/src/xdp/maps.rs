@@ -1,6 +1,7 @@
 //! Maps of loaded programs: arrays mapped into this process, single elements, and the ring buffer.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
@@ -209,8 +210,8 @@ pub fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Reads a per-CPU counter, summed over the CPUs.
-pub fn sum_per_cpu(map: &OwnedFd, key: u32) -> io::Result<u64> {
+/// Reads per-CPU counters, each summed over the CPUs, in one system call (Linux 5.13).
+pub fn sums_per_cpu(map: &OwnedFd, keys: Range<u32>) -> io::Result<Vec<u64>> {
     // SAFETY: plain query.
     let cpus = unsafe { libbpf_sys::libbpf_num_possible_cpus() };
     if cpus < 0 {
@@ -221,19 +222,42 @@ pub fn sum_per_cpu(map: &OwnedFd, key: u32) -> io::Result<u64> {
         libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY,
         size_of::<u64>() as u32,
     );
-    if (info.type_, info.value_size) != expected {
+    if (info.type_, info.value_size) != expected || keys.end > info.max_entries {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut values = vec![0u64; cpus as usize];
-    // SAFETY: the map is an array with a word per CPU (just checked), and the kernel writes that of each possible CPU.
-    done(unsafe {
-        libbpf_sys::bpf_map_lookup_elem(
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut count = keys.end - keys.start;
+    let mut read = vec![0u32; count as usize];
+    let mut values = vec![0u64; count as usize * cpus as usize];
+    // A batch continues after a key.
+    let before = keys.start.checked_sub(1);
+    let in_batch = before.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mut out_batch = 0u32;
+    // SAFETY: the map is an array with a word per CPU (just checked), and the kernel writes at most `count` keys, and for each
+    // the word of each possible CPU. It reads one key at `in_batch`, if there is one, and writes one at `out_batch`.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
             map.as_raw_fd(),
-            (&raw const key).cast(),
+            in_batch.cast_mut().cast(),
+            (&raw mut out_batch).cast(),
+            read.as_mut_ptr().cast(),
             values.as_mut_ptr().cast(),
+            &raw mut count,
+            std::ptr::null(),
         )
-    })?;
-    Ok(values.iter().sum())
+    };
+    match done(result) {
+        // All keys of the map have been read.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+        read => read?,
+    }
+    if !read.into_iter().eq(keys) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let per_key = values.chunks_exact(cpus as usize);
+    Ok(per_key.map(|of_cpus| of_cpus.iter().sum()).collect())
 }
 
 /// Bit of a record's header: not committed yet.
@@ -363,11 +387,17 @@ mod tests {
             update_bytes(&state, 0, &[0; 7]),
             // A per-CPU map has one word for every CPU.
             lookup::<u32, u64>(&counters, &0).map(drop),
-            sum_per_cpu(&state, 0).map(drop),
+            sums_per_cpu(&state, 0..1).map(drop),
+            sums_per_cpu(&counters, 0..c::IB_REASONS_MAX + 1).map(drop),
         ];
         for (at, result) in refused.into_iter().enumerate() {
             let kind = result.map_err(|error| error.kind());
             assert_eq!(kind, Err(io::ErrorKind::InvalidInput), "use {at}");
+        }
+        let max = c::IB_REASONS_MAX;
+        for keys in [0..max, 0..1, 1..max - 1, max - 1..max, 7..7] {
+            let sums = sums_per_cpu(&counters, keys.clone()).unwrap();
+            assert_eq!(sums, vec![0; keys.len()], "{keys:?}");
         }
         let few: Result<Shared<u64>, _> = map_array(state.as_fd());
         assert!(few.is_err());

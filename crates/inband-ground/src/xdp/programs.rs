@@ -8,7 +8,7 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, ObjectBuilder};
 
 use super::error::{Doing, XdpError};
-use super::maps::{map_array, sum_per_cpu, update, update_bytes};
+use super::maps::{map_array, sums_per_cpu, update, update_bytes};
 use super::refusal;
 use super::rig::TestRun;
 use crate::auth::Keys;
@@ -177,14 +177,21 @@ pub fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<Test
 /// Returns the counters of a program by name, without those that are zero.
 pub fn counters_of<S: System>(map: &OwnedFd) -> Result<BTreeMap<&'static str, u64>, XdpError> {
     let mut counters = BTreeMap::new();
-    for reason in 0..c::IB_REASONS_MAX {
-        let Some(name) = S::reason_name(reason) else {
-            continue;
-        };
-        let count = sum_per_cpu(map, reason).doing("reading a counter")?;
-        if count != 0 {
-            counters.insert(name, count);
+    let mut reasons =
+        (0..c::IB_REASONS_MAX).filter_map(|reason| Some((reason, S::reason_name(reason)?)));
+    let mut next = reasons.next();
+    while let Some((first, name)) = next {
+        // Reasons of one system follow each other.
+        let mut names = vec![name];
+        next = reasons.next();
+        while let Some((_, name)) = next.filter(|(reason, _)| *reason == first + names.len() as u32)
+        {
+            names.push(name);
+            next = reasons.next();
         }
+        let counts = sums_per_cpu(map, first..first + names.len() as u32);
+        let counted = names.into_iter().zip(counts.doing("reading counters")?);
+        counters.extend(counted.filter(|(_, count)| *count != 0));
     }
     Ok(counters)
 }

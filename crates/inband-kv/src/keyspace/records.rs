@@ -35,8 +35,10 @@ pub(super) struct RecordCache {
     young: RecordMap,
     old: RecordMap,
     pub(super) young_bytes: usize,
-    /// Limit for both generations together.
+    /// Limit for both generations together, besides what is unwritten.
     bytes_max: usize,
+    /// Unwritten when the young generation began.
+    kept_bytes: usize,
 }
 
 impl RecordCache {
@@ -67,17 +69,33 @@ impl RecordCache {
             .expect("it was there or was just inserted"))
     }
 
-    /// Returns a record that was loaded or written in this burst.
+    /// Returns a record that is unwritten, or was loaded in this burst.
     pub(super) fn get(&self, stored_key: &[u8]) -> Option<&[u8]> {
         self.young.get(stored_key)?.as_deref()
     }
 
-    /// Call only when everything is written: until then the cache holds the only copy.
-    pub(super) fn trim(&mut self) {
-        if self.young_bytes > self.bytes_max / 2 {
-            self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
+    /// Begins a new generation if the young one is full. `unwritten` are the keys of records that exist only here: they
+    /// stay in the young one.
+    pub(super) fn trim<'k>(&mut self, unwritten: impl Iterator<Item = &'k [u8]>) {
+        if self.young_bytes <= self.bytes_max / 2 + self.kept_bytes {
+            return;
         }
+        self.old = std::mem::take(&mut self.young);
+        self.young_bytes = 0;
+        for stored_key in unwritten {
+            if let Some((key, record)) = self.old.remove_entry(stored_key) {
+                self.young_bytes += cached_len(&key, &record);
+                self.young.insert(key, record);
+            }
+        }
+        self.kept_bytes = self.young_bytes;
+    }
+
+    /// Bytes of all records.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn bytes(&self) -> usize {
+        let records = self.young.iter().chain(&self.old);
+        records.map(|(key, record)| cached_len(key, record)).sum()
     }
 
     pub(super) fn clear(&mut self) {
@@ -85,11 +103,11 @@ impl RecordCache {
     }
 }
 
-/// The stored keys that a burst wrote, in one buffer.
+/// The stored keys that are written together, in one buffer.
 #[derive(Default)]
 pub(super) struct DirtyKeys {
     bytes: Vec<u8>,
-    pub(super) ranges: Vec<(usize, usize)>,
+    ranges: Vec<(usize, usize)>,
 }
 
 impl DirtyKeys {
@@ -123,4 +141,47 @@ impl DirtyKeys {
 
 fn cached_len(key: &[u8], record: &Option<Box<[u8]>>) -> usize {
     key.len() + record.as_ref().map_or(0, |r| r.len()) + CACHED_RECORD_OVERHEAD_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u64) -> [u8; HASH_LEN_BYTES] {
+        number.to_be_bytes()
+    }
+
+    fn load(cache: &mut RecordCache, number: u64) {
+        let loaded = cache.place(&key(number), || Ok::<_, ()>(Some(Box::from(&[0; 100][..]))));
+        assert!(loaded.is_ok());
+    }
+
+    /// However many records are read meanwhile, and the cache stays small.
+    #[test]
+    fn unwritten_records_stay() {
+        let mut cache = RecordCache::new(4_000);
+        let mut unwritten = DirtyKeys::default();
+        for number in 0..50 {
+            load(&mut cache, number);
+            unwritten.push(&key(number));
+            unwritten.push(&key(number));
+            cache.trim(unwritten.iter());
+        }
+        for number in 100..1_000 {
+            load(&mut cache, number);
+            cache.trim(unwritten.iter());
+            let len = cache.young.len() + cache.old.len();
+            assert!(len < 50 + 30, "{len} records");
+        }
+        for number in 0..50 {
+            assert!(cache.get(&key(number)).is_some(), "{number}");
+        }
+        // Once they are written, they leave like all others.
+        for number in 1_000..1_100 {
+            load(&mut cache, number);
+            cache.trim([].into_iter());
+        }
+        assert!((0..50).all(|number| cache.get(&key(number)).is_none()));
+        assert!(cache.young.len() + cache.old.len() < 30);
+    }
 }

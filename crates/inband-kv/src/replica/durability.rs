@@ -4,7 +4,7 @@ use inband_resp::reply::Reply;
 
 use super::{Replica, ReplicaError, SYNC_PERIOD_MIN, UNWRITTEN_AGE_MAX};
 use crate::control::lock;
-use crate::limits::UNWRITTEN_INSTANCES_MAX;
+use crate::limits::{UNWRITTEN_BEHIND_INSTANCES_MAX, UNWRITTEN_INSTANCES_MAX};
 use crate::space::Room;
 
 impl Replica {
@@ -81,25 +81,43 @@ impl Replica {
         self.report_written();
     }
 
-    /// Writes applied instances when there are enough, or they are old enough. Replies do not wait for that: acceptors
-    /// keep the values until they are written and reported to the logs.
+    /// Writes applied instances when there are enough, or they are old enough, on another thread. Replies do not wait for
+    /// that: acceptors keep the values until they are written and reported to the logs.
     pub(super) fn write_if_due(&mut self) -> Result<(), ReplicaError> {
+        if self.machine.end_write()? {
+            self.report_written();
+        }
         if self.is_disk_full() {
             return Ok(());
         }
-        let unwritten = self.machine.unwritten();
-        if unwritten == 0 {
+        if self.machine.is_waited_for() && self.machine.unwritten() > 0 && self.may_write() {
+            self.machine.flush()?;
+            self.report_written();
+        }
+        let dirty = self.machine.dirty();
+        if dirty == 0 {
             self.unwritten_since = None;
+            // It may have been written for a reader that needed it.
+            if self.has_unreported() {
+                self.report_written();
+            }
             return Ok(());
         }
         let since = *self.unwritten_since.get_or_insert(self.now);
         let is_old = self.now.saturating_duration_since(since) >= UNWRITTEN_AGE_MAX;
-        let is_due = is_old || unwritten >= UNWRITTEN_INSTANCES_MAX || self.machine.is_waited_for();
-        if is_due && self.may_write() {
-            self.machine.flush()?;
-            self.unwritten_since = None;
+        let is_due = is_old || dirty >= UNWRITTEN_INSTANCES_MAX;
+        let is_held_up = self.machine.is_writing() && dirty < UNWRITTEN_BEHIND_INSTANCES_MAX;
+        if is_due && !is_held_up && self.may_write() {
+            self.machine.wait_for_write()?;
+            self.begin_write()?;
             self.report_written();
         }
+        Ok(())
+    }
+
+    fn begin_write(&mut self) -> Result<(), ReplicaError> {
+        self.machine.begin_write()?;
+        self.unwritten_since = None;
         Ok(())
     }
 
@@ -119,7 +137,7 @@ impl Replica {
         }
     }
 
-    /// In `sync` mode: sync applied instances, then report them to the logs.
+    /// In `sync` mode: write applied instances, sync them, then report them to the logs.
     pub(super) fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
         let Some(syncer) = &mut self.syncer else {
             return Ok(());
@@ -135,10 +153,18 @@ impl Replica {
         if !is_due || !self.may_write() {
             return Ok(());
         }
+        let written = self.machine.written();
+        let mut lanes = self.lanes.iter().zip(&written);
+        if lanes.all(|(lane, written)| lane.reported == *written) {
+            // The end of this write wakes the thread.
+            return match self.machine.is_writing() {
+                true => Ok(()),
+                false => self.begin_write(),
+            };
+        }
         if let Some(syncer) = &mut self.syncer {
-            self.machine.flush()?;
             self.machine.sync_begins();
-            self.syncing = self.machine.applied();
+            self.syncing = written;
             self.sync_after = self.now + SYNC_PERIOD_MIN;
             syncer.request();
         }

@@ -62,6 +62,7 @@ impl Store {
         }
         self.unwritten = batch;
         self.is_stopped = false;
+        self.keyspace.trim_cache();
         if !self.is_deferring {
             self.flush()?;
         }

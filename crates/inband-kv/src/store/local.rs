@@ -43,6 +43,8 @@ pub(super) struct Removals {
     ready: Vec<Removal>,
     /// Kept until the changes that replace them are written in all stores.
     unwritten: Vec<Removal>,
+    /// The same, while those changes are being written.
+    writing: Vec<Removal>,
     /// Kept until those changes survive a power failure.
     unsynced: Vec<Removal>,
     /// The same, while a sync is running.
@@ -69,6 +71,18 @@ impl Removals {
     fn push(&mut self, key: [u8; 9], changed: &[usize]) {
         let changed = changed.to_vec();
         self.unwritten.push(Removal { key, changed });
+    }
+
+    /// Everything applied in the stores of this replica is being written.
+    pub(super) fn write_begins(&mut self) {
+        self.writing.append(&mut self.unwritten);
+    }
+
+    fn write_ended(&mut self) {
+        match self.waits_for_sync {
+            true => self.unsynced.append(&mut self.writing),
+            false => self.ready.append(&mut self.writing),
+        }
     }
 
     pub(super) fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
@@ -197,19 +211,15 @@ impl Store {
         self.removals.push(local_key(TIME_KEY, entry), &[]);
     }
 
+    /// What was applied in the stores of this replica when the last write began has been written in all of them.
+    pub(crate) fn all_begun_written(&mut self) {
+        self.removals.write_ended();
+    }
+
     /// Everything applied in the stores of this replica has been written.
     pub(crate) fn all_written(&mut self) {
-        let Removals {
-            ready,
-            unwritten,
-            unsynced,
-            waits_for_sync,
-            ..
-        } = &mut self.removals;
-        match waits_for_sync {
-            true => unsynced.append(unwritten),
-            false => ready.append(unwritten),
-        }
+        self.removals.write_begins();
+        self.removals.write_ended();
     }
 
     /// Whether local records are kept until the changes survive a power failure.

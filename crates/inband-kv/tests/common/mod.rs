@@ -23,6 +23,7 @@ use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
+use proptest::prelude::*;
 
 /// Time limit on a busy machine for what takes milliseconds on an idle one.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -302,6 +303,34 @@ impl Bench {
         self.log.push(self.now_ms, &[]);
         self.log.apply(&mut self.machine, 1);
     }
+}
+
+/// What happens to a write apart from what is applied.
+#[derive(Debug, Clone, Copy)]
+pub enum Apart {
+    /// It begins.
+    Begin,
+    /// The next log's part is written.
+    Step,
+    /// Its end is noted, if it has ended.
+    End,
+}
+
+impl Apart {
+    pub fn act(self, machine: &mut Machine) -> Result<(), StoreError> {
+        match self {
+            Apart::Begin => machine.begin_write(),
+            Apart::Step => {
+                machine.step_write();
+                Ok(())
+            }
+            Apart::End => machine.end_write().map(|_| ()),
+        }
+    }
+}
+
+pub fn any_apart() -> impl Strategy<Value = Apart> {
+    prop_oneof![Just(Apart::Begin), Just(Apart::Step), Just(Apart::End)]
 }
 
 /// A reply in readable form.

@@ -182,8 +182,8 @@ pub fn sort(lines: u64) -> Option<Workload> {
     })
 }
 
-/// Lets Python build a dictionary.
-pub fn python(keys: u64) -> Option<Workload> {
+/// Lets Python build a dictionary of this size, this many times.
+pub fn python(keys: u64, rounds: u64) -> Option<Workload> {
     // Not a shim that executes another program: only the started program's heap is in the memory.
     let python = "/usr/bin/python3";
     if !Path::new(python).is_file() {
@@ -192,9 +192,10 @@ pub fn python(keys: u64) -> Option<Workload> {
     }
     let script = format!(
         "
-d = {{i: str(i * 7) for i in range({keys})}}
-for i in range(0, {keys}, 3):
-    del d[i]
+for _ in range({rounds}):
+    d = {{i: str(i * 7) for i in range({keys})}}
+    for i in range(0, {keys}, 3):
+        del d[i]
 print(len(d), sum(len(v) for v in d.values()), d[1])
 "
     );

@@ -13,7 +13,7 @@ use inband_netpaxos::status::{Ask, Reply, Status, LOG_MAX};
 use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::{self, Kept};
-use super::process::{lock, named, Process, ProcessArgs, Turn};
+use super::process::{lock, named, Process, ProcessArgs, Turn, PACKETS_OF_A_TURN};
 use super::store;
 
 /// Options of a learner.
@@ -160,7 +160,7 @@ impl LearnerArgs {
             }
         })?;
         let mut out = Out::default();
-        process.serve(|process, turn| {
+        process.serve(PACKETS_OF_A_TURN, |process, turn| {
             let now = process.now();
             let mut shared = lock(&shared);
             let Shared { learner, applied } = &mut *shared;

@@ -34,6 +34,9 @@ use super::metrics;
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets handled before the clock is read again.
 pub const PACKETS_OF_A_TURN: usize = 64;
+/// The same where a turn ends with a sync. A disk may take as long for one as packets take to fill a queue: with fewer, what
+/// is repeated meanwhile would come faster than it is answered, and nothing be decided any more.
+pub const PACKETS_OF_A_SYNC: usize = 1 << 14;
 /// The use of inherited sockets for Prometheus.
 const METRICS: &str = "metrics";
 /// The file in the directory with the number of the last start.
@@ -298,9 +301,13 @@ impl Process {
         answer_in(&self.data, metrics, shared, answer)
     }
 
-    /// Runs until a signal arrives. `turn` gets each packet that the gate admits, and a tick after packets and when it
-    /// is due. What it returns for a tick is the time of the next one.
-    pub fn serve(mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
+    /// Runs until a signal arrives. `turn` gets each packet that the gate admits, and a tick after at most this many packets
+    /// and when it is due. What it returns for a tick is the time of the next one.
+    pub fn serve(
+        mut self,
+        packets_of_a_turn: usize,
+        mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>,
+    ) -> Result<()> {
         let mut buffer = Box::new([0; PACKET_LEN_MAX_BYTES + 1]);
         let signals = self.take_signals();
         let mut notifier = Notifier::from_environment();
@@ -324,7 +331,7 @@ impl Process {
                 &[self.socket.fd()],
                 self.socket.sleep_time(left.min(STOP_POLL)),
             );
-            for _ in 0..PACKETS_OF_A_TURN {
+            for _ in 0..packets_of_a_turn {
                 match self.receive(&mut buffer)? {
                     None => break,
                     Some(0) => {}

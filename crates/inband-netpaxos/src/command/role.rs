@@ -18,7 +18,7 @@ use inband_netpaxos::wire::node;
 use inband_netpaxos::xdp::{attach, Attached};
 use inband_netpaxos::NetPaxos;
 
-use super::process::{lock, wall_clock, Process, ProcessArgs, Turn};
+use super::process::{lock, wall_clock, Process, ProcessArgs, Turn, PACKETS_OF_A_TURN};
 
 /// How often the receivers' hardware addresses are confirmed.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -142,7 +142,7 @@ impl RoleCommand {
             Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
         })?;
         let mut refreshed: Option<Instant> = None;
-        process.serve(|process, turn| {
+        process.serve(PACKETS_OF_A_TURN, |process, turn| {
             match (&mut *lock(&role), turn) {
                 (Role::Kernel(program), Turn::Keys(keys)) => program.set_keys(keys)?,
                 (Role::Kernel(program), _) => {

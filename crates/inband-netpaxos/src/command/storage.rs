@@ -13,7 +13,7 @@ use inband_netpaxos::storage::{Config, Out, Storage, WINDOW};
 use inband_netpaxos::wire::{intact, node, Type};
 
 use super::kept::{self, Kept};
-use super::process::{lock, named, ProcessArgs, Turn};
+use super::process::{lock, named, ProcessArgs, Turn, PACKETS_OF_A_SYNC};
 
 /// Options of a storage server.
 #[derive(Debug, Args)]
@@ -121,7 +121,7 @@ impl StorageArgs {
             Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
         })?;
         let mut out = Out::default();
-        process.serve(|process, turn| {
+        process.serve(PACKETS_OF_A_SYNC, |process, turn| {
             let now = process.now();
             let mut storage = lock(&storage);
             if let Turn::Packet(packet, len_bytes) = turn {

@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 use super::{Learner, Out};
 use crate::control::{Control, Question, To};
 
-/// Retransmission interval, in nanoseconds.
+/// First retransmission interval, in nanoseconds, doubled at each retransmission: storage that is slow must not be made
+/// slower.
 const REPEAT_NS: u64 = 4_000_000;
+const REPEAT_DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Debug, Default)]
 pub(super) struct Reads {
@@ -28,6 +30,7 @@ struct Asked {
     answered: BTreeSet<u8>,
     highest: u64,
     again_at: u64,
+    repeats: u32,
 }
 
 impl Reads {
@@ -77,12 +80,14 @@ impl Learner {
                 answered: BTreeSet::new(),
                 highest: 0,
                 again_at: 0,
+                repeats: 0,
             });
         }
         let question = self.question(incarnation);
         if let Some(asked) = &mut self.reads.asked {
             if now >= asked.again_at {
-                asked.again_at = now + REPEAT_NS;
+                asked.again_at = now + (REPEAT_NS << asked.repeats);
+                asked.repeats = (asked.repeats + 1).min(REPEAT_DOUBLINGS_MAX);
                 self.counts.asked += 1;
                 let ask = Control::Ask {
                     question: Some(question),

@@ -202,6 +202,16 @@ impl StoreReplica {
         Ok(())
     }
 
+    /// Begins to write what is applied, or continues with that.
+    pub fn write_apart(&mut self) -> Result<(), StoreError> {
+        let machine = self.machine();
+        if !machine.is_writing() {
+            return machine.begin_write();
+        }
+        machine.step_write();
+        machine.end_write().map(|_| ())
+    }
+
     pub fn sync_all(&mut self) -> Result<(), StoreError> {
         self.machine().sync()?;
         self.keep_synced()

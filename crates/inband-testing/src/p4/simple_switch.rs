@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
+
+use crate::port::free_ports;
 
 /// For what takes milliseconds on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -130,9 +132,7 @@ impl SimpleSwitch {
         for port in 1..PORTS {
             fs::write(name(port, "in"), &header).expect("simple_switch works");
         }
-        let free = TcpListener::bind("127.0.0.1:0").expect("simple_switch works");
-        let thrift_port = free.local_addr().expect("simple_switch works").port();
-        drop(free);
+        let thrift_port = free_ports(1);
         let mut command = Command::new(program);
         command.args(["--use-files", "0", "--log-level", "off"]);
         command.args(["--thrift-port", &thrift_port.to_string()]);

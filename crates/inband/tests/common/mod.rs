@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,6 +35,8 @@ pub fn lab_works() -> bool {
 
 /// Time limit on a busy machine for what takes moments on an idle one.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than the default, which several stalls of the machine exceed, and shorter than [`Client`]'s own timeout.
+const SUBMIT_DEADLINE_MS: u64 = 15_000;
 
 pub struct Cluster {
     pub supervisor: Supervisor,
@@ -80,6 +82,7 @@ impl Cluster {
         spec.dataplane = dataplane;
         spec.resp = SocketAddr::from(([127, 0, 0, 1], free_ports(8)));
         spec.metrics_port = free_ports(16);
+        spec.timing.submit_deadline_ms = SUBMIT_DEADLINE_MS;
         change(&mut spec);
         let supervisor = Supervisor::start(spec.clone()).expect("the cluster starts");
         let cluster = Cluster {
@@ -389,6 +392,8 @@ const GETS_AT_ONCE: usize = 64;
 /// Clients that write numbered keys and increment a counter, each one command at a time.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    /// SETs that were acknowledged to each client.
+    acknowledged: Vec<Arc<AtomicU64>>,
     clients: Vec<JoinHandle<Record>>,
 }
 
@@ -396,14 +401,36 @@ impl Load {
     /// Starts `clients` clients, spread over `addresses`.
     pub fn start(addresses: &[SocketAddr], clients: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
-        let clients = (0..clients)
-            .map(|i| {
-                let stop = stop.clone();
+        let acknowledged: Vec<Arc<AtomicU64>> = (0..clients).map(|_| Arc::default()).collect();
+        let clients = (0..)
+            .zip(&acknowledged)
+            .map(|(i, acknowledged)| {
+                let (stop, acknowledged) = (stop.clone(), acknowledged.clone());
                 let addresses = addresses.to_vec();
-                std::thread::spawn(move || run_client(i, &addresses, &stop))
+                std::thread::spawn(move || run_client(i, &addresses, &stop, &acknowledged))
             })
             .collect();
-        Load { stop, clients }
+        Load {
+            stop,
+            acknowledged,
+            clients,
+        }
+    }
+
+    /// Lets the clients run for this long, and until each of them has got a further acknowledgement.
+    pub fn run_for(&self, ms: u64) {
+        let count = |acknowledged: &Arc<AtomicU64>| acknowledged.load(Ordering::Acquire);
+        let before: Vec<u64> = self.acknowledged.iter().map(count).collect();
+        std::thread::sleep(Duration::from_millis(ms));
+        let deadline = Instant::now() + TIMEOUT;
+        let go_on = || {
+            let mut now = self.acknowledged.iter().map(count).zip(&before);
+            now.all(|(now, before)| now > *before)
+        };
+        while !go_on() {
+            assert!(Instant::now() < deadline, "a client got no acknowledgement");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn stop(self) -> Vec<Record> {
@@ -415,7 +442,12 @@ impl Load {
     }
 }
 
-fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record {
+fn run_client(
+    id: usize,
+    addresses: &[SocketAddr],
+    stop: &AtomicBool,
+    acknowledged: &AtomicU64,
+) -> Record {
     let mut record = Record::default();
     let mut turn = id;
     let mut client = Client::connect(addresses[turn % addresses.len()]);
@@ -430,7 +462,10 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
         std::thread::sleep(BETWEEN_COMMANDS);
         last = Instant::now();
         match reply {
-            Some(reply) if reply == "+OK" => record.acknowledged.push(number),
+            Some(reply) if reply == "+OK" => {
+                record.acknowledged.push(number);
+                acknowledged.fetch_add(1, Ordering::Release);
+            }
             Some(reply) if reply.contains("outcome unknown") => record.unknown.push(number),
             Some(reply) => record.failed.push((number, reply)),
             None => {

@@ -17,7 +17,7 @@ use inband_ground::registers::Shared;
 use inband_ground::xdp::attach::Attachment;
 use inband_ground::xdp::error::Doing;
 use inband_ground::xdp::live;
-use inband_ground::xdp::maps::{sum_per_cpu, update, UpRing};
+use inband_ground::xdp::maps::{sums_per_cpu, update, UpRing};
 use inband_ground::xdp::programs::{load_object, Loaded};
 use inband_ground::xdp::rig::udp_frame;
 use inband_ground::xdp::{wire_address, wire_port, XdpError, XdpMode};
@@ -374,7 +374,8 @@ impl Chain {
 
     fn came_at_learner(&self) -> Result<u64, XdpError> {
         let learner = &self.sites[LEARNER - LEADER];
-        sum_per_cpu(&learner.plain.map("ib_came_map")?, 0).doing("reading a counter")
+        let came = sums_per_cpu(&learner.plain.map("ib_came_map")?, 0..1);
+        Ok(came.doing("reading a counter")?[0])
     }
 
     fn windows(&self) -> Vec<f64> {
