@@ -338,6 +338,8 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
         bit<16> count = IB_P4_COUNT_16(hdr.memory.lines);
         bool is_two = count == 2;
         bool goes_on = false;
+        slot = 0;
+        requests = 0;
         store = false;
         new_value = false;
 
