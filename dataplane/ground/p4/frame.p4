@@ -75,6 +75,7 @@ struct meta_t {
     bit<1> rewritten;
     bit<1> has_value;          /* the parser has read the whole value */
     bit<9> sender_port;        /* a reply leaves by it */
+    bit<48> now_us;            /* when it came in, by the switch's clock */
     bit<16> padding_len_bytes; /* after the value, kept in a rewritten packet */
     bit<16> out_len_bytes;     /* of a rewritten frame */
 }

@@ -103,6 +103,7 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
                 hdr.ipv4.to == meta.address) {                                                     \
                 meta.verdict = IB_V_DROP;                                                          \
                 meta.sender_port = standard.ingress_port;                                          \
+                meta.now_us = standard.ingress_global_timestamp;                                   \
                 frame_check.apply(hdr.ipv4, hdr.udp, hdr.common, hdr.tag.isValid(),                \
                                   standard.packet_length, standard.checksum_error == 1,            \
                                   IB_TYPE_FIRST, IB_TYPE_LAST, IB_PADDED_TYPES, IB_FROM_CLIENT,    \
