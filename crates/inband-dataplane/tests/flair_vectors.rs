@@ -31,7 +31,7 @@ const ELSEWHERE: [(&str, &str); 1] = [(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
     why: String,
     /// Ids of the keys that the switch accepts; it sends with the last one.

@@ -6,6 +6,7 @@ use crate::common::{seed, sequence, vectors};
 use inband_paxos::dataplane::soft::Geometry;
 use inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES as ANY_LEN_BYTES;
 use inband_paxos::dataplane::Paxos;
+use inband_testing::frame::NODE;
 use inband_testing::p4::{packets, Running, GROUP_PORT, HOST_PORT, SENDER_PORT};
 use inband_testing::script::{Op, Script};
 
@@ -129,7 +130,7 @@ fn replay(role: &str, script: &Script, geometry: Geometry, name: &str) {
         ("PARTITIONS", geometry.partitions),
         ("RING_SLOTS", geometry.ring_slots),
     ];
-    let Some(mut running) = Running::start(name, "paxos", role, &sizes) else {
+    let Some(mut running) = Running::start(name, "paxos", role, NODE, &sizes) else {
         return;
     };
     let arrays = match role {

@@ -13,6 +13,7 @@ mod falcon_race;
 mod falcon_vectors;
 mod flair_equal;
 mod flair_network;
+mod flair_p4;
 mod flair_race;
 mod flair_vectors;
 mod layout;

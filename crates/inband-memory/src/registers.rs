@@ -225,10 +225,15 @@ impl SwitchRegisters {
         self.slots.words(index)
     }
 
+    /// Returns the last timestamp that was found near the end of its epoch; 0: none.
+    pub fn nearly_used_up(&self) -> u64 {
+        field!(self.switch, 0, c::ib_memory_switch, nearly_used_up).load(SeqCst)
+    }
+
     /// Returns roughly the highest write count of any block in the current epoch; 0 while it is below seven eighths of
     /// [`COUNT_MAX`], the limit.
     pub fn counts_max(&self) -> u64 {
-        let last = field!(self.switch, 0, c::ib_memory_switch, nearly_used_up).load(SeqCst);
+        let last = self.nearly_used_up();
         match last >> COUNT_BITS == self.epoch() {
             true => last & COUNT_MAX,
             false => 0,

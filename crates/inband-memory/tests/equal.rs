@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{
     self, buffer_of, in_the_kernel, kernel_is_there, leaves, switch_spec, with_and_without_keys,
-    To, HERE, SERVER_NODE, THERE,
+    To, EPOCH, HERE, SERVER_NODE, THERE,
 };
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::wire::checksum;
@@ -15,7 +15,7 @@ use inband_ground::xdp::XdpMode;
 use inband_memory::c;
 use inband_memory::registers::{SwitchRegisters, COUNT_BITS, COUNT_MAX};
 use inband_memory::soft_server::SoftServer;
-use inband_memory::soft_switch::SoftSwitch;
+use inband_memory::soft_switch::{SoftSwitch, SwitchSpec};
 use inband_memory::wire::{self, Header};
 use inband_memory::{xdp, Memory, SPACES};
 
@@ -24,11 +24,12 @@ const STEPS: usize = 10_000;
 /// Packets between two comparisons of registers and counters.
 const COMPARE_EVERY: usize = 500;
 /// Few, so that requests collide.
-const CHUNKS: u64 = 4;
+pub const CHUNKS: u64 = 4;
 /// Packets to servers that are kept so that later ones can answer them.
 const KEPT: usize = 16;
+const ANY_LINES: u32 = 16;
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     match std::env::var("INBAND_SEED") {
         Ok(seed) => seed.parse().expect("INBAND_SEED is a number"),
         Err(_) => {
@@ -39,7 +40,7 @@ fn seed() -> u64 {
 }
 
 /// A small generator of pseudo-random numbers (xorshift*).
-struct Prng(u64);
+pub struct Prng(pub u64);
 
 impl Prng {
     fn next(&mut self) -> u64 {
@@ -53,7 +54,7 @@ impl Prng {
         (self.next() >> 11) % bound
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
@@ -152,15 +153,78 @@ impl Counted {
     }
 }
 
-struct SwitchPackets {
+/// Number, first slot and window of each session.
+const SESSIONS: [(u64, u64, u64); 3] = [(1 << 16, 0, 1), (2 << 16 | 1, 4, 4), (3 << 16 | 2, 8, 8)];
+/// The switch that they are for.
+pub fn random_switch_spec() -> SwitchSpec {
+    SwitchSpec {
+        chunks: CHUNKS,
+        slots: 16,
+        ..switch_spec()
+    }
+}
+
+/// Random packets to a switch, and changes by its process.
+pub struct SwitchPackets {
     /// For each session, its number and its next request.
     sessions: Vec<(u64, u64)>,
     kept: Vec<Vec<u8>>,
     epoch: u64,
+    /// No read is for more.
+    read_lines_max: u32,
 }
 
 impl SwitchPackets {
-    fn next(&mut self, gate: &Gate, prng: &mut Prng) -> Vec<u8> {
+    /// Opens the sessions at all of these switches.
+    pub fn new(switches: &[&SwitchRegisters], read_lines_max: u32) -> SwitchPackets {
+        for registers in switches {
+            registers.set_epoch(EPOCH);
+            for (index, (session, first, window)) in SESSIONS.into_iter().enumerate() {
+                registers.open_session(index, session, first, window);
+            }
+        }
+        SwitchPackets {
+            sessions: SESSIONS.map(|(session, ..)| (session, 0)).to_vec(),
+            kept: Vec::new(),
+            epoch: EPOCH,
+            read_lines_max,
+        }
+    }
+
+    /// Keeps a packet to the servers, for their answers.
+    pub fn keep(&mut self, packet: Vec<u8>) {
+        self.kept.truncate(KEPT - 1);
+        self.kept.insert(0, packet);
+    }
+
+    /// Rarely changes the registers of these switches, which are equal.
+    pub fn change(&mut self, switches: &[&SwitchRegisters], prng: &mut Prng) {
+        match prng.below(1000) {
+            0 => {
+                self.epoch += 32;
+                switches.iter().for_each(|r| r.set_epoch(self.epoch));
+            }
+            1 => {
+                let used = self.epoch << COUNT_BITS | (COUNT_MAX - 3);
+                switches.iter().for_each(|r| r.restore_block(0, used));
+            }
+            2 => {
+                let (session, next) = &mut self.sessions[1];
+                switches.iter().for_each(|r| r.close_session(1));
+                (*session, *next) = (*session + (1 << 16), 0);
+                switches
+                    .iter()
+                    .for_each(|r| r.open_session(1, *session, 4, 4));
+            }
+            _ => {}
+        }
+        if switches[0].epoch() < switches[0].deposed() && prng.one_in(20) {
+            self.epoch = switches[0].deposed() + 31;
+            switches.iter().for_each(|r| r.set_epoch(self.epoch));
+        }
+    }
+
+    pub fn next(&mut self, gate: &Gate, prng: &mut Prng) -> Vec<u8> {
         let kept = self.kept.len() as u64;
         let header = match prng.below(100) {
             0..=39 => self.request(prng),
@@ -195,6 +259,10 @@ impl SwitchPackets {
         let mut what = Prng(*session * 1000 + request);
         let random = what.next();
         let writes = what.one_in(2);
+        let mut lines = lines(random);
+        while !writes && lines.count_ones() > self.read_lines_max {
+            lines &= lines - 1;
+        }
         Header {
             kind: if writes {
                 wire::WRITE_REQUEST
@@ -204,11 +272,34 @@ impl SwitchPackets {
             session: *session,
             request,
             chunk: what.below(CHUNKS),
-            lines: lines(random),
+            lines,
             ..Header::default()
         }
     }
 }
+
+/// What random packets must meet at a switch.
+pub const MET_BY_SWITCH: [&str; 19] = [
+    "memory_read_begun",
+    "memory_read_again",
+    "memory_write_begun",
+    "memory_write_again",
+    "memory_write_done_again",
+    "memory_answer_late",
+    "memory_answer_repeated",
+    "memory_read_counted",
+    "memory_read_done",
+    "memory_read_write_back",
+    "memory_ack_counted",
+    "memory_write_done",
+    "memory_write_back_done",
+    "memory_write_back_again",
+    "memory_deposed",
+    "memory_not_active",
+    "memory_no_session",
+    "memory_old_request",
+    "memory_timestamps_used_up",
+];
 
 /// Returns a slot's words without the hardware addresses and interfaces, which only the kernel has.
 fn slot_words(registers: &SwitchRegisters, slot: usize) -> Vec<u64> {
@@ -221,11 +312,7 @@ fn slot_words(registers: &SwitchRegisters, slot: usize) -> Vec<u64> {
 }
 
 fn switch_is_equal(keys: Option<Keys>, seed: u64) {
-    let switch = inband_memory::soft_switch::SwitchSpec {
-        chunks: CHUNKS,
-        slots: 16,
-        ..switch_spec()
-    };
+    let switch = random_switch_spec();
     let native = SoftSwitch::new(&switch);
     let kernel = xdp::switch::Spec {
         switch,
@@ -239,18 +326,7 @@ fn switch_is_equal(keys: Option<Keys>, seed: u64) {
     let mut prng = Prng(seed);
     let mut gate = Gate::of::<Memory>(keys, SPACES);
     let signer = gate.clone();
-    let sessions = [(1 << 16, 0, 1), (2 << 16 | 1, 4, 4), (3 << 16 | 2, 8, 8)];
-    let mut packets = SwitchPackets {
-        sessions: sessions.map(|(session, ..)| (session, 0)).to_vec(),
-        kept: Vec::new(),
-        epoch: 48,
-    };
-    for registers in both {
-        registers.set_epoch(48);
-        for (index, (session, first, window)) in sessions.into_iter().enumerate() {
-            registers.open_session(index, session, first, window);
-        }
-    }
+    let mut packets = SwitchPackets::new(&both.map(|registers| &**registers), ANY_LINES);
     let mut counted = Counted(BTreeMap::new());
     for step in 0..STEPS {
         let at = format!("step {step}, INBAND_SEED={seed}");
@@ -272,34 +348,9 @@ fn switch_is_equal(keys: Option<Keys>, seed: u64) {
             assert!(!own || header.digest == sum, "{at}: {header:?}");
         }
         if to == To::Servers {
-            packets.kept.truncate(KEPT - 1);
-            packets.kept.insert(0, out);
+            packets.keep(out);
         }
-        match prng.below(1000) {
-            0 => {
-                packets.epoch += 32;
-                both.iter()
-                    .for_each(|registers| registers.set_epoch(packets.epoch));
-            }
-            1 => {
-                let used = packets.epoch << COUNT_BITS | (COUNT_MAX - 3);
-                both.iter()
-                    .for_each(|registers| registers.restore_block(0, used));
-            }
-            2 => {
-                let (session, next) = &mut packets.sessions[1];
-                both.iter().for_each(|registers| registers.close_session(1));
-                (*session, *next) = (*session + (1 << 16), 0);
-                both.iter()
-                    .for_each(|registers| registers.open_session(1, *session, 4, 4));
-            }
-            _ => {}
-        }
-        if both[0].epoch() < both[0].deposed() && prng.one_in(20) {
-            packets.epoch = both[0].deposed() + 31;
-            both.iter()
-                .for_each(|registers| registers.set_epoch(packets.epoch));
-        }
+        packets.change(&both.map(|registers| &**registers), &mut prng);
         if step % COMPARE_EVERY == 0 || step + 1 == STEPS {
             for slot in 0..both[0].slots() {
                 let [native, kernel] = both.map(|registers| slot_words(registers, slot));
@@ -316,27 +367,7 @@ fn switch_is_equal(keys: Option<Keys>, seed: u64) {
             counted.compare(native.counters(), kernel.counters().unwrap());
         }
     }
-    counted.met(&[
-        "memory_read_begun",
-        "memory_read_again",
-        "memory_write_begun",
-        "memory_write_again",
-        "memory_write_done_again",
-        "memory_answer_late",
-        "memory_answer_repeated",
-        "memory_read_counted",
-        "memory_read_done",
-        "memory_read_write_back",
-        "memory_ack_counted",
-        "memory_write_done",
-        "memory_write_back_done",
-        "memory_write_back_again",
-        "memory_deposed",
-        "memory_not_active",
-        "memory_no_session",
-        "memory_old_request",
-        "memory_timestamps_used_up",
-    ]);
+    counted.met(&MET_BY_SWITCH);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 mod equal;
 mod network;
+mod p4;
 mod race;
 mod vectors;
 mod verifier;

@@ -73,8 +73,11 @@ struct meta_t {
     bit<16> reason;
     bit<8> verdict;
     bit<1> rewritten;
-    bit<1> has_value;      /* the parser has read the whole value */
-    bit<16> out_len_bytes; /* of a rewritten frame */
+    bit<1> has_value;          /* the parser has read the whole value */
+    bit<9> sender_port;        /* a reply leaves by it */
+    bit<48> now_us;            /* when it came in, by the switch's clock */
+    bit<16> padding_len_bytes; /* after the value, kept in a rewritten packet */
+    bit<16> out_len_bytes;     /* of a rewritten frame */
 }
 
 /* The byte order of ground/checksum.h, in which a word is little-endian. */
@@ -151,8 +154,9 @@ control IbSettings(inout meta_t meta) {
  * read a whole header. The bitmaps are those of struct ib_family.
  */
 control IbFrameCheck(in ipv4_h ipv4, in udp_h udp, in common_h common, in bool has_header,
-                     in bit<32> frame_len_bytes, in bit<8> type_first, in bit<8> type_last,
-                     in bit<64> padded, in bit<64> from_client, inout meta_t meta) {
+                     in bit<32> frame_len_bytes, in bool ip_is_damaged, in bit<8> type_first,
+                     in bit<8> type_last, in bit<64> padded, in bit<64> from_client,
+                     inout meta_t meta) {
     apply {
         bit<32> payload_len_bytes = (bit<32>)udp.len_bytes - 8;
         bit<8> version = common.version;
@@ -166,6 +170,8 @@ control IbFrameCheck(in ipv4_h ipv4, in udp_h udp, in common_h common, in bool h
             meta.reason = IB_R_bad_truncated;
         } else if (udp.len_bytes < 8 || 20 + (bit<32>)udp.len_bytes != (bit<32>)ipv4.len_bytes) {
             meta.reason = IB_R_bad_length;
+        } else if (ip_is_damaged) {
+            meta.reason = IB_R_bad_checksum;
         } else if (!has_header || payload_len_bytes < IB_HEADER_LEN_BYTES) {
             meta.reason = IB_R_bad_truncated;
         } else if (common.magic != IB_MAGIC) {
@@ -225,14 +231,14 @@ control IbSend(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp,
             ipv4.from = address;
             udp.to = udp.from;
             udp.from = port;
-            udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes;
+            udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes + meta.padding_len_bytes;
             udp.checksum = 0;
             ipv4.len_bytes = 20 + udp.len_bytes;
             ipv4.ttl = IB_XDP_TTL;
             meta.rewritten = 1;
             meta.out_len_bytes = 14 + ipv4.len_bytes;
             if (meta.verdict == IB_V_REPLY) {
-                standard.egress_spec = standard.ingress_port;
+                standard.egress_spec = meta.sender_port;
             } else {
                 standard.mcast_grp = 1;
             }

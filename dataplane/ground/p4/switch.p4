@@ -44,18 +44,26 @@ control IbSign(inout headers_t hdr, in meta_t meta) {
     apply {}
 }
 
-@noWarn("unused") control IbNoChecksums(inout headers_t hdr, inout meta_t meta) {
-    apply {}
+/* What the IPv4 checksum covers. */
+#define IB_IPV4_FIELDS(ipv4)                                                                       \
+    {                                                                                              \
+        ipv4.version_ihl, ipv4.service, ipv4.len_bytes, ipv4.id, ipv4.fragment, ipv4.ttl,          \
+            ipv4.protocol, ipv4.from, ipv4.to                                                      \
+    }
+
+/* The tag does not cover the sender's address, to which roles reply. */
+control IbIpVerify(inout headers_t hdr, inout meta_t meta) {
+    apply {
+        verify_checksum(hdr.ipv4.isValid(), IB_IPV4_FIELDS(hdr.ipv4), hdr.ipv4.checksum,
+                        HashAlgorithm.csum16);
+    }
 }
 
 /* Only the IPv4 checksum of what was rewritten: UDP checksum 0 means "none". */
 control IbIpChecksum(inout headers_t hdr, inout meta_t meta) {
     apply {
-        update_checksum(meta.rewritten == 1,
-                        { hdr.ipv4.version_ihl, hdr.ipv4.service, hdr.ipv4.len_bytes, hdr.ipv4.id,
-                          hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.from,
-                          hdr.ipv4.to },
-                        hdr.ipv4.checksum, HashAlgorithm.csum16);
+        update_checksum(meta.rewritten == 1, IB_IPV4_FIELDS(hdr.ipv4), hdr.ipv4.checksum,
+                        HashAlgorithm.csum16);
     }
 }
 
@@ -75,7 +83,8 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
 /*
  * A switch with a role. `Check` is what a system checks beyond the frame, before the tag. `Role`
  * decides on valid packets of ours: it sets meta.verdict and meta.reason, which are "drop" and
- * "none" before.
+ * "none" before. To reply to another host than the sender, it writes the addresses of one of that
+ * host's frames into the headers, and the port into meta.sender_port.
  */
 #define IB_SWITCH(Check, Role)                                                                     \
     control IbIngress(inout headers_t hdr, inout meta_t meta,                                      \
@@ -93,9 +102,12 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
             if (hdr.udp.isValid() && hdr.udp.to == meta.udp_port &&                                \
                 hdr.ipv4.to == meta.address) {                                                     \
                 meta.verdict = IB_V_DROP;                                                          \
+                meta.sender_port = standard.ingress_port;                                          \
+                meta.now_us = standard.ingress_global_timestamp;                                   \
                 frame_check.apply(hdr.ipv4, hdr.udp, hdr.common, hdr.tag.isValid(),                \
-                                  standard.packet_length, IB_TYPE_FIRST, IB_TYPE_LAST,             \
-                                  IB_PADDED_TYPES, IB_FROM_CLIENT, meta);                          \
+                                  standard.packet_length, standard.checksum_error == 1,            \
+                                  IB_TYPE_FIRST, IB_TYPE_LAST, IB_PADDED_TYPES, IB_FROM_CLIENT,    \
+                                  meta);                                                           \
                 if (meta.reason == IB_R_none) {                                                    \
                     own_check.apply(hdr, meta);                                                    \
                 }                                                                                  \
@@ -117,5 +129,5 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
-    V1Switch(IbParser(), IbNoChecksums(), IbIngress(), IbEgress(), IbIpChecksum(), IbDeparser())   \
+    V1Switch(IbParser(), IbIpVerify(), IbIngress(), IbEgress(), IbIpChecksum(), IbDeparser())      \
     main

@@ -18,7 +18,7 @@ def constants(*paths):
     for path in paths:
         text = _text(path)
         found = re.findall(
-            r"\b(IB_\w+)\s*=\s*([\w\s+\-<>()]+?)\s*[,}]|#define\s+(IB_\w+)\s+(\d\w*)\s*$", text, re.MULTILINE
+            r"\b(IB_\w+)\s*=\s*([\w\s+\-*<>()]+?)\s*[,}]|#define\s+(IB_\w+)\s+(\d\w*)\s*$", text, re.MULTILINE
         )
         for enumerator, expression, macro, number in found:
             expression = re.sub(r"(?<=\d)U?LL\b", "", expression or number)

@@ -21,7 +21,9 @@ pub const SESSION: u64 = 7 << 16 | 1;
 pub const EPOCH: u64 = 48;
 pub const CHUNKS: u64 = 64;
 pub const SERVER_NODE: u8 = 2;
-const FROM_CLIENTS: [u8; 3] = [wire::HELLO, wire::READ_REQUEST, wire::WRITE_REQUEST];
+/// The address of servers and switches, whose packets no client sends.
+pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 1), 7707);
+pub const FROM_CLIENTS: [u8; 3] = [wire::HELLO, wire::READ_REQUEST, wire::WRITE_REQUEST];
 
 pub fn switch_spec() -> SwitchSpec {
     SwitchSpec {
@@ -325,7 +327,7 @@ const XDP_REDIRECT: u32 = 4;
 pub fn in_the_kernel(packet: &[u8], run: impl Fn(&[u8]) -> TestRun) -> (To, Vec<u8>) {
     let from = match wire::parse(packet) {
         Ok((header, _)) if !FROM_CLIENTS.contains(&header.kind) => {
-            SocketAddrV4::new([10, 9, 8, 1].into(), 7707)
+            SERVER
         }
         _ => THERE,
     };

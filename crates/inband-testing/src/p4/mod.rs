@@ -73,9 +73,15 @@ pub struct Running {
 }
 
 impl Running {
-    /// Compiles the role with registers of these sizes and starts it, as node [`NODE`] at [`HERE`]. Returns `None` if
-    /// the toolchain cannot be found; the test is reported as not run.
-    pub fn start(test: &str, system: &str, role: &str, sizes: &[(&str, usize)]) -> Option<Running> {
+    /// Compiles the role with registers of these sizes and starts it, as this node at [`HERE`]. Returns `None` if the
+    /// toolchain cannot be found; the test is reported as not run.
+    pub fn start(
+        test: &str,
+        system: &str,
+        role: &str,
+        node: u8,
+        sizes: &[(&str, usize)],
+    ) -> Option<Running> {
         let folder = root().join("target/p4");
         fs::create_dir_all(&folder).expect("it can be made");
         let name = format!("{test}-{system}-{role}");
@@ -98,7 +104,7 @@ impl Running {
         let mut switch = SimpleSwitch::start(Path::new(&program), &json);
         let (address, port) = (HERE.ip().octets(), HERE.port().to_be_bytes());
         let host_port = (HOST_PORT as u16).to_be_bytes();
-        let data: [&[u8]; 4] = [&[0, NODE], &address, &port, &host_port];
+        let data: [&[u8]; 4] = [&[0, node], &address, &port, &host_port];
         switch.set_default("settings", "configure", &data);
         let (to, to_port) = (GROUP.0, GROUP.1.to_be_bytes());
         let data: [&[u8]; 6] = [&GROUP_MAC, &OWN_MAC, &to, &address, &to_port, &port];
@@ -250,7 +256,7 @@ impl<'a, T: UnderTest> Pair<'a, T> {
 
 impl<T: UnderTest> Target<T> {
     fn start(&self, test: &str) -> Option<Running> {
-        let mut running = Running::start(test, self.system, self.role, self.sizes)?;
+        let mut running = Running::start(test, self.system, self.role, NODE, self.sizes)?;
         (self.prepare)(&mut running.switch);
         Some(running)
     }
