@@ -77,6 +77,9 @@ struct meta_t {
     bit<9> sender_port;        /* a reply leaves by it */
     bit<16> padding_len_bytes; /* after the value, kept in a rewritten packet */
     bit<16> out_len_bytes;     /* of a rewritten frame */
+#ifdef IB_OWN_META
+    IB_OWN_META /* of the system */
+#endif
 }
 
 /* The byte order of ground/checksum.h, in which a word is little-endian. */
