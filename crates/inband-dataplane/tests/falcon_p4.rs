@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::mem::offset_of;
+use std::net::SocketAddrV4;
 
 use crate::common::falcon::{bytes, pull, task, FalconUnderTest, INCARNATION};
 use crate::common::falcon_sequence::{self, Sequence};
@@ -192,11 +193,7 @@ fn words(registers: &FalconRegisters) -> Words {
                 }
             }
             _ => {
-                put(
-                    "pull_seq",
-                    index,
-                    at!(words, ib_falcon_executor, pull_seq),
-                );
+                put("pull_seq", index, at!(words, ib_falcon_executor, pull_seq));
                 put("state", index, at!(words, ib_falcon_executor, state));
                 put("address", index, at!(words, ib_falcon_executor, address));
                 let task = &words[offset_of!(c::ib_falcon_executor, task) / 8..];
@@ -270,12 +267,7 @@ impl Both {
     }
 
     /// Passes a packet through both.
-    fn handle(
-        &mut self,
-        packet: &[u8],
-        arrival: Arrival,
-        what: &dyn Display,
-    ) -> Outcome<Verdict> {
+    fn handle(&mut self, packet: &[u8], arrival: Arrival, what: &dyn Display) -> Outcome<Verdict> {
         let outcome = native::<FalconUnderTest>(&mut self.gate, &self.native, packet, arrival);
         let frame = udp_frame(arrival.from, HERE, packet);
         let out = match outcome.verdict {
@@ -319,7 +311,7 @@ impl Both {
     }
 }
 
-fn from(from: std::net::SocketAddrV4) -> Arrival {
+fn from(from: SocketAddrV4) -> Arrival {
     Arrival {
         from,
         now_ns: 0,
@@ -383,6 +375,10 @@ fn the_scheduler_in_p4_equals_the_native_build() {
                 both.set();
             }
             tag(&mut step.packet);
+            if prng.below(40) == 0 && !step.packet.is_empty() {
+                let at = prng.below(step.packet.len() as u64) as usize;
+                step.packet[at] ^= 1 << prng.below(8);
+            }
             met.insert(both.handle(&step.packet, from(step.from), &what).reason);
             if number % COMPARE_EVERY == 0 {
                 both.compare(&what);
@@ -423,9 +419,10 @@ fn a_task_leaves_by_the_port_of_its_executor() {
     let mut parks = pull(1, 3, 1, 1);
     parks.flags = flag::PARK;
     both.handle(&bytes(&parks, &[]), from(THERE), &"the PULL");
-    let index = (WORKERS + 0) * EXECUTORS + 3;
+    let index = WORKERS * EXECUTORS + 3;
     let port = SENDER_PORT as u64;
-    both.running.check("executor_port", index, port, &"the PULL");
+    both.running
+        .check("executor_port", index, port, &"the PULL");
     let switch = &mut both.running.switch;
     switch.write("executor_port", index, GROUP_PORT as u64);
     both.executor_port = GROUP_PORT;
