@@ -40,7 +40,7 @@ const ELSEWHERE: [(&str, &str); 2] = [
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
     why: String,
     #[serde(default)]

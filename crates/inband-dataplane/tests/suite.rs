@@ -8,6 +8,7 @@ mod equal;
 mod falcon_equal;
 mod falcon_listing;
 mod falcon_network;
+mod falcon_p4;
 mod falcon_policies;
 mod falcon_race;
 mod falcon_vectors;

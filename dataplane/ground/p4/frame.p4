@@ -78,6 +78,9 @@ struct meta_t {
     bit<48> now_us;            /* when it came in, by the switch's clock */
     bit<16> padding_len_bytes; /* after the value, kept in a rewritten packet */
     bit<16> out_len_bytes;     /* of a rewritten frame */
+#ifdef IB_OWN_META
+    IB_OWN_META /* of the system */
+#endif
 }
 
 /* The byte order of ground/checksum.h, in which a word is little-endian. */
