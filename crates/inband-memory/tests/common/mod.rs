@@ -326,9 +326,7 @@ const XDP_REDIRECT: u32 = 4;
 /// addresses.
 pub fn in_the_kernel(packet: &[u8], run: impl Fn(&[u8]) -> TestRun) -> (To, Vec<u8>) {
     let from = match wire::parse(packet) {
-        Ok((header, _)) if !FROM_CLIENTS.contains(&header.kind) => {
-            SERVER
-        }
+        Ok((header, _)) if !FROM_CLIENTS.contains(&header.kind) => SERVER,
         _ => THERE,
     };
     let run = run(&udp_frame(from, HERE, packet));
