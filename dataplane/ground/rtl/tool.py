@@ -5,6 +5,7 @@ The RTL's tool; scripts/rtl runs it with what it needs.
     verilog SYSTEM ROLE WIDTH           writes target/rtl/SYSTEM-ROLE-WIDTH/block.v and prints its path
     replay SYSTEM ROLE WIDTH SCRIPT     a script of frames through the block, under Verilator; INBAND_SEED=N repeats gaps
     measure SYSTEM ROLE WIDTH SCRIPT    cycles of each kind of packet, without gaps
+    tap SYSTEM ROLE WIDTH               builds the block as a network card with a tap interface (tap.cpp); prints the program's path
     report SYSTEM [WIDTH ...]           area and clock of every role (128): target/rtl/SYSTEM-report.json
     prove SYSTEM                        bounded proofs, and mutants that must be refuted
 """
@@ -127,6 +128,33 @@ def runtime(folder, run):
                 shutil.copy(folder / name, built / name)
     for name in RUNTIME:
         shutil.copy(built / name, folder / name)
+
+
+def tap(system, role, width):
+    """Builds the block with tap.cpp."""
+    from .frame import REASONS
+
+    source = verilog(system, role, width)
+    folder, main = source.parent, ROOT / "dataplane/ground/rtl/tap.cpp"
+    program, header = folder / "tap/tap", folder / "reasons.h"
+    reasons = {**REASONS, **importlib.import_module(f"{system}.rtl.wire").REASONS}
+    names = "\n".join(f'    {{{number}, "{name}"}},' for name, number in reasons.items())
+    text = f"#define WORD_BYTES {int(width) // 8}\nstatic const std::map<unsigned, const char *> REASONS = {{\n{names}\n}};\n"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max(path.stat().st_mtime for path in (source, main))
+        if not (program.exists() and program.stat().st_mtime > newest):
+            header.write_text(text)
+            command = ["verilator", "--cc", "--exe", "--prefix", "Vtop", "--top-module", "block", "--Mdir", "tap", "-o", "tap"]
+            command += ["-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "-O3"]
+            command += ["-CFLAGS", f"-I{folder}", source.name, str(main)]
+            make = ["tap" if word == "obj" else word for word in MAKE]
+            with open(folder / "tap.log", "w") as log:
+                for words in (command, [*make, "tap"]):
+                    log.flush()
+                    if subprocess.run(words, cwd=folder, stdout=log, stderr=log).returncode:
+                        sys.exit(f"rtl: verilator failed; see {log.name}")
+    return program
 
 
 def replay(system, role, width, script, measures=""):
@@ -267,6 +295,7 @@ def main():
     commands = {
         "verilog": lambda *words: print(verilog(*words)),
         "replay": replay,
+        "tap": lambda *words: print(tap(*words)),
         "measure": measure,
         "report": report,
         "prove": prove,
