@@ -169,10 +169,7 @@ impl Demo {
         let mut command = Command::new("ip");
         let namespace = format!("{}-{id}", self.prefix);
         let command_line = ["netns", "exec", &namespace, program];
-        command
-            .args(command_line)
-            .args(args)
-            .stdin(Stdio::null());
+        command.args(command_line).args(args).stdin(Stdio::null());
         command
     }
 
@@ -183,9 +180,7 @@ impl Demo {
             .open(self.dir.path().join(format!("log-{id}")))
             .expect("a log");
         let mut command = self.on(id, program, args);
-        command
-            .stdout(log.try_clone().expect("cloned"))
-            .stderr(log);
+        command.stdout(log.try_clone().expect("cloned")).stderr(log);
         self.running[id - 1] = Some(command.spawn().expect("it starts"));
     }
 
@@ -350,7 +345,9 @@ fn an_acceptor_in_rtl_completes_a_majority_and_does_not_vote_after_it_has_forgot
     say("the block is stopped for 3 s: a SET waits");
     demo.signal(BLOCK, Signal::SIGCONT);
     assert!(waiting.wait().expect("it ended").success());
-    demo.wait_for("the SET that waited", || demo.redis(&["GET", "held"]) == "1");
+    demo.wait_for("the SET that waited", || {
+        demo.redis(&["GET", "held"]) == "1"
+    });
     say("it goes on, and the SET is there");
 
     demo.end(BLOCK);

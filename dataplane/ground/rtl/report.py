@@ -35,7 +35,11 @@ NAMES = {
 }
 # Of the papers, on other boards, with other tools and interfaces: for orientation.
 PAPERS = [
-    ("CAANS, table 1, NetFPGA SUME", "P4FPGA, 250 MHz", "first word to first word: forwarding 0.37 us, acceptor 0.79, coordinator 0.72"),
+    (
+        "CAANS, table 1, NetFPGA SUME",
+        "P4FPGA, 250 MHz",
+        "first word to first word: forwarding 0.37 us, acceptor 0.79, coordinator 0.72",
+    ),
     ("CAANS, table 1, NetFPGA SUME", "SDNet, 200 MHz", "forwarding 0.73 us, acceptor 1.44, coordinator 1.21"),
     ("CAANS, table 2", "SDNet, computed, 200 to 300 MHz", "acceptor 1.02 to 1.52 us, 60 to 150 million packets/s"),
     ("CAANS, table 3, NetFPGA SUME", "P4FPGA, 65,535 instances", "84,674 LUTs, 103,921 registers, 801 block RAMs (36 kbit)"),
@@ -182,7 +186,7 @@ def table(results):
         for name, row in of_system.items():
             for target in (target for target in TARGETS if target in row):
                 of = row[target]
-                words = [f"{of[kind]:,g}" if kind == "ram" else f"{of[kind]:,}" for kind in ("lut", "ff", "ram", "lutram", "mult")]
+                words = [f"{of[kind]:,g}" for kind in ("lut", "ff", "ram", "lutram", "mult")]
                 mhz = clocks(row) if target == "ecp5" else "not run"
                 rows.append(f"| {name} | {NAMES[target]} | {' | '.join(words)} | {mhz} |")
     return rows if len(rows) > 2 else []

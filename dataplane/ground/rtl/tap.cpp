@@ -64,31 +64,26 @@ using Frame = std::vector<uint8_t>;
 
 volatile sig_atomic_t stopped;
 
-void stop(int)
-{
+void stop(int) {
     stopped = 1;
 }
 
-[[noreturn]] void fail(const std::string &what)
-{
+[[noreturn]] void fail(const std::string &what) {
     fprintf(stderr, "tap: %s: %s\n", what.c_str(), strerror(errno));
     exit(1);
 }
 
-[[noreturn]] void mistake(const std::string &what)
-{
+[[noreturn]] void mistake(const std::string &what) {
     fprintf(stderr, "tap: %s\n", what.c_str());
     exit(2);
 }
 
 /* Words of the streams have different C++ types by width. */
-template <typename T> void put_word(T &to, const uint8_t *bytes)
-{
+template <typename T> void put_word(T &to, const uint8_t *bytes) {
     memcpy(&to, bytes, WORD_BYTES);
 }
 
-template <typename T> void get_word(const T &from, uint8_t *bytes)
-{
+template <typename T> void get_word(const T &from, uint8_t *bytes) {
     memcpy(bytes, &from, WORD_BYTES);
 }
 
@@ -100,24 +95,20 @@ class Card {
     int wire = -1, tap = -1;
     unsigned quiet_cycles = QUIET_CYCLES;
 
-    bool has_room() const
-    {
+    bool has_room() const {
         return coming.size() < FRAMES_WAITING_MAX;
     }
 
-    void feed(Frame frame)
-    {
+    void feed(Frame frame) {
         coming.push_back(std::move(frame));
         quiet_cycles = 0;
     }
 
-    bool is_quiet() const
-    {
+    bool is_quiet() const {
         return quiet_cycles >= QUIET_CYCLES;
     }
 
-    void reset()
-    {
+    void reset() {
         top.rst = 1;
         top.output___05Ftready = 1;
         for (unsigned i = 0; i < RESET_CYCLES; i++)
@@ -125,8 +116,7 @@ class Card {
         top.rst = 0;
     }
 
-    void cycle()
-    {
+    void cycle() {
         offer();
         top.clk = 0;
         top.eval();
@@ -150,8 +140,8 @@ class Card {
     }
 
     /* An access of the host; `ok` is false if the block does not answer. */
-    uint64_t host(uint64_t space, uint64_t index, uint64_t word, bool writes, uint64_t data, bool &ok)
-    {
+    uint64_t host(uint64_t space, uint64_t index, uint64_t word, bool writes, uint64_t data,
+                  bool &ok) {
         top.host___05Fspace = space;
         top.host___05Findex = index;
         top.host___05Fword = word;
@@ -174,8 +164,7 @@ class Card {
     bool acknowledged = false;
     uint64_t read_data = 0;
 
-    void offer()
-    {
+    void offer() {
         top.input___05Ftvalid = !coming.empty();
         if (coming.empty())
             return;
@@ -188,8 +177,7 @@ class Card {
         top.input___05Ftlast = left <= WORD_BYTES;
     }
 
-    void take()
-    {
+    void take() {
         uint8_t word[WORD_BYTES];
         get_word(top.output___05Ftdata, word);
         quiet_cycles = 0;
@@ -201,8 +189,7 @@ class Card {
     }
 
     /* A frame that cannot be sent is lost, as on a wire. */
-    void send(unsigned dest)
-    {
+    void send(unsigned dest) {
         if (dest == TO_HOST)
             (void)!write(tap, leaving.data(), leaving.size());
         else if (dest == TO_SENDER)
@@ -217,8 +204,7 @@ class Card {
             }
     }
 
-    void sum_ip()
-    {
+    void sum_ip() {
         uint8_t *sum = leaving.data() + IP_SUM_AT;
         sum[0] = sum[1] = 0;
         uint32_t total = 0;
@@ -231,8 +217,7 @@ class Card {
     }
 };
 
-int open_tap(const char *name)
-{
+int open_tap(const char *name) {
     const int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
     ifreq request = {};
     request.ifr_flags = IFF_TAP | IFF_NO_PI;
@@ -242,8 +227,7 @@ int open_tap(const char *name)
     return fd;
 }
 
-int open_wire(const char *name)
-{
+int open_wire(const char *name) {
     const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, htons(ETH_P_ALL));
     sockaddr_ll address = {};
     address.sll_family = AF_PACKET;
@@ -260,8 +244,7 @@ int open_wire(const char *name)
     return fd;
 }
 
-int open_host(const char *path)
-{
+int open_host(const char *path) {
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -274,30 +257,30 @@ int open_host(const char *path)
     return fd;
 }
 
-bool mac_of(const char *text, uint8_t *mac)
-{
-    return sscanf(text, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", mac, mac + 1, mac + 2, mac + 3, mac + 4, mac + 5) == 6;
+bool mac_of(const char *text, uint8_t *mac) {
+    return sscanf(text, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", mac, mac + 1, mac + 2, mac + 3, mac + 4,
+                  mac + 5) == 6;
 }
 
 /* MAC,ADDRESS:PORT */
-Member member_of(const std::string &text)
-{
+Member member_of(const std::string &text) {
     Member member = {};
     const size_t comma = text.find(','), colon = text.rfind(':');
     const bool has_all = comma != std::string::npos && colon != std::string::npos && colon > comma;
     const std::string address = has_all ? text.substr(comma + 1, colon - comma - 1) : "";
-    if (!has_all || !mac_of(text.c_str(), member.mac) || inet_pton(AF_INET, address.c_str(), &member.address) != 1)
+    if (!has_all || !mac_of(text.c_str(), member.mac) ||
+        inet_pton(AF_INET, address.c_str(), &member.address) != 1)
         mistake("--member " + text + " is not MAC,ADDRESS:PORT");
     member.port = htons(atoi(text.c_str() + colon + 1));
     return member;
 }
 
-std::string answer(Card &card, const std::string &line)
-{
+std::string answer(Card &card, const std::string &line) {
     uint64_t space, index, word, data = 0;
-    const bool reads = sscanf(line.c_str(), "read %" SCNu64 " %" SCNu64 " %" SCNu64, &space, &index, &word) == 3;
-    const bool writes =
-        sscanf(line.c_str(), "write %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &space, &index, &word, &data) == 4;
+    const bool reads =
+        sscanf(line.c_str(), "read %" SCNu64 " %" SCNu64 " %" SCNu64, &space, &index, &word) == 3;
+    const bool writes = sscanf(line.c_str(), "write %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+                               &space, &index, &word, &data) == 4;
     if (reads || writes) {
         bool ok;
         const uint64_t found = card.host(space, index, word, writes, data, ok);
@@ -319,8 +302,7 @@ class Client {
   public:
     int fd = -1;
 
-    void serve(Card &card)
-    {
+    void serve(Card &card) {
         char piece[COMMAND_LEN_MAX_BYTES];
         const ssize_t len = recv(fd, piece, sizeof piece, 0);
         if (len < 0 && (errno == EAGAIN || errno == EINTR))
@@ -328,7 +310,8 @@ class Client {
         if (len <= 0)
             return leave();
         text.append(piece, len);
-        for (size_t end; fd >= 0 && (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) {
+        for (size_t end; fd >= 0 && (end = text.find('\n')) != std::string::npos;
+             text.erase(0, end + 1)) {
             const std::string said = answer(card, text.substr(0, end)) + "\n";
             if (send(fd, said.data(), said.size(), MSG_NOSIGNAL) != (ssize_t)said.size())
                 return leave();
@@ -340,21 +323,18 @@ class Client {
   private:
     std::string text;
 
-    void leave()
-    {
+    void leave() {
         close(fd);
         fd = -1;
         text.clear();
     }
 };
 
-bool is_for_us(const Frame &frame, const uint8_t *mac)
-{
+bool is_for_us(const Frame &frame, const uint8_t *mac) {
     return frame.size() >= IP_AT && ((frame[0] & 1) || !memcmp(frame.data(), mac, MAC_BYTES));
 }
 
-uint64_t now_ns()
-{
+uint64_t now_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000000000ull + now.tv_nsec;
@@ -362,8 +342,7 @@ uint64_t now_ns()
 
 } // namespace
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     Card card;
     uint8_t mac[MAC_BYTES] = {};
     const char *socket_path = nullptr;
@@ -395,7 +374,8 @@ int main(int argc, char **argv)
             mistake("no such option, or not its value: " + option + " " + value);
     }
     if (card.tap < 0 || card.wire < 0 || !socket_path || card.members.empty())
-        mistake("needs --tap NAME --wire INTERFACE --host SOCKET --mac MAC --node N --partitions N --address ADDRESS --port "
+        mistake("needs --tap NAME --wire INTERFACE --host SOCKET --mac MAC --node N --partitions N "
+                "--address ADDRESS --port "
                 "PORT --member MAC,ADDRESS:PORT ...");
     struct sigaction action = {};
     action.sa_handler = stop;
@@ -408,12 +388,16 @@ int main(int argc, char **argv)
     fflush(stdout);
     while (!stopped) {
         const short reads = card.has_room() ? POLLIN : 0;
-        pollfd waits[] = {{card.wire, reads, 0}, {card.tap, POLLIN, 0}, {client.fd < 0 ? host : -1, POLLIN, 0}, {client.fd, POLLIN, 0}};
+        pollfd waits[] = {{card.wire, reads, 0},
+                          {card.tap, POLLIN, 0},
+                          {client.fd < 0 ? host : -1, POLLIN, 0},
+                          {client.fd, POLLIN, 0}};
         if (poll(waits, 4, card.is_quiet() ? -1 : 0) < 0 && errno != EINTR)
             fail("poll");
         Frame frame(READ_LEN_MAX_BYTES);
         ssize_t len;
-        while (card.has_room() && (len = recv(card.wire, frame.data(), frame.size(), MSG_DONTWAIT)) > 0) {
+        while (card.has_room() &&
+               (len = recv(card.wire, frame.data(), frame.size(), MSG_DONTWAIT)) > 0) {
             Frame got(frame.begin(), frame.begin() + len);
             if (is_for_us(got, mac))
                 card.feed(std::move(got));
