@@ -187,7 +187,7 @@ def table(results):
             for target in (target for target in TARGETS if target in row):
                 of = row[target]
                 words = [f"{of[kind]:,g}" for kind in ("lut", "ff", "ram", "lutram", "mult")]
-                mhz = clocks(row) if target == "ecp5" else "not run"
+                mhz = clocks(row) if target == "ecp5" else "none"
                 rows.append(f"| {name} | {NAMES[target]} | {' | '.join(words)} | {mhz} |")
     return rows if len(rows) > 2 else []
 
