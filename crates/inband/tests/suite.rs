@@ -27,6 +27,7 @@ mod published;
 mod reload;
 mod restarts;
 mod rotation;
+mod rtl;
 mod run;
 mod starting;
 mod stopping;

@@ -77,8 +77,8 @@ class Node(Role):
         return wire.checks(header)
 
     def memories(self, m):
-        self.there = self.memory(m, "records", Record, self.slots)
-        self.peer = self.memory(m, "peers", Peer, len(NODES) + 1)
+        self.there, _ = self.memory(m, "records", Record, self.slots)
+        self.peer_read, self.peer = self.memory(m, "peers", Peer, len(NODES) + 1)
         self.bits = {name: Signal(name=f"is_{name}") for name in BITS}
 
     def read(self, m, header):
@@ -92,7 +92,7 @@ class Node(Role):
         self.addresses[:] = [self.slot, self.sender]
 
     def compare(self, m, header):
-        r, there, peer, at = self.r, self.there, self.peer, self.at
+        r, there, peer, at = self.r, self.there, self.peer_read, self.at
         own = self.settings.node
         node, epoch, zxid, committed, record_epoch, origin, flags = (
             read(header, name)

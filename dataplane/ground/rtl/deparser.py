@@ -10,7 +10,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from .frame import BUFFERS, C, FRAME_LEN_MAX_BYTES, HEADER_AT, IP_SUM, TAG_AT, VALUE_AT, get, ip_sum
+from .frame import BUFFERS, C, FRAME_LEN_MAX_BYTES, HEADER_AT, IP_SUM, IP_TOTAL_BITS, TAG_AT, VALUE_AT, get, ip_sum, ip_total
 from .stream import Axis, job
 from .sums import HeaderSum
 
@@ -63,6 +63,7 @@ class Deparser(wiring.Component):
             return (len_bytes + (width_bytes - 1)) >> (width_bytes - 1).bit_length()
 
         next_, is_next, is_prepared, takes_next = Signal(job.shape()), Signal(), Signal(), Signal()
+        total, is_summed = Signal(IP_TOTAL_BITS), Signal()
         m.d.comb += [
             self.job.ready.eq(~is_next & header_sum.ready),
             header_sum.header.eq(job.header[8 * HEADER_AT : 8 * TAG_AT]),
@@ -70,8 +71,10 @@ class Deparser(wiring.Component):
         ]
         with m.If(self.job.ready):
             m.d.sync += [next_.eq(job), is_next.eq(self.job.valid), is_prepared.eq(~job.rewritten | job.drop)]
+            m.d.sync += is_summed.eq(0)
         with m.Elif(is_next & ~is_prepared):
-            m.d.sync += [next_.header[8 * IP_SUM : 8 * IP_SUM + 16].eq(ip_sum(m, next_.header)), is_prepared.eq(1)]
+            m.d.sync += [total.eq(ip_total(next_.header)), is_summed.eq(1), is_prepared.eq(is_summed)]
+            m.d.sync += next_.header[8 * IP_SUM : 8 * IP_SUM + 16].eq(ip_sum(total))
 
         words = Signal(range(self.buffer_words + 1))
         kept = Signal(width_bytes)  # bytes in the last word

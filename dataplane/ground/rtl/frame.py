@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of a frame around an Inband packet: Ethernet, IPv4, UDP, header. Byte 0 is in the lowest bits."""
 
-from amaranth.hdl import Cat, Const, Signal
+from amaranth.hdl import Cat, Const
 
 from .c_headers import constants, fields, reasons
 
@@ -35,11 +35,17 @@ def get(flat, at, length=1):
     return Cat(*(flat[8 * i : 8 * i + 8] for i in reversed(range(at, at + length))))
 
 
-def ip_sum(m, header):
-    """The IPv4 checksum of the header in a frame, computed without its checksum field, as it is in the frame."""
-    halves = [get(header, at, 2) for at in range(IP, IP + 20, 2) if at != IP_SUM]
-    total, folded = Signal(20), Signal(17)
-    m.d.comb += [total.eq(sum(halves)), folded.eq(total[:16] + total[16:])]
+IP_TOTAL_BITS = 20
+
+
+def ip_total(header):
+    """The sum of the IPv4 header in a frame without its checksum field."""
+    return sum(get(header, at, 2) for at in range(IP, IP + 20, 2) if at != IP_SUM)
+
+
+def ip_sum(total):
+    """The IPv4 checksum from the header's sum, as it is in the frame."""
+    folded = (total[:16] + total[16:])[:17]
     checksum = ~(folded[:16] + folded[16:])[:16]
     return Cat(checksum[8:], checksum[:8])
 

@@ -3,8 +3,9 @@
 The core around a role: takes frames in order, checks them like ground/frame.h and ground/xdp/validate.h, lets the role
 decide, and outputs what to do with each. Between two frames, the host may read and write registers.
 
-A frame takes four cycles, more if the role has more `STEPS`: its registers are read, then compared with it, then the role
-decides and stores at once. So nothing can happen between reading and storing a register.
+A frame takes five cycles, more if the role has more `STEPS`: its registers are read, then compared with it, then the role
+decides and stores at once, and then the header of what it sends is put together. So nothing can happen between reading and
+storing a register.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -84,13 +85,18 @@ class Role(wiring.Component):
         return []
 
     def memory(self, m, name, layout, depth, first_row=()):
-        """A memory of 64-bit words; each row is a `layout`."""
+        """
+        A memory of 64-bit words; each row is a `layout`. Returns the row that was read, for the cycle after `read`, and a copy
+        for later ones.
+        """
         init = [layout.const(first_row).as_value().value] if first_row else []
         m.submodules[name] = memory = Memory(shape=layout.size, depth=depth, init=init)
         reads, writes = memory.read_port(), memory.write_port(granularity=64)
         m.d.comb += reads.en.eq(0)
         self.ports.append((reads, writes))
-        return layout(reads.data)
+        row = Signal(layout, name=f"{name}_row")
+        m.d.sync += row.eq(reads.data)
+        return layout(reads.data), row
 
     def row(self, m, number, address):
         """Starts reading a row of a memory, which is also the row to store to."""
@@ -130,18 +136,24 @@ class Role(wiring.Component):
         m.d.comb += [out.fields[name].eq(value) for name, value in fields.items()]
 
     def entry_reason(self, m, header, len_bytes, too_long):
-        """In the order of the C code; the tag is checked last. The first condition that is true counts."""
+        """
+        In the order of the C code; the tag is checked last. The first condition that is true counts. They are known in the
+        first of `STEPS`.
+        """
         field = {name: get(header, *where) for name, where in FRAME_FIELDS.items()}
         ip_len, udp_len = get(header, f.IP_LEN, 2), get(header, f.UDP_LEN, 2)
         payload = (udp_len - 8)[:16]
         value_len = field["value_len_bytes"]
         claimed = value_len + C["IB_HEADER_LEN_BYTES"]
         padded = Cat(field["type"] == kind for kind in self.PADDED).any()
-        return [
+        total = Signal(f.IP_TOTAL_BITS)
+        m.d.sync += total.eq(f.ip_total(header))
+        bad_sum = f.ip_sum(total) != header[8 * f.IP_SUM : 8 * f.IP_SUM + 16]
+        checks = [
             (too_long, "no_room"),
             (ip_len + 14 > len_bytes, "bad_truncated"),
             ((udp_len < 8) | (udp_len + 20 != ip_len), "bad_length"),
-            (f.ip_sum(m, header) != header[8 * f.IP_SUM : 8 * f.IP_SUM + 16], "bad_checksum"),
+            (bad_sum, "bad_checksum"),
             (payload < C["IB_HEADER_LEN_BYTES"], "bad_truncated"),
             (field["magic"] != C["IB_MAGIC"], "bad_magic"),
             ((field["version"] < C["IB_VERSION_MIN"]) | (field["version"] > C["IB_VERSION"]), "bad_version"),
@@ -154,24 +166,38 @@ class Role(wiring.Component):
             (field["key_id"] != 0, "bad_key"),
         ]
 
+        def found(condition):
+            bit = Signal(name="check")
+            m.d.sync += bit.eq(condition)
+            return bit
+
+        return [(condition if condition is bad_sum else found(condition), name) for condition, name in checks]
+
     def elaborate(self, _):
         m = Module()
         received, sums = self.received, self.sums_taken
         header = received.header
         reason, ours, bad_tag = Signal(f.REASON_BITS), Signal(), Signal()
+        decided = Signal()  # and not yet taken by the deparser
         out = Decision(self, header)
         # A frame waits here for its sums, so that the parser can receive the next one.
         waiting, waits = Signal(Received.members["payload"].shape), Signal()
 
         self.memories(m)
+        checks = self.entry_reason(m, header, received.len_bytes, received.too_long)
         m.d.comb += self.frame.ready.eq(~waits | self.sums.ready)
         with m.If(self.frame.ready):
             m.d.sync += [waiting.eq(self.frame.payload), waits.eq(self.frame.valid)]
 
+        with m.If(self.job.ready):
+            m.d.sync += decided.eq(0)
         with m.FSM():
             with m.State("IDLE"):
-                m.d.comb += self.sums.ready.eq(~self.host.valid & waits & self.sums.valid)
-                m.d.sync += [received.eq(waiting), sums.eq(self.sums.payload)]
+                # The header of the frame before is put together meanwhile.
+                may_take = ~decided | self.job.ready
+                m.d.comb += self.sums.ready.eq(~self.host.valid & waits & self.sums.valid & may_take)
+                with m.If(may_take):
+                    m.d.sync += [received.eq(waiting), sums.eq(self.sums.payload)]
                 with m.If(self.sums.ready):
                     m.next = "READ"
                 # A value may still be in flight to its slot.
@@ -181,16 +207,17 @@ class Role(wiring.Component):
                 self.read(m, header)
                 m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours(header, received.len_bytes, self.settings))]
                 m.d.sync += bad_tag.eq(sums.header != get(header, f.TAG_AT, 8))
-                for condition, name in reversed(self.entry_reason(m, header, received.len_bytes, received.too_long)):
-                    with m.If(condition):
-                        m.d.sync += reason.eq(self.number(name))
                 m.next = self.STEPS[0].upper()
             for step, after in zip(self.STEPS, [*self.STEPS[1:], "decide"], strict=True):
                 with m.State(step.upper()):
                     getattr(self, step)(m, header)
+                    for condition, name in reversed(checks if step == self.STEPS[0] else []):
+                        with m.If(condition):
+                            m.d.sync += reason.eq(self.number(name))
                     m.next = after.upper()
             with m.State("DECIDE"):
-                m.d.comb += self.job.valid.eq(1)
+                m.d.sync += decided.eq(1)
+                m.next = "IDLE"
                 with m.If(~ours):
                     m.d.comb += out.drop.eq(received.too_long)
                 with m.Elif(reason != REASONS["none"]):
@@ -199,13 +226,12 @@ class Role(wiring.Component):
                     self.drop(m, out, "bad_tag")
                 with m.Else():
                     self.decide(m, header, out)
-                    m.d.comb += out.commit.eq(self.job.ready)
+                    m.d.comb += out.commit.eq(1)
                 m.d.comb += [
-                    self.event.valid.eq(self.job.ready & (ours | received.too_long)),
+                    self.event.valid.eq(ours | received.too_long),
                     self.event.reason.eq(Mux(ours, out.reason, REASONS["no_room"])),
                 ]
-                with m.If(self.job.ready):
-                    m.next = "IDLE"
+                m.d.sync += out.is_made()
             with m.State("HOST"):
                 m.next = "ANSWER"
                 spaces = self.host_access(m, self.host)
@@ -217,12 +243,13 @@ class Role(wiring.Component):
             for number, read_data in enumerate([*spaces, self.store_read_data]):
                 with m.Case(number):
                     m.d.comb += self.host.read_data.eq(read_data)
+        m.d.comb += self.job.valid.eq(decided)
         m.d.comb += out.into(self.job.payload, header, received, self.settings)
         return m
 
 
 class Decision:
-    """The role's decision. By default, the packet goes to the host unchanged."""
+    """The role's decision. By default, the packet goes to the host unchanged. `made`: the last one."""
 
     def __init__(self, role, header):
         self.drop, self.rewritten, self.load, self.save, self.commit = (
@@ -234,18 +261,27 @@ class Decision:
         # The output header by field; a field is unchanged unless the role sets it.
         self.fields = {name: Signal(8 * length, name=f"out_{name}") for name, (_, length) in role.FIELDS.items()}
         self.places = role.FIELDS
+        self.made = {
+            name: Signal.like(getattr(self, name), name=f"made_{name}")
+            for name in "drop rewritten load save dest slot".split()
+        }
+        self.made_fields = {name: Signal.like(signal, name=f"made_{name}") for name, signal in self.fields.items()}
+
+    def is_made(self):
+        made = [signal.eq(getattr(self, name)) for name, signal in self.made.items()]
+        return made + [signal.eq(self.fields[name]) for name, signal in self.made_fields.items()]
 
     def keep(self, header):
         return [signal.eq(get(header, *self.places[name])) for name, signal in self.fields.items()]
 
     def into(self, job, header, received, settings):
-        """The job, with a header for its destination."""
-        new = Bytes(header)
-        to_group = self.dest == f.TO_GROUP
-        for name, signal in self.fields.items():
+        """The job for the last decision, with a header for its destination."""
+        new, made, fields = Bytes(header), self.made, self.made_fields
+        to_group = made["dest"] == f.TO_GROUP
+        for name, signal in fields.items():
             new.put(*self.places[name], signal)
         new.put(FRAME_FIELDS["node"][0], 2, settings.node)
-        len_bytes = (self.fields["value_len_bytes"] + f.VALUE_AT)[:12]
+        len_bytes = (fields["value_len_bytes"] + f.VALUE_AT)[:12]
         # Sent from the address that the packet arrived at.
         new.put(f.TO_MAC, 6, Mux(to_group, settings.group_mac, get(header, f.FROM_MAC, 6)))
         new.put(f.FROM_MAC, 6, get(header, f.TO_MAC, 6))
@@ -259,16 +295,16 @@ class Decision:
         # UDP over IPv4 may omit the checksum.
         new.put(f.UDP_SUM, 2, 0)
         value_len_bytes = get(header, *FRAME_FIELDS["value_len_bytes"])
-        keeps_value = self.fields["value_len_bytes"] != 0
+        keeps_value = fields["value_len_bytes"] != 0
         return [
-            job.copy.eq(self.save & self.rewritten & ~keeps_value & (value_len_bytes != 0)),
+            job.copy.eq(made["save"] & made["rewritten"] & ~keeps_value & (value_len_bytes != 0)),
             job.copy_len_bytes.eq(value_len_bytes + f.VALUE_AT),
-            job.drop.eq(self.drop),
-            job.rewritten.eq(self.rewritten),
-            job.header.eq(Mux(self.rewritten, new.flat(), header)),
-            job.len_bytes.eq(Mux(self.rewritten, len_bytes, received.len_bytes)),
+            job.drop.eq(made["drop"]),
+            job.rewritten.eq(made["rewritten"]),
+            job.header.eq(Mux(made["rewritten"], new.flat(), header)),
+            job.len_bytes.eq(Mux(made["rewritten"], len_bytes, received.len_bytes)),
             job.buffer.eq(received.buffer),
-            Cat(job.load, job.save, job.slot, job.dest).eq(Cat(self.load, self.save, self.slot, self.dest)),
+            Cat(job.load, job.save, job.slot, job.dest).eq(Cat(made["load"], made["save"], made["slot"], made["dest"])),
         ]
 
 

