@@ -155,7 +155,13 @@ pub fn run(args: &Args) -> Result<()> {
     let acceptor = RegisterState::new(switch.clone(), settings.geometry);
     let _service = Service::start(service, Some(acceptor), Box::new(hooks))
         .with_context(|| format!("control plane of node {:?}", this.name))?;
-    keep_up(&switch, network, &configurations, &stop)?;
+    keep_up(
+        &switch,
+        network,
+        configuration_of(&config),
+        &configurations,
+        &stop,
+    )?;
     let refusal = refusal.lock().ok().and_then(|mut refusal| refusal.take());
     match refusal {
         Some(refusal) => bail!(refusal),
@@ -164,27 +170,28 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Keeps the switch's tables up to date, until told to stop. An error if the switch is gone: a process serves one life
-/// of a switch, and the next starts without memory.
+/// of a switch, and the next starts without memory. `latest`: where the controllers are, of whom this host learns the
+/// configuration in force through the switch.
 fn keep_up(
     switch: &Switch,
     mut network: Network,
+    mut latest: Configuration,
     configurations: &Receiver<Configuration>,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let mut latest: Option<Configuration> = None;
     let mut since = Duration::MAX;
     let mut told = Vec::new();
     while !stop.load(Ordering::Acquire) {
         match configurations.recv_timeout(STOP_POLL) {
-            Ok(configuration) => (latest, since) = (Some(configuration), Duration::MAX),
+            Ok(configuration) => (latest, since) = (configuration, Duration::MAX),
             Err(RecvTimeoutError::Timeout) => since = since.saturating_add(STOP_POLL),
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if since >= LOOK {
             since = Duration::ZERO;
             switch.view(0);
-            if let (Some(latest), false) = (&latest, switch.is_lost()) {
-                network.update(switch, latest)?;
+            if !switch.is_lost() {
+                network.update(switch, &latest)?;
             }
             if told != network.unresolved() {
                 told = network.unresolved().to_vec();

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use inband_bmv2::Client;
 use inband_control::acceptor::AcceptorError;
 use inband_control::registers::AcceptorRegisters;
+use inband_ground::auth::Gate;
 use inband_paxos::dataplane::registers::{AcceptorView, SlotView};
 use inband_paxos::dataplane::soft::Geometry;
 use inband_paxos::dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::Paxos;
 
 /// Longest value of a slot: IB_P4_VALUE_LEN_MAX_BYTES of `dataplane/paxos/p4/paxos.p4`.
 pub const VALUE_LEN_MAX_BYTES: usize = 127;
@@ -75,6 +77,7 @@ pub struct Switch {
 
 struct Packets {
     socket: UdpSocket,
+    gate: Gate,
     asked: u64,
     /// Tells this process's questions from an earlier one's.
     asker: u64,
@@ -108,6 +111,7 @@ impl Switch {
             is_lost: AtomicBool::new(false),
             packets: Mutex::new(Packets {
                 socket,
+                gate: Gate::of::<Paxos>(None, settings.geometry.partitions),
                 asked: 0,
                 asker: process,
             }),
@@ -248,6 +252,7 @@ impl Packets {
     ) -> Result<T, AcceptorError> {
         let mut packet = Vec::new();
         wire::emit_padded_to(settings.packet_len_max_bytes, header, &[], &mut packet);
+        self.gate.sign(&mut packet);
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         let until = Instant::now() + ANSWER_TIMEOUT;
         let mut asked_at = None;
@@ -260,7 +265,8 @@ impl Packets {
             let Ok(len) = self.socket.recv(&mut buffer) else {
                 continue;
             };
-            let parsed = wire::parse(&buffer[..len]).ok();
+            let packet = Some(&buffer[..len]).filter(|packet| self.gate.admits(packet));
+            let parsed = packet.and_then(|packet| wire::parse(packet).ok());
             if let Some(result) = parsed.and_then(|(answer, value)| accept(&answer, value)) {
                 return Ok(result);
             }

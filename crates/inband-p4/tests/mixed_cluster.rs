@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use inband_bmv2::Client;
 use inband_ground::System;
 use inband_lab::{preflight, Lab, LabSpec, LinkFaults, PassProgram};
 use inband_paxos::dataplane::Paxos;
-use inband_testing::p4::compiled;
+use inband_testing::p4;
 
 /// For what takes seconds on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -84,11 +85,14 @@ impl Cluster {
     /// A network with nothing running yet. `None`: the test cannot run here, and has reported it.
     fn new(name: &str) -> Option<Cluster> {
         if let Err(error) = preflight::check_lab() {
+            assert!(!p4::is_required(), "{error}");
             inband_testing::not_run(error);
             return None;
         }
         let sizes = [("PARTITIONS", 1), ("RING_SLOTS", RING_SLOTS)];
-        let (simple_switch, program) = compiled(name, "paxos", "acceptor", &sizes)?;
+        static COMPILED: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
+        let compiled = COMPILED.get_or_init(|| p4::compiled("mixed", "paxos", "acceptor", &sizes));
+        let (simple_switch, program) = compiled.clone()?;
         let lab = Lab::create(&LabSpec {
             name: format!("{name}-{}", std::process::id()),
             hosts: HOSTS.map(|(name, _)| name.to_owned()).to_vec(),
@@ -313,4 +317,68 @@ fn the_votes_of_the_switch_complete_a_majority() {
     let voted = cluster.counted("acceptor_voted");
     cluster.serves("2");
     assert!(cluster.counted("acceptor_voted") >= voted + 3);
+
+    // The switch does not vote for a value that it has no room for.
+    let long = "v".repeat(500);
+    let reply = cluster.set("long", &long);
+    assert!(reply.contains("outcome unknown"), "{reply}");
+    assert!(cluster.counted("no_room") > 0);
+
+    // The other acceptor has lost its votes: those of the first one and of the switch are merged. The first has a vote
+    // for the long value, so the new epoch decides it.
+    cluster.start("two");
+    wait_for("the long value", || {
+        cluster.redis("four", &["GET", "long"]) == long
+    });
+    cluster.serves("3");
+    // As soon as the long value is trimmed, the switch takes part again.
+    wait_for("the switch votes", || cluster.register("voting") == 1);
+    assert!(cluster.register("epoch") > 1);
+    cluster.cut("two", true);
+    cluster.serves("4");
+}
+
+#[test]
+fn a_switch_that_was_restarted_votes_only_once_it_is_recovered() {
+    let Some(mut cluster) = Cluster::new("mixed-restart") else {
+        return;
+    };
+    cluster.start_all();
+    cluster.serves("1");
+
+    // Of the majority that decided this, the switch forgets its votes, and the other acceptor is out of reach.
+    cluster.cut("two", true);
+    cluster.serves("2");
+    cluster.kill(SWITCH);
+    cluster.wait_for_the_end(CONTROL);
+    cluster.start_switch();
+    cluster.start_control();
+    let until = Instant::now() + WATCHED;
+    while Instant::now() < until {
+        assert_ne!(cluster.set("a", "3"), "OK");
+        assert_eq!(cluster.register("voting"), 0);
+    }
+    assert_eq!(cluster.counted("acceptor_voted"), 0);
+    assert!(cluster.counted("acceptor_recovering") > 0);
+
+    // The two with memory hand over their votes.
+    cluster.cut("two", false);
+    cluster.serves("4");
+    wait_for("the switch votes", || cluster.register("voting") == 1);
+    assert!(cluster.register("epoch") > 1);
+    cluster.cut("two", true);
+    cluster.serves("5");
+    assert!(cluster.counted("acceptor_voted") > 0);
+
+    // Without its process it goes on voting; a new process empties it.
+    cluster.kill(CONTROL);
+    cluster.serves("6");
+    cluster.cut("two", false);
+    let epoch = cluster.register("epoch");
+    cluster.start_control();
+    wait_for("another epoch", || {
+        cluster.register("epoch") > epoch && cluster.register("voting") == 1
+    });
+    cluster.cut("two", true);
+    cluster.serves("7");
 }

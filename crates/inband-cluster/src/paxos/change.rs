@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::{Beginning, Epoch, Member, NodeId};
+use inband_control::configuration::{Beginning, Epoch, NodeId};
 use inband_control::coordinator::Waiting;
 pub use inband_control::first::member_of;
 use inband_control::service::{CallError, Request, Response, Status};

@@ -37,14 +37,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Returns whether tests that cannot run must fail.
+pub fn is_required() -> bool {
+    std::env::var_os("INBAND_REQUIRE_P4").is_some_and(|value| !value.is_empty())
+}
+
 /// Runs `scripts/p4`; its output, or `None` if a program cannot be found.
 fn p4(arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(root().join("scripts/p4"));
     let done = command.args(arguments).output().expect("it can be run");
     let errors = String::from_utf8_lossy(&done.stderr);
     if done.status.code() == Some(CANNOT_RUN) {
-        let required = std::env::var_os("INBAND_REQUIRE_P4").is_some_and(|v| !v.is_empty());
-        assert!(!required, "{errors}");
+        assert!(!is_required(), "{errors}");
         return None;
     }
     assert!(done.status.success(), "{arguments:?}: {errors}");
