@@ -31,7 +31,9 @@ pub enum Error {
     /// The switch has ended, or stands still.
     #[error("the connection to the switch failed: {0}; is simple_switch running?")]
     Connection(#[from] io::Error),
-    #[error("the switch refuses {call} {what}: does it run the right program, with the right sizes?")]
+    #[error(
+        "the switch refuses {call} {what}: does it run the right program, with the right sizes?"
+    )]
     Refused {
         /// Method of the interface.
         call: &'static str,
@@ -110,12 +112,7 @@ impl Client {
     }
 
     /// Sets the action of a table for what has no entry.
-    pub fn set_default(
-        &mut self,
-        table: &str,
-        action: &str,
-        data: &[&[u8]],
-    ) -> Result<(), Error> {
+    pub fn set_default(&mut self, table: &str, action: &str, data: &[&[u8]]) -> Result<(), Error> {
         let what = Fields::default().number(CONTEXT).text(table).text(action);
         let call = "bm_mt_set_default_action";
         self.call(STANDARD, call, table, what.texts(data)).map(drop)

@@ -187,7 +187,10 @@ mod tests {
     #[test]
     fn answers_are_read_and_damaged_ones_are_errors() {
         let inner = Fields::default().long(u64::MAX).text("b");
-        let bytes = answer(2, Fields::default().number(7).structure(inner).texts(&[b"c"]));
+        let bytes = answer(
+            2,
+            Fields::default().number(7).structure(inner).texts(&[b"c"]),
+        );
         let inner = vec![(1, Value::Number(-1)), (2, Value::Text(b"b".to_vec()))];
         let list = Value::List(vec![Value::Text(b"c".to_vec())]);
         let all = vec![(1, Value::Number(7)), (2, Value::Struct(inner)), (3, list)];

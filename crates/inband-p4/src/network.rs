@@ -136,10 +136,7 @@ impl Network {
         }
         self.forget(switch, node)?;
         let (to, from) = (address.ip().octets(), self.own.ip().octets());
-        let (to_port, from_port) = (
-            address.port().to_be_bytes(),
-            self.own.port().to_be_bytes(),
-        );
+        let (to_port, from_port) = (address.port().to_be_bytes(), self.own.port().to_be_bytes());
         let data: [&[u8]; 6] = [&mac, &self.mac, &to, &from, &to_port, &from_port];
         let (entry, member) = switch.with(|client| {
             // The entry first: a copy without one would leave as the packet came.
@@ -196,7 +193,8 @@ mod tests {
 
     #[test]
     fn only_complete_neighbours_on_the_interface_count() {
-        let text = "IP address       HW type     Flags       HW address            Mask     Device\n\
+        let text =
+            "IP address       HW type     Flags       HW address            Mask     Device\n\
                     10.0.0.1         0x1         0x6         02:49:42:00:00:01     *        host0\n\
                     10.0.0.2         0x1         0x0         00:00:00:00:00:00     *        host0\n\
                     10.0.0.3         0x1         0x2         02:49:42:00:00:03     *        eth0\n";

@@ -60,7 +60,10 @@ pub enum SwitchError {
         ring_slots: usize,
     },
     #[error("cannot open a UDP socket at {address}: {source}; does this host have the address of its control_plane?")]
-    Socket { address: Ipv4Addr, source: io::Error },
+    Socket {
+        address: Ipv4Addr,
+        source: io::Error,
+    },
     #[error(transparent)]
     Acceptor(#[from] AcceptorError),
 }
@@ -218,7 +221,12 @@ impl Switch {
     }
 
     /// Reads the vote of an instance of a sealed acceptor.
-    fn learn(&self, slot: &mut SlotView, partition: usize, epoch: u64) -> Result<(), AcceptorError> {
+    fn learn(
+        &self,
+        slot: &mut SlotView,
+        partition: usize,
+        epoch: u64,
+    ) -> Result<(), AcceptorError> {
         let mut header = Header::new(Type::Learn, self.settings.node.into(), epoch as u32);
         header.partition = partition as u16;
         header.instance = slot.instance;
@@ -291,7 +299,9 @@ fn words_of(value: &[u8]) -> [u64; VALUE_WORDS] {
         } else {
             WORDS_AT + i - striped
         };
-        words[at] = chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        words[at] = chunk
+            .iter()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte));
     }
     for (len, shift) in [(4, 32), (2, 16), (1, 8)] {
         if rest.len() >= len {

@@ -135,7 +135,7 @@ impl Cluster {
         self.shell(SWITCH, &script);
         for (host, _) in HOSTS.iter().filter(|(host, _)| *host != SWITCH) {
             let neighbours = ["10.77.0.3", SWITCH_HOST].map(|address| {
-                format!("ip neigh replace {address} lladdr {SWITCH_MAC} dev eth0 nud permanent\n")
+                format!("ip neigh replace {address} lladdr {SWITCH_MAC} dev eth0 nud noarp\n")
             });
             self.shell(host, &neighbours.concat());
         }
