@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use inband_bmv2::Client;
@@ -90,9 +90,14 @@ impl Cluster {
             return None;
         }
         let sizes = [("PARTITIONS", 1), ("RING_SLOTS", RING_SLOTS)];
-        static COMPILED: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
-        let compiled = COMPILED.get_or_init(|| p4::compiled("mixed", "paxos", "acceptor", &sizes));
+        // Compiled once; each test reports that it cannot be.
+        static COMPILED: Mutex<Option<(PathBuf, PathBuf)>> = Mutex::new(None);
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if compiled.is_none() {
+            *compiled = Some(p4::compiled("mixed", "paxos", "acceptor", &sizes)?);
+        }
         let (simple_switch, program) = compiled.clone()?;
+        drop(compiled);
         let lab = Lab::create(&LabSpec {
             name: format!("{name}-{}", std::process::id()),
             hosts: HOSTS.map(|(name, _)| name.to_owned()).to_vec(),
