@@ -33,9 +33,10 @@ rtl-test: setup
 	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane -p inband-box --test suite rtl:: -- --nocapture
 	@scripts/rtl prove paxos
 
-# The roles in P4 (docs/portability.md): every vector and 10,000 random packets a role. P4_TOOLCHAIN=DIR has the programs.
+# The roles in P4 (docs/portability.md): every vector and 10,000 random packets a role, and a cluster with an acceptor in a switch. P4_TOOLCHAIN=DIR has the programs.
 p4-test: setup
 	@INBAND_P4=all INBAND_REQUIRE_P4=1 cargo test --release --locked -p inband-dataplane -p inband-memory -p inband-netpaxos --test suite p4:: -- --nocapture
+	@INBAND_REQUIRE_P4=1 cargo test --release --locked -p inband-p4 -- --nocapture
 
 # Area and clock of every role in RTL, for WIDTHS="64 128 512", beside the papers' claims; takes hours. SEEDS="1 2", ROLES="acceptor",
 # TARGETS="ecp5 xilinx nexus" for a part, LIMIT_S for each program's run. What has been run is not run again.

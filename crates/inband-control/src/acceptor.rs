@@ -146,6 +146,15 @@ pub enum AcceptorError {
         /// Slot in the partition's ring.
         slot: usize,
     },
+    /// Its slots have less room than those of others.
+    #[error("instance {instance} has a value of {len} bytes, and this acceptor has room for {max}; it votes again once the instance is trimmed")]
+    TooLong {
+        instance: u64,
+        /// Length of the value in bytes.
+        len: usize,
+        /// Longest value in bytes.
+        max: usize,
+    },
     /// The host is unreachable, or its disk failed.
     #[error("the acceptor's state cannot be reached: {0}; retrying")]
     Unreachable(String),

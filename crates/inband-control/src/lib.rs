@@ -7,6 +7,7 @@
 pub mod acceptor;
 pub mod configuration;
 pub mod coordinator;
+pub mod first;
 pub mod member;
 pub mod message;
 pub mod outbox;

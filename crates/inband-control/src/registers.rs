@@ -1,10 +1,10 @@
-//! [`AcceptorState`] of an acceptor whose votes are only in memory: in the registers of a soft switch, or of the packet
-//! programs in the kernel.
+//! [`AcceptorState`] of an acceptor whose votes are only in memory: in the registers of a soft switch, of the packet
+//! programs in the kernel, or of another device ([`AcceptorRegisters`]).
 
 use std::ops::Deref;
 
 use inband_ground::auth::Digest;
-use inband_paxos::dataplane::registers::SlotView;
+use inband_paxos::dataplane::registers::{AcceptorView, SlotView};
 use inband_paxos::dataplane::soft::{Geometry, Registers};
 
 use crate::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position, StoredVote};
@@ -12,6 +12,83 @@ use crate::configuration::Epoch;
 
 /// Size of a vote besides its value, when measuring a piece.
 const VOTE_LEN_BYTES: usize = 64;
+
+/// The registers of an acceptor, beneath its packets. Slots have indexes `partition * ring_slots + instance %
+/// ring_slots`.
+pub trait AcceptorRegisters {
+    /// Returns the registers of a partition; those of an acceptor that does not vote if they are lost.
+    fn view(&self, partition: usize) -> AcceptorView;
+
+    /// Returns whether the registers, and so all votes, are gone for good.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Stops voting, and raises the epoch to at least `epoch`. On return, slots have every vote of a lower epoch that
+    /// will ever be cast.
+    fn seal(&self, partition: usize, epoch: u64) -> Result<(), AcceptorError>;
+
+    /// Raises promise, floor and highest, before the slots of a sealed acceptor are replaced.
+    fn adopt(
+        &self,
+        partition: usize,
+        promise: u64,
+        floor: u64,
+        highest: u64,
+    ) -> Result<(), AcceptorError>;
+
+    /// The slots of a sealed acceptor have been replaced: there is no vote above `highest`.
+    fn adopted(&self, partition: usize, highest: u64) -> Result<(), AcceptorError>;
+
+    /// Starts voting in the epoch for which the acceptor was sealed.
+    fn open(&self, partition: usize) -> Result<(), AcceptorError>;
+
+    /// Reads a slot of a sealed acceptor; `None` if it stays taken by a packet.
+    fn slot(&self, index: usize) -> Result<Option<SlotView>, AcceptorError>;
+
+    /// Replaces a slot of a sealed acceptor; `false` if it stays taken by a packet.
+    fn replace(&self, index: usize, slot: &SlotView) -> Result<bool, AcceptorError>;
+}
+
+impl AcceptorRegisters for Registers {
+    fn view(&self, partition: usize) -> AcceptorView {
+        self.acceptor.acceptor(partition)
+    }
+
+    fn seal(&self, partition: usize, epoch: u64) -> Result<(), AcceptorError> {
+        self.acceptor.seal(partition, epoch);
+        Ok(())
+    }
+
+    fn adopt(
+        &self,
+        partition: usize,
+        promise: u64,
+        floor: u64,
+        highest: u64,
+    ) -> Result<(), AcceptorError> {
+        self.acceptor.adopt(partition, promise, floor, highest);
+        Ok(())
+    }
+
+    fn adopted(&self, partition: usize, highest: u64) -> Result<(), AcceptorError> {
+        self.acceptor.adopted(partition, highest);
+        Ok(())
+    }
+
+    fn open(&self, partition: usize) -> Result<(), AcceptorError> {
+        self.acceptor.open(partition);
+        Ok(())
+    }
+
+    fn slot(&self, index: usize) -> Result<Option<SlotView>, AcceptorError> {
+        Ok(self.ring.slot(index))
+    }
+
+    fn replace(&self, index: usize, slot: &SlotView) -> Result<bool, AcceptorError> {
+        Ok(self.ring.replace(index, slot))
+    }
+}
 
 /// `R` provides the registers: a reference, or something that shares their ownership.
 #[derive(Debug, Clone)]
@@ -22,7 +99,7 @@ pub struct RegisterState<R> {
     holds: Option<Holds>,
 }
 
-impl<R: Deref<Target = Registers>> RegisterState<R> {
+impl<R: Deref<Target: AcceptorRegisters>> RegisterState<R> {
     /// Creates an acceptor that has just started without state, in a cluster without keys: it does not vote.
     pub fn new(registers: R, geometry: Geometry) -> RegisterState<R> {
         RegisterState::restored(registers, geometry, Digest::PLAIN, None)
@@ -87,7 +164,7 @@ fn view(vote: &StoredVote) -> SlotView {
     }
 }
 
-impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
+impl<R: Deref<Target: AcceptorRegisters>> AcceptorState for RegisterState<R> {
     fn partitions(&self) -> usize {
         self.geometry.partitions
     }
@@ -97,7 +174,7 @@ impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
     }
 
     fn position(&self, partition: usize) -> Position {
-        let view = self.registers.acceptor.acceptor(partition);
+        let view = self.registers.view(partition);
         Position {
             promise: view.promise,
             floor: view.floor,
@@ -106,20 +183,20 @@ impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
     }
 
     fn epoch(&self) -> Epoch {
-        self.registers.acceptor.acceptor(0).epoch as Epoch
+        self.registers.view(0).epoch as Epoch
     }
 
     fn is_voting(&self) -> bool {
-        self.registers.acceptor.acceptor(0).voting
+        self.registers.view(0).voting
     }
 
     fn holds(&self) -> Option<Holds> {
-        self.holds
+        self.holds.filter(|_| !self.registers.is_lost())
     }
 
     fn seal(&mut self, epoch: Epoch) -> Result<(), AcceptorError> {
         for partition in 0..self.geometry.partitions {
-            self.registers.acceptor.seal(partition, u64::from(epoch));
+            self.registers.seal(partition, u64::from(epoch))?;
         }
         Ok(())
     }
@@ -136,7 +213,7 @@ impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
         let mut instance = from.max(position.floor).max(1);
         while instance <= position.highest && len_bytes < len_bytes_max {
             let index = self.index(partition, instance);
-            let slot = self.registers.ring.slot(index);
+            let slot = self.registers.slot(index)?;
             let slot = slot.ok_or_else(|| self.taken(partition, instance))?;
             if slot.instance == instance {
                 position.promise = position.promise.max(slot.promise);
@@ -157,20 +234,19 @@ impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
 
     fn install(&mut self, partition: usize, merged: &Merged) -> Result<(), AcceptorError> {
         let position = merged.position;
-        let acceptor = &self.registers.acceptor;
         let (floor, highest) = (position.floor, position.highest);
-        acceptor.adopt(partition, position.promise, floor, highest);
+        self.registers
+            .adopt(partition, position.promise, floor, highest)?;
         let nothing = SlotView::default();
         for instance in floor..floor + self.geometry.ring_slots as u64 {
             let vote = merged.votes.get(&instance).map(view);
             let index = self.index(partition, instance);
             let slot = vote.as_ref().unwrap_or(&nothing);
-            if !self.registers.ring.replace(index, slot) {
+            if !self.registers.replace(index, slot)? {
                 return Err(self.taken(partition, instance));
             }
         }
-        acceptor.adopted(partition, highest);
-        Ok(())
+        self.registers.adopted(partition, highest)
     }
 
     fn installed(&mut self, holds: Holds) -> Result<(), AcceptorError> {
@@ -192,7 +268,7 @@ impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
 
     fn open(&mut self) -> Result<(), AcceptorError> {
         for partition in 0..self.geometry.partitions {
-            self.registers.acceptor.open(partition);
+            self.registers.open(partition)?;
         }
         Ok(())
     }

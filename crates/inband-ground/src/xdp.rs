@@ -103,12 +103,49 @@ fn resolve(
         ));
     }
     let known = netlink.neighbour(link.index, route.next_hop);
-    netlink
-        .use_neighbour(link.index, route.next_hop)
-        .map_err(|e| format!("the kernel cannot resolve {}: {e}", route.next_hop))?;
+    if !matches!(&known, Ok(Some(neighbour)) if neighbour.is_permanent) {
+        netlink
+            .use_neighbour(link.index, route.next_hop)
+            .map_err(|e| format!("the kernel cannot resolve {}: {e}", route.next_hop))?;
+    }
     match known {
-        Ok(Some(mac)) => Ok(mac),
+        Ok(Some(neighbour)) => Ok(neighbour.mac),
         Ok(None) => Err(format!("{} has not answered ARP yet", route.next_hop)),
         Err(e) => Err(format!("the kernel's neighbour table: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Since Linux 5.16, a neighbour that a program says it uses is not permanent any more.
+    #[test]
+    fn a_permanent_neighbour_stays_permanent() {
+        // SAFETY: it moves this thread, which the test harness made for this test, to a namespace of its own.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return inband_testing::not_run("a network namespace needs root");
+        }
+        let ip = |arguments: &str| {
+            let output = Command::new("ip").args(arguments.split(' ')).output();
+            let output = output.expect("ip runs");
+            assert!(output.status.success(), "ip {arguments}: {output:?}");
+            String::from_utf8(output.stdout).expect("UTF-8")
+        };
+        ip("link add d0 type veth peer name d1");
+        ip("address add 10.7.7.1/24 dev d0");
+        ip("link set d0 up");
+        ip("link set d1 up");
+        ip("neigh add 10.7.7.2 lladdr 02:00:00:00:00:02 dev d0 nud permanent");
+        let netlink = Netlink::open().expect("a socket");
+        let link = netlink.link("d0").expect("asked").expect("it exists");
+        for _ in 0..2 {
+            let mac = resolve(&netlink, &link, "d0", Ipv4Addr::new(10, 7, 7, 2));
+            assert_eq!(mac, Ok([2, 0, 0, 0, 0, 2]));
+        }
+        let shown = ip("neigh show 10.7.7.2");
+        assert!(shown.contains("PERMANENT"), "{shown}");
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use inband_cluster::paxos::change::member_of;
 use inband_control::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position};
 use inband_control::configuration::{Beginning, Configuration, Epoch, Member};
+use inband_control::first::{configuration_of, settings_of};
 use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_control::registers::RegisterState;
 use inband_control::service::{Hooks, Service, ServiceConfig};
@@ -126,7 +126,7 @@ fn start(
         control: SocketAddr::V4(this.control_plane()),
         dir: host.state_dir.join(CONTROL_DIR),
         entered,
-        first: first_configuration(config),
+        first: configuration_of(config),
         settings: settings_of(config),
         timing: Timing::default(),
         transport: transport.clone(),
@@ -144,28 +144,6 @@ fn start(
     };
     Service::start(service, acceptor, Box::new(hooks))
         .with_context(|| format!("control plane of node {:?}", this.name))
-}
-
-/// Returns the settings that must be the same on all hosts. An acceptor with a smaller ring could not take over
-/// another's votes, and one with a weaker durability would lose votes that others rely on.
-fn settings_of(config: &Config) -> String {
-    let cluster = &config.cluster;
-    format!(
-        "partitions = {}, ring_slots = {}, durability = {}, mtu = {}",
-        cluster.partitions, cluster.ring_slots, cluster.durability, cluster.mtu
-    )
-}
-
-/// Returns the cluster's initial configuration, from the hosts' configuration files.
-fn first_configuration(config: &Config) -> Configuration {
-    let members = config.nodes.iter().map(|node| (node.id, member_of(node)));
-    Configuration {
-        epoch: config.cluster.epoch,
-        revision: 0,
-        members: members.collect(),
-        leaders: config.take_over_orders(),
-        beginning: Beginning::Fresh(config.cluster.first_instances.clone()),
-    }
 }
 
 fn node_of(member: &Member) -> NodeConfig {

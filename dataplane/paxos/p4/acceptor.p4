@@ -308,7 +308,9 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
             bit<16> scope = 0;
             bit<16> refused = IB_R_acceptor_nack;
             if (needs_slot || promises) {
-                if (voting == 0) {
+                /* Its host reads votes with LEARN while it is sealed: bmv2 shows it no word of 2^63. */
+                bool host_reads = type == IB_PAXOS_LEARN && meta.sender_port == meta.host_port;
+                if (voting == 0 && !host_reads) {
                     drop(IB_R_acceptor_recovering);
                 } else if ((bit<64>)hdr.paxos.epoch > epoch) {
                     drop(IB_R_epoch_ahead);

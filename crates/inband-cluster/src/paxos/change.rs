@@ -3,28 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::{Beginning, Epoch, Member, NodeId, Parts};
+use inband_control::configuration::{Beginning, Epoch, NodeId};
 use inband_control::coordinator::Waiting;
+pub use inband_control::first::member_of;
 use inband_control::service::{CallError, Request, Response, Status};
 use inband_control::state::{Phase, Refusal};
-use inband_paxos::config::{NodeConfig, Role};
-
-/// Returns a node as the control plane knows it before it has heard from the host.
-pub fn member_of(node: &NodeConfig) -> Member {
-    Member {
-        node: node.id,
-        name: node.name.clone(),
-        data: node.address,
-        control: node.control_plane().into(),
-        parts: Parts {
-            acceptor: node.has(Role::Acceptor),
-            replica: node.has(Role::Replica),
-            leader: node.has(Role::Leader),
-            controller: node.has(Role::Controller),
-        },
-        identity: None,
-    }
-}
 
 /// How long to retry when the control plane refuses for a temporary reason.
 pub const ACCEPT_LIMIT: Duration = Duration::from_secs(15);

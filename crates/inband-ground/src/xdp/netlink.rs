@@ -47,6 +47,14 @@ pub struct Route {
     pub next_hop: Ipv4Addr,
 }
 
+/// What the kernel knows of a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    pub mac: [u8; 6],
+    /// An operator has set it (`ip neigh add ... nud permanent`).
+    pub is_permanent: bool,
+}
+
 /// A request or an answer under construction: header and attributes.
 struct Message(Vec<u8>);
 
@@ -291,8 +299,8 @@ impl Netlink {
         Message::new(kind, flags, &header).attribute(libc::NDA_DST, &to.octets())
     }
 
-    /// Returns the hardware address of a neighbour, if the kernel knows it.
-    pub fn neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<Option<[u8; 6]>> {
+    /// Returns a neighbour, if the kernel knows its hardware address.
+    pub fn neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<Option<Neighbour>> {
         let message = Self::neighbour_message(libc::RTM_GETNEIGH, 0, ifindex, false, address);
         let body = match self.ask(message) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
@@ -301,16 +309,19 @@ impl Netlink {
         let head = body
             .get(..NEIGHBOUR_HEADER_LEN_BYTES)
             .ok_or(io::ErrorKind::UnexpectedEof)?;
-        if u16::from_ne_bytes([head[8], head[9]]) & NUD_VALID == 0 {
+        let state = u16::from_ne_bytes([head[8], head[9]]);
+        if state & NUD_VALID == 0 {
             return Ok(None);
         }
         let mac = attributes(&body[NEIGHBOUR_HEADER_LEN_BYTES..])
             .find(|(kind, _)| *kind == libc::NDA_LLADDR)
             .and_then(|(_, mac)| mac.try_into().ok());
-        Ok(mac)
+        let is_permanent = state & NUD_PERMANENT != 0;
+        Ok(mac.map(|mac| Neighbour { mac, is_permanent }))
     }
 
-    /// Tells the kernel that the neighbour is in use, so that it resolves or confirms the address.
+    /// Tells the kernel that the neighbour is in use, so that it resolves or confirms the address. A permanent neighbour
+    /// would lose that state (since Linux 5.16), and be resolved like any other.
     pub fn use_neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<()> {
         let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE;
         self.do_it(Self::neighbour_message(

@@ -37,18 +37,48 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Returns whether tests that cannot run must fail.
+pub fn is_required() -> bool {
+    std::env::var_os("INBAND_REQUIRE_P4").is_some_and(|value| !value.is_empty())
+}
+
 /// Runs `scripts/p4`; its output, or `None` if a program cannot be found.
 fn p4(arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(root().join("scripts/p4"));
     let done = command.args(arguments).output().expect("it can be run");
     let errors = String::from_utf8_lossy(&done.stderr);
     if done.status.code() == Some(CANNOT_RUN) {
-        let required = std::env::var_os("INBAND_REQUIRE_P4").is_some_and(|v| !v.is_empty());
-        assert!(!required, "{errors}");
+        assert!(!is_required(), "{errors}");
         return None;
     }
     assert!(done.status.success(), "{arguments:?}: {errors}");
     Some(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+}
+
+/// Compiles a role with registers of these sizes. Returns `simple_switch` and the program for it, named after `name`;
+/// `None` if the toolchain cannot be found: the test is reported as not run.
+pub fn compiled(
+    name: &str,
+    system: &str,
+    role: &str,
+    sizes: &[(&str, usize)],
+) -> Option<(PathBuf, PathBuf)> {
+    let folder = root().join("target/p4");
+    fs::create_dir_all(&folder).expect("it can be made");
+    let json = folder.join(format!("{name}.json"));
+    let output = json.display().to_string();
+    let sizes: Vec<_> = sizes
+        .iter()
+        .map(|(name, n)| format!("{name}={n}"))
+        .collect();
+    let mut arguments = vec!["compile", system, role, &output];
+    arguments.extend(sizes.iter().map(String::as_str));
+    let found = p4(&arguments).and_then(|_| p4(&["find", "simple_switch"]));
+    if found.is_none() {
+        let why = "p4c-bm2-ss or simple_switch is neither in PATH nor under P4_TOOLCHAIN";
+        crate::not_run_optional(why);
+    }
+    Some((found?.into(), json))
 }
 
 /// Returns how many random packets to compare, and whether they must meet all that they can.
@@ -82,26 +112,11 @@ impl Running {
         node: u8,
         sizes: &[(&str, usize)],
     ) -> Option<Running> {
-        let folder = root().join("target/p4");
-        fs::create_dir_all(&folder).expect("it can be made");
         let name = format!("{test}-{system}-{role}");
-        let passed = folder.join(format!("{name}.passed"));
+        let (program, json) = compiled(&name, system, role, sizes)?;
+        let passed = json.with_extension("passed");
         let _ = fs::remove_file(&passed);
-        let json = folder.join(format!("{name}.json"));
-        let output = json.display().to_string();
-        let sizes: Vec<_> = sizes
-            .iter()
-            .map(|(name, n)| format!("{name}={n}"))
-            .collect();
-        let mut arguments = vec!["compile", system, role, &output];
-        arguments.extend(sizes.iter().map(String::as_str));
-        let found = p4(&arguments).and_then(|_| p4(&["find", "simple_switch"]));
-        let Some(program) = found else {
-            let why = "p4c-bm2-ss or simple_switch is neither in PATH nor under P4_TOOLCHAIN";
-            crate::not_run_optional(why);
-            return None;
-        };
-        let mut switch = SimpleSwitch::start(Path::new(&program), &json);
+        let mut switch = SimpleSwitch::start(&program, &json);
         let (address, port) = (HERE.ip().octets(), HERE.port().to_be_bytes());
         let host_port = (HOST_PORT as u16).to_be_bytes();
         let data: [&[u8]; 4] = [&[0, node], &address, &port, &host_port];
