@@ -40,9 +40,10 @@ enum ib_verdict {
     X(passed_up)                                                                                   \
     /* the hardware address of a destination is not known */                                       \
     X(copy_unresolved)                                                                             \
-    /* the gate: a packet lost its tag of a key, or got one */                                     \
+    /* the gate: a packet lost its tag of a key, or got one; a frame that cannot be checked */     \
     X(tag_removed)                                                                                 \
-    X(tag_made)
+    X(tag_made)                                                                                    \
+    X(frame_refused)
 
 #define IB_REASON_ENUM(name) IB_R_##name,
 #define IB_REASON_NAME(name) #name,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::mem::offset_of;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::common::falcon::{bytes, pull, task, FalconUnderTest, INCARNATION};
 use crate::common::falcon_sequence::{self, Sequence};
@@ -455,5 +455,41 @@ fn a_task_takes_a_pass_and_so_does_waking() {
     let woken = both.handle(&submit(1), from(THERE), &"a SUBMIT that wakes");
     assert_eq!(woken.reason, "falcon_woken");
     assert_eq!(both.further_passes() - before, 1);
+    both.running.end::<Falcon>();
+}
+
+/// The switch also forwards frames for others, by the destination's hardware address or to the host.
+#[test]
+fn a_submit_for_another_scheduler_is_forwarded_unchanged() {
+    let Some(mut both) = Both::start("elsewhere") else {
+        return;
+    };
+    let elsewhere = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 77), HERE.port());
+    for count in [1, 2, 3, TASKS_MAX] {
+        let mut packet = submit(count);
+        tag(&mut packet);
+        let frame = udp_frame(THERE, elsewhere, &packet);
+        let out = Some((HOST_PORT, frame.clone()));
+        both.running
+            .switch
+            .send(&frame, out, &format!("{count} tasks"));
+    }
+    both.running.end::<Falcon>();
+}
+
+/// Its address is 0 until it is configured.
+#[test]
+fn a_switch_without_settings_has_no_packets_of_its_own() {
+    let Some(mut both) = Both::start("settings") else {
+        return;
+    };
+    both.running.switch.set_default("settings", "NoAction", &[]);
+    let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let mut packet = submit(1);
+    tag(&mut packet);
+    let frame = udp_frame(THERE, nowhere, &packet);
+    both.running
+        .switch
+        .send(&frame, Some((0, frame.clone())), "a SUBMIT");
     both.running.end::<Falcon>();
 }

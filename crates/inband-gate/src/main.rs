@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::{Args, Parser};
-use inband_ground::auth::Keys;
-use inband_ground::xdp::gate::{Attached, Program, Side};
-use inband_ground::xdp::{XdpError, XdpMode};
-use inband_host::config::Dataplane;
+use inband_ground::xdp::gate::{attach, Port};
+use inband_ground::xdp::XdpError;
 use inband_host::line_json::{call, Server, STATUS_TIMEOUT};
 use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
@@ -27,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 /// How often the process looks for signals, new keys, and the watchdog.
 const TURN: Duration = Duration::from_millis(50);
+/// How often it looks whether its interfaces still exist.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const NAME: &str = "gate";
 
 /// Connect a segment whose packets have tags of a key with one whose packets have none, such as that of a P4 switch
@@ -34,7 +34,7 @@ const NAME: &str = "gate";
 #[derive(Debug, Parser)]
 #[command(name = "inband gate", version)]
 enum Command {
-    /// Check and replace tags on two interfaces until Ctrl-C. The kernel must forward between them: put both on a bridge
+    /// Pass frames between two interfaces, and check and replace tags, until Ctrl-C
     Up(Up),
     /// Show what the gate on this machine has passed and dropped
     Status(Data),
@@ -64,9 +64,6 @@ struct Up {
     /// The cluster's packet keys (`inband key new` creates a file); read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
-    /// Where it runs: xdp, xdp-generic, or auto: the best one that works on each interface
-    #[arg(long, default_value_t = Dataplane::Auto)]
-    dataplane: Dataplane,
     #[command(flatten)]
     data: Data,
 }
@@ -75,7 +72,6 @@ struct Up {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct SideStatus {
     interface: String,
-    mode: String,
     counters: BTreeMap<String, u64>,
 }
 
@@ -88,62 +84,8 @@ struct Status {
     active_key: u16,
 }
 
-/// One side, attached.
-struct Port {
-    interface: String,
-    mode: XdpMode,
-    attached: Attached,
-}
-
-impl Port {
-    /// Attaches in the requested mode; `auto`: natively if the driver can, otherwise generic.
-    fn attach(
-        side: Side,
-        interface: &str,
-        keys: &Keys,
-        asked: Dataplane,
-    ) -> Result<Port, XdpError> {
-        let attach = |mode| Program::load(side, keys)?.attach(interface, mode);
-        let (mode, attached) = match asked {
-            Dataplane::XdpGeneric => (XdpMode::Generic, attach(XdpMode::Generic)?),
-            Dataplane::Auto => match attach(XdpMode::Native) {
-                Ok(attached) => (XdpMode::Native, attached),
-                Err(error @ XdpError::NativeRefused { .. }) => {
-                    tracing::info!("{error}; using generic XDP, which is slower");
-                    (XdpMode::Generic, attach(XdpMode::Generic)?)
-                }
-                Err(error) => return Err(error),
-            },
-            _ => (XdpMode::Native, attach(XdpMode::Native)?),
-        };
-        Ok(Port {
-            interface: interface.to_owned(),
-            mode,
-            attached,
-        })
-    }
-
-    fn status(&self) -> Result<SideStatus, XdpError> {
-        let counters = self.attached.program().counters()?.into_iter();
-        Ok(SideStatus {
-            interface: self.interface.clone(),
-            mode: self.mode.to_string(),
-            counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
-        })
-    }
-}
-
 impl Up {
     fn run(&self) -> Result<()> {
-        ensure!(
-            self.dataplane != Dataplane::Udp,
-            "--dataplane udp: a gate has no user space; choose auto, xdp or xdp-generic"
-        );
-        ensure!(
-            self.keyed != self.keyless,
-            "--keyed and --keyless are both {}: a gate has two interfaces",
-            self.keyed
-        );
         let live = LiveKeys::load(Some(&self.key_file))?;
         let keys = live.keys().expect("a key file has keys");
         let signals = StopSignals::take()?.reloading(live.reading());
@@ -151,14 +93,11 @@ impl Up {
         state_dir::create(data)?;
         let _lock = StateLock::take(data)?;
         system_file::claim(data, NAME)?;
-        let attach = |side, interface: &str| Port::attach(side, interface, &keys, self.dataplane);
-        let keyed = attach(Side::Keyed, &self.keyed)?;
-        let keyless = attach(Side::Keyless, &self.keyless)?;
+        let ports = Arc::new(attach(&self.keyed, &self.keyless, &keys)?);
         println!(
-            "gate between {} ({}, with keys) and {} ({}, without)",
-            keyed.interface, keyed.mode, keyless.interface, keyless.mode
+            "gate between {} (with keys) and {} (without)",
+            self.keyed, self.keyless
         );
-        let ports = Arc::new([keyed, keyless]);
         let _control = {
             let (ports, live) = (Arc::clone(&ports), live.clone());
             let status = move |()| status(&ports, &live).map_err(|error| error.to_string());
@@ -166,10 +105,21 @@ impl Up {
         };
         let mut notifier = Notifier::from_environment();
         notifier.ready("passes packets");
+        let mut looked_at = Instant::now();
         while !signals.end(&mut notifier) {
             if let Some(keys) = live.take() {
                 for port in ports.iter() {
-                    port.attached.program().set_keys(&keys)?;
+                    port.set_keys(&keys)?;
+                }
+            }
+            if looked_at.elapsed() >= LOOK_INTERVAL {
+                looked_at = Instant::now();
+                for port in ports.iter() {
+                    ensure!(
+                        port.is_there()?,
+                        "the interface {} is gone or another one, and nothing passes any more; start the gate again",
+                        port.interface()
+                    );
                 }
             }
             std::thread::sleep(TURN);
@@ -178,11 +128,18 @@ impl Up {
     }
 }
 
-fn status([keyed, keyless]: &[Port; 2], live: &LiveKeys) -> Result<Status, XdpError> {
+fn status(ports: &[Port; 2], live: &LiveKeys) -> Result<Status, XdpError> {
     let keys = live.keys().expect("a key file has keys");
+    let [keyed, keyless] = ports.each_ref().map(|port| {
+        let counters = port.counters()?.into_iter();
+        Ok::<_, XdpError>(SideStatus {
+            interface: port.interface().to_owned(),
+            counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
+        })
+    });
     Ok(Status {
-        keyed: keyed.status()?,
-        keyless: keyless.status()?,
+        keyed: keyed?,
+        keyless: keyless?,
         keys: keys.ids(),
         active_key: keys.active(),
     })
@@ -195,7 +152,7 @@ impl Data {
         let status = answer.map_err(anyhow::Error::msg)?;
         println!("keys {:?}, signs with {}", status.keys, status.active_key);
         for (label, side) in [("keyed", status.keyed), ("keyless", status.keyless)] {
-            println!("{label} side: {}, {}", side.interface, side.mode);
+            println!("{label} side: {}", side.interface);
             for (name, count) in side.counters {
                 println!("  {name} {count}");
             }

@@ -14,7 +14,9 @@ use inband_testing::random::{seed, Prng};
 const FRAME_LEN_BYTES: usize = c::IB_XDP_FRAME_LEN_BYTES as usize;
 const PARTITIONS: usize = c::IB_PARTITIONS_MAX as usize;
 const XDP_DROP: u32 = 1;
-const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+/// The interface of test runs.
+const IFINDEX: u32 = 1;
 const KEY_ID_AT: usize = std::mem::offset_of!(c::ib_header, key_id);
 const TAG_AT: usize = std::mem::offset_of!(c::ib_header, tag);
 const CHECKSUM_AT: usize = FRAME_LEN_BYTES - 2;
@@ -126,14 +128,14 @@ fn the_kernel_does_as_the_native_build() {
     let keys = keys();
     let mut random = Prng(seed());
     for side in [Side::Keyed, Side::Keyless] {
-        let program = Program::load(side, &keys).expect("it loads");
+        let program = Program::load(side, &keys, IFINDEX).expect("it loads");
         let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
         for _ in 0..2000 {
             let mut payload = random_payload(&mut random, &keys);
             let before = frame(&payload);
             let run = program.run(&before, 1).expect("it runs");
             if payload.len() < 4 || payload[..4] != c::IB_MAGIC.to_be_bytes() {
-                assert_eq!((run.action, run.frame), (XDP_PASS, before));
+                assert_eq!((run.action, run.frame), (XDP_REDIRECT, before));
                 continue;
             }
             let reason = pass(side, &keys, &mut payload);
@@ -143,7 +145,7 @@ fn the_kernel_does_as_the_native_build() {
                 assert_eq!((run.action, run.frame), (XDP_DROP, before), "{name}");
                 continue;
             }
-            assert_eq!(run.action, XDP_PASS);
+            assert_eq!(run.action, XDP_REDIRECT);
             check_ip(&run.frame);
             let mut after = before;
             after[CHECKSUM_AT..FRAME_LEN_BYTES].fill(0);
@@ -164,32 +166,49 @@ fn the_kernel_does_as_the_native_build() {
     }
 }
 
-/// What is no packet of ours, or cannot be recognized as one, passes unchanged. The segment that it enters refuses it.
+/// A host finds a packet in a frame with IP options, in fragments, behind a VLAN tag, and in a tunnel.
 #[test]
-fn other_frames_pass_unchanged() {
+fn frames_that_cannot_be_checked_are_dropped_and_others_pass_unchanged() {
     if !may_load_bpf() {
         return inband_testing::not_run("loading BPF programs needs root");
     }
     let keys = keys();
-    let ours = frame(&signed(Some(&keys), 1, b"value"));
-    let changed = |at: usize, byte: u8| {
+    let ours = frame(&signed(None, 1, b"value"));
+    let changed = |at: usize, bytes: &[u8]| {
         let mut frame = ours.clone();
-        frame[at] = byte;
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
         frame
     };
+    let refused = [
+        ("IPv6", changed(12, &[0x86, 0xdd])),
+        ("a VLAN tag", changed(12, &[0x81, 0x00])),
+        ("a provider's VLAN tag", changed(12, &[0x88, 0xa8])),
+        ("IP options", changed(14, &[0x46])),
+        ("a first fragment", changed(20, &[0x20])),
+        ("a later fragment", changed(21, &[0x01])),
+        ("IP in IP", changed(23, &[4])),
+        ("GRE", changed(23, &[47])),
+        ("UDP-Lite", changed(23, &[136])),
+        ("no whole IP header", ours[..33].to_vec()),
+    ];
     let others = [
-        ("not IPv4", changed(12, 0x86)),
-        ("with IP options", changed(14, 0x46)),
-        ("TCP", changed(23, 6)),
-        ("a fragment", changed(20, 0x20)),
-        ("other UDP", changed(FRAME_LEN_BYTES, b'X')),
+        ("ARP", changed(12, &[0x08, 0x06])),
+        ("TCP", changed(23, &[6])),
+        ("ICMP", changed(23, &[1])),
+        ("other UDP", changed(FRAME_LEN_BYTES, b"X")),
     ];
     for side in [Side::Keyed, Side::Keyless] {
-        let program = Program::load(side, &keys).expect("it loads");
+        let program = Program::load(side, &keys, IFINDEX).expect("it loads");
         for (what, frame) in &others {
             let run = program.run(frame, 1).expect("it runs");
-            assert_eq!((run.action, &run.frame), (XDP_PASS, frame), "{what}");
+            assert_eq!((run.action, &run.frame), (XDP_REDIRECT, frame), "{what}");
         }
         assert_eq!(program.counters().expect("counters"), BTreeMap::new());
+        for (what, frame) in &refused {
+            let run = program.run(frame, 1).expect("it runs");
+            assert_eq!(run.action, XDP_DROP, "{what}");
+        }
+        let expected = BTreeMap::from([("frame_refused", refused.len() as u64)]);
+        assert_eq!(program.counters().expect("counters"), expected);
     }
 }

@@ -67,8 +67,10 @@ struct headers_t {
     common_h common;
     falcon_h falcon;
     tag_h tag;
-    task_h task;  /* of a SUBMIT: the one that this pass handles */
-    task_h other; /* never sent: IbCopies cuts off what follows the first task */
+    task_h task; /* of a SUBMIT: the one that this pass handles */
+    /* All others that the length of `count` allows, in their order: a packet that is only forwarded
+     * stays as it is. Of one that is rewritten, IbCopies cuts off what follows the first task. */
+    task_h[14] others;
 }
 
 /* ib_falcon_is_bad_task: not 0 if priority, resource or length are invalid. */
@@ -106,7 +108,7 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
         }
     }
     state pass_over {
-        packet.extract(hdr.other);
+        packet.extract(hdr.others.next);
         meta.before = meta.before - 1;
         transition earlier;
     }
@@ -127,9 +129,9 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
         }
     }
     state check {
-        packet.extract(hdr.other);
-        meta.digests = meta.digests ^ hdr.other.digest;
-        meta.bad = meta.bad | IB_P4_BAD(hdr.other.where);
+        packet.extract(hdr.others.next);
+        meta.digests = meta.digests ^ hdr.others.last.digest;
+        meta.bad = meta.bad | IB_P4_BAD(hdr.others.last.where);
         meta.left = meta.left - 1;
         transition later;
     }

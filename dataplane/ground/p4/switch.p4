@@ -99,7 +99,7 @@ control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata
         IbForward() forward;                                                                       \
         apply {                                                                                    \
             settings.apply(meta);                                                                  \
-            if (hdr.udp.isValid() && hdr.udp.to == meta.udp_port &&                                \
+            if (hdr.udp.isValid() && meta.address != 0 && hdr.udp.to == meta.udp_port &&           \
                 hdr.ipv4.to == meta.address) {                                                     \
                 meta.verdict = IB_V_DROP;                                                          \
                 meta.sender_port = standard.ingress_port;                                          \

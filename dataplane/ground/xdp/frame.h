@@ -102,14 +102,10 @@ IB_INLINE ib_u32 ib_bytes_between(const ib_u8 *data, const ib_u8 *end) {
 #define IB_WHOLE_UDP_MASK bpf_htonl(0x3fff00ff)
 #define IB_WHOLE_UDP bpf_htonl(IPPROTO_UDP)
 
-IB_INLINE int ib_is_whole_udp(const ib_u8 *data) {
-    return (IB_FRAME32(data, 12) & IB_IPV4_MASK) == IB_IPV4 &&
-           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP;
-}
-
 IB_INLINE int ib_is_ours(const ib_u8 *data) {
-    return ib_is_whole_udp(data) && IB_UDP(data)->dest == ib_settings.port &&
-           IB_IP(data)->daddr == ib_settings.address;
+    return (IB_FRAME32(data, 12) & IB_IPV4_MASK) == IB_IPV4 &&
+           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP &&
+           IB_UDP(data)->dest == ib_settings.port && IB_IP(data)->daddr == ib_settings.address;
 }
 
 IB_INLINE void ib_count_reason(ib_u32 reason) {

@@ -14,6 +14,9 @@ use crate::xdp::XdpError;
 /// A gate reads no value, so its length makes no difference.
 const VALUE_LEN_BYTES: usize = 64;
 
+/// The interface of test runs.
+const TEST_RUNS_IFINDEX: u32 = 1;
+
 /// The cost of a packet that enters on one side.
 #[derive(Debug, Clone, Copy)]
 pub struct GateCost {
@@ -39,7 +42,7 @@ pub fn gate_costs() -> Result<[GateCost; 2], XdpError> {
 
 fn cost(side: Side) -> Result<GateCost, XdpError> {
     let keys = keys()?;
-    let program = Program::load(side, &keys)?;
+    let program = Program::load(side, &keys, TEST_RUNS_IFINDEX)?;
     let bare = load_object("bare", BARE, None, &[], &[])?;
     let frame = frame();
     let driving = |measured: Option<&Loaded>| {

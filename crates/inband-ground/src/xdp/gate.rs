@@ -1,10 +1,14 @@
 //! A gate between a keyed and a keyless segment (`dataplane/ground/gate.h`): a program on each of its two interfaces.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
 
 use super::attach::{find_link, Attachment};
 use super::error::{Doing, XdpError};
-use super::netlink::Netlink;
+use super::lost::{self, Lost};
+use super::netlink::{LinkInfo, Netlink};
 use super::probe::check_kernel;
 use super::programs::{counters_of, load_object, Loaded, Settings};
 use super::rig::{run, TestRun};
@@ -60,7 +64,8 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn load(side: Side, keys: &Keys) -> Result<Program, XdpError> {
+    /// Loads the program. It sends what passes out of the interface with the index `other_side`, which must exist.
+    pub fn load(side: Side, keys: &Keys, other_side: u32) -> Result<Program, XdpError> {
         let settings = c::ib_settings {
             node: 0,
             partitions: c::IB_PARTITIONS_MAX,
@@ -73,6 +78,7 @@ impl Program {
         let settings = Settings::new(settings, &());
         let loaded = load_object("gate", objects::GATE, Some(&settings), &[], &[])?;
         loaded.set_keys(keys)?;
+        loaded.set_bytes("ib_other_side_map", 0, &other_side.to_ne_bytes())?;
         Ok(Program { loaded, settings })
     }
 
@@ -100,29 +106,156 @@ impl Program {
     pub fn load_beside(&self, name: &'static str, object: &[u8]) -> Result<Loaded, XdpError> {
         load_object(name, object, Some(&self.settings), &[], &[&self.loaded])
     }
-
-    /// Attaches the program to an interface, which needs no address. It is detached when the result is dropped.
-    pub fn attach(self, interface: &str, mode: XdpMode) -> Result<Attached, XdpError> {
-        check_kernel(mode)?;
-        let netlink = Netlink::open().doing("opening a netlink socket")?;
-        let link = find_link(&netlink, interface)?;
-        let attachment = Attachment::xdp(&self.loaded.program, link.index, interface, mode)?;
-        Ok(Attached {
-            _attachment: attachment,
-            program: self,
-        })
-    }
 }
 
-/// A program on its interface.
-pub struct Attached {
+/// Why an interface cannot be a side of a gate.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    #[error("{0} belongs to a bridge or a bond, which would go on forwarding without the gate; take it out: ip link set {0} nomaster")]
+    HasMaster(String),
+    #[error("{0} has an address, and the kernel might forward packets to it without the gate; remove it: ip address flush dev {0}")]
+    HasAddress(String),
+    #[error("{0} is a tun or tap interface, which may hand over several packets as one; use a network card or a veth")]
+    IsTap(String),
+    #[error("{0} and {1} are the same interface; a gate has two")]
+    SameInterface(String, String),
+    #[error("{interface}: cannot receive frames for other hosts (promiscuous mode): {source}")]
+    Promiscuous {
+        interface: String,
+        source: io::Error,
+    },
+}
+
+/// One side, attached.
+pub struct Port {
     // Dropped before the program's maps.
     _attachment: Attachment,
     program: Program,
+    /// Ends the promiscuous mode when it is closed.
+    _promiscuous: OwnedFd,
+    interface: String,
+    index: u32,
+    lost: Option<Lost>,
 }
 
-impl Attached {
-    pub fn program(&self) -> &Program {
-        &self.program
+/// An interface that nothing but a gate forwards from or to.
+fn check_alone(interface: &str) -> Result<LinkInfo, GateError> {
+    let netlink = Netlink::open().doing("opening a netlink socket")?;
+    let link = find_link(&netlink, interface)?;
+    let of_interface = Path::new("/sys/class/net").join(interface);
+    if of_interface.join("master").exists() {
+        return Err(GateError::HasMaster(interface.into()));
     }
+    if of_interface.join("tun_flags").exists() {
+        return Err(GateError::IsTap(interface.into()));
+    }
+    let addresses = nix::ifaddrs::getifaddrs()
+        .map_err(io::Error::from)
+        .doing("reading the interfaces' addresses")?;
+    let mut own = addresses.filter(|entry| entry.interface_name == interface);
+    if own.any(|entry| {
+        entry
+            .address
+            .is_some_and(|address| address.as_sockaddr_in().is_some())
+    }) {
+        return Err(GateError::HasAddress(interface.into()));
+    }
+    Ok(link)
+}
+
+/// Has the interface receive frames for all hosts until the result is dropped.
+fn promiscuous(index: u32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // Protocol 0: it receives nothing.
+    // SAFETY: plain system call.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made and nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all zero is a valid value of this plain C struct.
+    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    request.mr_ifindex = index as i32;
+    request.mr_type = libc::PACKET_MR_PROMISC as u16;
+    // SAFETY: the request lives through the call, and its size is given.
+    let done = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const request).cast(),
+            size_of_val(&request) as libc::socklen_t,
+        )
+    };
+    match done {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Port {
+    fn attach(
+        side: Side,
+        keys: &Keys,
+        to: &LinkInfo,
+        at: &LinkInfo,
+        name: &str,
+    ) -> Result<Port, GateError> {
+        let program = Program::load(side, keys, to.index)?;
+        let promiscuous = promiscuous(at.index).map_err(|source| GateError::Promiscuous {
+            interface: name.into(),
+            source,
+        })?;
+        let loaded = &program.loaded.program;
+        let attachment = Attachment::xdp(loaded, at.index, name, XdpMode::Native)?;
+        Ok(Port {
+            _attachment: attachment,
+            program,
+            _promiscuous: promiscuous,
+            interface: name.to_owned(),
+            index: at.index,
+            lost: Lost::count_or_warn(&[to.index]),
+        })
+    }
+
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Counters by name, including frames that the kernel or the driver of the other side dropped instead of sending.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        let mut counters = self.program.counters()?;
+        lost::add(&self.lost, &mut counters)?;
+        Ok(counters)
+    }
+
+    /// See [`Program::set_keys`].
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.program.set_keys(keys)
+    }
+
+    /// Returns whether the interface still exists. If one of this name has taken its place, nothing passes there.
+    pub fn is_there(&self) -> Result<bool, XdpError> {
+        let netlink = Netlink::open().doing("opening a netlink socket")?;
+        let link = netlink.link(&self.interface);
+        let link = link.doing(format!("looking {} up", self.interface))?;
+        Ok(link.is_some_and(|link| link.index == self.index))
+    }
+}
+
+/// Attaches a gate between two interfaces, natively: in generic mode the kernel may hand over several packets as one, of
+/// which only the first would be checked.
+pub fn attach(keyed: &str, keyless: &str, keys: &Keys) -> Result<[Port; 2], GateError> {
+    check_kernel(XdpMode::Native)?;
+    let (keyed_link, keyless_link) = (check_alone(keyed)?, check_alone(keyless)?);
+    if keyed_link.index == keyless_link.index {
+        return Err(GateError::SameInterface(keyed.into(), keyless.into()));
+    }
+    Ok([
+        Port::attach(Side::Keyed, keys, &keyless_link, &keyed_link, keyed)?,
+        Port::attach(Side::Keyless, keys, &keyed_link, &keyless_link, keyless)?,
+    ])
 }
