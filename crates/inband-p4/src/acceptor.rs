@@ -77,8 +77,8 @@ fn check(config: &Config) -> Result<()> {
     );
     ensure!(
         config.cluster.key_file.is_none(),
-        "cluster.key_file is set, and a switch computes no tags with keys (dataplane/paxos/p4/README.md); remove it on all \
-         hosts, if nobody else can send packets in their network"
+        "cluster.key_file is set, and a switch computes no tags with keys; remove it from this host's configuration, and put \
+         the switch and this host behind a gate if the other hosts have keys (docs/gate.md)"
     );
     ensure!(
         this.control_plane().ip() != this.address.ip(),
