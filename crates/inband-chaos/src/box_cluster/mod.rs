@@ -248,6 +248,8 @@ impl Subject for Cluster {
         let began = Instant::now();
         self.put_right()?;
         self.wait_until_whole()?;
+        // Before, a node may not have known yet that another one had been removed.
+        self.tell_clients();
         let status = self.status();
         retry(SERVING_LIMIT, || {
             BoxCluster::self_check(&status.options, &status).map(drop)
