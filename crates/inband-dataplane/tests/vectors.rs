@@ -13,7 +13,7 @@ use inband_paxos::dataplane::Paxos;
 use inband_testing::vector::{keys_of, named};
 
 /// Reasons that a single packet cannot trigger, and the test that does.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 8] = [
     ("none", "is no reason"),
     ("contended", "tests/race.rs: needs two CPUs at one slot"),
     (
@@ -28,6 +28,9 @@ const ELSEWHERE: [(&str, &str); 5] = [
         "copy_unresolved",
         "tests/network.rs: copies leave by a device",
     ),
+    ("tag_removed", "a gate's: tests of inband-gate"),
+    ("tag_made", "a gate's: tests of inband-gate"),
+    ("frame_refused", "a gate's: tests of inband-gate"),
 ];
 
 #[test]
