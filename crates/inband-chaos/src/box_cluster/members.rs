@@ -154,6 +154,7 @@ impl FaultThread<Cluster> {
         }
         let node = self.nodes(&status).swap_remove(0);
         let cluster = Arc::clone(&self.cluster);
+        cluster.wiped().insert(node.clone());
         cluster.lost().insert(node.clone());
         cluster.nodes.kill(&node)?;
         let dir = host_dir(cluster.nodes.hosts().data(), &node);

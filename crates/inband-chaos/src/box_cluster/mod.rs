@@ -70,6 +70,9 @@ pub struct Cluster {
     members: Members,
     /// Nodes that have lost their directories and are not replaced yet.
     lost: Mutex<BTreeSet<String>>,
+    /// All nodes that have ever lost their directories: they cannot start again, whether others know yet that they were
+    /// removed or not.
+    wiped: Mutex<BTreeSet<String>>,
     local_reads: Arc<LocalReads>,
     /// The source of clients' stale answers in a control run.
     stale: OnceLock<Arc<StaleReplies>>,
@@ -94,6 +97,7 @@ impl Cluster {
             faults: Mutex::default(),
             members: Arc::default(),
             lost: Mutex::default(),
+            wiped: Mutex::default(),
             local_reads: Arc::default(),
             stale: OnceLock::new(),
             describe,
@@ -114,6 +118,10 @@ impl Cluster {
 
     fn lost(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wiped(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.wiped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets clients use the nodes that are members now.
@@ -231,9 +239,9 @@ impl Subject for Cluster {
         for gone in status.processes.iter().filter(|p| !processes.contains(p)) {
             let _ = self.nodes.kill(&gone.name);
         }
-        let lost = self.lost().clone();
+        let wiped = self.wiped().clone();
         let is_dead = |process: &&ProcessStatus| {
-            process.process == Process::Killed && !lost.contains(&process.name)
+            process.process == Process::Killed && !wiped.contains(&process.name)
         };
         for process in processes.iter().filter(is_dead) {
             self.nodes.restart(&process.name)?;
