@@ -408,14 +408,20 @@ fn fifo() -> FalconConfig {
     }
 }
 
-#[test]
-fn a_task_leaves_by_the_port_of_its_executor() {
-    let Some(mut both) = Both::start("port") else {
-        return;
-    };
+/// A FIFO scheduler with one worker; `None`: the test is reported as not run.
+fn with_a_worker(test: &str) -> Option<Both> {
+    let mut both = Both::start(test)?;
     let native = FalconSwitch::new(NODE, fifo(), INCARNATION);
     native.registers().register(1, 0, 1, 0);
     both.restart(native);
+    Some(both)
+}
+
+#[test]
+fn a_task_leaves_by_the_port_of_its_executor() {
+    let Some(mut both) = with_a_worker("port") else {
+        return;
+    };
     let mut parks = pull(1, 3, 1, 1);
     parks.flags = flag::PARK;
     both.handle(&bytes(&parks, &[]), from(THERE), &"the PULL");
@@ -433,12 +439,9 @@ fn a_task_leaves_by_the_port_of_its_executor() {
 
 #[test]
 fn a_task_takes_a_pass_and_so_does_waking() {
-    let Some(mut both) = Both::start("passes") else {
+    let Some(mut both) = with_a_worker("passes") else {
         return;
     };
-    let native = FalconSwitch::new(NODE, fifo(), INCARNATION);
-    native.registers().register(1, 0, 1, 0);
-    both.restart(native);
     for (count, further) in [(0, 0), (1, 0), (TASKS_MAX, TASKS_MAX as u64 - 1)] {
         let before = both.further_passes();
         both.handle(&submit(count), from(THERE), &format!("{count} tasks"));

@@ -36,7 +36,7 @@ const CLIENTS: [Ipv4Addr; 3] = [
 ];
 /// The replica of random runs whose address it does not know: its set and number.
 const UNKNOWN: (usize, usize) = (1, 6);
-/// Frames that the program sends to this port are dropped, whatever is in them.
+/// Frames that the program sends to this port are dropped.
 const NO_PORT: usize = 511;
 /// Reads that the switch distributes with its own random numbers.
 const READS: u64 = 4_000;

@@ -14,11 +14,13 @@ use inband_ground::System;
 use inband_host::key_file::KeyFile;
 use inband_lab::netns::Netns;
 use inband_testing::process::text;
+use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_inband-gate");
 const PARTITIONS: usize = c::IB_PARTITIONS_MAX as usize;
 const KEY_ID_AT: usize = std::mem::offset_of!(c::ib_header, key_id);
 const TAG_AT: usize = std::mem::offset_of!(c::ib_header, tag);
+const KEY_FILE: &str = "keys.toml";
 const TIMEOUT: Duration = Duration::from_secs(20);
 const RETRY: Duration = Duration::from_millis(50);
 const HOSTS: [&str; 2] = ["10.99.0.1:7000", "10.99.0.2:7000"];
@@ -168,6 +170,18 @@ fn arrived(from: &UdpSocket, to: &UdpSocket, packets: &[Vec<u8>]) -> Vec<Vec<u8>
     }
 }
 
+/// The hosts and the gate's machine, and a directory with a key file; `None`: the test is reported as not run.
+fn with_keys(label: &str) -> Option<(Segments, TempDir, KeyFile)> {
+    if let Err(error) = inband_lab::preflight::check_lab() {
+        inband_testing::not_run(error);
+        return None;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let keys = KeyFile::generate().expect("keys");
+    keys.save(&dir.path().join(KEY_FILE)).expect("saved");
+    Some((Segments::create(label), dir, keys))
+}
+
 /// Whether any of these packets arrives within a while.
 fn arrives(from: &UdpSocket, to: &UdpSocket, packets: &[Vec<u8>]) -> bool {
     let address: SocketAddr = to.local_addr().expect("its address");
@@ -188,14 +202,10 @@ fn arrives(from: &UdpSocket, to: &UdpSocket, packets: &[Vec<u8>]) -> bool {
 
 #[test]
 fn packets_get_tags_and_lose_them_and_nothing_passes_a_gate_that_has_ended() {
-    if let Err(error) = inband_lab::preflight::check_lab() {
-        return inband_testing::not_run(error);
-    }
-    let segments = Segments::create("tags");
-    let dir = tempfile::tempdir().expect("a directory");
-    let key_file = dir.path().join("keys.toml");
-    let first = KeyFile::generate().expect("keys");
-    first.save(&key_file).expect("saved");
+    let Some((segments, dir, first)) = with_keys("tags") else {
+        return;
+    };
+    let key_file = dir.path().join(KEY_FILE);
     let keys = first.keys();
     let foreign = Keys::new(keys.active(), &[(keys.active(), Secret([9; 16]))]).expect("a key");
     let sockets = [segments.socket(0), segments.socket(1)];
@@ -252,14 +262,10 @@ fn packets_get_tags_and_lose_them_and_nothing_passes_a_gate_that_has_ended() {
 
 #[test]
 fn a_gate_whose_interface_is_replaced_passes_nothing_and_ends() {
-    if let Err(error) = inband_lab::preflight::check_lab() {
-        return inband_testing::not_run(error);
-    }
-    let segments = Segments::create("replaced");
-    let dir = tempfile::tempdir().expect("a directory");
-    let key_file = dir.path().join("keys.toml");
-    let keys = KeyFile::generate().expect("keys");
-    keys.save(&key_file).expect("saved");
+    let Some((segments, dir, keys)) = with_keys("replaced") else {
+        return;
+    };
+    let key_file = dir.path().join(KEY_FILE);
     let mut gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
     let keyless = segments.socket(1);
     ip(&format!("-n {} link del keyed", segments.gate.name()));
@@ -272,15 +278,11 @@ fn a_gate_whose_interface_is_replaced_passes_nothing_and_ends() {
 
 #[test]
 fn mistakes_are_explained() {
-    if let Err(error) = inband_lab::preflight::check_lab() {
-        return inband_testing::not_run(error);
-    }
-    let segments = Segments::create("mistakes");
+    let Some((segments, dir, _keys)) = with_keys("mistakes") else {
+        return;
+    };
     let gate = segments.gate.name();
-    let dir = tempfile::tempdir().expect("a directory");
-    let key_file = dir.path().join("keys.toml");
-    let keys = KeyFile::generate().expect("keys");
-    keys.save(&key_file).expect("saved");
+    let key_file = dir.path().join(KEY_FILE);
     let up = |keyed: &str, keyless: &str| {
         let mut command = segments.command(&["up", "--keyed", keyed, "--keyless", keyless]);
         command.arg("--key-file").arg(&key_file);

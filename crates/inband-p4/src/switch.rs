@@ -30,7 +30,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A packet to or from the switch may be lost.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What the switch is told of itself.
+/// The switch's own settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Its node id.
