@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{Config, Dataplane};
-use inband_paxos::library::Library;
+use inband_paxos::library::{Event, Library};
 use inband_testing::port::free_address;
 
 #[path = "cluster/evpaxos.rs"]
@@ -24,6 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPTORS: u8 = 3;
 const LEADER: u8 = 1;
 const FIRST_REPLICA: u8 = 11;
+const RING_SLOTS: usize = 1024;
 
 /// Options for `cc` and `c++`; warnings are errors.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1"];
@@ -95,7 +96,7 @@ fn configure(dir: &Path, nodes: &str, node: u8, first_instance: u64, deadline_ms
     let state = dir.join(format!("state-{node}"));
     let text = format!(
         "[cluster]\nname = \"c-library\"\nepoch = {}\nfirst_instance = {first_instance}\n\
-         durability = \"memory\"\nring_slots = 1024\n[host]\nnode = {node}\nstate_dir = {state:?}\ndata_dir = {:?}\n\
+         durability = \"memory\"\nring_slots = {RING_SLOTS}\n[host]\nnode = {node}\nstate_dir = {state:?}\ndata_dir = {:?}\n\
          dataplane = \"udp\"\n[host.timing]\nsubmit_deadline_ms = {deadline_ms}\n{nodes}",
         if first_instance == 1 { 1 } else { 2 },
         state.join("data"),
@@ -327,6 +328,28 @@ fn three_replicas_deliver_the_same_values_in_the_same_order() {
 }
 
 /// Runs `tests/api.c`, directly or under `checker`.
+/// One event per wait, as when every callback stops the run.
+#[test]
+fn slots_are_reused_although_every_run_is_stopped_after_one_delivery() {
+    let cluster = Cluster::start(1, 1);
+    let config = Config::load(&cluster.config(FIRST_REPLICA, 20_000)).expect("it is right");
+    let mut library = Library::open(&config, Dataplane::Udp, None).expect("it starts");
+    let (mut submitted, mut delivered) = (0, 0);
+    while delivered < 3 * RING_SLOTS {
+        while submitted < 3 * RING_SLOTS && library.submit(b"value").is_ok() {
+            submitted += 1;
+        }
+        library.wait(Duration::MAX, None);
+        match library.next_event() {
+            Some(Event::Delivery(_)) => delivered += 1,
+            Some(event) => panic!("after {delivered} deliveries: {event:?}"),
+            None => {}
+        }
+    }
+    drop(library);
+    cluster.end();
+}
+
 fn check_api(checker: &[&str]) {
     const FIRST_INSTANCE: u64 = 100; // FIRST in api.c
     let mut cluster = Cluster::start(2, FIRST_INSTANCE);

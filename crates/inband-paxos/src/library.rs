@@ -249,8 +249,18 @@ impl Library {
         }
     }
 
+    /// Reports to the other replicas what the application has applied: acceptors and leaders may reuse these slots.
+    fn report_applied(&mut self) {
+        if self.told != self.applied {
+            self.told = self.applied;
+            self.node.applied(PARTITION, self.applied);
+        }
+    }
+
     /// Does what is ready, without waiting.
     fn poll(&mut self) {
+        // The application may have stopped before it saw that there are no more events.
+        self.report_applied();
         if self.taken == self.burst.decided().len() {
             self.burst.clear();
             self.taken = 0;
@@ -327,10 +337,7 @@ impl Library {
                 }));
             }
         }
-        if self.told != self.applied {
-            self.told = self.applied;
-            self.node.applied(PARTITION, self.applied);
-        }
+        self.report_applied();
         Some(match self.notices.pop_front()? {
             Notice::Failed(ticket, failure) => Event::Failed(ticket, failure),
             Notice::InRestoredState(ticket) => Event::InRestoredState(ticket),
