@@ -216,7 +216,7 @@ fn a_get_marks_the_item_as_read() {
     assert_eq!(table.get(b"k").unwrap().read_s, 77);
 }
 
-/// Whatever is not a GET of one key from a permitted client passes unchanged: random damage, and each rule by itself.
+/// Everything but a GET of one key from a permitted client passes unchanged: random damage, and each rule by itself.
 #[test]
 fn everything_else_passes() {
     if !may_load_bpf() {

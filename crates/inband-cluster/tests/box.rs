@@ -377,7 +377,7 @@ fn faults_of_a_node_reach_its_links_to_single_nodes() {
     change_link(dir.path(), follower, "{}");
     until_direct();
 
-    // Whoever leads, a majority needs one of these two, and one way is as long as this.
+    // A majority needs one of these two under any leader, and the delay of one direction is this.
     let leader = leader();
     for node in names.into_iter().filter(|node| **node != *leader) {
         change_link(dir.path(), node, r#"{"delay_us": 20000}"#);

@@ -229,7 +229,7 @@ fn what_is_refused() {
     assert!(served.control.status().hits(LimitHit::Request) >= 3);
 }
 
-/// An export takes over the connection: whoever gets its place in the table watches nothing.
+/// An export takes over the connection: the next connection in its slot watches nothing.
 #[test]
 fn an_export_ends_watches() {
     let (cluster, dir) = (MemoryCluster::new(), scratch());

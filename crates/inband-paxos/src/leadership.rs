@@ -274,7 +274,7 @@ impl Leadership {
         self.heard_round = round;
         self.probe_at = self.probe_at.max(now + self.quiet_us());
         match self.state {
-            // A majority has promised a higher round: whatever is stamped here is refused.
+            // A majority has promised a higher round: everything stamped here is refused.
             State::Active if round > self.round => {
                 self.was_deposed(now, round);
                 self.give_way(now);

@@ -120,7 +120,7 @@ fn the_sets_of_a_leader_that_is_cut_off_are_not_acknowledged() {
             world.violation
         );
     }
-    assert!(lost > 10, "{lost} SETs were proposed in vain");
+    assert!(lost > 10, "only {lost} SETs were proposed and lost");
 }
 
 /// Two of three nodes have a write, one of them loses its directory and the other one does not answer: the third cannot
@@ -169,7 +169,7 @@ fn a_founding_node_whose_directory_was_lost_elects_nobody() {
     assert!(played > 2, "{played} of 100 seeds");
 }
 
-/// Whoever leads is asked for a change until it begins, and then it is waited for.
+/// Asks the current leader for a change until it begins, then waits for it.
 fn changes(world: &mut World<Zab>, change: Change, is_done: impl Fn(&Membership) -> bool) {
     for _ in 0..30 {
         world.asks_for(change);

@@ -92,7 +92,7 @@ impl Demo {
         ));
         for id in 1..=BLOCK {
             let mac = mac(id);
-            // Whoever is not the kernel verifies checksums as they are in the frame.
+            // Only the kernel accepts checksums that offloading left incomplete; all others verify them.
             shell(&format!(
                 "ip netns add {p}-{id}
                  ip -n {p}-{id} link add eth0 address {mac} type veth peer name p{id} netns {p}-sw

@@ -186,7 +186,7 @@ impl StoreReplica {
         Ok(self.delivered.clone())
     }
 
-    /// Whatever is on disk now survives power cuts.
+    /// What is on disk now survives power cuts.
     fn keep_synced(&mut self) -> Result<(), StoreError> {
         if !self.sync {
             return Ok(());

@@ -35,7 +35,7 @@ impl World<Zab> {
         self.after(wait, Event::Operator);
     }
 
-    /// Ask whoever leads for a change. Does it begin?
+    /// Asks the current leader for a change. Returns whether the change begins.
     pub fn asks_for(&mut self, change: Change) -> bool {
         let hosts = self.system.node.iter();
         let leads = hosts.filter(|(id, host)| {

@@ -89,7 +89,7 @@ impl Silence {
         let allowed_ns = elapsed_ns / PART + 2 * timing.client_probe_ns + MS;
         (*wasted_ns > allowed_ns).then(|| {
             format!(
-                "executor {number} has asked {client} in vain for {wasted_ns} of {elapsed_ns} ns after it was found silent"
+                "executor {number} has asked {client} without an answer for {wasted_ns} of {elapsed_ns} ns after it was found silent"
             )
         })
     }
