@@ -51,6 +51,14 @@ impl Error {
     }
 }
 
+/// A port of a switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    pub number: u16,
+    /// The interface that it is at.
+    pub interface: String,
+}
+
 /// A connection to a switch. It does not outlive the switch's process, and is never renewed.
 #[derive(Debug)]
 pub struct Client {
@@ -103,6 +111,30 @@ impl Client {
             Some(Value::Number(number)) => Ok(number),
             _ => Err(Error::Answer { call }),
         }
+    }
+
+    /// Returns the switch's ports.
+    pub fn ports(&mut self) -> Result<Vec<Port>, Error> {
+        let call = "bm_dev_mgr_show_ports";
+        let Some(Value::List(ports)) = self.call(STANDARD, call, "", Fields::default())? else {
+            return Err(Error::Answer { call });
+        };
+        // struct DevMgrPortInfo { 1: number, 2: interface, 3: whether it is up, 4: others }
+        let port = |value: Value| {
+            let Value::Struct(fields) = value else {
+                return None;
+            };
+            let mut fields = fields.into_iter();
+            match (fields.next()?, fields.next()?) {
+                ((1, Value::Number(number)), (2, Value::Text(name))) => Some(Port {
+                    number: u16::try_from(number).ok()?,
+                    interface: String::from_utf8_lossy(&name).into_owned(),
+                }),
+                _ => None,
+            }
+        };
+        let ports: Option<Vec<_>> = ports.into_iter().map(port).collect();
+        ports.ok_or(Error::Answer { call })
     }
 
     /// Empties all tables, registers and counters. Groups stay.

@@ -16,6 +16,7 @@ mod kind {
     pub const I64: u8 = 10;
     pub const TEXT: u8 = 11;
     pub const STRUCT: u8 = 12;
+    pub const MAP: u8 = 13;
     pub const LIST: u8 = 15;
 }
 
@@ -100,6 +101,7 @@ impl Fields {
 pub enum Value {
     Number(i64),
     Text(Vec<u8>),
+    /// Of a map: its keys, each with its value behind it.
     List(Vec<Value>),
     Struct(Vec<(i16, Value)>),
 }
@@ -143,6 +145,12 @@ fn value(from: &mut impl Read, of: u8, depth: usize) -> io::Result<Value> {
         kind::I64 => Value::Number(i64::from_be_bytes(take(from)?)),
         kind::TEXT => Value::Text(text(from)?),
         kind::STRUCT => Value::Struct(fields(from, depth + 1)?),
+        kind::MAP => {
+            let of: [u8; 2] = take(from)?;
+            let items = (0..len(from)?).flat_map(|_| of);
+            let items = items.map(|of| value(from, of, depth + 1));
+            Value::List(items.collect::<io::Result<_>>()?)
+        }
         kind::LIST => {
             let [of] = take(from)?;
             let items = 0..len(from)?;
@@ -195,6 +203,18 @@ mod tests {
         let list = Value::List(vec![Value::Text(b"c".to_vec())]);
         let all = vec![(1, Value::Number(7)), (2, Value::Struct(inner)), (3, list)];
         assert_eq!(message(&mut &bytes[..]).unwrap(), (2, all));
+        let map = [
+            &[kind::MAP, 0, 1, kind::BYTE, kind::TEXT, 0, 0, 0, 1, 7][..],
+            &[0, 0, 0, 1, b'd'],
+        ];
+        let mut bytes_of_map = answer(2, Fields(map.concat(), 1));
+        let pair = vec![Value::Number(7), Value::Text(b"d".to_vec())];
+        assert_eq!(
+            message(&mut &bytes_of_map[..]).unwrap(),
+            (2, vec![(1, Value::List(pair))])
+        );
+        bytes_of_map.truncate(bytes_of_map.len() - 3);
+        assert!(message(&mut &bytes_of_map[..]).is_err());
         for len in 0..bytes.len() {
             assert!(message(&mut &bytes[..len]).is_err(), "{len} bytes");
         }

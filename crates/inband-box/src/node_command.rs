@@ -252,7 +252,7 @@ impl NodeArgs {
         let keys = live.keys();
         let signals = StopSignals::take_supervised()?.reloading(live.reading());
         state_dir::create(&self.data)?;
-        let _lock = StateLock::take(&self.data)?;
+        let _lock = StateLock::take(&self.data).context("--data")?;
         ensure!(
             self.new || self.join || has_promised(&self.data),
             "{} has no promise of this node: say --new if the cluster is new at all nodes",

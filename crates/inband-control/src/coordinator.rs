@@ -56,6 +56,8 @@ pub struct Coordinator {
     /// When it started to listen without a long pause, and when it last listened: before enough time has passed it may
     /// not have heard from live hosts.
     listened: Option<(Micros, Micros)>,
+    /// It has listened long enough once, since it was created.
+    is_informed: bool,
     /// Since when an acceptor that could vote has not been voting.
     idle_since: Option<Micros>,
     backoff: Micros,
@@ -79,6 +81,7 @@ impl Coordinator {
             timing,
             hosts: BTreeMap::new(),
             listened: None,
+            is_informed: false,
             idle_since: None,
             backoff: timing.backoff_us,
             repair_not_before: 0,
@@ -149,6 +152,14 @@ impl Coordinator {
         let alive_us = self.timing.alive_us;
         let unbroken = self.listened.filter(|(_, last)| now <= last + alive_us);
         self.listened = Some((unbroken.map_or(now, |(since, _)| since), now));
+        self.is_informed |= self.has_listened(now);
+    }
+
+    /// Returns whether it can say who is up: it has heard from all members, or long enough not to miss a live one.
+    pub fn knows_who_is_up(&self, state: &State) -> bool {
+        let is_heard = |node: &NodeId| self.hosts.contains_key(node);
+        let opened = state.opened.as_ref();
+        self.is_informed || opened.is_none_or(|opened| opened.members.keys().all(is_heard))
     }
 
     /// Returns whether it has listened long enough to have heard from every live host.

@@ -511,7 +511,8 @@ impl<A: AcceptorState> Worker<A> {
     fn on_call(&mut self, request: Request, answer: Sender<Response>) {
         let now = self.now();
         let leads = self.coordinator.is_some();
-        let Some(raft) = self.raft.as_ref().filter(|_| leads) else {
+        let raft = self.raft.as_ref().filter(|_| leads);
+        let Some(raft) = raft.filter(|raft| self.can_answer(&request, raft)) else {
             let leader = self.raft.as_ref().and_then(RaftNode::leader);
             let elsewhere = leader.and_then(|node| self.services.get(&node).copied());
             let known = || self.services.values().next().copied();
@@ -544,6 +545,12 @@ impl<A: AcceptorState> Worker<A> {
             },
         };
         let _ = answer.send(response);
+    }
+
+    /// A new leader is asked again for the status: it would call every host silent that it has not heard yet.
+    fn can_answer(&self, request: &Request, raft: &RaftNode) -> bool {
+        let coordinator = self.coordinator.as_ref();
+        *request != Request::Status || coordinator.is_some_and(|c| c.knows_who_is_up(raft.state()))
     }
 
     fn command(&self, now: Micros, raft: &RaftNode, request: Request) -> Result<Command, Refusal> {

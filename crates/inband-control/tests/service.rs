@@ -34,6 +34,8 @@ const GEOMETRY: Geometry = Geometry {
 const FIRST: [NodeId; 3] = [1, 2, 3];
 /// As many may run.
 const NODES: NodeId = 5;
+/// Times that the leader of the control plane is stopped.
+const NEW_LEADERS: usize = 5;
 /// Generous: other programs may use the machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -378,6 +380,41 @@ fn members_change_while_the_leading_controller_dies() {
         refused,
         Err(CallError::Refused(Refusal::NotMember(77)))
     ));
+}
+
+/// Each leader begins without a report. With five hosts, of which one is missing, it never hears from all.
+#[test]
+fn a_new_leader_of_the_control_plane_calls_no_host_silent_that_is_up() {
+    let mut cluster = Cluster::new();
+    cluster.start(4);
+    cluster.change(&Request::Add(cluster.member(4)));
+    cluster.start(5);
+    cluster.change(&Request::Add(cluster.member(5)));
+    cluster.wait("all vote", |c| c.all_vote());
+    cluster.stop(5);
+    for _ in 0..NEW_LEADERS {
+        let leader = cluster.status().expect("somebody answers").leader;
+        cluster.stop(leader);
+        let until = Instant::now() + TIMEOUT;
+        let status = loop {
+            match cluster.status() {
+                Some(status) if status.leader != leader => break status,
+                _ => assert!(Instant::now() < until, "no other leader"),
+            }
+        };
+        let heard: Vec<NodeId> = status.hosts.iter().map(|host| host.node).collect();
+        for node in cluster.hosts.keys() {
+            assert!(heard.contains(node), "{node} is up; heard: {heard:?}");
+        }
+        cluster.start(leader);
+        let votes = |status: &Status| {
+            let mut hosts = status.hosts.iter().filter(|host| host.node == leader);
+            hosts.any(|host| host.acceptor.as_ref().is_some_and(|a| a.voting))
+        };
+        cluster.wait("it votes", |c| {
+            c.status().is_some_and(|status| votes(&status))
+        });
+    }
 }
 
 #[test]

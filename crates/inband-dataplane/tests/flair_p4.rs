@@ -40,6 +40,8 @@ const UNKNOWN: (usize, usize) = (1, 6);
 const NO_PORT: usize = 511;
 /// Reads that the switch distributes with its own random numbers.
 const READS: u64 = 4_000;
+/// Where the clock stands that is compiled in, in microseconds.
+const NOW_US: usize = 5_000;
 /// Register arrays of a set: words of `struct ib_flair_session`.
 const OF_SETS: [(&str, usize); 8] = [
     ("session", offset_of!(c::ib_flair_session, session)),
@@ -369,11 +371,22 @@ fn counted(switch: &mut SimpleSwitch, reason: &str) -> u64 {
     switch.counter("reasons", number as usize)
 }
 
-fn frame_of(header: &Header) -> Vec<u8> {
+fn packet_of(header: &Header) -> Vec<u8> {
     let mut packet = Vec::new();
     emit(header, b"", b"", &mut packet);
     tag(&mut packet);
-    udp_frame(THERE, HERE, &packet)
+    packet
+}
+
+fn frame_of(header: &Header) -> Vec<u8> {
+    udp_frame(THERE, HERE, &packet_of(header))
+}
+
+/// The reason that is counted tells whether session 5 of set 1 is active.
+fn reply_that_is_dropped() -> Vec<u8> {
+    let mut reply = Header::new(Type::WriteReply, 1, 9);
+    (reply.session, reply.flags) = (5, flag::REFRESH);
+    frame_of(&reply)
 }
 
 /// The program as deployed takes the time and random numbers from the switch.
@@ -399,10 +412,8 @@ fn the_switchs_own_clock_and_chance() {
     assert_eq!(to_first + counted(switch, "copy_unresolved"), READS);
     let near_a_quarter = READS / 5..READS / 3;
     assert!(near_a_quarter.contains(&to_first), "{to_first} of {READS}");
-    // Its clock began when it was started. A reply that is always dropped tells whether a session is active.
-    let mut reply = Header::new(Type::WriteReply, 1, 9);
-    (reply.session, reply.flags) = (5, flag::REFRESH);
-    let reply = frame_of(&reply);
+    // Its clock began when it was started.
+    let reply = reply_that_is_dropped();
     let later_ns = (before.elapsed() + Duration::from_secs(60)).as_nanos() as u64;
     switch.write("deadline_ns", 1, later_ns);
     switch.send(&reply, None, "a reply in time");
@@ -411,4 +422,36 @@ fn the_switchs_own_clock_and_chance() {
     switch.write("deadline_ns", 1, elapsed_ns);
     switch.send(&reply, None, "a late reply");
     assert_eq!(counted(switch, "flair_reply_no_session"), 1);
+}
+
+/// Its clock counts microseconds: what a leader is told is rounded down, and a session ends at the time rounded up.
+#[test]
+fn times_of_the_switchs_own_clock_are_rounded_to_the_safe_side() {
+    let Some(mut running) = start("rounding", &[("NOW_US", NOW_US)]) else {
+        return;
+    };
+    let now_ns = NOW_US as u64 * 1000;
+    let arrival = Arrival {
+        from: THERE,
+        now_ns,
+        random: 0,
+    };
+    let mut both = Both::new(&mut running, FlairSwitch::new(NODE, GEOMETRY, INCARNATION));
+    let mut install = Header::new(Type::Install, 1, 9);
+    (install.session, install.seq, install.client_id) = (5, INCARNATION, 100);
+    let packet = packet_of(&install);
+    let outcome = native::<FlairUnderTest>(&mut both.gate, &both.native, &packet, arrival);
+    assert_eq!(outcome.reason, "flair_installed");
+    let told = (outcome.verdict, outcome.reason, &*outcome.packet);
+    both.frame(&frame_of(&install), told, &"an INSTALL");
+    let switch = &mut running.switch;
+    let reply = reply_that_is_dropped();
+    for (deadline_ns, reason) in [
+        (now_ns + 1000, "flair_refresh_overtaken"),
+        (now_ns + 999, "flair_reply_no_session"),
+    ] {
+        switch.write("deadline_ns", 1, deadline_ns);
+        switch.send(&reply, None, reason);
+        assert_eq!(counted(switch, reason), 1);
+    }
 }

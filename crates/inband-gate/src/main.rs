@@ -10,23 +10,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use clap::{Args, Parser};
-use inband_ground::xdp::gate::{attach, Port};
+use inband_ground::xdp::gate::{attach, check, Port};
 use inband_ground::xdp::XdpError;
 use inband_host::line_json::{call, Server, STATUS_TIMEOUT};
 use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
 use inband_host::program;
 use inband_host::signals::StopSignals;
-use inband_host::state_dir::{self, StateLock};
+use inband_host::state_dir::StateLock;
 use inband_host::system_file;
 use serde::{Deserialize, Serialize};
 
 /// How often the process looks for signals, new keys, and the watchdog.
 const TURN: Duration = Duration::from_millis(50);
-/// How often it looks whether its interfaces still exist.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it looks whether its interfaces are still there, and its alone.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const NAME: &str = "gate";
 
 /// Connect a segment whose packets have tags of a key with one whose packets have none, such as that of a P4 switch
@@ -86,12 +86,11 @@ struct Status {
 
 impl Up {
     fn run(&self) -> Result<()> {
-        let live = LiveKeys::load(Some(&self.key_file))?;
+        let live = LiveKeys::load(Some(&self.key_file)).context("--key-file")?;
         let keys = live.keys().expect("a key file has keys");
         let signals = StopSignals::take()?.reloading(live.reading());
         let data = &self.data.data;
-        state_dir::create(data)?;
-        let _lock = StateLock::take(data)?;
+        let _lock = StateLock::take(data).context("--data")?;
         system_file::claim(data, NAME)?;
         let ports = Arc::new(attach(&self.keyed, &self.keyless, &keys)?);
         println!(
@@ -114,17 +113,12 @@ impl Up {
             }
             if looked_at.elapsed() >= LOOK_INTERVAL {
                 looked_at = Instant::now();
-                for port in ports.iter() {
-                    ensure!(
-                        port.is_there()?,
-                        "the interface {} is gone or another one, and nothing passes any more; start the gate again",
-                        port.interface()
-                    );
-                }
+                check(&ports)?;
             }
             std::thread::sleep(TURN);
         }
-        Ok(())
+        // The kernel must not go on with what the gate has dropped.
+        Ok(check(&ports)?)
     }
 }
 

@@ -12,6 +12,7 @@ use inband_ground::wire::HEADER_LEN_BYTES;
 use inband_ground::xdp::gate::Gate;
 use inband_ground::System;
 use inband_host::key_file::KeyFile;
+use inband_host::state_dir::StateLock;
 use inband_lab::netns::Netns;
 use inband_testing::process::text;
 use tempfile::TempDir;
@@ -31,6 +32,25 @@ const PORTS: [(&str, &str); 2] = [("keyed", "10.99.0.1"), ("keyless", "10.99.0.2
 struct Segments {
     hosts: [Netns; 2],
     gate: Netns,
+}
+
+/// Waits for the end of a process that has failed, and returns what it said.
+fn failed(mut child: Child) -> String {
+    let deadline = Instant::now() + TIMEOUT;
+    while child.try_wait().expect("it can be asked").is_none() {
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            panic!(
+                "it goes on: {}",
+                text(&child.wait_with_output().expect("it ends"))
+            );
+        }
+        std::thread::sleep(RETRY);
+    }
+    let output = child.wait_with_output().expect("it has ended");
+    let said = text(&output);
+    assert!(!output.status.success(), "{said}");
+    said
 }
 
 fn ip(arguments: &str) {
@@ -64,6 +84,8 @@ impl Segments {
         ip(&format!("-n {host} address add {address}/24 dev host"));
         ip(&format!("-n {host} link set host up"));
         ip(&format!("-n {gate} link set {port} up"));
+        let ipv6 = format!("net.ipv6.conf.{port}.disable_ipv6=0");
+        ip(&format!("netns exec {gate} sysctl -qw {ipv6}"));
     }
 
     fn socket(&self, host: usize) -> UdpSocket {
@@ -83,7 +105,7 @@ impl Segments {
 
 /// A gate's process.
 struct Running {
-    child: Child,
+    child: Option<Child>,
     data: PathBuf,
 }
 
@@ -92,9 +114,9 @@ impl Running {
         let [key_file, data_argument] = [key_file, data].map(|path| path.display().to_string());
         let mut command = segments.command(&["up", "--keyed", "keyed", "--keyless", "keyless"]);
         command.args(["--key-file", &key_file, "--data", &data_argument]);
-        let child = command.process_group(0).spawn().expect("it starts");
+        command.process_group(0).stderr(Stdio::piped());
         let running = Running {
-            child,
+            child: Some(command.spawn().expect("it starts")),
             data: data.to_owned(),
         };
         let deadline = Instant::now() + TIMEOUT;
@@ -112,16 +134,29 @@ impl Running {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
+        let pid = self.child.as_ref().expect("it runs").id().to_string();
         let sent = Command::new("kill").args([name, &pid]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Returns whether it ended with success.
+    fn wait(mut self) -> bool {
+        let mut child = self.child.take().expect("it runs");
+        child.wait().expect("it ends").success()
+    }
+
+    /// Waits until it has failed by itself, and returns what it said.
+    fn failed(mut self) -> String {
+        failed(self.child.take().expect("it runs"))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -210,7 +245,7 @@ fn packets_get_tags_and_lose_them_and_nothing_passes_a_gate_that_has_ended() {
     let foreign = Keys::new(keys.active(), &[(keys.active(), Secret([9; 16]))]).expect("a key");
     let sockets = [segments.socket(0), segments.socket(1)];
     let [keyed, keyless] = &sockets;
-    let mut gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
+    let gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
 
     // Those before the last are refused.
     let sent = [
@@ -248,15 +283,15 @@ fn packets_get_tags_and_lose_them_and_nothing_passes_a_gate_that_has_ended() {
     let strangers = [packet(b"stranger", None), packet(b"member", Some(&new))];
     assert_eq!(Gate::check(None, &strangers[0], PARTITIONS), c::IB_R_none);
     gate.signal("-KILL");
-    gate.child.wait().expect("it ends");
+    assert!(!gate.wait());
     assert!(!arrives(keyed, keyless, &strangers));
     assert!(!arrives(keyless, keyed, &strangers));
 
-    let mut gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
+    let gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
     let sent = [packet(b"abcdef", Some(&new))];
     assert_eq!(arrived(keyed, keyless, &sent), [packet(b"abcdef", None)]);
     gate.signal("-TERM");
-    assert!(gate.child.wait().expect("it ends").success());
+    assert!(gate.wait());
     assert!(!arrives(keyed, keyless, &strangers));
 }
 
@@ -266,14 +301,69 @@ fn a_gate_whose_interface_is_replaced_passes_nothing_and_ends() {
         return;
     };
     let key_file = dir.path().join(KEY_FILE);
-    let mut gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
+    let gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
     let keyless = segments.socket(1);
     ip(&format!("-n {} link del keyed", segments.gate.name()));
     segments.join(segments.hosts[0].name(), PORTS[0].0, PORTS[0].1);
     let keyed = segments.socket(0);
     let sent = [packet(b"a", None), packet(b"ab", Some(&keys.keys()))];
     assert!(!arrives(&keyed, &keyless, &sent));
-    assert!(!gate.child.wait().expect("it ends").success());
+    let said = gate.failed();
+    assert!(said.contains("the interface keyed is gone"), "{said}");
+}
+
+/// As soon as the programs are gone, a bridge would forward what they have dropped.
+#[test]
+fn a_gate_beside_which_packets_may_pass_ends_and_leaves_no_way() {
+    let Some((segments, dir, keys)) = with_keys("beside") else {
+        return;
+    };
+    let key_file = dir.path().join(KEY_FILE);
+    let machine = segments.gate.name();
+    let sockets = [segments.socket(0), segments.socket(1)];
+    let expected = packet(b"member", None);
+    let bridge = [
+        "link add bridge type bridge",
+        "link set bridge up",
+        "link set keyless master bridge",
+        "link set keyed master bridge",
+    ];
+    for (what, changes, back, told) in [
+        ("a bridge", &bridge[..], "link del bridge", "nomaster"),
+        (
+            "an address",
+            &["address add 10.99.0.3/24 dev keyed"],
+            "address flush dev keyed",
+            "keyed has the address 10.99.0.3",
+        ),
+        (
+            "an address of IPv6",
+            &["address add fd00::3/64 dev keyless nodad"],
+            "address flush dev keyless",
+            "keyless has the address fd00::3",
+        ),
+    ] {
+        let gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
+        let member = [packet(b"member", Some(&keys.keys()))];
+        assert_eq!(arrived(&sockets[0], &sockets[1], &member), [&expected[..]]);
+        for change in changes {
+            ip(&format!("-n {machine} {change}"));
+        }
+        let said = gate.failed();
+        // Those of another turn may wait at their host, and pass the next gate into the keyed segment.
+        let strangers = [packet(what.as_bytes(), None)];
+        assert!(
+            said.contains(told) && said.contains("nothing passes"),
+            "{what}: {said}"
+        );
+        assert!(!arrives(&sockets[0], &sockets[1], &strangers), "{what}");
+        assert!(!arrives(&sockets[1], &sockets[0], &strangers), "{what}");
+        // What it says to do helps.
+        ip(&format!("-n {machine} {back}"));
+        for (port, _) in PORTS {
+            ip(&format!("-n {machine} link set {port} up"));
+        }
+    }
 }
 
 #[test]
@@ -283,14 +373,39 @@ fn mistakes_are_explained() {
     };
     let gate = segments.gate.name();
     let key_file = dir.path().join(KEY_FILE);
-    let up = |keyed: &str, keyless: &str| {
+    let up_with = |keyed: &str, keyless: &str, key_file: &Path, data: &Path| {
         let mut command = segments.command(&["up", "--keyed", keyed, "--keyless", keyless]);
-        command.arg("--key-file").arg(&key_file);
-        command.arg("--data").arg(dir.path().join("gate"));
-        let done = command.stdin(Stdio::null()).output().expect("it runs");
-        assert!(!done.status.success());
-        text(&done)
+        command.arg("--key-file").arg(key_file);
+        command.arg("--data").arg(data).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let said = failed(command.spawn().expect("it starts"));
+        // A gate's user has none of these.
+        for foreign in ["cluster.", "host.", "dataplane"] {
+            assert!(!said.contains(foreign), "{said}");
+        }
+        said
     };
+    let data = dir.path().join("gate");
+    let up = |keyed: &str, keyless: &str| up_with(keyed, keyless, &key_file, &data);
+    let no_keys = up_with("keyed", "keyless", Path::new("/nowhere/keys"), &data);
+    assert!(
+        no_keys.contains("--key-file") && no_keys.contains("/nowhere/keys"),
+        "{no_keys}"
+    );
+    let file = up_with("keyed", "keyless", &key_file, &key_file);
+    assert!(
+        file.contains("--data: ") && file.contains(KEY_FILE),
+        "{file}"
+    );
+    {
+        let _lock = StateLock::take(&data).expect("nobody has it");
+        let own = format!("in use by process {};", std::process::id());
+        let in_use = up("keyed", "keyless");
+        assert!(
+            in_use.contains("--data: ") && in_use.contains(&own),
+            "{in_use}"
+        );
+    }
     let nowhere = up("nowhere-0", "keyless");
     assert!(
         nowhere.contains("no network interface \"nowhere-0\""),
@@ -306,4 +421,13 @@ fn mistakes_are_explained() {
     ip(&format!("-n {gate} link set keyless master bridge"));
     let master = up("keyed", "keyless");
     assert!(master.contains("ip link set keyless nomaster"), "{master}");
+    ip(&format!("-n {gate} link del bridge"));
+    ip(&format!(
+        "-n {gate} address add fd00::3/64 dev keyless nodad"
+    ));
+    let address = up("keyed", "keyless");
+    assert!(
+        address.contains("ip address flush dev keyless"),
+        "{address}"
+    );
 }

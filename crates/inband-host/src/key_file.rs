@@ -30,7 +30,7 @@ const COMMENT: &str = "\
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It could not be read.
-    #[error("key file {path}: cannot be read: {source}; check cluster.key_file, or make one with `inband key new`")]
+    #[error("key file {path}: cannot be read: {source}; check the path, or make one with `inband key new`")]
     Unreadable { path: PathBuf, source: io::Error },
     /// It could not be written.
     #[error("key file {path}: cannot be written: {source}")]

@@ -190,7 +190,7 @@ impl<P: Program> ProcessArgs<P> {
         let signals = StopSignals::take()?.reloading(live.reading());
         let data = &self.data.data;
         state_dir::create(data)?;
-        let _lock = StateLock::take(data)?;
+        let _lock = StateLock::take(data).context("--data")?;
         system_file::claim(data, P::NAME)?;
         let socket = HostSocket::bind(listen)
             .with_context(|| format!("--listen: cannot listen at {listen}"))?;

@@ -12,15 +12,13 @@ const LOCK_FILE: &str = "lock";
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// Reading or writing failed.
-    #[error(
-        "state directory: {path}: {source}; check host.state_dir, its permissions and free space"
-    )]
+    #[error("state directory: {path}: {source}; check the path, its permissions and free space")]
     Io { path: PathBuf, source: io::Error },
     /// The file does not hold a number.
     #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
     Damaged { path: PathBuf, found: String },
     /// Another process holds the lock.
-    #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a directory of its own (host.state_dir, --data)")]
+    #[error("state directory {dir} is in use by process {owner}; stop that process, or give this one a directory of its own")]
     InUse {
         dir: PathBuf,
         /// The process id, as recorded by that process.

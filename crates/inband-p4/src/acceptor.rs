@@ -1,7 +1,7 @@
 //! `inband p4 acceptor`: the control plane of an acceptor whose packets a switch handles. What an acceptor must remember
 //! and forget (protocol.md, 5) is decided by the same code as for every other acceptor.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use inband_cluster::paxos::control;
 use inband_control::configuration::Configuration;
 use inband_control::first::{configuration_of, settings_of};
 use inband_control::message::{ReplicaPositions, StoppedLog};
@@ -16,6 +17,8 @@ use inband_control::registers::{AcceptorRegisters, RegisterState};
 use inband_control::service::{Hooks, Service, ServiceConfig};
 use inband_control::state::Refusal;
 use inband_control::timing::Timing;
+use inband_ground::xdp::attach::find_link;
+use inband_ground::xdp::netlink::Netlink;
 use inband_host::logging;
 use inband_host::signals::{Interrupt, StopRequest};
 use inband_host::state_dir::StateLock;
@@ -26,6 +29,7 @@ use inband_transport::certificates::CertificateFiles;
 use inband_transport::tls::Transport;
 
 use crate::network::Network;
+use crate::status::{Known, View};
 use crate::switch::{Settings, Switch};
 
 /// Directory of the control plane's files in the state directory.
@@ -90,6 +94,24 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the switch is behind this interface.
+fn check_interface(interface: &str, switch: Ipv4Addr) -> Result<()> {
+    let netlink = Netlink::open().context("opening a netlink socket")?;
+    let link = find_link(&netlink, interface).context("--interface")?;
+    let route = netlink.route(switch).with_context(|| {
+        format!(
+            "--interface {interface}: this host has no route to {switch}, the switch's address; is {interface} up, with \
+             an address of that network?"
+        )
+    })?;
+    ensure!(
+        route.ifindex == link.index,
+        "--interface {interface}: this host reaches {switch}, the switch's address, by another one; give that one (`ip \
+         route get {switch}` shows it), or correct the route"
+    );
+    Ok(())
+}
+
 fn transport_of(config: &Config) -> Result<Transport> {
     let Some(tls) = &config.host.tls else {
         return Ok(Transport::plain());
@@ -106,8 +128,9 @@ pub fn run(args: &Args) -> Result<()> {
     let config = Config::load(&args.config)?;
     logging::configure(config.log, None);
     check(&config)?;
+    check_interface(&args.interface, *config.this().address.ip())?;
     let state_dir = &config.host.state_dir;
-    let _lock = StateLock::take(state_dir)?;
+    let _lock = StateLock::take(state_dir).context("host.state_dir")?;
     let stop = Arc::new(AtomicBool::new(false));
     let _request = StopRequest::listen(stop.clone(), Interrupt::Stops)?;
     let transport = transport_of(&config)?;
@@ -117,6 +140,7 @@ pub fn run(args: &Args) -> Result<()> {
         node: this.id,
         address: this.address,
         host_port: args.host_port,
+        uplink: args.uplink,
         geometry: Geometry {
             partitions: config.logs(),
             ring_slots: config.cluster.ring_slots as usize,
@@ -143,25 +167,32 @@ pub fn run(args: &Args) -> Result<()> {
         first: configuration_of(&config),
         settings: settings_of(&config),
         timing: Timing::default(),
-        transport,
+        transport: transport.clone(),
     };
     let (entered, configurations) = mpsc::channel();
     let refusal = Arc::<Mutex<Option<String>>>::default();
+    let known = Arc::<Known>::default();
     let hooks = SwitchHooks {
         entered,
+        known: known.clone(),
         refusal: refusal.clone(),
         stop: stop.clone(),
     };
     let acceptor = RegisterState::new(switch.clone(), settings.geometry);
-    let _service = Service::start(service, Some(acceptor), Box::new(hooks))
+    let service = Service::start(service, Some(acceptor), Box::new(hooks))
         .with_context(|| format!("control plane of node {:?}", this.name))?;
-    keep_up(
-        &switch,
-        network,
-        configuration_of(&config),
-        &configurations,
-        &stop,
-    )?;
+    let first = configuration_of(&config);
+    let view = View {
+        switch: switch.clone(),
+        thrift: args.thrift,
+        known: known.clone(),
+        transport,
+        listener: service.counters(),
+        stop: stop.clone(),
+        config: config.clone(),
+    };
+    let _control = control::serve(&config, move |request| view.answer(request))?;
+    keep_up(&switch, network, &known, first, &configurations, &stop)?;
     let refusal = refusal.lock().ok().and_then(|mut refusal| refusal.take());
     match refusal {
         Some(refusal) => bail!(refusal),
@@ -175,6 +206,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn keep_up(
     switch: &Switch,
     mut network: Network,
+    known: &Known,
     mut latest: Configuration,
     configurations: &Receiver<Configuration>,
     stop: &AtomicBool,
@@ -185,30 +217,36 @@ fn keep_up(
         match configurations.recv_timeout(STOP_POLL) {
             Ok(configuration) => (latest, since) = (configuration, Duration::MAX),
             Err(RecvTimeoutError::Timeout) => since = since.saturating_add(STOP_POLL),
-            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the control service of this process has ended; start it again, and please report this with its log")
+            }
         }
         if since >= LOOK {
             since = Duration::ZERO;
             switch.view(0);
-            if !switch.is_lost() {
-                network.update(switch, &latest)?;
+            match network.update(switch, &latest) {
+                Err(error) if !switch.is_lost() => return Err(error),
+                _ => {}
             }
+            known.unresolved(network.unresolved().len());
             if told != network.unresolved() {
                 told = network.unresolved().to_vec();
                 tracing::warn!("no hardware address is known of {told:?}; see `ip neigh`");
             }
         }
-        ensure!(
-            !switch.is_lost(),
-            "the connection to the switch has failed, and its votes count as lost; start simple_switch again if it has ended, \
-             and then this program: the control plane has the acceptor recovered"
-        );
+        if let Some(why) = switch.lost() {
+            bail!(
+                "{why} Its votes count as lost, also if it answers again, and this process ends. Start simple_switch again if \
+                 it has ended, and then this program: the control plane has the acceptor recovered"
+            );
+        }
     }
     Ok(())
 }
 
 struct SwitchHooks {
     entered: Sender<Configuration>,
+    known: Arc<Known>,
     refusal: Arc<Mutex<Option<String>>>,
     stop: Arc<AtomicBool>,
 }
@@ -222,6 +260,7 @@ impl Hooks for SwitchHooks {
             configuration.acceptors(),
             configuration.replicas()
         );
+        self.known.entered(configuration);
         // The main thread has ended: so does this process.
         let _ = self.entered.send(configuration.clone());
     }

@@ -2,6 +2,7 @@
 
 mod acceptor;
 mod network;
+mod status;
 mod switch;
 
 use std::process::ExitCode;

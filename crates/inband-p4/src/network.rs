@@ -6,10 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context, Result};
 use inband_bmv2::Client;
-use inband_control::acceptor::AcceptorError;
 use inband_control::configuration::{Configuration, NodeId};
 
-use crate::switch::Switch;
+use crate::switch::{Switch, SwitchError};
 
 /// Multicast group of the answers for a group, in `ground/p4/frame.p4`.
 const GROUP: usize = 1;
@@ -49,9 +48,7 @@ impl Network {
         uplink: u16,
     ) -> Result<Network> {
         let path = format!("/sys/class/net/{interface}/address");
-        let text = fs::read_to_string(&path).with_context(|| {
-            format!("{path}: is {interface} the interface of this host to the switch?")
-        })?;
+        let text = fs::read_to_string(&path).context(path.clone())?;
         let mac = mac_of(text.trim());
         let mac = mac.with_context(|| format!("{path} has no hardware address"))?;
         switch.with(|client| {
@@ -113,7 +110,7 @@ impl Network {
         &self.unresolved
     }
 
-    fn forward(&mut self, switch: &Switch, mac: Mac) -> Result<(), AcceptorError> {
+    fn forward(&mut self, switch: &Switch, mac: Mac) -> Result<(), SwitchError> {
         if self.forwarded.contains_key(&mac) {
             return Ok(());
         }
@@ -129,7 +126,7 @@ impl Network {
         node: NodeId,
         address: SocketAddrV4,
         mac: Mac,
-    ) -> Result<(), AcceptorError> {
+    ) -> Result<(), SwitchError> {
         let known = self.learners.get(&node);
         if known.is_some_and(|known| (known.address, known.mac) == (address, mac)) {
             return Ok(());
@@ -154,7 +151,7 @@ impl Network {
         Ok(())
     }
 
-    fn forget(&mut self, switch: &Switch, node: NodeId) -> Result<(), AcceptorError> {
+    fn forget(&mut self, switch: &Switch, node: NodeId) -> Result<(), SwitchError> {
         let Some(learner) = self.learners.remove(&node) else {
             return Ok(());
         };

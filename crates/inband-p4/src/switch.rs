@@ -3,16 +3,17 @@
 //! The interface shows no word of 2^63 or more, which values and digests are. They are read with LEARN instead, which a
 //! sealed acceptor answers to its host.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use inband_bmv2::Client;
 use inband_control::acceptor::AcceptorError;
 use inband_control::registers::AcceptorRegisters;
 use inband_ground::auth::Gate;
+use inband_ground::{c, System};
 use inband_paxos::dataplane::registers::{AcceptorView, SlotView};
 use inband_paxos::dataplane::soft::Geometry;
 use inband_paxos::dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
@@ -39,15 +40,35 @@ pub struct Settings {
     pub address: SocketAddrV4,
     /// Its port to this host.
     pub host_port: u16,
+    /// Its port to the other hosts.
+    pub uplink: u16,
     pub geometry: Geometry,
     pub packet_len_max_bytes: usize,
 }
 
-/// Why the switch cannot be an acceptor.
+/// Why the switch cannot be an acceptor, or a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
     #[error(transparent)]
     Control(#[from] inband_bmv2::Error),
+    /// An earlier call has failed.
+    #[error("{0}; its registers count as lost")]
+    Lost(String),
+    #[error("{option} {port}: the switch has no such port; it has {there}")]
+    NoPort {
+        option: &'static str,
+        port: u16,
+        there: String,
+    },
+    #[error(
+        "--uplink and --host-port are both {0}; the switch has one port to the other hosts, and another to this one"
+    )]
+    SamePort(u16),
+    #[error(
+        "{address} does not answer this host's packets; is --host-port the switch's port to it, and does `ip neigh` show a \
+         hardware address for it?"
+    )]
+    NoAnswer { address: SocketAddrV4 },
     #[error(
         "register array {array} of the switch has {found} words and the configuration needs {needed}; compile the program \
          with `scripts/p4 compile paxos acceptor FILE PARTITIONS={partitions} RING_SLOTS={ring_slots}`"
@@ -64,15 +85,20 @@ pub enum SwitchError {
         address: Ipv4Addr,
         source: io::Error,
     },
-    #[error(transparent)]
-    Acceptor(#[from] AcceptorError),
+}
+
+impl From<SwitchError> for AcceptorError {
+    fn from(error: SwitchError) -> AcceptorError {
+        AcceptorError::Unreachable(error.to_string())
+    }
 }
 
 /// A connected switch. If the connection fails, the registers count as lost: the switch may have been restarted, and
 /// a later connection could not tell.
 pub struct Switch {
     client: Mutex<Client>,
-    is_lost: AtomicBool,
+    /// Why the connection failed, once it has.
+    lost: OnceLock<String>,
     /// To and from the data plane.
     packets: Mutex<Packets>,
     settings: Settings,
@@ -111,7 +137,7 @@ impl Switch {
         })?;
         let switch = Switch {
             client: Mutex::new(client),
-            is_lost: AtomicBool::new(false),
+            lost: OnceLock::new(),
             packets: Mutex::new(Packets {
                 socket,
                 gate: Gate::of::<Paxos>(None, settings.geometry.partitions),
@@ -120,6 +146,7 @@ impl Switch {
             }),
             settings,
         };
+        switch.check_ports()?;
         switch.check_sizes()?;
         switch.configure()?;
         for partition in 0..settings.geometry.partitions {
@@ -132,6 +159,30 @@ impl Switch {
         switch.with(Client::reset)?;
         switch.configure()?;
         Ok(switch)
+    }
+
+    fn check_ports(&self) -> Result<(), SwitchError> {
+        let Settings {
+            host_port, uplink, ..
+        } = self.settings;
+        let ports = self.client().ports()?;
+        for (option, port) in [("--uplink", uplink), ("--host-port", host_port)] {
+            if ports.iter().all(|there| there.number != port) {
+                let names = ports
+                    .iter()
+                    .map(|port| format!("{} ({})", port.number, port.interface));
+                let there = names.collect::<Vec<_>>().join(", ");
+                return Err(SwitchError::NoPort {
+                    option,
+                    port,
+                    there,
+                });
+            }
+        }
+        match uplink == host_port {
+            true => Err(SwitchError::SamePort(uplink)),
+            false => Ok(()),
+        }
     }
 
     fn check_sizes(&self) -> Result<(), SwitchError> {
@@ -155,7 +206,7 @@ impl Switch {
         Ok(())
     }
 
-    fn configure(&self) -> Result<(), AcceptorError> {
+    fn configure(&self) -> Result<(), SwitchError> {
         let Settings {
             node,
             address,
@@ -176,29 +227,59 @@ impl Switch {
     pub fn with<T>(
         &self,
         call: impl FnOnce(&mut Client) -> Result<T, inband_bmv2::Error>,
-    ) -> Result<T, AcceptorError> {
-        if self.is_lost() {
-            let why = "the connection to the switch has failed, and its registers count as lost";
-            return Err(AcceptorError::Unreachable(why.into()));
+    ) -> Result<T, SwitchError> {
+        let mut client = self.client();
+        if let Some(why) = self.lost() {
+            return Err(SwitchError::Lost(why.to_owned()));
         }
-        call(&mut self.client()).map_err(|error| {
+        Ok(call(&mut client).inspect_err(|error| {
             if error.is_lasting() {
-                self.is_lost.store(true, Ordering::Release);
+                self.lost.get_or_init(|| error.to_string());
             }
-            AcceptorError::Unreachable(error.to_string())
+        })?)
+    }
+
+    /// Why its registers count as lost, if they do.
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
+    }
+
+    /// Packets by the reason for which they were counted, without those that are zero.
+    pub fn counters(&self) -> Result<BTreeMap<String, u64>, SwitchError> {
+        let mut counters = BTreeMap::new();
+        for number in 0..c::IB_REASONS_MAX {
+            let Some(name) = Paxos::reason_name(number) else {
+                continue;
+            };
+            let packets = self.with(|client| client.packets("reasons", number as usize))?;
+            if packets > 0 {
+                counters.insert(name.to_owned(), packets);
+            }
+        }
+        Ok(counters)
+    }
+
+    /// Reads the registers of a partition.
+    fn registers(&self, partition: usize) -> Result<AcceptorView, SwitchError> {
+        Ok(AcceptorView {
+            promise: self.read("promise", partition)?,
+            floor: self.read("floor", partition)?,
+            highest: self.read("highest", partition)?,
+            epoch: self.read("epoch", partition)?,
+            voting: self.read("voting", partition)? != 0,
         })
     }
 
-    fn read(&self, array: &str, index: usize) -> Result<u64, AcceptorError> {
+    fn read(&self, array: &str, index: usize) -> Result<u64, SwitchError> {
         self.with(|client| client.register(array, index))
     }
 
-    fn write(&self, array: &str, index: usize, word: u64) -> Result<(), AcceptorError> {
+    fn write(&self, array: &str, index: usize, word: u64) -> Result<(), SwitchError> {
         self.with(|client| client.write_register(array, index, word))
     }
 
     /// Of a sealed acceptor, in which no packet raises it.
-    fn raise(&self, array: &str, index: usize, word: u64) -> Result<(), AcceptorError> {
+    fn raise(&self, array: &str, index: usize, word: u64) -> Result<(), SwitchError> {
         if self.read(array, index)? < word {
             self.write(array, index, word)?;
         }
@@ -207,7 +288,7 @@ impl Switch {
 
     /// Returns once all packets have left that entered before. The switch handles one after the other, so the answer to
     /// a packet comes after them.
-    fn wait_for_packets(&self, partition: usize) -> Result<(), AcceptorError> {
+    fn wait_for_packets(&self, partition: usize) -> Result<(), SwitchError> {
         let mut packets = lock(&self.packets);
         packets.asked += 1;
         let mut header = Header::new(Type::Position, self.settings.node.into(), 0);
@@ -221,12 +302,7 @@ impl Switch {
     }
 
     /// Reads the vote of an instance of a sealed acceptor.
-    fn learn(
-        &self,
-        slot: &mut SlotView,
-        partition: usize,
-        epoch: u64,
-    ) -> Result<(), AcceptorError> {
+    fn learn(&self, slot: &mut SlotView, partition: usize, epoch: u64) -> Result<(), SwitchError> {
         let mut header = Header::new(Type::Learn, self.settings.node.into(), epoch as u32);
         header.partition = partition as u16;
         header.instance = slot.instance;
@@ -257,7 +333,7 @@ impl Packets {
         settings: &Settings,
         header: &Header,
         accept: impl Fn(&Header, &[u8]) -> Option<T>,
-    ) -> Result<T, AcceptorError> {
+    ) -> Result<T, SwitchError> {
         let mut packet = Vec::new();
         wire::emit_padded_to(settings.packet_len_max_bytes, header, &[], &mut packet);
         self.gate.sign(&mut packet);
@@ -279,11 +355,8 @@ impl Packets {
                 return Ok(result);
             }
         }
-        Err(AcceptorError::Unreachable(format!(
-            "{} does not answer this host's packets; is --host-port the switch's port to it, and does `ip neigh` show a \
-             hardware address for it?",
-            settings.address
-        )))
+        let address = settings.address;
+        Err(SwitchError::NoAnswer { address })
     }
 }
 
@@ -316,26 +389,17 @@ fn words_of(value: &[u8]) -> [u64; VALUE_WORDS] {
 
 impl AcceptorRegisters for Switch {
     fn view(&self, partition: usize) -> AcceptorView {
-        let view = || -> Result<_, AcceptorError> {
-            Ok(AcceptorView {
-                promise: self.read("promise", partition)?,
-                floor: self.read("floor", partition)?,
-                highest: self.read("highest", partition)?,
-                epoch: self.read("epoch", partition)?,
-                voting: self.read("voting", partition)? != 0,
-            })
-        };
-        view().unwrap_or_default()
+        self.registers(partition).unwrap_or_default()
     }
 
     fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::Acquire)
+        self.lost().is_some()
     }
 
     fn seal(&self, partition: usize, epoch: u64) -> Result<(), AcceptorError> {
         self.write("voting", partition, 0)?;
         self.raise("epoch", partition, epoch)?;
-        self.wait_for_packets(partition)
+        Ok(self.wait_for_packets(partition)?)
     }
 
     fn adopt(
@@ -347,15 +411,15 @@ impl AcceptorRegisters for Switch {
     ) -> Result<(), AcceptorError> {
         self.raise("promise", partition, promise)?;
         self.raise("floor", partition, floor)?;
-        self.raise("highest", partition, highest)
+        Ok(self.raise("highest", partition, highest)?)
     }
 
     fn adopted(&self, partition: usize, highest: u64) -> Result<(), AcceptorError> {
-        self.write("highest", partition, highest)
+        Ok(self.write("highest", partition, highest)?)
     }
 
     fn open(&self, partition: usize) -> Result<(), AcceptorError> {
-        self.write("voting", partition, 1)
+        Ok(self.write("voting", partition, 1)?)
     }
 
     fn slot(&self, index: usize) -> Result<Option<SlotView>, AcceptorError> {

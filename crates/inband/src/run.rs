@@ -41,7 +41,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     }
     let config = Arc::new(Config::load(config_path)?);
     logging::configure(config.log, log_format);
-    let _state_lock = StateLock::take(&config.host.state_dir)?;
+    let _state_lock = StateLock::take(&config.host.state_dir).context("host.state_dir")?;
     let stop = Stop::new(Arc::default());
     let request = StopRequest::listen(Arc::default(), Interrupt::Stops)?;
     mtu::check(&config)?;

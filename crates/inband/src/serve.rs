@@ -1,17 +1,15 @@
 //! The control socket of a host: status, drain, sync, stop.
 
-use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{anyhow, Result};
 use inband_cluster::paxos::control::{
-    AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
-    ReplicaStatus,
+    ask_control_plane, serve, transport_in_words, AcceptorStatus, HostReply, HostRequest,
+    HostStatus, KeyStatus, LeaderStatus, Position, ReplicaStatus,
 };
-use inband_control::service::{self, CallError, ListenerCounters, Response};
+use inband_control::service::ListenerCounters;
 use inband_host::line_json::Server;
 use inband_host::notify::Notifier;
 use inband_host::signals::StopRequest;
@@ -19,7 +17,7 @@ use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
 use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Dataplane, Durability, Role};
-use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
+use inband_paxos::dataplane::registers::LeaderView;
 use inband_transport::tls::Transport;
 
 use crate::node_commands::NodeCommands;
@@ -30,8 +28,6 @@ use crate::transport;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the node's thread to read the keys.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for the control plane, which may be electing a leader.
-const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// This host as seen by other threads.
 #[derive(Clone)]
@@ -131,10 +127,7 @@ impl HostView {
             version: env!("CARGO_PKG_VERSION").into(),
             epoch: state.epoch,
             durability: self.config.cluster.durability.to_string(),
-            transport: match self.transport.is_secure() {
-                true => "TLS".into(),
-                false => "plain".into(),
-            },
+            transport: transport_in_words(&self.transport),
             backends: this
                 .roles
                 .iter()
@@ -149,7 +142,7 @@ impl HostView {
                 .iter()
                 .map(|view| AcceptorStatus {
                     voting: view.voting && state.acceptor_disk_failure.is_none(),
-                    ..acceptor_status(view)
+                    ..AcceptorStatus::from(view)
                 })
                 .collect(),
             acceptor_disk_failure: state.acceptor_disk_failure,
@@ -207,33 +200,6 @@ impl HostView {
             .map_err(anyhow::Error::msg)
     }
 
-    /// The control plane answers over TCP, wherever its leader is.
-    fn ask_control_plane(&self, request: &service::Request) -> HostReply {
-        let cluster = &self.config.cluster.name;
-        let controllers = self.config.controllers();
-        let services: Vec<SocketAddr> = controllers
-            .map(|n| SocketAddr::V4(n.control_plane()))
-            .collect();
-        match service::call(
-            cluster,
-            &services,
-            request,
-            CONTROL_PLANE_TIMEOUT,
-            &self.transport,
-        ) {
-            Ok(response) => HostReply::Control(Box::new(response)),
-            Err(CallError::Refused(refusal)) => {
-                HostReply::Control(Box::new(Response::Refused(refusal)))
-            }
-            Err(CallError::OutcomeUnknown) => {
-                HostReply::Control(Box::new(Response::OutcomeUnknown))
-            }
-            Err(error) => HostReply::Error {
-                message: error.to_string(),
-            },
-        }
-    }
-
     fn answer(&self, request: HostRequest) -> HostReply {
         match request {
             HostRequest::Status => HostReply::Status(Box::new(self.status())),
@@ -262,7 +228,9 @@ impl HostView {
                     message: error.to_string(),
                 },
             },
-            HostRequest::Control { request } => self.ask_control_plane(&request),
+            HostRequest::Control { request } => {
+                ask_control_plane(&self.config, &request, &self.transport)
+            }
             HostRequest::Stop => {
                 // A replica drains first.
                 self.stop.store(true, Ordering::Release);
@@ -281,25 +249,8 @@ fn leader_status(view: &LeaderView) -> LeaderStatus {
     }
 }
 
-fn acceptor_status(view: &AcceptorView) -> AcceptorStatus {
-    AcceptorStatus {
-        voting: view.voting,
-        round: view.promise,
-        floor: view.floor,
-        highest_voted: view.highest,
-    }
-}
-
 /// Answers requests at the configured socket until the server is dropped.
 pub fn start(view: HostView) -> Result<Server> {
-    let path = view.config.host.control.clone();
-    if let Some(dir) = path.parent().filter(|d| *d != Path::new("")) {
-        std::fs::create_dir_all(dir).with_context(|| format!("host.control: {}", dir.display()))?;
-    }
-    Server::start(
-        &path,
-        move |request| view.answer(request),
-        |message| HostReply::Error { message },
-    )
-    .with_context(|| format!("host.control: cannot listen at {}", path.display()))
+    let config = Arc::clone(&view.config);
+    serve(&config, move |request| view.answer(request))
 }

@@ -1,20 +1,26 @@
-//! The protocol of a host's control socket. `inband run` is the server, the supervisor a client.
+//! The protocol of a host's control socket. `inband run` and `inband p4 acceptor` are servers, the supervisor a client.
 //!
 //! Lists by log contain the partitions' logs in order and then, with more than one partition, log M.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context;
 use inband_control::service;
 pub use inband_host::key_file::KeyStatus;
-use inband_paxos::config::Role;
+use inband_paxos::config::{Config, Role};
+use inband_paxos::dataplane::registers::AcceptorView;
+use inband_transport::tls::Transport;
 use serde::{Deserialize, Serialize};
 
-use inband_host::line_json::{self, CallError};
+use inband_host::line_json::{self, CallError, Server};
 
 /// Maximum number of positions in one line.
 const POSITIONS_SHOWN_MAX: usize = 9;
+/// Time limit for the control plane, which may be electing a leader.
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
@@ -175,6 +181,17 @@ pub struct AcceptorStatus {
     pub highest_voted: u64,
 }
 
+impl From<&AcceptorView> for AcceptorStatus {
+    fn from(view: &AcceptorView) -> AcceptorStatus {
+        AcceptorStatus {
+            voting: view.voting,
+            round: view.promise,
+            floor: view.floor,
+            highest_voted: view.highest,
+        }
+    }
+}
+
 /// The status of a host as replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaStatus {
@@ -196,6 +213,53 @@ pub struct ReplicaStatus {
     /// The store has not applied all that was decided when it asked, or loads a checkpoint.
     #[serde(default)]
     pub catching_up: bool,
+}
+
+/// For a host: answers requests at the configured socket until the server is dropped.
+pub fn serve(
+    config: &Config,
+    answer: impl Fn(HostRequest) -> HostReply + Send + Sync + 'static,
+) -> anyhow::Result<Server> {
+    let path = &config.host.control;
+    if let Some(dir) = path.parent().filter(|dir| *dir != Path::new("")) {
+        std::fs::create_dir_all(dir).with_context(|| format!("host.control: {}", dir.display()))?;
+    }
+    Server::start(path, answer, |message| HostReply::Error { message })
+        .with_context(|| format!("host.control: cannot listen at {}", path.display()))
+}
+
+/// For a host: the answer to [`HostRequest::Control`]. The control plane answers over TCP, wherever its leader is.
+pub fn ask_control_plane(
+    config: &Config,
+    request: &service::Request,
+    transport: &Transport,
+) -> HostReply {
+    let controllers = config.controllers();
+    let services: Vec<SocketAddr> = controllers
+        .map(|node| SocketAddr::V4(node.control_plane()))
+        .collect();
+    let timeout = CONTROL_PLANE_TIMEOUT;
+    let response = service::call(&config.cluster.name, &services, request, timeout, transport);
+    match response {
+        Ok(response) => HostReply::Control(Box::new(response)),
+        Err(service::CallError::Refused(refusal)) => {
+            HostReply::Control(Box::new(service::Response::Refused(refusal)))
+        }
+        Err(service::CallError::OutcomeUnknown) => {
+            HostReply::Control(Box::new(service::Response::OutcomeUnknown))
+        }
+        Err(error) => HostReply::Error {
+            message: error.to_string(),
+        },
+    }
+}
+
+/// As [`HostStatus::transport`].
+pub fn transport_in_words(transport: &Transport) -> String {
+    match transport.is_secure() {
+        true => "TLS".into(),
+        false => "plain".into(),
+    }
 }
 
 /// Why a host did not do what it was asked.

@@ -13,10 +13,7 @@ pub const KERNEL_MIN_GENERIC: (u32, u32) = (6, 6);
 /// Why an XDP host could not be started or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    #[error(
-        "{what} needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and \
-         CAP_NET_RAW; without them set dataplane = \"udp\""
-    )]
+    #[error("{}; without them set dataplane = \"udp\"", self.in_short())]
     Privilege {
         /// What was being done.
         what: &'static str,
@@ -108,6 +105,9 @@ impl XdpError {
     /// Returns what went wrong in one line, without the remedy.
     pub fn in_short(&self) -> String {
         match self {
+            XdpError::Privilege { what } => format!(
+                "{what} needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_NET_RAW"
+            ),
             XdpError::Load { log, .. } => {
                 let text = self.to_string();
                 let first = text.lines().next().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
@@ -112,11 +113,26 @@ impl Program {
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     #[error(transparent)]
-    Xdp(#[from] XdpError),
+    Xdp(XdpError),
+    /// Its message is without what another host would do: a gate has only XDP.
+    #[error("{}", .0.in_short())]
+    Privilege(XdpError),
+    /// As [`GateError::Privilege`].
+    #[error("{}; run a kernel that docs/deploy.md lists", .0.in_short())]
+    Load(XdpError),
     #[error("{0} belongs to a bridge or a bond, which would go on forwarding without the gate; take it out: ip link set {0} nomaster")]
     HasMaster(String),
-    #[error("{0} has an address, and the kernel might forward packets to it without the gate; remove it: ip address flush dev {0}")]
-    HasAddress(String),
+    #[error("{interface} has the address {address}, and the kernel might forward packets to it without the gate; remove it: ip address flush dev {interface}")]
+    HasAddress { interface: String, address: IpAddr },
+    #[error("the interface {0} is gone or another one, and nothing passes any more; start the gate again")]
+    Replaced(String),
+    /// Packets could pass beside the gate since it has started.
+    #[error("{why}. The gate has taken {keyed} and {keyless} down, so that nothing passes: then bring both up (ip link set {keyed} up; ip link set {keyless} up), and start the gate again")]
+    OtherWay {
+        why: Box<GateError>,
+        keyed: String,
+        keyless: String,
+    },
     #[error("{0} is a tun or tap interface, which may hand over several packets as one; use a network card or a veth")]
     IsTap(String),
     #[error("{0} and {1} are the same interface; a gate has two")]
@@ -126,6 +142,23 @@ pub enum GateError {
         interface: String,
         source: io::Error,
     },
+}
+
+impl From<XdpError> for GateError {
+    fn from(error: XdpError) -> GateError {
+        match error {
+            XdpError::Privilege { .. } => GateError::Privilege(error),
+            XdpError::Load { .. } => GateError::Load(error),
+            other => GateError::Xdp(other),
+        }
+    }
+}
+
+impl GateError {
+    /// Returns whether the kernel may forward from or to the interface.
+    fn is_other_way(&self) -> bool {
+        matches!(self, GateError::HasMaster(_) | GateError::HasAddress { .. })
+    }
 }
 
 /// One side, attached.
@@ -154,15 +187,23 @@ fn check_alone(interface: &str) -> Result<LinkInfo, GateError> {
     let addresses = nix::ifaddrs::getifaddrs()
         .map_err(io::Error::from)
         .doing("reading the interfaces' addresses")?;
-    let mut own = addresses.filter(|entry| entry.interface_name == interface);
-    if own.any(|entry| {
-        entry
-            .address
-            .is_some_and(|address| address.as_sockaddr_in().is_some())
-    }) {
-        return Err(GateError::HasAddress(interface.into()));
+    let own = addresses.filter(|entry| entry.interface_name == interface);
+    let mut own = own.filter_map(|entry| {
+        let address = entry.address?;
+        match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+            // Every interface that is up has one of the link, to which nothing is forwarded.
+            (_, Some(v6)) if !v6.ip().is_unicast_link_local() => Some(IpAddr::V6(v6.ip())),
+            _ => None,
+        }
+    });
+    match own.next() {
+        Some(address) => Err(GateError::HasAddress {
+            interface: interface.into(),
+            address,
+        }),
+        None => Ok(link),
     }
-    Ok(link)
 }
 
 /// Has the interface receive frames for all hosts until the result is dropped.
@@ -237,13 +278,43 @@ impl Port {
         self.program.set_keys(keys)
     }
 
-    /// Returns whether the interface still exists. If one of this name has taken its place, nothing passes there.
-    pub fn is_there(&self) -> Result<bool, XdpError> {
-        let netlink = Netlink::open().doing("opening a netlink socket")?;
-        let link = netlink.link(&self.interface);
-        let link = link.doing(format!("looking {} up", self.interface))?;
-        Ok(link.is_some_and(|link| link.index == self.index))
+    /// Checks that the interface is still there, and still the gate's alone. If another one of this name has taken its
+    /// place, nothing passes there.
+    fn check(&self) -> Result<(), GateError> {
+        match check_alone(&self.interface) {
+            Ok(link) if link.index == self.index => Ok(()),
+            Ok(_) | Err(GateError::Xdp(XdpError::NoInterface { .. })) => {
+                Err(GateError::Replaced(self.interface.clone()))
+            }
+            Err(error) => Err(error),
+        }
     }
+}
+
+/// Checks that both interfaces are still there, and that nothing but the gate forwards between them. Otherwise they are
+/// taken down before the programs go: the kernel would forward what the gate has dropped until then.
+pub fn check(ports: &[Port; 2]) -> Result<(), GateError> {
+    let mut checked = ports.each_ref().map(Port::check);
+    checked.sort_by_key(|result| !matches!(result, Err(error) if error.is_other_way()));
+    let ([Err(error), _] | [Ok(()), Err(error)]) = checked else {
+        return Ok(());
+    };
+    if !error.is_other_way() {
+        return Err(error);
+    }
+    let netlink = Netlink::open().doing("opening a netlink socket")?;
+    let [keyed, keyless] = ports;
+    for port in ports {
+        match netlink.set_down(port.index) {
+            Err(gone) if gone.raw_os_error() == Some(libc::ENODEV) => {}
+            taken => taken.doing(format!("{error}; taking {} down", port.interface))?,
+        }
+    }
+    Err(GateError::OtherWay {
+        why: Box::new(error),
+        keyed: keyed.interface.clone(),
+        keyless: keyless.interface.clone(),
+    })
 }
 
 /// Attaches a gate between two interfaces, natively: in generic mode the kernel may hand over several packets as one, of
@@ -258,4 +329,30 @@ pub fn attach(keyed: &str, keyless: &str, keys: &Keys) -> Result<[Port; 2], Gate
         Port::attach(Side::Keyed, keys, &keyless_link, &keyed_link, keyed)?,
         Port::attach(Side::Keyless, keys, &keyed_link, &keyless_link, keyless)?,
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_those_of_a_gate() {
+        let privilege = XdpError::Privilege {
+            what: "loading BPF programs",
+        };
+        let load = XdpError::Load {
+            program: "gate",
+            kernel: "6.0".into(),
+            reason: "too complex".into(),
+            log: None,
+        };
+        for (error, what, remedy) in [
+            (privilege, "loading BPF programs needs root", "CAP_BPF"),
+            (load, "too complex", "docs/deploy.md"),
+        ] {
+            let text = GateError::from(error).to_string();
+            assert!(text.contains(what) && text.contains(remedy), "{text}");
+            assert!(!text.contains("dataplane"), "{text}");
+        }
+    }
 }

@@ -244,11 +244,19 @@ impl Netlink {
 
     /// Brings a link up.
     pub fn set_up(&self, index: u32) -> io::Result<()> {
-        let up = libc::IFF_UP as u32;
+        self.set_flags(index, libc::IFF_UP as u32)
+    }
+
+    /// Takes a link down.
+    pub fn set_down(&self, index: u32) -> io::Result<()> {
+        self.set_flags(index, 0)
+    }
+
+    fn set_flags(&self, index: u32, flags: u32) -> io::Result<()> {
         self.do_it(Message::new(
             libc::RTM_NEWLINK,
             libc::NLM_F_ACK,
-            &link_header(index, up, up),
+            &link_header(index, flags, libc::IFF_UP as u32),
         ))
     }
 

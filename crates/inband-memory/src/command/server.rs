@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_ground::auth::Keys;
 use inband_ground::xdp::XdpError;
@@ -94,7 +94,7 @@ impl ServerArgs {
         let keys = live.keys();
         let signals = StopSignals::take_supervised()?.reloading(live.reading());
         state_dir::create(&common.data)?;
-        let _lock = StateLock::take(&common.data)?;
+        let _lock = StateLock::take(&common.data).context("--data")?;
         let promised = common.promised()?;
         let replaces = common.data.join(REPLACES);
         let replace = self.replace || replaces.exists();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_ground::auth::Keys;
 use inband_ground::xdp::multicast::Peer;
@@ -117,7 +117,7 @@ impl SwitchArgs {
         let keys = live.keys();
         let signals = StopSignals::take_supervised()?.reloading(live.reading());
         state_dir::create(&common.data)?;
-        let _lock = StateLock::take(&common.data)?;
+        let _lock = StateLock::take(&common.data).context("--data")?;
         common.keep_space()?;
         let socket = common.bind()?;
         let spec = SwitchSpec {

@@ -156,7 +156,7 @@ impl ProcessArgs {
             named.into_iter().map(|(_, listener)| listener).collect()
         };
         state_dir::create(&self.data)?;
-        let lock = StateLock::take(&self.data)?;
+        let lock = StateLock::take(&self.data).context("--data")?;
         let name = format!("{kind}/{}", self.number);
         claim(&self.data, &name)?;
         let socket =

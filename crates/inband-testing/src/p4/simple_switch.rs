@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use inband_bmv2::Client;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
@@ -21,76 +22,18 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub const SENDER_PORT: usize = 0;
 pub const HOST_PORT: usize = 1;
 pub const GROUP_PORT: usize = 2;
+/// Multicast group of the answers for a group, in `ground/p4/frame.p4`.
+const GROUP: usize = 1;
 const PORTS: usize = 3;
 /// Frames between two waits: `simple_switch` drops beyond 64 queued ones.
 const BURST: usize = 16;
 const GLOBAL_HEADER_LEN_BYTES: usize = 24;
 const RECORD_HEADER_LEN_BYTES: usize = 16;
 
-/// The arguments of a Thrift call, in the binary protocol.
-#[derive(Default)]
-struct Fields(Vec<u8>, i16);
-
-impl Fields {
-    fn field(&mut self, kind: u8) {
-        self.1 += 1;
-        self.0.push(kind);
-        self.0.extend(self.1.to_be_bytes());
-    }
-
-    fn number(mut self, value: usize) -> Fields {
-        self.field(8);
-        self.0.extend((value as i32).to_be_bytes());
-        self
-    }
-
-    fn long(mut self, value: u64) -> Fields {
-        self.field(10);
-        self.0.extend(value.to_be_bytes());
-        self
-    }
-
-    fn bytes(&mut self, value: &[u8]) {
-        self.0.extend((value.len() as i32).to_be_bytes());
-        self.0.extend(value);
-    }
-
-    fn text(mut self, value: impl AsRef<[u8]>) -> Fields {
-        self.field(11);
-        self.bytes(value.as_ref());
-        self
-    }
-
-    fn structure(mut self, value: Fields) -> Fields {
-        self.field(12);
-        self.0.extend(value.0);
-        self.0.push(0);
-        self
-    }
-
-    fn texts(mut self, values: &[&[u8]]) -> Fields {
-        self.field(15);
-        self.0.push(11);
-        self.0.extend((values.len() as i32).to_be_bytes());
-        values.iter().for_each(|value| self.bytes(value));
-        self
-    }
-
-    /// A list of one struct.
-    fn one(mut self, value: Fields) -> Fields {
-        self.field(15);
-        self.0.push(12);
-        self.0.extend(1i32.to_be_bytes());
-        self.0.extend(value.0);
-        self.0.push(0);
-        self
-    }
-}
-
 /// The process, and what it is still to send.
 pub struct SimpleSwitch {
     child: Child,
-    thrift: TcpStream,
+    control: Client,
     input: File,
     outputs: Vec<PathBuf>,
     read: [usize; PORTS],
@@ -150,10 +93,11 @@ impl SimpleSwitch {
             .expect("simple_switch works");
         input.write_all(&header).expect("simple_switch works");
         let until = Instant::now() + DEADLINE;
-        let thrift = loop {
-            match TcpStream::connect(("127.0.0.1", thrift_port)) {
-                Ok(stream) => break stream,
-                Err(error) => assert!(Instant::now() < until, "simple_switch: {error}"),
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, thrift_port));
+        let control = loop {
+            match Client::connect(address, DEADLINE) {
+                Ok(client) => break client,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
             }
             assert_eq!(
                 child.try_wait().expect("simple_switch works"),
@@ -162,14 +106,10 @@ impl SimpleSwitch {
             );
             std::thread::sleep(Duration::from_millis(20));
         };
-        thrift.set_nodelay(true).expect("simple_switch works");
-        thrift
-            .set_read_timeout(Some(DEADLINE))
-            .expect("simple_switch works");
         let outputs = (0..PORTS).map(|port| name(port, "out")).collect();
         let mut switch = SimpleSwitch {
             child,
-            thrift,
+            control,
             input,
             outputs,
             read: [GLOBAL_HEADER_LEN_BYTES; PORTS],
@@ -189,111 +129,47 @@ impl SimpleSwitch {
             let data = (port as u16).to_be_bytes();
             self.add_entry("forward", &marker_mac(port), "to_port", &[&data]);
         }
-        let pre = "simple_pre_lag";
-        self.call(
-            pre,
-            "bm_mc_mgrp_create",
-            Fields::default().number(0).number(1),
-        );
-        let map = format!("{:b}", 1 << GROUP_PORT);
-        let node = Fields::default().number(0).number(1).text(map).text("");
-        self.call(pre, "bm_mc_node_create", node);
-        let join = Fields::default().number(0).number(1).number(0);
-        self.call(pre, "bm_mc_node_associate", join);
-    }
-
-    /// Returns the bytes of the result: the struct's fields. Panics on an exception.
-    fn call(&mut self, service: &str, method: &str, arguments: Fields) -> Vec<u8> {
-        let name = format!("{service}:{method}");
-        let mut out = vec![0x80, 1, 0, 1];
-        out.extend((name.len() as i32).to_be_bytes());
-        out.extend(name.as_bytes());
-        out.extend([0; 4]);
-        out.extend(arguments.0);
-        out.push(0);
-        self.thrift.write_all(&out).expect("simple_switch works");
-        let kind = self.take(4)[3];
-        let len = u32::from_be_bytes(self.take(4).try_into().expect("simple_switch works"));
-        self.take(len as usize + 4);
-        assert_eq!(kind, 2, "{name} raised an exception");
-        let result = match self.take(1)[0] {
-            0 => return Vec::new(),
-            field => field,
-        };
-        let id = self.take(2);
-        assert_eq!(id, [0, 0], "{name} was refused");
-        let value = match result {
-            8 => self.take(4),
-            10 => self.take(8),
-            // Of i64.
-            15 => {
-                let count =
-                    u32::from_be_bytes(self.take(5)[1..].try_into().expect("simple_switch works"));
-                self.take(8 * count as usize)
-            }
-            // struct BmCounterValue: two i64, the second are the packets.
-            12 => {
-                let fields = self.take(23);
-                fields[14..22].to_vec()
-            }
-            other => panic!("{name}: a result of type {other}"),
-        };
-        self.take(1);
-        value
-    }
-
-    fn take(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.thrift
-            .read_exact(&mut bytes)
-            .expect("simple_switch works");
-        bytes
+        let made = self.control.create_group(GROUP);
+        made.expect("simple_switch works");
+        let added = self.control.add_member(GROUP, 1, GROUP_PORT);
+        added.expect("simple_switch works");
     }
 
     /// Sets the action of a table for what has no entry.
     pub fn set_default(&mut self, table: &str, action: &str, data: &[&[u8]]) {
-        let what = Fields::default().number(0).text(table).text(action);
-        self.call("standard", "bm_mt_set_default_action", what.texts(data));
+        let set = self.control.set_default(table, action, data);
+        set.expect("simple_switch works");
     }
 
     /// Adds an entry for one key.
     pub fn add_entry(&mut self, table: &str, key: &[u8], action: &str, data: &[&[u8]]) {
-        // EXACT.
-        let key = Fields::default()
-            .number(0)
-            .structure(Fields::default().text(key));
-        let what = Fields::default().number(0).text(table).one(key);
-        let what = what.text(action).texts(data).structure(Fields::default());
-        self.call("standard", "bm_mt_add_entry", what);
+        let added = self.control.add_entry(table, key, action, data);
+        added.expect("simple_switch works");
     }
 
     /// Writes a register, after all packets sent before.
     pub fn write(&mut self, register: &str, index: usize, value: u64) {
         self.settle();
         self.known.clear();
-        let what = Fields::default().number(0).text(register).number(index);
-        self.call("standard", "bm_register_write", what.long(value));
+        let written = self.control.write_register(register, index, value);
+        written.expect("simple_switch works");
     }
 
     /// Returns a register after all packets sent before.
     pub fn register(&mut self, array: &str, index: usize) -> u64 {
         self.settle();
         if !self.known.contains_key(array) {
-            let what = Fields::default().number(0).text(array);
-            let words = self.call("standard", "bm_register_read_all", what);
-            let words = words.chunks(8);
-            let words =
-                words.map(|word| u64::from_be_bytes(word.try_into().expect("simple_switch works")));
-            self.known.insert(array.to_owned(), words.collect());
+            let words = self.control.registers(array);
+            let words = words.expect("simple_switch works");
+            self.known.insert(array.to_owned(), words);
         }
         self.known[array][index]
     }
 
     /// Returns the packets of a counter.
     pub fn counter(&mut self, name: &str, index: usize) -> u64 {
-        let what = Fields::default().number(0).text(name).number(index);
-        let value = self.call("standard", "bm_counter_read", what);
-        u64::from_be_bytes(value.try_into().expect("simple_switch works"))
+        let counted = self.control.packets(name, index);
+        counted.expect("simple_switch works")
     }
 
     /// Sends a frame, and notes what must come out of which port.
