@@ -8,6 +8,7 @@ mod agreement;
 mod box_cluster;
 mod capacity;
 mod cluster;
+mod cores;
 mod cpu;
 mod failover;
 mod falcon;
@@ -64,6 +65,8 @@ enum What {
     Agreement(agreement::AgreementArgs),
     /// The store under redis-benchmark, compared with etcd, Redis alone and RocksDB alone.
     Kv(kv::KvArgs),
+    /// CPU time of a replica's threads per command, and what the store would do with 4 to 32 cores (simulated).
+    Cores(cores::CoresArgs),
     /// Kill the leader under load: how long clients wait.
     Failover(failover::FailoverArgs),
     /// The cost of packets: for unrelated traffic, and in each role.
@@ -154,6 +157,10 @@ fn bench(args: Cli) -> Result<()> {
         What::Kv(args) => {
             kv::run(&args, &mut output)?;
             "kv"
+        }
+        What::Cores(args) => {
+            cores::run(&args, &mut output)?;
+            "cores"
         }
         What::Failover(args) => {
             failover::run(&args, &mut output)?;

@@ -94,6 +94,10 @@ pub struct ChaosArgs {
     /// Partitions of the key space.
     #[arg(long, default_value_t = 3)]
     partitions: u32,
+    /// Worker threads of each replica of the store, where there are enough clients for them; by default as many as
+    /// `inband up` chooses.
+    #[arg(long, value_name = "N")]
+    worker_threads: Option<u32>,
     /// Clients, each with one operation at a time.
     #[arg(long, default_value_t = 12)]
     clients: usize,
@@ -278,6 +282,9 @@ impl ChaosArgs {
         spec.durability = self.durability;
         spec.ring_slots = RING_SLOTS;
         spec.limits.peer_log_values = PEER_LOG_VALUES;
+        if let Some(threads) = self.worker_threads {
+            spec.limits.worker_threads = threads;
+        }
         spec.store_memory_bytes = inband_cluster::kv::store_memory_bytes(self.partitions);
         spec.resp = loopback(free_ports(PORTS));
         spec.metrics_port = free_ports(PORTS);

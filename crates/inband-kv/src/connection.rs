@@ -8,6 +8,7 @@
 //!
 //! If all requests that wait in a lane are reads when the lane is served, they need not go through the log.
 
+mod ahead;
 mod lanes;
 mod pops;
 mod requests;
@@ -39,6 +40,8 @@ use crate::parse::ReadMode;
 use crate::partition::logs_of;
 use crate::table::CommandId;
 use crate::waiting_clients::Pop;
+use ahead::Ahead;
+pub use ahead::{Taken, Written};
 pub(crate) use requests::over_limit;
 pub use requests::Intake;
 use requests::SessionCursor;
@@ -223,6 +226,7 @@ pub struct Connection {
     pub watchers_bytes: usize,
     /// How many bytes may still be read in this turn.
     read_budget_bytes: usize,
+    ahead: Ahead,
     /// The client sends no more, or its input is no longer processed.
     is_input_over: bool,
     /// The input holds requests for which there was no room.
@@ -288,6 +292,7 @@ impl Connection {
             watchers: 0,
             watchers_bytes: 0,
             read_budget_bytes: 0,
+            ahead: Ahead::default(),
             is_input_over: false,
             is_parser_blocked: false,
             is_held: false,
@@ -447,8 +452,10 @@ impl Connection {
     }
 
     fn pop_reply(&mut self) {
-        if let Some(pending) = self.replies.pop_front() {
-            self.latencies.answer(pending.asked);
+        match self.replies.pop_front() {
+            Some(pending) if self.ahead.is_under_way() => self.ahead.answered.push(pending.asked),
+            Some(pending) => self.latencies.answer(pending.asked),
+            None => {}
         }
         self.first_number += 1;
     }

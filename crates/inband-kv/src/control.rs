@@ -58,6 +58,10 @@ pub struct Status {
     pub commands_applied_total: u64,
     /// Commands that this replica has read without going through the log.
     pub reads_total: u64,
+    /// How often workers took part in a turn.
+    pub worker_rounds_total: u64,
+    /// CPU time of all threads for what workers took part in.
+    pub worker_cpu_us_total: u64,
     /// Values submitted by this replica.
     pub values_submitted_total: u64,
     /// Undecided values that this replica has submitted.
@@ -109,6 +113,8 @@ pub(crate) struct Counters {
     pub requests_total: AtomicU64,
     pub commands_applied_total: AtomicU64,
     pub reads_total: AtomicU64,
+    pub worker_rounds_total: AtomicU64,
+    pub worker_cpu_us_total: AtomicU64,
     pub values_submitted_total: AtomicU64,
     pub values_in_flight: AtomicU64,
     pub delivered_bytes: AtomicU64,
@@ -236,6 +242,8 @@ impl ReplicaControl {
             requests_total: get(&c.requests_total),
             commands_applied_total: get(&c.commands_applied_total),
             reads_total: get(&c.reads_total),
+            worker_rounds_total: get(&c.worker_rounds_total),
+            worker_cpu_us_total: get(&c.worker_cpu_us_total),
             values_submitted_total: get(&c.values_submitted_total),
             values_in_flight: get(&c.values_in_flight),
             delivered_bytes: get(&c.delivered_bytes),

@@ -26,6 +26,7 @@ pub struct Identity {
     pub clients_max: usize,
     /// The read mode of connections that have not chosen one.
     pub reads: ReadMode,
+    pub worker_threads: usize,
     /// Whether the store survives power failures.
     pub is_sync: bool,
     /// Seconds after which an idle client is disconnected; 0: never.
@@ -205,6 +206,9 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("client_sessions", s.client_sessions),
         ("commands_applied", s.commands_applied_total),
         ("reads_by_position", s.reads_total),
+        ("worker_threads", identity.worker_threads as u64),
+        ("worker_rounds", s.worker_rounds_total),
+        ("worker_cpu_us", s.worker_cpu_us_total),
         ("values_submitted", s.values_submitted_total),
         ("values_in_flight", s.values_in_flight),
         ("delivered_bytes", s.delivered_bytes),

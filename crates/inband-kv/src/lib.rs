@@ -21,6 +21,7 @@
 //! * [`control`]: monitoring and controlling a replica from other threads;
 //! * [`starting`]: serving clients before the store is open;
 //! * [`space`]: free space on the disks;
+//! * [`workers`]: threads that take part in a turn of the replica's loop;
 //! * [`latencies`]: how long requests take;
 //! * [`limits`]: every limit.
 
@@ -76,3 +77,4 @@ pub mod testing;
 pub mod types;
 pub mod value;
 pub mod waiting_clients;
+pub mod workers;

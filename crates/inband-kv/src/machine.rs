@@ -21,6 +21,7 @@
 
 mod across;
 mod entries;
+mod partitions;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -42,6 +43,7 @@ use crate::store::{
     Job, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store, StoreError, Turn, Writer,
 };
 use crate::value;
+use crate::workers::Workers;
 use queue::{Entry, Queue};
 
 /// Where and how a replica stores its data.
@@ -167,6 +169,9 @@ pub struct Machine {
     writing: Option<Arc<Job>>,
     /// Does that.
     writer: Option<Writer>,
+    workers: Workers,
+    /// Reused when partitions are applied together.
+    spare: Vec<Outcomes>,
 }
 
 impl Drop for Machine {
@@ -204,6 +209,8 @@ impl Machine {
             is_deferring: false,
             writing: None,
             writer: None,
+            workers: Workers::default(),
+            spare: Vec::new(),
         };
         for log in 0..machine.logs() {
             let store = machine.open_store(log, found.is_none())?;
@@ -313,9 +320,26 @@ impl Machine {
         }
     }
 
-    /// From now on a thread writes what [`begin_write`](Self::begin_write) begins, and calls `wake` at each end.
-    pub fn write_on_thread(&mut self, wake: impl Fn() + Send + 'static) -> std::io::Result<()> {
-        self.writer = Some(Writer::start(wake)?);
+    /// From now on a thread writes what [`begin_write`](Self::begin_write) begins, and calls `wake` at each end. With
+    /// workers, there are as many more of these threads, but not more than partitions.
+    pub fn write_on_thread(
+        &mut self,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> std::io::Result<()> {
+        let threads = (1 + self.workers.config.threads).min(self.config.partitions);
+        self.writer = Some(Writer::start(threads, wake)?);
+        Ok(())
+    }
+
+    /// From now on several partitions are applied together with these workers.
+    pub(crate) fn work_with(&mut self, workers: Workers) {
+        self.workers = workers;
+    }
+
+    /// The same, with workers of its own.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn start_workers(&mut self, config: crate::workers::WorkerConfig) -> std::io::Result<()> {
+        self.workers = Workers::start(config)?;
         Ok(())
     }
 
@@ -360,7 +384,7 @@ impl Machine {
             log_state.store.write_begins(&job);
         }
         if let Some(writer) = &self.writer {
-            writer.begin(job.clone());
+            writer.begin(&job);
         }
         self.writing = Some(job);
         Ok(())
@@ -512,13 +536,7 @@ impl Machine {
             has_progress |= log_state.advance(burst, &|_| true, outcomes)?;
             self.take_queued(outcomes);
         }
-        for partition in 0..self.config.partitions {
-            let (log_state, burst) = (&mut self.log_states[partition], &mut self.bursts[partition]);
-            log_state.scan(burst);
-            let queue = &self.queue;
-            let may_pass = |entry| queue.may_pass(partition, entry);
-            has_progress |= log_state.advance(burst, &may_pass, outcomes)?;
-        }
+        has_progress |= self.advance_partitions(outcomes)?;
         for partition in 0..self.config.partitions {
             has_progress |= self.execute_at(partition, outcomes)?;
         }

@@ -1,4 +1,5 @@
-//! The runtime of a replica: one thread and one loop that own its sockets, its log and its store.
+//! The runtime of a replica: one thread and one loop that own its sockets, its log and its store. Where there are cores,
+//! [workers](crate::workers) take part in reading sockets, applying the bursts and writing replies.
 //!
 //! A turn of the loop reads requests, packs and submits them, and polls the logs at once: on the fast path the decision
 //! is there when `submit` returns. It applies the bursts, writes the replies, and only then sleeps; before sleeping it
@@ -18,6 +19,7 @@ mod published;
 mod reads;
 mod subscribers;
 mod time;
+mod together;
 mod waiting;
 mod watchers;
 
@@ -58,6 +60,7 @@ use crate::store::{Outcomes, StoreError};
 use crate::subscriptions::Subscriptions;
 use crate::syncer::Syncer;
 use crate::waiting_clients::WaitingClients;
+use crate::workers::{WorkerConfig, Workers};
 use catching_up::CatchUp;
 use cross_partition::Several;
 use markers::Marker;
@@ -117,6 +120,7 @@ pub struct ReplicaConfig {
     pub transport: Transport,
     pub clocks: HostClocks,
     pub discovery: Discovery,
+    pub workers: WorkerConfig,
 }
 
 impl Default for ReplicaConfig {
@@ -139,6 +143,7 @@ impl Default for ReplicaConfig {
             transport: Transport::plain(),
             clocks: HostClocks::default(),
             discovery: Discovery::default(),
+            workers: WorkerConfig::default(),
         }
     }
 }
@@ -152,6 +157,7 @@ impl ReplicaConfig {
             partitions,
             clients_max: self.clients_max,
             reads: self.reads,
+            worker_threads: self.workers.threads,
             is_sync,
             idle_s: self.timeouts.idle.map_or(0, |idle| idle.as_secs()),
             started: clients.started,
@@ -201,6 +207,7 @@ pub struct Replica {
     identity: Identity,
     control: Arc<ReplicaControl>,
     front: Front<Connection>,
+    workers: Workers,
     log: Box<dyn ReplicatedLog>,
     machine: Machine,
     /// One per log.
@@ -319,6 +326,8 @@ impl Replica {
             latencies,
             clock.clone(),
         ));
+        let workers = Workers::start(config.workers)?;
+        machine.work_with(workers.clone());
         let for_writer = control.clone();
         machine.write_on_thread(move || for_writer.wake())?;
         // Its thread may outlive the replica. It must not hold the last reference to the stores: RocksDB cannot be
@@ -374,6 +383,7 @@ impl Replica {
             sync_after: now,
             control,
             front,
+            workers,
             log,
             lanes: (0..log_count).map(lane).collect(),
             several: Several::default(),

@@ -471,6 +471,9 @@ proptest! {
         // From here on no write fails.
         for replica in 0..REPLICAS {
             run.world.machine(replica).faults().fail_after(u64::MAX);
+            // One may have failed already that nothing has waited for.
+            let written = run.world.machine(replica).wait_for_write();
+            run.or_crash(replica, written);
         }
         run.world.settle();
         for entry in &run.whole {

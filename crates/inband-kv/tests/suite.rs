@@ -35,3 +35,4 @@ mod state_machine;
 mod transactions;
 mod types;
 mod watches;
+mod workers;

@@ -4,7 +4,8 @@ use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use inband_paxos::config::{
-    Config, ConfigError, Dataplane, Durability, LogConfig, LogFormat, LogLevel, Role,
+    worker_threads_of, Config, ConfigError, Dataplane, Durability, LogConfig, LogFormat, LogLevel,
+    Role,
 };
 
 const GOOD: &str = r#"[cluster]
@@ -363,6 +364,20 @@ fn rings_that_do_not_fit_are_refused() {
             .expect("fits")
             .ring_memory_bytes(),
         0
+    );
+}
+
+#[test]
+fn worker_threads_follow_from_the_cores_unless_they_are_set() {
+    let by_cores = [1, 2, 3, 4, 8, 16, 64].map(worker_threads_of);
+    assert_eq!(by_cores, [0, 0, 0, 2, 4, 8, 8]);
+    let set = GOOD.replace("max_clients = 100", "worker_threads = 3");
+    let config = Config::parse(&set, "x.toml").expect("good");
+    assert_eq!(config.host.limits.worker_threads, 3);
+    wrong_value(
+        "max_clients = 100",
+        "worker_threads = 65",
+        &["worker_threads = 65", "0 to 64"],
     );
 }
 

@@ -102,6 +102,23 @@ impl<C: ClientConnection> Connections<C> {
         Some(&mut self.slots.get_mut(slot)?.as_mut()?.connection)
     }
 
+    /// Returns the connections in these slots, which must ascend; slots without one are left out.
+    pub fn each_mut(&mut self, places: &[usize]) -> Vec<&mut C> {
+        let (mut rest, mut first) = (&mut self.slots[..], 0);
+        let mut found = Vec::with_capacity(places.len());
+        for place in places {
+            let Some((slot, behind)) = rest
+                .get_mut(place - first..)
+                .and_then(<[_]>::split_first_mut)
+            else {
+                break;
+            };
+            found.extend(slot.as_mut().map(|slot| &mut slot.connection));
+            (rest, first) = (behind, place + 1);
+        }
+        found
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &C> {
         self.slots.iter().flatten().map(|slot| &slot.connection)
     }

@@ -12,6 +12,7 @@ use inband_kv::discovery::Discovery;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_kv::starting::{Clients, Starting};
+use inband_kv::workers::WorkerConfig;
 use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Durability};
 use inband_paxos::node::Node;
@@ -88,6 +89,10 @@ fn config_of(config: &Config, listeners: &[TcpListener]) -> Result<ReplicaConfig
         spin_us: config.host.timing.spin_us,
         deadline_ms: config.host.timing.submit_deadline_ms + APPLY_MS_MAX,
         discovery: discovery_of(config, listeners)?,
+        workers: WorkerConfig {
+            threads: limits.worker_threads as usize,
+            ..WorkerConfig::default()
+        },
         ..ReplicaConfig::default()
     })
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use clap::builder::RangedU64ValueParser;
 use clap::Args;
 use inband_cluster::paxos::control::instances;
 use inband_cluster::paxos::supervisor::remote;
@@ -14,7 +15,7 @@ use inband_cluster::paxos::{
 };
 use inband_host::output::quoted;
 use inband_host::signals::StopSignals;
-use inband_paxos::config::{Dataplane, Durability, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{bounds, Dataplane, Durability, DEFAULT_RING_SLOTS};
 
 use inband_cluster::certificates::authority;
 use inband_kv::access::Access;
@@ -74,6 +75,10 @@ pub struct UpArgs {
     /// Slots of each acceptor's ring: a power of two, 64 to 65536.
     #[arg(long, default_value_t = DEFAULT_RING_SLOTS)]
     ring_slots: u32,
+    /// Threads that help each replica's own with sockets, partitions and writes: 0 to 64. By default half as many as
+    /// cores, at most 8, and none with less than four cores.
+    #[arg(long, value_name = "N", value_parser = worker_threads())]
+    worker_threads: Option<u32>,
     /// What votes survive: "memory" the loss of any minority of acceptors, "sync" also a power failure of all hosts.
     #[arg(long, default_value_t, value_name = "memory|sync")]
     durability: Durability,
@@ -104,6 +109,11 @@ pub struct UpArgs {
     /// Set for the background process that --detach starts.
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+/// Accepts what `host.limits.worker_threads` accepts.
+fn worker_threads() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(bounds::WORKER_THREADS)
 }
 
 impl UpArgs {
@@ -161,6 +171,9 @@ impl UpArgs {
         spec.redis_cluster = self.redis_cluster;
         spec.metrics_port = self.metrics_port;
         spec.ring_slots = self.ring_slots;
+        if let Some(threads) = self.worker_threads {
+            spec.limits.worker_threads = threads;
+        }
         spec.durability = self.durability;
         spec.authenticated = !self.no_key;
         spec.tls = !self.no_tls;

@@ -1,20 +1,65 @@
 //! Clients: accepting them, taking their requests, writing their replies.
 
+use std::time::Instant;
+
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
-use super::{end_subscriptions, Replica, DRAINING, NO_MEMBER};
+use super::{end_subscriptions, Replica, ReplicaConfig, DRAINING, NO_MEMBER};
 use crate::cluster_clock::ClusterClock;
-use crate::connection::{Connection, Intake, Item, Next};
-use crate::control::add;
+use crate::connection::{Connection, Intake, Item, Next, Written};
+use crate::control::{add, ReplicaControl};
 use crate::limit_hits::LimitHit;
 use crate::limits::VALUES_REPLY_BYTES_MAX;
 use crate::local::{self, World};
+use crate::machine::Machine;
 use crate::peer_exchange::{Condition, View};
 use crate::space::Room;
 use crate::table::CommandId;
 
+/// The conditions for requests at one time.
+pub(super) struct Terms {
+    partitions: usize,
+    refusal: Option<Reply>,
+    write_refusal: Option<Reply>,
+    has_room_to_delete: bool,
+    now: Instant,
+    view: Option<View>,
+}
+
+impl Terms {
+    pub(super) fn intake<'a>(
+        &'a self,
+        config: &ReplicaConfig,
+        control: &'a ReplicaControl,
+        machine: &'a Machine,
+    ) -> Intake<'a> {
+        Intake {
+            partitions: self.partitions,
+            refusal: self.refusal.as_ref(),
+            write_refusal: self.write_refusal.as_ref(),
+            has_room_to_delete: self.has_room_to_delete,
+            reads: config.reads,
+            now: self.now,
+            hits: &control.limit_hits,
+            scripts: machine.scripts(),
+            redirection: self.view.as_ref().and_then(View::redirection),
+        }
+    }
+}
+
 impl Replica {
+    pub(super) fn terms(&self) -> Terms {
+        Terms {
+            partitions: self.identity.partitions,
+            refusal: self.refusal(),
+            write_refusal: self.write_refusal.clone(),
+            has_room_to_delete: self.space.room() < Room::None,
+            now: self.now,
+            view: self.config.discovery.redirects.then(|| self.peers.view()),
+        }
+    }
+
     /// A replica that loads or drains accepts clients and answers LOADING. When the process is exiting, new clients
     /// wait for its successor: a supervisor or systemd may hold the socket; otherwise they are disconnected at exit.
     pub(super) fn accepts(&self) -> bool {
@@ -86,6 +131,7 @@ impl Replica {
     /// Serves all connections on the attention list.
     pub(super) fn serve_attention(&mut self) {
         let slots = std::mem::take(&mut self.attention);
+        self.take_ahead(&slots);
         for slot in &slots {
             if let Some(connection) = self.front.connections.get_mut(*slot) {
                 connection.is_in_attention_list = false;
@@ -101,32 +147,27 @@ impl Replica {
 
     /// Processes a connection's requests, and answers those that this replica answers itself.
     pub(super) fn serve(&mut self, slot: usize) {
-        if let Some(connection) = self.front.connections.get_mut(slot) {
+        let Some(connection) = self.front.connections.get_mut(slot) else {
+            return;
+        };
+        // Already counted, if it was taken ahead.
+        let mut found = connection.found_ahead();
+        if found.is_none() {
             connection.start_turn();
         }
         self.finish_alone(slot);
-        let refusal = self.refusal();
-        let write_refusal = self.write_refusal.clone();
-        let view = self.config.discovery.redirects.then(|| self.peers.view());
-        let redirection = view.as_ref().and_then(View::redirection);
+        let terms = self.terms();
         let mut requests = 0;
         loop {
-            let intake = Intake {
-                partitions: self.identity.partitions,
-                refusal: refusal.as_ref(),
-                write_refusal: write_refusal.as_ref(),
-                has_room_to_delete: self.space.room() < Room::None,
-                reads: self.config.reads,
-                now: self.now,
-                hits: &self.control.limit_hits,
-                scripts: self.machine.scripts(),
-                redirection,
-            };
+            let intake = terms.intake(&self.config, &self.control, &self.machine);
             let Some(connection) = self.front.connections.get_mut(slot) else {
                 return;
             };
             let before = connection.requests;
-            let next = connection.next(&intake, &mut self.scratch);
+            let next = match found.take() {
+                Some(found) => found,
+                None => connection.next(&intake, &mut self.scratch),
+            };
             requests += connection.requests - before;
             match next {
                 Ok(Next::Nothing) => break,
@@ -289,6 +330,7 @@ impl Replica {
 
     pub(super) fn write_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        self.write_ahead(&dirty);
         for slot in dirty.drain(..) {
             let Some(connection) = self.front.connections.get_mut(slot) else {
                 continue;
@@ -297,8 +339,8 @@ impl Replica {
                 self.close_for(slot, LimitHit::Output);
                 continue;
             }
-            let was_full = !connection.output.is_empty();
-            if let Err(error) = connection.write_output(self.now) {
+            let Written { was_full, result } = connection.write(self.now);
+            if let Err(error) = result {
                 tracing::debug!("writing to {}: {error}", connection.peer);
                 self.close(slot);
                 continue;

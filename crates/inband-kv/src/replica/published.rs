@@ -24,6 +24,8 @@ impl Replica {
         set(&c.clients_memory_bytes, memory_bytes as u64);
         let submitted = self.lanes.iter().map(|lane| lane.packer.submitted).sum();
         set(&c.values_submitted_total, submitted);
+        set(&c.worker_rounds_total, self.workers.rounds());
+        set(&c.worker_cpu_us_total, self.workers.cpu_us());
         let logs = 0..self.lanes.len();
         let delivered_bytes: usize = logs.map(|log| self.machine.delivered_bytes(log)).sum();
         set(&c.delivered_bytes, delivered_bytes as u64);

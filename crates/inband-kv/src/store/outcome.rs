@@ -79,6 +79,8 @@ pub struct Outcomes {
     pub replies: Vec<Reply>,
     /// Approximate length of the replies.
     pub(super) reply_bytes: usize,
+    /// The same of others that share the room for replies.
+    reserved_bytes: usize,
     /// Executed entries that this process submitted, with their replies.
     pub entries: Vec<(u64, Reply)>,
     /// Number of commands applied, submitted by any process.
@@ -90,13 +92,37 @@ impl Outcomes {
     pub fn clear(&mut self) {
         self.values.clear();
         self.replies.clear();
-        self.reply_bytes = 0;
+        (self.reply_bytes, self.reserved_bytes) = (0, 0);
         self.entries.clear();
         self.commands = 0;
     }
 
+    /// Gives each of these an equal part of the room for replies to reads. They must be clear.
+    pub(crate) fn share_room(&self, parts: &mut [Outcomes]) {
+        let room_bytes = READ_REPLIES_BYTES_MAX.saturating_sub(self.reply_bytes);
+        let reserved_bytes = READ_REPLIES_BYTES_MAX - room_bytes / parts.len().max(1);
+        for part in parts {
+            part.reserved_bytes = reserved_bytes;
+        }
+    }
+
+    /// Appends everything in `other`, leaving it clear.
+    pub(crate) fn append(&mut self, other: &mut Outcomes) {
+        let first_reply = self.replies.len();
+        self.values
+            .extend(other.values.drain(..).map(|value| Outcome {
+                first_reply: first_reply + value.first_reply,
+                ..value
+            }));
+        self.replies.append(&mut other.replies);
+        self.reply_bytes += other.reply_bytes;
+        self.entries.append(&mut other.entries);
+        self.commands += other.commands;
+        other.clear();
+    }
+
     /// Returns whether there is room for replies to reads.
     pub(super) fn has_room(&self) -> bool {
-        self.reply_bytes < READ_REPLIES_BYTES_MAX
+        self.reserved_bytes + self.reply_bytes < READ_REPLIES_BYTES_MAX
     }
 }

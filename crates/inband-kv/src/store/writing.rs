@@ -1,15 +1,15 @@
 //! Writes apart from the thread that applies.
 //!
-//! A [`Job`] holds a batch for each store that has something to write. The first thread to [run](Job::run) it writes it:
-//! the writer's thread, or the thread that applies, when it cannot continue without it. So the latter never waits for a
-//! thread that has not been scheduled.
+//! A [`Job`] holds a batch for each store that has something to write. Whichever threads [run](Job::run) it write it, a
+//! batch at a time: those of the writer, and the thread that applies, when it cannot continue without it. So the latter
+//! never waits for a thread that has not been scheduled.
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rocksdb::{WriteBatch, WriteOptions, DB};
@@ -44,20 +44,49 @@ impl Part {
 
 #[derive(Default)]
 struct Progress {
-    /// Not written yet, in order.
+    /// No thread has begun to write these.
     left: VecDeque<Part>,
+    /// Number of those that threads are writing.
+    under_way: usize,
     has_failed: bool,
     /// Why, until it is taken.
     failure: Option<StoreError>,
 }
 
-/// Batches that are written in order, up to the first failure.
+/// Batches for different databases. They are begun in order; after a failure no more are.
 pub(crate) struct Job {
     progress: Mutex<Progress>,
     is_done: AtomicBool,
+    done: Condvar,
+}
+
+/// A batch that is being written.
+struct UnderWay<'j> {
+    job: &'j Job,
+    /// `None` at its end: the write has panicked.
+    result: Option<Result<(), StoreError>>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.job.progress();
+        progress.under_way -= 1;
+        if !matches!(self.result, Some(Ok(()))) {
+            progress.left.clear();
+            progress.has_failed = true;
+        }
+        if let Some(Err(error)) = self.result.take() {
+            progress.failure.get_or_insert(error);
+        }
+        if progress.left.is_empty() && progress.under_way == 0 {
+            self.job.is_done.store(true, Ordering::Release);
+            self.job.done.notify_all();
+        }
+    }
 }
 
 impl Job {
+    /// There is at least one part.
     pub(crate) fn new(parts: Vec<Part>) -> Arc<Self> {
         Arc::new(Self {
             progress: Mutex::new(Progress {
@@ -65,17 +94,12 @@ impl Job {
                 ..Progress::default()
             }),
             is_done: AtomicBool::new(false),
+            done: Condvar::new(),
         })
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(|poisoned| {
-            // A write has panicked: nothing may be written after it.
-            let mut progress = poisoned.into_inner();
-            progress.left.clear();
-            progress.has_failed = true;
-            progress
-        })
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether everything is written, or a write has failed.
@@ -83,26 +107,30 @@ impl Job {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// Writes what is not written yet. Returns after the end also if another thread is writing.
+    /// Writes what no other thread writes. Returns after the end of all of it.
     pub(crate) fn run(&self) {
+        while self.step() {}
         let mut progress = self.progress();
-        while self.write_next(&mut progress) {}
-    }
-
-    /// Writes the next batch.
-    pub(crate) fn step(&self) {
-        self.write_next(&mut self.progress());
-    }
-
-    fn write_next(&self, progress: &mut Progress) -> bool {
-        if let Some(Err(error)) = progress.left.pop_front().map(|part| part.write(false)) {
-            progress.left.clear();
-            progress.has_failed = true;
-            progress.failure = Some(error);
+        while progress.under_way > 0 {
+            let waited = self.done.wait(progress);
+            progress = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        let is_over = progress.left.is_empty();
-        self.is_done.store(is_over, Ordering::Release);
-        !is_over
+    }
+
+    /// Writes the next batch. Returns whether there was one.
+    pub(crate) fn step(&self) -> bool {
+        let mut progress = self.progress();
+        let Some(part) = progress.left.pop_front() else {
+            return false;
+        };
+        progress.under_way += 1;
+        drop(progress);
+        let mut under_way = UnderWay {
+            job: self,
+            result: None,
+        };
+        under_way.result = Some(part.write(false));
+        true
     }
 
     /// Returns the result of a job that is done. Only the first one to ask for it learns why it has failed.
@@ -115,52 +143,61 @@ impl Job {
     }
 }
 
-/// A thread that runs jobs.
+/// Threads that run jobs, all of them the same one.
 pub(crate) struct Writer {
-    /// Dropped to end the thread.
-    jobs: Option<Sender<Arc<Job>>>,
-    thread: Option<JoinHandle<()>>,
+    /// Dropped to end the threads.
+    jobs: Vec<Sender<Arc<Job>>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Writer {
-    /// Calls `wake` after each job.
-    pub(crate) fn start(wake: impl Fn() + Send + 'static) -> std::io::Result<Self> {
-        let (jobs, begun) = mpsc::channel::<Arc<Job>>();
-        let work = move || {
-            while let Ok(job) = begun.recv() {
-                let run = catch_unwind(AssertUnwindSafe(|| job.run()));
-                if run.is_err() {
-                    job.is_done.store(true, Ordering::Release); // its result is an error now
-                }
-                // It may hold the last reference to a database, which must not be closed later than the machine.
-                drop(job);
-                wake();
-                if let Err(panic) = run {
-                    resume_unwind(panic);
-                }
-            }
+    /// Each thread calls `wake` when a job is done.
+    pub(crate) fn start(
+        threads: usize,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let wake = Arc::new(wake);
+        let mut writer = Self {
+            jobs: Vec::new(),
+            threads: Vec::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("ib-write".into())
-            .spawn(work)?;
-        Ok(Self {
-            jobs: Some(jobs),
-            thread: Some(thread),
-        })
+        for number in 0..threads {
+            let (jobs, begun) = mpsc::channel::<Arc<Job>>();
+            let wake = wake.clone();
+            let work = move || {
+                while let Ok(job) = begun.recv() {
+                    let run = catch_unwind(AssertUnwindSafe(|| job.run()));
+                    // It may hold the last reference to a database, which must not be closed later than the machine.
+                    drop(job);
+                    wake();
+                    if let Err(panic) = run {
+                        resume_unwind(panic);
+                    }
+                }
+            };
+            let name = match number {
+                0 => "ib-write".to_owned(),
+                _ => format!("ib-write{number}"),
+            };
+            let thread = std::thread::Builder::new().name(name).spawn(work)?;
+            writer.jobs.push(jobs);
+            writer.threads.push(thread);
+        }
+        Ok(writer)
     }
 
-    pub(crate) fn begin(&self, job: Arc<Job>) {
-        if let Some(jobs) = &self.jobs {
+    pub(crate) fn begin(&self, job: &Arc<Job>) {
+        for jobs in &self.jobs {
             // If the thread has panicked, the thread that applies runs the job when it waits for it.
-            let _ = jobs.send(job);
+            let _ = jobs.send(job.clone());
         }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        self.jobs.clear();
+        for thread in self.threads.drain(..) {
             // The thread exits after the current job; a panic in it has already been reported.
             let _ = thread.join();
         }

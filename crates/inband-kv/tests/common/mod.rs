@@ -21,6 +21,7 @@ use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
 use inband_kv::store::{Outcomes, Store, StoreError};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
+use inband_kv::workers::WorkerConfig;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use proptest::prelude::*;
@@ -38,6 +39,15 @@ pub fn scratch() -> tempfile::TempDir {
         .prefix("inband-kv-")
         .tempdir_in("/dev/shm");
     in_memory.unwrap_or_else(|_| tempfile::tempdir().expect("temporary directory"))
+}
+
+/// How many workers [`Served`] replicas have: none, unless a test runs tests with this many.
+pub const WORKERS_VARIABLE: &str = "INBAND_TEST_WORKERS";
+
+fn workers() -> WorkerConfig {
+    let asked = std::env::var(WORKERS_VARIABLE);
+    let threads = asked.map_or(0, |text| text.parse().expect("a number"));
+    WorkerConfig::eager(threads)
 }
 
 /// The number of cases of a property test: `default`, or `PROPTEST_CASES` if set.
@@ -477,6 +487,9 @@ impl Served {
         let cluster = cluster.clone();
         let address = listener.local_addr().expect("an address");
         config.clocks = clocks.of_host();
+        if config.workers == WorkerConfig::default() {
+            config.workers = workers();
+        }
         let clock_offset_ms = clocks.passed_ms;
         let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {

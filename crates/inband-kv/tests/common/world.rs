@@ -9,6 +9,7 @@ use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::partition::{logs_of, partition_of};
 use inband_kv::store::{Outcomes, StoreError};
 use inband_kv::value::{marker, Chunk, ValueWriter};
+use inband_kv::workers::WorkerConfig;
 use inband_resp::reply::Reply;
 
 use super::{encode, key_of_each, scratch, show, words, T0_MS};
@@ -175,6 +176,11 @@ impl World {
             sync: replica == SYNCED,
         })
         .expect("opens");
+        // What workers do together, the others do alone.
+        if replica % 2 == 1 {
+            let workers = WorkerConfig::eager(2);
+            machine.start_workers(workers).expect("starts");
+        }
         // A crash loses what it has not written.
         if replica > 0 {
             machine.defer_writes();

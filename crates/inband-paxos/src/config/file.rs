@@ -113,6 +113,7 @@ struct RawLimits {
     client_idle_s: Option<Spanned<i64>>,
     peer_log_values: Option<Spanned<i64>>,
     ring_memory_mib: Option<Spanned<i64>>,
+    worker_threads: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -543,6 +544,12 @@ impl RawLimits {
                 &self.ring_memory_mib,
                 bounds::RING_MEMORY_MIB,
                 default.ring_memory_mib,
+            )?,
+            worker_threads: or(
+                "worker_threads",
+                &self.worker_threads,
+                bounds::WORKER_THREADS,
+                default.worker_threads,
             )?,
         })
     }
