@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_cluster::client::Client;
 use inband_kv::workers::empty_round;
-use inband_paxos::config::{bounds, worker_threads_of, Dataplane};
+use inband_paxos::config::{bounds, Dataplane};
 
 use super::cluster::{self, BenchCluster};
 use super::load::{Operation, RespLoad};
@@ -49,7 +49,16 @@ const EMPTY_ROUNDS: usize = 1000;
 const WARM_UP: Duration = Duration::from_millis(500);
 const CLIENT_LIMIT: Duration = Duration::from_secs(5);
 const CORES: [usize; 5] = [2, 4, 8, 16, 32];
+/// Workers of a simulated replica: half as many as cores, at most this many.
+const WORKERS_MAX: usize = 8;
 const OPERATIONS: [(Operation, &str); 2] = [(Operation::Set, "SET"), (Operation::Get, "GET")];
+
+fn workers_of(cores: usize) -> usize {
+    match cores {
+        0..=3 => 0,
+        _ => (cores / 2).min(WORKERS_MAX),
+    }
+}
 
 /// What one replica used for its commands, in microseconds per command.
 #[derive(Debug, Clone, Copy, Default)]
@@ -282,7 +291,7 @@ fn simulate(
     for cores in CORES {
         let machine = Machine {
             cores,
-            workers: worker_threads_of(cores) as usize,
+            workers: workers_of(cores),
             partitions,
             in_flight,
         };

@@ -94,8 +94,7 @@ pub struct ChaosArgs {
     /// Partitions of the key space.
     #[arg(long, default_value_t = 3)]
     partitions: u32,
-    /// Worker threads of each replica of the store, where there are enough clients for them; by default as many as
-    /// `inband up` chooses.
+    /// Worker threads of each replica of the store; they take part only where there are enough clients [default: 0].
     #[arg(long, value_name = "N")]
     worker_threads: Option<u32>,
     /// Clients, each with one operation at a time.

@@ -24,7 +24,7 @@ mod entries;
 mod partitions;
 mod queue;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -432,10 +432,14 @@ impl Machine {
         Ok(())
     }
 
-    /// For a simulator: writes the next log's part of the write under way.
-    pub fn step_write(&mut self) {
+    /// For a simulator: writes one log's part of the write under way, the first or the last one that is left. Several
+    /// threads may write them in any order.
+    pub fn step_write(&mut self, is_last: bool) {
         if let Some(job) = &self.writing {
-            job.step();
+            job.write_one(match is_last {
+                false => VecDeque::pop_front,
+                true => VecDeque::pop_back,
+            });
         }
     }
 

@@ -11,10 +11,8 @@ mod log;
 
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::thread::available_parallelism;
 
 use crate::dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
 use crate::dataplane::wire::HEADER_LEN_BYTES;
@@ -250,18 +248,6 @@ pub struct Limits {
     pub worker_threads: u32,
 }
 
-/// Unless `host.limits.worker_threads` is set, a replica has at most this many workers.
-const WORKER_THREADS_BY_CORES_MAX: usize = 8;
-
-/// Returns how many workers a replica has unless `host.limits.worker_threads` is set: half as many as cores, and none
-/// with less than four, where they would take the cores from the packets, the writes and the replica itself.
-pub fn worker_threads_of(cores: usize) -> u32 {
-    match cores {
-        0..=3 => 0,
-        _ => (cores / 2).min(WORKER_THREADS_BY_CORES_MAX) as u32,
-    }
-}
-
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -272,7 +258,7 @@ impl Default for Limits {
             client_idle_s: 0,
             peer_log_values: 65_536,
             ring_memory_mib: 1024,
-            worker_threads: worker_threads_of(available_parallelism().map_or(1, NonZero::get)),
+            worker_threads: 0,
         }
     }
 }

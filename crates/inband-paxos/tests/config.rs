@@ -4,8 +4,7 @@ use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use inband_paxos::config::{
-    worker_threads_of, Config, ConfigError, Dataplane, Durability, LogConfig, LogFormat, LogLevel,
-    Role,
+    Config, ConfigError, Dataplane, Durability, LogConfig, LogFormat, LogLevel, Role,
 };
 
 const GOOD: &str = r#"[cluster]
@@ -368,9 +367,9 @@ fn rings_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn worker_threads_follow_from_the_cores_unless_they_are_set() {
-    let by_cores = [1, 2, 3, 4, 8, 16, 64].map(worker_threads_of);
-    assert_eq!(by_cores, [0, 0, 0, 2, 4, 8, 8]);
+fn a_replica_has_no_worker_threads_unless_they_are_set() {
+    let config = Config::parse(GOOD, "x.toml").expect("good");
+    assert_eq!(config.host.limits.worker_threads, 0);
     let set = GOOD.replace("max_clients = 100", "worker_threads = 3");
     let config = Config::parse(&set, "x.toml").expect("good");
     assert_eq!(config.host.limits.worker_threads, 3);

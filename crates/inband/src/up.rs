@@ -75,8 +75,8 @@ pub struct UpArgs {
     /// Slots of each acceptor's ring: a power of two, 64 to 65536.
     #[arg(long, default_value_t = DEFAULT_RING_SLOTS)]
     ring_slots: u32,
-    /// Threads that help each replica's own with sockets, partitions and writes: 0 to 64. By default half as many as
-    /// cores, at most 8, and none with less than four cores.
+    /// Threads that help each replica's own with sockets, partitions and writes, for machines with cores to spare: 0 to
+    /// 64 [default: 0].
     #[arg(long, value_name = "N", value_parser = worker_threads())]
     worker_threads: Option<u32>,
     /// What votes survive: "memory" the loss of any minority of acceptors, "sync" also a power failure of all hosts.

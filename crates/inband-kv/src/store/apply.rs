@@ -255,7 +255,7 @@ impl Store {
                 Some((command, None)) => Some(engine::execute(&mut view, &command)?),
             };
             if let Some(reply) = reply.filter(|_| is_own) {
-                outcomes.reply_bytes += reply.len_bytes();
+                outcomes.take_room(reply.len_bytes());
                 outcomes.replies.push(reply);
             }
         }

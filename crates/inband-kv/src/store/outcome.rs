@@ -1,5 +1,8 @@
 //! Which log a store belongs to, how far it is, and what became of the values that this process has submitted.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
 use inband_host::log::{Decided, Ticket};
 use inband_host::session::Verdict;
 use inband_resp::reply::Reply;
@@ -79,8 +82,8 @@ pub struct Outcomes {
     pub replies: Vec<Reply>,
     /// Approximate length of the replies.
     pub(super) reply_bytes: usize,
-    /// The same of others that share the room for replies.
-    reserved_bytes: usize,
+    /// The same of all that share the room for replies, if others do.
+    shared_bytes: Option<Arc<AtomicUsize>>,
     /// Executed entries that this process submitted, with their replies.
     pub entries: Vec<(u64, Reply)>,
     /// Number of commands applied, submitted by any process.
@@ -92,17 +95,17 @@ impl Outcomes {
     pub fn clear(&mut self) {
         self.values.clear();
         self.replies.clear();
-        (self.reply_bytes, self.reserved_bytes) = (0, 0);
+        self.reply_bytes = 0;
+        self.shared_bytes = None;
         self.entries.clear();
         self.commands = 0;
     }
 
-    /// Gives each of these an equal part of the room for replies to reads. They must be clear.
+    /// Lets these, which must be clear, share what room for replies to reads is left here.
     pub(crate) fn share_room(&self, parts: &mut [Outcomes]) {
-        let room_bytes = READ_REPLIES_BYTES_MAX.saturating_sub(self.reply_bytes);
-        let reserved_bytes = READ_REPLIES_BYTES_MAX - room_bytes / parts.len().max(1);
+        let used_bytes = Arc::new(AtomicUsize::new(self.reply_bytes));
         for part in parts {
-            part.reserved_bytes = reserved_bytes;
+            part.shared_bytes = Some(used_bytes.clone());
         }
     }
 
@@ -123,6 +126,37 @@ impl Outcomes {
 
     /// Returns whether there is room for replies to reads.
     pub(super) fn has_room(&self) -> bool {
-        self.reserved_bytes + self.reply_bytes < READ_REPLIES_BYTES_MAX
+        let shared_bytes = self.shared_bytes.as_ref();
+        let used_bytes = shared_bytes.map_or(self.reply_bytes, |used| used.load(Ordering::Relaxed));
+        used_bytes < READ_REPLIES_BYTES_MAX
+    }
+
+    /// Takes room for a reply to a read.
+    pub(super) fn take_room(&mut self, len_bytes: usize) {
+        self.reply_bytes += len_bytes;
+        if let Some(used_bytes) = &self.shared_bytes {
+            used_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_may_use_all_of_the_room_and_then_none_has_any() {
+        let mut all = Outcomes::default();
+        let mut parts = [Outcomes::default(), Outcomes::default()];
+        all.take_room(1);
+        all.share_room(&mut parts);
+        parts[0].take_room(READ_REPLIES_BYTES_MAX - 2);
+        assert!(parts.iter().all(Outcomes::has_room));
+        parts[0].take_room(1);
+        assert!(!parts.iter().any(Outcomes::has_room));
+        for part in &mut parts {
+            all.append(part);
+        }
+        assert!(!all.has_room() && parts.iter().all(Outcomes::has_room));
     }
 }

@@ -109,7 +109,7 @@ impl Job {
 
     /// Writes what no other thread writes. Returns after the end of all of it.
     pub(crate) fn run(&self) {
-        while self.step() {}
+        while self.write_one(VecDeque::pop_front) {}
         let mut progress = self.progress();
         while progress.under_way > 0 {
             let waited = self.done.wait(progress);
@@ -117,10 +117,10 @@ impl Job {
         }
     }
 
-    /// Writes the next batch. Returns whether there was one.
-    pub(crate) fn step(&self) -> bool {
+    /// Writes the batch that is taken. Returns whether there was one.
+    pub(crate) fn write_one(&self, take: fn(&mut VecDeque<Part>) -> Option<Part>) -> bool {
         let mut progress = self.progress();
-        let Some(part) = progress.left.pop_front() else {
+        let Some(part) = take(&mut progress.left) else {
             return false;
         };
         progress.under_way += 1;

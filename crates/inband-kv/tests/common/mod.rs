@@ -320,8 +320,8 @@ impl Bench {
 pub enum Apart {
     /// It begins.
     Begin,
-    /// The next log's part is written.
-    Step,
+    /// The part of a log is written: the first one that is left, or the last one.
+    Step { is_last: bool },
     /// Its end is noted, if it has ended.
     End,
 }
@@ -330,8 +330,8 @@ impl Apart {
     pub fn act(self, machine: &mut Machine) -> Result<(), StoreError> {
         match self {
             Apart::Begin => machine.begin_write(),
-            Apart::Step => {
-                machine.step_write();
+            Apart::Step { is_last } => {
+                machine.step_write(is_last);
                 Ok(())
             }
             Apart::End => machine.end_write().map(|_| ()),
@@ -340,7 +340,11 @@ impl Apart {
 }
 
 pub fn any_apart() -> impl Strategy<Value = Apart> {
-    prop_oneof![Just(Apart::Begin), Just(Apart::Step), Just(Apart::End)]
+    prop_oneof![
+        Just(Apart::Begin),
+        any::<bool>().prop_map(|is_last| Apart::Step { is_last }),
+        Just(Apart::End)
+    ]
 }
 
 /// A reply in readable form.
