@@ -93,7 +93,7 @@ fn reads_go_through_what_is_being_written() {
         );
         layered.machine.begin_write().unwrap();
         if is_written {
-            layered.machine.step_write();
+            layered.machine.step_write(false);
         }
         layered.script(
             "SET twice 3 -> OK
@@ -142,7 +142,7 @@ fn what_is_deleted_with_all_does_not_come_back() {
             layered.script(flush);
         }
         if is_written {
-            layered.machine.step_write();
+            layered.machine.step_write(false);
         }
         layered
             .script("MGET a b c -> [nil nil nil]\nKEYS * -> []\nDBSIZE -> 0\nSET b 3 PX 100 -> OK");
@@ -177,7 +177,7 @@ fn a_write_counts_when_it_has_ended() {
     assert_eq!(machine.applied(), [0]);
     log.prefix(2).apply(&mut machine, 1);
     machine.begin_write().unwrap();
-    machine.step_write();
+    machine.step_write(false);
     // It has ended, and that was not noted.
     assert_eq!(machine.written(), [0]);
     drop(machine);
@@ -185,7 +185,7 @@ fn a_write_counts_when_it_has_ended() {
     assert_eq!((machine.applied(), machine.keys()), (vec![2], 1));
     log.apply(&mut machine, 1);
     machine.begin_write().unwrap();
-    machine.step_write();
+    machine.step_write(false);
     assert!(machine.end_write().unwrap() && !machine.is_writing());
     assert_eq!((machine.written(), machine.unwritten()), (vec![3], 0));
 }
@@ -202,9 +202,9 @@ fn a_write_that_fails_stops_the_machine() {
     let machine = world.machine(2);
     machine.begin_write().unwrap();
     machine.faults().fail_after(0);
-    machine.step_write();
+    machine.step_write(false);
     machine.faults().fail_after(u64::MAX);
-    machine.step_write();
+    machine.step_write(false);
     let ended = machine.end_write();
     assert!(matches!(ended, Err(StoreError::Fault)), "{ended:?}");
     assert_eq!(machine.written(), before);
