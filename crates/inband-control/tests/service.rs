@@ -565,9 +565,9 @@ fn strangers_are_hung_up_on() {
         let to = cluster.addresses[&1];
         let mut stream = std::net::TcpStream::connect(to).expect("it listens");
         stream.write_all(garbage).expect("it takes some bytes");
-        stream.shutdown(std::net::Shutdown::Write).expect("done");
+        // Fails if the connection is closed already. A reset closes it as well.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
-        // A reset closes the connection as well.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty());
     }

@@ -219,6 +219,9 @@ fn a_replica_that_loaded_a_checkpoint_issues_the_same_tokens() {
         second.control.status().checkpoints_installed_total == 1
     });
     let mut other = Asker::connect(second.address);
+    wait_for("it serves after that", || {
+        !other.ask("INBAND.LOCK GET l").starts_with("-LOADING")
+    });
     let later = number(&other.ask("INBAND.LOCK ACQUIRE l b 60000"));
     assert!(later > token);
     for client in [&mut one, &mut other] {
