@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test rtl-test p4-test rtl-report rtl-demo portability wheel deb chart models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test rtl-test p4-test p4-report rtl-report rtl-demo portability wheel deb chart models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -37,6 +37,10 @@ rtl-test: setup
 p4-test: setup
 	@INBAND_P4=all INBAND_REQUIRE_P4=1 cargo test --release --locked -p inband-dataplane -p inband-memory -p inband-netpaxos --test suite p4:: -- --nocapture
 	@INBAND_REQUIRE_P4=1 cargo test --release --locked -p inband-p4 -- --nocapture
+
+# What the roles in P4 for TNA take of a Tofino 2, by the compiler p4c-barefoot, into docs/portability.md. P4_TOOLCHAIN=DIR has it.
+p4-report:
+	@scripts/p4 report
 
 # Area and clock of every role in RTL, for WIDTHS="64 128 512", beside the papers' claims; takes hours. SEEDS="1 2", ROLES="acceptor",
 # TARGETS="ecp5 xilinx nexus" for a part, LIMIT_S for each program's run. What has been run is not run again.

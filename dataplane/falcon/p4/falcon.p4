@@ -69,7 +69,7 @@ struct headers_t {
     tag_h tag;
     task_h task; /* of a SUBMIT: the one that this pass handles */
     /* All others that the length of `count` allows, in their order: a packet that is only forwarded
-     * stays as it is. Of one that is rewritten, IbCopies cuts off what follows the first task. */
+     * stays as it is. Of one that is rewritten, IbEgress cuts off what follows the first task. */
     task_h[14] others;
 }
 
@@ -80,8 +80,8 @@ struct headers_t {
      (((bit<16>)(where)[7:0] + (127 - IB_FALCON_DESC_LEN_BYTES)) & 0xff80))
 
 /* The first pass reads all tasks, to check them; a later one only its own. */
-parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
-                inout standard_metadata_t standard) {
+parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
+    IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
     state ours {
         packet.extract(hdr.common);
@@ -137,13 +137,12 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
     }
 }
 
-#define IB_P4_TYPE(name) (64w1 << IB_FALCON_##name)
-
 /* IB_FALCON_FAMILY of msg.h. */
 #define IB_TYPE_FIRST IB_FALCON_SUBMIT
 #define IB_TYPE_LAST IB_FALCON_HOST
-#define IB_PADDED_TYPES 64w0
-#define IB_FROM_CLIENT (IB_P4_TYPE(SUBMIT) | IB_P4_TYPE(PULL) | IB_P4_TYPE(HOST))
+#define IB_IS_PADDED(type) false
+#define IB_IS_FROM_CLIENT(type)                                                                    \
+    (type == IB_FALCON_SUBMIT || type == IB_FALCON_PULL || type == IB_FALCON_HOST)
 
 #define IB_BODY(hdr)                                                                               \
     hdr.falcon.incarnation, hdr.falcon.user ++ hdr.falcon.job,                                     \

@@ -32,8 +32,8 @@ struct headers_t {
     tag_h tag;
 }
 
-parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
-                inout standard_metadata_t standard) {
+parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
+    IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
     state ours {
         packet.extract(hdr.common);
@@ -46,8 +46,8 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 /* IB_FLAIR_FAMILY of msg.h. */
 #define IB_TYPE_FIRST IB_FLAIR_READ
 #define IB_TYPE_LAST IB_FLAIR_NACK
-#define IB_PADDED_TYPES 64w0
-#define IB_FROM_CLIENT (64w1 << IB_FLAIR_READ | 64w1 << IB_FLAIR_WRITE)
+#define IB_IS_PADDED(type) false
+#define IB_IS_FROM_CLIENT(type) (type == IB_FLAIR_READ || type == IB_FLAIR_WRITE)
 
 #define IB_BODY(hdr)                                                                               \
     hdr.flair.term ++ hdr.flair.client_address, hdr.flair.session, hdr.flair.seq,                  \

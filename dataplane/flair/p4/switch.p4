@@ -153,7 +153,7 @@ control IbFlairSwitch(inout headers_t hdr, inout meta_t meta) {
         meta.verdict = IB_V_REPLY;
         meta.reason = reason;
     }
-    /* Turns a suspect reply back into the read, for the leader. IbCopies cuts the value off. */
+    /* Turns a suspect reply back into the read, for the leader. IbEgress cuts the value off. */
     action read_again(bit<16> reason) {
         hdr.common.type = IB_FLAIR_READ;
         hdr.common.flags = 0;

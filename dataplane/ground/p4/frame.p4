@@ -1,15 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.p4 - what the v1model programs of all systems have in common: headers, settings, the checks
- * on entry (ground/xdp/validate.h, ground/frame.h), the keyless tag (ground/checksum.h), where a
- * packet goes, and the addresses of copies.
+ * frame.p4 - what the programs of all systems have in common, on every target: headers, settings,
+ * the keyless tag (ground/checksum.h), where a packet goes, and the addresses of copies.
  *
  * constants.p4 is made from the C headers by scripts/p4.
  */
 #include <core.p4>
+#if __TARGET_TOFINO__ == 2
+#include <t2na.p4>
+#elif __TARGET_TOFINO__
+#include <tna.p4>
+#else
 #include <v1model.p4>
+#endif
 
 #include "constants.p4"
+
+/* What the parser of a system does at an IPv4 header and behind UDP (start.p4), by target. */
+#ifdef __TARGET_TOFINO__
+#define IB_PARSER_REST inout meta_t meta
+#define IB_PARSER_LOCALS Checksum() ip_sum;
+#define IB_AT_IPV4                                                                                 \
+    ip_sum.add(hdr.ipv4);                                                                          \
+    meta.ip_is_damaged = (bit<1>)ip_sum.verify();
+/* A packet that ends within a header is lost in the parser, so only those of enough bytes are read. */
+#define IB_BEHIND_UDP                                                                              \
+    transition select(hdr.udp.len_bytes) {                                                         \
+        0x68 &&& 0xfff8 : ours; /* 8 + IB_HEADER_LEN_BYTES */                                      \
+        0x70 &&& 0xfff0 : ours;                                                                    \
+        0 &&& 0xff80 : accept;                                                                     \
+        default : ours;                                                                            \
+    }
+#else
+#define IB_PARSER_REST inout meta_t meta, inout standard_metadata_t standard
+#define IB_PARSER_LOCALS
+#define IB_AT_IPV4
+#define IB_BEHIND_UDP transition ours;
+#endif
 
 /* Headers of an IPv4 packet without options. */
 header ethernet_h {
@@ -73,6 +100,7 @@ struct meta_t {
     bit<16> reason;
     bit<8> verdict;
     bit<1> rewritten;
+    bit<1> ip_is_damaged;
     bit<1> has_value;          /* the parser has read the whole value */
     bit<9> sender_port;        /* a reply leaves by it */
     bit<48> now_us;            /* when it came in, by the switch's clock */
@@ -152,56 +180,13 @@ control IbSettings(inout meta_t meta) {
     }
 }
 
-/*
- * Sets meta.reason: IB_R_none, or why the packet is dropped. `has_header` is whether the parser has
- * read a whole header. The bitmaps are those of struct ib_family.
- */
-control IbFrameCheck(in ipv4_h ipv4, in udp_h udp, in common_h common, in bool has_header,
-                     in bit<32> frame_len_bytes, in bool ip_is_damaged, in bit<8> type_first,
-                     in bit<8> type_last, in bit<64> padded, in bit<64> from_client,
-                     inout meta_t meta) {
-    apply {
-        bit<32> payload_len_bytes = (bit<32>)udp.len_bytes - 8;
-        bit<8> version = common.version;
-        bit<8> type = common.type;
-        bit<32> value_len_bytes = (bit<32>)common.value_len_bytes;
-        bit<32> claimed = IB_HEADER_LEN_BYTES + value_len_bytes;
-        bit<16> node = common.node;
-        bit<64> type_bit = 64w1 << type;
-        meta.reason = IB_R_none;
-        if (14 + (bit<32>)ipv4.len_bytes > frame_len_bytes) {
-            meta.reason = IB_R_bad_truncated;
-        } else if (udp.len_bytes < 8 || 20 + (bit<32>)udp.len_bytes != (bit<32>)ipv4.len_bytes) {
-            meta.reason = IB_R_bad_length;
-        } else if (ip_is_damaged) {
-            meta.reason = IB_R_bad_checksum;
-        } else if (!has_header || payload_len_bytes < IB_HEADER_LEN_BYTES) {
-            meta.reason = IB_R_bad_truncated;
-        } else if (common.magic != IB_MAGIC) {
-            meta.reason = IB_R_bad_magic;
-        } else if (version < IB_VERSION_MIN || version > IB_VERSION) {
-            meta.reason = IB_R_bad_version;
-        } else if (type < type_first || type > type_last) {
-            meta.reason = IB_R_bad_type;
-        } else if (value_len_bytes > IB_VALUE_LEN_MAX_BYTES || claimed > payload_len_bytes) {
-            meta.reason = IB_R_bad_length;
-        } else if (claimed != payload_len_bytes && (padded & type_bit) == 0) {
-            meta.reason = IB_R_bad_length;
-        } else if (common.partition >= IB_P4_PARTITIONS) {
-            meta.reason = IB_R_bad_partition;
-        } else if (node >= IB_NODES_MAX || (node == 0 && (from_client & type_bit) == 0)) {
-            meta.reason = IB_R_bad_node;
-        }
-    }
-}
-
 /* Frames that are not ours: by destination address; to the host if it is not known. */
-control IbForward(in ethernet_h ethernet, in meta_t meta, inout standard_metadata_t standard) {
+control IbForward(in ethernet_h ethernet, in meta_t meta, inout bit<9> out_port) {
     @name(".to_port") action to_port(bit<9> port) {
-        standard.egress_spec = port;
+        out_port = port;
     }
     @name(".to_host") action to_host() {
-        standard.egress_spec = meta.host_port;
+        out_port = meta.host_port;
     }
     @name(".forward") table forward {
         key = { ethernet.to : exact; }
@@ -214,44 +199,30 @@ control IbForward(in ethernet_h ethernet, in meta_t meta, inout standard_metadat
     }
 }
 
-/* Sends the packet where the verdict says, rewritten if it does not stay as it is. */
-control IbSend(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp,
-               in bit<16> value_len_bytes, inout meta_t meta, inout standard_metadata_t standard) {
-    @name(".reasons") counter(IB_REASONS_MAX, CounterType.packets) reasons; /* of packets of ours */
+/* Turns a packet round that the role has rewritten. */
+control IbTurn(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp,
+               in bit<16> value_len_bytes, inout meta_t meta) {
     apply {
-        reasons.count((bit<32>)meta.reason);
-        if (meta.verdict == IB_V_DROP) {
-            mark_to_drop(standard);
-        } else if (meta.verdict == IB_V_PASS) {
-            standard.egress_spec = meta.host_port;
-        } else {
-            bit<48> mac = ethernet.to;
-            bit<32> address = ipv4.to;
-            bit<16> port = udp.to;
-            ethernet.to = ethernet.from;
-            ethernet.from = mac;
-            ipv4.to = ipv4.from;
-            ipv4.from = address;
-            udp.to = udp.from;
-            udp.from = port;
-            udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes + meta.padding_len_bytes;
-            udp.checksum = 0;
-            ipv4.len_bytes = 20 + udp.len_bytes;
-            ipv4.ttl = IB_XDP_TTL;
-            meta.rewritten = 1;
-            meta.out_len_bytes = 14 + ipv4.len_bytes;
-            if (meta.verdict == IB_V_REPLY) {
-                standard.egress_spec = meta.sender_port;
-            } else {
-                standard.mcast_grp = 1;
-            }
-        }
+        bit<48> mac = ethernet.to;
+        bit<32> address = ipv4.to;
+        bit<16> port = udp.to;
+        ethernet.to = ethernet.from;
+        ethernet.from = mac;
+        ipv4.to = ipv4.from;
+        ipv4.from = address;
+        udp.to = udp.from;
+        udp.from = port;
+        udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes + meta.padding_len_bytes;
+        udp.checksum = 0;
+        ipv4.len_bytes = 20 + udp.len_bytes;
+        ipv4.ttl = IB_XDP_TTL;
+        meta.rewritten = 1;
+        meta.out_len_bytes = 14 + ipv4.len_bytes;
     }
 }
 
-/* Addresses a copy to its member, by the number of the copy; cuts off padding. */
-control IbCopies(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp, in meta_t meta,
-                 in standard_metadata_t standard) {
+/* Addresses a copy to its member, by the number of the copy. */
+control IbMembers(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp, in bit<16> copy) {
     @name(".address") action address(bit<48> to_mac, bit<48> from_mac, bit<32> to, bit<32> from, bit<16> to_port,
                    bit<16> from_port) {
         ethernet.to = to_mac;
@@ -262,17 +233,12 @@ control IbCopies(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp, 
         udp.from = from_port;
     }
     @name(".members") table members {
-        key = { standard.egress_rid : exact; }
+        key = { copy : exact; }
         actions = { address; NoAction; }
         default_action = NoAction();
         size = IB_XDP_MEMBERS;
     }
     apply {
-        if (meta.rewritten == 1) {
-            if (meta.verdict == IB_V_GROUP) {
-                members.apply();
-            }
-            truncate((bit<32>)meta.out_len_bytes);
-        }
+        members.apply();
     }
 }

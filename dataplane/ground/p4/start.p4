@@ -12,6 +12,7 @@
     }
     state ipv4 {
         packet.extract(hdr.ipv4);
+        IB_AT_IPV4
         /* No options; not a fragment. */
         transition select(hdr.ipv4.version_ihl, hdr.ipv4.fragment, hdr.ipv4.protocol) {
             (0x45, 0 &&& 0x3fff, IB_PROTOCOL_UDP) : udp;
@@ -20,5 +21,5 @@
     }
     state udp {
         packet.extract(hdr.udp);
-        transition ours;
+        IB_BEHIND_UDP
     }

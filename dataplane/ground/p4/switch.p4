@@ -1,41 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * switch.p4 - the controls around a role, the same in all systems. Before this file a system
- * defines `headers_t` (with ethernet, ipv4, udp, common, its own header, tag), its family
- * (IB_TYPE_FIRST, IB_TYPE_LAST, IB_PADDED_TYPES, IB_FROM_CLIENT: struct ib_family), and
+ * switch.p4 - what surrounds a role, the same in all systems. Before this file a system defines
+ * `headers_t` (with ethernet, ipv4, udp, common, its own header, tag), IbParser, its family
+ * (IB_TYPE_FIRST, IB_TYPE_LAST, IB_IS_PADDED, IB_IS_FROM_CLIENT: struct ib_family), and
  * IB_BODY(hdr), the nine words between the common ones and the tag.
  */
 
-#define IB_WORDS(hdr)                                                                              \
-    {                                                                                              \
-        hdr.common.magic ++ hdr.common.version ++ hdr.common.type ++ hdr.common.flags,             \
-            hdr.common.partition ++ hdr.common.node ++ hdr.common.value_len_bytes ++               \
-                hdr.common.key_id,                                                                 \
-            IB_BODY(hdr)                                                                           \
+/*
+ * The checks on entry (ground/xdp/validate.h, ground/frame.h). Sets meta.reason: IB_R_none, or why
+ * the packet is dropped. Differences are computed first, modulo 2^16, because a switch chip compares
+ * a field with a constant only; in an action, or the compiler puts them back into the conditions.
+ */
+control IbFrameCheck(in headers_t hdr, in bool is_cut, inout meta_t meta) {
+    bit<16> before_udp;
+    bit<16> behind_headers;
+    bit<16> behind_header;
+    bit<16> padding;
+    bit<16> value_excess;
+    bit<16> node_excess;
+
+    action subtract() {
+        before_udp = hdr.ipv4.len_bytes - hdr.udp.len_bytes;
+        behind_headers = hdr.ipv4.len_bytes - (20 + 8);
+        behind_header = hdr.udp.len_bytes - (8 + IB_HEADER_LEN_BYTES);
+        value_excess = hdr.common.value_len_bytes |-| IB_VALUE_LEN_MAX_BYTES;
+        node_excess = hdr.common.node |-| (IB_NODES_MAX - 1);
+    }
+    action subtract_value() {
+        padding = behind_header - hdr.common.value_len_bytes;
     }
 
-/* ib_verify of ground/auth.h, for a cluster without a key. */
-control IbVerify(in headers_t hdr, inout meta_t meta) {
     apply {
-        if (hdr.common.key_id != 0) {
-            meta.reason = IB_R_bad_key;
-        } else {
-            ib_words_t words = IB_WORDS(hdr);
-            if (ib_header_checksum(words) != hdr.tag.tag) {
-                meta.reason = IB_R_bad_tag;
-            }
+        bit<8> type = hdr.common.type;
+        meta.reason = IB_R_none;
+        subtract();
+        subtract_value();
+        if (is_cut) {
+            meta.reason = IB_R_bad_truncated;
+        } else if (behind_headers[15:15] == 1) {
+            meta.reason = IB_R_bad_length;
+        } else if (before_udp != 20) {
+            meta.reason = IB_R_bad_length;
+        } else if (meta.ip_is_damaged == 1) {
+            meta.reason = IB_R_bad_checksum;
+        } else if (!hdr.tag.isValid()) {
+            meta.reason = IB_R_bad_truncated;
+        } else if (behind_header[15:15] == 1) {
+            meta.reason = IB_R_bad_truncated;
+        } else if (hdr.common.magic != IB_MAGIC) {
+            meta.reason = IB_R_bad_magic;
+        } else if (hdr.common.version < IB_VERSION_MIN) {
+            meta.reason = IB_R_bad_version;
+        } else if (hdr.common.version > IB_VERSION) {
+            meta.reason = IB_R_bad_version;
+        } else if (type < IB_TYPE_FIRST) {
+            meta.reason = IB_R_bad_type;
+        } else if (type > IB_TYPE_LAST) {
+            meta.reason = IB_R_bad_type;
+        } else if (value_excess != 0) {
+            meta.reason = IB_R_bad_length;
+        } else if (padding[15:15] == 1) {
+            meta.reason = IB_R_bad_length;
+        } else if (padding != 0 && !IB_IS_PADDED(type)) {
+            meta.reason = IB_R_bad_length;
+        } else if (hdr.common.partition >= IB_P4_PARTITIONS) {
+            meta.reason = IB_R_bad_partition;
+        } else if (node_excess != 0) {
+            meta.reason = IB_R_bad_node;
+        } else if (hdr.common.node == 0 && !IB_IS_FROM_CLIENT(type)) {
+            meta.reason = IB_R_bad_node;
         }
-    }
-}
-
-/* Completes a packet that the role has rewritten: sender and tag. */
-control IbSign(inout headers_t hdr, in meta_t meta) {
-    apply {
-        hdr.common.version = IB_VERSION;
-        hdr.common.node = meta.node;
-        hdr.common.key_id = 0;
-        ib_words_t words = IB_WORDS(hdr);
-        hdr.tag.tag = ib_header_checksum(words);
     }
 }
 
@@ -44,90 +78,8 @@ control IbSign(inout headers_t hdr, in meta_t meta) {
     apply {}
 }
 
-/* What the IPv4 checksum covers. */
-#define IB_IPV4_FIELDS(ipv4)                                                                       \
-    {                                                                                              \
-        ipv4.version_ihl, ipv4.service, ipv4.len_bytes, ipv4.id, ipv4.fragment, ipv4.ttl,          \
-            ipv4.protocol, ipv4.from, ipv4.to                                                      \
-    }
-
-/* The tag does not cover the sender's address, to which roles reply. */
-control IbIpVerify(inout headers_t hdr, inout meta_t meta) {
-    apply {
-        verify_checksum(hdr.ipv4.isValid(), IB_IPV4_FIELDS(hdr.ipv4), hdr.ipv4.checksum,
-                        HashAlgorithm.csum16);
-    }
-}
-
-/* Only the IPv4 checksum of what was rewritten: UDP checksum 0 means "none". */
-control IbIpChecksum(inout headers_t hdr, inout meta_t meta) {
-    apply {
-        update_checksum(meta.rewritten == 1, IB_IPV4_FIELDS(hdr.ipv4), hdr.ipv4.checksum,
-                        HashAlgorithm.csum16);
-    }
-}
-
-control IbDeparser(packet_out packet, in headers_t hdr) {
-    apply {
-        packet.emit(hdr);
-    }
-}
-
-control IbEgress(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
-    IbCopies() copies;
-    apply {
-        copies.apply(hdr.ethernet, hdr.ipv4, hdr.udp, meta, standard);
-    }
-}
-
-/*
- * A switch with a role. `Check` is what a system checks beyond the frame, before the tag. `Role`
- * decides on valid packets of ours: it sets meta.verdict and meta.reason, which are "drop" and
- * "none" before. To reply to another host than the sender, it writes the addresses of one of that
- * host's frames into the headers, and the port into meta.sender_port.
- */
-#define IB_SWITCH(Check, Role)                                                                     \
-    control IbIngress(inout headers_t hdr, inout meta_t meta,                                      \
-                      inout standard_metadata_t standard) {                                        \
-        IbSettings() settings;                                                                     \
-        IbFrameCheck() frame_check;                                                                \
-        Check() own_check;                                                                         \
-        IbVerify() tag_check;                                                                        \
-        Role() role;                                                                               \
-        IbSign() sign;                                                                             \
-        IbSend() send;                                                                             \
-        IbForward() forward;                                                                       \
-        apply {                                                                                    \
-            settings.apply(meta);                                                                  \
-            if (hdr.udp.isValid() && meta.address != 0 && hdr.udp.to == meta.udp_port &&           \
-                hdr.ipv4.to == meta.address) {                                                     \
-                meta.verdict = IB_V_DROP;                                                          \
-                meta.sender_port = standard.ingress_port;                                          \
-                meta.now_us = standard.ingress_global_timestamp;                                   \
-                frame_check.apply(hdr.ipv4, hdr.udp, hdr.common, hdr.tag.isValid(),                \
-                                  standard.packet_length, standard.checksum_error == 1,            \
-                                  IB_TYPE_FIRST, IB_TYPE_LAST, IB_PADDED_TYPES, IB_FROM_CLIENT,    \
-                                  meta);                                                           \
-                if (meta.reason == IB_R_none) {                                                    \
-                    own_check.apply(hdr, meta);                                                    \
-                }                                                                                  \
-                if (meta.reason == IB_R_none) {                                                    \
-                    tag_check.apply(hdr, meta);                                                    \
-                }                                                                                  \
-                if (meta.reason == IB_R_none) {                                                    \
-                    role.apply(hdr, meta);                                                         \
-                }                                                                                  \
-                if (meta.verdict >= IB_V_REPLY) {                                                  \
-                    sign.apply(hdr, meta);                                                         \
-                }                                                                                  \
-                send.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.common.value_len_bytes, meta,      \
-                           standard);                                                              \
-            } else if (hdr.ethernet.isValid()) {                                                   \
-                forward.apply(hdr.ethernet, meta, standard);                                       \
-            } else {                                                                               \
-                mark_to_drop(standard);                                                            \
-            }                                                                                      \
-        }                                                                                          \
-    }                                                                                              \
-    V1Switch(IbParser(), IbIpVerify(), IbIngress(), IbEgress(), IbIpChecksum(), IbDeparser())      \
-    main
+#ifdef __TARGET_TOFINO__
+#include "tna.p4"
+#else
+#include "v1model.p4"
+#endif

@@ -48,8 +48,8 @@ struct headers_t {
     nine_h second;
 }
 
-parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
-                inout standard_metadata_t standard) {
+parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
+    IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
     state ours {
         packet.extract(hdr.common);
@@ -77,9 +77,10 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 /* IB_MEMORY_FAMILY of msg.h. */
 #define IB_TYPE_FIRST IB_MEMORY_HELLO
 #define IB_TYPE_LAST IB_MEMORY_EPOCH
-#define IB_PADDED_TYPES (IB_P4_TYPE(READ_REQUEST) | IB_P4_TYPE(READ) | IB_P4_TYPE(ACK))
-#define IB_FROM_CLIENT                                                                             \
-    (IB_P4_TYPE(HELLO) | IB_P4_TYPE(READ_REQUEST) | IB_P4_TYPE(WRITE_REQUEST))
+#define IB_IS_PADDED(type)                                                                         \
+    (type == IB_MEMORY_READ_REQUEST || type == IB_MEMORY_READ || type == IB_MEMORY_ACK)
+#define IB_IS_FROM_CLIENT(type)                                                                    \
+    (type == IB_MEMORY_HELLO || type == IB_MEMORY_READ_REQUEST || type == IB_MEMORY_WRITE_REQUEST)
 
 /* IB_MEMORY_WITH_LINES, IB_MEMORY_WITH_TIMESTAMPS and IB_MEMORY_ABOUT_LINES of msg.h. */
 #define IB_P4_WITH_TIMESTAMPS                                                                      \

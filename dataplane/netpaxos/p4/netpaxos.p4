@@ -27,8 +27,8 @@ struct headers_t {
     tag_h tag;
 }
 
-parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
-                inout standard_metadata_t standard) {
+parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
+    IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
     state ours {
         packet.extract(hdr.common);
@@ -41,8 +41,8 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 /* IB_NETPAXOS_FAMILY of msg.h. */
 #define IB_TYPE_FIRST IB_NETPAXOS_REQUEST
 #define IB_TYPE_LAST IB_NETPAXOS_CONTROL
-#define IB_PADDED_TYPES 64w0
-#define IB_FROM_CLIENT (64w1 << IB_NETPAXOS_REQUEST)
+#define IB_IS_PADDED(type) false
+#define IB_IS_FROM_CLIENT(type) (type == IB_NETPAXOS_REQUEST)
 
 #define IB_BODY(hdr)                                                                               \
     hdr.netpaxos.client, hdr.netpaxos.request, hdr.netpaxos.low, hdr.netpaxos.incarnation,         \
@@ -53,10 +53,15 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 
 /* ib_netpaxos_refuses: sets meta.reason if the role has nothing to do with the packet. */
 control IbRequestCheck(in headers_t hdr, inout meta_t meta) {
+    bit<16> value_excess;
+    action subtract() {
+        value_excess = hdr.common.value_len_bytes |-| IB_NETPAXOS_VALUE_LEN_MAX_BYTES;
+    }
     apply {
+        subtract();
         if (hdr.common.type != IB_NETPAXOS_REQUEST) {
             meta.reason = IB_R_netpaxos_not_for_role;
-        } else if (hdr.common.value_len_bytes > IB_NETPAXOS_VALUE_LEN_MAX_BYTES) {
+        } else if (value_excess != 0) {
             meta.reason = IB_R_netpaxos_value_too_long;
         }
     }

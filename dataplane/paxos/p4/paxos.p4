@@ -76,8 +76,8 @@ struct headers_t {
 #define IB_P4_STRIPES 0x60
 #define IB_P4_WORDS 0x18
 
-parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
-                inout standard_metadata_t standard) {
+parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
+    IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
     state ours {
         packet.extract(hdr.common);
@@ -172,8 +172,8 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 /* IB_PAXOS_FAMILY of msg.h. */
 #define IB_TYPE_FIRST IB_PAXOS_REQUEST
 #define IB_TYPE_LAST IB_PAXOS_ALIVE
-#define IB_PADDED_TYPES ((64w1 << IB_PAXOS_PHASE1A) | (64w1 << IB_PAXOS_LEARN))
-#define IB_FROM_CLIENT 64w0
+#define IB_IS_PADDED(type) (type == IB_PAXOS_PHASE1A || type == IB_PAXOS_LEARN)
+#define IB_IS_FROM_CLIENT(type) false
 
 #define IB_BODY(hdr)                                                                               \
     hdr.paxos.epoch ++ hdr.paxos.checksum, hdr.paxos.instance, hdr.paxos.floor, hdr.paxos.round,   \
@@ -185,9 +185,13 @@ parser IbParser(packet_in packet, out headers_t hdr, inout meta_t meta,
 /* The rest of ib_paxos_check. */
 control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
     apply {
-        if (((hdr.paxos.instance | hdr.paxos.floor) >> IB_INSTANCE_BITS) != 0) {
+        if (hdr.paxos.instance[63:IB_INSTANCE_BITS] != 0) {
             meta.reason = IB_R_bad_instance;
-        } else if (((hdr.paxos.round | hdr.paxos.vround) >> IB_ROUND_BITS) != 0) {
+        } else if (hdr.paxos.floor[63:IB_INSTANCE_BITS] != 0) {
+            meta.reason = IB_R_bad_instance;
+        } else if (hdr.paxos.round[63:IB_ROUND_BITS] != 0) {
+            meta.reason = IB_R_bad_round;
+        } else if (hdr.paxos.vround[63:IB_ROUND_BITS] != 0) {
             meta.reason = IB_R_bad_round;
         }
     }
