@@ -327,7 +327,6 @@ fn three_replicas_deliver_the_same_values_in_the_same_order() {
     cluster.end();
 }
 
-/// Runs `tests/api.c`, directly or under `checker`.
 /// One event per wait, as when every callback stops the run.
 #[test]
 fn slots_are_reused_although_every_run_is_stopped_after_one_delivery() {
@@ -350,6 +349,7 @@ fn slots_are_reused_although_every_run_is_stopped_after_one_delivery() {
     cluster.end();
 }
 
+/// Runs `tests/api.c`, directly or under `checker`.
 fn check_api(checker: &[&str]) {
     const FIRST_INSTANCE: u64 = 100; // FIRST in api.c
     let mut cluster = Cluster::start(2, FIRST_INSTANCE);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Enables the kernel's statistics of programs' run time, for the whole machine.
 const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 /// The clock tick rate in /proc on all supported Linux systems.
-const TICKS_PER_S: f64 = 100.0;
+pub const TICKS_PER_S: f64 = 100.0;
 
 /// CPU seconds per second: 1 is one core.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -77,15 +77,19 @@ fn read(pid: u32) -> Reading {
     }
 }
 
-/// User and system time from `/proc/PID/stat`.
 fn process_s(stat: &str) -> f64 {
+    ticks_used(stat).iter().sum::<f64>() / TICKS_PER_S
+}
+
+/// User and system time, in clock ticks, from the `stat` of a process or a thread.
+pub fn ticks_used(stat: &str) -> [f64; 2] {
     // The program's name is in parentheses and may contain anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = |at: usize| -> f64 {
         let field = fields.split_whitespace().nth(at);
         field.and_then(|f| f.parse().ok()).unwrap_or(0.0)
     };
-    (ticks(11) + ticks(12)) / TICKS_PER_S
+    [11, 12].map(ticks)
 }
 
 /// Programs by id, each once even if it has several descriptors.

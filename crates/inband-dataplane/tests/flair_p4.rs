@@ -424,7 +424,8 @@ fn the_switchs_own_clock_and_chance() {
     assert_eq!(counted(switch, "flair_reply_no_session"), 1);
 }
 
-/// Its clock counts microseconds: what a leader is told is rounded down, and a session ends at the time rounded up.
+/// The switch's clock counts microseconds. It rounds down the time that it tells a leader, and rounds up the time that it
+/// compares with a session's deadline.
 #[test]
 fn times_of_the_switchs_own_clock_are_rounded_to_the_safe_side() {
     let Some(mut running) = start("rounding", &[("NOW_US", NOW_US)]) else {

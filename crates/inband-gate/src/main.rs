@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 /// How often the process looks for signals, new keys, and the watchdog.
 const TURN: Duration = Duration::from_millis(50);
-/// How often it looks whether its interfaces are still there, and its alone.
+/// Interval between checks that its interfaces still exist, and that nothing else forwards between them.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const NAME: &str = "gate";
 

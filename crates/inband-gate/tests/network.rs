@@ -398,7 +398,7 @@ fn mistakes_are_explained() {
         "{file}"
     );
     {
-        let _lock = StateLock::take(&data).expect("nobody has it");
+        let _lock = StateLock::take(&data).expect("it is free");
         let own = format!("in use by process {};", std::process::id());
         let in_use = up("keyed", "keyless");
         assert!(

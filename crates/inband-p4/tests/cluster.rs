@@ -48,7 +48,7 @@ pub const GATE: &str = "gate before three";
 /// How the switch is connected to the other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
-    /// Nobody has keys.
+    /// No host has a key.
     Keyless,
     /// The other hosts have keys, and the switch is behind a gate.
     BehindGate,

@@ -259,7 +259,7 @@ impl Library {
 
     /// Does what is ready, without waiting.
     fn poll(&mut self) {
-        // The application may have stopped before it saw that there are no more events.
+        // A run may be stopped right after its last event.
         self.report_applied();
         if self.taken == self.burst.decided().len() {
             self.burst.clear();

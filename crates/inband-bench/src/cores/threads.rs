@@ -4,8 +4,9 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// The clock tick rate in /proc on all supported Linux systems.
-const US_PER_TICK: f64 = 10_000.0;
+use crate::cpu::{ticks_used, TICKS_PER_S};
+
+const US_PER_TICK: f64 = 1e6 / TICKS_PER_S;
 
 /// Threads with the same work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,17 +65,14 @@ impl ThreadTimes {
 
     /// Adds what one thread's `stat` says.
     fn add(&mut self, pid: u32, stat: &str) {
-        // The name is in parentheses and may contain anything.
-        let (Some((id, rest)), Some((_, fields))) = (stat.split_once(" ("), stat.rsplit_once(')'))
-        else {
+        let Some((id, rest)) = stat.split_once(" (") else {
             return;
         };
+        // The name is in parentheses and may contain anything.
         let name = rest.rsplit_once(')').map_or("", |(name, _)| name);
         let kind = Kind::of(id.parse() == Ok(pid), name);
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        for (part, at) in [11, 12].into_iter().enumerate() {
-            let ticks: f64 = fields.get(at).and_then(|f| f.parse().ok()).unwrap_or(0.0);
-            self.0[kind as usize][part] += ticks * US_PER_TICK;
+        for (us, ticks) in self.0[kind as usize].iter_mut().zip(ticks_used(stat)) {
+            *us += ticks * US_PER_TICK;
         }
     }
 

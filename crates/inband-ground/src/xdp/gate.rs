@@ -126,7 +126,7 @@ pub enum GateError {
     HasAddress { interface: String, address: IpAddr },
     #[error("the interface {0} is gone or another one, and nothing passes any more; start the gate again")]
     Replaced(String),
-    /// Packets could pass beside the gate since it has started.
+    /// Packets may have bypassed the gate since it started.
     #[error("{why}. The gate has taken {keyed} and {keyless} down, so that nothing passes: then bring both up (ip link set {keyed} up; ip link set {keyless} up), and start the gate again")]
     OtherWay {
         why: Box<GateError>,

@@ -54,7 +54,7 @@ impl Machine {
     }
 
     fn are_workers_needed(&self) -> bool {
-        // A script that fails withdraws the messages since it began, whoever has sent them.
+        // A script that fails withdraws all messages published since it began, also those of other partitions.
         if !self.workers.is_any() || self.shared.transient().subscriptions.is_any() {
             return false;
         }
