@@ -108,13 +108,21 @@ fn a_checkpoint_moves_over_loopback() {
     });
 }
 
+/// Asks for a checkpoint, in one write: a server that refuses it closes the connection at the first byte, and a second write
+/// would fail.
+fn ask_for_checkpoint(server: SocketAddr) -> TcpStream {
+    let mut request = b"IBCKPT2\n".to_vec();
+    for number in [1u64, 0, 0] {
+        request.extend(number.to_be_bytes());
+    }
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.write_all(&request).unwrap();
+    stream
+}
+
 /// Records what a server sends.
 fn record(server: &CheckpointServer) -> Vec<u8> {
-    let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.write_all(b"IBCKPT2\n").unwrap();
-    for number in [1u64, 0, 0] {
-        stream.write_all(&number.to_be_bytes()).unwrap();
-    }
+    let mut stream = ask_for_checkpoint(server.address());
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     bytes
@@ -363,11 +371,7 @@ fn checkpoints_go_to_replicas_with_a_certificate_only() {
     }
     one.control.sync().unwrap();
     // A host that speaks the protocol but has no certificate gets nothing but an alert.
-    let mut stream = TcpStream::connect(one.checkpoint_address).unwrap();
-    stream.write_all(b"IBCKPT2\n").unwrap();
-    for number in [1u64, 0, 0] {
-        stream.write_all(&number.to_be_bytes()).unwrap();
-    }
+    let mut stream = ask_for_checkpoint(one.checkpoint_address);
     let mut got = Vec::new();
     let _ = stream.read_to_end(&mut got);
     assert!(got.len() < 16, "{got:?}");
