@@ -29,8 +29,9 @@ impl LogState {
         self.advance(burst, &may_pass, outcomes)
     }
 
-    fn has_delivered(&self, burst: &Burst) -> bool {
-        burst.decided().len() > self.taken
+    /// Returns whether [`advance`](Self::advance) would apply anything.
+    fn can_advance(&self, burst: &Burst, may_pass: impl Fn(u64) -> bool) -> bool {
+        burst.decided().len() > self.taken && self.standing.is_none_or(may_pass)
     }
 }
 
@@ -59,8 +60,13 @@ impl Machine {
             return false;
         }
         let each = self.log_states[..self.config.partitions].iter();
-        let busy = each.zip(&self.bursts).filter(|(s, b)| s.has_delivered(b));
-        let (count, bytes) = busy.fold((0, 0), |(count, bytes), (_, burst)| {
+        let busy = each
+            .zip(&self.bursts)
+            .enumerate()
+            .filter(|(partition, (log_state, burst))| {
+                log_state.can_advance(burst, |marker| self.queue.may_pass(*partition, marker))
+            });
+        let (count, bytes) = busy.fold((0, 0), |(count, bytes), (_, (_, burst))| {
             (count + 1, bytes + burst.len_bytes())
         });
         count > 1 && bytes >= self.workers.config.values_bytes_min
