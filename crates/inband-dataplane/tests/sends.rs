@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::net::{address, Net, PORT, TIMEOUT};
+use inband_ground::xdp::lost::Lost;
 use inband_ground::xdp::{sends, Proof, XdpError, XdpMode};
 use inband_paxos::dataplane::soft::{Geometry, Roles};
 use inband_paxos::dataplane::wire::{emit, Header, Type};
@@ -119,7 +120,10 @@ fn what_does_not_leave_is_counted() {
         leader: true,
         ..Roles::default()
     };
+    // Hosts share the programs that count; the first one may end.
+    let first = net.on(5, || Lost::count(&[1]).unwrap());
     let host = lead(&net, leader);
+    drop(first);
     // Another host on this machine, whose interface has the same number.
     let other = net
         .on(4, || {

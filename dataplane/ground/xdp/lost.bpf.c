@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lost - counts frames of this host's programs that the kernel or the driver dropped instead of
+ * lost - counts frames of Inband's programs that the kernel or the driver dropped instead of
  * sending. A program only returns a verdict on a frame; the kernel's tracepoints report failures
- * after that.
+ * after that. Tracepoints are the whole kernel's, and two of them are called for every batch of
+ * frames, so all hosts of one kernel share one instance of these programs.
  */
 #include <linux/bpf.h>
 
@@ -29,25 +30,22 @@ struct net_device {
     possible_net_t nd_net;
 } __attribute__((preserve_access_index));
 
-const volatile struct ib_lost_settings ib_lost_settings SEC(".rodata.lost");
-
 struct {
-    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    __uint(max_entries, IB_LOST_COUNTERS);
-    __type(key, ib_u32);
-    __type(value, ib_u64);
+    __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+    __uint(max_entries, IB_LOST_INTERFACES_MAX);
+    __type(key, struct ib_lost_interface);
+    __type(value, struct ib_lost_counts);
 } ib_lost_map SEC(".maps");
 
-static __always_inline void ib_lost(const struct net_device *device, ib_u32 counter, ib_u64 count) {
-    ib_u32 ifindex = (ib_u32)BPF_CORE_READ(device, ifindex);
-    if (ifindex != ib_lost_settings.interfaces[0] && ifindex != ib_lost_settings.interfaces[1] &&
-        ifindex != ib_lost_settings.interfaces[2])
-        return;
-    if (BPF_CORE_READ(device, nd_net.net, ns.inum) != ib_lost_settings.namespace_inode)
-        return;
-    ib_u64 *lost = bpf_map_lookup_elem(&ib_lost_map, &counter);
+static __always_inline void ib_lost(const struct net_device *device, enum ib_lost_counter counter,
+                                    ib_u64 count) {
+    struct ib_lost_interface interface = {
+        .namespace_inode = BPF_CORE_READ(device, nd_net.net, ns.inum),
+        .ifindex = (ib_u32)BPF_CORE_READ(device, ifindex),
+    };
+    struct ib_lost_counts *lost = bpf_map_lookup_elem(&ib_lost_map, &interface);
     if (lost)
-        *lost += count;
+        lost->counts[counter] += count;
 }
 
 /* (device, program, action): also called for ABORTED, which the programs count themselves. */

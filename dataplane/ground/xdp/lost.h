@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lost.h - settings of the programs that count lost frames. Rust sees it through bindgen. */
+/* lost.h - the map of the programs that count lost frames. Rust sees it through bindgen. */
 #ifndef INBAND_GROUND_XDP_LOST_H
 #define INBAND_GROUND_XDP_LOST_H
 
 #include "../frame.h"
 
 enum ib_lost_limits {
-    IB_LOST_INTERFACES = 3, /* the host's, and the two ends of the loopback pair */
+    IB_LOST_INTERFACES_MAX = 1024, /* of all hosts that share the programs */
 };
 
 enum ib_lost_counter {
@@ -16,9 +16,13 @@ enum ib_lost_counter {
 };
 
 /* Interface numbers are local to a network namespace. */
-struct ib_lost_settings {
+struct ib_lost_interface {
     ib_u32 namespace_inode;
-    ib_u32 interfaces[IB_LOST_INTERFACES]; /* unused ones are 0 */
+    ib_u32 ifindex;
+};
+
+struct ib_lost_counts {
+    ib_u64 counts[IB_LOST_COUNTERS];
 };
 
 #endif
