@@ -7,7 +7,7 @@ mod founding;
 mod net;
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_storage::{Disk, StorageError};
+use inband_transport::accept::stop_listening;
 use inband_transport::frames::Links;
 use inband_transport::tls::Transport;
 
@@ -110,7 +111,7 @@ pub enum ServiceError {
 pub struct Service {
     events: SyncSender<Event>,
     stop: Arc<AtomicBool>,
-    control: SocketAddr,
+    listener: TcpListener,
     threads: Vec<thread::JoinHandle<()>>,
     identity: Identity,
     counters: Arc<ListenerCounters>,
@@ -143,6 +144,7 @@ impl Service {
             incoming_bytes: Arc::default(),
             transport,
         };
+        let for_stop = listener.try_clone()?;
         let listening = net::listen(listener, shared)?;
         let working = thread::Builder::new()
             .name("control".into())
@@ -150,7 +152,7 @@ impl Service {
         Ok(Service {
             events,
             stop,
-            control,
+            listener: for_stop,
             threads: vec![working, listening],
             identity,
             counters,
@@ -171,8 +173,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         let _ = self.events.send(Event::Stop);
-        // Wakes the listener, which then sees that it must stop.
-        let _ = TcpStream::connect_timeout(&self.control, Duration::from_secs(1));
+        stop_listening(&self.listener);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use inband_transport::accept::stop_listening;
 use inband_transport::frames::{read_body, read_len, Links};
 use inband_transport::paced::Pace;
 use inband_transport::tls::{is_refused, Transport};
@@ -42,7 +43,7 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 const MESSAGE_BYTES_PER_S_MIN: u64 = 1 << 20;
 
 pub struct PeerLinks<M> {
-    address: SocketAddr,
+    listener: TcpListener,
     number: u8,
     links: Links<(u8, M)>,
     messages: Receiver<Incoming<M>>,
@@ -100,12 +101,12 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
             transport: transport.clone(),
             nodes,
         });
-        let for_thread = shared.clone();
+        let for_thread = (listener.try_clone()?, shared.clone());
         thread::Builder::new()
             .name("peer-listen".into())
-            .spawn(move || accept(&listener, &for_thread))?;
+            .spawn(move || accept(&for_thread.0, &for_thread.1))?;
         Ok(PeerLinks {
-            address,
+            listener,
             number,
             links: Links::new(transport, "peer-link"),
             messages,
@@ -138,6 +139,11 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
         Some((from, message))
     }
 
+    #[cfg(test)]
+    fn address(&self) -> SocketAddr {
+        self.listener.local_addr().expect("it has an address")
+    }
+
     /// For `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.wake.as_raw_fd()
@@ -162,8 +168,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
 impl<M> Drop for PeerLinks<M> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the accepting thread, so that it exits and frees the port.
-        let _ = TcpStream::connect_timeout(&self.address, ACCEPT_PAUSE);
+        stop_listening(&self.listener);
     }
 }
 
@@ -316,7 +321,7 @@ mod tests {
         let mut one = peers(1, Transport::plain());
         let mut other = peers(2, Transport::plain());
         for number in 0..100 {
-            one.send(other.address, number);
+            one.send(other.address(), number);
         }
         for number in 0..100 {
             assert_eq!(next(&mut other), (1, number));
@@ -330,7 +335,7 @@ mod tests {
         let mut one = peers(1, Transport::plain());
         let mut other = peers(2, Transport::plain());
         for number in 0..15 {
-            one.send(other.address, number);
+            one.send(other.address(), number);
             // Messages on a connection that has ended are lost.
             assert_eq!(next(&mut other), (1, number));
             thread::sleep(Duration::from_millis(100));
@@ -340,7 +345,7 @@ mod tests {
     #[test]
     fn nonsense_is_hung_up_on() {
         let mut one = peers(1, Transport::plain());
-        let mut stream = TcpStream::connect(one.address).expect("connects");
+        let mut stream = TcpStream::connect(one.address()).expect("connects");
         stream.write_all(&[0xff; 64]).expect("sends");
         assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
         wait_for(&one, "flair_peers_closed_protocol");
@@ -350,7 +355,7 @@ mod tests {
     #[test]
     fn all_messages_together_are_bounded() {
         let one = peers(1, Transport::plain());
-        let connect = || TcpStream::connect(one.address).expect("connects");
+        let connect = || TcpStream::connect(one.address()).expect("connects");
         let announce = |mut stream: &TcpStream, len_bytes: usize| {
             let len = (len_bytes as u32).to_be_bytes();
             stream.write_all(&len).expect("announces");
@@ -378,9 +383,9 @@ mod tests {
     fn connections_are_bounded() {
         let one = peers(1, Transport::plain());
         let streams: Vec<_> = (0..CONNECTIONS_MAX)
-            .map(|_| TcpStream::connect(one.address).expect("connects"))
+            .map(|_| TcpStream::connect(one.address()).expect("connects"))
             .collect();
-        let mut further = TcpStream::connect(one.address).expect("connects");
+        let mut further = TcpStream::connect(one.address()).expect("connects");
         assert_eq!(further.read(&mut [0; 1]).unwrap_or(0), 0, "hung up on");
         wait_for(&one, "flair_peers_refused");
         drop(streams);
@@ -406,7 +411,7 @@ mod tests {
         let transport = |replica| secure(&authority, dir.path(), replica);
         let mut one = peers(1, transport(1));
         let mut two = peers(2, transport(2));
-        two.send(one.address, 7);
+        two.send(one.address(), 7);
         assert_eq!(next(&mut one), (2, 7));
         for (number, transport, counter) in [
             (0, transport(2), "tls_refused_other_node"),
@@ -419,10 +424,10 @@ mod tests {
             (2, Transport::plain(), "tls_refused_plain"),
         ] {
             let mut stranger = peers(number, transport);
-            stranger.send(one.address, 8);
+            stranger.send(one.address(), 8);
             wait_for(&one, counter);
         }
-        two.send(one.address, 9);
+        two.send(one.address(), 9);
         assert_eq!(next(&mut one), (2, 9), "and nothing of the others");
     }
 }

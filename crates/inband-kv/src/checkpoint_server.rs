@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use inband_transport::accept::stop_listening;
 use inband_transport::tls::{is_refused, Transport};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -91,6 +92,7 @@ impl Shared {
 
 /// Serves checkpoints until dropped.
 pub struct CheckpointServer {
+    listener: TcpListener,
     address: SocketAddr,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -123,11 +125,12 @@ impl CheckpointServer {
             transport,
             informants,
         });
-        let for_thread = shared.clone();
+        let for_thread = (listener.try_clone()?, shared.clone());
         let thread = std::thread::Builder::new()
             .name("ib-ckpt-accept".into())
-            .spawn(move || accept_loop(&listener, &for_thread))?;
+            .spawn(move || accept_loop(&for_thread.0, &for_thread.1))?;
         Ok(Self {
+            listener,
             address,
             shared,
             thread: Some(thread),
@@ -149,17 +152,8 @@ impl CheckpointServer {
 impl Drop for CheckpointServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Connecting wakes the accepting thread; a wildcard address is reached over loopback.
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        let timeout = Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS);
-        let is_woken = TcpStream::connect_timeout(&address, timeout).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| is_woken) {
+        stop_listening(&self.listener);
+        if let Some(thread) = self.thread.take() {
             // The thread exits by itself; a panic in it has already been reported.
             let _ = thread.join();
         }

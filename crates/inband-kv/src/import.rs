@@ -58,7 +58,13 @@ pub enum ImportError {
     /// The cluster does not speak RESP.
     #[error("the cluster answered {0:?}, which is no reply; is this the address of a replica?")]
     Protocol(String),
+    /// The cluster sent a TLS alert.
+    #[error("the cluster requires TLS; name its CA with --tls-ca (of `inband up`: authority/ca.pem in the cluster's directory)")]
+    Tls,
 }
+
+/// The beginning of an alert in TLS 1.0 to 1.3.
+const TLS_ALERT: &str = "\x15\x03";
 
 /// One key of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -369,6 +375,9 @@ impl Client {
         let mut line = String::new();
         self.from.read_line(&mut line)?;
         let text = line.trim_end();
+        if text.starts_with(TLS_ALERT) {
+            return Err(ImportError::Tls);
+        }
         if !text.starts_with(['+', '-', ':']) {
             return Err(ImportError::Protocol(text.into()));
         }

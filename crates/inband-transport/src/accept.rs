@@ -1,18 +1,29 @@
 //! Accepts connections in one thread and serves each in its own thread, up to a limit.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Pause when the system has no connection or thread to give; also the time limit for the last connection to itself.
+use nix::sys::socket::{shutdown, Shutdown};
+
+/// Pause when the system has no connection or thread to give.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Ends listening: a thread that waits in `accept` gets an error, also if the listener's address is gone from the host,
+/// where a connection to it would not wake the thread.
+pub fn stop_listening(listener: &TcpListener) {
+    // It fails only if the socket does not listen.
+    let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
+}
 
 /// Accepts connections until dropped; connections being served continue.
 #[derive(Debug)]
 pub struct Accepting {
+    listener: Arc<TcpListener>,
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -37,11 +48,19 @@ impl Accepting {
             stop: AtomicBool::new(false),
             refused: AtomicU64::new(0),
         });
-        let for_thread = Arc::clone(&shared);
+        let listener = Arc::new(listener);
+        let for_thread = (Arc::clone(&listener), Arc::clone(&shared));
         let serve = Arc::new(serve);
-        let taking = move || accept(&listener, name, connections_max, &serve, &for_thread);
+        let taking = move || {
+            let (listener, shared) = for_thread;
+            accept(&listener, name, connections_max, &serve, &shared);
+        };
         thread::Builder::new().name(name.into()).spawn(taking)?;
-        Ok(Accepting { address, shared })
+        Ok(Accepting {
+            listener,
+            address,
+            shared,
+        })
     }
 
     /// Returns the listening address.
@@ -58,18 +77,7 @@ impl Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the thread, so that the port is freed.
-        let mut address = self.address;
-        match address {
-            SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
-                address.set_ip(Ipv4Addr::LOCALHOST.into());
-            }
-            SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
-                address.set_ip(Ipv6Addr::LOCALHOST.into());
-            }
-            _ => {}
-        }
-        let _ = TcpStream::connect_timeout(&address, PAUSE);
+        stop_listening(&self.listener);
     }
 }
 

@@ -73,7 +73,8 @@ struct Source {
 
 /// Exports to a temporary file, verify it, and only then renames it.
 pub fn export(args: &ExportArgs) -> Result<()> {
-    let (directory, name) = place_of(&args.file)?;
+    let file = target(&args.file)?;
+    let (directory, name) = place_of(&file)?;
     let temporary = tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .suffix(".partial")
@@ -89,10 +90,10 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         None => live(args.host, &args.access)?,
         Some(_) => of_directories(args)?,
     };
-    let summary = receive(source, &temporary, &args.file)?;
+    let summary = receive(source, &temporary, &file)?;
     let finish = || -> io::Result<()> {
         temporary.as_file().sync_all()?;
-        temporary.persist(&args.file)?;
+        temporary.persist(&file)?;
         File::open(&directory)?.sync_all()
     };
     finish().with_context(|| args.file.display().to_string())?;
@@ -104,6 +105,25 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         HumanBytes(summary.len_bytes)
     );
     Ok(())
+}
+
+/// Returns the file to replace: that at the end of a symlink. Anything that is not a regular file, such as a device or a
+/// pipe, is refused: a rename would replace it by one.
+fn target(file: &Path) -> Result<PathBuf> {
+    match file.symlink_metadata() {
+        Err(_) => Ok(file.to_path_buf()),
+        Ok(_) => {
+            let target = file
+                .canonicalize()
+                .with_context(|| file.display().to_string())?;
+            ensure!(
+                target.is_file() || target.is_dir(),
+                "{} is not a regular file, and would be replaced by one; name a file",
+                file.display()
+            );
+            Ok(target)
+        }
+    }
 }
 
 /// Returns the directory and the name of an output file.
@@ -289,5 +309,22 @@ impl<W: Write> Read for Tee<'_, W> {
         let written = self.to.write_all(&into[..len]);
         written.map_err(|error| writing(self.file, error))?;
         Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symlink_is_followed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("file"), "").expect("written");
+        std::os::unix::fs::symlink(at("file"), at("link")).expect("made");
+        let file = at("file").canonicalize().expect("it exists");
+        assert_eq!(target(&at("link")).expect("a file"), file);
+        assert_eq!(target(&at("new")).expect("a new file"), at("new"));
+        assert!(target(Path::new("/dev/null")).is_err());
     }
 }

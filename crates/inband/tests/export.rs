@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -177,6 +177,33 @@ fn what_is_wrong_is_said() {
     let said = fails(&["import", path(&file)]);
     assert!(said.contains("damaged or cut off (it is none)"), "{said}");
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
+    let pipe = files.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let said = fails(&["export", path(&pipe)]);
+    assert!(said.contains("is not a regular file"), "{said}");
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn a_cluster_that_requires_tls_is_named_as_such() {
+    let files = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // The first bytes decide; then an alert: decode error.
+        let _ = stream.read(&mut [0; 64]).unwrap();
+        stream.write_all(b"\x15\x03\x03\0\x02\x02\x32").unwrap();
+    });
+    let said = fails(&[
+        "export",
+        "--host",
+        &address,
+        path(&files.path().join("file")),
+    ]);
+    assert!(said.contains("requires TLS"), "{said}");
+    assert!(said.contains("--tls-ca"), "{said}");
+    answering.join().unwrap();
 }
 
 /// A replica that starts an export and then sends nothing more.

@@ -15,6 +15,8 @@ use inband_cluster::paxos::control;
 use inband_testing::port::free_address;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// For `bash -c`, with the program and the configuration as arguments. The host is that process.
+const RUN: &str = "exec \"$0\" run --config \"$1\"";
 /// The minimum that may be configured.
 const CLIENTS_MEMORY_MIB: u64 = 64;
 
@@ -82,17 +84,30 @@ impl Host {
         }
     }
 
-    fn run(mut self, open_files_max: u64) -> Host {
+    fn run(self, open_files_max: u64) -> Host {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &format!("ulimit -n {open_files_max}; {RUN}")]);
+        self.run_by(bash)
+    }
+
+    /// In a network namespace of its own, which has only a loopback interface.
+    fn run_in_namespace(self) -> Host {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--net", "bash", "-c"]);
+        unshare.arg(format!("ip link set lo up && {RUN}"));
+        self.run_by(unshare)
+    }
+
+    fn run_by(mut self, mut command: Command) -> Host {
         let log = fs::File::create(self.dir.path().join("log")).expect("a log");
-        let limited = format!("ulimit -n {open_files_max}; exec \"$0\" run --config \"$1\"");
-        let process = Command::new("bash")
-            .args(["-c", &limited, PROGRAM])
+        let process = command
+            .arg(PROGRAM)
             .arg(self.config())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("cloned"))
             .stderr(log)
             .spawn()
-            .expect("bash runs");
+            .expect("it runs");
         self.process = Some(process);
         self
     }
@@ -204,6 +219,28 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(begun.elapsed() < TIMEOUT, "{what} did not come true");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Its listeners cannot be woken by a connection.
+#[test]
+fn a_host_whose_address_is_gone_stops() {
+    if !nix::unistd::geteuid().is_root() {
+        return inband_testing::not_run("namespaces need root");
+    }
+    let mut host = Host::prepare("").run_in_namespace();
+    host.wait_until(|| control::status(&host.socket(), TIMEOUT).is_ok());
+    let pid = host.id().to_string();
+    for command in [
+        &[
+            "nsenter", "--net", "--target", &pid, "ip", "link", "set", "lo", "down",
+        ][..],
+        &["kill", "-TERM", &pid],
+    ] {
+        let done = Command::new(command[0]).args(&command[1..]).status();
+        assert!(done.expect("it runs").success(), "{command:?}");
+    }
+    let mut process = host.process.take().expect("it runs");
+    host.wait_until(|| process.try_wait().expect("its status").is_some());
 }
 
 #[test]
