@@ -19,9 +19,7 @@ use crate::checkpoint::{
 };
 use crate::clock_exchange::{SharedClock, CLOCK_MAGIC};
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
-use crate::limits::{
-    CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_REQUEST_MS_MAX, CHECKPOINT_TRANSFERS_MAX,
-};
+use crate::limits::{CHECKPOINT_REQUEST_MS_MAX, CHECKPOINT_TRANSFERS_MAX};
 use crate::peer_exchange::{Peers, PEER_MAGIC};
 use crate::store::{Position, SharedDbs};
 
