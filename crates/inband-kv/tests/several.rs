@@ -10,6 +10,7 @@ use inband_kv::command::SessionStamp;
 use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::store::{Outcomes, StoreError};
+use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 /// A partition stands at a marker, with own values delivered behind it, when a checkpoint is installed that covers the
