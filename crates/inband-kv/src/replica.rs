@@ -455,7 +455,10 @@ impl Replica {
             self.poll_once(SLEEP_MAX)?;
         }
         if self.is_disk_full() {
-            tracing::warn!("ends as by a crash: {}", self.space.why());
+            tracing::warn!(
+                "ends as by a crash: {}",
+                self.space.why().unwrap_or_default()
+            );
             return Ok(());
         }
         self.machine.sync()?;

@@ -45,7 +45,7 @@ impl SpaceWatch {
         }
     }
 
-    /// Checks again if the interval has elapsed. Returns whether the result has changed.
+    /// Checks again if the interval has elapsed. Returns whether the result or its description has changed.
     pub fn look(&mut self, now: Instant) -> bool {
         let age = self.looked_at.map(|at| now.saturating_duration_since(at));
         if age.is_some_and(|age| age < PERIOD) {
@@ -54,10 +54,11 @@ impl SpaceWatch {
         self.look_now(now)
     }
 
-    /// Checks again, and returns whether the result has changed.
+    /// Checks again, and returns whether the result or its description has changed.
     pub fn look_now(&mut self, now: Instant) -> bool {
         self.looked_at = Some(now);
         let before = self.room;
+        let described = std::mem::take(&mut self.why);
         self.room = Room::Enough;
         for dir in &self.dirs {
             // If this fails, the store fails too and reports the reason.
@@ -88,15 +89,23 @@ impl SpaceWatch {
                 );
             }
         }
-        self.room != before
+        if self.room != before {
+            match self.room {
+                Room::Enough => {
+                    tracing::info!("there is room on the disks; writes are taken again")
+                }
+                room => tracing::warn!(?room, "writes are refused: {}", self.why),
+            }
+        }
+        self.room != before || self.why != described
     }
 
     pub fn room(&self) -> Room {
         self.room
     }
 
-    /// Returns a description of the shortage.
-    pub fn why(&self) -> &str {
-        &self.why
+    /// Returns a description of the shortage, if there is one.
+    pub fn why(&self) -> Option<&str> {
+        (self.room != Room::Enough).then_some(&self.why)
     }
 }

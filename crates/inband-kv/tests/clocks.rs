@@ -85,6 +85,10 @@ fn a_lock_does_not_end_by_another_replicas_clock() {
     let mut client = replicas.served[0].client();
     let mut wrong = replicas.served[2].client();
     assert_eq!(client.ask("SET lock me PX 50000 NX"), "+OK");
+    // On a machine that stalls, the others' clocks are known a moment later.
+    wait_for("the clocks agree", || {
+        wrong.ask("SET probe 1 PX 50000") == "+OK"
+    });
     assert_eq!(wrong.ask("SET lock you PX 50000 NX"), "$-1");
     assert_eq!(wrong.ask("INCR n"), ":1");
     assert_eq!(client.ask("GET lock"), "$2");

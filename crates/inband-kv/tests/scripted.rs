@@ -19,6 +19,8 @@ struct Script {
     /// Session, sequence, ticket and value of the next deliveries.
     deliveries: Vec<(Origin, Option<Ticket>, Vec<u8>)>,
     failures: Vec<(Ticket, SubmitFailure)>,
+    /// Answers to questions about the log: nothing is decided.
+    confirmed: Vec<(ReadTicket, u64)>,
     next_instance: u64,
     refuse_submit: Option<SubmitError>,
     room: usize,
@@ -56,6 +58,7 @@ impl ReplicatedLog for ScriptedLog {
         let burst = &mut bursts[0];
         let mut script = self.0.borrow_mut();
         burst.failed.append(&mut script.failures);
+        burst.confirmed.append(&mut script.confirmed);
         script.polls += 1;
         assert!(script.polls < POLLS_MAX, "a turn does not end");
         if script.others_never_stop {
@@ -96,8 +99,12 @@ impl ReplicatedLog for ScriptedLog {
             .push(format!("answered {}", ticket.0));
     }
     fn confirm_read(&mut self, partition: usize) -> ReadTicket {
-        self.0.borrow_mut().calls.push("read".into());
-        ReadTicket::new(partition, 1)
+        let mut script = self.0.borrow_mut();
+        script.calls.push("read".into());
+        let ticket = ReadTicket::new(partition, 1);
+        // Otherwise a replica that starts says after a moment that it may be behind.
+        script.confirmed.push((ticket, 0));
+        ticket
     }
     fn wake_fds(&self) -> Vec<RawFd> {
         Vec::new()

@@ -29,12 +29,7 @@ impl Replica {
     }
 
     fn note_room(&mut self) {
-        let room = self.space.room();
-        let short = Some(self.space.why()).filter(|_| room != Room::Enough);
-        match short {
-            Some(why) => tracing::warn!(?room, "writes are refused: {why}"),
-            None => tracing::info!("there is room on the disks; writes are taken again"),
-        }
+        let short = self.space.why();
         *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
         self.write_refusal = short.map(|why| {
             Reply::error(format!(
