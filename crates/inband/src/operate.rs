@@ -394,7 +394,7 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
     let acceptors = entry.and_then(|entry| Some(&entry.status.as_ref()?.acceptors));
     if acceptors.is_some_and(|acceptors| acceptors.iter().any(|a| !a.voting)) {
         println!(
-            "it does not vote yet; if it has lost its votes it takes over the others', see `inband \
+            "it does not vote yet; if its votes are lost, it first copies those of the others: see `inband \
              member list`"
         );
     }

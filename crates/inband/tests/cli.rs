@@ -123,7 +123,7 @@ fn a_program_that_is_missing_is_named_with_what_builds_it() {
         "{torment}"
     );
     let typo = said("staus");
-    assert!(typo.contains("\"staus\" is no command"), "{typo}");
+    assert!(typo.contains("\"staus\" is not a command"), "{typo}");
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub enum BoxCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<BoxCluster>),
     /// Change how many nodes must have a write before it is answered, while clients use it.
+    #[command(override_usage = "inband quorum [OPTIONS] <QUORUM>")]
     Quorum(QuorumArgs),
     /// Show what each node does, and how much of it in a second, again and again.
     Top(BoxTopArgs),

@@ -406,7 +406,7 @@ impl SystemCommand for Memory {
     }
 
     fn next_steps(_: &Options, _: &ClusterStatus, data: &Path) -> String {
-        let data = data_option::<Memory>(data);
+        let data = data_option(data);
         format!(
             "ready: inband memory write{data} 0 hello | inband memory read{data} 0\n       \
              inband memory run{data} -- sort FILE\n\

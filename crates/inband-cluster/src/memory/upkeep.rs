@@ -134,14 +134,14 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
     // An interrupted growth counts: clients may already use its lines.
     let begun = kept.into_iter().max().unwrap_or(0).max(before);
     ensure!(
-        space >= begun,
+        space >= begun || begun == before,
         "--space {}: an interrupted growth has begun to give the memory {}; say that, or more",
         size(space),
         size(begun)
     );
     ensure!(
         space > before,
-        "--space {}: the memory has {}; it grows, and does not shrink",
+        "--space {}: the memory already has {}; it can grow, and cannot shrink",
         size(space),
         size(before)
     );

@@ -107,7 +107,7 @@ pub struct ClusterSpec {
     pub resp: SocketAddr,
     /// Replicas answer cluster-aware clients as nodes of Redis Cluster.
     pub redis_cluster: bool,
-    /// First port of `/metrics` on loopback; host `i` uses the port plus `i`, or any free one.
+    /// First port of `/metrics` on loopback; host `i` uses the port plus `i`, or any free one; 0: any free ones.
     pub metrics_port: u16,
     /// Slots of each acceptor's ring.
     pub ring_slots: u32,
@@ -277,7 +277,7 @@ impl ClusterSpec {
         let last_port = usize::from(self.resp.port()) + self.replicas;
         if self.resp.port() == 0 || last_port > usize::from(u16::MAX) {
             return Err(format!(
-                "--resp {}: the port and the {} above it (one a replica) must be 1 to 65535",
+                "--resp {}: the port and the {} after it (one for each replica) must be 1 to 65535",
                 self.resp, self.replicas
             ));
         }

@@ -25,7 +25,7 @@ use super::{control_socket, lock, HostRuntime, Shared, SupervisorError};
 use crate::certificates;
 use crate::disk::check_disk;
 use crate::host_process::{Process, ProcessSlot};
-use crate::listeners::{bind, bind_or_any};
+use crate::listeners::{bind, bind_or_any, metrics_port};
 use crate::loopback_ports::{free_loopback_ports, take_port, HeldPort};
 use crate::network::{try_namespaces, Lab, LabError, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
@@ -428,14 +428,11 @@ impl Shared {
             .append(true)
             .open(&log_path)
             .map_err(SupervisorError::file("open", &log_path))?;
-        let metrics_port = match *metrics_address {
+        let port = match *metrics_address {
             Some(address) => address.port(),
-            None => self
-                .spec
-                .metrics_port
-                .saturating_add(u16::from(host.id) - 1),
+            None => metrics_port(self.spec.metrics_port, u16::from(host.id) - 1),
         };
-        let metrics = bind_or_any(metrics_port, "--metrics")?;
+        let metrics = bind_or_any(port, "--metrics-port")?;
         *metrics_address = metrics.local_addr().ok();
         // Not kept here: when the process dies, its own ports must refuse connections.
         let own_listener: Option<TcpListener> = host
