@@ -224,7 +224,7 @@ fn told(event: Event) -> (TaskId, Kind, Vec<u8>) {
 fn resolve(address: &str) -> PyResult<SocketAddrV4> {
     let found = address.to_socket_addrs().map_err(|error| {
         value_error(format!(
-            "{address:?} is no address: {error}; give host:port"
+            "{address:?} is not an address: {error}; give host:port"
         ))
     })?;
     let mut v4 = found.filter_map(|address| match address {

@@ -276,7 +276,7 @@ fn what_clients_that_look_for_replicas_are_told() {
             .to_string()
     };
     for setting in ["announce = \"192.0.2.1:1\"", "redis_cluster = true"] {
-        assert!(elsewhere(setting).contains("is no replica"), "{setting}");
+        assert!(elsewhere(setting).contains("is not a replica"), "{setting}");
     }
 }
 

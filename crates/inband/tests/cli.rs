@@ -135,7 +135,7 @@ fn without_a_memory_nothing_of_it_is_replaced() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
-        error.contains("no replicated memory cluster runs in .inband-memory"),
+        error.contains("no memory cluster runs in .inband-memory"),
         "{error}"
     );
 }

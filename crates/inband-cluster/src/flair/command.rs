@@ -16,6 +16,7 @@ use inband_flair::timing::{default_step_down_ms, HEARTBEAT_MS};
 use inband_host::config::{Dataplane, Durability};
 use inband_host::output::quoted;
 use inband_host::settings::Setting;
+use inband_host::text::counted;
 use inband_kv::access::Access;
 use inband_resp::password::Password;
 
@@ -269,8 +270,10 @@ fn in_words(host: &HostEntry) -> String {
             if let Some(replica) = &status.replica {
                 let part = if replica.leads() { "leads" } else { "follows" };
                 return format!(
-                    "{part}, term {}, applied {}, {} keys",
-                    replica.term, replica.applied, replica.keys
+                    "{part}, term {}, applied {}, {}",
+                    replica.term,
+                    replica.applied,
+                    counted(replica.keys as u64, "key")
                 );
             }
             match &status.sessions[..] {

@@ -74,7 +74,9 @@ pub struct Options {
 }
 
 fn servers(text: &str) -> Result<u8, String> {
-    let servers = text.parse().map_err(|_| format!("{text} is no number"))?;
+    let servers = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number"))?;
     match [1, 3, 5, 7].contains(&servers) {
         true => Ok(servers),
         false => Err(format!(

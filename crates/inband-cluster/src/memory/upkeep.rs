@@ -218,7 +218,7 @@ pub fn replace(data: &Path, server: &str) -> Result<()> {
     let is_server = |name: &str| name == server && name.starts_with("server/");
     let Some(process) = status.processes.iter().find(|p| is_server(&p.name)) else {
         bail!(
-            "{server} is no server of this memory: there are server/1 to server/{}; a switch has nothing to lose: inband restart {server}",
+            "{server} is not a server of this memory: there are server/1 to server/{}; a switch has nothing to lose: inband restart {server}",
             status.cluster.servers.len()
         );
     };

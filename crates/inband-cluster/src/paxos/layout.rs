@@ -33,7 +33,7 @@ impl FromStr for AcceptorChoice {
                 None => (Dataplane::Auto, part.trim()),
             };
             let count: usize = count.parse().map_err(|_| {
-                format!("{text:?}: {count:?} is no number; write 3, or xdp:2,udp:1")
+                format!("{text:?}: {count:?} is not a number; write 3, or xdp:2,udp:1")
             })?;
             if !bounds::ACCEPTORS.contains(&(acceptors.len() + count)) || count == 0 {
                 return Err(format!(
