@@ -310,7 +310,7 @@ impl Worker {
         let here = match listen {
             Some(address) => address
                 .parse::<Ipv4Addr>()
-                .map_err(|_| value_error(format!("--listen {address} is no IPv4 address")))?,
+                .map_err(|_| value_error(format!("--listen {address} is not an IPv4 address")))?,
             None => client_node::local_address(scheduler)?,
         };
         if let (None, false, Some(outside)) = (

@@ -115,8 +115,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("pipe");
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a pipe");
-        assert!(refused(&path).contains("no regular file"));
-        assert!(refused(dir.path()).contains("no regular file"));
+        assert!(refused(&path).contains("is not a regular file"));
+        assert!(refused(dir.path()).contains("is not a regular file"));
     }
 
     #[test]

@@ -340,13 +340,13 @@ mod tests {
         assert_eq!(parse("xdp:2,udp:1"), Ok(vec![Xdp, Xdp, Udp]));
         assert_eq!(parse("xdp-generic:1"), Ok(vec![Dataplane::XdpGeneric]));
         for (wrong, says) in [
-            ("", "no number"),
-            ("x", "no number"),
+            ("", "not a number"),
+            ("x", "not a number"),
             ("0", "1 to 15"),
             ("16", "1 to 15"),
             ("xdp:10,udp:6", "1 to 15"),
             ("dpdk:3", "unknown dataplane"),
-            ("xdp:", "no number"),
+            ("xdp:", "not a number"),
         ] {
             let message = parse(wrong).expect_err(wrong);
             assert!(message.contains(says), "{wrong}: {message}");

@@ -145,7 +145,7 @@ fn an_unclean_stop_in_sync_mode_goes_on_in_its_epoch() {
     let mut other = spec.clone();
     other.leader = crate::paxos::layout::LeaderLayout::WithAcceptor;
     let error = dir.plan(&other, &never).expect_err("hosts").to_string();
-    assert!(error.contains("has 1 leaders"), "{error}");
+    assert!(error.contains("has --leaders 1"), "{error}");
 
     // With journals that may have been trimmed, a majority of the replicas is needed.
     fs::remove_dir_all(dir.host("replica-1")).expect("remove");
