@@ -208,6 +208,8 @@ fn it_grows_and_a_server_is_replaced_while_a_client_uses_it() {
         assert!(format!("{error:#}").contains("already has"), "{error:#}");
         grow(dir.path(), large, |what| said.push(what)).expect("grown");
         assert_eq!(said.len(), 3 + 2 + 1, "{said:?}");
+        let error = grow(dir.path(), small, |_| ()).expect_err("it cannot shrink");
+        assert!(format!("{error:#}").contains("cannot shrink"), "{error:#}");
 
         let error = replace(dir.path(), "switch/1").expect_err("no server");
         assert!(

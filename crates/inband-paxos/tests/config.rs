@@ -251,7 +251,10 @@ fn what_clients_that_look_for_replicas_are_told() {
         ("192.0.2.1", "no port"),
         ("192.0.2.1:0", "port from 1"),
         ("host:70000", "1 to 65535"),
-        ("0.0.0.0:6379", "not an address that a client can connect to"),
+        (
+            "0.0.0.0:6379",
+            "not an address that a client can connect to",
+        ),
         ("[::]:6379", "not an address that a client can connect to"),
         (":6379", "no host name or IP address"),
         ("192.0.2.256:6379", "no host name or IP address"),
