@@ -236,7 +236,7 @@ fn up_detached(args: &UpArgs) -> Result<()> {
     }
     show_start(&status, args)?;
     println!(
-        "It runs in the background; `inband down{}` stops it cleanly, the data stays.",
+        "It runs in the background; `inband down{}` stops it cleanly, and the data stays.",
         args.data_option()
     );
     Ok(())
