@@ -285,7 +285,7 @@ pub unsafe extern "C" fn inband_memory_connect_to(
                 Ok(address) => addresses.push(address),
                 Err(_) => {
                     return argument(format!(
-                        "switches: {switch:?} is no address; give ADDRESS:PORT,..."
+                        "switches: {switch:?} is not an address; give ADDRESS:PORT,..."
                     ))
                 }
             }

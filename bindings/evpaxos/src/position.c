@@ -106,7 +106,7 @@ bool evp_position_load(const char *path, struct position **result) {
                 NULL &&
             fread(position->bytes, 1, position->len_bytes, file) == position->len_bytes;
         if (!loaded)
-            paxos_log_error("%s is no position, or is damaged; use a copy of another replica's "
+            paxos_log_error("%s is not a position, or is damaged; use a copy of another replica's "
                             "state with its position",
                             path);
     }

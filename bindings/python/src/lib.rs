@@ -224,7 +224,7 @@ fn told(event: Event) -> (TaskId, Kind, Vec<u8>) {
 fn resolve(address: &str) -> PyResult<SocketAddrV4> {
     let found = address.to_socket_addrs().map_err(|error| {
         value_error(format!(
-            "{address:?} is no address: {error}; give host:port"
+            "{address:?} is not an address: {error}; give host:port"
         ))
     })?;
     let mut v4 = found.filter_map(|address| match address {
@@ -310,7 +310,7 @@ impl Worker {
         let here = match listen {
             Some(address) => address
                 .parse::<Ipv4Addr>()
-                .map_err(|_| value_error(format!("--listen {address} is no IPv4 address")))?,
+                .map_err(|_| value_error(format!("--listen {address} is not an IPv4 address")))?,
             None => client_node::local_address(scheduler)?,
         };
         if let (None, false, Some(outside)) = (

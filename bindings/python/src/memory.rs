@@ -93,7 +93,9 @@ impl Lines {
             None => {
                 let parse = |text: &String| {
                     text.parse().map_err(|_| {
-                        PyValueError::new_err(format!("{text:?} is no address; give ADDRESS:PORT"))
+                        PyValueError::new_err(format!(
+                            "{text:?} is not an address; give ADDRESS:PORT"
+                        ))
                     })
                 };
                 let addresses = switches.iter().map(parse).collect::<PyResult<Vec<_>>>()?;

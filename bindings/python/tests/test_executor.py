@@ -233,7 +233,7 @@ def test_bad_arguments_say_what_is_wrong():
         Executor(max_workers=0)
     with pytest.raises(ValueError, match="max_workers is for executors on this machine"):
         Executor(address="127.0.0.1:1", max_workers=1)
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         Executor("nowhere")
     with pytest.raises(ConnectionError, match="no scheduler answers at 127.0.0.1:1"):
         Executor("127.0.0.1:1")

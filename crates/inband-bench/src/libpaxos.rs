@@ -40,7 +40,7 @@ impl std::str::FromStr for Peer {
         match text.split_once('=') {
             Some(("libpaxos", dir)) if !dir.is_empty() => Ok(Peer { dir: dir.into() }),
             _ => Err(format!(
-                "{text:?} is no peer; write libpaxos=DIR, DIR being where libpaxos 3 was built"
+                "{text:?} is not a peer; write libpaxos=DIR, DIR being where libpaxos 3 was built"
             )),
         }
     }
@@ -317,7 +317,7 @@ fn wait_until_listening(port: u16, replicas: &mut [Server]) -> Result<()> {
 }
 
 fn path_text(path: &Path) -> Result<&str> {
-    path.to_str().context("a path that is no text")
+    path.to_str().context("a path that is not text")
 }
 
 fn configuration(first_port: u16) -> String {

@@ -56,7 +56,7 @@ pub enum ChangeError {
     Joining { joining: u8 },
     #[error("there is no place for another node: {places} were configured, an id is used only once, and the next would be {next}")]
     NoPlace { places: u8, next: u8 },
-    #[error("node/{node} is no member")]
+    #[error("node/{node} is not a member")]
     NoMember { node: u8 },
     #[error("{MEMBERS_MIN} nodes are left, the fewest: with less no node may fail")]
     TooFew,

@@ -343,7 +343,7 @@ fn a_node_joins_and_leaves_by_commands_at_the_leader() {
     let left = cluster.processes[3].as_mut().expect("it runs").wait();
     assert!(left.expect("it ends").success());
     let (done, said) = at(leader, &["member", "remove", "4"]);
-    assert!(!done && said.contains("no member"), "{said}");
+    assert!(!done && said.contains("is not a member"), "{said}");
 }
 
 /// Asks node `n` for a change, on a thread, and says then that it has been answered.

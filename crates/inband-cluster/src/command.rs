@@ -46,12 +46,10 @@ pub(crate) fn counters_of<'a>(
     all
 }
 
-/// ` --data DIR` for a command to copy; empty if it is the default directory.
-pub(crate) fn data_option<S: System>(data: &Path) -> String {
-    match data == Path::new(S::DEFAULT_DATA) {
-        true => String::new(),
-        false => format!(" --data {}", quoted(data)),
-    }
+/// ` --data DIR` for a command to copy. Also for the default directory: without the option, a command is refused where
+/// clusters of several systems run.
+pub(crate) fn data_option(data: &Path) -> String {
+    format!(" --data {}", quoted(data))
 }
 
 /// A node's status in readable form.

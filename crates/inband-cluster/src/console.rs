@@ -14,6 +14,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_host::program;
 
+use crate::listeners::parse_address;
 use crate::process::{ProcessSpec, SupervisedChild};
 
 /// How long it may take to say where it is.
@@ -25,7 +26,7 @@ const ADDRESS_MARK: &str = "http://";
 #[derive(Debug, Args)]
 pub struct ConsoleArgs {
     /// Also start `inband console`, which ends with the cluster, and print its address
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8390", conflicts_with = "detach")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8390", conflicts_with = "detach")]
     console: Option<SocketAddr>,
 }
 

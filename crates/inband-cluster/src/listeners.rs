@@ -51,6 +51,17 @@ pub enum ListenError {
     NoFreePorts { count: usize },
 }
 
+/// Parses an address to listen at. A name may have several addresses, so it is refused.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse().ok());
+        let port: u16 = port.unwrap_or(6379);
+        format!("give an IP address and a port, such as 127.0.0.1:{port}; names are not looked up")
+    })
+}
+
 /// Listens at an address. An error names the option to change.
 pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, ListenError> {
     let failed = |source| ListenError::CannotListen {
@@ -137,6 +148,15 @@ impl Closed {
     }
 }
 
+/// Returns the port of a process for metrics; 0, which is any free one, if the first is, or if there are not so many
+/// ports.
+pub(crate) fn metrics_port(first: u16, offset: u16) -> u16 {
+    match first {
+        0 => 0,
+        first => first.checked_add(offset).unwrap_or(0),
+    }
+}
+
 /// Listens at this port of loopback or, if it is in use, at any free one.
 pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener, ListenError> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -158,6 +178,29 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+
+    #[test]
+    fn metrics_have_consecutive_ports_or_any_free_ones() {
+        assert_eq!(metrics_port(9464, 2), 9466);
+        assert_eq!(metrics_port(u16::MAX - 1, 1), u16::MAX);
+        assert_eq!(metrics_port(u16::MAX - 1, 2), 0);
+        assert_eq!(metrics_port(0, 3), 0);
+    }
+
+    #[test]
+    fn an_address_has_no_host_name() {
+        assert_eq!(
+            parse_address("127.0.0.1:7000"),
+            Ok(([127, 0, 0, 1], 7000).into())
+        );
+        let refused = parse_address("localhost:7000").expect_err("a name");
+        assert!(
+            refused.contains("IP address") && refused.contains("127.0.0.1:7000"),
+            "{refused}"
+        );
+        let refused = parse_address("7000").expect_err("no address");
+        assert!(refused.contains("127.0.0.1:6379"), "{refused}");
+    }
 
     #[test]
     fn a_closed_listener_refuses_until_it_is_opened_and_keeps_its_port() {

@@ -35,7 +35,7 @@ impl Network {
     /// clusters on this machine.
     pub(crate) fn create(name: &str, plan: Plan) -> Result<Network> {
         let (lab, why) = match plan.dataplane {
-            Dataplane::Udp => (None, "as asked for".to_owned()),
+            Dataplane::Udp => (None, "--dataplane is udp".to_owned()),
             dataplane => match create_lab(name, dataplane, &plan.hosts)? {
                 Ok(lab) => (Some(lab), "XDP works here".to_owned()),
                 Err(why) => (None, why.to_string()),

@@ -96,7 +96,7 @@ pub fn ask<S: System>(
     match line_json::call(&socket_in(data), request, CALL_TIMEOUT) {
         Err(error) if error.nobody_listens() => bail!(
             "no {} cluster runs in {}; start one: inband up {}",
-            S::NAME,
+            S::COMMAND,
             data.display(),
             S::COMMAND
         ),

@@ -366,8 +366,8 @@ impl<S: System> Shared<S> {
     fn named(&self, name: &str) -> Result<&HostProcess> {
         self.hosts.get(name).with_context(|| {
             let roles = Some(self.system.roles()).filter(|roles| !roles.is_empty());
-            let names = self.hosts.iter().map(HostProcess::name);
-            let known: Vec<&str> = roles.into_iter().chain(names).collect();
+            let roles = roles.map(str::to_owned).into_iter();
+            let known: Vec<String> = roles.chain(self.system.names(&self.hosts)).collect();
             format!("no host is {name:?}; there are {}", known.join(", "))
         })
     }

@@ -69,6 +69,11 @@ pub trait System: Sized + Send + Sync + 'static {
         ""
     }
 
+    /// Returns the names of the hosts that there are, for an error message: not those that may only be added later.
+    fn names(&self, hosts: &Hosts) -> Vec<String> {
+        hosts.iter().map(|host| host.name().to_owned()).collect()
+    }
+
     /// Fails if the cluster would lose data when this host's process ended now; the error says which. The user can
     /// override it. A process that does not answer may have data: it may be paused, hang or be starting.
     fn check_spare(&self, _host: &str) -> Result<()> {

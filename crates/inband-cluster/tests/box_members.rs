@@ -112,6 +112,11 @@ fn change_everything(dataplane: Dataplane) {
         Ok(())
     });
     are_few.expect("no one can be removed");
+    // Neither those that were removed nor the places for others.
+    let unknown = format!("{:#}", cluster.kill("node/9").expect_err("no node"));
+    let names: Vec<String> = members.iter().map(|id| format!("node/{id}")).collect();
+    let there = format!("there are leader, {}", names.join(", "));
+    assert!(unknown.ends_with(&there), "{unknown}");
 
     switch(Quorum::All, false).expect("all are there");
     stop.store(true, Ordering::Relaxed);

@@ -205,15 +205,17 @@ fn it_grows_and_a_server_is_replaced_while_a_client_uses_it() {
         });
         let mut said = Vec::new();
         let error = grow(dir.path(), small, |_| ()).expect_err("it has as much");
-        assert!(
-            format!("{error:#}").contains("does not shrink"),
-            "{error:#}"
-        );
+        assert!(format!("{error:#}").contains("already has"), "{error:#}");
         grow(dir.path(), large, |what| said.push(what)).expect("grown");
         assert_eq!(said.len(), 3 + 2 + 1, "{said:?}");
+        let error = grow(dir.path(), small, |_| ()).expect_err("it cannot shrink");
+        assert!(format!("{error:#}").contains("cannot shrink"), "{error:#}");
 
         let error = replace(dir.path(), "switch/1").expect_err("no server");
-        assert!(format!("{error:#}").contains("is no server"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("is not a server"),
+            "{error:#}"
+        );
         for server in ["server/1", "server/2", "server/3"] {
             replace(dir.path(), server).expect("replaced");
         }

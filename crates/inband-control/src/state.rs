@@ -190,7 +190,7 @@ pub enum Refusal {
     },
     #[error("node {0} has no leader part")]
     NotLeader(NodeId),
-    #[error("partition {found} is none of the {partitions}")]
+    #[error("there is no partition {found}; the number of partitions is {partitions}")]
     NoPartition { found: u32, partitions: usize },
     #[error("{0}")]
     MajorityLost(String),

@@ -91,7 +91,7 @@ impl FromStr for Policy {
         let named = Policy::ALL.into_iter().find(|p| p.to_string() == text);
         named.ok_or_else(|| {
             let all = Policy::ALL.map(|policy| policy.to_string());
-            format!("{text:?} is no policy; there are {}", all.join(", "))
+            format!("{text:?} is not a policy; there are {}", all.join(", "))
         })
     }
 }

@@ -212,7 +212,7 @@ mod tests {
         let asked = HostMessage::AskStatus;
         let answer = scheduler.on_message(0, address(9), asked, switch.registers());
         let Some(HostMessage::Status(said)) = answer else {
-            panic!("{answer:?} is no answer");
+            panic!("{answer:?} is not an answer");
         };
         assert_eq!(
             (said.executors, said.policy.as_str()),

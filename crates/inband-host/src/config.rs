@@ -66,7 +66,7 @@ impl FromStr for ClientAddress {
             return match (address.port(), address.ip()) {
                 (0, _) => wrong("has no port from 1"),
                 (_, ip) if ip.is_unspecified() || ip.is_multicast() => {
-                    wrong("is no address that a client can connect to")
+                    wrong("is not an address that a client can connect to")
                 }
                 _ => Ok(address.into()),
             };

@@ -129,7 +129,7 @@ fn not_understood(text: &str, error: &toml::de::Error) -> String {
     let at = error.span().map_or(0, |span| span.start);
     let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
     format!(
-        "line {line} is none of a key file, which has digest_key = \"HEX\", active = ID, and for each key [[key]], \
+        "line {line} does not belong in a key file, which has digest_key = \"HEX\", active = ID, and for each key [[key]], \
          id = ID and secret = \"HEX\"; `inband key new` makes one"
     )
 }

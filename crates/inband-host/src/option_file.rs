@@ -96,7 +96,7 @@ fn names(command: &Command, never: &[(&str, &str)]) -> String {
 fn argument(option: &Arg, name: &str, value: &Value) -> Result<Option<OsString>> {
     let is_flag = matches!(option.get_action(), ArgAction::SetTrue);
     if let Value::Boolean(is_set) = value {
-        ensure!(is_flag, "{is_set} is no value of it");
+        ensure!(is_flag, "{is_set} is not a value of it");
         return Ok(is_set.then(|| format!("--{name}").into()));
     }
     ensure!(!is_flag, "{value}: give true or false");
@@ -176,7 +176,7 @@ mod tests {
                 "loss belongs on the command line: it would be lost again",
             ),
             ("open = 1", "open: 1: give true or false"),
-            ("memory = true", "memory: true is no value of it"),
+            ("memory = true", "memory: true is not a value of it"),
             ("memory = ['a']", "is a list"),
             ("memory = 1.5", "1.5 is neither"),
             ("memory = ", "node.toml"),

@@ -11,7 +11,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "TiB" | "T" => 1u64 << 40,
         other => {
             return Err(format!(
-                "{other:?} is no unit: B, KiB, MiB, GiB or TiB (or K, M, G, T, the same)"
+                "{other:?} is not a unit: B, KiB, MiB, GiB or TiB (or K, M, G, T, the same)"
             ))
         }
     };

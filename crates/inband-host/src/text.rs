@@ -44,6 +44,13 @@ macro_rules! serde_as_text {
     };
 }
 
+/// Returns a number with what it counts: `1 key`, `2 keys`.
+#[must_use]
+pub fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// The error for a name that is none of these.
 #[must_use]
 pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
@@ -57,6 +64,12 @@ pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn one_is_singular() {
+        let counted = |count| super::counted(count, "key");
+        assert_eq!([0, 1, 2].map(counted), ["0 keys", "1 key", "2 keys"]);
+    }
+
     #[derive(Debug, PartialEq)]
     enum Size {
         Small,

@@ -265,7 +265,7 @@ fn parse(bytes: &[u8], body_len_max: usize) -> Result<Option<(Request, usize, us
         None => 0,
         Some(text) => text
             .parse::<u64>()
-            .map_err(|_| (400, "Content-Length is no number".to_owned()))?,
+            .map_err(|_| (400, "Content-Length is not a number".to_owned()))?,
     };
     match usize::try_from(body_len) {
         Ok(body_len) if body_len <= body_len_max => Ok(Some((request, head_len, body_len))),

@@ -78,7 +78,7 @@ const DRAINING: &str =
     "LOADING this replica takes no more commands because it is to be stopped; use another replica";
 /// The same for a host that was removed from the cluster.
 const NO_MEMBER: &str =
-    "LOADING this host is in no configuration of its cluster: it was removed, or is no member yet; use another replica";
+    "LOADING this host is in no configuration of its cluster: it was removed, or is not a member yet; use another replica";
 /// Longest sleep: flags set by other threads are checked at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Interval between checks for overdue commands.

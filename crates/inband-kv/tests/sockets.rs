@@ -598,7 +598,7 @@ fn a_host_that_was_removed_answers_what_was_taken_and_disconnects_its_clients() 
     wait_for("it is held", || one.cluster.held() == 1);
     one.cluster.remove(0);
     assert_eq!(idle.line(), "closed after \"\"");
-    let refused = "-LOADING this host is in no configuration of its cluster: it was removed, or is no member yet; use another replica";
+    let refused = "-LOADING this host is in no configuration of its cluster: it was removed, or is not a member yet; use another replica";
     assert_eq!(waiting.line(), refused);
     assert_eq!(waiting.line(), "closed after \"\"");
     one.cluster.release_reversed();

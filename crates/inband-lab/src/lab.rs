@@ -423,7 +423,7 @@ fn check_name(name: &str, what: &str) -> Result<(), LabError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_/".contains(c);
     if name.is_empty() || name.len() > NAME_MAX_BYTES || !name.chars().all(legal) {
         return Err(LabError::BadLayout(format!(
-            "{name:?} is no name for a {what}; use 1 to {NAME_MAX_BYTES} of a-z A-Z 0-9 - _ /"
+            "{name:?} is not a name for a {what}; use 1 to {NAME_MAX_BYTES} of a-z A-Z 0-9 - _ /"
         )));
     }
     Ok(())

@@ -29,7 +29,7 @@ const NODES: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
     /// Only learners recover.
-    #[error("this node is no replica and learns nothing; recover at a replica")]
+    #[error("this node is not a replica and learns nothing; recover at a replica")]
     NoLearner,
     /// Delivered before and dropped from the log.
     #[error(

@@ -193,7 +193,7 @@ impl Partition {
         }
         if !self.is_replica(shared) {
             return Err(SubmitError::Closed(
-                "it is no replica and would not learn the outcome",
+                "it is not a replica and would not learn the outcome",
             ));
         }
         self.proposer.submit(now, value, own)
@@ -238,7 +238,7 @@ impl Partition {
             self.reader.refuse(NOT_FOUNDED)
         } else {
             self.reader
-                .refuse("this node is no replica and cannot read; read at a replica")
+                .refuse("this node is not a replica and cannot read; read at a replica")
         }
     }
 

@@ -251,8 +251,11 @@ fn what_clients_that_look_for_replicas_are_told() {
         ("192.0.2.1", "no port"),
         ("192.0.2.1:0", "port from 1"),
         ("host:70000", "1 to 65535"),
-        ("0.0.0.0:6379", "no address that a client can connect to"),
-        ("[::]:6379", "no address that a client can connect to"),
+        (
+            "0.0.0.0:6379",
+            "not an address that a client can connect to",
+        ),
+        ("[::]:6379", "not an address that a client can connect to"),
         (":6379", "no host name or IP address"),
         ("192.0.2.256:6379", "no host name or IP address"),
         ("a host:6379", "no host name or IP address"),
@@ -276,7 +279,7 @@ fn what_clients_that_look_for_replicas_are_told() {
             .to_string()
     };
     for setting in ["announce = \"192.0.2.1:1\"", "redis_cluster = true"] {
-        assert!(elsewhere(setting).contains("is no replica"), "{setting}");
+        assert!(elsewhere(setting).contains("is not a replica"), "{setting}");
     }
 }
 
@@ -537,7 +540,7 @@ fn host_values() {
         "node = 3",
         "node = 1",
         "resp = ",
-        &["no replica", "\"leader\""],
+        &["not a replica", "\"leader\""],
     );
     let long = format!("control = \"/{}\"", "x".repeat(107));
     wrong_value(

@@ -19,7 +19,7 @@ pub enum SecretFileError {
     #[error("{path}: cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
     /// A pipe or device; reading it could block.
-    #[error("{path} is no regular file")]
+    #[error("{path} is not a regular file")]
     NotAFile { path: PathBuf },
     #[error("{path}: others may read or change it (mode {mode:04o}); run `chmod 600 {path}`, and replace what is in it if anyone did")]
     Exposed { path: PathBuf, mode: u32 },
@@ -115,8 +115,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("pipe");
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a pipe");
-        assert!(refused(&path).contains("no regular file"));
-        assert!(refused(dir.path()).contains("no regular file"));
+        assert!(refused(&path).contains("is not a regular file"));
+        assert!(refused(dir.path()).contains("is not a regular file"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn run(command: Vec<OsString>) -> Result<()> {
     let path = match found {
         Ok(path) => path,
         Err(error) if is_tool(&name) => return Err(error),
-        Err(_) => bail!("{name:?} is no command, and there is no program {file} beside `inband` or on PATH; `inband --help` lists the commands"),
+        Err(_) => bail!("{name:?} is not a command, and there is no program {file} beside `inband` or on PATH; `inband --help` lists the commands"),
     };
     let error = Command::new(&path).args(words).exec();
     Err(error).with_context(|| format!("cannot run {}", path.display()))

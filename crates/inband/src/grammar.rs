@@ -77,9 +77,9 @@ pub fn systems_that_run() -> Vec<&'static str> {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// To take any of them would kill or stop another one than is meant.
-    #[error("several clusters run in this directory; say which is meant: {}", one_of(.systems))]
+    #[error("clusters of several systems run in this directory; say which is meant: {}", one_of(.systems))]
     SeveralRun { systems: Vec<&'static str> },
-    #[error("{name:?} is no system; `inband up` starts {STORE}, {}", names())]
+    #[error("{name:?} is not a system; `inband up` starts {STORE}, {}", names())]
     NoSystem { name: String },
 }
 
@@ -107,7 +107,7 @@ pub fn only(systems: Vec<&'static str>) -> Result<&'static str, GrammarError> {
 pub fn help() -> String {
     format!(
         "Also for running clusters:\n  {TOP:<12} Show what each host does, again and again: of a box, or of Falcon\n  \
-         {QUORUM:<12} Show or change the quorum of a box\n  \
+         {QUORUM:<12} Change the quorum of a box; `inband status` shows it\n  \
          {REPLACE:<12} Replace a server of a memory\n"
     )
 }
@@ -245,7 +245,7 @@ fn is_system(word: &str) -> bool {
     word == STORE || named(word).is_some()
 }
 
-/// Returns whether a word can be a system's name, and is no option.
+/// Returns whether a word can be a system's name, and is not an option.
 fn is_name(word: &str) -> bool {
     !word.is_empty() && !word.starts_with('-') && word != "help"
 }

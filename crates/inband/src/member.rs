@@ -162,7 +162,7 @@ pub fn leader(command: &LeaderCommand) -> Result<()> {
         None => None,
         Some("M") if opened.partitions() > 1 => Some(opened.partitions() as u32 - 1),
         Some(number) => Some(number.parse().with_context(|| {
-            format!("--partition {number:?} is no partition; write its number, or M")
+            format!("--partition {number:?} is not a partition; write its number, or M")
         })?),
     };
     if plane.config.is_some() {
@@ -421,9 +421,11 @@ impl Direct {
         };
         let comes = Some(id);
         self.carry_out(&request, Goal { comes, goes })?;
-        println!("{name} is a member; /metrics shows when it plays its part");
+        println!(
+            "{name} is a member; `inband member list` and its /metrics show when it takes part"
+        );
         if let Some(old) = in_place_of {
-            println!("{old} is none any more: stop it, and never use its id again");
+            println!("{old} is no longer a member: stop it, and never use its id again");
         }
         Ok(())
     }
@@ -436,7 +438,7 @@ impl Direct {
             goes: Some(id),
         };
         self.carry_out(&Request::Remove(id), goal)?;
-        println!("{name} is no member any more: stop it, and never use its id {id} again");
+        println!("{name} is no longer a member: stop it, and never use its id {id} again");
         Ok(())
     }
 

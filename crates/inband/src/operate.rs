@@ -14,6 +14,7 @@ use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, Superviso
 use inband_cluster::paxos::supervisor::ProcessState;
 use inband_cluster::paxos::ClusterStatus;
 use inband_cluster::restart::in_words;
+use inband_host::text::counted;
 use inband_kv::limits::CLOCK_SKEW_MS_MAX;
 use inband_paxos::config::{Config, Role};
 
@@ -256,7 +257,8 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
         voting => line += &format!("  votes in {voting} of {logs} logs"),
     }
     if let Some(replica) = &said.replica {
-        line += &format!("  {} keys, {} clients", replica.keys, replica.clients);
+        let keys = counted(replica.keys, "key");
+        line += &format!("  {keys}, {}", counted(replica.clients, "client"));
         let skew_ms = replica.clock_skew_ms.unwrap_or(0);
         if skew_ms.unsigned_abs() > CLOCK_SKEW_MS_MAX {
             line += &format!("  its clock is {skew_ms} ms ahead of the others'");
@@ -394,7 +396,7 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
     let acceptors = entry.and_then(|entry| Some(&entry.status.as_ref()?.acceptors));
     if acceptors.is_some_and(|acceptors| acceptors.iter().any(|a| !a.voting)) {
         println!(
-            "it does not vote yet; if it has lost its votes it takes over the others', see `inband \
+            "it does not vote yet; if its votes are lost, it first copies those of the others: see `inband \
              member list`"
         );
     }

@@ -58,7 +58,7 @@ pub fn run(config_path: &Path, log_format: Option<LogFormat>) -> Result<()> {
     check_protected(&config, resp_listeners.iter().chain(&shared_listeners))?;
     ensure!(
         (resp_listeners.is_empty() && shared_listeners.is_empty()) || this.has(Role::Replica),
-        "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
+        "a socket for Redis clients was handed down, but {} is not a replica; only replicas serve them",
         this.name
     );
     let reload = HostReload {

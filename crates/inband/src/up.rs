@@ -14,6 +14,7 @@ use inband_cluster::paxos::{
     AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,
 };
 use inband_host::output::quoted;
+use inband_host::program;
 use inband_host::signals::StopSignals;
 use inband_paxos::config::{bounds, Dataplane, Durability, DEFAULT_RING_SLOTS};
 
@@ -21,10 +22,11 @@ use inband_cluster::certificates::authority;
 use inband_kv::access::Access;
 use inband_resp::password::Password;
 
-use crate::operate;
+use crate::{grammar, operate};
 use inband_cluster::background;
 use inband_cluster::client::Client;
 use inband_cluster::console::{Console, ConsoleArgs};
+use inband_cluster::listeners::parse_address;
 
 /// Default directory of a cluster.
 pub const DEFAULT_DATA: &str = ".inband";
@@ -64,19 +66,19 @@ pub struct UpArgs {
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR[,DIR...]", value_delimiter = ',')]
     data: Vec<PathBuf>,
     /// Client address (RESP). Replica i is also reachable individually, at the port plus 1 plus i.
-    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT")]
+    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT", value_parser = parse_address)]
     resp: SocketAddr,
     /// Answer cluster-aware Redis clients (CLUSTER SLOTS and the like). They connect to the replicas' own ports.
     #[arg(long)]
     redis_cluster: bool,
-    /// First port of /metrics on loopback.
+    /// First port of /metrics on loopback: one per host, and any free port where one is in use; 0: any free ports.
     #[arg(long, default_value_t = 9464)]
     metrics_port: u16,
     /// Slots of each acceptor's ring: a power of two, 64 to 65536.
     #[arg(long, default_value_t = DEFAULT_RING_SLOTS)]
     ring_slots: u32,
-    /// Threads that help each replica's own with sockets, partitions and writes, for machines with cores to spare: 0 to
-    /// 64 [default: 0].
+    /// Additional threads of each replica, which share its work on sockets, partitions and writes, for machines with
+    /// cores to spare: 0 to 64 [default: 0].
     #[arg(long, value_name = "N", value_parser = worker_threads())]
     worker_threads: Option<u32>,
     /// What votes survive: "memory" the loss of any minority of acceptors, "sync" also a power failure of all hosts.
@@ -140,7 +142,8 @@ impl UpArgs {
     /// Returns the --data option for commands for this cluster.
     fn data_option(&self) -> String {
         match self.directory().to_str() {
-            Some(DEFAULT_DATA) => String::new(),
+            // Where clusters of other systems run, commands are refused without it.
+            Some(DEFAULT_DATA) if grammar::systems_that_run().len() < 2 => String::new(),
             _ => format!(" --data {}", quoted(self.directory())),
         }
     }
@@ -216,7 +219,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
     if !args.detached {
         show_start(&supervisor.status(), args)?;
         running = console.and_then(|console| args.with_access(console).start(args.directory()));
-        println!("Ctrl-C stops it cleanly; the data stay.");
+        println!("Ctrl-C stops it cleanly; the data stays.");
     }
     let report = watch(&supervisor, &signals, args);
     drop(running);
@@ -233,7 +236,7 @@ fn up_detached(args: &UpArgs) -> Result<()> {
     }
     show_start(&status, args)?;
     println!(
-        "It runs in the background; `inband down{}` stops it cleanly, the data stay.",
+        "It runs in the background; `inband down{}` stops it cleanly, and the data stays.",
         args.data_option()
     );
     Ok(())
@@ -256,7 +259,12 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
         args.redis_cli_options()
     );
     let data = args.data_option();
-    println!("try:   inband status{data} | inband kill{data} leader | inband kill{data} acceptor/1 | inband bench kv");
+    // `make up` does not build it.
+    let bench = match program::find("inband-bench") {
+        Ok(_) => " | inband bench kv",
+        Err(_) => "",
+    };
+    println!("try:   inband status{data} | inband kill{data} leader | inband kill{data} acceptor/1{bench}");
     Ok(())
 }
 

@@ -123,7 +123,7 @@ fn a_program_that_is_missing_is_named_with_what_builds_it() {
         "{torment}"
     );
     let typo = said("staus");
-    assert!(typo.contains("\"staus\" is no command"), "{typo}");
+    assert!(typo.contains("\"staus\" is not a command"), "{typo}");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn without_a_memory_nothing_of_it_is_replaced() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
-        error.contains("no replicated memory cluster runs in .inband-memory"),
+        error.contains("no memory cluster runs in .inband-memory"),
         "{error}"
     );
 }

@@ -262,7 +262,7 @@ fn survives_the_end_of_all(name: &str, options: &[&str]) {
     }
     let keys = KeyFile::load(&flair.data.join("keys.toml")).expect("it is there");
     let said = flair.succeeds(&["down"]);
-    assert!(said.contains("its data stay"), "{said}");
+    assert!(said.contains("its data stays"), "{said}");
     for (option, value) in [("--durability", "memory"), ("--replicas", "5")] {
         let (succeeded, said) = flair.run(&["up", option, value, "--dataplane", "udp"]);
         assert!(

@@ -191,7 +191,7 @@ fn four_partitions(name: &str, dataplane: Dataplane) {
     let mut other = spec;
     other.partitions = 2;
     let refused = Supervisor::start(other).expect_err("keys would not be found");
-    let says = "has 4 partitions and --partitions 2";
+    let says = "has --partitions 4, and --partitions 2";
     assert!(refused.to_string().contains(says), "{refused}");
     let (cluster, _) = stopped.up_again(|_| {});
     cluster.wait_until_equal(TIMEOUT);

@@ -463,7 +463,7 @@ fn the_command_line_changes_members() {
     expect(
         &["leader", "move", "leader", "--partition", "x"],
         false,
-        "is no partition",
+        "is not a partition",
     );
     expect(
         &["leader", "move", "leader", "--partition", "7"],

@@ -154,7 +154,7 @@ fn a_host_joins_a_cluster_and_leaves_it() {
 
     let (good, said) = inband(&["member", "remove"], &two);
     assert!(good && said.contains("never use its id 2 again"), "{said}");
-    let removed = "-LOADING this host is in no configuration of its cluster: it was removed, or is no member yet; use another replica";
+    let removed = "-LOADING this host is in no configuration of its cluster: it was removed, or is not a member yet; use another replica";
     wait_until_it_answers(resp[1], &["GET", "a"], removed);
     let (_, said) = inband(&["status"], &two);
     assert!(

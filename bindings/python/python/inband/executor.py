@@ -275,7 +275,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         after = tuple(after)
         for future in after:
             if not isinstance(future, Future) or future._client is not self._client:
-                raise ValueError(f"after has {future!r}, which is no future of this executor")
+                raise ValueError(f"after has {future!r}, which is not a future of this executor")
         return Options(self, wishes, after)
 
     def _submit(
@@ -368,7 +368,7 @@ def current() -> Executor:
     global _current
     address = os.environ.get("INBAND_CURRENT_SCHEDULER")
     if not address:
-        raise RuntimeError("this is no task of an executor; make an Executor instead")
+        raise RuntimeError("this is not a task of an executor; make an Executor instead")
     with _current_lock:
         if _current is None or _current._is_shut_down:
             key_file = os.environ.get("INBAND_CURRENT_KEY_FILE")

@@ -153,7 +153,7 @@ pub fn memory_pages(args: &MemoryPagesArgs) -> Result<()> {
             Some("read") => slice(&mut heap, Access::Read, words, &mut wrong)?,
             Some("write") => slice(&mut heap, Access::Write, words, &mut wrong)?,
             Some("watch") => watch(&mut heap, words, &mut wrong)?,
-            _ => bail!("{line:?} is no command"),
+            _ => bail!("{line:?} is not a command"),
         };
         let mut answer = Vec::with_capacity(8 + 4 * count);
         answer.extend((count as u32).to_ne_bytes());

@@ -21,7 +21,7 @@ impl FaultThread<Cluster> {
             FaultKind::Freeze => self.freeze(),
             FaultKind::Member => self.change_members(),
             FaultKind::Wipe => self.wipe(),
-            other => bail!("{other:?} is no fault of the nodes of consensus in a box"),
+            other => bail!("{other:?} is not a fault of the nodes of consensus in a box"),
         }
     }
 

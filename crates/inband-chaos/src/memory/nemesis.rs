@@ -22,7 +22,7 @@ impl FaultThread<Cluster> {
         match kind {
             FaultKind::Kill => self.kill(),
             FaultKind::Freeze => self.freeze(),
-            other => bail!("{other:?} is no fault of the hosts of replicated memory"),
+            other => bail!("{other:?} is not a fault of the hosts of replicated memory"),
         }
     }
 

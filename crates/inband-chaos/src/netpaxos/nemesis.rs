@@ -27,7 +27,7 @@ impl FaultThread<Cluster> {
             FaultKind::Freeze => self.freeze(),
             FaultKind::Wipe => self.wipe(),
             FaultKind::Power => self.cut_power(),
-            other => bail!("{other:?} is no fault of NetPaxos' processes"),
+            other => bail!("{other:?} is not a fault of NetPaxos' processes"),
         }
     }
 

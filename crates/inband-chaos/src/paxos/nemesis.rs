@@ -27,7 +27,7 @@ impl FaultThread<Cluster> {
             FaultKind::Wipe => self.wipe(),
             FaultKind::Leader => self.move_leader(),
             FaultKind::Power => self.cut_power(),
-            other => bail!("{other:?} is no fault of a host"),
+            other => bail!("{other:?} is not a fault of a host"),
         };
         let _ = self.cluster.refresh_addresses();
         done

@@ -29,6 +29,7 @@ pub enum BoxCommand {
     #[command(flatten)]
     Cluster(ClusterCommand<BoxCluster>),
     /// Change how many nodes must have a write before it is answered, while clients use it.
+    #[command(override_usage = "inband quorum [OPTIONS] <QUORUM>")]
     Quorum(QuorumArgs),
     /// Show what each node does, and how much of it in a second, again and again.
     Top(BoxTopArgs),
@@ -174,7 +175,7 @@ pub(super) fn progress_of(node: &Status) -> u64 {
 /// Take a node out, and end it.
 pub fn remove(data: &Path, name: &str) -> Result<()> {
     let Some(node) = node_number(name) else {
-        bail!("{name:?} is no node; give node/1, node/2, ...");
+        bail!("{name:?} is not a node; give node/1, node/2, ...");
     };
     change(data, Change::Remove { node })?;
     let (role, force) = (name.to_owned(), true);

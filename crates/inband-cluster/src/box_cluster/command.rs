@@ -150,7 +150,7 @@ impl SystemCommand for BoxCluster {
 
     fn next_steps(_: &Options, status: &ClusterStatus, data: &Path) -> String {
         let first = status.memcached[0];
-        let data = data_option::<BoxCluster>(data);
+        let data = data_option(data);
         format!(
             "ready: printf 'set k 0 0 5\\r\\nhello\\r\\nget k\\r\\nquit\\r\\n' | nc {} {}\n\
              try:   inband kill{data} leader | inband status{data} | inband restart{data} leader\n",

@@ -328,6 +328,11 @@ impl System for BoxCluster {
         LEADER
     }
 
+    fn names(&self, hosts: &Hosts) -> Vec<String> {
+        let processes = self.status(hosts).processes.into_iter();
+        processes.map(|process| process.name).collect()
+    }
+
     /// `data` is the directory of one node. Nodes of replicated memory have no session.
     fn is_in_unmarked(data: &Path) -> bool {
         has_promised(data) && data.join(SESSION).exists()

@@ -13,13 +13,12 @@ use inband_ground::auth::Digest;
 use inband_host::config::Dataplane;
 use inband_host::key_file::KeyFile;
 use inband_host::namespace::enter;
-use inband_host::output::quoted;
 use inband_host::settings::Setting;
 use indicatif::HumanCount;
 
 use super::status::{ClusterAddress, ClusterStatus, SchedulerStatus};
 use super::{parse_address, Falcon, FalconSpec, Reply, Request, SchedulerOptions, DEFAULT_ADDRESS};
-use crate::command::SystemCommand;
+use crate::command::{data_option, SystemCommand};
 use crate::host_process::Process;
 use crate::keys;
 use crate::socket::{request, unexpected};
@@ -125,7 +124,7 @@ impl SystemCommand for Falcon {
     }
 
     fn next_steps(_: &Options, status: &ClusterStatus, data: &Path) -> String {
-        let (address, data) = (&status.address, format!(" --data {}", quoted(data)));
+        let (address, data) = (&status.address, data_option(data));
         let key_file = address.key_file.as_ref();
         let key = key_file.map(|path| format!(" --key-file {}", path.display()));
         let python_key =

@@ -258,7 +258,7 @@ impl Falcon {
         let workers = self.scheduler_status().map(|status| status.workers);
         let mut elsewhere = workers.iter().flatten().map(|worker| &worker.name[..]);
         if let Some(worker) = elsewhere.find(|name| !own.contains(name)) {
-            bail!("the worker {worker} is none of this cluster's own: replace its key file by hand, as docs/security.md says");
+            bail!("the worker {worker} is not this cluster's own: replace its key file by hand, as docs/security.md says");
         }
         let running = own.iter().filter(|name| hosts.is_running(name));
         let sockets: Vec<_> = running

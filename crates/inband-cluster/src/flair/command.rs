@@ -16,6 +16,7 @@ use inband_flair::timing::{default_step_down_ms, HEARTBEAT_MS};
 use inband_host::config::{Dataplane, Durability};
 use inband_host::output::quoted;
 use inband_host::settings::Setting;
+use inband_host::text::counted;
 use inband_kv::access::Access;
 use inband_resp::password::Password;
 
@@ -26,6 +27,7 @@ use crate::client::{Answer, Client};
 use crate::command::{counters_of, SystemCommand};
 use crate::host_process::Process;
 use crate::keys;
+use crate::listeners::parse_address;
 
 /// Default number of key groups per set.
 pub(super) const GROUPS: u32 = 4096;
@@ -69,7 +71,7 @@ pub struct Options {
     #[arg(long, value_name = "memory|sync")]
     durability: Option<Durability>,
     /// Address for Redis clients.
-    #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT")]
+    #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT", value_parser = parse_address)]
     resp: SocketAddr,
     /// Use no key: packets carry no tags, and anyone who can reach the hosts can forge them.
     #[arg(long)]
@@ -229,10 +231,10 @@ impl SystemCommand for Flair {
     fn what_stays(status: &ClusterStatus) -> &'static str {
         match status.durability {
             Durability::Memory => {
-                "The data are in the replicas' memory: they survive any minority of them, not the end."
+                "The data is in the replicas' memory: it survives the loss of any minority of them, and is gone when the cluster stops."
             }
             Durability::Sync => {
-                "The data stay in the replicas' logs; the next `inband up flair` continues with them."
+                "The data stays in the replicas' logs; the next `inband up flair` continues with it."
             }
         }
     }
@@ -240,7 +242,7 @@ impl SystemCommand for Flair {
     fn what_stayed(status: &ClusterStatus) -> &'static str {
         match status.durability {
             Durability::Memory => "what it stored was in memory and is gone",
-            Durability::Sync => "its data stay, and the next `inband up flair` continues with them",
+            Durability::Sync => "its data stays, and the next `inband up flair` continues with it",
         }
     }
 }
@@ -268,8 +270,10 @@ fn in_words(host: &HostEntry) -> String {
             if let Some(replica) = &status.replica {
                 let part = if replica.leads() { "leads" } else { "follows" };
                 return format!(
-                    "{part}, term {}, applied {}, {} keys",
-                    replica.term, replica.applied, replica.keys
+                    "{part}, term {}, applied {}, {}",
+                    replica.term,
+                    replica.applied,
+                    counted(replica.keys as u64, "key")
                 );
             }
             match &status.sessions[..] {

@@ -28,7 +28,7 @@ impl Role {
         let words: Vec<&str> = text.split('/').collect();
         let number = |word: &str| -> Result<usize> {
             let number = word.parse().ok();
-            number.with_context(|| format!("{text}: {word:?} is no number"))
+            number.with_context(|| format!("{text}: {word:?} is not a number"))
         };
         let set = |word: &str| -> Result<u16> {
             let set = number(word)?;
@@ -86,7 +86,7 @@ mod tests {
             ("leader", "of which set? There are leader/S"),
             ("follower/1", "of which set?"),
             ("leader/3", "there is no set 3; sets are 0 to 2"),
-            ("follower/1/x", "\"x\" is no number"),
+            ("follower/1/x", "\"x\" is not a number"),
         ] {
             let said = Role::parse(text, 3).expect_err(text).to_string();
             assert!(said.contains(says), "{said}");

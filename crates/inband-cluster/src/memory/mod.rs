@@ -74,7 +74,9 @@ pub struct Options {
 }
 
 fn servers(text: &str) -> Result<u8, String> {
-    let servers = text.parse().map_err(|_| format!("{text} is no number"))?;
+    let servers = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number"))?;
     match [1, 3, 5, 7].contains(&servers) {
         true => Ok(servers),
         false => Err(format!(
@@ -406,7 +408,7 @@ impl SystemCommand for Memory {
     }
 
     fn next_steps(_: &Options, _: &ClusterStatus, data: &Path) -> String {
-        let data = data_option::<Memory>(data);
+        let data = data_option(data);
         format!(
             "ready: inband memory write{data} 0 hello | inband memory read{data} 0\n       \
              inband memory run{data} -- sort FILE\n\

@@ -134,14 +134,14 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
     // An interrupted growth counts: clients may already use its lines.
     let begun = kept.into_iter().max().unwrap_or(0).max(before);
     ensure!(
-        space >= begun,
+        space >= begun || begun == before,
         "--space {}: an interrupted growth has begun to give the memory {}; say that, or more",
         size(space),
         size(begun)
     );
     ensure!(
         space > before,
-        "--space {}: the memory has {}; it grows, and does not shrink",
+        "--space {}: the memory already has {}; it can grow, and cannot shrink",
         size(space),
         size(before)
     );
@@ -218,7 +218,7 @@ pub fn replace(data: &Path, server: &str) -> Result<()> {
     let is_server = |name: &str| name == server && name.starts_with("server/");
     let Some(process) = status.processes.iter().find(|p| is_server(&p.name)) else {
         bail!(
-            "{server} is no server of this memory: there are server/1 to server/{}; a switch has nothing to lose: inband restart {server}",
+            "{server} is not a server of this memory: there are server/1 to server/{}; a switch has nothing to lose: inband restart {server}",
             status.cluster.servers.len()
         );
     };

@@ -498,7 +498,7 @@ impl SystemCommand for NetPaxos {
     }
 
     fn next_steps(_: &Options, status: &ClusterStatus, data: &Path) -> String {
-        let data = data_option::<NetPaxos>(data);
+        let data = data_option(data);
         let use_it = match status.cluster.resp.first() {
             Some(address) => format!("redis-cli -p {} set color green", address.port()),
             None => format!("inband netpaxos submit{data} hello | inband netpaxos deliver{data}"),

@@ -46,7 +46,7 @@ pub struct Options {
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
     /// Address for Redis clients of the first learner; the other learners use the ports that follow
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6379")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address, default_value = "127.0.0.1:6379")]
     pub resp: SocketAddr,
     /// First port of /metrics for Prometheus, on loopback: one per process, and any free port where one is in use; 0: any
     /// free ports
@@ -113,10 +113,7 @@ impl Options {
     pub(super) fn listen_for_metrics(&self) -> Result<BTreeMap<String, Arc<TcpListener>>> {
         let names = KINDS.iter().flat_map(|kind| self.names(kind));
         let listener = |(offset, name): (u16, String)| {
-            let port = match self.metrics_port {
-                0 => 0,
-                first => first.checked_add(offset).unwrap_or(0),
-            };
+            let port = listeners::metrics_port(self.metrics_port, offset);
             let listener = listeners::bind_or_any(port, "--metrics-port")?;
             Ok((name, Arc::new(listener)))
         };

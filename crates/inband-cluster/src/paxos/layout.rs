@@ -33,7 +33,7 @@ impl FromStr for AcceptorChoice {
                 None => (Dataplane::Auto, part.trim()),
             };
             let count: usize = count.parse().map_err(|_| {
-                format!("{text:?}: {count:?} is no number; write 3, or xdp:2,udp:1")
+                format!("{text:?}: {count:?} is not a number; write 3, or xdp:2,udp:1")
             })?;
             if !bounds::ACCEPTORS.contains(&(acceptors.len() + count)) || count == 0 {
                 return Err(format!(
@@ -107,7 +107,7 @@ pub struct ClusterSpec {
     pub resp: SocketAddr,
     /// Replicas answer cluster-aware clients as nodes of Redis Cluster.
     pub redis_cluster: bool,
-    /// First port of `/metrics` on loopback; host `i` uses the port plus `i`, or any free one.
+    /// First port of `/metrics` on loopback; host `i` uses the port plus `i`, or any free one; 0: any free ones.
     pub metrics_port: u16,
     /// Slots of each acceptor's ring.
     pub ring_slots: u32,
@@ -277,7 +277,7 @@ impl ClusterSpec {
         let last_port = usize::from(self.resp.port()) + self.replicas;
         if self.resp.port() == 0 || last_port > usize::from(u16::MAX) {
             return Err(format!(
-                "--resp {}: the port and the {} above it (one a replica) must be 1 to 65535",
+                "--resp {}: the port and the {} after it (one for each replica) must be 1 to 65535",
                 self.resp, self.replicas
             ));
         }
@@ -340,13 +340,13 @@ mod tests {
         assert_eq!(parse("xdp:2,udp:1"), Ok(vec![Xdp, Xdp, Udp]));
         assert_eq!(parse("xdp-generic:1"), Ok(vec![Dataplane::XdpGeneric]));
         for (wrong, says) in [
-            ("", "no number"),
-            ("x", "no number"),
+            ("", "not a number"),
+            ("x", "not a number"),
             ("0", "1 to 15"),
             ("16", "1 to 15"),
             ("xdp:10,udp:6", "1 to 15"),
             ("dpdk:3", "unknown dataplane"),
-            ("xdp:", "no number"),
+            ("xdp:", "not a number"),
         ] {
             let message = parse(wrong).expect_err(wrong);
             assert!(message.contains(says), "{wrong}: {message}");

@@ -78,7 +78,7 @@ pub struct HostEntry {
     /// `leader`, `acceptor/0`, `replica/0`, ...
     pub name: String,
     pub roles: Vec<Role>,
-    /// The configured dataplane of its packet roles.
+    /// Where its packet roles run. An acceptor with a journal runs in user space; beside another role, that one counts.
     pub dataplane: Dataplane,
     /// Where its packets go.
     pub address: SocketAddrV4,
@@ -405,6 +405,7 @@ impl Shared {
             .collect();
         let epochs = statuses.iter().flatten().map(|status| status.epoch);
         let epoch = epochs.max();
+        let durability = lock(&self.record).durability;
         let link = |host: &HostRuntime| self.lab.as_ref()?.counters(host.name()).ok();
         let entries = hosts
             .iter()
@@ -417,7 +418,7 @@ impl Shared {
                     id: host.id,
                     name: host.plan.name.clone(),
                     roles: host.plan.roles.clone(),
-                    dataplane: host.dataplane,
+                    dataplane: start::dataplane_of(&host.plan.roles, host.dataplane, durability),
                     address: host.address,
                     pid,
                     process: ProcessState::of(process, last_exit.as_deref()),

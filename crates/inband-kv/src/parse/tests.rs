@@ -96,6 +96,7 @@ fn errors_are_worded_as_in_redis() {
         ("SETRANGE a x b", NOT_AN_INTEGER),
         ("GETRANGE a x 1", NOT_AN_INTEGER),
         ("INCRBYFLOAT a x", float::NOT_A_FLOAT),
+        ("INCRBYFLOAT a 0x10", float::NOT_A_FLOAT),
         (
             "MSETNX a 1 b",
             "ERR wrong number of arguments for 'msetnx' command",

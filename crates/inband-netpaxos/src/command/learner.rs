@@ -136,7 +136,7 @@ impl LearnerArgs {
                 name: name.clone(),
                 listen,
                 dataplane: Dataplane::Udp,
-                why: "it is no role".to_owned(),
+                why: "it is not a role".to_owned(),
                 pid: std::process::id(),
                 state: match shared.learner.position() == shared.learner.highest() {
                     true => "delivering",

@@ -71,7 +71,7 @@ pub fn start(
     let encoded = move || match answer(Ask::Status) {
         Reply::Status(status) => encode(&status),
         Reply::Error(error) => bail!("{error}"),
-        Reply::Log(..) => bail!("a log is no status"),
+        Reply::Log(..) => bail!("a log is not a status"),
     };
     serve(listener, || false, encoded)
 }

@@ -139,7 +139,7 @@ impl RoleCommand {
                 counters: role.counters(),
                 gauges: BTreeMap::new(),
             })),
-            Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
+            Ask::Log(_) => Reply::Error(format!("{name} is not a learner")),
         })?;
         let mut refreshed: Option<Instant> = None;
         process.serve(PACKETS_OF_A_TURN, |process, turn| {

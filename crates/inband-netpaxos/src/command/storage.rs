@@ -106,7 +106,7 @@ impl StorageArgs {
                 name: name.clone(),
                 listen,
                 dataplane: Dataplane::Udp,
-                why: "it is no role".to_owned(),
+                why: "it is not a role".to_owned(),
                 pid: std::process::id(),
                 state: match (storage.is_serving(), storage.is_complete()) {
                     (false, _) => "recovering",
@@ -118,7 +118,7 @@ impl StorageArgs {
                 counters: counters_of(storage),
                 gauges: gauges_of(storage),
             })),
-            Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
+            Ask::Log(_) => Reply::Error(format!("{name} is not a learner")),
         })?;
         let mut out = Out::default();
         process.serve(PACKETS_OF_A_SYNC, |process, turn| {

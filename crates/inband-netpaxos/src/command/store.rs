@@ -144,7 +144,7 @@ pub fn run(
                     name: name.clone(),
                     listen,
                     dataplane: Dataplane::Udp,
-                    why: "it is no role".to_owned(),
+                    why: "it is not a role".to_owned(),
                     pid: std::process::id(),
                     state: state.to_owned(),
                     position: learner.position(),

@@ -26,7 +26,7 @@ impl Discovery {
         };
         let no_replica = |name: &str| {
             format!(
-                "{name} is set, but node {} ({:?}) is no replica; only replicas serve clients",
+                "{name} is set, but node {} ({:?}) is not a replica; only replicas serve clients",
                 this.id, this.name
             )
         };

@@ -340,7 +340,7 @@ impl RawHost {
             return mistake(
                 &self.node,
                 format!(
-                    "node = {node} is none of the [[node]] ids; they are {}",
+                    "node = {node}: no [[node]] has this id; the ids are {}",
                     ids.join(", ")
                 ),
             );
@@ -401,7 +401,7 @@ impl RawHost {
             return mistake(
                 at,
                 format!(
-                    "resp is set, but node {node} ({:?}) is no replica; only replicas serve clients",
+                    "resp is set, but node {node} ({:?}) is not a replica; only replicas serve clients",
                     this.name
                 ),
             );

@@ -205,7 +205,7 @@ impl Changes {
 
 fn revision_of(text: &str) -> Result<Revision> {
     text.parse()
-        .map_err(|_| anyhow::anyhow!("{text:?} is no revision"))
+        .map_err(|_| anyhow::anyhow!("{text:?} is not a revision"))
 }
 
 impl Stream {

@@ -283,7 +283,7 @@ fn check_order(changes: &[Change], tenures: &[Tenure<'_>]) -> Result<()> {
         let parts = parts.and_then(|parts| parts.split_once(' '));
         let parts = parts.and_then(|(token, owner)| Some((owner, token.parse::<u64>().ok()?)));
         let Some((owner, token)) = parts else {
-            anyhow::bail!("{change:?} is no lock");
+            anyhow::bail!("{change:?} is not a lock");
         };
         let told = by_owner.get(owner).map_or(&[][..], Vec::as_slice);
         let is_token = |tenure: &&Tenure<'_>| match tenure.token {

@@ -296,14 +296,14 @@ impl ClusterDir {
             let now = if of_now.is_empty() { first } else { now };
             if wanted != first && wanted != now {
                 return refuse(format!(
-                    "has {now} {kind}s and --{kind}s {wanted} was asked for; start it with \
+                    "has --{kind}s {now}, and --{kind}s {wanted} was asked for; start it with \
                      --{kind}s {now} and change its members with `inband member`"
                 ));
             }
         }
         if is.partitions != asked.partitions {
             return refuse(format!(
-                "has {} partitions and --partitions {} was asked for; a key is kept in the \
+                "has --partitions {}, and --partitions {} was asked for; a key is kept in the \
                  partition that its hash names among {}: use --partitions {}, move the keys with \
                  `inband export` and `inband import` into a cluster of {}",
                 is.partitions, asked.partitions, is.partitions, is.partitions, asked.partitions

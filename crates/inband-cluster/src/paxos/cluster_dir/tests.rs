@@ -145,7 +145,7 @@ fn an_unclean_stop_in_sync_mode_goes_on_in_its_epoch() {
     let mut other = spec.clone();
     other.leader = crate::paxos::layout::LeaderLayout::WithAcceptor;
     let error = dir.plan(&other, &never).expect_err("hosts").to_string();
-    assert!(error.contains("has 1 leaders"), "{error}");
+    assert!(error.contains("has --leaders 1"), "{error}");
 
     // With journals that may have been trimmed, a majority of the replicas is needed.
     fs::remove_dir_all(dir.host("replica-1")).expect("remove");
@@ -202,7 +202,7 @@ fn members_of_now_are_started_whatever_the_first_start_was_asked_for() {
     spec.acceptors = "5".parse().expect("acceptors");
     let error = dir.plan(&spec, &never).expect_err("five").to_string();
     assert!(
-        error.contains("has 3 acceptors and --acceptors 5"),
+        error.contains("has --acceptors 3, and --acceptors 5"),
         "{error}"
     );
     assert!(error.contains("inband member"), "{error}");
@@ -288,7 +288,7 @@ fn a_record_of_the_time_of_one_log_is_read() {
     spec.partitions = 4;
     let error = dir.plan(&spec, &never).expect_err("layout").to_string();
     assert!(
-        error.contains("has 1 partitions and --partitions 4"),
+        error.contains("has --partitions 1, and --partitions 4"),
         "{error}"
     );
 }
@@ -301,7 +301,10 @@ fn another_number_of_replicas_is_refused() {
     dir.write_record(&record).expect("write");
     spec.replicas = 5;
     let error = dir.plan(&spec, &never).expect_err("layout").to_string();
-    assert!(error.contains("has 3 replicas and --replicas 5"), "{error}");
+    assert!(
+        error.contains("has --replicas 3, and --replicas 5"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -502,7 +502,7 @@ impl Shared {
                 self.set_changing(host.id, false)?;
             } else {
                 let host = self.named(&host.name)?;
-                tracing::info!("{} is no member and is stopped", host.name());
+                tracing::info!("{} is not a member and is stopped", host.name());
                 self.drop_host(&host)?;
             }
         }

@@ -25,7 +25,7 @@ use super::{control_socket, lock, HostRuntime, Shared, SupervisorError};
 use crate::certificates;
 use crate::disk::check_disk;
 use crate::host_process::{Process, ProcessSlot};
-use crate::listeners::{bind, bind_or_any};
+use crate::listeners::{bind, bind_or_any, metrics_port};
 use crate::loopback_ports::{free_loopback_ports, take_port, HeldPort};
 use crate::network::{try_namespaces, Lab, LabError, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
@@ -82,6 +82,15 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     } else {
         on_loopback(&spec, &plan.record.name, &plan.hosts)?
     };
+    let votes_in_kernel = |host: &PlannedHost| {
+        host.plan.has(Role::Acceptor) && resolve(host.plan.dataplane, dataplane) != Dataplane::Udp
+    };
+    if plan.record.durability == Durability::Sync && plan.hosts.iter().any(votes_in_kernel) {
+        notices.push(
+            "acceptors run in user space: with --durability sync a vote waits for the disk, and a program in the kernel cannot"
+                .into(),
+        );
+    }
     let is_new = plan.record.hosts.is_empty();
     let mut record = plan.record;
     notices.push(keys::prepare(&dir, &record, spec.authenticated, is_new)?);
@@ -139,6 +148,25 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
             shared.take_start_back();
             Err(error)
         }
+    }
+}
+
+/// Returns where the packet roles of a host run that is configured for this dataplane. A vote must be on disk before it
+/// is sent, and a packet program cannot wait for a disk.
+pub(super) fn dataplane_of(
+    roles: &[Role],
+    configured: Dataplane,
+    durability: Durability,
+) -> Dataplane {
+    let is_in_kernel = |role: &Role| match role {
+        Role::Acceptor => durability != Durability::Sync,
+        Role::Leader | Role::Replica => true,
+        Role::Controller => false,
+    };
+    let only_votes_on_disk = roles.contains(&Role::Acceptor) && !roles.iter().any(is_in_kernel);
+    match only_votes_on_disk {
+        true => Dataplane::Udp,
+        false => configured,
     }
 }
 
@@ -428,14 +456,11 @@ impl Shared {
             .append(true)
             .open(&log_path)
             .map_err(SupervisorError::file("open", &log_path))?;
-        let metrics_port = match *metrics_address {
+        let port = match *metrics_address {
             Some(address) => address.port(),
-            None => self
-                .spec
-                .metrics_port
-                .saturating_add(u16::from(host.id) - 1),
+            None => metrics_port(self.spec.metrics_port, u16::from(host.id) - 1),
         };
-        let metrics = bind_or_any(metrics_port, "--metrics")?;
+        let metrics = bind_or_any(port, "--metrics-port")?;
         *metrics_address = metrics.local_addr().ok();
         // Not kept here: when the process dies, its own ports must refuse connections.
         let own_listener: Option<TcpListener> = host
@@ -650,4 +675,23 @@ fn names_without<'h>(
     let with_role = pairs.filter(|(host, _)| host.plan.has(role));
     let lacking = with_role.filter(|(_, status)| !status.as_ref().is_some_and(&is_satisfied));
     lacking.map(|(host, _)| host.name()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acceptors_with_a_journal_run_in_user_space() {
+        let xdp = |roles: &[Role], durability| dataplane_of(roles, Dataplane::Xdp, durability);
+        let acceptor = [Role::Acceptor, Role::Controller];
+        assert_eq!(xdp(&acceptor, Durability::Memory), Dataplane::Xdp);
+        assert_eq!(xdp(&acceptor, Durability::Sync), Dataplane::Udp);
+        // The leader beside it is in the kernel.
+        let both = [Role::Acceptor, Role::Leader];
+        assert_eq!(xdp(&both, Durability::Sync), Dataplane::Xdp);
+        assert_eq!(xdp(&[Role::Replica], Durability::Sync), Dataplane::Xdp);
+        let controller = [Role::Controller];
+        assert_eq!(xdp(&controller, Durability::Sync), Dataplane::Xdp);
+    }
 }

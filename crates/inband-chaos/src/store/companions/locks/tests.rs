@@ -121,7 +121,7 @@ fn tokens_that_do_not_grow() {
         "after the token 5",
     );
     refused(released(6), &changes("inband.lock 7 b"), "was told");
-    refused(released(6), &changes("something else"), "is no lock");
+    refused(released(6), &changes("something else"), "is not a lock");
     let mut renewed = released(6);
     renewed.push(call(Op::Renew, "b", (60, 70), Answer::Token(7)));
     refused(renewed, &[], "the owner had the token");
