@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser};
-use inband_ground::xdp::gate::{attach, check, Port};
+use inband_ground::xdp::gate::{attach, check, Port, Side};
 use inband_ground::xdp::XdpError;
 use inband_host::line_json::{call, Server, STATUS_TIMEOUT};
 use inband_host::live_keys::LiveKeys;
@@ -61,6 +61,10 @@ struct Up {
     /// The interface to the segment without keys, to which only trusted devices may have access
     #[arg(long, value_name = "NAME")]
     keyless: String,
+    /// Do not check the checksums of packets from the keyless segment: its switch changes packets and cannot make their
+    /// checksum again (a Tofino)
+    #[arg(long)]
+    skip_keyless_checksum: bool,
     /// The cluster's packet keys (`inband key new` creates a file); read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
@@ -82,9 +86,18 @@ struct Status {
     /// Ids of the accepted keys, and of the one that signs.
     keys: Vec<u16>,
     active_key: u16,
+    /// Whether checksums of packets from the keyless segment are checked.
+    checks_keyless: bool,
 }
 
 impl Up {
+    fn keyless_side(&self) -> Side {
+        match self.skip_keyless_checksum {
+            true => Side::Unchecked,
+            false => Side::Keyless,
+        }
+    }
+
     fn run(&self) -> Result<()> {
         let live = LiveKeys::load(Some(&self.key_file)).context("--key-file")?;
         let keys = live.keys().expect("a key file has keys");
@@ -92,14 +105,20 @@ impl Up {
         let data = &self.data.data;
         let _lock = StateLock::take(data).context("--data")?;
         system_file::claim(data, NAME)?;
-        let ports = Arc::new(attach(&self.keyed, &self.keyless, &keys)?);
+        let ports = Arc::new(attach(
+            &self.keyed,
+            &self.keyless,
+            self.keyless_side(),
+            &keys,
+        )?);
         println!(
             "gate between {} (with keys) and {} (without)",
             self.keyed, self.keyless
         );
         let _control = {
             let (ports, live) = (Arc::clone(&ports), live.clone());
-            let status = move |()| status(&ports, &live).map_err(|error| error.to_string());
+            let side = self.keyless_side();
+            let status = move |()| status(&ports, side, &live).map_err(|error| error.to_string());
             Server::start(&self.data.control_socket(), status, Err)?
         };
         let mut notifier = Notifier::from_environment();
@@ -122,7 +141,7 @@ impl Up {
     }
 }
 
-fn status(ports: &[Port; 2], live: &LiveKeys) -> Result<Status, XdpError> {
+fn status(ports: &[Port; 2], keyless_side: Side, live: &LiveKeys) -> Result<Status, XdpError> {
     let keys = live.keys().expect("a key file has keys");
     let [keyed, keyless] = ports.each_ref().map(|port| {
         let counters = port.counters()?.into_iter();
@@ -136,6 +155,7 @@ fn status(ports: &[Port; 2], live: &LiveKeys) -> Result<Status, XdpError> {
         keyless: keyless?,
         keys: keys.ids(),
         active_key: keys.active(),
+        checks_keyless: keyless_side == Side::Keyless,
     })
 }
 
@@ -145,8 +165,15 @@ impl Data {
             .context("does `inband gate up` run in this directory?")?;
         let status = answer.map_err(anyhow::Error::msg)?;
         println!("keys {:?}, signs with {}", status.keys, status.active_key);
-        for (label, side) in [("keyed", status.keyed), ("keyless", status.keyless)] {
-            println!("{label} side: {}", side.interface);
+        let of_keyless = match status.checks_keyless {
+            true => "",
+            false => ", checksums not checked",
+        };
+        for (label, side, note) in [
+            ("keyed", status.keyed, ""),
+            ("keyless", status.keyless, of_keyless),
+        ] {
+            println!("{label} side: {}{note}", side.interface);
             for (name, count) in side.counters {
                 println!("  {name} {count}");
             }

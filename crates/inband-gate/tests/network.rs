@@ -111,9 +111,14 @@ struct Running {
 
 impl Running {
     fn up(segments: &Segments, key_file: &Path, data: &Path) -> Running {
+        Running::up_with(segments, key_file, data, &[])
+    }
+
+    fn up_with(segments: &Segments, key_file: &Path, data: &Path, options: &[&str]) -> Running {
         let [key_file, data_argument] = [key_file, data].map(|path| path.display().to_string());
         let mut command = segments.command(&["up", "--keyed", "keyed", "--keyless", "keyless"]);
         command.args(["--key-file", &key_file, "--data", &data_argument]);
+        command.args(options);
         command.process_group(0).stderr(Stdio::piped());
         let running = Running {
             child: Some(command.spawn().expect("it starts")),
@@ -293,6 +298,57 @@ fn packets_get_tags_and_lose_them_and_nothing_passes_a_gate_that_has_ended() {
     gate.signal("-TERM");
     assert!(gate.wait());
     assert!(!arrives(keyed, keyless, &strangers));
+}
+
+/// The host in the keyless segment stands for a switch that changes packets and leaves their checksum as it was.
+#[test]
+fn a_gate_makes_tags_for_a_switch_that_cannot() {
+    let Some((segments, dir, keys)) = with_keys("switch") else {
+        return;
+    };
+    let key_file = dir.path().join(KEY_FILE);
+    let keys = keys.keys();
+    let [keyed, switch] = [segments.socket(0), segments.socket(1)];
+    let renumbered = |packet: &[u8]| {
+        let mut packet = packet.to_vec();
+        (packet[5], packet[11]) = (2, 7);
+        packet
+    };
+    let mut expected = renumbered(&packet(b"abc", None));
+    sign(Some(&keys), &mut expected);
+    let data = dir.path().join("gate");
+
+    // Otherwise it drops them.
+    let gate = Running::up(&segments, &key_file, &data);
+    let sent = [
+        renumbered(&packet(b"abc", None)),
+        packet(b"unchanged", None),
+    ];
+    let unchanged = [packet(b"unchanged", Some(&keys))];
+    assert_eq!(arrived(&switch, &keyed, &sent), unchanged);
+    let status = text(&gate.status());
+    assert!(status.contains("bad_tag"), "{status}");
+    gate.signal("-TERM");
+    assert!(gate.wait());
+
+    let gate = Running::up_with(&segments, &key_file, &data, &["--skip-keyless-checksum"]);
+    // From the other side, a tag is checked as ever.
+    let sent = [packet(b"ab", None), packet(b"abc", Some(&keys))];
+    let there = arrived(&keyed, &switch, &sent);
+    assert_eq!(there, [packet(b"abc", None)]);
+    let sent = [packet(b"ab", Some(&keys)), renumbered(&there[0])];
+    assert_eq!(arrived(&switch, &keyed, &sent), [expected]);
+    let status = text(&gate.status());
+    let expected = [
+        "checksums not checked",
+        "tag_made",
+        "tag_removed",
+        "bad_key",
+    ];
+    for said in expected {
+        assert!(status.contains(said), "{said}: {status}");
+    }
+    assert!(!status.contains("bad_tag"), "{status}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ const XDP_REDIRECT: u32 = 4;
 const IFINDEX: u32 = 1;
 const KEY_ID_AT: usize = std::mem::offset_of!(c::ib_header, key_id);
 const TAG_AT: usize = std::mem::offset_of!(c::ib_header, tag);
+const SIDES: [Side; 3] = [Side::Keyed, Side::Keyless, Side::Unchecked];
 const CHECKSUM_AT: usize = FRAME_LEN_BYTES - 2;
 
 fn keys() -> Keys {
@@ -102,6 +103,33 @@ fn a_packet_with_another_tag_than_that_of_its_segment_is_dropped() {
     assert_eq!(pass(Side::Keyed, &keys, &mut packet), c::IB_R_tag_removed);
 }
 
+/// A switch without products has changed the packet, and left the checksum that the gate had made.
+#[test]
+fn the_checksum_of_a_changed_packet_is_not_checked_if_its_segment_cannot_make_it() {
+    let keys = keys();
+    let changed = |by: Option<&Keys>, kind: u8| {
+        let mut packet = signed(by, 1, b"value");
+        packet[5] = kind;
+        packet
+    };
+    let mut out = changed(None, 2);
+    assert_eq!(pass(Side::Unchecked, &keys, &mut out), c::IB_R_tag_made);
+    assert_eq!(out, signed(Some(&keys), 2, b"value"));
+    // It is not a packet, or was not made by a gate: it claims a key.
+    let mut cut = changed(None, 2);
+    cut.pop();
+    for (packet, reason) in [
+        (changed(None, 0), c::IB_R_bad_type),
+        (cut, c::IB_R_bad_length),
+        (changed(Some(&keys), 2), c::IB_R_bad_key),
+        (signed(Some(&keys), 2, b"value"), c::IB_R_bad_key),
+    ] {
+        let mut after = packet.clone();
+        assert_eq!(pass(Side::Unchecked, &keys, &mut after), reason);
+        assert_eq!(after, packet);
+    }
+}
+
 /// A random packet: often right, sometimes damaged, cut, or with another key.
 fn random_payload(random: &mut Prng, keys: &Keys) -> Vec<u8> {
     let foreign = Keys::new(6, &[(6, Secret([8; 16]))]).expect("a key");
@@ -127,7 +155,7 @@ fn the_kernel_does_as_the_native_build() {
     }
     let keys = keys();
     let mut random = Prng(seed());
-    for side in [Side::Keyed, Side::Keyless] {
+    for side in SIDES {
         let program = Program::load(side, &keys, IFINDEX).expect("it loads");
         let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
         for _ in 0..2000 {
@@ -158,11 +186,13 @@ fn the_kernel_does_as_the_native_build() {
         assert_eq!(program.counters().expect("counters"), expected);
         let passed = match side {
             Side::Keyed => "tag_removed",
-            Side::Keyless => "tag_made",
+            Side::Keyless | Side::Unchecked => "tag_made",
         };
-        for name in [passed, "bad_tag", "bad_key", "bad_type", "bad_length"] {
+        for name in [passed, "bad_key", "bad_type", "bad_length"] {
             assert!(expected.contains_key(name), "{side:?}: no {name}");
         }
+        let is_checked = side != Side::Unchecked;
+        assert_eq!(expected.contains_key("bad_tag"), is_checked, "{side:?}");
     }
 }
 
@@ -197,7 +227,7 @@ fn frames_that_cannot_be_checked_are_dropped_and_others_pass_unchanged() {
         ("ICMP", changed(23, &[1])),
         ("other UDP", changed(FRAME_LEN_BYTES, b"X")),
     ];
-    for side in [Side::Keyed, Side::Keyless] {
+    for side in SIDES {
         let program = Program::load(side, &keys, IFINDEX).expect("it loads");
         for (what, frame) in &others {
             let run = program.run(frame, 1).expect("it runs");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tna.p4 - the controls around a role on Tofino; included by switch.p4. There are no products, and so
- * no tags: a role neither checks nor makes one, and a copy for the group is the packet as it came in
- * but for its addresses, with the sender's node and tag.
+ * no tags: nothing checks or makes one. A copy for the group is the packet as the role leaves it, but
+ * for its addresses: a role that changes nothing sends the sender's node and tag, and a role that
+ * changes packets writes its own node, and the tag is wrong until a gate makes it (docs/gate.md).
  */
 
 parser IbIngressParser(packet_in packet, out headers_t hdr, out meta_t meta,

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gate - one side of a gate, on the interface where frames enter: the keyed side if the settings
- * say that packets carry tags, otherwise the keyless side. The program itself sends what passes out
- * of the other interface. So nothing passes unless both ends of the way are there, and nothing
- * passes a gate that has ended.
+ * gate - one side of a gate, on the interface where frames enter (ib_gate_settings). The program
+ * itself sends what passes out of the other interface. So nothing passes unless both ends of the
+ * way are there, and nothing passes a gate that has ended.
  */
 #include "../gate.h"
 
 #define IB_SYSTEM_CHECK ib_gate_check
+#define IB_SYSTEM_VERIFY(data, keys)                                                               \
+    ib_gate_verify(data, keys, (enum ib_gate_side)ib_gate_settings.side)
+
+#include "frame.h"
+
+const volatile struct ib_gate_settings ib_gate_settings SEC(".rodata.own");
 
 #include "validate.h"
 

@@ -14,6 +14,11 @@
 #error "define IB_SYSTEM_CHECK before this file"
 #endif
 
+/* The check of its tag, with the interface of ib_verify. */
+#ifndef IB_SYSTEM_VERIFY
+#define IB_SYSTEM_VERIFY ib_verify
+#endif
+
 #define IB_VALID (-1) /* not an XDP action: the packet is ours and whole */
 
 /* The reason to drop a packet whose payload has this length, or IB_R_none. */
@@ -24,9 +29,9 @@ IB_INLINE ib_u32 ib_validate_payload(const ib_u8 *data, const ib_u8 *end,
     if (IB_RARE(reason != IB_R_none))
         return reason;
     if (!ib_settings.authenticated)
-        return ib_verify(payload, NULL);
+        return IB_SYSTEM_VERIFY(payload, NULL);
     const struct ib_keys *keys = ib_keys();
-    return keys ? ib_verify(payload, keys) : IB_R_bad_key;
+    return keys ? IB_SYSTEM_VERIFY(payload, keys) : IB_R_bad_key;
 }
 
 /*

@@ -63,7 +63,7 @@ fn cost(side: Side) -> Result<GateCost, XdpError> {
     ])?;
     let counted = match side {
         Side::Keyed => "tag_removed",
-        Side::Keyless => "tag_made",
+        Side::Keyless | Side::Unchecked => "tag_made",
     };
     check_counted(&program.counters()?, &[counted], "a gate")?;
     Ok(GateCost {

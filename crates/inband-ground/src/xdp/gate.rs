@@ -24,6 +24,18 @@ pub enum Side {
     Keyed,
     /// Packets that enter here have a checksum as tag, which is checked and replaced by a tag of the active key.
     Keyless,
+    /// As `Keyless`, but the checksum is not checked: the switch there changes packets and cannot make it again.
+    Unchecked,
+}
+
+impl Side {
+    fn raw(self) -> c::ib_gate_side {
+        match self {
+            Side::Keyed => c::IB_GATE_KEYED,
+            Side::Keyless => c::IB_GATE_KEYLESS,
+            Side::Unchecked => c::IB_GATE_UNCHECKED,
+        }
+    }
 }
 
 /// What a gate counts: the ground's reasons.
@@ -45,17 +57,9 @@ impl System for Gate {
 /// Passes a packet (UDP payload) that enters on this side, as the program does. Returns the number of the reason that
 /// is counted; the packet is changed if that is `IB_R_tag_removed` or `IB_R_tag_made`.
 pub fn pass(side: Side, keys: &Keys, packet: &mut [u8]) -> u32 {
-    let is_keyed_side = u32::from(side == Side::Keyed);
     let len_bytes = packet.len() as u32;
     // SAFETY: the function reads and writes at most the packet's bytes, and reads the keys.
-    unsafe {
-        c::ib_gate_pass(
-            raw(Some(keys)),
-            is_keyed_side,
-            packet.as_mut_ptr(),
-            len_bytes,
-        )
-    }
+    unsafe { c::ib_gate_pass(raw(Some(keys)), side.raw(), packet.as_mut_ptr(), len_bytes) }
 }
 
 /// The loaded program of one side.
@@ -76,7 +80,10 @@ impl Program {
             port: 0,
             authenticated: u16::from(side == Side::Keyed),
         };
-        let settings = Settings::new(settings, &());
+        let own = c::ib_gate_settings {
+            side: u64::from(side.raw()),
+        };
+        let settings = Settings::new(settings, &own);
         let loaded = load_object("gate", objects::GATE, Some(&settings), &[], &[])?;
         loaded.set_keys(keys)?;
         loaded.set_bytes("ib_other_side_map", 0, &other_side.to_ne_bytes())?;
@@ -318,8 +325,13 @@ pub fn check(ports: &[Port; 2]) -> Result<(), GateError> {
 }
 
 /// Attaches a gate between two interfaces, natively: in generic mode the kernel may hand over several packets as one, of
-/// which only the first would be checked.
-pub fn attach(keyed: &str, keyless: &str, keys: &Keys) -> Result<[Port; 2], GateError> {
+/// which only the first would be checked. `keyless_side` is `Keyless` or `Unchecked`.
+pub fn attach(
+    keyed: &str,
+    keyless: &str,
+    keyless_side: Side,
+    keys: &Keys,
+) -> Result<[Port; 2], GateError> {
     check_kernel(XdpMode::Native)?;
     let (keyed_link, keyless_link) = (check_alone(keyed)?, check_alone(keyless)?);
     if keyed_link.index == keyless_link.index {
@@ -327,7 +339,7 @@ pub fn attach(keyed: &str, keyless: &str, keys: &Keys) -> Result<[Port; 2], Gate
     }
     Ok([
         Port::attach(Side::Keyed, keys, &keyless_link, &keyed_link, keyed)?,
-        Port::attach(Side::Keyless, keys, &keyed_link, &keyless_link, keyless)?,
+        Port::attach(keyless_side, keys, &keyed_link, &keyless_link, keyless)?,
     ])
 }
 
