@@ -40,7 +40,7 @@ def lanes_at_once(width):
 class Finisher(wiring.Component):
     """
     The sum of four lanes, five cycles after `start`. `pair` is the exclusive or of two lanes in that cycle, and of the other
-    two in the next one; which pair is first does not matter. Sums may start every four cycles.
+    two in the next one; which of them is first does not matter. A sum may start every four cycles.
     """
 
     STAGES = 5
@@ -70,8 +70,8 @@ class Finisher(wiring.Component):
 
 class Lanes:
     """
-    The lanes of `sums` sums. Units do one step per cycle each: unit i those of lanes i, i + units, ... A lane has the
-    result two cycles after a step starts, and the next step of the lane may start then.
+    The lanes of `sums` sums. Each unit starts a step per cycle: unit i those of lanes i, i + units, ... A lane has the result
+    two cycles later, and its next step may start then.
     """
 
     def __init__(self, m, units, sums=1):
@@ -234,8 +234,8 @@ class PacketSums(wiring.Component):
             lanes.start(i, starts_at, starts_word, starts)
             waits_of.append(steps & starts & (starts_at == index))
 
-        # What the group ends: the header or the value, also if the packet is too short for it. `whole` sums wait in their
-        # lanes for the finisher.
+        # The group may end the header or the value, also of a packet that is too short. While they are `whole`, they wait in
+        # their lanes for the finisher.
         group_done, piece_done, last_group, finishes, has_value = Signal(), Signal(), Signal(), Signal(), Signal()
         header_whole, value_whole, stalled = Signal(), Signal(), Signal()
         ends = is_end & last_group
@@ -250,7 +250,7 @@ class PacketSums(wiring.Component):
         m.d.comb += [
             last_group.eq(group == groups - 1),
             has_value.eq((value_len_bytes != 0) & ~ends),
-            # Lanes that wait must not change: those of the value start anew with the header's end.
+            # Lanes that wait must not change; the header's end resets those of the value.
             stalled.eq(Cat(waits_of).any() | (in_header & (header_whole | (finishes & value_whole)))),
             works.eq(busy & ~stalled),
             piece_done.eq(works & group_done & last_group),
@@ -281,12 +281,11 @@ class PacketSums(wiring.Component):
 
     def finish(self, m, lanes, finishes, in_header, has_value, header_whole, value_whole):
         """
-        Header and value of a packet go through one finisher, in this order. The sums of two packets may be in it or
-        not yet taken.
+        Header and value of a packet go through one finisher, in this order. Two packets may be in it or not yet taken.
         """
         m.submodules.finisher = finisher = Finisher()
-        # The last steps of a sum end two cycles after they were chosen. The finisher first takes the lanes that are then
-        # complete: with four lanes at once, the header's are one cycle later.
+        # The last steps are in their lanes three cycles after they were chosen. The finisher starts one cycle before, with the
+        # lanes that are there already. With four lanes at once, a header has none.
         header_has_value, settles, header_settled, value_settled = Signal(), Signal(), Signal(), Signal()
         with m.If(finishes & in_header):
             m.d.sync += [header_whole.eq(1), header_has_value.eq(has_value)]
