@@ -55,7 +55,7 @@ class Deparser(wiring.Component):
         job, o = self.job.payload, self.output
 
         # Two stages, so that a frame is sent while the header of the next is summed: PREPARE and SEND. Tags are in between, in
-        # the order of frames.
+        # the order of frames. SEND fetches a word while it sends the one before, which may be the last one of another frame.
         m.submodules.tags = tags = SyncFIFO(width=64, depth=TAGS)
         m.d.comb += [tags.w_data.eq(header_sum.sum), tags.w_en.eq(header_sum.done)]
 
@@ -76,7 +76,7 @@ class Deparser(wiring.Component):
             m.d.sync += [total.eq(ip_total(next_.header)), is_summed.eq(1), is_prepared.eq(is_summed)]
             m.d.sync += next_.header[8 * IP_SUM : 8 * IP_SUM + 16].eq(ip_sum(total))
 
-        words = Signal(range(self.buffer_words + 1))
+        left = Signal(range(self.buffer_words + 1))  # words to fetch
         kept = Signal(width_bytes)  # bytes in the last word
         header = Signal(8 * VALUE_AT)  # shifted down by one word at a time
         is_rewritten = Signal()
@@ -87,29 +87,35 @@ class Deparser(wiring.Component):
         n, at = Signal(range(self.buffer_words + 1)), Signal(range(self.buffer_words + 1))
         copy_n, copy_at, copy_end = (Signal(range(self.buffer_words + 1)) for _ in range(3))
         copies, copied = Signal(), Signal()
-        piece, valid = Signal(self.width), Signal()
         sends, moves, fetches, from_store = Signal(), Signal(), Signal(), Signal(self.width)
+        # Of the word that is sent.
+        piece, valid, keep, last = Signal(self.width), Signal(), Signal(width_bytes), Signal()
+        sent_load, sent_save, sent_dest, sent_slot = Signal(), Signal(), Signal(2), Signal.like(slot)
         # A frame that leaves without its value is not whole before the value is stored.
-        may_tag = (~is_rewritten | tags.r_rdy) & ~copies & ~copied
+        may_tag = (~is_rewritten | tags.r_rdy) & (copy_n == copy_end) & ~copied
+        ends = Signal()
         m.d.comb += [
             moves.eq(~valid | o.tready),
-            fetches.eq(sends & moves & (n != words) & ((n < tag_word) | may_tag)),
+            fetches.eq(sends & moves & ((n < tag_word) | may_tag)),
+            ends.eq(fetches & (left == 1)),
             self.read_enable.eq(fetches | copies),
             self.read_address.eq(Cat(Mux(copies, copy_n, n)[: len(n) - 1], buffer)),
         ]
-        value = Mux(load, from_store, self.read_data)
+        value = Mux(sent_load, from_store, self.read_data)
         mixed = Cat(piece[: 8 * value_byte], value[8 * value_byte :])
         m.d.comb += [
             o.tvalid.eq(valid),
             o.tdata.eq(Mux(at < value_word, piece, Mux(at == value_word, mixed, value))),
-            o.tlast.eq(at + 1 == words),
-            o.tkeep.eq(Mux(o.tlast, kept, ~0)),
-            o.tdest.eq(dest),
+            o.tlast.eq(last),
+            o.tkeep.eq(keep),
+            o.tdest.eq(sent_dest),
         ]
         with m.If(moves):
             m.d.sync += valid.eq(fetches)
             with m.If(fetches):
-                m.d.sync += [n.eq(n + 1), at.eq(n), header.eq(header >> self.width), piece.eq(header)]
+                m.d.sync += [n.eq(n + 1), left.eq(left - 1), at.eq(n), header.eq(header >> self.width), piece.eq(header)]
+                m.d.sync += [last.eq(left == 1), keep.eq(Mux(left == 1, kept, ~0))]
+                m.d.sync += Cat(sent_load, sent_save, sent_dest, sent_slot).eq(Cat(load, save, dest, slot))
                 for k in range(8):
                     word, byte = divmod(tag_byte + k, width_bytes)
                     with m.If(is_rewritten & (n == tag_word + word)):
@@ -118,16 +124,15 @@ class Deparser(wiring.Component):
         with m.If(copies):
             m.d.sync += copy_n.eq(copy_n + 1)
 
-        ends = Signal()
         m.d.comb += [
-            ends.eq(sends & valid & o.tready & o.tlast),
             tags.r_en.eq(ends & is_rewritten),
             takes_next.eq(is_next & is_prepared & (~sends | (ends & ~next_.drop))),
             self.release.eq(ends | (takes_next & next_.drop)),
-            self.idle.eq(~sends & ~is_next & ~self.job.valid),
+            self.idle.eq(~sends & ~valid & ~is_next & ~self.job.valid),
         ]
         if self.slots:
-            m.d.comb += copies.eq(sends & (copy_n != copy_end))
+            # The word that is sent may be of the buffer, and would be lost.
+            m.d.comb += copies.eq(sends & moves & (copy_n != copy_end))
         with m.If(ends):
             m.d.sync += sends.eq(0)
         with m.If(takes_next):
@@ -141,7 +146,7 @@ class Deparser(wiring.Component):
                 is_rewritten.eq(next_.rewritten),
                 Cat(buffer, slot, load, dest).eq(Cat(next_.buffer, next_.slot, next_.load, next_.dest)),
                 save.eq(next_.save & ~next_.copy),
-                words.eq(words_of(next_.len_bytes)),
+                left.eq(words_of(next_.len_bytes)),
                 kept.eq(Cat((last_bytes == 0) | (last_bytes > k) for k in range(width_bytes))),
                 copy_n.eq(value_word),
                 copy_end.eq(Mux(next_.copy, words_of(next_.copy_len_bytes), value_word)),
@@ -159,9 +164,9 @@ class Deparser(wiring.Component):
                 read.en.eq(fetches | self.host_enable),
                 read.addr.eq(Mux(self.host_enable, host_address, Cat((n - value_word)[:in_slot], slot))),
                 self.host_read_data.eq(read.data.word_select(host_lane, 64)),
-                write.addr.eq(Cat((Mux(copied, copy_at, at) - value_word)[:in_slot], slot)),
+                write.addr.eq(Cat((Mux(copied, copy_at, at) - value_word)[:in_slot], Mux(copied, slot, sent_slot))),
                 write.data.eq(Mux(copied, self.read_data, o.tdata)),
-                write.en.eq((copied | (valid & o.tready & save & (at >= value_word))).replicate(lanes)),
+                write.en.eq((copied | (valid & o.tready & sent_save & (at >= value_word))).replicate(lanes)),
             ]
             with m.If(self.host_enable):
                 m.d.comb += [

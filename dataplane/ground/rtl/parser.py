@@ -39,6 +39,8 @@ class Parser(wiring.Component):
         n = Signal(range(self.buffer_words + 1))  # words of the frame received so far
         pending, flush = Signal(), Signal()
         previous = Signal(self.width)
+        # The rest of a frame's last word, which waits here for the checksums while the next frame arrives.
+        rest = Signal(self.width - 8 * offset)
         header = Signal(-(-8 * VALUE_AT // self.width) * self.width)
         len_bytes, too_long = Signal(12), Signal()
 
@@ -47,12 +49,12 @@ class Parser(wiring.Component):
         m.d.comb += [
             # A piece for the checksums also needs the word after it.
             needs_sums.eq(n > first_at),
-            may_accept.eq((held != BUFFERS) & (~pending | self.frame.ready) & (~flush | sums.ready)),
-            i.tready.eq(may_accept & (~needs_sums | sums.ready)),
+            may_accept.eq((held != BUFFERS) & (~pending | self.frame.ready)),
+            i.tready.eq(may_accept & Mux(needs_sums, sums.ready & ~flush, sums.ready | ~flush | ~i.tlast)),
             accepts.eq(i.tvalid & i.tready),
             sums.valid.eq(flush | (i.tvalid & may_accept & needs_sums)),
             sums.end.eq(flush),
-            sums.piece.eq(Cat(previous[8 * offset :], Mux(flush, 0, i.tdata[: 8 * offset]))),
+            sums.piece.eq(Mux(flush, rest, Cat(previous[8 * offset :], i.tdata[: 8 * offset]))),
             self.write_enable.eq(accepts & (n != self.buffer_words)),
             self.write_address.eq(Cat(n[: len(n) - 1], buffer)),
             self.write_data.eq(i.tdata),
@@ -81,6 +83,7 @@ class Parser(wiring.Component):
                     n.eq(0),
                     pending.eq(1),
                     flush.eq(1),
+                    rest.eq(i.tdata[8 * offset :]),
                     buffer.eq(buffer + 1),
                     len_bytes.eq(n * width_bytes + kept),
                     too_long.eq(n == self.buffer_words),

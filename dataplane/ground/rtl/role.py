@@ -5,7 +5,7 @@ decide, and outputs what to do with each. Between two frames, the host may read 
 
 A frame takes five cycles, more if the role has more `STEPS`: its registers are read, then compared with it, then the role
 decides and stores at once, and then the header of what it sends is put together. So nothing can happen between reading and
-storing a register.
+storing a register. Its registers may be read before its checksums are known; the first of `STEPS` waits for them.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -39,7 +39,7 @@ class Role(wiring.Component):
     - `memories(m)`: creates the memories of its registers;
     - `read(m, header)`: starts reading registers;
     - `STEPS`: methods like `compare(m, header)`, one per cycle, which compute the conditions for the decision into the role's
-      own registers;
+      own registers; the first one is repeated until the frame's checksums, `self.sums_taken`, are known;
     - `decide(m, header, out)`: sets `out` and, with `out.commit`, stores;
     - `host_access(m, host)`: the read data of spaces 0 and 1.
     """
@@ -64,7 +64,7 @@ class Role(wiring.Component):
         )
 
         self.received = Signal(Received.members["payload"].shape)
-        self.sums_taken = Signal(Sums.members["payload"].shape)
+        self.sums_taken = Signal(Sums.members["payload"].shape)  # in the first of `STEPS`
 
     def checks(self, header):
         return []
@@ -180,12 +180,12 @@ class Role(wiring.Component):
         reason, ours, bad_tag = Signal(f.REASON_BITS), Signal(), Signal()
         decided = Signal()  # and not yet taken by the deparser
         out = Decision(self, header)
-        # A frame waits here for its sums, so that the parser can receive the next one.
-        waiting, waits = Signal(Received.members["payload"].shape), Signal()
+        # A frame waits here while another one is decided or waits for its sums, so that the parser can receive a third one.
+        waiting, waits, takes = Signal(Received.members["payload"].shape), Signal(), Signal()
 
         self.memories(m)
         checks = self.entry_reason(m, header, received.len_bytes, received.too_long)
-        m.d.comb += self.frame.ready.eq(~waits | self.sums.ready)
+        m.d.comb += [self.frame.ready.eq(~waits | takes), sums.eq(self.sums.payload)]
         with m.If(self.frame.ready):
             m.d.sync += [waiting.eq(self.frame.payload), waits.eq(self.frame.valid)]
 
@@ -195,10 +195,10 @@ class Role(wiring.Component):
             with m.State("IDLE"):
                 # The header of the frame before is put together meanwhile.
                 may_take = ~decided | self.job.ready
-                m.d.comb += self.sums.ready.eq(~self.host.valid & waits & self.sums.valid & may_take)
+                m.d.comb += takes.eq(~self.host.valid & waits & may_take)
                 with m.If(may_take):
-                    m.d.sync += [received.eq(waiting), sums.eq(self.sums.payload)]
-                with m.If(self.sums.ready):
+                    m.d.sync += received.eq(waiting)
+                with m.If(takes):
                     m.next = "READ"
                 # A value may still be in flight to its slot.
                 with m.If(self.host.valid & self.deparser_idle):
@@ -206,15 +206,20 @@ class Role(wiring.Component):
             with m.State("READ"):
                 self.read(m, header)
                 m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours(header, received.len_bytes, self.settings))]
-                m.d.sync += bad_tag.eq(sums.header != get(header, f.TAG_AT, 8))
                 m.next = self.STEPS[0].upper()
             for step, after in zip(self.STEPS, [*self.STEPS[1:], "decide"], strict=True):
                 with m.State(step.upper()):
                     getattr(self, step)(m, header)
-                    for condition, name in reversed(checks if step == self.STEPS[0] else []):
-                        with m.If(condition):
-                            m.d.sync += reason.eq(self.number(name))
-                    m.next = after.upper()
+                    if step == self.STEPS[0]:
+                        for condition, name in reversed(checks):
+                            with m.If(condition):
+                                m.d.sync += reason.eq(self.number(name))
+                        m.d.comb += self.sums.ready.eq(1)
+                        m.d.sync += bad_tag.eq(sums.header != get(header, f.TAG_AT, 8))
+                        with m.If(self.sums.valid):
+                            m.next = after.upper()
+                    else:
+                        m.next = after.upper()
             with m.State("DECIDE"):
                 m.d.sync += decided.eq(1)
                 m.next = "IDLE"
