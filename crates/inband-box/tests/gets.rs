@@ -83,7 +83,7 @@ fn set_udp_checksum(frame: &mut [u8]) {
 }
 
 /// The process's reply to `get KEY`.
-fn reply_of(table: &Table, key: &[u8]) -> Vec<u8> {
+pub fn reply_of(table: &Table, key: &[u8]) -> Vec<u8> {
     let mut reply = Vec::new();
     if let Some(item) = table.get(key) {
         value(&mut reply, key, &item, false);

@@ -11,13 +11,16 @@ use inband_testing::role::Sequence;
 use inband_testing::rtl::Target;
 use inband_testing::script::Words;
 
-const NODE_IN_RTL: Target<Tested> = Target {
-    system: "box",
-    role: "node",
-    words,
-    is_to_group: |verdict| *verdict == IB_BOX_TO_OTHERS,
-    unsupported_max: 0,
-};
+/// `node`, or `direct`: with direct links, by which its bench (`links_bench.py`) sends the same packets.
+const fn node_in_rtl(role: &'static str) -> Target<Tested> {
+    Target {
+        system: "box",
+        role,
+        words,
+        is_to_group: |verdict| *verdict == IB_BOX_TO_OTHERS,
+        unsupported_max: 0,
+    }
+}
 /// Words of a line of registers.
 const LINE: usize = 8;
 
@@ -42,15 +45,9 @@ fn words(registers: &Registers) -> Words {
     }
 }
 
-#[test]
-fn the_node_in_rtl_passes_every_vector() {
-    NODE_IN_RTL.passes_every_vector::<Case>();
-}
-
-#[test]
-fn the_node_in_rtl_equals_the_native_build() {
+fn equals_the_native_build(role_in_rtl: &'static str) {
     let mut life = Life::default();
-    NODE_IN_RTL.equals_the_native_build(
+    node_in_rtl(role_in_rtl).equals_the_native_build(
         (role(), GROUPS),
         "box_",
         &[],
@@ -66,4 +63,24 @@ fn the_node_in_rtl_equals_the_native_build() {
         },
         Registers::restart,
     );
+}
+
+#[test]
+fn the_node_in_rtl_passes_every_vector() {
+    node_in_rtl("node").passes_every_vector::<Case>();
+}
+
+#[test]
+fn the_node_in_rtl_equals_the_native_build() {
+    equals_the_native_build("node");
+}
+
+#[test]
+fn the_node_in_rtl_with_direct_links_passes_every_vector() {
+    node_in_rtl("direct").passes_every_vector::<Case>();
+}
+
+#[test]
+fn the_node_in_rtl_with_direct_links_equals_the_native_build() {
+    equals_the_native_build("direct");
 }

@@ -15,6 +15,7 @@ mod network;
 mod node;
 mod race;
 mod rtl;
+mod rtl_table;
 mod sets;
 mod strong_reads;
 mod vectors;

@@ -66,9 +66,9 @@ class Node(Role):
     TYPES, PADDED, FIELDS, REASONS = wire.TYPES, (), wire.FIELDS, wire.REASONS
     STEPS = ("compare", "count", "advance")
 
-    def __init__(self, ring_slots=8):
+    def __init__(self, ring_slots=8, links=0):
         assert ring_slots.bit_count() == 1, "a power of two"
-        self.slots = ring_slots
+        self.slots, self.links = ring_slots, links
         self.r = {name: Signal(bits, name=name) for name, bits in WIDTHS.items()}
         self.matched = [Signal(64, name=f"matched{node}") for node in range(len(NODES) + 1)]
         super().__init__()

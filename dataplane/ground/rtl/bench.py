@@ -69,7 +69,7 @@ class Bench:
         else:
             accepted = False
         if d.output__tvalid.value:
-            word = tuple(int(s.value) for s in (d.output__tdata, d.output__tkeep, d.output__tlast, d.output__tdest))
+            word = tuple(int(s.value) for s in (d.output__tdata, d.output__tkeep, d.output__tlast, self.sideband))
             assert self.stalled in (None, word), f"a word that was not taken has changed: {self.where()}"
             self.stalled = None if takes else word
             if takes:
@@ -113,6 +113,11 @@ class Bench:
             assert dest == expected_dest, f"{note}: to {dest} instead of {expected_dest}"
             assert self.leaving == expected, f"{note}:\n{self.leaving.hex()}\ninstead of\n{expected.hex()}"
             self.leaving = b""
+
+    async def frame(self, note, op):
+        self.feed(bytes.fromhex(op["bytes"]))
+        if op["dest"] is not None:
+            self.expected.append((note, op["dest"], bytes.fromhex(op["out"])))
 
     def feed(self, frame):
         for at in range(0, len(frame), self.words):
@@ -186,13 +191,25 @@ class Bench:
         return found[offset : offset + len(bytes_)]
 
 
+    def begin(self):
+        for port in "input__tvalid output__tready host__valid host__write".split():
+            getattr(self.dut, port).value = 0
+        self.sideband = self.dut.output__tdest  # what a frame has besides its bytes
+
+    async def finish(self):
+        """What a bench tests after a script."""
+
+
 @cocotb.test()
 async def replay(dut):
+    await run(dut, Bench)
+
+
+async def run(dut, bench_of):
     seed = int(os.environ["RTL_SEED"])
     reasons = json.loads(os.environ["RTL_REASONS"])
-    bench = Bench(dut, seed)
-    for port in "input__tvalid output__tready host__valid host__write".split():
-        getattr(dut, port).value = 0
+    bench = bench_of(dut, seed)
+    bench.begin()
     dut.rst.value = 1
     for _ in range(3):
         await bench.cycle()
@@ -222,9 +239,7 @@ async def replay(dut):
                 if frames % GAPS_CHANGE_EVERY == 0:
                     bench.gaps = bench.random.choice(GAPS)
                 frames += 1
-                bench.feed(bytes.fromhex(op["bytes"]))
-                if op["dest"] is not None:
-                    bench.expected.append((note, op["dest"], bytes.fromhex(op["out"])))
+                await bench.frame(note, op)
                 if op["reason"]:
                     bench.events.append((note, reasons[op["reason"]]))
                 await bench.drain(until=200)
@@ -243,6 +258,7 @@ async def replay(dut):
                 else:
                     raise AssertionError(f"the bench knows no {what}")
     await bench.drain()
+    await bench.finish()
     # Nothing more may come.
     for _ in range(200):
         await bench.cycle()

@@ -9,17 +9,19 @@ from amaranth.lib.wiring import In, Out
 from .deparser import Deparser
 from .frame import BUFFERS, FRAME_LEN_MAX_BYTES
 from .parser import Parser
-from .stream import VALUES, Axis, Event, Host, Settings
+from .stream import LINK_BITS, VALUES, Axis, Event, Host, Settings, dest_bits
 
 
 class Block(wiring.Component):
+    """With direct links (`role.links`), TUSER and the high bits of TDEST are links; see box/rtl/links.py."""
+
     def __init__(self, role, width):
         assert width in (64, 128, 512), "words of 64, 128 or 512 bits"
         self.role, self.width = role, width
         super().__init__(
             {
-                "input": In(Axis(width)),
-                "output": Out(Axis(width, dest_bits=2)),
+                "input": In(Axis(width, user_bits=LINK_BITS if role.links else 0)),
+                "output": Out(Axis(width, dest_bits(role.links))),
                 "settings": In(Settings),
                 "host": In(Host()),
                 "event": Out(Event),
@@ -28,9 +30,9 @@ class Block(wiring.Component):
 
     def elaborate(self, _):
         m = Module()
-        m.submodules.parser = parser = Parser(self.width)
+        m.submodules.parser = parser = Parser(self.width, self.role.links)
         m.submodules.role = role = self.role
-        m.submodules.deparser = deparser = Deparser(self.width, role.slots)
+        m.submodules.deparser = deparser = Deparser(self.width, role.slots, role.links)
         m.submodules.buffer = buffer = Memory(
             shape=self.width, depth=BUFFERS * FRAME_LEN_MAX_BYTES * 8 // self.width, init=[]
         )

@@ -11,18 +11,19 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from .frame import BUFFERS, C, FRAME_LEN_MAX_BYTES, HEADER_AT, IP_SUM, IP_TOTAL_BITS, TAG_AT, VALUE_AT, get, ip_sum, ip_total
-from .stream import Axis, job
+from .stream import Axis, dest_bits, job
 from .sums import HeaderSum
 
 TAGS = 4  # more than there are frames between their sum and their end
 
 
 class Deparser(wiring.Component):
-    """`slots`: size of the value store, 0 for none. `host_*`: the host's access to it while `idle`."""
+    """`slots`: size of the value store, 0 for none. `host_*`: the host's access to it while `idle`. `links`: see `job`."""
 
-    def __init__(self, width, slots=0):
+    def __init__(self, width, slots=0, links=0):
         self.width = width
         self.slots = slots
+        self.dest_bits = dest_bits(links)
         self.buffer_words = FRAME_LEN_MAX_BYTES * 8 // width
         first_at = VALUE_AT * 8 // width
         self.slot_words = -(-(VALUE_AT + C["IB_VALUE_LEN_MAX_BYTES"]) * 8 // width) - first_at
@@ -30,8 +31,8 @@ class Deparser(wiring.Component):
         self.slot_words = 1 << (self.slot_words - 1).bit_length()
         super().__init__(
             {
-                "job": In(job(slots)),
-                "output": Out(Axis(width, dest_bits=2)),
+                "job": In(job(slots, links)),
+                "output": Out(Axis(width, self.dest_bits)),
                 "idle": Out(1),
                 "release": Out(1),
                 "read_enable": Out(1),
@@ -81,7 +82,7 @@ class Deparser(wiring.Component):
         header = Signal(8 * VALUE_AT)  # shifted down by one word at a time
         is_rewritten = Signal()
         buffer, slot = Signal(BUFFERS.bit_length() - 1), Signal(range(max(self.slots, 2)))
-        load, save, dest = Signal(), Signal(), Signal(2)
+        load, save, dest = Signal(), Signal(), Signal(self.dest_bits)
 
         # Word indices: `n` is the next one to fetch, `at` the one being sent; `copy_n` the next one to copy.
         n, at = Signal(range(self.buffer_words + 1)), Signal(range(self.buffer_words + 1))

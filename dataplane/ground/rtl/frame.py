@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of a frame around an Inband packet: Ethernet, IPv4, UDP, header. Byte 0 is in the lowest bits."""
 
-from amaranth.hdl import Cat, Const
+from amaranth.hdl import Cat, Const, Mux
 
 from .c_headers import constants, fields, reasons
 
@@ -22,6 +22,11 @@ REASON_BITS = 10
 
 # The destination of a frame that is sent (TDEST).
 TO_HOST, TO_SENDER, TO_GROUP = range(3)
+
+# Of frames on direct links (ground/xdp/raw.h).
+RAW_ETHER_TYPE = C["IB_XDP_RAW_ETHERTYPE"]
+LINK_TO_MAC = Const(0xFFFFFFFFFFFF, 48)
+LINK_FROM_MAC = Const(0x0249420000, 40)  # and the node
 
 FRAME_FIELDS = {
     name: (HEADER_AT + at, length)
@@ -61,6 +66,12 @@ class Bytes:
         assert len(value) >= 8 * length, "too narrow"
         for i in range(length):
             self.bytes[at + i] = value[8 * (length - 1 - i) : 8 * (length - i)]
+
+    def put_if(self, condition, at, length, value):
+        before = self.bytes[at : at + length]
+        self.put(at, length, value)
+        for i, byte in enumerate(before, at):
+            self.bytes[i] = Mux(condition, self.bytes[i], byte)
 
     def copy(self, to, length, source, at):
         self.bytes[to : to + length] = [source[8 * i : 8 * i + 8] for i in range(at, at + length)]

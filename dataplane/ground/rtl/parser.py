@@ -6,19 +6,20 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from .frame import BUFFERS, FRAME_LEN_MAX_BYTES, HEADER_AT, VALUE_AT
-from .stream import Axis, Received, Sums
+from .stream import LINK_BITS, Axis, Received, Sums
 from .sums import PacketSums
 
 
 class Parser(wiring.Component):
-    """`release`: frees the oldest buffer."""
+    """`release`: frees the oldest buffer. `links`: the number of direct links; TUSER is the link that a frame comes by."""
 
-    def __init__(self, width):
+    def __init__(self, width, links=0):
         self.width = width
+        self.links = links
         self.buffer_words = FRAME_LEN_MAX_BYTES * 8 // width
         super().__init__(
             {
-                "input": In(Axis(width)),
+                "input": In(Axis(width, user_bits=LINK_BITS if links else 0)),
                 "frame": Out(Received),
                 "sums": Out(Sums),
                 "release": In(1),
@@ -42,7 +43,7 @@ class Parser(wiring.Component):
         # The rest of a frame's last word, which waits here for the checksums while the next frame arrives.
         rest = Signal(self.width - 8 * offset)
         header = Signal(-(-8 * VALUE_AT // self.width) * self.width)
-        len_bytes, too_long = Signal(12), Signal()
+        len_bytes, too_long, link = Signal(12), Signal(), Signal(LINK_BITS)
 
         i = self.input
         may_accept, needs_sums, accepts = Signal(), Signal(), Signal()
@@ -63,6 +64,7 @@ class Parser(wiring.Component):
             self.frame.payload.len_bytes.eq(len_bytes),
             self.frame.payload.too_long.eq(too_long),
             self.frame.payload.buffer.eq(buffer - 1),
+            self.frame.payload.link.eq(link),
         ]
         kept = Signal(range(width_bytes + 1))
         m.d.comb += kept.eq(sum(i.tkeep[k] for k in range(width_bytes)))
@@ -87,6 +89,7 @@ class Parser(wiring.Component):
                     buffer.eq(buffer + 1),
                     len_bytes.eq(n * width_bytes + kept),
                     too_long.eq(n == self.buffer_words),
+                    link.eq(i.tuser if self.links else 0),
                 ]
         m.d.sync += held.eq(held + (accepts & i.tlast) - self.release)
         return m

@@ -19,6 +19,7 @@ from .stream import Event, Host, Received, Settings, Sums, job
 
 
 def is_ours(header, len_bytes, settings):
+    """Of a frame from the network."""
     return (
         (len_bytes >= f.HEADER_AT)
         & (get(header, f.ETHER_TYPE, 2) == 0x0800)
@@ -28,6 +29,11 @@ def is_ours(header, len_bytes, settings):
         & (get(header, f.UDP_TO, 2) == settings.port)
         & (get(header, f.IP_TO, 4) == settings.address)
     )
+
+
+def is_ours_of_link(header, len_bytes):
+    """Of a frame from a direct link, which has 28 bytes of any content in the place of IPv4 and UDP."""
+    return (len_bytes >= f.HEADER_AT) & (get(header, f.ETHER_TYPE, 2) == f.RAW_ETHER_TYPE)
 
 
 class Role(wiring.Component):
@@ -45,6 +51,7 @@ class Role(wiring.Component):
     """
 
     slots = 0
+    links = 0  # direct links, besides the network
     STEPS = ("compare",)
 
     def __init__(self):
@@ -53,7 +60,7 @@ class Role(wiring.Component):
             {
                 "frame": In(Received),
                 "sums": In(Sums),
-                "job": Out(job(self.slots)),
+                "job": Out(job(self.slots, self.links)),
                 "settings": In(Settings),
                 "event": Out(Event),
                 "host": In(Host()),
@@ -135,6 +142,9 @@ class Role(wiring.Component):
         m.d.comb += [out.fields["type"].eq(kind), out.fields["flags"].eq(flags)]
         m.d.comb += [out.fields[name].eq(value) for name, value in fields.items()]
 
+    def is_of_link(self):
+        return self.received.link != 0 if self.links else Const(0, 1)
+
     def entry_reason(self, m, header, len_bytes, too_long):
         """
         In the order of the C code; the tag is checked last. The first condition that is true counts. They are known in the
@@ -142,17 +152,18 @@ class Role(wiring.Component):
         """
         field = {name: get(header, *where) for name, where in FRAME_FIELDS.items()}
         ip_len, udp_len = get(header, f.IP_LEN, 2), get(header, f.UDP_LEN, 2)
-        payload = (udp_len - 8)[:16]
+        is_of_link = self.is_of_link()
+        payload = Mux(is_of_link, len_bytes - f.HEADER_AT, udp_len - 8)[:16]
         value_len = field["value_len_bytes"]
         claimed = value_len + C["IB_HEADER_LEN_BYTES"]
         padded = Cat(field["type"] == kind for kind in self.PADDED).any()
         total = Signal(f.IP_TOTAL_BITS)
         m.d.sync += total.eq(f.ip_total(header))
-        bad_sum = f.ip_sum(total) != header[8 * f.IP_SUM : 8 * f.IP_SUM + 16]
+        bad_sum = ~is_of_link & (f.ip_sum(total) != header[8 * f.IP_SUM : 8 * f.IP_SUM + 16])
         checks = [
             (too_long, "no_room"),
-            (ip_len + 14 > len_bytes, "bad_truncated"),
-            ((udp_len < 8) | (udp_len + 20 != ip_len), "bad_length"),
+            (~is_of_link & (ip_len + 14 > len_bytes), "bad_truncated"),
+            (~is_of_link & ((udp_len < 8) | (udp_len + 20 != ip_len)), "bad_length"),
             (bad_sum, "bad_checksum"),
             (payload < C["IB_HEADER_LEN_BYTES"], "bad_truncated"),
             (field["magic"] != C["IB_MAGIC"], "bad_magic"),
@@ -205,7 +216,10 @@ class Role(wiring.Component):
                     m.next = "HOST"
             with m.State("READ"):
                 self.read(m, header)
-                m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours(header, received.len_bytes, self.settings))]
+                is_ours_here = is_ours(header, received.len_bytes, self.settings)
+                if self.links:
+                    is_ours_here = Mux(self.is_of_link(), is_ours_of_link(header, received.len_bytes), is_ours_here)
+                m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours_here)]
                 m.next = self.STEPS[0].upper()
             for step, after in zip(self.STEPS, [*self.STEPS[1:], "decide"], strict=True):
                 with m.State(step.upper()):
@@ -265,7 +279,7 @@ class Decision:
         self.slot = Signal(range(max(role.slots, 2)))
         # The output header by field; a field is unchanged unless the role sets it.
         self.fields = {name: Signal(8 * length, name=f"out_{name}") for name, (_, length) in role.FIELDS.items()}
-        self.places = role.FIELDS
+        self.places, self.links, self.is_of_link = role.FIELDS, role.links, role.is_of_link()
         self.made = {
             name: Signal.like(getattr(self, name), name=f"made_{name}")
             for name in "drop rewritten load save dest slot".split()
@@ -299,6 +313,13 @@ class Decision:
         new.put(f.UDP_LEN, 2, (len_bytes - f.UDP + Const(0, 16))[:16])
         # UDP over IPv4 may omit the checksum.
         new.put(f.UDP_SUM, 2, 0)
+        dest = made["dest"]
+        if self.links:
+            # To the other end of the link, or to the host, which knows another way if a link is down.
+            for at, mac in (f.TO_MAC, f.LINK_TO_MAC), (f.FROM_MAC, Cat(settings.node[:8], f.LINK_FROM_MAC)):
+                new.put_if(self.is_of_link, at, 6, mac)
+            passes = self.is_of_link & to_group & ~settings.links_up
+            dest = Cat(Mux(passes, f.TO_HOST, dest), received.link)
         value_len_bytes = get(header, *FRAME_FIELDS["value_len_bytes"])
         keeps_value = fields["value_len_bytes"] != 0
         return [
@@ -309,7 +330,7 @@ class Decision:
             job.header.eq(Mux(made["rewritten"], new.flat(), header)),
             job.len_bytes.eq(Mux(made["rewritten"], len_bytes, received.len_bytes)),
             job.buffer.eq(received.buffer),
-            Cat(job.load, job.save, job.slot, job.dest).eq(Cat(made["load"], made["save"], made["slot"], made["dest"])),
+            Cat(job.load, job.save, job.slot, job.dest).eq(Cat(made["load"], made["save"], made["slot"], dest)),
         ]
 
 

@@ -25,13 +25,21 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILT = ROOT / "target/rtl"
 CANNOT_RUN = 77  # exit status
-NOT_OF_BLOCKS = {"bench.py", "tool.py", "report.py", "formal.py"}
+NOT_OF_BLOCKS = {"bench.py", "links_bench.py", "table_bench.py", "tool.py", "report.py", "formal.py"}
 
 
 def block(system, role, width, **sizes):
     from .block import Block
 
-    return Block(importlib.import_module(f"{system}.rtl.roles").ROLES[role](**sizes), int(width))
+    roles = importlib.import_module(f"{system}.rtl.roles")
+    make = getattr(roles, "BLOCKS", {}).get(role, Block)
+    return make(roles.ROLES[role](**sizes), int(width))
+
+
+def bench(system, role):
+    """The module of the role's bench."""
+    roles = importlib.import_module(f"{system}.rtl.roles")
+    return getattr(roles, "BENCHES", {}).get(role, "ground.rtl.bench")
 
 
 def sources(system):
@@ -184,7 +192,7 @@ def replay(system, role, width, script, measures=""):
     environment = {
         **os.environ,
         "LIBPYTHON_LOC": libpython,
-        "MODULE": "ground.rtl.bench",
+        "MODULE": bench(system, role),
         "TOPLEVEL": "block",
         "TOPLEVEL_LANG": "verilog",
         "COCOTB_RESULTS_FILE": str(results),
