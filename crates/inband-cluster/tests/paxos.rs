@@ -245,7 +245,7 @@ fn a_clean_stop_is_continued() {
         let error = Supervisor::start(spec)
             .expect_err("another layout")
             .to_string();
-        assert!(error.contains("has 3 replicas"), "{error}");
+        assert!(error.contains("has --replicas 3"), "{error}");
     }
 }
 
@@ -303,7 +303,7 @@ fn several_partitions_have_leaders_and_directories_of_their_own() {
     spec.partitions = 4;
     let error = Supervisor::start(spec).expect_err("other keys").to_string();
     assert!(
-        error.contains("has 2 partitions and --partitions 4"),
+        error.contains("has --partitions 2, and --partitions 4"),
         "{error}"
     );
 }
