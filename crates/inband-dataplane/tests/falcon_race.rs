@@ -30,7 +30,7 @@ const TASKS_OF_A_ROUND_MAX: u64 = 12;
 /// must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
 const ROUNDS_MIN: u64 = 20;
-const CATCH_WITHIN: Duration = Duration::from_secs(60);
+const CATCH_WITHIN: Duration = Duration::from_secs(120);
 /// Time limit for a packet that must come.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
