@@ -80,7 +80,7 @@ def test_a_worker_says_what_is_wrong():
 
 
 def test_outside_of_a_task_there_is_no_current_executor():
-    with pytest.raises(RuntimeError, match="no task of an executor"):
+    with pytest.raises(RuntimeError, match="not a task of an executor"):
         inband.current()
 
 
@@ -449,7 +449,7 @@ def test_a_task_waits_for_others(tmp_path):
         with pytest.raises(DependencyFailed, match="failed"):
             late.result(30)
         with Executor(1) as other:
-            with pytest.raises(ValueError, match="no future of this executor"):
+            with pytest.raises(ValueError, match="not a future of this executor"):
                 other.options(after=[first])
 
 

@@ -91,7 +91,7 @@ class Deparser(wiring.Component):
         sends, moves, fetches, from_store = Signal(), Signal(), Signal(), Signal(self.width)
         # Of the word that is sent.
         piece, valid, keep, last = Signal(self.width), Signal(), Signal(width_bytes), Signal()
-        sent_load, sent_save, sent_dest, sent_slot = Signal(), Signal(), Signal(2), Signal.like(slot)
+        sent_load, sent_save, sent_dest, sent_slot = Signal(), Signal(), Signal.like(dest), Signal.like(slot)
         # A frame that leaves without its value is not whole before the value is stored.
         may_tag = (~is_rewritten | tags.r_rdy) & (copy_n == copy_end) & ~copied
         ends = Signal()
