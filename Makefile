@@ -30,7 +30,7 @@ vm-test: deb
 # The roles in RTL (docs/portability.md): every vector and 10,000 random packets a role, at every width, and the proofs.
 rtl-test: setup
 	@scripts/setup --rtl
-	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane -p inband-box --test suite rtl:: -- --nocapture
+	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane -p inband-box --test suite -- --nocapture rtl:: rtl_table::
 	@scripts/rtl prove paxos
 
 # The roles in P4 (docs/portability.md): every vector and 10,000 random packets a role, and a cluster with an acceptor in a switch. P4_TOOLCHAIN=DIR has the programs.

@@ -441,8 +441,9 @@ fn replies_do_not_wait_for_what_logs_are_told() {
         }
         replica.poll_once(Duration::ZERO).unwrap();
         let machine = replica.machine();
-        // One write under way, and what is applied meanwhile.
-        assert!(machine.unwritten() < 2 * UNWRITTEN_BEHIND_INSTANCES_MAX);
+        // One write under way, and what is applied meanwhile; each may exceed the limit by a turn's commands.
+        let limit = UNWRITTEN_BEHIND_INSTANCES_MAX + others.len() as u64;
+        assert!(machine.unwritten() <= 2 * limit);
         assert!(cluster.applied(0, 0) <= machine.written()[0]);
     }
     assert!(cluster.applied(0, 0) > 1000);
