@@ -192,7 +192,7 @@ impl Mirror {
                     let value = words_of(&item.value);
                     let kept = value.len().min(VALUE_WORDS);
                     self.write_words(VALUES, number * VALUE_WORDS, &value[..kept]);
-                    let places = ((number * VALUE_LINES) << 32 | number * KEY_WORDS) as u64;
+                    let places = (((number * VALUE_LINES) << 32) | (number * KEY_WORDS)) as u64;
                     entry = [item.hash, item.lengths, item.flags, places];
                 }
                 for (n, word) in entry.into_iter().enumerate() {
