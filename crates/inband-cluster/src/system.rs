@@ -69,7 +69,7 @@ pub trait System: Sized + Send + Sync + 'static {
         ""
     }
 
-    /// Returns the names of the hosts that there are, for an error message: not those that may only be added later.
+    /// Returns the names of the hosts that exist, for an error message; not those that can still be added.
     fn names(&self, hosts: &Hosts) -> Vec<String> {
         hosts.iter().map(|host| host.name().to_owned()).collect()
     }

@@ -14,6 +14,7 @@ use clap::Args;
 use inband_cluster::paxos::cluster_dir::ClusterDir;
 use inband_cluster::paxos::supervisor::{remote, SupervisorError};
 use inband_host::signals::StopSignals;
+use inband_host::text::counted;
 use inband_kv::export::{ExportError, Summary};
 use inband_kv::import::{self, ImportError};
 use inband_kv::machine::{Machine, MachineConfig};
@@ -100,7 +101,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     println!(
         "exported {} of {} to {} ({})",
         keys(summary.keys),
-        partitions(summary.partitions),
+        counted(summary.partitions, "partition"),
         args.file.display(),
         HumanBytes(summary.len_bytes)
     );
@@ -162,11 +163,6 @@ pub fn bar(keys: u64, doing: &'static str) -> ProgressBar {
 pub fn keys(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} key{plural}", HumanCount(count))
-}
-
-fn partitions(count: u64) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} partition{plural}")
 }
 
 fn live(address: SocketAddr, access: &AccessArgs) -> Result<Source> {

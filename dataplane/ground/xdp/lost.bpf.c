@@ -2,8 +2,8 @@
 /*
  * lost - counts frames of Inband's programs that the kernel or the driver dropped instead of
  * sending. A program only returns a verdict on a frame; the kernel's tracepoints report failures
- * after that. Tracepoints are the whole kernel's, and two of them are called for every batch of
- * frames, so all hosts of one kernel share one instance of these programs.
+ * after that. A tracepoint fires for the whole machine, and two of these fire for every batch of
+ * frames, so all hosts on one kernel share one instance of these programs.
  */
 #include <linux/bpf.h>
 
