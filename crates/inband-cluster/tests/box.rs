@@ -318,7 +318,7 @@ fn nodes_use_links_of_their_own_and_the_network_while_one_is_down() {
             .for_each(|node| until_notes(&cluster, node, "direct links"));
         // A link that changes may have had its leader suspected.
         until_states_are(&cluster, &["following", "following", "leading"]);
-        cluster.kill("leader").expect("it leads");
+        retry(LIMIT, || cluster.kill("leader")).expect("it leads");
         until_states_are(&cluster, &["following", "leading"]);
         let again = cluster.restart("leader").expect("restarted");
         until_states_are(&cluster, &["following", "following", "leading"]);

@@ -212,7 +212,7 @@ fn verdicts_reach_the_log_and_the_client() {
     let mut stage = Stage::new();
     let mut client = stage.client();
     client.send("INCR n\r\n");
-    stage.turn();
+    stage.settle();
     assert_eq!(stage.submitted(), 1);
     stage.calls();
     // The session is unknown: the log is told, and the client waits.
