@@ -6,7 +6,8 @@
 #include "../frame.h"
 
 enum ib_lost_limits {
-    IB_LOST_INTERFACES_MAX = 1024, /* of all hosts that share the programs */
+    /* Of all hosts that have ever shared the programs: an interface keeps its entry. */
+    IB_LOST_INTERFACES_MAX = 4096,
 };
 
 enum ib_lost_counter {

@@ -3,8 +3,8 @@
 //!
 //! The kernel calls every program at a tracepoint for all frames of the machine. So hosts of one kernel share one
 //! instance, as in a cluster of `inband up`: the first host attaches the programs, and all of them hold references, which
-//! keep the programs attached until the last host ends. Two hosts that start at the same time may attach one instance
-//! each; each counts in its own.
+//! keep the programs attached until the last host ends. Hosts that start at the same time attach one each, then all use
+//! the oldest, as far as they see it. Once its map is full, hosts share another one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -49,8 +49,8 @@ pub struct Lost {
 }
 
 impl Instance {
-    /// Returns that of another host, or of this one, if there is any. Finding it needs CAP_SYS_ADMIN.
-    fn attached() -> Option<Instance> {
+    /// Returns those of all hosts, the oldest first. Finding them needs CAP_SYS_ADMIN.
+    fn attached() -> impl Iterator<Item = Instance> {
         let options = ProgInfoQueryOptions::default().include_map_ids(true);
         let maps_of: HashMap<u32, Vec<u32>> = ProgInfoIter::with_query_opts(options)
             .map(|program| (program.id, program.map_ids))
@@ -63,7 +63,7 @@ impl Instance {
                 links_of.entry(*map).or_default().push(link.id);
             }
         }
-        links_of.into_iter().find_map(|(map, links)| {
+        links_of.into_iter().filter_map(|(map, links)| {
             let counters = MapHandle::from_map_id(map).ok()?;
             let is_ours = counters.name() == OsStr::new(COUNTERS_MAP)
                 && counters.map_type() == MapType::PercpuHash
@@ -147,14 +147,23 @@ impl Lost {
             .iter()
             .map(|ifindex| [namespace.to_ne_bytes(), ifindex.to_ne_bytes()].concat());
         let keys: Vec<Vec<u8>> = keys.collect();
-        // The map of another host may be full.
-        if let Some(lost) = Instance::attached().and_then(|i| Lost::begin(i, &keys).ok()) {
+        if let Some(lost) = Lost::begin_in_first(Instance::attached(), &keys) {
             return Ok(lost);
         }
-        Lost::begin(Instance::attach()?, &keys).map_err(|error| {
+        let own = Lost::begin(Instance::attach()?, &keys).map_err(|error| {
             let listening = refusal::listen();
             listening.error("lost", &error)
-        })
+        })?;
+        // Another host may have attached one meanwhile.
+        Ok(Lost::begin_in_first(Instance::attached(), &keys).unwrap_or(own))
+    }
+
+    /// Begins in the first of these instances whose map has room.
+    fn begin_in_first(
+        mut instances: impl Iterator<Item = Instance>,
+        keys: &[Vec<u8>],
+    ) -> Option<Lost> {
+        instances.find_map(|instance| Lost::begin(instance, keys).ok())
     }
 
     fn begin(instance: Instance, keys: &[Vec<u8>]) -> libbpf_rs::Result<Lost> {
@@ -212,8 +221,8 @@ mod tests {
 
     const LOOPBACK: u32 = 1;
 
-    fn id_of(lost: &Lost) -> u32 {
-        let info = libbpf_rs::MapInfo::new(lost.instance.counters.as_fd());
+    fn id_of(instance: &Instance) -> u32 {
+        let info = libbpf_rs::MapInfo::new(instance.counters.as_fd());
         info.expect("its description").info.id
     }
 
@@ -229,11 +238,29 @@ mod tests {
         let shares = || {
             let one = Lost::count(&[LOOPBACK, NONE]).expect("loaded");
             let two = Lost::count(&[LOOPBACK, NONE]).expect("loaded");
-            let id = id_of(&one);
+            let id = id_of(&one.instance);
             drop(one);
             // It stays attached for the other one.
-            id == id_of(&two) && id == id_of(&Lost::count(&[NONE]).expect("loaded"))
+            let three = Lost::count(&[NONE]).expect("loaded");
+            id == id_of(&two.instance) && id == id_of(&three.instance)
         };
         assert!((0..20).any(|_| shares()));
+    }
+
+    #[test]
+    fn the_next_instance_is_shared_once_a_map_is_full() {
+        if !nix::unistd::geteuid().is_root() {
+            return inband_testing::not_run("loading programs needs root");
+        }
+        let key = |ifindex: u32| [NONE.to_ne_bytes(), ifindex.to_ne_bytes()].concat();
+        let attach = || Instance::attach().expect("loaded");
+        let (full, next) = (attach(), attach());
+        for ifindex in 0..c::IB_LOST_INTERFACES_MAX {
+            full.begin(&key(ifindex)).expect("there is room");
+        }
+        let id = id_of(&next);
+        let one_more = key(c::IB_LOST_INTERFACES_MAX);
+        let lost = Lost::begin_in_first([full, next].into_iter(), &[one_more]);
+        assert_eq!(id_of(&lost.expect("the other has room").instance), id);
     }
 }
