@@ -5,13 +5,14 @@ mod memory;
 // The C library's functions are exported from this library too; `inband.log` calls them with ctypes.
 use inband as _;
 
+use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use inband_falcon::client_node::{self, ClientNode, Event};
-use inband_falcon::limits::EXECUTORS_MAX;
+use inband_falcon::limits::{EXECUTORS_MAX, PRIORITY_MAX, RESOURCE_MAX};
 use inband_falcon::local;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
@@ -152,6 +153,10 @@ impl Client {
     ) -> PyResult<(u32, u32)> {
         let node = self.node()?;
         let (priority, resource, worker, timeout_ms) = wishes;
+        let priority = number("priority", priority, PRIORITY_MAX)?;
+        let resource = number("resource", resource, RESOURCE_MAX)?;
+        let worker = worker.map(|worker| number("worker", worker, u16::MAX));
+        let worker = worker.transpose()?;
         let limit = timeout_ms.map(Duration::from_millis);
         let submitted = py.detach(|| {
             let spec = TaskSpec {
@@ -201,7 +206,13 @@ impl Client {
 }
 
 /// Priority, resource, worker, and timeout in ms.
-type Wishes = (u8, u8, Option<u16>, Option<u64>);
+type Wishes = (i64, i64, Option<i64>, Option<u64>);
+
+/// Returns an option's value, from 0 to `most`.
+fn number<T: TryFrom<i64> + PartialOrd + Display>(name: &str, value: i64, most: T) -> PyResult<T> {
+    let number = T::try_from(value).ok().filter(|number| *number <= most);
+    number.ok_or_else(|| value_error(format!("{name} {value}: give a number from 0 to {most}")))
+}
 
 /// Job, task, kind, and bytes.
 type EventTuple<'py> = (u32, u32, u8, Bound<'py, PyBytes>);

@@ -242,8 +242,14 @@ def test_bad_arguments_say_what_is_wrong():
     with pytest.raises(ValueError, match="key file /no/such/file"):
         Executor("127.0.0.1:1", key_file="/no/such/file")
     with Executor(max_workers=1, priority=8) as executor:
-        with pytest.raises(ValueError, match="priority 8"):
+        with pytest.raises(ValueError, match="priority 8: give a number from 0 to 7"):
             executor.submit(add, 1)
+        for option, value in [("priority", -1), ("resource", 64), ("resource", -1), ("worker", -1), ("worker", 1 << 16)]:
+            with pytest.raises(ValueError, match=f"{option} {value}: give a number from 0 to"):
+                executor.options(**{option: value}).submit(add, 1)
+        for timeout in [-1, float("inf"), float("nan")]:
+            with pytest.raises(ValueError, match=f"timeout is {timeout}"):
+                executor.options(priority=0, timeout=timeout)
 
 
 def test_dask_computes_on_it(executor):

@@ -40,11 +40,14 @@ _is_ending = threading.Event()
 
 # Priority, resource, worker, and timeout in ms, in the form of `_native.Client.submit`.
 _Wishes = tuple[Any, ...]
+_TIMEOUT_MAX_S = 10**9
 
 
 def _wishes(
     priority: Optional[int], resource: Optional[int], worker: Optional[int], timeout: Optional[float]
 ) -> "_Wishes":
+    if timeout is not None and not 0 <= timeout <= _TIMEOUT_MAX_S:
+        raise ValueError(f"timeout is {timeout}; give seconds from 0 to {_TIMEOUT_MAX_S}")
     return priority, resource, worker, None if timeout is None else round(timeout * 1000)
 
 
