@@ -34,7 +34,7 @@ const BELOW: u64 = 1_000_000;
 fn tools() -> Tools {
     let count_primes: Function = Box::new(|argument| {
         let from = argument.try_into().map(u64::from_le_bytes);
-        let from = from.map_err(|_| format!("{} bytes are no number", argument.len()))?;
+        let from = from.map_err(|_| format!("{} bytes are not a number", argument.len()))?;
         let is_prime = |n: &u64| *n >= 2 && (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
         let count = (from..from + STEP).filter(is_prime).count() as u64;
         Ok(count.to_le_bytes().into())

@@ -51,7 +51,10 @@ impl RawLink {
         let text = CString::new(interface)?;
         let bytes = text.as_bytes();
         if bytes.len() >= name.ifr_name.len() {
-            let what = format!("{interface:?} is no interface's name: it is too long");
+            let most = name.ifr_name.len() - 1;
+            let what = format!(
+                "{interface:?} is too long for the name of an interface: at most {most} bytes"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         for (to, from) in name.ifr_name.iter_mut().zip(bytes) {

@@ -56,7 +56,7 @@ pub enum ImportError {
     )]
     NoExport(String),
     /// The cluster does not speak RESP.
-    #[error("the cluster answered {0:?}, which is no reply; is this the address of a replica?")]
+    #[error("the cluster answered {0:?}, which is not a reply of RESP; is this the address of a replica?")]
     Protocol(String),
     /// The cluster sent a TLS alert.
     #[error("the cluster requires TLS; name its CA with --tls-ca (of `inband up`: authority/ca.pem in the cluster's directory)")]

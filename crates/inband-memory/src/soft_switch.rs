@@ -119,7 +119,7 @@ impl SoftSwitch {
     pub unsafe fn with_build(spec: &SwitchSpec, build: SwitchBuild) -> SoftSwitch {
         let registers = Arc::new(SwitchRegisters::zeroed(&spec.sizes()));
         let SwitchSpec { node, servers, .. } = *spec;
-        assert!(SWITCH_NODES.contains(&node), "node {node} is no switch's");
+        assert!(SWITCH_NODES.contains(&node), "node {node} is not a switch");
         assert!(SERVERS.contains(&servers), "{servers} servers");
         let counters = Counters::default();
         let raw = c::ib_memory_soft_switch {

@@ -171,7 +171,7 @@ impl Reply {
     }
 }
 
-/// Begins a push of `len` parts, which is no reply; in RESP2 it is an array.
+/// Begins a push of `len` parts, which is not a reply; in RESP2 it is an array.
 pub fn push_header(out: &mut BytesMut, len: usize, protocol: Protocol) {
     let kind = match protocol {
         Protocol::Resp2 => b'*',
