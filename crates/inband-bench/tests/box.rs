@@ -13,7 +13,7 @@ static ONE: Mutex<()> = Mutex::new(());
 
 fn bench(figure: &str, more: &[&str]) -> Value {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    common::bench("box", "inband-box", figure, more)
+    common::bench("box", "inband-box", figure, more, |_| true)
 }
 
 /// The only value of a metric and variant.

@@ -5,7 +5,7 @@ mod common;
 use serde_json::Value;
 
 fn bench(figure: &str, more: &[&str]) -> Value {
-    common::bench("falcon", "inband", figure, more)
+    common::bench("falcon", "inband", figure, more, |_| true)
 }
 
 /// The values of a metric whose variant has this in it.

@@ -17,7 +17,7 @@ fn bench(figure: &str, more: &[&str]) -> Value {
     let library = library();
     let mut options = vec![OsStr::new("--library"), library.as_os_str()];
     options.extend(more.iter().map(OsStr::new));
-    common::bench("memory", "inband-memory", figure, &options)
+    common::bench("memory", "inband-memory", figure, &options, |_| true)
 }
 
 /// The only value of a metric and variant.

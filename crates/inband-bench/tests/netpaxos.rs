@@ -10,6 +10,7 @@ fn pauses_are_timed_and_failures_counted() {
         "inband-netpaxos",
         "failures",
         &["--dataplane", "udp"],
+        |_| true,
     );
     let rows = results["rows"].as_array().expect("rows");
     let value = |metric: &str, variant: &str| {
@@ -41,7 +42,13 @@ fn orders_of_arrival_are_compared() {
     ];
     let more = ["--jitter-rate", "2000", "--queues", "2"];
     let arguments = [&arguments[..], &more].concat();
-    let results = common::bench("netpaxos", "inband-netpaxos", "ordering", &arguments);
+    let results = common::bench(
+        "netpaxos",
+        "inband-netpaxos",
+        "ordering",
+        &arguments,
+        |_| true,
+    );
     let rows = results["rows"].as_array().expect("rows");
     let value = |metric: &str, variant: &str| {
         let mut rows = rows.iter();
