@@ -58,7 +58,13 @@ pub fn in_turns<const N: usize>(mut all: [Measurement<'_>; N]) -> Result<[f64; N
 
 /// Nanoseconds per run.
 pub fn time(program: &Loaded, frame: &[u8]) -> Result<f64, XdpError> {
-    let run = test_run(&program.program, frame, REPEAT);
+    let run = loop {
+        match test_run(&program.program, frame, REPEAT) {
+            // The process was stopped for a moment.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            run => break run,
+        }
+    };
     let run = run.map_err(|source| XdpError::System {
         what: "a test run".into(),
         source,
