@@ -496,7 +496,7 @@ impl Machine {
         Ok(reset)
     }
 
-    /// Returns a page of the written keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition
+    /// Returns a page of the keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition
     /// and the others the position in the order of that partition's keys.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
         let place_bits = self.place_bits();

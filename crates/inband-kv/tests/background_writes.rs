@@ -105,6 +105,7 @@ fn reads_go_through_what_is_being_written() {
              KEYS expires-being* -> ['expires-being-written']
              KEYS dele* -> []
              KEYS repl* -> ['replaced']
+             KEYS new* -> ['new']
              SETNX deleted 3 -> 1
              @150
              DBSIZE -> 8
@@ -117,11 +118,30 @@ fn reads_go_through_what_is_being_written() {
              DBSIZE -> 6",
         );
         assert_eq!(layered.machine.written(), [7]);
-        layered.machine.flush().unwrap();
-        let mut keys = layered.machine.scan(0, 100).unwrap().keys;
-        keys.sort();
         let expected = ["deleted", "expires-old", "kept", "new", "replaced", "twice"];
-        assert_eq!(keys, expected.map(|key| key.as_bytes().to_vec()));
+        for count in [1, 3, 100] {
+            assert_eq!(scanned(&layered.machine, count), expected);
+        }
+        layered.machine.flush().unwrap();
+        assert_eq!(scanned(&layered.machine, 100), expected);
+    }
+}
+
+/// The keys that a scan in pages of `count` finds, in order.
+fn scanned(machine: &Machine, count: usize) -> Vec<String> {
+    let (mut cursor, mut keys) = (0, Vec::new());
+    loop {
+        let page = machine.scan(cursor, count).unwrap();
+        keys.extend(
+            page.keys
+                .into_iter()
+                .map(|key| String::from_utf8(key).unwrap()),
+        );
+        cursor = page.cursor;
+        if cursor == 0 {
+            keys.sort();
+            return keys;
+        }
     }
 }
 
@@ -153,6 +173,7 @@ fn what_is_deleted_with_all_does_not_come_back() {
              @350
              DBSIZE -> 0",
         );
+        assert!(layered.machine.scan(0, 100).unwrap().keys.is_empty());
         layered.machine.flush().unwrap();
         assert!(layered.machine.scan(0, 100).unwrap().keys.is_empty());
     }

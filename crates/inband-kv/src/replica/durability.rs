@@ -21,7 +21,7 @@ impl Replica {
     }
 
     /// Checks right before a write whether there is room for it: another program may have just filled the disk.
-    fn may_write(&mut self) -> bool {
+    pub(super) fn may_write(&mut self) -> bool {
         if self.space.look_now(self.now) {
             self.note_room();
         }
