@@ -131,6 +131,45 @@ fn a_full_disk_refuses_writes_and_recovers_by_itself() {
     full.stop();
 }
 
+/// A replica with a full disk applies nothing, so it cannot answer reads once something is decided. It says why.
+#[test]
+fn a_read_that_waits_for_a_full_disk_says_so() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let (cluster, elsewhere) = (MemoryCluster::new(), scratch());
+    let config = ReplicaConfig {
+        deadline_ms: 1_000,
+        ..ReplicaConfig::default()
+    };
+    let full = Served::start(&cluster, disk.path(), config);
+    let roomy = Served::start(&cluster, elsewhere.path(), ReplicaConfig::default());
+    let mut client = full.client();
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    let filler = disk.fill(8 << 20);
+    let mut said = String::new();
+    wait_for("it is full", || {
+        said = client.ask("DEL none");
+        said.starts_with("-MISCONF")
+    });
+    assert!(
+        said.contains("; nothing is applied, and reads are served until "),
+        "{said}"
+    );
+    client.send("GET a\r\n");
+    client.expect("$1\r\n1\r\n");
+    assert_eq!(roomy.client().ask("SET a 2"), "+OK");
+    for line in ["GET a", "SCAN 0"] {
+        let said = client.ask(line);
+        let start = "-TRYAGAIN not read: this replica is behind for 1000 ms, as it applies nothing: the disk of ";
+        assert!(said.starts_with(start), "{said}");
+    }
+    std::fs::remove_file(filler).unwrap();
+    wait_for("it is read", || client.ask("GET a") == "$1");
+    client.expect("2\r\n");
+    full.stop();
+}
+
 /// The reply to a line; `None` if the replica has ended.
 fn ask(address: SocketAddr, line: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;

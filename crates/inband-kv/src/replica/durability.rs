@@ -31,9 +31,13 @@ impl Replica {
     fn note_room(&mut self) {
         let short = self.space.why();
         *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
+        let served = match self.is_disk_full() {
+            false => "reads are served",
+            true => "nothing is applied, and reads are served until the cluster decides something",
+        };
         self.write_refusal = short.map(|why| {
             Reply::error(format!(
-                "MISCONF not applied: {why}; reads are served. Make room, and writes are taken again"
+                "MISCONF not applied: {why}; {served}. Make room, and writes are taken again"
             ))
         });
     }
