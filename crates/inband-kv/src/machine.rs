@@ -179,8 +179,11 @@ impl Drop for Machine {
     fn drop(&mut self) {
         // After the end of a write under way: no reader may see one partition with it and another without.
         self.writer = None;
-        // Unwritten data is lost, so nothing needs to wait for it.
-        self.shared.turn().has_unwritten = false;
+        // That write may have ended without having been noted. If it failed, what it had is unwritten.
+        let _ = self.end_write();
+        let mut turn = self.shared.turn();
+        turn.has_unwritten = self.unwritten() > 0;
+        turn.is_over = true;
     }
 }
 

@@ -30,6 +30,9 @@ impl Replica {
 
     fn note_room(&mut self) {
         let short = self.space.why();
+        let held_back = short.filter(|_| self.is_disk_full());
+        let held_back = held_back.map(|why| format!("{why}; make room, then try again"));
+        self.machine.hold_back(held_back);
         *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
         let served = match self.is_disk_full() {
             false => "reads are served",
