@@ -68,7 +68,7 @@ pub struct UpArgs {
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR[,DIR...]", value_delimiter = ',')]
     data: Vec<PathBuf>,
     /// Client address (RESP). Replica i is also reachable individually, at the port plus 1 plus i.
-    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT", value_parser = parse_address)]
+    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT", value_parser = parse_address::<6379>)]
     resp: SocketAddr,
     /// Answer cluster-aware Redis clients (CLUSTER SLOTS and the like). They connect to the replicas' own ports.
     #[arg(long)]
