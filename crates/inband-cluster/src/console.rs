@@ -26,7 +26,7 @@ const ADDRESS_MARK: &str = "http://";
 #[derive(Debug, Args)]
 pub struct ConsoleArgs {
     /// Also start `inband console`, which ends with the cluster, and print its address
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8390", conflicts_with = "detach")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address::<8390>, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8390", conflicts_with = "detach")]
     console: Option<SocketAddr>,
 }
 

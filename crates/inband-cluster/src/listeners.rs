@@ -51,13 +51,14 @@ pub enum ListenError {
     NoFreePorts { count: usize },
 }
 
-/// Parses an address to listen at. A name may have several addresses, so it is refused.
-pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+/// Parses an address to listen at. A name may have several addresses, so it is refused. `PORT` is that of the example in the
+/// refusal, if `text` has none.
+pub fn parse_address<const PORT: u16>(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let port = text
             .rsplit_once(':')
             .and_then(|(_, port)| port.parse().ok());
-        let port: u16 = port.unwrap_or(6379);
+        let port: u16 = port.unwrap_or(PORT);
         format!("give an IP address and a port, such as 127.0.0.1:{port}; names are not looked up")
     })
 }
@@ -190,16 +191,18 @@ mod tests {
     #[test]
     fn an_address_has_no_host_name() {
         assert_eq!(
-            parse_address("127.0.0.1:7000"),
+            parse_address::<6379>("127.0.0.1:7000"),
             Ok(([127, 0, 0, 1], 7000).into())
         );
-        let refused = parse_address("localhost:7000").expect_err("a name");
+        let refused = parse_address::<6379>("localhost:7000").expect_err("a name");
         assert!(
             refused.contains("IP address") && refused.contains("127.0.0.1:7000"),
             "{refused}"
         );
-        let refused = parse_address("7000").expect_err("no address");
+        let refused = parse_address::<6379>("7000").expect_err("no address");
         assert!(refused.contains("127.0.0.1:6379"), "{refused}");
+        let refused = parse_address::<11211>("localhost").expect_err("a name");
+        assert!(refused.contains("127.0.0.1:11211"), "{refused}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use inband_cluster::paxos::supervisor::{remote, ProcessState};
+use inband_cluster::paxos::supervisor::{remote, HostEntry, ProcessState};
 use inband_cluster::paxos::{ClusterSpec, ClusterStatus, NetworkChoice, Supervisor};
 use inband_lab::LinkFaults;
 use inband_paxos::config::Dataplane;
@@ -203,7 +203,7 @@ fn a_clean_stop_is_continued() {
                 applied(s).windows(2).all(|w| w[0] == w[1])
             });
         }
-        let report = supervisor.down();
+        let report = supervisor.down().expect("down");
         assert_eq!(
             (&report.clean_at, &report.unclean_because),
             (&Some(vec![5]), &None)
@@ -236,7 +236,7 @@ fn a_clean_stop_is_continued() {
         assert_eq!(supervisor.status().epoch, 3);
         supervisor.kill("acceptor/0").expect("a minority");
         assert_eq!(
-            supervisor.down().clean_at,
+            supervisor.down().expect("down").clean_at,
             Some(vec![5]),
             "a majority knows what was decided"
         );
@@ -247,6 +247,57 @@ fn a_clean_stop_is_continued() {
             .to_string();
         assert!(error.contains("has --replicas 3"), "{error}");
     }
+}
+
+/// In memory, the acceptors hold the only copy of what a replica cannot write.
+#[test]
+fn a_cluster_stays_up_while_a_replica_cannot_write_what_it_has_acknowledged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    let supervisor = Supervisor::start(spec.clone()).expect("up");
+    let refused = || {
+        let refused = supervisor.down().expect_err("a loss").to_string();
+        assert!(refused.contains("--accept-loss"), "{refused}");
+        let hosts = supervisor.status().hosts;
+        let is_running = |host: &HostEntry| host.process == ProcessState::Running;
+        assert!(hosts.iter().all(is_running));
+        refused
+    };
+    let is_full = spec.data.join("hosts/replica-1/full");
+    fs::write(&is_full, "").expect("written");
+    let said = refused();
+    assert!(
+        said.contains("replica/1: the disk is full; make room"),
+        "{said}"
+    );
+    assert!(said.contains("served as before"), "{said}");
+    let by = put(supervisor.resp()).expect("its clients are served");
+    until(&supervisor, &by, |s| applied(s) == [Some(1); 3]);
+    let error = remote::down(&spec.data, false).expect_err("the same");
+    assert!(error.to_string().contains("not stopped"), "{error}");
+    // It becomes full while the cluster drains.
+    fs::write(&is_full, "drained").expect("written");
+    let said = refused();
+    assert!(said.contains("no more commands"), "{said}");
+    // Everything is written, but not everything is applied.
+    fs::write(&is_full, "waits").expect("written");
+    let said = refused();
+    assert!(said.contains("1 values are outstanding"), "{said}");
+    assert!(
+        said.contains("replica/1 refuses writes: the disk is full"),
+        "{said}"
+    );
+    fs::remove_file(&is_full).expect("removed");
+    let report = supervisor.down().expect("there is room");
+    assert_eq!(report.clean_at, Some(vec![1]));
+    drop(supervisor);
+
+    let supervisor = Supervisor::start(spec.clone()).expect("up again");
+    fs::write(&is_full, "").expect("written");
+    let report = remote::down(&spec.data, true).expect("loss is accepted");
+    let why = report.unclean_because.expect("a reason");
+    assert!(why.contains("replica/1 (Sync): the disk is full"), "{why}");
+    drop(supervisor);
 }
 
 #[test]
@@ -291,7 +342,10 @@ fn several_partitions_have_leaders_and_directories_of_their_own() {
 
     put(supervisor.resp()).expect("put");
     until(&supervisor, "all apply it", |s| applied(s) == [Some(1); 3]);
-    assert_eq!(supervisor.down().clean_at, Some(vec![1, 0, 0]));
+    assert_eq!(
+        supervisor.down().expect("down").clean_at,
+        Some(vec![1, 0, 0])
+    );
     drop(supervisor);
     let supervisor = Supervisor::start(spec.clone()).expect("up again");
     assert_eq!(supervisor.status().first_instances, [2, 1, 1]);
@@ -378,7 +432,7 @@ fn another_process_can_ask() {
         .to_string();
     assert!(error.contains("is running already"), "{error}");
     assert_eq!(
-        remote::down(&spec.data).expect("down").clean_at,
+        remote::down(&spec.data, false).expect("down").clean_at,
         Some(vec![0])
     );
     assert!(supervisor.wait_for_end(TIMEOUT).is_some());

@@ -353,16 +353,21 @@ impl Client {
         keys.ok_or(ImportError::Protocol(reply))
     }
 
-    /// Retries until there is an answer that is not a temporary error.
+    /// Retries until there is an answer that is not a temporary error. Returns the last answer: an export that fails
+    /// ends the connection after it.
     fn ask_again(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {
+        let mut reply = self.ask(words)?;
         for _ in 0..RETRIES {
-            let reply = self.ask(words)?;
             if !is_for_the_moment(&reply) {
-                return Ok(reply);
+                break;
             }
             std::thread::sleep(RETRY_PAUSE);
+            match self.ask(words) {
+                Ok(next) => reply = next,
+                Err(_) => break,
+            }
         }
-        self.ask(words)
+        Ok(reply)
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {

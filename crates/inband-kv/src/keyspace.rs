@@ -7,7 +7,7 @@
 mod layers;
 mod records;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
@@ -228,6 +228,47 @@ impl Keyspace {
         }
     }
 
+    /// Calls `visit` with every stored key from `start` on, in order, and its record, written or not, live or expired,
+    /// until it returns `false`.
+    pub fn visit_from(
+        &self,
+        db: &DB,
+        columns: Columns<'_>,
+        start: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), rocksdb::Error> {
+        let mut unwritten = self.layers.dirty_from(start).peekable();
+        if !self.layers.hide_database() {
+            let mode = IteratorMode::From(start, Direction::Forward);
+            for item in db.iterator_cf(columns.data, mode) {
+                let (stored_key, record) = item?;
+                while let Some(key) = unwritten.next_if(|key| **key < *stored_key) {
+                    if self
+                        .cache
+                        .get(key)
+                        .is_some_and(|record| !visit(key, record))
+                    {
+                        return Ok(());
+                    }
+                }
+                let is_replaced = unwritten.peek().is_some_and(|key| **key == *stored_key);
+                if !is_replaced && !visit(&stored_key, &record) {
+                    return Ok(());
+                }
+            }
+        }
+        for key in unwritten {
+            if self
+                .cache
+                .get(key)
+                .is_some_and(|record| !visit(key, record))
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Drops records that need not be kept if there are too many: after a burst, and after keys were read between bursts.
     pub fn trim_cache(&mut self) {
         self.cache.trim(self.layers.dirty());
@@ -397,33 +438,17 @@ impl Keys for View<'_> {
     }
 
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
-        let keyspace = &*self.keyspace;
         let (now_ms, clock_ms) = (self.now_ms, self.clock_ms);
         let is_doubtful = &mut self.is_doubtful;
-        let mut is_alive = |bytes: &[u8]| {
+        let visit = &mut |stored_key: &[u8], bytes: &[u8]| {
             let expire_at_ms = record(bytes).expire_at_ms;
-            let is_alive = is_live(expire_at_ms, now_ms);
-            *is_doubtful |= is_alive && !is_live(expire_at_ms, clock_ms);
-            is_alive
+            if !is_live(expire_at_ms, now_ms) {
+                return true;
+            }
+            *is_doubtful |= !is_live(expire_at_ms, clock_ms);
+            visit(&stored_key[HASH_LEN_BYTES..])
         };
-        let dirty: HashSet<&[u8]> = keyspace.layers.dirty().collect();
-        for stored_key in &dirty {
-            let is_there = keyspace.cache.get(stored_key).is_some_and(&mut is_alive);
-            if is_there && !visit(&stored_key[HASH_LEN_BYTES..]) {
-                return Ok(());
-            }
-        }
-        if keyspace.layers.hide_database() {
-            return Ok(());
-        }
-        for item in self.db.iterator_cf(self.columns.data, IteratorMode::Start) {
-            let (stored_key, bytes) = item?;
-            let is_there = !dirty.contains(&*stored_key) && is_alive(&bytes);
-            if is_there && !visit(&stored_key[HASH_LEN_BYTES..]) {
-                return Ok(());
-            }
-        }
-        Ok(())
+        self.keyspace.visit_from(self.db, self.columns, &[], visit)
     }
 
     fn grown_len_bytes_max(&self) -> usize {

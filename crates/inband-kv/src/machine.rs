@@ -179,8 +179,11 @@ impl Drop for Machine {
     fn drop(&mut self) {
         // After the end of a write under way: no reader may see one partition with it and another without.
         self.writer = None;
-        // Unwritten data is lost, so nothing needs to wait for it.
-        self.shared.turn().has_unwritten = false;
+        // That write may have ended without having been noted. If it failed, what it had is unwritten.
+        let _ = self.end_write();
+        let mut turn = self.shared.turn();
+        turn.has_unwritten = self.unwritten() > 0;
+        turn.is_over = true;
     }
 }
 
@@ -496,7 +499,7 @@ impl Machine {
         Ok(reset)
     }
 
-    /// Returns a page of the written keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition
+    /// Returns a page of the keys. Of the [bits](SCAN_CURSOR_BITS) of a cursor, the highest hold the partition
     /// and the others the position in the order of that partition's keys.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
         let place_bits = self.place_bits();

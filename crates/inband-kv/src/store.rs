@@ -26,7 +26,7 @@ use std::sync::Arc;
 use inband_host::log::Decided;
 use inband_host::session::SessionTable;
 use inband_resp::reply::Reply;
-use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, DB};
+use rocksdb::{Cache, ColumnFamily, IteratorMode, WriteBatch, DB};
 
 use crate::client_sessions::{self, ClientSessions, Records};
 use crate::command::Command;
@@ -532,39 +532,36 @@ impl Store {
 
     /// Keys from hash position `cursor` on; examines at least `count` records unless the end is reached first. A hash
     /// position has the same meaning on every replica. Keys whose hashes differ only in the lowest `fine_bits` are
-    /// returned together, so a key that exists throughout a scan is returned. Sees only what is written.
+    /// returned together, so a key that exists throughout a scan is returned.
     pub fn scan(&self, cursor: u64, count: usize, fine_bits: u32) -> Result<ScanPage, StoreError> {
-        let start = cursor.to_be_bytes();
-        let mode = IteratorMode::From(&start, Direction::Forward);
-        let (mut keys, mut kinds) = (Vec::new(), Vec::new());
+        let mut page = ScanPage {
+            cursor: 0,
+            keys: Vec::new(),
+            kinds: Vec::new(),
+        };
         let (mut seen, mut last_place) = (0, None);
-        for item in self.db.iterator_cf(Columns::of(&self.db)?.data, mode) {
-            let (stored_key, record) = item?;
+        let visit = &mut |stored_key: &[u8], record: &[u8]| {
             let hash = stored_key
                 .first_chunk()
                 .map_or(0, |hash| u64::from_be_bytes(*hash));
             let place = hash >> fine_bits;
             if let Some(last) = last_place.filter(|last| seen >= count && *last != place) {
                 // Not zero: there is a higher position.
-                return Ok(ScanPage {
-                    cursor: (last + 1) << fine_bits,
-                    keys,
-                    kinds,
-                });
+                page.cursor = (last + 1) << fine_bits;
+                return false;
             }
             last_place = Some(place);
             seen += 1;
-            let record = keyspace::record(&record);
+            let record = keyspace::record(record);
             if keyspace::is_live(record.expire_at_ms, self.state.time_ms) {
-                kinds.push(record.kind);
-                keys.push(stored_key[HASH_LEN_BYTES..].to_vec());
+                page.kinds.push(record.kind);
+                page.keys.push(stored_key[HASH_LEN_BYTES..].to_vec());
             }
-        }
-        Ok(ScanPage {
-            cursor: 0,
-            keys,
-            kinds,
-        })
+            true
+        };
+        let (columns, start) = (Columns::of(&self.db)?, cursor.to_be_bytes());
+        self.keyspace.visit_from(&self.db, columns, &start, visit)?;
+        Ok(page)
     }
 }
 

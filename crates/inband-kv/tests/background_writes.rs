@@ -10,6 +10,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use inband_kv::command::Command;
 use inband_kv::control::ReplicaControl;
+use inband_kv::export::ExportError;
+use inband_kv::import;
 use inband_kv::limits::{
     RECORD_CACHE_BYTES_MAX, UNWRITTEN_BEHIND_INSTANCES_MAX, UNWRITTEN_INSTANCES_MAX,
 };
@@ -105,6 +107,7 @@ fn reads_go_through_what_is_being_written() {
              KEYS expires-being* -> ['expires-being-written']
              KEYS dele* -> []
              KEYS repl* -> ['replaced']
+             KEYS new* -> ['new']
              SETNX deleted 3 -> 1
              @150
              DBSIZE -> 8
@@ -117,11 +120,30 @@ fn reads_go_through_what_is_being_written() {
              DBSIZE -> 6",
         );
         assert_eq!(layered.machine.written(), [7]);
-        layered.machine.flush().unwrap();
-        let mut keys = layered.machine.scan(0, 100).unwrap().keys;
-        keys.sort();
         let expected = ["deleted", "expires-old", "kept", "new", "replaced", "twice"];
-        assert_eq!(keys, expected.map(|key| key.as_bytes().to_vec()));
+        for count in [1, 3, 100] {
+            assert_eq!(scanned(&layered.machine, count), expected);
+        }
+        layered.machine.flush().unwrap();
+        assert_eq!(scanned(&layered.machine, 100), expected);
+    }
+}
+
+/// The keys that a scan in pages of `count` finds, in order.
+fn scanned(machine: &Machine, count: usize) -> Vec<String> {
+    let (mut cursor, mut keys) = (0, Vec::new());
+    loop {
+        let page = machine.scan(cursor, count).unwrap();
+        keys.extend(
+            page.keys
+                .into_iter()
+                .map(|key| String::from_utf8(key).unwrap()),
+        );
+        cursor = page.cursor;
+        if cursor == 0 {
+            keys.sort();
+            return keys;
+        }
     }
 }
 
@@ -153,6 +175,7 @@ fn what_is_deleted_with_all_does_not_come_back() {
              @350
              DBSIZE -> 0",
         );
+        assert!(layered.machine.scan(0, 100).unwrap().keys.is_empty());
         layered.machine.flush().unwrap();
         assert!(layered.machine.scan(0, 100).unwrap().keys.is_empty());
     }
@@ -188,6 +211,63 @@ fn a_write_counts_when_it_has_ended() {
     machine.step_write(false);
     assert!(machine.end_write().unwrap() && !machine.is_writing());
     assert_eq!((machine.written(), machine.unwritten()), (vec![3], 0));
+}
+
+/// Whoever reads only what is written gets everything that was applied, or an error, also once the machine is gone: its
+/// clients may have been told that it is done.
+#[test]
+fn after_the_end_there_is_everything_or_an_error() {
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Last {
+        Unwritten,
+        Begun,
+        /// Its end was not noted.
+        Written,
+        Failed,
+    }
+    for last in [Last::Unwritten, Last::Begun, Last::Written, Last::Failed] {
+        let mut layered = Layered::new();
+        layered.script("SET a 1 -> OK");
+        layered.machine.flush().unwrap();
+        layered.script("SET a 2 -> OK");
+        let shared = layered.machine.shared();
+        if last != Last::Unwritten {
+            layered.machine.begin_write().unwrap();
+        }
+        if last == Last::Failed {
+            layered.machine.faults().fail_after(0);
+        }
+        if matches!(last, Last::Written | Last::Failed) {
+            layered.machine.step_write(false);
+        }
+        drop(layered.machine);
+        let (mut stream, mut values) = (Vec::new(), Vec::new());
+        let exported = shared.export(&mut stream);
+        let (digest, synced) = (shared.digest(), shared.sync_applied());
+        if last == Last::Written {
+            import::read(&stream[..], &mut |key| {
+                values.push(key.value.to_vec());
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!((exported.unwrap().keys, values), (1, vec![b"2".to_vec()]));
+            digest.unwrap();
+            synced.unwrap();
+            continue;
+        }
+        assert!(
+            matches!(exported, Err(ExportError::Store(StoreError::Ended))),
+            "{last:?}: {exported:?}"
+        );
+        assert!(
+            matches!(digest, Err(StoreError::Ended)),
+            "{last:?}: {digest:?}"
+        );
+        assert!(
+            matches!(synced, Err(StoreError::Ended)),
+            "{last:?}: {synced:?}"
+        );
+    }
 }
 
 /// After the write of one log has failed, those of the others are not written, and the machine stops.

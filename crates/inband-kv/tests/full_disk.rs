@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{scratch, wait_for, Served};
+use crate::common::{scratch, wait_for, Client, Served};
+use inband_kv::access::Access;
+use inband_kv::import::{ask_for_export, read};
 use inband_kv::machine::MachineConfig;
 use inband_kv::replica::ReplicaConfig;
+use inband_kv::store::StoreError;
 use inband_kv::testing::MemoryCluster;
 use nix::fcntl::{fallocate, FallocateFlags};
 use nix::mount::{mount, umount, MsFlags};
@@ -128,6 +131,155 @@ fn a_full_disk_refuses_writes_and_recovers_by_itself() {
     wait_for("both are equal", || {
         full.control.digest().unwrap() == roomy.control.digest().unwrap()
     });
+    full.stop();
+}
+
+/// An array of strings, in order.
+fn strings(client: &mut Client) -> Vec<String> {
+    let head = client.line();
+    let count = head.strip_prefix('*').and_then(|count| count.parse().ok());
+    let count: usize = count.unwrap_or_else(|| panic!("{head}"));
+    let mut strings: Vec<String> = (0..count)
+        .map(|_| {
+            assert!(client.line().starts_with('$'));
+            client.line()
+        })
+        .collect();
+    strings.sort();
+    strings
+}
+
+/// The keys that a complete scan finds.
+fn scanned(client: &mut Client, count: usize) -> Vec<String> {
+    let (mut cursor, mut keys) = ("0".to_owned(), Vec::new());
+    loop {
+        let head = client.ask(&format!("SCAN {cursor} COUNT {count}"));
+        assert_eq!(head, "*2");
+        assert!(client.line().starts_with('$'));
+        cursor = client.line();
+        keys.append(&mut strings(client));
+        if cursor == "0" {
+            keys.sort();
+            return keys;
+        }
+    }
+}
+
+/// What this replica has acknowledged, and could not write before its disk was full, is in every answer, or there is none:
+/// scans, exports and syncs, also while it ends.
+#[test]
+fn what_a_full_disk_keeps_from_being_written_is_not_left_out() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let cluster = MemoryCluster::new();
+    let full = Served::start(&cluster, disk.path(), ReplicaConfig::default());
+    let mut client = full.client();
+    let key = |n: usize| format!("k{n:02}");
+    for n in 0..20 {
+        assert_eq!(client.ask(&format!("SET {} 1", key(n))), "+OK");
+    }
+    full.control.sync().unwrap();
+    // This write is under way when the disk becomes full, and what follows has to wait.
+    full.control.faults().hold(true);
+    assert_eq!(client.ask(&format!("DEL {}", key(0))), ":1");
+    wait_for("it is being written", || full.control.faults().held() > 0);
+    for n in 10..60 {
+        assert_eq!(client.ask(&format!("SET {} 2", key(n))), "+OK");
+    }
+    assert_eq!(client.ask(&format!("DEL {}", key(1))), ":1");
+    // There is room for the write under way.
+    let filler = disk.fill(8 << 20);
+    wait_for("it is full", || {
+        client.ask("DEL none").starts_with("-MISCONF")
+    });
+    full.control.faults().hold(false);
+    let acknowledged: Vec<String> = (2..60).map(key).collect();
+    let is_right = |client: &mut Client| {
+        for n in 0..60 {
+            client.send(format!("EXISTS {}\r\n", key(n)));
+            client.expect(format!(":{}\r\n", u8::from(n >= 2)));
+        }
+        assert_eq!(client.ask("DBSIZE"), ":58");
+        client.send("KEYS *\r\n");
+        assert_eq!(strings(client), acknowledged);
+        for count in [1, 7, 1000] {
+            assert_eq!(scanned(client, count), acknowledged, "{count}");
+        }
+    };
+    is_right(&mut client);
+    let refused = full.control.sync().unwrap_err().to_string();
+    assert!(
+        refused.contains(": the disk of ") && refused.contains("make room"),
+        "{refused}"
+    );
+    let address = full.address;
+    let export = std::thread::spawn(move || {
+        let (_, mut from) = ask_for_export(address, &Access::default())?;
+        read(&mut from, &mut |_| Ok(()))
+    });
+    // It counts the keys, then it waits.
+    std::thread::sleep(Duration::from_millis(100));
+    let control = full.control.clone();
+    full.stop();
+    let exported = export.join().unwrap();
+    assert!(exported.is_err(), "{exported:?}");
+    let synced = control.sync();
+    assert!(matches!(synced, Err(StoreError::Ended)), "{synced:?}");
+    drop(control);
+    std::fs::remove_file(filler).unwrap();
+    let full = Served::start(&cluster, disk.path(), ReplicaConfig::default());
+    let mut client = full.client();
+    wait_for("it has caught up", || client.ask("DBSIZE") == ":58");
+    is_right(&mut client);
+    let (count, mut from) = ask_for_export(full.address, &Access::default()).unwrap();
+    let mut exported = Vec::new();
+    read(&mut from, &mut |key| {
+        exported.push(String::from_utf8(key.key.to_vec()).unwrap());
+        Ok(())
+    })
+    .unwrap();
+    exported.sort();
+    assert_eq!((count, exported), (58, acknowledged.clone()));
+    full.stop();
+}
+
+/// A replica with a full disk applies nothing, so it cannot answer reads once something is decided. It says why.
+#[test]
+fn a_read_that_waits_for_a_full_disk_says_so() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let (cluster, elsewhere) = (MemoryCluster::new(), scratch());
+    let config = ReplicaConfig {
+        deadline_ms: 1_000,
+        ..ReplicaConfig::default()
+    };
+    let full = Served::start(&cluster, disk.path(), config);
+    let roomy = Served::start(&cluster, elsewhere.path(), ReplicaConfig::default());
+    let mut client = full.client();
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    let filler = disk.fill(8 << 20);
+    let mut said = String::new();
+    wait_for("it is full", || {
+        said = client.ask("DEL none");
+        said.starts_with("-MISCONF")
+    });
+    assert!(
+        said.contains("; nothing is applied, and reads are served until "),
+        "{said}"
+    );
+    client.send("GET a\r\n");
+    client.expect("$1\r\n1\r\n");
+    assert_eq!(roomy.client().ask("SET a 2"), "+OK");
+    for line in ["GET a", "SCAN 0"] {
+        let said = client.ask(line);
+        let start = "-TRYAGAIN not read: this replica is behind for 1000 ms, as it applies nothing: the disk of ";
+        assert!(said.starts_with(start), "{said}");
+    }
+    std::fs::remove_file(filler).unwrap();
+    wait_for("it is read", || client.ask("GET a") == "$1");
+    client.expect("2\r\n");
     full.stop();
 }
 

@@ -108,22 +108,25 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the file to replace: that at the end of a symlink. Anything that is not a regular file, such as a device or a
-/// pipe, is refused: a rename would replace it by one.
+/// Returns the file to write: that at the end of a symlink, also if it does not exist yet. Anything that is not a regular
+/// file, such as a device or a pipe, is refused: a rename would replace it by one.
 fn target(file: &Path) -> Result<PathBuf> {
-    match file.symlink_metadata() {
-        Err(_) => Ok(file.to_path_buf()),
-        Ok(_) => {
-            let target = file
-                .canonicalize()
-                .with_context(|| file.display().to_string())?;
+    let shown = || file.display().to_string();
+    match file.metadata() {
+        Ok(found) => {
+            // The links in /proc to open files lead to more than their names say.
             ensure!(
-                target.is_file() || target.is_dir(),
+                found.is_file() || found.is_dir(),
                 "{} is not a regular file, and would be replaced by one; name a file",
                 file.display()
             );
-            Ok(target)
+            file.canonicalize().with_context(shown)
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match file.read_link() {
+            Ok(to) => target(&file.parent().unwrap_or(Path::new("")).join(to)),
+            Err(_) => Ok(file.to_path_buf()),
+        },
+        Err(error) => Err(error).with_context(shown),
     }
 }
 
@@ -321,6 +324,23 @@ mod tests {
         let file = at("file").canonicalize().expect("it exists");
         assert_eq!(target(&at("link")).expect("a file"), file);
         assert_eq!(target(&at("new")).expect("a new file"), at("new"));
-        assert!(target(Path::new("/dev/null")).is_err());
+        std::fs::remove_file(at("file")).expect("removed");
+        assert_eq!(target(&at("link")).expect("a new file"), at("file"));
+        std::os::unix::fs::symlink("link", at("relative")).expect("made");
+        assert_eq!(target(&at("relative")).expect("a new file"), at("file"));
+        std::os::unix::fs::symlink("circle", at("circle")).expect("made");
+        assert!(target(&at("circle")).is_err());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        use std::os::fd::AsRawFd;
+        let (pipe, _other) = UnixStream::pair().expect("a pair");
+        // As /dev/stdout of `inband export /dev/stdout | cat`.
+        let open = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+        for path in ["/dev/null", &open] {
+            let refused = target(Path::new(path)).expect_err("no file").to_string();
+            assert!(refused.contains("is not a regular file"), "{refused}");
+        }
     }
 }

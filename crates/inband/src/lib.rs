@@ -58,7 +58,7 @@ enum Command {
     Up(up::UpArgs),
     /// Stop a cluster cleanly. The store's data stays; other systems say what becomes of theirs. This and the next six
     /// commands detect which system is in --data.
-    Down(operate::ClusterArgs),
+    Down(operate::DownArgs),
     /// Show roles, backends, epoch, leader, instances and counters.
     Status(operate::StatusArgs),
     /// Make a host of `inband run` take no more commands, decide those that it has, and sync its store, before a stop of all

@@ -37,6 +37,17 @@ pub struct ClusterArgs {
     data: PathBuf,
 }
 
+/// Options of `inband down`.
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Stop also if writes are lost that clients were told are done: those that a replica cannot write, because its disk is
+    /// full, and that otherwise only acceptors have, in memory.
+    #[arg(long)]
+    accept_loss: bool,
+}
+
 /// Options of `inband status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -339,12 +350,13 @@ fn each(status: &ClusterStatus, role: Role, number: impl Fn(&HostStatus) -> Opti
     numbers.join(" ")
 }
 
-pub fn down(args: &ClusterArgs) -> Result<()> {
-    let supervisor = remote::status(&args.data)?.supervisor_pid;
-    let report = remote::down(&args.data)?;
+pub fn down(args: &DownArgs) -> Result<()> {
+    let data = &args.cluster.data;
+    let supervisor = remote::status(data)?.supervisor_pid;
+    let report = remote::down(data, args.accept_loss)?;
     // Only when the supervisor has exited are namespaces and ports free for the next `up`.
-    let is_free = || ClusterDir::is_free(&args.data);
-    background::wait_for_end(&args.data, supervisor, is_free)?;
+    let is_free = || ClusterDir::is_free(data);
+    background::wait_for_end(data, supervisor, is_free)?;
     match (report.clean_at, report.unclean_because) {
         (Some(at), _) => println!("stopped cleanly at {}", instances(&at)),
         (None, why) => bail!(

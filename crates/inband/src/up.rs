@@ -30,6 +30,8 @@ use inband_cluster::listeners::parse_address;
 
 /// Default directory of a cluster.
 pub const DEFAULT_DATA: &str = ".inband";
+/// If a stop is refused because it would lose writes, another signal within this time stops the cluster in any case.
+const AGAIN_LIMIT: Duration = Duration::from_secs(30);
 const SELF_CHECK_SETS: usize = 200;
 /// Keys of the command over several partitions.
 const SELF_CHECK_KEYS: usize = 16;
@@ -66,7 +68,7 @@ pub struct UpArgs {
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR[,DIR...]", value_delimiter = ',')]
     data: Vec<PathBuf>,
     /// Client address (RESP). Replica i is also reachable individually, at the port plus 1 plus i.
-    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT", value_parser = parse_address)]
+    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT", value_parser = parse_address::<6379>)]
     resp: SocketAddr,
     /// Answer cluster-aware Redis clients (CLUSTER SLOTS and the like). They connect to the replicas' own ports.
     #[arg(long)]
@@ -285,10 +287,23 @@ fn show_end(report: &DownReport) -> Result<()> {
 fn watch(supervisor: &Supervisor, signals: &StopSignals, args: &UpArgs) -> DownReport {
     let terminal = std::io::stdout().is_terminal() && !args.detached;
     let mut last = (Instant::now(), 0u64, 0u64);
+    let mut refused: Option<Instant> = None;
     loop {
         if signals.wait(Duration::from_millis(500)) {
             println!("{}stopping", if terminal { "\r" } else { "" });
-            return supervisor.down();
+            let is_again = refused.is_some_and(|at| at.elapsed() < AGAIN_LIMIT);
+            let stopped = match is_again {
+                false => supervisor.down(),
+                true => supervisor.down_with_loss(),
+            };
+            match stopped {
+                Ok(report) => return report,
+                Err(error) => {
+                    let limit_s = AGAIN_LIMIT.as_secs();
+                    eprintln!("inband: {error}, or with another Ctrl-C within {limit_s} s");
+                    refused = Some(Instant::now());
+                }
+            }
         }
         if let Some(report) = supervisor.wait_for_end(Duration::from_millis(500)) {
             return report;

@@ -85,7 +85,7 @@ fn from_two_partitions_to_four() {
     );
     let dir = source.dir.clone();
     succeeds(&["export", "--data", path(&dir), path(&by_dir)]);
-    let report = source.supervisor.down();
+    let report = source.supervisor.down().expect("down");
     assert!(report.clean_at.is_some());
     let crashed = source.crash();
     succeeds(&["export", "--data", path(&dir), path(&stopped)]);

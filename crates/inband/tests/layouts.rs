@@ -185,7 +185,7 @@ fn four_partitions(name: &str, dataplane: Dataplane) {
     }
     assert_eq!(client.call(&["MGET", "a", "b", "c"]), "(nil) 2 3");
     cluster.wait_until_equal(TIMEOUT);
-    let report = cluster.supervisor.down();
+    let report = cluster.supervisor.down().expect("down");
     assert_eq!(report.unclean_because, None);
     let stopped = cluster.crash();
     let mut other = spec;

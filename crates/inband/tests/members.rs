@@ -333,7 +333,7 @@ fn a_majority_of_acceptors_lost_in_memory_mode_is_refused() {
         .to_string();
     assert!(error.contains("--accept-loss"), "{error}");
 
-    let report = cluster.supervisor.down();
+    let report = cluster.supervisor.down().expect("down");
     assert_eq!(report.clean_at, None);
     let stopped = cluster.crash();
     let (cluster, spec) = stopped.up_again(|spec| spec.accept_loss = true);

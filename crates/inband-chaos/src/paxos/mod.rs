@@ -276,7 +276,7 @@ impl Subject for Cluster {
             check_equal(&status)
         })?;
         let hosts = self.status()?.hosts;
-        let report = self.with(|supervisor| Ok(supervisor.down()))?;
+        let report = self.with(|supervisor| Ok(supervisor.down()?))?;
         if let Some(why) = report.unclean_because {
             bail!("the cluster could not be stopped cleanly: {why}");
         }

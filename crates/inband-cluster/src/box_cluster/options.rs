@@ -47,11 +47,11 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Quorum::Majority)]
     pub quorum: Quorum,
     /// Address for memcached clients of the first node; the other nodes use the ports that follow
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address, default_value = "127.0.0.1:11211")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address::<11211>, default_value = "127.0.0.1:11211")]
     pub memcached: SocketAddr,
     /// Address for clients that read the first node's own copy, which may be stale; the other nodes use the ports that
     /// follow
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address::<11311>)]
     #[serde(default)]
     pub memcached_local: Option<SocketAddr>,
     /// Size of each node's table, in bytes
@@ -70,13 +70,13 @@ pub struct Options {
     #[serde(default)]
     pub direct: bool,
     /// Address for memcached datagrams to the first node; the other nodes use the ports that follow. Off by default
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address::<11211>)]
     #[serde(default)]
     pub memcached_udp: Option<SocketAddr>,
     /// Address for memcached datagrams that read the first node's own copy, which may be stale; the other nodes use the
     /// ports that follow. Where nodes are in namespaces, the port is in the node's own, so only clients there and at the
     /// other nodes reach it: give 0.0.0.0:PORT with --memcached-udp-from 10.77.0.0/24. Off by default
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address::<11311>)]
     #[serde(default)]
     pub memcached_local_udp: Option<SocketAddr>,
     /// Network whose datagrams are answered at --memcached-udp and --memcached-local-udp, which may then be beyond

@@ -71,7 +71,7 @@ pub struct Options {
     #[arg(long, value_name = "memory|sync")]
     durability: Option<Durability>,
     /// Address for Redis clients.
-    #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT", value_parser = parse_address)]
+    #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT", value_parser = parse_address::<6479>)]
     resp: SocketAddr,
     /// Use no key: packets carry no tags, and anyone who can reach the hosts can forge them.
     #[arg(long)]

@@ -46,7 +46,7 @@ pub struct Options {
     #[arg(long, default_value_t = Durability::Memory)]
     pub durability: Durability,
     /// Address for Redis clients of the first learner; the other learners use the ports that follow
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address, default_value = "127.0.0.1:6379")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listeners::parse_address::<6379>, default_value = "127.0.0.1:6379")]
     pub resp: SocketAddr,
     /// First port of /metrics for Prometheus, on loopback: one per process, and any free port where one is in use; 0: any
     /// free ports

@@ -326,9 +326,15 @@ impl Supervisor {
     }
 
     /// Stops the cluster cleanly: drains, waits until replicas are equal, syncs, writes the marker. The processes have
-    /// ended on return; the rest is removed when the supervisor is dropped.
-    pub fn down(&self) -> DownReport {
-        self.shared.down()
+    /// ended on return; the rest is removed when the supervisor is dropped. If that would lose what clients were told is
+    /// done, because a replica cannot write it, this fails, and the cluster runs.
+    pub fn down(&self) -> Result<DownReport, SupervisorError> {
+        self.shared.down(false)
+    }
+
+    /// The same, whatever it loses.
+    pub fn down_with_loss(&self) -> Result<DownReport, SupervisorError> {
+        self.shared.down(true)
     }
 
     /// Waits up to `limit` until the cluster has been stopped, for example by `inband down`.

@@ -69,6 +69,15 @@ fn read_number(path: &Path) -> u64 {
         .unwrap_or(0)
 }
 
+#[derive(PartialEq)]
+enum Disk {
+    Roomy,
+    /// What is applied cannot be written.
+    Full,
+    /// Nothing is applied, and all that was is written.
+    Waits,
+}
+
 struct State {
     config: Config,
     /// Of the first log; the others stay empty.
@@ -90,6 +99,17 @@ impl State {
         let mut applied: Vec<u64> = firsts.map(|first| first - 1).collect();
         applied[0] = self.applied.load(Ordering::SeqCst);
         applied
+    }
+
+    /// Whether the disk is full, by a file.
+    fn disk(&self) -> Disk {
+        let text = fs::read_to_string(self.config.host.state_dir.join("full"));
+        match text.as_deref() {
+            Err(_) => Disk::Roomy,
+            Ok("waits") => Disk::Waits,
+            Ok("drained") if !self.draining.load(Ordering::SeqCst) => Disk::Roomy,
+            Ok(_) => Disk::Full,
+        }
     }
 
     fn most_of_peers(&self) -> u64 {
@@ -283,6 +303,7 @@ impl State {
             key_drops: None,
             replica: this.has(Role::Replica).then(|| ReplicaStatus {
                 applied: self.positions(),
+                refuses: (self.disk() != Disk::Roomy).then(|| "writes: the disk is full".into()),
                 ..ReplicaStatus::default()
             }),
             counters: BTreeMap::from([("packets".to_owned(), 1)]),
@@ -348,7 +369,7 @@ fn run(config: &Path) {
         move |request| {
             let position = Position {
                 applied: handler.positions(),
-                outstanding: 0,
+                outstanding: u64::from(handler.disk() == Disk::Waits),
             };
             match request {
                 HostRequest::Status => HostReply::Status(Box::new(handler.status())),
@@ -356,6 +377,9 @@ fn run(config: &Path) {
                     handler.draining.store(true, Ordering::SeqCst);
                     HostReply::Position(position)
                 }
+                HostRequest::Sync if handler.disk() == Disk::Full => HostReply::Error {
+                    message: "the disk is full; make room, then try again".into(),
+                },
                 HostRequest::Applied | HostRequest::Sync => HostReply::Position(position),
                 HostRequest::Control { request } => {
                     HostReply::Control(Box::new(handler.control(request)))

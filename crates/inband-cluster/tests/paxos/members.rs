@@ -87,7 +87,7 @@ fn members_come_and_go_and_the_next_start_has_those_of_now() {
             at.is_some() && applied.iter().all(|a| *a == at)
         });
         let at = at.expect("a replica");
-        assert_eq!(supervisor.down().clean_at, Some(vec![at]));
+        assert_eq!(supervisor.down().expect("down").clean_at, Some(vec![at]));
         drop(supervisor);
 
         // Acceptors that have lost their votes begin after what replicas have applied.
@@ -104,7 +104,7 @@ fn members_come_and_go_and_the_next_start_has_those_of_now() {
         let error = supervisor.remove_member("replica/0").expect_err("the last");
         assert!(error.to_string().contains("last replica"), "{error}");
         assert_eq!(addresses(&supervisor.status())[..4], before[..4]);
-        assert!(supervisor.down().clean_at.is_some());
+        assert!(supervisor.down().expect("down").clean_at.is_some());
         drop(supervisor);
         spec.acceptors = "5".parse().expect("acceptors");
         let error = Supervisor::start(spec).expect_err("by no such way");
@@ -178,7 +178,7 @@ fn a_change_that_the_supervisor_does_not_see_the_end_of_is_settled_by_the_next_o
                 .remove_member("leader")
                 .expect_err("one at a time");
             assert!(error.to_string().contains("another change"), "{error}");
-            supervisor.down();
+            supervisor.down().expect("down");
             let error = add.join().expect("no panic").expect_err("interrupted");
             assert!(error.to_string().contains("interrupted"), "{error}");
         });

@@ -60,7 +60,7 @@ fn a_detached_supervisor_is_waited_for_and_its_error_is_passed_on() {
         .to_string();
     assert!(error.contains("is running already"), "{error}");
     assert_eq!(
-        remote::down(&spec.data).expect("down").clean_at,
+        remote::down(&spec.data, false).expect("down").clean_at,
         Some(vec![0])
     );
 }

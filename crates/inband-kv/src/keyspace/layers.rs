@@ -3,7 +3,8 @@
 //! The newest layer collects changes. While it is written, the next one is above it, and the database below may have
 //! the layer or not: readers see the same either way. The records themselves are in the cache.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::records::DirtyKeys;
 
@@ -52,6 +53,20 @@ impl Layers {
     /// The stored keys whose records in the database do not count, with repetitions.
     pub(super) fn dirty(&self) -> impl Iterator<Item = &[u8]> {
         self.newest.dirty.iter().chain(self.writing.dirty.iter())
+    }
+
+    /// The same from `start` on, in order, each once.
+    pub(super) fn dirty_from(&self, start: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let keys = self.dirty().filter(|key| *key >= start).map(Reverse);
+        // Most readers stop early.
+        let mut keys: BinaryHeap<_> = keys.collect();
+        std::iter::from_fn(move || {
+            let first = keys.pop()?;
+            while keys.peek() == Some(&first) {
+                keys.pop();
+            }
+            Some(first.0)
+        })
     }
 
     /// Returns whether a key was added to the expiry index or removed from it; `None`: see the database.

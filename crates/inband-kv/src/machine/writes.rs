@@ -39,6 +39,11 @@ impl Machine {
         unwritten.max().unwrap_or(0)
     }
 
+    /// Says why nothing is written from now on, for those who wait for it; `None`: it is written again.
+    pub(crate) fn hold_back(&self, why: Option<String>) {
+        self.shared.turn().held_back = why;
+    }
+
     /// Returns whether another thread waits for applied instances to be written.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.shared.is_waited_for()

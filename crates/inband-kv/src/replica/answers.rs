@@ -100,7 +100,10 @@ impl Replica {
         }
         self.give_up_entries(age, &why);
         self.give_up_large(age, &why);
-        let why = format!("this replica is behind for {} ms", self.config.deadline_ms);
+        let mut why = format!("this replica is behind for {} ms", self.config.deadline_ms);
+        if let Some(short) = self.space.why().filter(|_| self.is_disk_full()) {
+            why += &format!(", as it applies nothing: {short}. Make room, or use another replica");
+        }
         self.give_up_reads(age, &why);
     }
 

@@ -21,7 +21,7 @@ impl Replica {
     }
 
     /// Checks right before a write whether there is room for it: another program may have just filled the disk.
-    fn may_write(&mut self) -> bool {
+    pub(super) fn may_write(&mut self) -> bool {
         if self.space.look_now(self.now) {
             self.note_room();
         }
@@ -30,10 +30,17 @@ impl Replica {
 
     fn note_room(&mut self) {
         let short = self.space.why();
+        let held_back = short.filter(|_| self.is_disk_full());
+        let held_back = held_back.map(|why| format!("{why}; make room, then try again"));
+        self.machine.hold_back(held_back);
         *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
+        let served = match self.is_disk_full() {
+            false => "reads are served",
+            true => "nothing is applied, and reads are served until the cluster decides something",
+        };
         self.write_refusal = short.map(|why| {
             Reply::error(format!(
-                "MISCONF not applied: {why}; reads are served. Make room, and writes are taken again"
+                "MISCONF not applied: {why}; {served}. Make room, and writes are taken again"
             ))
         });
     }

@@ -46,6 +46,12 @@ impl Replica {
         if let Some(refusal) = self.several_refusal() {
             return Err(refusal);
         }
+        // It would not be executed, and the reader would not learn why.
+        if let Some(why) = self.space.why().filter(|_| self.is_disk_full()) {
+            return Err(Reply::error(format!(
+                "TRYAGAIN not exported: {why}; make room, then try again"
+            )));
+        }
         let mut to = Submission {
             connections: &mut self.front.connections,
             log: &mut *self.log,

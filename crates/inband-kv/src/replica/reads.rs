@@ -112,7 +112,8 @@ impl Replica {
             }
         }
         drop(reader);
-        if !reads.scans.is_empty() && !self.is_disk_full() {
+        // The fewer keys are unwritten, the less a page costs.
+        if !reads.scans.is_empty() && self.may_write() {
             self.machine.flush()?;
         }
         for (part, args) in &reads.scans {

@@ -99,8 +99,14 @@ pub enum StoreError {
         applied: Vec<u64>,
     },
     /// Applied instances were not written in time.
-    #[error("the replica does not write what it has applied; is it stuck? Try again")]
-    Unwritten,
+    #[error("the replica does not write what it has applied: {}", .why.as_deref().unwrap_or("is it stuck? Try again"))]
+    Unwritten {
+        /// Why it writes nothing, if that is known, and what to do.
+        why: Option<String>,
+    },
+    /// The replica ended with unwritten instances, while another thread waited for them.
+    #[error("the replica ended before it had written what it has applied; ask another replica, or this one when it runs again")]
+    Ended,
     /// The disk has been full for too long.
     #[error("the disk is full, and {len_bytes} bytes of decided values wait for room (limit {limit}); make room, then start the replica again", limit = crate::limits::UNAPPLIED_BYTES_MAX)]
     Unapplied {

@@ -49,6 +49,10 @@ struct Shared {
 pub(crate) struct Turn {
     /// Some applied instances are unwritten.
     pub(crate) has_unwritten: bool,
+    /// The machine is gone: what is unwritten stays so.
+    pub(crate) is_over: bool,
+    /// Why nothing is written at present, and what to do.
+    pub(crate) held_back: Option<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,7 +122,8 @@ impl SharedDbs {
         self.0.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Waits until everything applied is written. Nothing more is applied while the result is held.
+    /// Waits until everything applied is written. Nothing more is applied while the result is held. After the machine's
+    /// end this fails if anything was unwritten: it may have been acknowledged.
     fn written_turn(&self) -> Result<MutexGuard<'_, Turn>, StoreError> {
         let _waiting = Counted::new(&self.0.waiting);
         let deadline = Instant::now() + Duration::from_millis(UNWRITTEN_WAIT_MS_MAX);
@@ -127,10 +132,14 @@ impl SharedDbs {
             if !turn.has_unwritten {
                 return Ok(turn);
             }
-            drop(turn);
-            if Instant::now() > deadline {
-                return Err(StoreError::Unwritten);
+            if turn.is_over {
+                return Err(StoreError::Ended);
             }
+            if Instant::now() > deadline {
+                let why = turn.held_back.clone();
+                return Err(StoreError::Unwritten { why });
+            }
+            drop(turn);
             std::thread::sleep(UNWRITTEN_LOOK);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rocksdb::{Options, WriteBatch, DB};
@@ -33,6 +34,8 @@ pub struct Faults {
     /// Writes wait until it is false.
     is_held: Mutex<bool>,
     held_changed: Condvar,
+    /// Number of writes that wait.
+    waiting: AtomicUsize,
     /// By database path; `None`: not recording.
     tapes: Mutex<Option<BTreeMap<PathBuf, Tape>>>,
 }
@@ -87,9 +90,20 @@ impl Faults {
         self.held_changed.notify_all();
     }
 
+    /// Returns how many writes are held.
+    pub fn held(&self) -> usize {
+        let is_held = self.is_held.lock().unwrap_or_else(PoisonError::into_inner);
+        match *is_held {
+            true => self.waiting.load(Ordering::SeqCst),
+            false => 0,
+        }
+    }
+
     pub(crate) fn pass(&self) -> Result<(), StoreError> {
         let held = self.is_held.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let waited = self.held_changed.wait_while(held, |is_held| *is_held);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         match &mut *self.left() {
             None => Ok(()),

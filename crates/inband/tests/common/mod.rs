@@ -243,7 +243,7 @@ impl Cluster {
 
     /// Stops cleanly and starts again on the same data.
     pub fn down_and_up(self, change: impl FnOnce(&mut ClusterSpec)) -> (Cluster, ClusterSpec) {
-        let report = self.supervisor.down();
+        let report = self.supervisor.down().expect("down");
         assert!(
             report.clean_at.is_some(),
             "unclean: {:?}",
@@ -265,7 +265,7 @@ impl Cluster {
     /// Stops cleanly and compares the contents of all replicas.
     pub fn down_and_compare(self) {
         let hosts = self.status().hosts;
-        let report = self.supervisor.down();
+        let report = self.supervisor.down().expect("down");
         assert!(
             report.clean_at.is_some(),
             "unclean: {:?}",

@@ -4,6 +4,10 @@
 //! or above the highest vote of a majority of acceptors: any instance that was chosen has a vote there, even if its
 //! submitter is dead. Acceptors and leaders stop next; after that nothing can be decided. Only if the replicas are
 //! *still* where they were do they sync and stop, and the marker is written last.
+//!
+//! In memory, the acceptors hold the only copy of what a replica has applied and cannot write, for example because its
+//! disk is full. So replicas sync before the acceptors stop, too, first while clients are still served, and if one says
+//! that it cannot, nothing is stopped.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +15,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_paxos::config::Role;
+use inband_paxos::config::{Durability, Role};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::{lock, HostRuntime, Shared};
+use super::{lock, HostRuntime, Shared, SupervisorError};
 use crate::paxos::control::{
     self, instances, log_name, ControlError, HostRequest, HostStatus, Position,
 };
@@ -38,6 +42,9 @@ const SYNC_LIMIT: Duration = Duration::from_secs(30);
 /// Timeout for a process to end after it was asked to, and again after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
+/// The state of a cluster of which only the replicas were made ready for a stop.
+const DRAINED: &str = "it takes no more commands";
+
 /// The result of a stop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DownReport {
@@ -47,16 +54,37 @@ pub struct DownReport {
     pub unclean_because: Option<String>,
 }
 
+/// Why there is no clean stop.
+enum Obstacle {
+    /// Acknowledged writes would be lost. The acceptors still run.
+    Loss(String),
+    Other(String),
+}
+
+impl From<String> for Obstacle {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
 impl Shared {
-    pub(super) fn down(&self) -> DownReport {
+    /// With `accept_loss`, stops in any case.
+    pub(super) fn down(&self, accept_loss: bool) -> Result<DownReport, SupervisorError> {
         self.stopping.store(true, Ordering::Release);
         let _membership = lock(&self.membership);
         let _operation = lock(&self.operation);
         if let Some(report) = lock(&self.ended).clone() {
-            return report;
+            return Ok(report);
         }
         let epoch = self.status().epoch;
-        let outcome = self.stop_cleanly();
+        let outcome = match self.stop_cleanly(accept_loss) {
+            Err(Obstacle::Loss(why)) => {
+                self.stopping.store(false, Ordering::Release);
+                return Err(SupervisorError::WouldLose(why));
+            }
+            Err(Obstacle::Other(why)) => Err(why),
+            Ok(applied) => Ok(applied),
+        };
         self.stop_hosts(&self.hosts());
         self.kill_all();
         let outcome = outcome.and_then(|applied| {
@@ -80,12 +108,12 @@ impl Shared {
         };
         *lock(&self.ended) = Some(report.clone());
         self.ended_signal.notify_all();
-        report
+        Ok(report)
     }
 
     /// By log: the instance that every live replica has applied, with nothing decided above it; or why that could not
     /// be reached.
-    fn stop_cleanly(&self) -> Result<Vec<u64>, String> {
+    fn stop_cleanly(&self, accept_loss: bool) -> Result<Vec<u64>, Obstacle> {
         for host in self.hosts() {
             // Fails for hosts that are not paused.
             let _ = self.resume_host(&host);
@@ -97,10 +125,23 @@ impl Shared {
         let (replicas, others): (Vec<_>, Vec<_>) =
             live.partition(|host| host.plan.has(Role::Replica) && !is_changing(host.id));
         if replicas.is_empty() {
-            return Err("no replica is alive".into());
+            return Err("no replica is alive".to_owned().into());
         }
-        self.ask(&replicas, &HostRequest::Drain, DRAIN_LIMIT)?;
-        let applied = self.wait_until_equal(&replicas)?;
+        // With `sync`, the acceptors' journals have everything.
+        let may_lose = lock(&self.record).durability == Durability::Memory && !accept_loss;
+        if may_lose {
+            self.refuse_loss(&replicas, "its clients are served as before")?;
+        }
+        let equal = self
+            .ask(&replicas, &HostRequest::Drain, DRAIN_LIMIT)
+            .and_then(|_| self.wait_until_equal(&replicas));
+        if may_lose {
+            self.refuse_loss(&replicas, DRAINED)?;
+        }
+        let applied = match equal {
+            Err(why) if may_lose => return Err(self.obstacle(why, &replicas)),
+            equal => equal?,
+        };
         self.stop_hosts(&others);
         let after = self.ask(&replicas, &HostRequest::Applied, POSITION_LIMIT)?;
         if let Some(moved) = after.iter().find(|p| p.applied != applied) {
@@ -108,10 +149,42 @@ impl Shared {
                 "a replica went on to {} after all had stopped at {}",
                 instances(&moved.applied),
                 instances(&applied)
-            ));
+            )
+            .into());
         }
         self.ask(&replicas, &HostRequest::Sync, SYNC_LIMIT)?;
         Ok(applied)
+    }
+
+    /// Fails if a replica says that it cannot sync what it has applied. Any other failure, such as no answer, makes the
+    /// stop an unclean one.
+    fn refuse_loss(&self, replicas: &[Arc<HostRuntime>], state: &str) -> Result<(), Obstacle> {
+        let answers = self.ask_each(replicas, &HostRequest::Sync, SYNC_LIMIT);
+        for (answer, host) in answers.into_iter().zip(replicas) {
+            if let Err(ControlError::Refused(why)) = answer {
+                return Err(Obstacle::Loss(format!(
+                    "{}: {why} (the cluster runs, and {state})",
+                    host.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replicas are not where the acceptors are. If one of them refuses commands, such as one that applies nothing because
+    /// its disk is full, it may lack what a dead one has acknowledged.
+    fn obstacle(&self, why: String, replicas: &[Arc<HostRuntime>]) -> Obstacle {
+        let statuses = self.host_statuses(replicas).into_iter().zip(replicas);
+        let refusal = |(status, host): (Option<HostStatus>, &Arc<HostRuntime>)| {
+            let refuses = status?.replica?.refuses?;
+            Some(format!("{} refuses {refuses}", host.name()))
+        };
+        match { statuses }.find_map(refusal) {
+            Some(refusal) => Obstacle::Loss(format!(
+                "{why}, and {refusal}; when that is mended, try again (the cluster runs, and {DRAINED})"
+            )),
+            None => Obstacle::Other(why),
+        }
     }
 
     /// Queries several replicas in parallel; all must answer.
@@ -121,8 +194,21 @@ impl Shared {
         request: &HostRequest,
         limit: Duration,
     ) -> Result<Vec<Position>, String> {
+        let answers = self.ask_each(replicas, request, limit).into_iter();
+        answers
+            .zip(replicas)
+            .map(|(answer, host)| answer.map_err(|e| format!("{} ({request:?}): {e}", host.name())))
+            .collect()
+    }
+
+    fn ask_each(
+        &self,
+        replicas: &[Arc<HostRuntime>],
+        request: &HostRequest,
+        limit: Duration,
+    ) -> Vec<Result<Position, ControlError>> {
         let sockets: Vec<PathBuf> = replicas.iter().map(|host| host.socket()).collect();
-        let answers: Vec<Result<Position, ControlError>> = thread::scope(|scope| {
+        thread::scope(|scope| {
             let asked: Vec<_> = sockets
                 .iter()
                 .map(|socket| scope.spawn(move || control::position(socket, request, limit)))
@@ -135,12 +221,7 @@ impl Shared {
                         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
                 .collect()
-        });
-        answers
-            .into_iter()
-            .zip(replicas)
-            .map(|(answer, host)| answer.map_err(|e| format!("{} ({request:?}): {e}", host.name())))
-            .collect()
+        })
     }
 
     fn wait_until_equal(&self, replicas: &[Arc<HostRuntime>]) -> Result<Vec<u64>, String> {

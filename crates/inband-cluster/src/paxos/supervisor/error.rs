@@ -83,6 +83,12 @@ pub enum SupervisorError {
         /// The epoch that was lost.
         epoch: u32,
     },
+    /// Stopping now would lose acknowledged writes.
+    #[error(
+        "not stopped, because writes that clients were told are done would be lost: {0}; or stop it in any case with \
+         `inband down --accept-loss`"
+    )]
+    WouldLose(String),
     /// Replicas' data is not where the record says.
     #[error(
         "data of {missing} are missing in {dir}, and they may be the most advanced; bring them \

@@ -86,7 +86,11 @@ pub enum SupervisorRequest {
         request: service::Request,
     },
     /// Stop the cluster cleanly. Answered by [`SupervisorReply::Down`].
-    Down,
+    Down {
+        /// Also if acknowledged writes are lost.
+        #[serde(default)]
+        accept_loss: bool,
+    },
 }
 
 impl SupervisorRequest {
@@ -129,7 +133,10 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
     let handle = move |request: SupervisorRequest| {
         let done = match request {
             SupervisorRequest::Status => return SupervisorReply::Status(Box::new(shared.status())),
-            SupervisorRequest::Down => return SupervisorReply::Down(shared.down()),
+            SupervisorRequest::Down { accept_loss } => match shared.down(accept_loss) {
+                Ok(report) => return SupervisorReply::Down(report),
+                Err(error) => Err(error),
+            },
             SupervisorRequest::Kill { role } => shared.kill(&role),
             SupervisorRequest::Restart { role } => shared.restart(&role),
             SupervisorRequest::Roll { host } => shared.roll(&host, ROLL_LIMIT),
@@ -198,9 +205,9 @@ pub fn plane_status(data: &Path) -> Result<service::Status, SupervisorError> {
     }
 }
 
-/// Stops the cluster in a directory.
-pub fn down(data: &Path) -> Result<DownReport, SupervisorError> {
-    match ask(data, &SupervisorRequest::Down)? {
+/// Stops the cluster in a directory; with `accept_loss`, also if acknowledged writes are lost.
+pub fn down(data: &Path, accept_loss: bool) -> Result<DownReport, SupervisorError> {
+    match ask(data, &SupervisorRequest::Down { accept_loss })? {
         SupervisorReply::Down(report) => Ok(report),
         other => Err(unexpected(&other)),
     }
