@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -220,3 +221,22 @@ def test_shutdown_waits_for_a_result_that_is_being_told(monkeypatch):
     assert is_telling.wait(30)
     executor.shutdown()
     assert future.done() and seen == [future]
+
+
+def forks(child):
+    """Runs `child` in a forked process, which comes back from this function. Returns that process's exit status here."""
+    process = os.fork()
+    if process == 0:
+        return child()
+    return os.WEXITSTATUS(os.waitpid(process, 0)[1])
+
+
+def raises():
+    raise ValueError("in the child")
+
+
+def test_a_forked_child_of_a_task_gives_no_answer():
+    with Executor(max_workers=1) as executor:
+        for child, status in [(os.getpid, 0), (raises, 1), (functools.partial(sys.exit, 3), 3)]:
+            assert executor.submit(forks, child).result(60) == status
+            assert list(executor.map(pow, range(20), [2] * 20, timeout=60)) == [n**2 for n in range(20)]

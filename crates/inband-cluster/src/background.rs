@@ -19,6 +19,8 @@ use crate::disk::check_disk;
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a supervisor that is interrupted may take to start and stop its hosts.
 const INTERRUPTED_TIMEOUT: Duration = Duration::from_secs(30);
+/// A second signal kills it after this time: it does not leave the cluster as one that was stopped cleanly.
+const PATIENCE: Duration = Duration::from_secs(10);
 const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -33,6 +35,12 @@ pub enum BackgroundError {
     /// The user pressed Ctrl-C, or the like.
     #[error("interrupted: the cluster that was being started was stopped")]
     Interrupted,
+    /// It did so again, or waited in vain.
+    #[error(
+        "interrupted: the cluster that was being started was killed. What is left of it ends within seconds; it counts as not \
+         stopped cleanly"
+    )]
+    Killed,
     #[error(transparent)]
     Signals(#[from] io::Error),
 }
@@ -84,8 +92,17 @@ fn wait_until_free(
 /// returns an answer. Its output goes to `up.log` in `data`; if it ends instead, the last line of that file is the
 /// error. A signal that would end this process ends that program, too, which nobody else would do.
 pub fn spawn_until<T>(
+    command: Command,
+    data: &Path,
+    answers: impl FnMut(u32) -> Option<T>,
+) -> Result<T, BackgroundError> {
+    spawn_with_patience(command, data, PATIENCE, answers)
+}
+
+fn spawn_with_patience<T>(
     mut command: Command,
     data: &Path,
+    patience: Duration,
     mut answers: impl FnMut(u32) -> Option<T>,
 ) -> Result<T, BackgroundError> {
     let signals = StopSignals::take()?;
@@ -129,22 +146,32 @@ pub fn spawn_until<T>(
             }));
         }
         if signals.wait(START_POLL_INTERVAL) {
-            end(&mut child, &signals, INTERRUPTED_TIMEOUT);
-            return Err(BackgroundError::Interrupted);
+            eprintln!(
+                "inband: interrupted; stopping the cluster that is being started (Ctrl-C after {} s kills it)",
+                patience.as_secs()
+            );
+            return Err(match end(&mut child, &signals, patience) {
+                true => BackgroundError::Interrupted,
+                false => BackgroundError::Killed,
+            });
         }
     }
 }
 
-/// Ends a supervisor that may still be starting. It is killed after `limit`, or at a second signal; its hosts end with it.
-fn end(supervisor: &mut Child, signals: &StopSignals, limit: Duration) {
+/// Ends a supervisor that may still be starting. It is killed after a time limit, or at a further signal after `patience`;
+/// its hosts end with it. Returns whether it ended by itself.
+fn end(supervisor: &mut Child, signals: &StopSignals, patience: Duration) -> bool {
     let _ = kill(Pid::from_raw(supervisor.id() as i32), Signal::SIGTERM);
-    let deadline = Instant::now() + limit;
+    let began = Instant::now();
     while matches!(supervisor.try_wait(), Ok(None)) {
-        if signals.wait(END_POLL_INTERVAL) || Instant::now() >= deadline {
+        let is_impatient = signals.wait(END_POLL_INTERVAL) && began.elapsed() >= patience;
+        if is_impatient || began.elapsed() >= INTERRUPTED_TIMEOUT {
             let _ = supervisor.kill();
             let _ = supervisor.wait();
+            return false;
         }
     }
+    true
 }
 
 /// Detaches from the terminal. Call early, in a process started by [`spawn_until`].
@@ -159,21 +186,34 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_was_being_started_ends_with_an_interrupted_command() {
+    /// Interrupts a command twice while it waits for a program to start.
+    fn interrupted_twice(program: &[&str], patience: Duration) -> BackgroundError {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut sleep = Command::new("sleep");
-        sleep.arg("600");
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]);
         let mut started = None;
-        let interrupted = spawn_until(sleep, dir.path(), |pid| {
-            // For this thread only. The second one: `sleep` has inherited that signals are blocked.
+        let interrupted = spawn_with_patience(command, dir.path(), patience, |pid| {
+            // For this thread only.
             let _ = raise(Signal::SIGINT).and_then(|()| raise(Signal::SIGTERM));
             started = Some(pid);
             None::<()>
         });
-        assert!(matches!(interrupted, Err(BackgroundError::Interrupted)));
         let process = format!("/proc/{}", started.expect("it ran"));
         assert!(!Path::new(&process).exists());
+        interrupted.expect_err("it was interrupted")
+    }
+
+    #[test]
+    fn what_was_being_started_ends_with_an_interrupted_command() {
+        // It has inherited that signals are blocked.
+        let error = interrupted_twice(&["sleep", "600"], Duration::ZERO);
+        assert!(matches!(error, BackgroundError::Killed), "{error}");
+    }
+
+    #[test]
+    fn a_second_signal_does_not_kill_what_is_being_stopped() {
+        let error = interrupted_twice(&["sleep", "0.5"], PATIENCE);
+        assert!(matches!(error, BackgroundError::Interrupted), "{error}");
     }
 
     #[test]

@@ -391,14 +391,12 @@ impl<S: System> Shared<S> {
         self.check_spare(host, force)?;
         let name = host.name();
         let was_held = host.is_held();
-        ensure!(
-            host.kill(),
-            "{name} does not run; start it: inband restart {name}"
-        );
+        let ran = host.kill();
         if let (true, Some(lab)) = (was_held, self.hosts.network.lab()) {
             // The host has failed, not its link.
             lab.release(name)?;
         }
+        ensure!(ran, "{name} does not run; start it: inband restart {name}");
         lock(&self.last).insert(role.to_owned(), name.to_owned());
         Ok(name.to_owned())
     }

@@ -18,6 +18,8 @@ use inband_cluster::paxos::{ClusterSpec, ClusterStatus, NetworkChoice, Superviso
 use inband_lab::LinkFaults;
 use inband_paxos::config::Dataplane;
 use inband_testing::port::free_ports;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -528,16 +530,28 @@ fn auto_chooses_xdp_where_it_works() {
         ]
     );
     // A host in the kernel is paused only by holding its link: its process continues.
-    supervisor.pause("acceptor/0").expect("pause");
-    assert!(
-        supervisor
-            .lab()
-            .expect("lab")
-            .link("acceptor/0")
-            .expect("link")
-            .held
-    );
-    supervisor.resume("acceptor/0").expect("resume");
     let lab = supervisor.lab().expect("lab");
-    assert_eq!(lab.link("acceptor/0").expect("link"), LinkFaults::default());
+    let is_held = || lab.link("acceptor/0").expect("link") != LinkFaults::default();
+    supervisor.pause("acceptor/0").expect("pause");
+    assert!(is_held());
+    supervisor.resume("acceptor/0").expect("resume");
+    assert!(!is_held());
+    supervisor.pause("acceptor/0").expect("pause");
+    supervisor.roll("acceptor/0", TIMEOUT).expect("roll");
+    assert!(!is_held(), "a host that was restarted is not paused");
+    // It ends while it is paused.
+    supervisor.pause("acceptor/0").expect("pause");
+    let pid = supervisor.status().hosts.iter().find_map(|host| {
+        let is_it = host.name == "acceptor/0";
+        is_it.then_some(host.pid).flatten()
+    });
+    let pid = Pid::from_raw(pid.expect("it runs") as i32);
+    signal::kill(pid, Signal::SIGKILL).expect("killed");
+    until(&supervisor, "it has ended", |s| {
+        s.hosts
+            .iter()
+            .any(|host| host.name == "acceptor/0" && host.pid.is_none())
+    });
+    supervisor.restart("acceptor/0").expect("restart");
+    assert!(!is_held(), "a host that was restarted is not paused");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_kv::export::Summary;
 use inband_kv::import::{self, ImportOptions};
@@ -54,7 +54,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
         _ => format!("importing into {}: {}", args.host, how_far(&set)),
     })?;
     println!(
-        "imported {} from {shown} into {}; those that have expired since are gone at once",
+        "imported {} from {shown} into {}; those that have expired meanwhile were not kept",
         keys(summary.keys),
         args.host
     );
@@ -71,9 +71,14 @@ fn how_far(set: &AtomicU64) -> String {
 /// Nothing of a damaged file is imported.
 fn check(path: &Path) -> Result<Summary> {
     let file = File::open(path)?;
+    let described = file.metadata()?;
+    ensure!(
+        described.is_file(),
+        "this is not a regular file, and an import reads its file twice; save the export to a file first"
+    );
     let template = "checking {wide_bar} {bytes} of {total_bytes}";
     let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
-    let bar = ProgressBar::new(file.metadata()?.len()).with_style(style);
+    let bar = ProgressBar::new(described.len()).with_style(style);
     let result = import::read(bar.wrap_read(file), &mut |_| Ok(()));
     bar.finish_and_clear();
     Ok(result?)

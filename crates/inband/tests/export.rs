@@ -177,6 +177,8 @@ fn what_is_wrong_is_said() {
     fs::write(&file, b"a file of another kind").unwrap();
     let said = fails(&["import", path(&file)]);
     assert!(said.contains("damaged or cut off (it is none)"), "{said}");
+    let said = fails(&["import", "/dev/null"]);
+    assert!(said.contains("not a regular file"), "{said}");
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
     let pipe = files.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

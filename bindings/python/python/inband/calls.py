@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 from collections import OrderedDict
@@ -111,7 +112,7 @@ def load_answer(pickled: bytes) -> tuple[Any, str]:
 
 
 def _result(call: bytes) -> tuple[int, bytes]:
-    last = 0
+    last, process = 0, os.getpid()
     try:
         parts = pickle.loads(call)
         if len(parts) == 4:
@@ -123,6 +124,8 @@ def _result(call: bytes) -> tuple[int, bytes]:
         function, args, kwargs = parts
         return RESULT | last, cloudpickle.dumps(function(*args, **kwargs))
     except BaseException as exception:  # including SystemExit: a task must not end the interpreter
+        if os.getpid() != process:  # a child that the task forked ends as any script
+            raise
         return EXCEPTION | last, _dump_exception(exception)
 
 

@@ -44,12 +44,15 @@ def main() -> None:
     if not _exists(int(sys.argv[1])):
         return
     calls, answers, output = _private_pipes()
+    process = os.getpid()
     while len(head := calls.read(4)) == 4:
         (length,) = struct.unpack("<I", head)
         call = calls.read(length)
         if len(call) < length:
             break
         answered = answer(call, output)
+        if os.getpid() != process:  # a child that the task forked: its parent answers
+            return
         answers.write(struct.pack("<I", len(answered)) + answered)
         answers.flush()
         if answered[0] & LAST:

@@ -96,15 +96,24 @@ impl Shared {
     fn kill_process(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
         let name = host.name();
         let was_held = host.process.is_held();
-        if !host.process.kill() {
+        let ran = host.process.kill();
+        if was_held {
+            // Packets that were held still arrive, late: the host has failed, not its link.
+            self.release(host)?;
+        }
+        if !ran {
             return Err(SupervisorError::WrongState(format!(
                 "{name} is not running; start it with `inband restart {name}`"
             )));
         }
+        Ok(())
+    }
+
+    /// Ends a pause of its link.
+    fn release(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
         match &self.lab {
-            // Packets that were held still arrive, late: the host has failed, not its link.
-            Some(lab) if was_held => Ok(lab.release(name)?),
-            _ => Ok(()),
+            Some(lab) => Ok(lab.release(host.name())?),
+            None => Ok(()),
         }
     }
 
@@ -141,6 +150,8 @@ impl Shared {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
         let host = self.named(name)?;
+        // Fails for a host that is not paused.
+        let _ = self.resume_host(&host);
         let applied = most_applied(&self.wait_until_spared(&host, limit.min(SPARE_LIMIT))?);
         self.stop_hosts(std::slice::from_ref(&host));
         self.spawn(&host)?;
@@ -284,10 +295,7 @@ impl Shared {
             )));
         }
         host.process.resume();
-        match &self.lab {
-            Some(lab) => Ok(lab.release(host.name())?),
-            None => Ok(()),
-        }
+        self.release(host)
     }
 
     pub(super) fn refuse_after_end(&self) -> Result<(), SupervisorError> {
