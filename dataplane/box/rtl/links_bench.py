@@ -16,7 +16,7 @@ from ground.rtl.frame import HEADER_AT, TO_GROUP, TO_HOST, TO_SENDER, C
 ETHER_TYPE = C["IB_XDP_RAW_ETHERTYPE"].to_bytes(2, "big")
 LINKS_CHANGE_ONE_IN = 40  # frames
 OTHERS = 60  # frames by each stream
-LINK_STUCK_ONE_IN = 50  # frames for all others
+LINK_STUCK_ONE_IN = 20  # frames for all others
 STUCK_FRAMES_MAX = 6
 DROPPED_CYCLES = 300  # more than a frame takes
 
@@ -136,7 +136,9 @@ class LinksBench(Bench):
     def block(self, link, copy):
         """The link takes only the first words of the copy, such as one that loses its carrier."""
         self.stuck, self.is_blocked, self.stuck_frames = link, True, self.random.randrange(STUCK_FRAMES_MAX)
-        self.owed, self.takes_bytes = copy, self.words * self.random.randrange(-(-len(copy) // self.words))
+        # The first time not only the last word is late, so that the copy is cut.
+        words = -(-len(copy) // self.words) - (self.stuck_times == 0)
+        self.owed, self.takes_bytes = copy, self.words * self.random.randrange(words)
         self.is_owed_new = True
         self.stuck_times += 1
 
@@ -222,6 +224,7 @@ class LinksBench(Bench):
         if self.is_blocked:
             await self.unblock()
         self.dut._log.info("a link was stuck %d times, and %d frames were cut", self.stuck_times, self.cut_times)
+        assert self.cut_times or not self.stuck_times
         r, self.in_order = self.random, False
         mac = bytes(range(12))
         packet = b"INBD" + bytes([C["IB_VERSION"], 57]) + bytes(90)
