@@ -16,6 +16,8 @@ from ground.rtl.frame import HEADER_AT, IP, TO_GROUP, TO_HOST
 from ground.rtl.stream import LINK_BITS, Axis, Event, Host, Settings, dest_bits
 
 GAP_BYTES = HEADER_AT - IP  # of IPv4 and UDP
+# A link for which a frame has waited in so many cycles is stuck. At 250 MHz the longest frame takes half of them at 1 Gbit/s.
+PATIENCE_CYCLES = 8192
 
 
 class Shifter(wiring.Component):
@@ -171,10 +173,57 @@ class Merge(wiring.Component):
         return m
 
 
+class Copy(wiring.Component):
+    """
+    A link's copy of frames. Once the node `gives_up` waiting for the link, the link is stuck: the word that it was offered stays,
+    because a stream may not withdraw it, and behind it the frame ends with a word of TLAST and TUSER, of which a MAC makes a wrong
+    checksum. Frames that come before the link has taken both are not offered to it.
+    """
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__(
+            {
+                "input": In(Axis(width)),  # words for this link; ready: the node need not wait for it
+                "leaves": In(1),  # the node goes on to the next word
+                "gives_up": In(1),
+                "output": Out(Axis(width, user_bits=1)),
+                "is_stuck": Out(1),
+            }
+        )
+
+    def elaborate(self, _):
+        m = Module()
+        i, o = self.input, self.output
+        taken, skips = Signal(), Signal()  # the link has the word; the rest of the frame is not for it
+        late, cut = Signal(), Signal()  # the link has yet to take the word in `held`, and the end of a frame that was cut
+        offers, gave_up, word = Signal(), Signal(), Cat(i.tdata, i.tkeep, i.tlast)
+        held, end = Signal(len(word)), Cat(Const(0, self.width), Const(1, self.width // 8), Const(1, 1))
+        m.d.comb += [
+            self.is_stuck.eq(late | cut),
+            offers.eq(i.tvalid & ~taken & ~skips & ~self.is_stuck),
+            gave_up.eq(offers & ~o.tready & self.gives_up),
+            i.tready.eq(~offers | o.tready | self.gives_up),
+            o.tvalid.eq(offers | self.is_stuck),
+            Cat(o.tdata, o.tkeep, o.tlast).eq(Mux(late, held, Mux(cut, end, word))),
+            o.tuser.eq(~late & cut),
+        ]
+        m.d.sync += taken.eq(~self.leaves & (taken | (offers & o.tready)))
+        with m.If(self.leaves & i.tlast):
+            m.d.sync += skips.eq(0)
+        with m.Elif(i.tvalid & (self.is_stuck | gave_up)):
+            m.d.sync += skips.eq(1)
+        with m.If(gave_up):
+            m.d.sync += [held.eq(word), late.eq(1), cut.eq(~i.tlast)]
+        with m.Elif(self.is_stuck & o.tready):
+            m.d.sync += [late.eq(0), cut.eq(late & cut)]
+        return m
+
+
 class Linked(wiring.Component):
     """
     A node with direct links. TUSER of a frame for the host (TDEST 0) is the link that it came by, 0 for the network. A frame for
-    all others leaves by all links at once, each at its own pace.
+    all others leaves by all links at once, each at its own pace, as long as none is stuck (`links_stuck`, one bit a link).
     """
 
     def __init__(self, role, width):
@@ -182,12 +231,13 @@ class Linked(wiring.Component):
         self.role, self.width, self.links = role, width, range(1, role.links + 1)
         links = {}
         for n in self.links:
-            links |= {f"link{n}_in": In(Axis(width)), f"link{n}_out": Out(Axis(width))}
+            links |= {f"link{n}_in": In(Axis(width)), f"link{n}_out": Out(Axis(width, user_bits=1))}
         super().__init__(
             {
                 "input": In(Axis(width)),
                 "output": Out(Axis(width, dest_bits=2, user_bits=LINK_BITS)),
                 **links,
+                "links_stuck": Out(role.links),
                 "settings": In(Settings),
                 "host": In(Host()),
                 "event": Out(Event),
@@ -212,21 +262,32 @@ class Linked(wiring.Component):
 
         leaving, o = narrow.output, self.output
         dest, link = leaving.tdest[:2], leaving.tdest[2:]
-        outs = {n: getattr(self, f"link{n}_out") for n in self.links}
-        by_links, done, taken = Signal(), Signal(len(outs)), Signal(len(outs))  # `taken`: links that have the word already
+        copies = [Copy(self.width) for _ in self.links]
+        by_links, done, leaves = Signal(), Signal(len(copies)), Signal()
+        # Cycles in which the frame has waited for links.
+        waited, gives_up = Signal(range(PATIENCE_CYCLES + 1)), Signal()
         m.d.comb += [
             by_links.eq((link != 0) & (dest != TO_HOST)),
             Cat(o.tdata, o.tkeep, o.tlast).eq(Cat(leaving.tdata, leaving.tkeep, leaving.tlast)),
             Cat(o.tdest, o.tuser).eq(leaving.tdest),
             o.tvalid.eq(leaving.tvalid & ~by_links),
             leaving.tready.eq(Mux(by_links, done.all(), o.tready)),
+            leaves.eq(leaving.tvalid & leaving.tready),
+            gives_up.eq(waited == PATIENCE_CYCLES),
+            self.links_stuck.eq(Cat(copy.is_stuck for copy in copies)),
         ]
-        for bit, (n, out) in enumerate(outs.items()):
-            wanted = by_links & ((dest == TO_GROUP) | (link == n))
+        with m.If(gives_up | (leaves & leaving.tlast)):
+            m.d.sync += waited.eq(0)
+        with m.Elif(leaving.tvalid & by_links & ~leaving.tready):
+            m.d.sync += waited.eq(waited + 1)
+        for bit, (n, copy) in enumerate(zip(self.links, copies, strict=True)):
+            m.submodules[f"copy{n}"] = copy
+            wiring.connect(m, copy.output, wiring.flipped(getattr(self, f"link{n}_out")))
+            i = copy.input
             m.d.comb += [
-                Cat(out.tdata, out.tkeep, out.tlast).eq(Cat(leaving.tdata, leaving.tkeep, leaving.tlast)),
-                out.tvalid.eq(leaving.tvalid & wanted & ~taken[bit]),
-                done[bit].eq(~wanted | taken[bit] | out.tready),
+                Cat(i.tdata, i.tkeep, i.tlast).eq(Cat(leaving.tdata, leaving.tkeep, leaving.tlast)),
+                i.tvalid.eq(leaving.tvalid & by_links & ((dest == TO_GROUP) | (link == n))),
+                Cat(copy.leaves, copy.gives_up).eq(Cat(leaves, gives_up)),
+                done[bit].eq(i.tready),
             ]
-            m.d.sync += taken[bit].eq(leaving.tvalid & ~leaving.tready & (taken[bit] | (out.tvalid & out.tready)))
         return m

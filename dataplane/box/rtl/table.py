@@ -86,6 +86,7 @@ class Hasher(wiring.Component):
                 "input": In(Axis(64)),
                 "hash_key": In(128),
                 "start": In(1),  # there is room for another key
+                "begins": Out(1),  # with the hash key that there is now
                 "write_enable": Out(1),
                 "write_word": Out(range(KEY_WORDS)),
                 "write_data": Out(64),
@@ -139,7 +140,7 @@ class Hasher(wiring.Component):
 
         with m.FSM():
             with m.State("TAKE"):
-                m.d.comb += i.tready.eq(self.start | ~is_first)
+                m.d.comb += [i.tready.eq(self.start | ~is_first), self.begins.eq(i.tvalid & i.tready & is_first)]
                 with m.If(i.tvalid & i.tready):
                     now_bytes = Signal(9)
                     m.d.comb += now_bytes.eq(Mux(is_first, 0, length) + kept)
@@ -270,7 +271,9 @@ class Table(wiring.Component):
         copies, write_copy = memory("copies", width, 2 * REPLY_ROOM_BYTES * 8 // width)
 
         # The host's writes.
-        replaced, hash_key = Signal(64), Signal(128)
+        hash_key = Signal(128)
+        # `replaced` is odd, as it counts after reset, until the host has written a table; the host writes it.
+        is_replaced, turns = Signal(init=1), Signal()
         writes = [Signal(name=f"writes_{name}") for name in ("header", "buckets", "keys", "values")]
         word_at = Signal(25)
         m.d.comb += [
@@ -290,9 +293,10 @@ class Table(wiring.Component):
             write_value.data.eq(host.write_data.replicate(lanes)),
             write_value.en.eq(Mux(writes[VALUES], Const(1) << (word_at[: (lanes - 1).bit_length()] if lanes > 1 else 0), 0)),
         ]
+        m.d.comb += turns.eq(writes[HEADER] & (host.word == C["IB_BOX_T_REPLACED"]))
+        with m.If(turns):
+            m.d.sync += is_replaced.eq(host.write_data[0])
         with m.If(writes[HEADER]), m.Switch(host.word):
-            with m.Case(C["IB_BOX_T_REPLACED"]):
-                m.d.sync += replaced.eq(host.write_data)
             for word in range(2):
                 with m.Case(C["IB_BOX_T_HASH_KEY"] + word):
                     m.d.sync += hash_key.word_select(word, 64).eq(host.write_data)
@@ -303,6 +307,8 @@ class Table(wiring.Component):
         Key = data.StructLayout({"hash": 64, "len_bytes": 9, "is_too_long": 1})
         hashed, is_hashed = Array(Signal(Key.size, name=f"hashed{n}") for n in range(2)), Signal(2)
         hash_slot, look_slot, looked = Signal(), Signal(), Signal()
+        # `replaced` was odd when the key's hash began, or has been written since: it may be the hash of another table.
+        is_outdated = Signal(2)
         m.d.comb += [
             hasher.hash_key.eq(hash_key),
             hasher.start.eq(~is_hashed.bit_select(hash_slot, 1)),
@@ -310,6 +316,10 @@ class Table(wiring.Component):
             write_asked.data.eq(hasher.write_data),
             write_asked.en.eq(hasher.write_enable),
         ]
+        with m.If(turns):
+            m.d.sync += is_outdated.eq(~0)
+        with m.If(hasher.begins):
+            m.d.sync += is_outdated.bit_select(hash_slot, 1).eq(is_replaced | turns)
         with m.If(looked):
             m.d.sync += [is_hashed.bit_select(look_slot, 1).eq(0), look_slot.eq(~look_slot)]
         with m.If(hasher.done):
@@ -341,7 +351,7 @@ class Table(wiring.Component):
         key, bucket, tries = Signal(Key), Signal(sizes.buckets_log2), Signal(range(C["IB_BOX_GET_TRIES_MAX"] + 1))
         m.d.comb += [key.as_value().eq(hashed[look_slot]), bucket.eq(key.hash[64 - sizes.buckets_log2 :])]
         row = data.ArrayLayout(Entry, WAYS)(entries.data)
-        before, replaced_before, more = Signal(64), Signal(64), Signal()
+        before, more, outdated = Signal(64), Signal(), is_outdated.bit_select(look_slot, 1)
         has_hash, entry = Signal(WAYS), Signal(Entry)
         reason = Signal(REASON_BITS)
         at, had, had_any = Signal(range(REPLY_ROOM_BYTES // 8)), Signal(range(REPLY_ROOM_BYTES // 8)), Signal()
@@ -386,7 +396,6 @@ class Table(wiring.Component):
                         answer(OTHER)
             with m.State("READ"):
                 m.d.comb += [sequences.en.eq(1), entries.en.eq(1)]
-                m.d.sync += replaced_before.eq(replaced)
                 m.next = "COMPARE"
             with m.State("COMPARE"):
                 m.d.sync += Cat(before, more).eq(Cat(sequences.data[:64], sequences.data[64:].any()))
@@ -398,7 +407,7 @@ class Table(wiring.Component):
                         m.d.sync += entry.eq(row[n])
                 m.d.sync += [at.eq(0), had_any.eq(0), differs.eq(0)]
                 m.next = "JUDGE"
-                with m.If(replaced_before[0]):
+                with m.If(outdated):
                     answer(BUSY)
                 with m.Elif(before[0]):
                     again()
@@ -433,14 +442,13 @@ class Table(wiring.Component):
                 m.next = "CHECK"
             with m.State("CHECK"):
                 m.next = "ANSWER"
-                if sizes.checks_sequence:
-                    with m.If((sequences.data[:64] != before) | (replaced != replaced_before)):
-                        again()
-                    with m.Elif(differs):
-                        answer(BUSY)
-                else:
-                    with m.If(differs):
-                        answer(BUSY)
+                checks = Const(int(sizes.checks_sequence), 1)
+                with m.If(checks & outdated):
+                    answer(BUSY)
+                with m.Elif(checks & (sequences.data[:64] != before)):
+                    again()
+                with m.Elif(differs):
+                    answer(BUSY)
             with m.State("ANSWER"):
                 is_hit = reason == HIT
                 m.d.comb += [looked.eq(1), self.event.valid.eq(1), self.event.reason.eq(reason)]

@@ -2,8 +2,9 @@
 """
 The bench of the table (cocotb). A frame of its scripts is a key; what leaves is, for a hit, the flags (4 bytes) and the value.
 
-After the script, the host changes values while others are looked up, as fast as it can: a value, its length and its flags follow
-from each other, so a result of two of them is noticed.
+Before the script, the block has no table. After it, one with another hash key replaces the table while lookups are under way. Then the
+host changes values while others are looked up, as fast as it can: a value, its length and its flags follow from each other, so a
+result of two of them is noticed.
 """
 
 import cocotb
@@ -20,6 +21,8 @@ MASK = 2**64 - 1
 CHANGED_KEYS = 3
 CHANGES = 400
 PLACE_LINES = 24  # of a value that changes
+HASHED_CYCLES = 200  # more than a short key takes
+HASH_KEY = C["IB_BOX_T_HASH_KEY"]
 
 
 def rotate(word, bits):
@@ -74,7 +77,16 @@ class TableBench(Bench):
         self.feed(bytes.fromhex(op["bytes"]))
         self.expected.append((note, REASONS[op["reason"]], bytes.fromhex(op["out"])))
 
+    def look(self, note, key, reason, out=b""):
+        """A lookup of the bench's own."""
+        self.feed(key)
+        self.expected.append((note, REASONS[reason], out))
+        self.events.append((note, REASONS[reason]))
+
     async def host(self, space, index, word, write=None):
+        if not (self.header or self.measures):
+            self.look("before the host has written anything", b"key", "gets_busy")
+            await self.drain()
         self.note_write(space, index, word, write)
         return await super().host(space, index, word, write)
 
@@ -131,21 +143,71 @@ class TableBench(Bench):
         for n, word in reversed(list(enumerate(words, at))):
             self.write(space, n // PIECE_WORDS, n % PIECE_WORDS, word)
 
+    async def written(self):
+        while self.writes:
+            await self.cycle()
+
+    async def put(self, hash_key, bits, key, value, number):
+        """Makes a short key, with a short value and without flags, the only one of its bucket, and returns that."""
+        hash_ = sip_hash(*hash_key, key)
+        self.write_words(KEYS, number * 32, words_of(key))
+        self.write_words(VALUES, number * LINE_BYTES // 8, words_of(value))
+        await self.put_bucket(hash_ >> (64 - bits), [hash_, len(key) << 32 | len(value), 0, number << 32 | number * 32])
+        return hash_ >> (64 - bits)
+
+    async def put_bucket(self, bucket, words):
+        sequence = self.sequences.get(bucket, 0)
+        self.write(BUCKETS, bucket, 0, sequence + 1)
+        self.write(BUCKETS, bucket, 1, 0)
+        for word, data in enumerate(words + [0] * (4 * WAYS - len(words)), 4):
+            self.write(BUCKETS, bucket, word, data)
+        self.write(BUCKETS, bucket, 0, sequence + 2)
+        await self.written()
+
+    async def replace(self, bits):
+        """
+        Four lookups are under way while the table gets another hash key, and the reader of results is slow. Two of them have their
+        result already. The hash of another is the old table's, and that of the last one is made of parts of both hash keys.
+        """
+        key, replaced = b"present", C["IB_BOX_T_REPLACED"]
+        old_key = tuple(self.header[HASH_KEY + n] for n in range(2))
+        new_key = tuple(self.random.getrandbits(64) for _ in range(2))
+        old_bucket = await self.put(old_key, bits, key, b"old", 0)
+        self.gaps = (0.0, 1.0)
+        for reason in ["gets_hit", "gets_hit", "gets_busy"]:
+            self.look("before the table is replaced", key, reason, bytes(4) + b"old" if reason == "gets_hit" else b"")
+        for _ in range(HASHED_CYCLES):
+            await self.cycle()
+        self.write(HEADER, 0, replaced, 3)
+        self.write(HEADER, 0, HASH_KEY, new_key[0])
+        await self.written()
+        self.look("while the table is replaced", key, "gets_busy")
+        for _ in range(HASHED_CYCLES):
+            await self.cycle()
+        self.write(HEADER, 0, HASH_KEY + 1, new_key[1])
+        await self.put_bucket(old_bucket, [])
+        await self.put(new_key, bits, key, b"new", 1)
+        self.write(HEADER, 0, replaced, 4)
+        await self.written()
+        self.gaps = (0.0, 0.0)
+        await self.drain()
+        self.look("after the table was replaced", key, "gets_hit", bytes(4) + b"new")
+        await self.drain()
+
     async def finish(self):
         if self.measures:
             return
         # While the table is replaced, the host answers.
-        replaced, note = C["IB_BOX_T_REPLACED"], "while the table is replaced"
+        replaced = C["IB_BOX_T_REPLACED"]
         await self.host(HEADER, 0, replaced, 1)
-        self.feed(b"key")
-        self.expected.append((note, REASONS["gets_busy"], b""))
-        self.events.append((note, REASONS["gets_busy"]))
+        self.look("while the table is replaced", b"key", "gets_busy")
         await self.drain()
         await self.host(HEADER, 0, replaced, 2)
         r = self.random
-        k0, k1 = (self.header.get(C["IB_BOX_T_HASH_KEY"] + n, 0) for n in range(2))
         buckets = 1 + max(self.sequences, default=0)
         bits = max(buckets - 1, 1).bit_length()
+        await self.replace(bits)
+        k0, k1 = (self.header[HASH_KEY + n] for n in range(2))
         self.gaps, self.changes = (0.0, 0.0), True
         # One key a bucket, so that an entry is always the first.
         keys = {}
@@ -160,8 +222,7 @@ class TableBench(Bench):
                 self.write(BUCKETS, bucket, word, 0)
             self.write(BUCKETS, bucket, 0, sequence[bucket])
             self.write_words(KEYS, n * 32, words_of(key))
-        while self.writes:
-            await self.cycle()
+        await self.written()
         for _ in range(CHANGES):
             bucket = r.choice(list(keys))
             n = list(keys).index(bucket)
