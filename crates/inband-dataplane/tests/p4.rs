@@ -1,13 +1,16 @@
 //! Tests the roles in P4 (`dataplane/paxos/p4`) on bmv2's `simple_switch` against the packet vectors and, with random
 //! packets, against the native build (`inband_testing::p4`).
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
+
 use crate::common::script::{self, Block};
 use crate::common::{seed, sequence, vectors};
 use inband_paxos::dataplane::soft::Geometry;
 use inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES as ANY_LEN_BYTES;
 use inband_paxos::dataplane::Paxos;
 use inband_testing::frame::NODE;
-use inband_testing::p4::{packets, Running, GROUP_PORT, HOST_PORT, SENDER_PORT};
+use inband_testing::p4::{packets, Running, SimpleSwitch, GROUP_PORT, HOST_PORT, SENDER_PORT};
 use inband_testing::script::{Op, Script};
 
 /// IB_P4_VALUE_LEN_MAX_BYTES.
@@ -49,18 +52,103 @@ const OF_ACCEPTOR: [&[&str]; 3] = [
     &[],
 ];
 const OF_LEADER: [&[&str]; 3] = [&["round", "next", "floor", "epoch"], &[], &[]];
-const OF_QUORUM: [&[&str]; 3] = [
-    &["epoch", "majority"],
-    &[
-        "count_instance",
-        "count_epoch",
-        "count_round",
-        "count_digest",
-        "count_members",
-        "count_done",
-    ],
-    &["member_bit"],
+/// Register arrays of quorum.p4. Those of a slot are in the order of a count's words, of which the last one, `done`, is
+/// in `COUNT_LACKING`.
+const OF_QUORUM_CONFIG: [&str; 2] = ["epoch", "majority"];
+const OF_QUORUM_COUNT: [&str; 5] = [
+    "count_instance",
+    "count_epoch",
+    "count_round",
+    "count_digest",
+    "count_members",
 ];
+const COUNT_LACKING: &str = "count_lacking";
+const MEMBER: &str = "member";
+/// IB_P4_DECIDED.
+const DECIDED: u64 = u32::MAX as u64;
+
+/// The registers of the quorum counter's C role, as the script has them, and what they are in quorum.p4: a word there
+/// depends on several of them.
+#[derive(Default)]
+struct QuorumRegisters {
+    epoch_and_majority: [u64; 2],
+    counts: BTreeMap<usize, [u64; 6]>,
+    /// Slots that the script has written, or wants checked, since the last frame.
+    written: BTreeSet<usize>,
+    unchecked: BTreeSet<usize>,
+}
+
+impl QuorumRegisters {
+    fn write(&mut self, switch: &mut SimpleSwitch, [space, index, word]: [usize; 3], value: u64) {
+        match space {
+            0 => {
+                self.epoch_and_majority[word] = value;
+                switch.write(OF_QUORUM_CONFIG[word], 0, value);
+                self.written.extend(self.counts.keys());
+            }
+            1 => {
+                self.counts.entry(index).or_default()[word] = value;
+                self.written.insert(index);
+            }
+            _ => switch.write(MEMBER, index, (1 << value) >> 1),
+        }
+    }
+
+    fn check(
+        &mut self,
+        running: &mut Running,
+        [space, index, word]: [usize; 3],
+        value: u64,
+        what: &str,
+    ) {
+        match space {
+            0 => running.check(OF_QUORUM_CONFIG[word], 0, value, &what),
+            1 => {
+                self.counts.entry(index).or_default()[word] = value;
+                self.unchecked.insert(index);
+            }
+            _ => running.check(MEMBER, index, (1 << value) >> 1, &what),
+        }
+    }
+
+    /// What `COUNT_LACKING` is for this count.
+    fn lacking(&self, count: &[u64; 6]) -> u64 {
+        let [.., members, done] = *count;
+        let votes = u64::from(members.count_ones());
+        match done {
+            0 => self.epoch_and_majority[1].saturating_sub(votes + 1),
+            _ => DECIDED,
+        }
+    }
+
+    /// Compares slots with the counts that the script has for them. Only the instance of one that is decided: its other
+    /// words may differ.
+    fn compare(&mut self, running: &mut Running, what: &str) {
+        for index in take(&mut self.unchecked) {
+            let count = self.counts[&index];
+            let is_decided = count[5] != 0;
+            let is_empty = count[4] == 0;
+            let words = if is_decided { 1 } else { OF_QUORUM_COUNT.len() };
+            for (array, word) in OF_QUORUM_COUNT.iter().zip(count).take(words) {
+                running.check(array, index, word, &what);
+            }
+            if !is_empty {
+                running.check(COUNT_LACKING, index, self.lacking(&count), &what);
+            }
+        }
+    }
+
+    /// Writes the slots that the script has written, before a frame.
+    fn settle(&mut self, switch: &mut SimpleSwitch) {
+        for index in take(&mut self.written) {
+            let count = self.counts[&index];
+            for (array, word) in OF_QUORUM_COUNT.iter().zip(count) {
+                switch.write(array, index, word);
+            }
+            switch.write(COUNT_LACKING, index, self.lacking(&count));
+        }
+    }
+}
 
 /// A value's words in the registers value0 to value15, as acceptor.p4 places them.
 fn words_of(value: &[u8]) -> Vec<(usize, u64)> {
@@ -135,11 +223,39 @@ fn replay(role: &str, script: &Script, geometry: Geometry, name: &str) {
     };
     let arrays = match role {
         "leader" => OF_LEADER,
-        "quorum" => OF_QUORUM,
         _ => OF_ACCEPTOR,
     };
+    let mut quorum = (role == QUORUM.name).then(QuorumRegisters::default);
     let mut note = "";
     for op in &script.ops {
+        if let Some(quorum) = &mut quorum {
+            if !matches!(op, Op::Check { .. }) {
+                quorum.compare(&mut running, note);
+            }
+            match op {
+                Op::Write {
+                    space,
+                    index,
+                    word,
+                    value,
+                } => {
+                    quorum.write(&mut running.switch, [*space, *index, *word], *value);
+                    continue;
+                }
+                Op::Check {
+                    space,
+                    index,
+                    word,
+                    value,
+                } => {
+                    quorum.settle(&mut running.switch);
+                    quorum.check(&mut running, [*space, *index, *word], *value, note);
+                    continue;
+                }
+                Op::Frame { .. } => quorum.settle(&mut running.switch),
+                _ => {}
+            }
+        }
         match op {
             // As `Running::start` sets them. Paxos's roles have no clock.
             Op::Settings { .. } | Op::Clock { .. } => {}
@@ -165,6 +281,9 @@ fn replay(role: &str, script: &Script, geometry: Geometry, name: &str) {
                 running.frame(&unhex(bytes), out, reason, &note);
             }
         }
+    }
+    if let Some(quorum) = &mut quorum {
+        quorum.compare(&mut running, note);
     }
     running.end::<Paxos>();
 }

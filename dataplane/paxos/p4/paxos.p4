@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * paxos.p4 - what the roles of Paxos have in common: the header of wire.h, the value, parser,
- * deparser. A role defines IB_VALUE_TYPE, the type of message whose value it checks, before this
- * file.
+ * deparser. Before this file a role defines IB_VALUE_TYPE, the type of message whose value it checks
+ * (0: it reads no values), and, if it has numbers of 64 bits in registers.p4, IB_NUMBERS_IN_WORDS.
  */
 #include "../../ground/p4/frame.p4"
 
@@ -10,18 +10,29 @@
 #error "a ring has a power of two of slots"
 #endif
 
+/* A switch chip has words of 32 bits; p4c-barefoot finds no place for longer fields that it compares. */
+#ifdef IB_NUMBERS_IN_WORDS
+#define IB_NUMBER(field)                                                                           \
+    bit<32> field##_high;                                                                          \
+    bit<32> field##_low;
+#define IB_NUMBER_OF(hdr, field) (hdr.paxos.field##_high ++ hdr.paxos.field##_low)
+#else
+#define IB_NUMBER(field) bit<64> field;
+#define IB_NUMBER_OF(hdr, field) hdr.paxos.field
+#endif
+
 /* Without the first 16 bytes and the tag. */
 header paxos_h {
     bit<32> epoch;
     bit<32> checksum;
-    bit<64> instance;
+    IB_NUMBER(instance)
     bit<64> floor;
-    bit<64> round;
+    IB_NUMBER(round)
     bit<64> vround;
     bit<64> client_id;
     bit<64> client_seq;
     bit<64> client_low;
-    bit<64> digest;
+    IB_NUMBER(digest)
 }
 
 /*
@@ -60,6 +71,7 @@ struct headers_t {
     common_h common;
     paxos_h paxos;
     tag_h tag;
+#if IB_VALUE_TYPE
     stripe_h stripe0;
     stripe_h stripe1;
     stripe_h stripe2;
@@ -69,6 +81,7 @@ struct headers_t {
     four_h four;
     two_h two;
     one_h one;
+#endif
 }
 
 /* Bits of a value's length that choose its pieces. */
@@ -83,6 +96,7 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         packet.extract(hdr.common);
         packet.extract(hdr.paxos);
         packet.extract(hdr.tag);
+#if IB_VALUE_TYPE
         transition select(hdr.common.magic, hdr.common.type, hdr.common.value_len_bytes) {
             (IB_MAGIC, IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : value;
             default : accept;
@@ -167,6 +181,10 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         meta.has_value = 1;
         transition accept;
     }
+#else
+        transition accept;
+    }
+#endif
 }
 
 /* IB_PAXOS_FAMILY of msg.h. */
@@ -176,20 +194,20 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
 #define IB_IS_FROM_CLIENT(type) false
 
 #define IB_BODY(hdr)                                                                               \
-    hdr.paxos.epoch ++ hdr.paxos.checksum, hdr.paxos.instance, hdr.paxos.floor, hdr.paxos.round,   \
-        hdr.paxos.vround, hdr.paxos.client_id, hdr.paxos.client_seq, hdr.paxos.client_low,         \
-        hdr.paxos.digest
+    hdr.paxos.epoch ++ hdr.paxos.checksum, IB_NUMBER_OF(hdr, instance), hdr.paxos.floor,           \
+        IB_NUMBER_OF(hdr, round), hdr.paxos.vround, hdr.paxos.client_id, hdr.paxos.client_seq,     \
+        hdr.paxos.client_low, IB_NUMBER_OF(hdr, digest)
 
 #include "../../ground/p4/switch.p4"
 
 /* The rest of ib_paxos_check. */
 control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
     apply {
-        if (hdr.paxos.instance[63:IB_INSTANCE_BITS] != 0) {
+        if (IB_NUMBER_OF(hdr, instance)[63:IB_INSTANCE_BITS] != 0) {
             meta.reason = IB_R_bad_instance;
         } else if (hdr.paxos.floor[63:IB_INSTANCE_BITS] != 0) {
             meta.reason = IB_R_bad_instance;
-        } else if (hdr.paxos.round[63:IB_ROUND_BITS] != 0) {
+        } else if (IB_NUMBER_OF(hdr, round)[63:IB_ROUND_BITS] != 0) {
             meta.reason = IB_R_bad_round;
         } else if (hdr.paxos.vround[63:IB_ROUND_BITS] != 0) {
             meta.reason = IB_R_bad_round;
@@ -197,8 +215,9 @@ control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
     }
 }
 
+#if IB_VALUE_TYPE
 /* Sets meta.reason if the value is longer than this program can read, or is not the one sent. */
-@noWarn("unused") control IbValueCheck(in headers_t hdr, inout meta_t meta) {
+control IbValueCheck(in headers_t hdr, inout meta_t meta) {
     apply {
         bit<64> a = IB_SUM_START_0 ^ (bit<64>)hdr.common.value_len_bytes;
         bit<64> b = IB_SUM_START_1;
@@ -255,3 +274,4 @@ control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
         }
     }
 }
+#endif

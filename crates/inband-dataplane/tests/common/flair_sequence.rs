@@ -187,7 +187,11 @@ fn request(record: &Record) -> Vec<u8> {
         246..248 => Type::Nack,
         byte => Type::ALL[usize::from(byte) % Type::ALL.len()],
     };
-    let mut header = Header::new(kind, set(record), u16::from(record[9] == 1));
+    let node = match kind {
+        Type::Nack => REPLICA,
+        _ => u16::from(record[9] == 1),
+    };
+    let mut header = Header::new(kind, set(record), node);
     let key = KEYS[usize::from(record[4]) % KEYS.len()].as_bytes();
     header.key_hash = key_hash(key);
     if record[9] > 250 {
