@@ -181,7 +181,7 @@ impl Shared {
         };
         match { statuses }.find_map(refusal) {
             Some(refusal) => Obstacle::Loss(format!(
-                "{why}, and {refusal}; when that is mended, try again (the cluster runs, and {DRAINED})"
+                "{why}, and {refusal}; try again once that is fixed (the cluster runs, and {DRAINED})"
             )),
             None => Obstacle::Other(why),
         }
