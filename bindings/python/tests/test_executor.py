@@ -246,7 +246,7 @@ def test_bad_arguments_say_what_is_wrong():
             executor.submit(add, 1)
         for option, value in [("priority", -1), ("resource", 64), ("resource", -1), ("worker", -1), ("worker", 1 << 16)]:
             with pytest.raises(ValueError, match=f"{option} {value}: give a number from 0 to"):
-                executor.options(**{option: value}).submit(add, 1)
+                executor.options(**{"priority": 0, option: value}).submit(add, 1)
         for timeout in [-1, float("inf"), float("nan")]:
             with pytest.raises(ValueError, match=f"timeout is {timeout}"):
                 executor.options(priority=0, timeout=timeout)

@@ -51,9 +51,7 @@ pub enum ImportError {
         value_len_bytes: usize,
     },
     /// The replica did not start the export.
-    #[error(
-        "the replica answered {0:?} to INBAND.EXPORT; is it one of Inband's, of this version?"
-    )]
+    #[error("the replica answered {0:?} to INBAND.EXPORT{hint}", hint = if_unknown(.0))]
     NoExport(String),
     /// The cluster does not speak RESP.
     #[error("the cluster answered {0:?}, which is not a reply of RESP; is this the address of a replica?")]
@@ -221,6 +219,14 @@ pub fn ask_for_export(
     match reply.as_str() {
         "+OK" => Ok((keys, client.from)),
         _ => Err(ImportError::NoExport(reply)),
+    }
+}
+
+/// What to ask about a replica that does not know the command. Other refusals say what to do.
+fn if_unknown(reply: &str) -> &'static str {
+    match reply.starts_with("-ERR") {
+        true => "; is it one of Inband's, of this version?",
+        false => "",
     }
 }
 
