@@ -156,7 +156,12 @@ fn prometheus_finds_every_process() {
     // A process that was restarted has its address again.
     cluster.kill("storage/2").expect("killed");
     cluster.restart("storage/2").expect("restarted");
-    assert_eq!(event("storage/2", "generation"), 1);
+    let has_begun = || {
+        let generation = event("storage/2", "generation");
+        ensure!(generation == 1, "generation {generation}");
+        Ok(())
+    };
+    retry(LIMIT, has_begun).expect("its second generation");
 }
 
 /// Starts a process as an operator would by hand, which must fail. Returns what it says.
