@@ -237,17 +237,17 @@ impl Keyspace {
         start: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), rocksdb::Error> {
+        let ends_at = |key: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool| {
+            let record = self.cache.get(key);
+            record.is_some_and(|record| !visit(key, record))
+        };
         let mut unwritten = self.layers.dirty_from(start).peekable();
         if !self.layers.hide_database() {
             let mode = IteratorMode::From(start, Direction::Forward);
             for item in db.iterator_cf(columns.data, mode) {
                 let (stored_key, record) = item?;
                 while let Some(key) = unwritten.next_if(|key| **key < *stored_key) {
-                    if self
-                        .cache
-                        .get(key)
-                        .is_some_and(|record| !visit(key, record))
-                    {
+                    if ends_at(key, visit) {
                         return Ok(());
                     }
                 }
@@ -258,11 +258,7 @@ impl Keyspace {
             }
         }
         for key in unwritten {
-            if self
-                .cache
-                .get(key)
-                .is_some_and(|record| !visit(key, record))
-            {
+            if ends_at(key, visit) {
                 break;
             }
         }

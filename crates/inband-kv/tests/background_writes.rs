@@ -213,8 +213,8 @@ fn a_write_counts_when_it_has_ended() {
     assert_eq!((machine.written(), machine.unwritten()), (vec![3], 0));
 }
 
-/// Whoever reads only what is written gets everything that was applied, or an error, also once the machine is gone: its
-/// clients may have been told that it is done.
+/// A reader of written data gets everything that was applied, or an error, even after the machine has ended: clients may
+/// have received an acknowledgement.
 #[test]
 fn after_the_end_there_is_everything_or_an_error() {
     #[derive(Debug, Clone, Copy, PartialEq)]

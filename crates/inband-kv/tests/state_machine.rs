@@ -523,7 +523,7 @@ fn others_see_all_that_is_applied() {
     let (applied, _) = reader.join().unwrap().unwrap();
     assert!(applied[0] >= 2 && applied[0] <= bench.machine.applied()[0]);
     assert!(turns > 0);
-    // Nothing waits for a machine that no longer exists, nor is told less than it had applied.
+    // After the machine's end a reader neither waits nor gets less than was applied.
     let shared = bench.machine.shared();
     bench.run("SET b 1");
     drop(bench.machine);

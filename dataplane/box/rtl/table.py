@@ -86,7 +86,7 @@ class Hasher(wiring.Component):
                 "input": In(Axis(64)),
                 "hash_key": In(128),
                 "start": In(1),  # there is room for another key
-                "begins": Out(1),  # with the hash key that there is now
+                "begins": Out(1),  # hashing starts, with the current hash key
                 "write_enable": Out(1),
                 "write_word": Out(range(KEY_WORDS)),
                 "write_data": Out(64),
