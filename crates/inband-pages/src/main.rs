@@ -62,6 +62,22 @@ mod tests {
             let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{page}: {error}"));
             assert!(text.contains(".SH SYNOPSIS"), "{page}");
         }
+        // Of the programs in the package, lintian requires one each: their own, or a link to another.
+        let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/debian"));
+        let read = |file: &str| fs::read_to_string(deploy.join(file)).expect(file);
+        let (installed, links) = (read("inband.install"), read("inband.links"));
+        let programs = installed.lines().filter_map(|line| {
+            let (from, to) = line.split_once(' ')?;
+            (to == "/usr/bin").then(|| from.rsplit('/').next().unwrap_or(from))
+        });
+        let without: Vec<&str> = programs
+            .filter(|name| !dir.path().join(format!("man/{name}.1")).exists())
+            .filter(|name| !links.contains(&format!("man1/{name}.1.gz\n")))
+            .collect();
+        assert!(
+            without.is_empty(),
+            "no man page for {without:?}: inband.links makes one"
+        );
         for file in ["inband.bash", "_inband", "inband.fish"] {
             let text = fs::read_to_string(dir.path().join("completions").join(file)).expect(file);
             assert!(text.contains("certificate"), "{file}");

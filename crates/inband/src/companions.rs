@@ -26,16 +26,20 @@ const COMPANIONS: [(&str, &str); 4] = [
         "Simulate the real roles and host code under seeded fault schedules",
     ),
 ];
+/// Systems of one process, with their descriptions in `inband --help`.
+const OF_ONE_PROCESS: [(&str, &str); 1] = [(
+    "gate",
+    "Connect a network segment that has no key, such as a P4 switch's, to a cluster that has one",
+)];
 /// Former names, accepted for one more version.
 const RENAMED: [(&str, &str); 1] = [("torment", "chaos")];
 
 /// Text for the end of `inband --help`.
 pub fn help() -> String {
     let mut text = String::from("Companion programs (`make build` builds them):\n");
-    for (name, about) in COMPANIONS {
+    for (name, about) in COMPANIONS.iter().chain(&OF_ONE_PROCESS) {
         text += &format!("  {name:<12} {about}\n");
     }
-    text += "A system of one process is such a program too: `inband up NAME` starts inband-NAME.\n";
     text
 }
 
