@@ -7,8 +7,8 @@ use rocksdb::{
 };
 
 use crate::limits::{
-    ROCKSDB_BACKGROUND_JOBS, ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WAL_BYTES_MAX,
-    ROCKSDB_WRITE_BUFFER_BYTES,
+    ROCKSDB_BACKGROUND_JOBS, ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_MEMTABLES_MAX,
+    ROCKSDB_MEMTABLES_OF_FILE, ROCKSDB_WAL_BYTES_MAX, ROCKSDB_WRITE_BUFFER_BYTES,
 };
 use crate::store::StoreError;
 
@@ -84,6 +84,8 @@ pub fn open_database(path: &Path, cache: &Cache, create: bool) -> Result<DB, Sto
         let mut family = Options::default();
         if name == DATA {
             family.set_write_buffer_size(ROCKSDB_WRITE_BUFFER_BYTES);
+            family.set_min_write_buffer_number_to_merge(ROCKSDB_MEMTABLES_OF_FILE);
+            family.set_max_write_buffer_number(ROCKSDB_MEMTABLES_MAX);
             // Most memtable lookups are for keys that are not in the memtable.
             family.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO);
             family.set_memtable_whole_key_filtering(true);
