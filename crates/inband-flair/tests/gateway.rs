@@ -494,6 +494,44 @@ fn pipelined_commands_take_effect_in_their_order() {
 }
 
 #[test]
+fn nothing_of_a_transaction_is_executed() {
+    let served = Served::new(ClientSettings::default());
+    let mut one = served.connect();
+    let commands = [
+        &["EXEC"][..],
+        &["MULTI"],
+        &["SET", "a", "1"],
+        &["MULTI"],
+        &["EXEC"],
+        &["MULTI"],
+        &["DEL", "a"],
+        &["DISCARD"],
+        &["CLIENT", "ID"],
+        &["SET", "b", "2"],
+    ];
+    let pipelined: Vec<u8> = commands.iter().flat_map(|parts| request(parts)).collect();
+    one.write_all(&pipelined).expect("sends");
+    let write = served.expect_write(&[], "2");
+    assert_eq!(write.key, "b", "the first operation");
+    served.answer(&write, Type::WriteReply);
+    for said in [
+        "-ERR without MULTI",
+        "-ERR FLAIR has no transactions; commands up to EXEC or DISCARD are not executed",
+        "-ERR not executed: it follows MULTI, which was refused; send DISCARD to end this",
+        "-ERR not executed: it follows MULTI, which was refused; send DISCARD to end this",
+        "-EXECABORT Transaction discarded: FLAIR has no transactions",
+        "-ERR FLAIR has no transactions; commands up to EXEC or DISCARD are not executed",
+        "-ERR not executed: it follows MULTI, which was refused; send DISCARD to end this",
+        "+OK",
+    ] {
+        assert_eq!(line(&mut one), said);
+    }
+    let id = line(&mut one);
+    assert!(id.starts_with(':'), "{id}");
+    assert_eq!(line(&mut one), "+OK");
+}
+
+#[test]
 fn a_command_of_several_keys_says_what_was_done() {
     let served = Served::new(ClientSettings::default());
     let mut one = served.connect();

@@ -20,9 +20,22 @@ pub enum Command {
     Auth(Credentials),
     /// HELLO: the protocol version of answers from now on, and optionally credentials.
     Hello(Option<Protocol>, Option<Credentials>),
+    /// MULTI, which is refused, and so is everything up to EXEC or DISCARD.
+    Multi,
+    /// EXEC or DISCARD.
+    EndOfTransaction(Reply),
+    /// The number of the connection.
+    ClientId,
     /// Answers `+OK`, then closes.
     Quit,
 }
+
+/// The answer to MULTI.
+pub const NO_TRANSACTIONS: &str =
+    "ERR FLAIR has no transactions; commands up to EXEC or DISCARD are not executed";
+/// The answer to commands after it.
+pub const NOT_EXECUTED: &str =
+    "ERR not executed: it follows MULTI, which was refused; send DISCARD to end this";
 
 /// How to build the answer from the outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +131,11 @@ pub fn parse(args: Args<'_>) -> Command {
         ("auth", 3) => Command::Auth(Credentials::new(args.get(1), args.get(2))),
         ("ping", 1) => Command::Local(Reply::Status("PONG".into())),
         ("ping", 2) | ("echo", 2) => Command::Local(Reply::bulk(args.get(1))),
+        ("multi", 1) => Command::Multi,
+        ("exec", 1) => Command::EndOfTransaction(Reply::error(
+            "EXECABORT Transaction discarded: FLAIR has no transactions",
+        )),
+        ("discard", 1) => Command::EndOfTransaction(Reply::Ok),
         ("quit", 1) => Command::Quit,
         ("select", 2) if args.get(1) == b"0" => Command::Local(Reply::Ok),
         ("select", 2) => Command::Local(Reply::error("ERR DB index is out of range")),
@@ -128,14 +146,27 @@ pub fn parse(args: Args<'_>) -> Command {
         ("config", 3) if args.get(1).eq_ignore_ascii_case(b"get") => {
             Command::Local(Reply::Map(Vec::new()))
         }
-        ("client", n) if n >= 2 => Command::Local(Reply::Ok),
+        ("client", n) if n >= 2 => client(args),
         (
             "get" | "set" | "del" | "unlink" | "exists" | "mget" | "mset" | "auth" | "echo"
-            | "select" | "ping",
+            | "select" | "ping" | "multi" | "exec" | "discard" | "client",
             _,
         ) => wrong_number(&name),
         _ => Command::Local(Reply::error(format!(
             "ERR unknown command '{name}'; FLAIR has GET, SET, DEL, EXISTS, MGET and MSET"
+        ))),
+    }
+}
+
+/// What client libraries send about themselves is accepted, and not kept.
+fn client(args: Args<'_>) -> Command {
+    let name = String::from_utf8_lossy(args.get(1)).to_ascii_lowercase();
+    match name.as_str() {
+        "id" => Command::ClientId,
+        "getname" => Command::Local(Reply::Nil),
+        "setname" | "setinfo" | "no-evict" | "no-touch" => Command::Local(Reply::Ok),
+        _ => Command::Local(Reply::error(format!(
+            "ERR unknown subcommand '{name}' of CLIENT; FLAIR has ID, GETNAME, SETNAME and SETINFO"
         ))),
     }
 }
@@ -230,6 +261,9 @@ mod tests {
             (&["INCR", "k"], "unknown command 'incr'"),
             (&["SELECT", "1"], "out of range"),
             (&["HELLO", "4"], "NOPROTO"),
+            (&["CLIENT", "REPLY", "OFF"], "unknown subcommand 'reply'"),
+            (&["CLIENT"], "wrong number of arguments for 'client'"),
+            (&["EXEC", "now"], "wrong number of arguments for 'exec'"),
         ] {
             let Command::Local(Reply::Error(text)) = parsed(words) else {
                 panic!("{words:?}");

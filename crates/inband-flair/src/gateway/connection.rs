@@ -15,7 +15,9 @@ use inband_resp::request::{Found, RequestParser};
 use inband_resp::timeouts::{ClientTimeouts, TimedOut, Timers};
 use inband_resp::wire::Wire;
 
-use super::command::{is_for_everybody, parse, Command, Credentials, Then};
+use super::command::{
+    is_for_everybody, parse, Command, Credentials, Then, NOT_EXECUTED, NO_TRANSACTIONS,
+};
 use super::hits::Hit;
 use crate::client::{check, Op, Outcome, SubmitError, Ticket};
 use crate::limits::{
@@ -82,6 +84,8 @@ pub struct Connection {
     running: HashMap<Ticket, (u64, usize)>,
     protocol: Protocol,
     read_budget_bytes: usize,
+    /// MULTI was refused. Clients send the commands of a transaction, and EXEC, before they read that answer.
+    is_after_multi: bool,
     /// No more requests are read; pending ones are still answered.
     is_input_over: bool,
     pub answered: u64,
@@ -133,6 +137,7 @@ impl Connection {
             running: HashMap::new(),
             protocol: Protocol::Resp2,
             read_budget_bytes: 0,
+            is_after_multi: false,
             is_input_over: false,
             answered: 0,
         }
@@ -288,6 +293,21 @@ impl Connection {
             return Answer::Local(Reply::error("NOAUTH Authentication required."));
         }
         match parse(args) {
+            Command::Quit => {
+                self.end_input();
+                Answer::Local(Reply::Ok)
+            }
+            Command::EndOfTransaction(reply) if self.is_after_multi => {
+                self.is_after_multi = false;
+                Answer::Local(reply)
+            }
+            Command::EndOfTransaction(_) => Answer::Local(Reply::error("ERR without MULTI")),
+            _ if self.is_after_multi => Answer::Local(Reply::error(NOT_EXECUTED)),
+            Command::Multi => {
+                self.is_after_multi = true;
+                Answer::Local(Reply::error(NO_TRANSACTIONS))
+            }
+            Command::ClientId => Answer::Local(Reply::Integer(self.id as i64)),
             Command::One(operation, then) => Answer::Steps(vec![Step::Waits(operation)], then),
             Command::Several(operations, then) => {
                 // All or nothing, as far as that can be checked in advance.
@@ -319,10 +339,6 @@ impl Connection {
                     )),
                     Ok(()) => Answer::Hello(protocol.unwrap_or(self.protocol)),
                 }
-            }
-            Command::Quit => {
-                self.end_input();
-                Answer::Local(Reply::Ok)
             }
         }
     }
