@@ -330,7 +330,7 @@ impl Worker {
             [*scheduler.ip(), here].iter().find(|a| !a.is_loopback()),
         ) {
             return Err(value_error(format!(
-                "without a key, anyone who can send packets to {outside} can run commands here; give --key-file, or say --no-key to allow it"
+                "without a key, anyone who can send packets to {outside} can run commands here; give --key-file, or --no-key to allow it"
             )));
         }
         if !(1..=EXECUTORS_MAX).contains(&executors) {

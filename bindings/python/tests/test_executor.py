@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -140,8 +141,10 @@ def test_what_cannot_be_pickled_is_an_exception_and_no_end(executor):
 def test_exits_of_a_task_are_its_own(executor):
     with pytest.raises(SystemExit):
         executor.submit(sys.exit, 3).result(30)
-    with pytest.raises(InterpreterEnded, match="status 5"):
+    with pytest.raises(InterpreterEnded, match=r"ended \(status 5\); .*submit it again"):
         executor.submit(os._exit, 5).result(30)
+    with pytest.raises(InterpreterEnded, match=r"ended \(killed by SIGUSR1\)"):
+        executor.submit(lambda: os.kill(os.getpid(), signal.SIGUSR1)).result(30)
     assert list(executor.map(add, range(6))) == list(range(1, 7))
 
 

@@ -86,7 +86,7 @@ def test_wrong_calls_are_refused(cluster, tmp_path):
             memory.write(1, bytes(65))
     with pytest.raises(RuntimeError, match="closed"):
         memory.read(1)
-    with pytest.raises(ValueError, match="cluster.json"):
+    with pytest.raises(ValueError, match="cluster.json.*inband up memory --data"):
         Memory(tmp_path)
     with pytest.raises(ValueError, match="give a directory, or switches"):
         Memory()

@@ -138,7 +138,7 @@ struct BenchNodeArgs {
 }
 
 fn main() -> ExitCode {
-    program::main("inband bench", || bench(Cli::parse()))
+    program::main("inband bench", || bench(program::parse::<Cli>()))
 }
 
 fn bench(args: Cli) -> Result<()> {

@@ -49,7 +49,7 @@ fn with_config(mut words: Vec<OsString>) -> Result<Vec<OsString>> {
 fn main() -> ExitCode {
     program::main("inband box", || -> Result<()> {
         let words = with_config(std::env::args_os().collect())?;
-        match Command::parse_from(words) {
+        match Command::try_parse_from(words).unwrap_or_else(|error| program::usage(&error)) {
             Command::Node(args) => args.run(),
             Command::Status(args) => args.run(),
             Command::Quorum(args) => args.run(),

@@ -85,14 +85,14 @@ fn encode(status: &Status) -> Result<Vec<u8>> {
             "1 if every member must have a write, 0 if a majority suffices",
             is_all.into(),
         ),
-        (
-            "elections_total",
-            "Elections that the node has begun",
-            status.elections,
-        ),
     ] {
         gauges.add(name, help, value)?;
     }
+    gauges.add_counter(
+        "elections_total",
+        "Elections that the node has begun",
+        status.elections,
+    )?;
     gauges.add_events(
         "Packets, requests and events by outcome, since the start",
         &status.counters,

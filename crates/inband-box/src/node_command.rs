@@ -194,7 +194,7 @@ impl NodeArgs {
         {
             ensure!(
                 address.ip().is_loopback() || self.memcached_open,
-                "--memcached {address} is beyond loopback, where anyone could read and write; say --memcached-open to allow it"
+                "--memcached {address} is beyond loopback, where anyone could read and write; give --memcached-open to allow it"
             );
         }
         let mut linked: Vec<u8> = self.direct.iter().map(|(node, _)| *node).collect();
@@ -255,12 +255,12 @@ impl NodeArgs {
         let _lock = StateLock::take(&self.data).context("--data")?;
         ensure!(
             self.new || self.join || has_promised(&self.data),
-            "{} has no promise of this node: say --new if the cluster is new at all nodes",
+            "{} has no promise of this node: give --new if the cluster is new at all nodes",
             self.data.display()
         );
         ensure!(
             !self.new || self.accept_loss || !has_promised(&self.data),
-            "--new: {} has a promise, so this node has run before: start it without --new, also if the cluster was not complete yet; if all nodes have lost their memory, say --accept-loss at all of them to begin with an empty table",
+            "--new: {} has a promise, so this node has run before: start it without --new, also if the cluster was not complete yet; if all nodes have lost their memory, give --accept-loss at all of them to begin with an empty table",
             self.data.display()
         );
         if self.accept_loss {

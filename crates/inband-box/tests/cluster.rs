@@ -453,7 +453,7 @@ fn a_node_says_what_is_wrong() {
         ),
         (&["--node=1", nodes, "--join"], "and only they"),
         (&["--node=4", nodes], "--nodes has 3 addresses"),
-        (&["--node=1", nodes], "say --new"),
+        (&["--node=1", nodes], "give --new"),
         (
             &["--node=1", nodes, "--memcached=0.0.0.0:1"],
             "--memcached-open",

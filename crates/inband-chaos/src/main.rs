@@ -35,5 +35,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    program::main("inband chaos", || chaos::chaos(&Cli::parse().args))
+    program::main("inband chaos", || {
+        chaos::chaos(&program::parse::<Cli>().args)
+    })
 }

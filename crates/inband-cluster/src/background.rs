@@ -106,6 +106,7 @@ fn spawn_with_patience<T>(
     mut answers: impl FnMut(u32) -> Option<T>,
 ) -> Result<T, BackgroundError> {
     let signals = StopSignals::take()?;
+    let is_new = !data.exists();
     fs::create_dir_all(data).map_err(FileError::of("create", data))?;
     let log_path = data.join("up.log");
     // Use a new file: an earlier supervisor that is just ending may still write to the old one.
@@ -136,6 +137,10 @@ fn spawn_with_patience<T>(
         if let Ok(Some(how)) = child.try_wait() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
             let last = text.lines().rfind(|l| !l.trim().is_empty());
+            // What was refused leaves nothing behind. The directory stays if there is more in it.
+            if is_new && fs::remove_file(&log_path).is_ok() && fs::remove_dir(data).is_err() {
+                let _ = fs::write(&log_path, &text);
+            }
             return Err(BackgroundError::Ended(match last {
                 Some(line) => line.trim_start_matches("inband: ").to_owned(),
                 // On a full disk it cannot say why.
@@ -214,6 +219,27 @@ mod tests {
     fn a_second_signal_does_not_kill_what_is_being_stopped() {
         let error = interrupted_twice(&["sleep", "0.5"], PATIENCE);
         assert!(matches!(error, BackgroundError::Interrupted), "{error}");
+    }
+
+    #[test]
+    fn what_was_refused_leaves_no_directory_behind() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let refused = |data: &Path, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(dir.path());
+            let error = spawn_until(command, data, |_| None::<()>).expect_err("it ends");
+            assert_eq!(error.to_string(), "no");
+        };
+        let new = dir.path().join("new");
+        refused(&new, "echo inband: no");
+        assert!(!new.exists());
+        // What a cluster has begun to write stays, and so does what was there before.
+        refused(&new, "touch new/record; echo no");
+        assert!(new.join("record").exists() && new.join("up.log").exists());
+        let old = dir.path().join("old");
+        fs::create_dir(&old).expect("made");
+        refused(&old, "echo no");
+        assert!(old.join("up.log").exists());
     }
 
     #[test]

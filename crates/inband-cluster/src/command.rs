@@ -543,7 +543,7 @@ impl<C: RunCommand> Registered for Entry<C> {
     }
 
     fn run(&self, matches: &ArgMatches) -> Result<()> {
-        let command = C::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+        let command = C::from_arg_matches(matches).unwrap_or_else(|error| program::usage(&error));
         if command.only_prints() {
             program::end_with_reader();
         }

@@ -126,6 +126,11 @@ pub(crate) fn try_namespaces(
     Ok(lab)
 }
 
+/// Returns how the names of a network's namespaces begin.
+pub(crate) fn namespace_prefix(lab: &str) -> String {
+    inband_lab::lab::namespace_of(lab, "")
+}
+
 /// Returns a name for the network of the cluster in a directory.
 pub(crate) fn name_for(command: &str, data: &Path) -> String {
     let digest = inband_paxos::dataplane::wire::digest(data.as_os_str().as_encoded_bytes());

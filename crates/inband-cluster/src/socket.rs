@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use anyhow::{bail, Result};
 use inband_host::line_json;
+use inband_host::output::quoted;
+use inband_host::state_dir::LOCK_FILE;
 use serde::{Deserialize, Serialize};
 
 use crate::link;
+use crate::network;
+use crate::remains::Remains;
 use crate::system::System;
 use inband_host::system_file;
 
@@ -94,12 +98,18 @@ pub fn ask<S: System>(
 ) -> Result<Reply<S::Status, S::Reply>> {
     system_file::check(data, S::COMMAND)?;
     match line_json::call(&socket_in(data), request, CALL_TIMEOUT) {
-        Err(error) if error.nobody_listens() => bail!(
-            "no {} cluster runs in {}; start one: inband up {}",
-            S::COMMAND,
-            data.display(),
-            S::COMMAND
-        ),
+        Err(error) if error.nobody_listens() => {
+            let up = format!("inband up {}", S::COMMAND);
+            match Remains::find(data, LOCK_FILE, |data| network::name_for(S::COMMAND, data)) {
+                Some(remains) => bail!("{}", remains.in_words(data, &up)),
+                None => bail!(
+                    "no {} cluster runs in {}; start one: {up} --data {}",
+                    S::COMMAND,
+                    data.display(),
+                    quoted(data)
+                ),
+            }
+        }
         Ok(Reply::Error { message }) => bail!("{message}"),
         answered => Ok(answered?),
     }

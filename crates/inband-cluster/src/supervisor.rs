@@ -1,7 +1,6 @@
 //! Runs a cluster of any [`System`]: the directory and its lock, the network, the processes and their restarts, and the
 //! control socket.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use serde::Serialize;
 
 use crate::host_process::{HostProcess, Process};
 use crate::link;
+use crate::meant::Meant;
 use crate::network::{self, Network};
 use crate::socket::{self, Reply, Request, SupervisorStatus};
 use crate::system::System;
@@ -174,8 +174,7 @@ pub struct Supervisor<S: System> {
 struct Shared<S: System> {
     system: S,
     hosts: Hosts,
-    /// The host that a role meant when it was last killed or paused.
-    last: Mutex<BTreeMap<String, String>>,
+    meant: Mutex<Meant>,
     end: End,
     // Last: once it is free the next `up` can begin.
     _lock: StateLock,
@@ -209,7 +208,7 @@ impl<S: System> Supervisor<S> {
                 network,
                 operation: Mutex::default(),
             },
-            last: Mutex::default(),
+            meant: Mutex::default(),
             end: End::default(),
             _lock: lock,
         });
@@ -246,7 +245,7 @@ impl<S: System> Supervisor<S> {
     }
 
     /// Restarts the process of a role or host, even if the cluster loses its data; a role means the host that was killed
-    /// or paused under this name. Returns the host's name.
+    /// or paused under this name, if there is one. Returns the host's name.
     pub fn restart(&self, role: &str) -> Result<String> {
         self.shared.restart(role, true)
     }
@@ -354,13 +353,22 @@ impl<S: System> Shared<S> {
         self.named(host.as_deref().unwrap_or(role))
     }
 
-    /// Returns the host that a role meant when it was killed or paused.
-    fn resolve_last(&self, role: &str) -> Result<&HostProcess> {
-        let last = lock(&self.last).get(role).cloned();
-        match last {
+    /// Returns the host that a role meant when it was killed or paused. `is_it`: whether the operation is for such a host.
+    fn resolve_past(&self, role: &str, is_it: impl Fn(Process) -> bool) -> Result<&HostProcess> {
+        let is_meant = |name: &str| {
+            self.hosts
+                .get(name)
+                .is_some_and(|host| is_it(host.state().0))
+        };
+        let past = lock(&self.meant).host(role, is_meant);
+        match past {
             Some(name) => self.named(&name),
             None => self.resolve(role),
         }
+    }
+
+    fn note(&self, role: &str, name: &str) {
+        lock(&self.meant).note((role != name).then_some(role), name);
     }
 
     fn named(&self, name: &str) -> Result<&HostProcess> {
@@ -397,16 +405,16 @@ impl<S: System> Shared<S> {
             lab.release(name)?;
         }
         ensure!(ran, "{name} does not run; start it: inband restart {name}");
-        lock(&self.last).insert(role.to_owned(), name.to_owned());
+        self.note(role, name);
         Ok(name.to_owned())
     }
 
     fn restart(&self, role: &str, force: bool) -> Result<String> {
         let _operation = self.hosts.begin()?;
-        let host = self.resolve_last(role)?;
+        let host = self.resolve_past(role, |_| true)?;
         self.check_spare(host, force)?;
         self.start(host, false)?;
-        lock(&self.last).remove(role);
+        lock(&self.meant).forget(host.name());
         Ok(host.name().to_owned())
     }
 
@@ -423,6 +431,7 @@ impl<S: System> Shared<S> {
             host.wait_for_end(S::HAND_OVER_TIMEOUT);
         }
         self.start(host, false)?;
+        lock(&self.meant).forget(name);
         Ok(name.to_owned())
     }
 
@@ -439,20 +448,20 @@ impl<S: System> Shared<S> {
             lab.hold(name)?;
         }
         host.pause();
-        lock(&self.last).insert(role.to_owned(), name.to_owned());
+        self.note(role, name);
         Ok(name.to_owned())
     }
 
     fn resume(&self, role: &str) -> Result<String> {
         let _operation = self.hosts.begin()?;
-        let host = self.resolve_last(role)?;
+        let host = self.resolve_past(role, |process| process == Process::Paused)?;
         let name = host.name();
         ensure!(host.state().0 == Process::Paused, "{name} is not paused");
         host.resume();
         if let Some(lab) = self.hosts.network.lab() {
             lab.release(name)?;
         }
-        lock(&self.last).remove(role);
+        lock(&self.meant).forget(name);
         Ok(name.to_owned())
     }
 

@@ -120,7 +120,7 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
         // A host that waits for a CPU does not answer in time.
         until(&supervisor, "all answer", |s| {
             let mut hosts = s.hosts.iter();
-            s.leader(0) == Some("leader")
+            s.leader(0) == Some("leader/0")
                 && hosts.all(|h| h.status.is_some() && h.metrics.is_some())
         });
         assert_eq!(
@@ -152,7 +152,7 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
         supervisor.restart("replica/1").expect("restart");
         assert_eq!(put(own_listener).expect("serves again"), "replica/1");
 
-        assert_eq!(supervisor.kill("leader").expect("kill"), "leader");
+        assert_eq!(supervisor.kill("leader").expect("kill"), "leader/0");
         until(&supervisor, "a backup leads", |s| {
             s.leader(0) == Some("replica/0")
         });
@@ -163,6 +163,10 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
         assert_eq!(
             supervisor.restart("leader").expect("the last killed"),
             "replica/0"
+        );
+        assert_eq!(
+            supervisor.restart("leader").expect("that before it"),
+            "leader/0"
         );
 
         supervisor.pause("replica/2").expect("pause");
@@ -190,6 +194,33 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
             .to_string();
         assert!(error.contains("acceptor/0, acceptor/1"), "{error}");
     }
+}
+
+#[test]
+fn a_leader_is_no_host_and_every_host_has_a_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let supervisor = Supervisor::start(spec(dir.path(), NetworkChoice::Loopback)).expect("up");
+    let leads = |host: &str| {
+        let what = format!("{host} leads");
+        until(&supervisor, &what, |s| s.leader(0) == Some(host));
+    };
+    leads("leader/0");
+    assert_eq!(supervisor.kill("leader").expect("kill"), "leader/0");
+    leads("replica/0");
+    assert_eq!(supervisor.pause("leader").expect("pause"), "replica/0");
+    // The first one has a name that means no other host.
+    assert_eq!(supervisor.restart("leader/0").expect("restart"), "leader/0");
+    leads("leader/0");
+    assert_eq!(supervisor.resume("leader").expect("resume"), "replica/0");
+    // None is paused under this name now.
+    let error = supervisor.resume("leader").expect_err("it leads");
+    assert_eq!(error.to_string(), "leader/0 is not paused");
+    let error = supervisor.remove_member("leader").expect_err("no host");
+    let error = error.to_string();
+    assert!(
+        error.contains("no host \"leader\"; there are leader/0, acceptor/0"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -315,12 +346,12 @@ fn several_partitions_have_leaders_and_directories_of_their_own() {
         (2, &[1, 1, 1][..])
     );
     until(&supervisor, "one leads all", |s| {
-        s.leaders == vec![Some("leader".to_owned()); 3]
+        s.leaders == vec![Some("leader/0".to_owned()); 3]
     });
     for replica in 0..3 {
         assert!(dir.path().join(format!("disk/replica-{replica}")).is_dir());
     }
-    assert_eq!(supervisor.kill("leader:M").expect("kill"), "leader");
+    assert_eq!(supervisor.kill("leader:M").expect("kill"), "leader/0");
     until(&supervisor, "a backup leads all", |s| {
         s.leaders == vec![Some("replica/0".to_owned()); 3]
     });
@@ -331,7 +362,7 @@ fn several_partitions_have_leaders_and_directories_of_their_own() {
     );
     assert_eq!(
         supervisor.restart("leader:M").expect("it is known"),
-        "leader"
+        "leader/0"
     );
     let error = supervisor
         .kill("leader:2")
@@ -427,7 +458,10 @@ fn another_process_can_ask() {
     ask(remote::SupervisorRequest::Pause { role: role() }).expect("pause");
     ask(remote::SupervisorRequest::Resume { role: role() }).expect("resume");
     let error = ask(remote::SupervisorRequest::Kill { role: "x".into() }).expect_err("unknown");
-    assert!(error.to_string().contains("no role \"x\""), "{error}");
+    assert!(
+        error.to_string().contains("no role or host \"x\""),
+        "{error}"
+    );
 
     let error = Supervisor::start(spec.clone())
         .expect_err("it runs")

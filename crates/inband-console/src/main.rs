@@ -69,7 +69,7 @@ impl Cli {
 }
 
 fn main() -> ExitCode {
-    program::main("inband console", || run(&Cli::parse()))
+    program::main("inband console", || run(&program::parse::<Cli>()))
 }
 
 fn run(cli: &Cli) -> Result<()> {

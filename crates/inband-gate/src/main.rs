@@ -183,7 +183,7 @@ impl Data {
 }
 
 fn main() -> ExitCode {
-    program::main("inband gate", || match Command::parse() {
+    program::main("inband gate", || match program::parse() {
         Command::Up(up) => up.run(),
         Command::Status(data) => data.print_status(),
     })

@@ -69,6 +69,15 @@ impl FileLock {
     }
 }
 
+/// Returns the id of the process that holds the lock of a file; `None` if there is none, or no such file.
+pub fn holder(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Err((held, Errno::EWOULDBLOCK)) => Some(owner_of(held)),
+        _ => None,
+    }
+}
+
 /// Returns the id of the process that holds a file's lock. The file itself may name one that has ended, if its holder is
 /// no process of ours.
 fn owner_of(mut file: File) -> String {
@@ -135,9 +144,13 @@ mod tests {
         let path = dir.path().join("lock");
         std::fs::write(&path, "999999999").unwrap();
         let stranger = File::open(&path).unwrap();
-        let _lock = Flock::lock(stranger, FlockArg::LockExclusiveNonblock).unwrap();
+        let lock = Flock::lock(stranger, FlockArg::LockExclusiveNonblock).unwrap();
         let error = FileLock::take(&path).unwrap_err().to_string();
         let own = format!("in use by process {}", std::process::id());
         assert!(error.contains(&own), "{error}");
+        assert_eq!(holder(&path), Some(std::process::id().to_string()));
+        drop(lock);
+        assert_eq!(holder(&path), None);
+        assert_eq!(holder(&dir.path().join("none")), None);
     }
 }

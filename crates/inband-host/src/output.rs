@@ -37,16 +37,21 @@ macro_rules! eprintln {
 /// Prints to standard output.
 pub fn out(text: Arguments<'_>) {
     // Write the whole text under one lock: other threads print too.
-    let written = io::stdout().lock().write_fmt(text);
+    is_good(io::stdout().lock().write_fmt(text));
+}
+
+/// Returns whether something was written to standard output, or nobody reads it. The first failure is printed.
+pub(crate) fn is_good(written: io::Result<()>) -> bool {
     let failed = written.err();
     let Some(failure) = failed.filter(|e| e.kind() != io::ErrorKind::BrokenPipe) else {
-        return;
+        return true;
     };
     if !IS_LOST.swap(true, Ordering::Relaxed) {
         error(format_args!(
             "inband: writing to standard output: {failure}\n"
         ));
     }
+    false
 }
 
 /// Prints to standard error. Errors are ignored: there is nowhere to report them.

@@ -1,5 +1,6 @@
 //! Shared by `inband` and its companion programs: logging, error output, and how they find each other.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -65,6 +66,22 @@ pub fn start() {
 pub fn main(program: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
     start();
     conclude(program, run(), |_| ExitCode::FAILURE)
+}
+
+/// Parses the command line.
+pub fn parse<P: clap::Parser>() -> P {
+    P::try_parse().unwrap_or_else(|error| usage(&error))
+}
+
+/// Ends the process with what the parser prints: help, the version, or what is wrong with the command line. Like
+/// [`clap::Error::exit`], but help that cannot be printed is a failure.
+pub fn usage(error: &clap::Error) -> ! {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    let status = match error.use_stderr() || output::is_good(printed) {
+        true => error.exit_code(),
+        false => 1,
+    };
+    std::process::exit(status)
 }
 
 /// For commands that only print: end quietly when the output is closed (`inband status | head`). Not for processes that

@@ -70,7 +70,7 @@ impl RoleArgs {
         let live = LiveKeys::load(self.key_file.as_deref())?;
         ensure!(
             self.key_file.is_some() || self.no_key || listen.ip().is_loopback(),
-            "{listen} is beyond loopback, where {risk}; give --key-file FILE, or say --no-key to allow it"
+            "{listen} is beyond loopback, where {risk}; give --key-file FILE, or --no-key to allow it"
         );
         Ok(live)
     }

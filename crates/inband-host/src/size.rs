@@ -17,7 +17,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits
         .parse()
-        .map_err(|_| format!("{digits:?} is not a whole number; say for example 64MiB"))?;
+        .map_err(|_| format!("{digits:?} is not a whole number; write for example 64MiB"))?;
     number
         .checked_mul(unit)
         .ok_or_else(|| format!("{text} is too much"))

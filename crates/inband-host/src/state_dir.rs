@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::file_lock::{FileLock, LockError};
 
-const LOCK_FILE: &str = "lock";
+/// The file that is locked.
+pub const LOCK_FILE: &str = "lock";
 
 /// Why a host's state directory cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -32,7 +32,7 @@ const IO_TIMEOUT: Duration = Duration::from_millis(EXPORT_IO_TIMEOUT_MS);
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The stream could not be read, or the cluster could not be reached. Repeating the import is safe.
-    #[error("{0}; fix that and try again")]
+    #[error("{0}; resolve this and run the command again")]
     Io(#[from] io::Error),
     /// The stream is not a complete, undamaged export.
     #[error("the export is damaged or cut off ({0}); import from another copy")]

@@ -415,7 +415,9 @@ fn position(hosts: &[Arc<Host>], name: &str) -> Result<usize, LabError> {
     })
 }
 
-fn namespace_of(lab: &str, host: &str) -> String {
+/// Returns the name of a host's namespace.
+#[must_use]
+pub fn namespace_of(lab: &str, host: &str) -> String {
     format!("ib-{lab}.{}", host.replace('/', "-"))
 }
 

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::UdpSocket;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -261,4 +263,25 @@ fn without_a_majority_the_program_is_ended_with_an_error() {
         message.contains("was ended: the memory failed for"),
         "{message}"
     );
+}
+
+/// No switch answers, so there is no program yet to pass signals on to.
+#[test]
+fn ctrl_c_ends_what_waits_for_a_memory() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let mut command = memory(&["run", "--switches", &address, "--library"]);
+    let mut child = command
+        .arg(library())
+        .args(["--", "true"])
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    silent.set_read_timeout(Some(TIMEOUT)).unwrap();
+    silent.recv_from(&mut [0; 2048]).expect("it asks");
+    let mut kill = Command::new("kill");
+    let killed = kill.args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("it runs").success());
+    let status = child.wait().expect("it is a child");
+    assert_eq!(status.signal(), Some(2), "{status}");
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_host::key_file::KeyFile;
+use inband_host::output::quoted;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::{Memory, MemoryConfig};
@@ -55,8 +56,9 @@ impl Cluster {
         let path = dir.join(FILE);
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => anyhow::bail!(
-                "there is no {}: start a cluster with `inband up memory`, or name its switches with --switches",
-                path.display()
+                "there is no {}: name the directory of a cluster, start one there with `inband up memory --data {}`, or name the switches of one elsewhere",
+                path.display(),
+                quoted(dir)
             ),
             other => other.with_context(|| format!("{}", path.display()))?,
         };

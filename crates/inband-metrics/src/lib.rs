@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use inband_http::{self as http, Answer, Limits, Request, Response};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
-use prometheus::{CounterVec, Encoder, IntGaugeVec, Opts, TextEncoder};
+use prometheus::{CounterVec, Encoder, GaugeVec, IntGaugeVec, Opts, TextEncoder};
 
 pub use prometheus::Registry;
 
@@ -38,6 +38,22 @@ pub fn add<'a>(
     values: impl IntoIterator<Item = (&'a [&'a str], i64)>,
 ) -> Result<()> {
     let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    for (of, value) in values {
+        gauge.with_label_values(of).set(value);
+    }
+    registry.register(Box::new(gauge))?;
+    Ok(())
+}
+
+/// Registers a gauge of numbers that need not be whole, such as seconds.
+pub fn add_fractions<'a>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+    values: impl IntoIterator<Item = (&'a [&'a str], f64)>,
+) -> Result<()> {
+    let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
     for (of, value) in values {
         gauge.with_label_values(of).set(value);
     }
@@ -178,6 +194,13 @@ impl<'a> NodeGauges<'a> {
         self.add_of(name, help, &["node"], &[self.node], signed(value))
     }
 
+    /// Adds a number that only grows; by convention its name ends in `_total`.
+    pub fn add_counter(&self, name: &str, help: &str, value: u64) -> Result<()> {
+        let name = format!("{}_{name}", self.prefix);
+        let values = [(&[self.node][..], value as f64)];
+        add_counters(&self.registry, &name, help, &["node"], values)
+    }
+
     /// Adds where the node's roles run, and why.
     pub fn add_dataplane(&self, dataplane: &str, why: &str) -> Result<()> {
         let help = "1 for the data plane in force; why not a better one";
@@ -192,12 +215,12 @@ impl<'a> NodeGauges<'a> {
     /// Adds what was counted since the start, by event.
     pub fn add_events(&self, help: &str, counters: &BTreeMap<String, u64>) -> Result<()> {
         let events = counters.iter();
-        let events: Vec<([&str; 2], i64)> = events
-            .map(|(event, count)| ([self.node, event.as_str()], signed(*count)))
+        let events: Vec<([&str; 2], f64)> = events
+            .map(|(event, count)| ([self.node, event.as_str()], *count as f64))
             .collect();
         let name = format!("{}_events_total", self.prefix);
         let values = events.iter().map(|(of, count)| (&of[..], *count));
-        add(&self.registry, &name, help, &["node", "event"], values)
+        add_counters(&self.registry, &name, help, &["node", "event"], values)
     }
 
     /// Returns their text form.

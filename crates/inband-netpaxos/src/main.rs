@@ -8,9 +8,10 @@ mod command;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use inband_host::program;
 
 fn main() -> ExitCode {
-    program::main("inband netpaxos", || command::Command::parse().run())
+    program::main("inband netpaxos", || {
+        program::parse::<command::Command>().run()
+    })
 }

@@ -19,7 +19,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    program::main("inband p4", || match Command::parse() {
+    program::main("inband p4", || match program::parse() {
         Command::Acceptor(args) => acceptor::run(&args),
     })
 }

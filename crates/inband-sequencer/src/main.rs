@@ -68,7 +68,7 @@ impl Program for Process {
 }
 
 fn main() -> ExitCode {
-    program::main("inband sequencer", || match Command::parse() {
+    program::main("inband sequencer", || match program::parse() {
         Command::Up { logs, process } => process.run(Sequencer {
             logs: logs.into(),
             incarnation: rand::random(),

@@ -129,7 +129,12 @@ pub fn main(entries: &[Entry], args: Vec<OsString>) -> Result<()> {
         .arg(list)
         .arg_required_else_help(true)
         .subcommands(entries.iter().map(|entry| (entry.command)()));
-    let matches = command.get_matches_from(&args);
+    let matches = match command.try_get_matches_from(&args) {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help, or the version.
+        Err(error) => return error.print().context(TO_OUTPUT),
+    };
     if matches.get_flag("list") {
         for entry in entries {
             writeln!(io::stdout(), "{}", entry.name).context(TO_OUTPUT)?;

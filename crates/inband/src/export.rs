@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::Args;
-use inband_cluster::paxos::cluster_dir::ClusterDir;
+use inband_cluster::paxos::cluster_dir::{ClusterDir, ClusterRecord};
 use inband_cluster::paxos::supervisor::{remote, SupervisorError};
+use inband_host::output::quoted;
 use inband_host::signals::StopSignals;
 use inband_host::text::counted;
 use inband_kv::export::{ExportError, Summary};
 use inband_kv::import::{self, ImportError};
 use inband_kv::machine::{Machine, MachineConfig};
+use inband_paxos::config::Durability;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
@@ -80,7 +82,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         .prefix(&format!(".{name}."))
         .suffix(".partial")
         .tempfile_in(&directory)
-        .with_context(|| format!("a file in {}", directory.display()))?;
+        .with_context(|| format!("cannot create a file in {}", directory.display()))?;
     let path = temporary.path().to_path_buf();
     at_ctrl_c(move || {
         // Errors are ignored: the process is exiting.
@@ -237,13 +239,28 @@ fn best_replica(dirs: &[PathBuf], accept_loss: bool) -> Result<Machine> {
     let has = |at: &Vec<u64>| machine.applied().iter().zip(at).all(|(has, at)| has >= at);
     let is_whole = record.clean_at.as_ref().is_some_and(has);
     if !is_whole && !accept_loss {
+        let data: Vec<String> = dirs.iter().map(|dir| quoted(dir)).collect();
+        let data = data.join(",");
         bail!(
-            "the cluster in {shown} was not stopped cleanly: its replicas' data may lack what its \
-             clients were told is done; start it with `inband up` and export then, or export what \
-             there is with --accept-loss"
+            "the cluster in {shown} was not stopped cleanly: its replicas' data may lack writes that were acknowledged; \
+             {}, or export what the most advanced replica has: inband export --data {data} --accept-loss FILE",
+            whole_again(&record, &data)
         );
     }
     Ok(machine)
+}
+
+/// Says how all acknowledged writes can be exported after an unclean stop.
+fn whole_again(record: &ClusterRecord, data: &str) -> String {
+    match record.durability {
+        Durability::Sync => format!(
+            "to export all of them, start it (inband up --data {data} --durability sync) and export while it runs"
+        ),
+        Durability::Memory => format!(
+            "those that only the acceptors had, in memory, are lost: continue from the most advanced replica (inband up \
+             --data {data} --accept-loss) and export while it runs"
+        ),
+    }
 }
 
 /// Exports in a thread, so that the stream is verified as if it came over a network.

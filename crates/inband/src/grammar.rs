@@ -77,7 +77,7 @@ pub fn systems_that_run() -> Vec<&'static str> {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// To take any of them would kill or stop another one than is meant.
-    #[error("clusters of several systems run in this directory; say which is meant: {}", one_of(.systems))]
+    #[error("clusters of several systems run in this directory; choose one: {}", one_of(.systems))]
     SeveralRun { systems: Vec<&'static str> },
     #[error("{name:?} is not a system; `inband up` starts {STORE}, {}", names())]
     NoSystem { name: String },

@@ -71,7 +71,7 @@ enum Command {
     /// Hold a role's packets on its link.
     Pause(operate::RoleArgs),
     /// Release a role's packets.
-    Resume(operate::RoleArgs),
+    Resume(operate::ResumeArgs),
     /// Delay, lose or cut the packets on a role's link; without options, take such faults away.
     Link(operate::LinkArgs),
     /// List the members of a cluster; add, remove or replace hosts while it serves.
@@ -141,14 +141,16 @@ pub fn main() -> ExitCode {
     if let Some(note) = note {
         eprintln!("{note}");
     }
-    let matches = command().get_matches_from(words);
+    let matches = command()
+        .try_get_matches_from(words)
+        .unwrap_or_else(|error| program::usage(&error));
     if let Some((name, matches)) = matches.subcommand() {
         if let Some(system) = grammar::named(name) {
             return conclude(system.run(matches));
         }
     }
     let command = Cli::from_arg_matches(&matches)
-        .unwrap_or_else(|error| error.exit())
+        .unwrap_or_else(|error| program::usage(&error))
         .command;
     if command.only_prints() {
         program::end_with_reader();

@@ -105,7 +105,7 @@ pub struct BeginAnewArgs {
 pub enum LeaderCommand {
     /// Make a host the preferred leader, and wait until it leads.
     Move {
-        /// leader, replica/2, ...: a host that may lead.
+        /// leader/0, replica/2, ...: a host that may lead.
         name: String,
         /// Only for this partition: its number, or M for the log of commands over several partitions.
         #[arg(long, value_name = "P|M")]
@@ -125,7 +125,7 @@ pub fn member(command: &MemberCommand) -> Result<()> {
                 println!("{host} is a member");
                 Ok(())
             }
-            (None, None) => bail!("say what to add: acceptor or replica"),
+            (None, None) => bail!("name what to add: acceptor or replica"),
         },
         MemberCommand::Remove { name, plane } => match (&plane.config, name) {
             (Some(_), name) => Direct::of(plane)?.remove(name.as_deref()),

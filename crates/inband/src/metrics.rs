@@ -9,7 +9,9 @@ use anyhow::{Context, Result};
 use inband_cluster::paxos::control::{log_label, AcceptorStatus, LeaderStatus};
 use inband_kv::latencies::{bound, Latency};
 use inband_kv::store::StoreFigures;
-use inband_metrics::{add, add_counters, add_histograms, serve, signed, text, Filled, Registry};
+use inband_metrics::{
+    add, add_counters, add_fractions, add_histograms, serve, signed, text, Filled, Registry,
+};
 use nix::sys::statvfs::statvfs;
 
 use crate::health;
@@ -47,6 +49,51 @@ const DROPS: [&str; 28] = [
     "quorum_other_value",
     "value_io_failed",
     "wrong_epoch",
+];
+/// Numbers of a status that do not only grow, each with its metric, what it is, and what one of it is in the metric's unit.
+const NOT_COUNTERS: [(&str, &str, &str, f64); 7] = [
+    (
+        "host_unresolved_peers",
+        "inband_unresolved_peers",
+        "Hosts whose link-layer address is not known",
+        1.0,
+    ),
+    (
+        "learner_next_instance",
+        "inband_learner_next_instance",
+        "Instance that is delivered next, summed over all logs",
+        1.0,
+    ),
+    (
+        "learner_known_highest",
+        "inband_learner_known_highest",
+        "Highest instance that is known of, summed over all logs",
+        1.0,
+    ),
+    (
+        "leader_takeover_us",
+        "inband_leader_takeover_seconds",
+        "Time from when this host suspected the leader until it led, at its last takeover",
+        1e-6,
+    ),
+    (
+        "leader_first_decision_us",
+        "inband_leader_first_decision_seconds",
+        "Time from when this host suspected the leader until its first decision, at its last takeover",
+        1e-6,
+    ),
+    (
+        "tls_certificate_days_left",
+        "inband_certificate_left_seconds",
+        "For how many whole days, in seconds, the host's certificate is valid; 0: it has expired",
+        86_400.0,
+    ),
+    (
+        "kv_clients_memory_bytes",
+        "inband_clients_memory_bytes",
+        "Memory of all clients together",
+        1.0,
+    ),
 ];
 /// Those that the kernel's driver drops.
 const DRIVER_DROPS: [&str; 2] = ["xdp_copies_lost", "xdp_transmits_lost"];
@@ -154,24 +201,30 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
         )?;
     }
     if let Some(skew_ms) = status.replica.as_ref().and_then(|r| r.clock_skew_ms) {
-        add(
+        add_fractions(
             &gauges.registry,
-            "inband_replica_clock_skew_ms",
+            "inband_replica_clock_skew_seconds",
             "How far the wall clock is ahead of the majority of the replicas'",
             &["node"],
-            [(&[gauges.node][..], skew_ms)],
+            [(&[gauges.node][..], skew_ms as f64 / 1e3)],
         )?;
     }
     if let Some(replica) = &status.replica {
         let refuses = u64::from(replica.refuses.is_some());
         gauges.add("replica_refuses", "1 while commands are refused", refuses)?;
     }
-    let events: Vec<([&str; 2], i64)> = status
-        .counters
-        .iter()
-        .map(|(name, value)| ([gauges.node, name.as_str()], signed(*value)))
+    for (name, metric, help, unit) in NOT_COUNTERS {
+        if let Some(value) = status.counters.get(name) {
+            let value = [(&[gauges.node][..], *value as f64 * unit)];
+            add_fractions(&gauges.registry, metric, help, &["node"], value)?;
+        }
+    }
+    let is_counter = |name: &str| NOT_COUNTERS.iter().all(|(other, ..)| *other != name);
+    let counters = status.counters.iter().filter(|(name, _)| is_counter(name));
+    let events: Vec<([&str; 2], f64)> = counters
+        .map(|(name, value)| ([gauges.node, name.as_str()], *value as f64))
         .collect();
-    add(
+    add_counters(
         &gauges.registry,
         "inband_events_total",
         "Packets and events by outcome, since the start",
@@ -236,7 +289,7 @@ type Figure = fn(&StoreFigures) -> u64;
 
 fn database_gauges(gauges: &Gauges<'_>, databases: &[StoreFigures]) -> Result<()> {
     let each = |of: Figure| databases.iter().map(of).collect::<Vec<u64>>();
-    let all: [(&str, &str, Figure); 10] = [
+    let all: [(&str, &str, Figure); 9] = [
         (
             "rocksdb_memtable_bytes",
             "Written, and not in files yet",
@@ -274,14 +327,9 @@ fn database_gauges(gauges: &Gauges<'_>, databases: &[StoreFigures]) -> Result<()
             |db| u64::from(db.is_write_stopped),
         ),
         (
-            "rocksdb_delayed_write_bytes_per_s",
+            "rocksdb_delayed_write_bytes_per_second",
             "Rate to which writes are slowed down now; 0: not at all",
             |db| db.delayed_write_bytes_per_s,
-        ),
-        (
-            "rocksdb_background_errors",
-            "Errors of flushes and compactions since the start",
-            |db| db.background_errors,
         ),
     ];
     for (name, help, of) in all {
@@ -291,6 +339,14 @@ fn database_gauges(gauges: &Gauges<'_>, databases: &[StoreFigures]) -> Result<()
         .map(|log| log_label(log, databases.len()))
         .collect();
     let of: Vec<[&str; 2]> = logs.iter().map(|log| [gauges.node, log]).collect();
+    let errors = databases.iter().map(|db| db.background_errors as f64);
+    add_counters(
+        &gauges.registry,
+        "inband_rocksdb_background_errors_total",
+        "Errors of flushes and compactions",
+        &["node", "partition"],
+        of.iter().map(|of| &of[..]).zip(errors),
+    )?;
     let stalls = databases.iter().map(|db| db.stalled.as_secs_f64());
     add_counters(
         &gauges.registry,

@@ -63,8 +63,18 @@ pub struct StatusArgs {
 /// Options of commands about one role.
 #[derive(Debug, Args)]
 pub struct RoleArgs {
-    /// leader (the current leader of partition 0), leader:3 (of partition 3), leader:M (of the log of commands over
-    /// several partitions), acceptor/0, replica/2, ...; of another system: a name that `inband status` shows
+    /// leader (the host that leads partition 0 now), leader:3 (of partition 3), leader:M (of the log of commands over
+    /// several partitions); or a host that `inband status` shows: leader/0, acceptor/0, replica/2, ...
+    role: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Options of `inband resume`.
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// leader (the host that was last paused under this name, whichever leads now; likewise leader:3 and leader:M), or a
+    /// host that `inband status` shows: leader/0, acceptor/0, replica/2, ...
     role: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -82,7 +92,8 @@ pub struct LinkArgs {
 /// Options of `inband restart`.
 #[derive(Debug, Args)]
 pub struct RestartArgs {
-    /// leader (the host that was killed under this name), acceptor/0, replica/2, ...
+    /// leader (the host that was last killed or paused under this name; if there is none, the one that leads now), or a host
+    /// that `inband status` shows: leader/0, acceptor/0, replica/2, ...
     #[arg(required_unless_present = "rolling")]
     role: Option<String>,
     /// Restart all hosts one after another, waiting until each takes part again, while the cluster serves: for
@@ -154,8 +165,8 @@ fn host_status(path: &Path, form: &StatusForm) -> Result<()> {
     let this = config.this();
     let said = control::status(&config.host.control, HOST_STATUS_LIMIT).with_context(|| {
         format!(
-            "{} does not answer at {}; does it run on this machine? Its log says why not: \
-             journalctl -u inband",
+            "{} does not answer at {}; if it runs on this machine, its log says why: journalctl -u \
+             inband",
             this.name,
             config.host.control.display()
         )
@@ -360,7 +371,7 @@ pub fn down(args: &DownArgs) -> Result<()> {
     match (report.clean_at, report.unclean_because) {
         (Some(at), _) => println!("stopped cleanly at {}", instances(&at)),
         (None, why) => bail!(
-            "stopped, but not cleanly: {}; the next `up` will ask for --accept-loss",
+            "stopped, but not cleanly: {}; the next start needs --accept-loss",
             why.unwrap_or_default()
         ),
     }
@@ -449,8 +460,9 @@ pub fn link(args: &LinkArgs) -> Result<()> {
     })
 }
 
-pub fn resume(args: &RoleArgs) -> Result<()> {
-    act(args, "resumed: its packets are released", |role| {
-        SupervisorRequest::Resume { role }
-    })
+pub fn resume(args: &ResumeArgs) -> Result<()> {
+    let role = args.role.clone();
+    let host = ask(&args.cluster, &SupervisorRequest::Resume { role })?;
+    println!("{host} resumed: its packets are released");
+    Ok(())
 }

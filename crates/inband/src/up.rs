@@ -277,7 +277,7 @@ fn show_end(report: &DownReport) -> Result<()> {
             Ok(())
         }
         (None, why) => bail!(
-            "stopped, but not cleanly: {}; the next `up` will ask for --accept-loss",
+            "stopped, but not cleanly: {}; the next start needs --accept-loss",
             why.as_deref().unwrap_or("no reason given")
         ),
     }

@@ -62,19 +62,29 @@ fn a_cluster_starts_and_stops_though_nobody_reads_what_is_said() {
 
 #[test]
 fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
-    let mut options = std::fs::OpenOptions::new();
-    let full = options.write(true).open("/dev/full").expect("it is there");
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_inband"));
-    let output = doctor.arg("doctor").stdout(full).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !said.contains("panicked") && !output.status.success(),
-        "{said}"
-    );
-    assert!(
-        said.contains("writing to standard output: No space left"),
-        "{said}"
-    );
+    for args in [
+        &["doctor"][..],
+        &["--version"],
+        &["--help"],
+        &["flair", "up", "--help"],
+    ] {
+        let mut options = std::fs::OpenOptions::new();
+        let full = options.write(true).open("/dev/full").expect("it is there");
+        let mut inband = Command::new(env!("CARGO_BIN_EXE_inband"));
+        let output = inband.args(args).stdout(full).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !said.contains("panicked") && output.status.code() == Some(1),
+            "{args:?}: {said}"
+        );
+        assert!(
+            said.contains("writing to standard output: No space left"),
+            "{args:?}: {said}"
+        );
+    }
+    // What is wrong goes to standard error, with the parser's status.
+    let output = alone(&["status", "--no-such-option"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 /// Runs `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.

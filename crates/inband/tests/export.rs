@@ -145,6 +145,13 @@ fn data_that_were_not_stopped_cleanly_are_exported_only_if_asked_for() {
     let crashed = cluster.crash();
     let said = fails(&["export", "--data", path(&dir), path(&file)]);
     assert!(said.contains("was not stopped cleanly"), "{said}");
+    let data = path(&dir);
+    for what_to_do in [
+        format!("(inband up --data {data} --accept-loss) and export"),
+        format!("inband export --data {data} --accept-loss FILE"),
+    ] {
+        assert!(said.contains(&what_to_do), "{said}");
+    }
     assert!(!file.exists());
     succeeds(&["export", "--accept-loss", "--data", path(&dir), path(&file)]);
     let (keys, _) = keys_of(&file);

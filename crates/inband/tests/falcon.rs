@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -303,6 +303,28 @@ fn nothing_is_lost(name: &str, options: &[&str]) {
 #[test]
 fn nothing_is_lost_with_a_worker_or_the_scheduler() {
     nothing_is_lost("faults", &[]);
+}
+
+#[test]
+fn ctrl_c_ends_a_client_that_waits_for_a_scheduler() {
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let address = silent.local_addr().expect("bound").to_string();
+    let client = Command::new(PROGRAM)
+        .args(["falcon", "submit", "--scheduler", &address, "--", "true"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    silent.set_read_timeout(Some(TIMEOUT)).expect("set");
+    silent.recv_from(&mut [0; 2048]).expect("it asks");
+    signal(&client, Signal::SIGINT);
+    let output = client.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("interrupted; nothing was submitted"),
+        "{said}"
+    );
 }
 
 #[test]

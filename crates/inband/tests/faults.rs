@@ -265,7 +265,6 @@ fn of_four_partitions_each_leader_is_killed_in_turn() {
         if old.starts_with("replica") {
             continue;
         }
-        // Not by the host's name: "leader" is the leader of partition 0, not only the host with that name.
         let role = match log + 1 {
             LOGS => "leader:M".to_owned(),
             _ => format!("leader:{log}"),

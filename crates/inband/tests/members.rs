@@ -275,8 +275,8 @@ fn leaders_are_moved_under_load() {
             });
         });
         timed("one leader moved", || {
-            moved(Some(0), "leader", &|status| {
-                status.leader(0) == Some("leader")
+            moved(Some(0), "leader/0", &|status| {
+                status.leader(0) == Some("leader/0")
             });
         });
         cluster.leader(1) == "replica/1"
@@ -444,9 +444,9 @@ fn the_command_line_changes_members() {
     expect(&["member", "replace", "acceptor/1"], true, says);
     expect(&["leader", "move", "replica/2"], true, "replica/2 leads");
     expect(
-        &["leader", "move", "leader", "--partition", "0"],
+        &["leader", "move", "leader/0", "--partition", "0"],
         true,
-        "leader leads",
+        "leader/0 leads",
     );
 
     expect(
@@ -458,15 +458,15 @@ fn the_command_line_changes_members() {
     expect(
         &["member", "remove", "replica/0"],
         false,
-        "no role \"replica/0\"",
+        "no host \"replica/0\"",
     );
     expect(
-        &["leader", "move", "leader", "--partition", "x"],
+        &["leader", "move", "leader/0", "--partition", "x"],
         false,
         "is not a partition",
     );
     expect(
-        &["leader", "move", "leader", "--partition", "7"],
+        &["leader", "move", "leader/0", "--partition", "7"],
         false,
         "partition 7",
     );
@@ -512,7 +512,7 @@ fn what_nothing_can_do_without_stays() {
         assert!(error.to_string().contains(says), "{name}: {error}");
     }
     // The replica leads as well.
-    cluster.supervisor.remove_member("leader").unwrap();
+    cluster.supervisor.remove_member("leader/0").unwrap();
     let mut client = Client::connect(cluster.resp());
     assert_eq!(client.call(&["SET", "still", "there"]), "+OK");
     cluster.down_and_compare();

@@ -1,6 +1,8 @@
 //! What `/metrics` says about requests, packets, databases and logs.
 
+use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::Client;
@@ -20,6 +22,24 @@ fn value(text: &str, series: &str) -> f64 {
     let line = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     let value = line.unwrap_or_else(|| panic!("no {series} in {text}"));
     value.parse().expect("a number")
+}
+
+/// Checks names, units and types against Prometheus's conventions.
+fn check_names(text: &str) {
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        return inband_testing::not_run("promtool is not on this machine");
+    };
+    let mut metrics = promtool.stdin.take().expect("a pipe");
+    metrics.write_all(text.as_bytes()).expect("written");
+    drop(metrics);
+    let output = promtool.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
@@ -104,13 +124,16 @@ fn requests_packets_databases_and_logs_are_measured() {
         }
         for name in [
             "rocksdb_write_stopped",
-            "rocksdb_delayed_write_bytes_per_s",
-            "rocksdb_background_errors",
+            "rocksdb_delayed_write_bytes_per_second",
+            "rocksdb_background_errors_total",
             "rocksdb_stalled_seconds_total",
         ] {
             assert_eq!(of(name), 0.0, "{name}");
         }
     }
+    assert!(after.contains("# TYPE inband_events_total counter\n"));
+    assert!(!after.contains("_us\""), "a duration is no event: {after}");
+    check_names(&after);
     let dir = host.dir.path().join("state/data").display().to_string();
     let disk = |name: &str| {
         value(

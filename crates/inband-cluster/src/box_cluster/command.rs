@@ -62,7 +62,7 @@ impl NodeInWords for Status {
 impl SystemCommand for BoxCluster {
     const ABOUT: &'static str = "A replicated memcached: consensus in a box, by ZAB";
     const ABOUT_UP: &'static str = "Start the nodes of a replicated memcached on this machine";
-    const ABOUT_ROLES: &'static str = "node/1, ..., or leader";
+    const ABOUT_ROLES: &'static str = "node/1, ..., or leader: the node that leads now; for restart and resume, the one that was killed or paused under this name";
     const OTHER_COMMANDS: &'static str =
         "One node on a machine of its own: `inband box node`. It has its --help.";
     type Options = Options;

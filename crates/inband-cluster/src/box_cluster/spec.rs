@@ -116,7 +116,7 @@ impl Spec {
             );
             ensure!(
                 there == 0,
-                "--data: the table in {data} was lost when its nodes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one"
+                "--data: the table in {data} was lost when its nodes stopped (it is kept in their memory alone); give --accept-loss to begin with an empty one"
             );
             return Ok(());
         }
@@ -126,12 +126,12 @@ impl Spec {
         let before = self.begun_with().unwrap_or(options.nodes);
         ensure!(
             before == options.nodes,
-            "--nodes {}: the cluster in {data} began with {before}; give as many as then, or say --accept-loss to begin with an empty table",
+            "--nodes {}: the cluster in {data} began with {before}; give as many as then, or give --accept-loss to begin with an empty table",
             options.nodes
         );
         ensure!(
             with_log >= majority(members as u8),
-            "--durability sync: only {with_log} of {members} nodes in {data} have their log on disk; if they ran with --durability memory their table is lost: say --accept-loss to begin with an empty one"
+            "--durability sync: only {with_log} of {members} nodes in {data} have their log on disk; if they ran with --durability memory their table is lost: give --accept-loss to begin with an empty one"
         );
         Ok(())
     }

@@ -146,8 +146,9 @@ impl SystemCommand for Flair {
     const ABOUT_UP: &'static str =
         "Start replicas, switches and a gateway for Redis clients on this machine";
     const ABOUT_ROLES: &'static str =
-        "leader, switch (the one that serves), follower/0 (the first replica that does not lead), replica/2, switch/1, gateway. \
-         With several sets: leader/1 (of set 1), follower/1/0, replica/1/2; switch serves set 0";
+        "leader (the replica that leads now), switch (the one that serves), follower/0 (the first replica that does not lead), replica/2, switch/1, gateway. \
+         With several sets: leader/1 (of set 1), follower/1/0, replica/1/2; switch serves set 0. \
+         For restart and resume, a role is the host that was killed or paused under this name";
     type Options = Options;
 
     fn spec(options: &Options, data: &Path) -> Result<FlairSpec> {

@@ -186,7 +186,7 @@ impl System for Memory {
             let dir = host_dir(&self.spec.data, name);
             ensure!(
                 self.spec.options.accept_loss || node >= SWITCH_FIRST || !has_promised(&dir),
-                "--data: the memory in {} was lost when its servers stopped (it is kept in their memory alone); say --accept-loss to begin with zeros",
+                "--data: the memory in {} was lost when its servers stopped (it is kept in their memory alone); give --accept-loss to begin with zeros",
                 self.spec.data.display()
             );
             // Left by a memory that is lost.

@@ -135,7 +135,7 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
     let begun = kept.into_iter().max().unwrap_or(0).max(before);
     ensure!(
         space >= begun || begun == before,
-        "--space {}: an interrupted growth has begun to give the memory {}; say that, or more",
+        "--space {}: an interrupted growth has begun to give the memory {}; give that size, or a larger one",
         size(space),
         size(begun)
     );

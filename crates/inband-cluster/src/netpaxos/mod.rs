@@ -103,7 +103,7 @@ impl System for NetPaxos {
         let options = &spec.options;
         ensure!(
             !options.faithful || options.log_only || options.unsafe_ordering,
-            "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, give --log-only, or say --unsafe-ordering if the data may be lost"
+            "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, give --log-only, or give --unsafe-ordering if the data may be lost"
         );
         let exists = spec.data.join(FILE).exists();
         let is_continued = exists && !options.accept_loss;

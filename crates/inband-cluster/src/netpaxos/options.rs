@@ -126,7 +126,7 @@ impl Options {
         match (former.durability, self.durability) {
             (Durability::Memory, _) => ensure!(
                 self.accept_loss || self.has_not_begun(dir),
-                "--data: the log in {data} was lost when its processes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one"
+                "--data: the log in {data} was lost when its processes stopped (it is kept in their memory alone); give --accept-loss to begin with an empty one"
             ),
             (Durability::Sync, Durability::Memory) => ensure!(
                 self.accept_loss,

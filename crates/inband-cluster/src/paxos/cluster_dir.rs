@@ -15,12 +15,17 @@ use std::path::{Path, PathBuf};
 use inband_host::file_lock::{FileLock, LockError};
 
 use crate::paxos::supervisor::SupervisorError;
+use crate::remains::Remains;
 use inband_host::system_file;
+use record::FORMER_LEADER;
 pub use record::{ClusterRecord, HostRecord};
 pub use start_plan::{AppliedAt, PlannedHost, StartPlan};
 
 /// A cluster's name is a prefix of the directory's name, a dash, and digits of a hash of its path.
 const NAME_STEM_MAX_BYTES: usize = 20;
+
+/// The file that is locked in each directory.
+const LOCK: &str = "supervisor.lock";
 
 /// A cluster's directories, locked for the lifetime of this value.
 #[derive(Debug)]
@@ -33,6 +38,7 @@ pub struct ClusterDir {
 impl ClusterDir {
     /// Creates and locks the directory of a cluster, and the additional ones for its data.
     pub fn open(path: &Path, more_data: &[PathBuf]) -> Result<Self, SupervisorError> {
+        check_distinct(path, more_data)?;
         fs::create_dir_all(path.join("hosts")).map_err(SupervisorError::file("create", path))?;
         let path = absolute(path)?;
         let mut locks = vec![lock(&path)?];
@@ -42,10 +48,7 @@ impl ClusterDir {
             fs::create_dir_all(data).map_err(SupervisorError::file("create", data))?;
             let data = absolute(data)?;
             if data == path || more.contains(&data) {
-                return Err(SupervisorError::BadSpec(format!(
-                    "--data names {} twice",
-                    data.display()
-                )));
+                return Err(named_twice(&data));
             }
             locks.push(lock(&data)?);
             more.push(data);
@@ -99,6 +102,15 @@ impl ClusterDir {
             .collect()
     }
 
+    /// Renames the directory of a host that had another name in an earlier version.
+    pub fn rename_former(&self) -> Result<(), SupervisorError> {
+        let (former, now) = (self.host(FORMER_LEADER), self.host("leader-0"));
+        if former.exists() && !now.exists() {
+            fs::rename(&former, &now).map_err(SupervisorError::file("rename", former))?;
+        }
+        Ok(())
+    }
+
     /// Directories of all hosts that ever existed.
     pub fn all_hosts(&self) -> Vec<PathBuf> {
         let found = fs::read_dir(self.path.join("hosts")).into_iter().flatten();
@@ -139,23 +151,14 @@ impl ClusterDir {
         Ok(files)
     }
 
+    /// Returns what is there of the cluster in a directory although nobody listens at its socket.
+    pub(crate) fn remains(path: &Path) -> Option<Remains> {
+        Remains::find(path, LOCK, cluster_name_of)
+    }
+
     /// Derived from the path, so that clusters in two directories never share a name.
     pub fn cluster_name(&self) -> String {
-        let stem: String = self
-            .path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .unwrap_or("")
-            .chars()
-            .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
-            .take(NAME_STEM_MAX_BYTES)
-            .collect();
-        let stem = stem.trim_matches('-');
-        let stem = if stem.is_empty() { "inband" } else { stem };
-        format!(
-            "{stem}-{:06x}",
-            fnv1a(self.path.as_os_str().as_encoded_bytes()) & 0xff_ffff
-        )
+        cluster_name_of(&self.path)
     }
 
     /// Returns the record; `None` in a new directory.
@@ -186,6 +189,39 @@ impl ClusterDir {
     }
 }
 
+fn cluster_name_of(path: &Path) -> String {
+    let stem: String = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .unwrap_or("")
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(NAME_STEM_MAX_BYTES)
+        .collect();
+    let stem = stem.trim_matches('-');
+    let stem = if stem.is_empty() { "inband" } else { stem };
+    format!(
+        "{stem}-{:06x}",
+        fnv1a(path.as_os_str().as_encoded_bytes()) & 0xff_ffff
+    )
+}
+
+/// Before any of them is created.
+fn check_distinct(path: &Path, more_data: &[PathBuf]) -> Result<(), SupervisorError> {
+    let mut seen = vec![path];
+    for data in more_data {
+        if seen.contains(&data.as_path()) {
+            return Err(named_twice(data));
+        }
+        seen.push(data);
+    }
+    Ok(())
+}
+
+fn named_twice(data: &Path) -> SupervisorError {
+    SupervisorError::BadSpec(format!("--data names {} twice", data.display()))
+}
+
 fn absolute(path: &Path) -> Result<PathBuf, SupervisorError> {
     path.canonicalize()
         .map_err(SupervisorError::file("open", path))
@@ -193,7 +229,7 @@ fn absolute(path: &Path) -> Result<PathBuf, SupervisorError> {
 
 /// Locks a directory. An error names the process that holds it.
 fn lock(dir: &Path) -> Result<FileLock, SupervisorError> {
-    let path = dir.join("supervisor.lock");
+    let path = dir.join(LOCK);
     FileLock::take(&path).map_err(|error| match error {
         LockError::InUse { owner } => SupervisorError::AlreadyRunning {
             dir: dir.to_owned(),

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use inband_host::text::counted;
 use inband_paxos::config::{
     bounds, Dataplane, Durability, Limits, Role, Timing, DEFAULT_RING_SLOTS,
 };
@@ -52,8 +53,8 @@ impl FromStr for AcceptorChoice {
 /// different host, so that leaders of several logs are spread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaderLayout {
-    /// On separate hosts: `leader`, then `leader/1`, ... as further candidates, on these dataplanes
-    /// ([`Dataplane::Auto`] means "like the cluster").
+    /// On separate hosts, `leader/0`, `leader/1`, ..., on these dataplanes ([`Dataplane::Auto`] means "like the
+    /// cluster").
     OwnHosts(Vec<Dataplane>),
     /// On the host of `acceptor/0`.
     WithAcceptor,
@@ -172,12 +173,7 @@ impl ClusterSpec {
         };
         if let LeaderLayout::OwnHosts(dataplanes) = &self.leader {
             for (i, &dataplane) in dataplanes.iter().enumerate() {
-                let name = if i == 0 {
-                    "leader".to_owned()
-                } else {
-                    format!("leader/{i}")
-                };
-                add(name, &[Role::Leader], dataplane);
+                add(format!("leader/{i}"), &[Role::Leader], dataplane);
             }
         }
         for (i, &dataplane) in self.acceptors.0.iter().enumerate() {
@@ -262,10 +258,10 @@ impl ClusterSpec {
         }
         if self.more_data.len() >= self.partitions as usize {
             return Err(format!(
-                "--data names {} directories and there are {} partitions; one directory a \
-                 partition is the most that is of use",
+                "--data names {} directories for {}, and a partition is in one of them; name fewer, or give more \
+                 --partitions",
                 self.more_data.len() + 1,
-                self.partitions
+                counted(self.partitions.into(), "partition")
             ));
         }
         if self.controllers > CONTROLLERS_MAX {
@@ -301,14 +297,14 @@ impl ClusterSpec {
 /// A host that may not have an address yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPlan {
-    /// `leader`, `acceptor/0`, `replica/0`, ...
+    /// `leader/0`, `acceptor/0`, `replica/0`, ...
     pub name: String,
     pub roles: Vec<Role>,
     /// Where it runs; [`Dataplane::Auto`] means "like the cluster".
     pub dataplane: Dataplane,
 }
 
-/// Kind and number in a host's name: `acceptor` and 3 of `acceptor/3`, `leader` and 0 of `leader`.
+/// Kind and number in a host's name: `acceptor` and 3 of `acceptor/3`.
 pub fn kind_of(name: &str) -> (&str, u32) {
     match name.split_once('/') {
         Some((kind, number)) => (kind, number.parse().unwrap_or(0)),
@@ -359,7 +355,7 @@ mod tests {
         spec.check().expect("the defaults are good");
         let names: Vec<String> = spec.hosts().into_iter().map(|h| h.name).collect();
         let expected = [
-            "leader",
+            "leader/0",
             "acceptor/0",
             "acceptor/1",
             "acceptor/2",
@@ -419,10 +415,7 @@ mod tests {
         spec.partitions = 2;
         spec.more_data = vec!["/a".into(), "/b".into()];
         let error = spec.check().expect_err("directories");
-        assert!(
-            error.contains("3 directories and there are 2 partitions"),
-            "{error}"
-        );
+        assert!(error.contains("3 directories for 2 partitions,"), "{error}");
         spec.more_data.pop();
         spec.resp.set_port(65_534);
         assert!(spec.check().expect_err("ports").contains("--resp"));

@@ -13,7 +13,6 @@ mod plane;
 pub mod remote;
 mod start;
 
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -32,6 +31,7 @@ pub use members::MemberKind;
 
 use crate::host_process::{Process, ProcessSlot};
 use crate::loopback_ports::HeldPort;
+use crate::meant::Meant;
 use crate::network::{Lab, LabError, LinkCounters};
 use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord};
 use crate::paxos::control::{self, HostStatus};
@@ -75,7 +75,7 @@ impl ProcessState {
 pub struct HostEntry {
     /// Id of the node.
     pub id: u8,
-    /// `leader`, `acceptor/0`, `replica/0`, ...
+    /// `leader/0`, `acceptor/0`, `replica/0`, ...
     pub name: String,
     pub roles: Vec<Role>,
     /// Where its packet roles run. An acceptor with a journal runs in user space; beside another role, that one counts.
@@ -169,8 +169,7 @@ struct Shared {
     progress: Mutex<Option<String>>,
     /// The cluster is stopping: membership changes are aborted.
     stopping: AtomicBool,
-    /// By log: the host that the leader's name meant in the last kill or pause.
-    last_leaders: Mutex<BTreeMap<usize, String>>,
+    meant: Mutex<Meant>,
     client_listener: Mutex<Option<TcpListener>>,
     record: Mutex<ClusterRecord>,
     ended: Mutex<Option<DownReport>>,
@@ -275,7 +274,8 @@ impl Supervisor {
         self.shared.kill(role)
     }
 
-    /// Restarts the process of a role, killing it first if it runs. Returns the host's name.
+    /// Restarts the process of a role, killing it first if it runs; `leader` is the host that was killed or paused under
+    /// this name, if there is one. Returns the host's name.
     pub fn restart(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.restart(role)
     }
@@ -292,7 +292,7 @@ impl Supervisor {
         self.shared.pause(role)
     }
 
-    /// Undoes a pause. Returns the host's name.
+    /// Undoes a pause; `leader` is the host that was paused under this name. Returns the host's name.
     pub fn resume(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.resume(role)
     }

@@ -50,7 +50,7 @@ fn members_come_and_go_and_the_next_start_has_those_of_now() {
         );
         let status = supervisor.status();
         let members = [
-            (1, "leader"),
+            (1, "leader/0"),
             (2, "acceptor/0"),
             (4, "acceptor/2"),
             (5, "replica/0"),
@@ -175,7 +175,7 @@ fn a_change_that_the_supervisor_does_not_see_the_end_of_is_settled_by_the_next_o
                 std::thread::sleep(Duration::from_millis(5));
             }
             let error = supervisor
-                .remove_member("leader")
+                .remove_member("leader/0")
                 .expect_err("one at a time");
             assert!(error.to_string().contains("another change"), "{error}");
             supervisor.down().expect("down");

@@ -54,7 +54,7 @@ fn a_detached_supervisor_is_waited_for_and_its_error_is_passed_on() {
     assert!(error.contains(&expected), "{error}");
     drop(taken);
     let status = remote::spawn_detached(command(), &spec.data).expect("up");
-    assert_eq!(status.leader(0), Some("leader"));
+    assert_eq!(status.leader(0), Some("leader/0"));
     let error = remote::spawn_detached(command(), &spec.data)
         .expect_err("it runs")
         .to_string();

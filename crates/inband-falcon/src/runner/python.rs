@@ -5,11 +5,13 @@
 //! a byte: 0 for a result, 1 for an exception, plus 128 if the interpreter ends after it; the rest is a pickle.
 
 use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
+
+use nix::sys::signal::Signal;
 
 use super::process::{status_of, Stop};
 use super::Interpreter;
@@ -19,6 +21,22 @@ use crate::limits::WORK_LEN_BYTES_MAX;
 const LAST: u8 = 128;
 /// How long an interpreter may take to end once its pipe is closed.
 const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// The rest of an error.
+const WHAT_TO_DO: &str =
+    "what it printed is on the worker's standard error (its log, if `inband up falcon` started it); correct the task, or \
+     submit it again";
+
+/// Says how an interpreter ended.
+fn in_words(status: ExitStatus) -> String {
+    match status.signal().map(Signal::try_from) {
+        Some(Ok(Signal::SIGKILL)) => {
+            "killed by SIGKILL, as the kernel does for lack of memory".to_owned()
+        }
+        Some(Ok(signal)) => format!("killed by {signal}"),
+        Some(Err(_)) | None => format!("status {}", status_of(status)),
+    }
+}
 
 pub struct Python {
     child: Child,
@@ -76,10 +94,17 @@ impl Python {
                 // No effect if it has ended by itself.
                 stop.stop();
                 let how = match stop.reap(&mut self.child) {
-                    Ok(status) => format!("status {}", status_of(status)),
+                    Ok(status) => in_words(status),
                     Err(error) => error.to_string(),
                 };
-                let said = format!("the Python interpreter of this task ended ({how}): {error}");
+                // It has closed its pipe: that says no more.
+                let why = match error.kind() {
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => String::new(),
+                    _ => format!(": {error}"),
+                };
+                let said = format!(
+                    "the Python interpreter that ran this task ended ({how}){why}; {WHAT_TO_DO}"
+                );
                 (Err(as_error(&said)), None)
             }
         }

@@ -100,12 +100,12 @@ impl ServerArgs {
         let replace = self.replace || replaces.exists();
         ensure!(
             self.new || replace || has_promised(&common.data),
-            "{} has no promise of this server: say --new if the memory is new at all servers, or --replace if this server takes the place of one that is lost",
+            "{} has no promise of this server: give --new if the memory is new at all servers, or --replace if this server takes the place of one that is lost",
             common.data.display()
         );
         ensure!(
             !self.new || self.accept_loss || !has_promised(&common.data),
-            "--new: {} has a promise, so there was a memory; a server that starts again recovers without --new; if all servers have lost theirs, say --accept-loss to begin with zeros",
+            "--new: {} has a promise, so there was a memory; a server that starts again recovers without --new; if all servers have lost theirs, give --accept-loss to begin with zeros",
             common.data.display()
         );
         common.keep_space()?;

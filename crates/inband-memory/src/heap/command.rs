@@ -34,6 +34,7 @@ use super::stats::publish;
 use super::uffd::Uffd;
 use super::{FileSpace, LocalSpace, PAGE_CHUNKS, PAGE_LEN_BYTES};
 use crate::lines::{Lines, CHUNK_LINES, LINE_LEN_BYTES};
+use inband_host::output::quoted;
 use inband_host::size::parse_size;
 
 /// The library to preload, which lies beside this executable or in ../lib.
@@ -207,8 +208,9 @@ pub fn run(args: &RunArgs, connect: &Connect, dir: Option<&Path>) -> Result<()> 
     // The thread that ends the program reports the panic: printing it here could block on a page of the program.
     std::panic::set_hook(Box::new(|_| {}));
     let mut guard = Guard::start().context("starting the guard")?;
-    let (signals, former_mask) = take_signals()?;
+    // Until there is a program to pass them on to, signals end this process.
     let mut lines = connect().context("opening the memory")?;
+    let (signals, former_mask) = take_signals()?;
     let pages = lines.chunks() / PAGE_CHUNKS as u64;
     let bytes = Size(pages * PAGE_LEN_BYTES as u64);
     let page = PAGE_LEN_BYTES as u64;
@@ -498,8 +500,9 @@ fn wait_for_end(pid: Pid, name: &str, has_ended: &AtomicBool) {
         let program = std::fs::read_link(format!("/proc/{pid}/exe"));
         if let (false, Ok(program)) = (has_heap, program) {
             note(format_args!(
-                "{name} has executed {}, whose heap is in local memory; run that program itself",
-                program.display()
+                "{name} was replaced by {} (exec), whose heap is in local memory; run that program instead: inband memory run -- {}",
+                program.display(),
+                quoted(&program)
             ));
         }
     }

@@ -23,7 +23,7 @@ pub fn exists(data: &Path) -> bool {
 pub fn check_empty(data: &Path, has_log: bool) -> Result<()> {
     ensure!(
         !has_log,
-        "--new: {} has a log: leave out --new to go on with it, or give an empty directory; to begin an empty log, write another log_id to cluster.json, and say --new --accept-loss at all storage servers and learners",
+        "--new: {} has a log: leave out --new to go on with it, or give an empty directory; to begin an empty log, write another log_id to cluster.json, and give --new --accept-loss at all storage servers and learners",
         data.display()
     );
     Ok(())

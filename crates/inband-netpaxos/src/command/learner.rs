@@ -94,7 +94,7 @@ impl LearnerArgs {
         let has_store = !process.cluster.resp.is_empty();
         ensure!(
             !self.faithful || !has_store || self.unsafe_ordering,
-            "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, or say --unsafe-ordering if the data may be lost"
+            "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, or give --unsafe-ordering if the data may be lost"
         );
         if self.faithful {
             eprintln!("{WARNING}");

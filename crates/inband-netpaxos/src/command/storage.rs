@@ -76,7 +76,7 @@ impl StorageArgs {
             kept::check_empty(data, kept::exists(data))?;
             ensure!(
                 self.accept_loss || process.last_incarnation()? == 0,
-                "--new: the storage server in {} has run before, and its votes were lost: leave out --new to let it get them from the others; if those of all were lost, write another log_id to cluster.json, and say --new --accept-loss at all storage servers and learners to begin an empty log",
+                "--new: the storage server in {} has run before, and its votes were lost: leave out --new to let it get them from the others; if those of all were lost, write another log_id to cluster.json, and give --new --accept-loss at all storage servers and learners to begin an empty log",
                 data.display()
             );
         }

@@ -72,7 +72,7 @@ pub fn run(
         sync: is_sync,
         ..MachineConfig::single(&dir)
     })
-    .with_context(|| format!("the store in {}", dir.display()))?;
+    .with_context(|| format!("opening the store in {}", dir.display()))?;
     let resp = listeners(&mut process, config.number)?;
     let checkpoints = TcpListener::bind(process.listen)
         .with_context(|| format!("cannot listen at TCP {}", process.listen))?;

@@ -50,7 +50,7 @@ impl ReachArgs {
                 namespace: None,
             },
             None => address_of(&self.data)
-                .context("to use one on another machine, say --scheduler HOST:PORT")?,
+                .context("to use one on another machine, give --scheduler HOST:PORT")?,
         };
         if let Some(namespace) = &address.namespace {
             enter(namespace)?;
@@ -91,7 +91,7 @@ pub fn must_be_safe(
         ensure!(
             no_key,
             "without a key, anyone who can send packets to {address} can run commands on the workers; give --key-file FILE (a copy of the \
-             one that `inband up falcon` has made, or a new one of `inband key new`), or say --no-key to allow it"
+             one that `inband up falcon` has made, or a new one of `inband key new`), or give --no-key to allow it"
         );
     }
     tracing::warn!(

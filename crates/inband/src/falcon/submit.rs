@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use inband_falcon::client_node::{self, ClientNode, Event};
+use inband_falcon::client_node::{self, ClientError, ClientNode, Event};
 use inband_falcon::limits::{
     BLOBS_LEN_BYTES_MAX, CLIENT_TASKS_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX,
 };
@@ -152,7 +152,7 @@ pub fn submit(args: &SubmitArgs) -> Result<()> {
         key_file: reached.key_file,
         ..client_node::Config::new(reached.scheduler)
     })?;
-    let cluster = client.ask(ANSWER_LIMIT)?;
+    let cluster = properties(&client, &signals)?;
     args.check(&cluster)?;
     let specs = args.specs(&cluster)?;
     if cluster.executors == 0 {
@@ -168,6 +168,21 @@ pub fn submit(args: &SubmitArgs) -> Result<()> {
     let status = watch.finish();
     drop(client);
     std::process::exit(status);
+}
+
+/// Asks the scheduler for the cluster's properties. Ctrl-C ends the process.
+fn properties(client: &ClientNode, signals: &StopSignals) -> Result<ClusterInfo> {
+    let until = Instant::now() + ANSWER_LIMIT;
+    loop {
+        match client.ask(SIGNAL_POLL) {
+            Err(ClientError::NoScheduler(_)) if Instant::now() < until => {}
+            answered => return Ok(answered?),
+        }
+        if signals.wait(Duration::ZERO) {
+            eprintln!("inband: interrupted; nothing was submitted");
+            std::process::exit(EXIT_INTERRUPTED);
+        }
+    }
 }
 
 /// Monitors whether the scheduler is alive, to inform waiting users.

@@ -12,6 +12,8 @@ use crate::paxos::supervisor::SupervisorError;
 
 /// The format that is written.
 pub(super) const RECORD_FORMAT: u32 = 3;
+/// The name of `leader/0` in records of earlier versions. Now `leader` is only a role: whichever host leads.
+pub(super) const FORMER_LEADER: &str = "leader";
 
 /// `cluster.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +146,7 @@ impl ClusterRecord {
         }
         let in_words = |e: serde_json::Error| e.to_string();
         let any: AnyRecord = serde_json::from_str(text).map_err(in_words)?;
-        let record: Self = match any.format {
+        let mut record: Self = match any.format {
             1 => serde_json::from_str::<RecordOfOneLog>(text)
                 .map(RecordOfFixedMembers::from)
                 .map(Self::from),
@@ -153,6 +155,12 @@ impl ClusterRecord {
             other => return Err(format!("format {other}, this is {RECORD_FORMAT}")),
         }
         .map_err(in_words)?;
+        let hosts = record.hosts.iter_mut().map(|host| &mut host.name);
+        for name in hosts.chain(&mut record.asked) {
+            if name == FORMER_LEADER {
+                *name = format!("{FORMER_LEADER}/0");
+            }
+        }
         let logs = logs_of(record.partitions);
         let is_whole = |positions: &Vec<u64>| positions.len() == logs;
         if !is_whole(&record.first_instances)

@@ -237,6 +237,35 @@ fn a_record_of_the_time_of_fixed_members_is_read() {
 }
 
 #[test]
+fn a_host_of_a_former_version_gets_the_name_that_is_no_role() {
+    let (_t, dir, spec) = setup();
+    let mut record = started(dir.plan(&spec, &never).expect("plan"));
+    record.clean_at = Some(vec![0]);
+    dir.write_record(&record).expect("write");
+    let path = dir.path().join("cluster.json");
+    let text = fs::read_to_string(&path).expect("read");
+    fs::write(&path, text.replace("leader/0", "leader")).expect("write");
+    fs::create_dir_all(dir.host("leader").join("state")).expect("create");
+
+    dir.rename_former().expect("renamed");
+    let plan = dir.plan(&spec, &never).expect("plan");
+    assert_eq!(plan.record.hosts, record.hosts);
+    assert_eq!(plan.record.asked, record.asked);
+    assert_eq!(plan.hosts[0].plan.name, "leader/0");
+    assert!(dir.host("leader-0").join("state").is_dir());
+    dir.rename_former().expect("it was done before");
+}
+
+#[test]
+fn a_directory_that_is_named_twice_is_not_made() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let data = temporary.path().join("c");
+    let error = ClusterDir::open(&data, std::slice::from_ref(&data)).expect_err("twice");
+    assert!(error.to_string().contains("twice"), "{error}");
+    assert!(!data.exists());
+}
+
+#[test]
 fn instances_are_never_given_out_twice() {
     let (_t, dir, mut spec) = setup();
     let mut record = dir.plan(&spec, &never).expect("plan").record;

@@ -13,8 +13,10 @@ use crate::listeners::ListenError;
 use crate::network::LabError;
 use crate::paxos::change::{ChangeError, PlaneError};
 use crate::paxos::memory::TooLarge;
+use crate::remains::Remains;
 use inband_host::file_error::FileError;
 use inband_host::line_json::{CallError, PathTooLong};
+use inband_host::output::quoted;
 use inband_host::system_file::SystemFileError;
 
 /// Why a cluster did not start or did not do what it was asked.
@@ -70,8 +72,15 @@ pub enum SupervisorError {
         owner: String,
     },
     /// No supervisor holds this directory.
-    #[error("no cluster is running in {dir}; start one with `inband up --data {dir}`")]
-    NotRunning { dir: PathBuf },
+    #[error("{}", .remains.as_ref().map_or_else(
+        || format!("no cluster is running in {}; start one with `inband up --data {}`", .dir.display(), quoted(.dir)),
+        |remains| remains.in_words(.dir, "inband up"),
+    ))]
+    NotRunning {
+        dir: PathBuf,
+        /// What is there nevertheless.
+        remains: Option<Remains>,
+    },
     /// The last stop was not clean, so what was chosen cannot be known.
     #[error(
         "the cluster in {dir} was not stopped cleanly: its acceptors kept votes of epoch {epoch} in \
@@ -149,8 +158,14 @@ pub enum SupervisorError {
         limit_s: u64,
         logs: PathBuf,
     },
-    /// No host has this name.
-    #[error("no role {name:?}; there are {leaders}, {known}")]
+    #[error("no host {name:?}; there are {known}")]
+    UnknownHost {
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// Neither a role nor a host has this name.
+    #[error("no role or host {name:?}; there are {leaders}, {known}")]
     UnknownRole {
         name: String,
         /// How leaders are named.

@@ -172,8 +172,8 @@ impl Shared {
             };
             if began.elapsed() >= LEADER_LIMIT {
                 return Err(SupervisorError::WrongState(format!(
-                    "{name} is the preferred leader, but does not lead {} after {} s; does it run? \
-                     see `inband status`",
+                    "{name} is the preferred leader, but does not lead {} after {} s; `inband status` shows \
+                     whether it runs",
                     log_name(*missing, self.logs()),
                     LEADER_LIMIT.as_secs()
                 )));

@@ -12,7 +12,7 @@ use crate::host_process::Process;
 use crate::link::Change;
 use crate::paxos::control::{instances, log_label, log_name, HostStatus};
 
-/// Names the current leader rather than a host; followed by `:K`, that of log K.
+/// Means the host that leads now; followed by `:K`, that of log K. No host has this name.
 const LEADER: &str = "leader";
 /// Timeout for finding a leader: a host that has just taken over shows it slightly later.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
@@ -21,6 +21,11 @@ const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const SPARE_LIMIT: Duration = Duration::from_secs(15);
 /// Interval at which a restarted host is polled.
 const BACK_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The key of a log's leader in [`Meant`](crate::meant::Meant).
+fn leader_of(log: usize) -> String {
+    format!("{LEADER}:{log}")
+}
 
 impl Shared {
     /// Returns the log whose leader a role names; `None` if it names a host.
@@ -35,7 +40,7 @@ impl Shared {
     /// Returns the host that a role names for kill and pause.
     pub(super) fn resolve(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let Some(log) = self.led_log(role) else {
-            return self.named(role);
+            return self.named_or_role(role);
         };
         let deadline = Instant::now() + LEADER_LIMIT;
         loop {
@@ -50,39 +55,59 @@ impl Shared {
         }
     }
 
-    /// Returns the host that a role names for restart and resume: a leader is the one that was killed or paused under
-    /// this name, not the one that has taken over since.
-    fn resolve_past(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
-        let log = self.led_log(role);
-        let past = log.and_then(|log| lock(&self.last_leaders).get(&log).cloned());
-        self.named(past.as_deref().unwrap_or(role))
+    /// Returns the host that a role means for restart and resume: a leader is the one that was killed or paused under
+    /// this name, not the one that has taken over since. `is_it`: whether the operation is for such a host.
+    fn resolve_past(
+        &self,
+        role: &str,
+        is_it: impl Fn(Process) -> bool,
+    ) -> Result<Arc<HostRuntime>, SupervisorError> {
+        let Some(log) = self.led_log(role) else {
+            return self.named_or_role(role);
+        };
+        let hosts = self.hosts();
+        let found = |name: &str| hosts.iter().find(|host| host.name() == name);
+        let is_meant = |name: &str| found(name).is_some_and(|host| is_it(host.process.state().0));
+        let past = lock(&self.meant).host(&leader_of(log), is_meant);
+        match past.and_then(|name| found(&name)) {
+            Some(host) => Ok(Arc::clone(host)),
+            None => self.resolve(role),
+        }
     }
 
-    pub(super) fn named(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
+    pub(super) fn named(&self, name: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let hosts = self.hosts();
-        let found = hosts.iter().find(|host| host.name() == role);
-        found.cloned().ok_or_else(|| SupervisorError::UnknownRole {
-            name: role.to_owned(),
-            leaders: match self.logs() {
-                1 => "leader (the current leader)".to_owned(),
-                logs => format!(
-                    "leader:0 to leader:{} and leader:M (the current leader of that log)",
-                    logs - 2
-                ),
+        let found = hosts.iter().find(|host| host.name() == name);
+        found.cloned().ok_or_else(|| {
+            let known: Vec<&str> = hosts.iter().map(|host| host.name()).collect();
+            SupervisorError::UnknownHost {
+                name: name.to_owned(),
+                known: known.join(", "),
+            }
+        })
+    }
+
+    /// Like [`named`](Self::named), where a role could have been given as well.
+    fn named_or_role(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
+        self.named(role).map_err(|error| match error {
+            SupervisorError::UnknownHost { name, known } => SupervisorError::UnknownRole {
+                name,
+                leaders: match self.logs() {
+                    1 => "leader (the host that leads now)".to_owned(),
+                    logs => format!(
+                        "leader:0 to leader:{} and leader:M (the host that leads that log now)",
+                        logs - 2
+                    ),
+                },
+                known,
             },
-            known: hosts
-                .iter()
-                .map(|host| host.name())
-                .filter(|&name| name != LEADER)
-                .collect::<Vec<_>>()
-                .join(", "),
+            other => other,
         })
     }
 
     fn remember(&self, role: &str, host: &HostRuntime) {
-        if let Some(log) = self.led_log(role) {
-            lock(&self.last_leaders).insert(log, host.plan.name.clone());
-        }
+        let role = self.led_log(role).map(leader_of);
+        lock(&self.meant).note(role.as_deref(), host.name());
     }
 
     pub(super) fn kill(&self, role: &str) -> Result<String, SupervisorError> {
@@ -134,7 +159,7 @@ impl Shared {
     pub(super) fn restart(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
-        let host = self.resolve_past(role)?;
+        let host = self.resolve_past(role, |_| true)?;
         // The process may already have ended before a restart.
         match self.kill_process(&host) {
             Ok(()) | Err(SupervisorError::WrongState(_)) => {}
@@ -142,6 +167,7 @@ impl Shared {
         }
         self.spawn(&host)?;
         self.wait_until_answering(&host)?;
+        lock(&self.meant).forget(host.name());
         Ok(host.plan.name.clone())
     }
 
@@ -156,6 +182,7 @@ impl Shared {
         self.stop_hosts(std::slice::from_ref(&host));
         self.spawn(&host)?;
         self.wait_until_answering(&host)?;
+        lock(&self.meant).forget(name);
         let deadline = Instant::now() + limit;
         while let Err(missing) = self.plays_its_part(&host, &applied) {
             if Instant::now() >= deadline {
@@ -282,7 +309,7 @@ impl Shared {
 
     pub(super) fn resume(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
-        let host = self.resolve_past(role)?;
+        let host = self.resolve_past(role, |process| process == Process::Paused)?;
         self.resume_host(&host)?;
         Ok(host.plan.name.clone())
     }
@@ -295,6 +322,7 @@ impl Shared {
             )));
         }
         host.process.resume();
+        lock(&self.meant).forget(host.name());
         self.release(host)
     }
 

@@ -12,6 +12,7 @@ use inband_control::service;
 use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
 use crate::background::spawn_until;
 use crate::link;
+use crate::paxos::cluster_dir::ClusterDir;
 use crate::socket::socket_in;
 use inband_host::line_json::{self, Server};
 
@@ -178,6 +179,7 @@ pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, 
         Ok(reply) => Ok(reply),
         Err(error) if error.nobody_listens() => Err(SupervisorError::NotRunning {
             dir: data.to_owned(),
+            remains: ClusterDir::remains(data),
         }),
         Err(error) => Err(error.into()),
     }

@@ -61,6 +61,7 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     let dir = ClusterDir::open(&spec.data, &spec.more_data)?;
     dir.roots().try_for_each(check_disk)?;
     dir.all_hosts().iter().for_each(|host| kill_leftover(host));
+    dir.rename_former()?;
     let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
     keep_network(&mut spec, &plan.hosts)?;
     for host in &plan.hosts {
@@ -125,7 +126,7 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
         membership: Mutex::default(),
         progress: Mutex::default(),
         stopping: AtomicBool::new(false),
-        last_leaders: Mutex::default(),
+        meant: Mutex::default(),
         client_listener: Mutex::new(Some(client_listener)),
         record: Mutex::new(record),
         ended: Mutex::default(),
