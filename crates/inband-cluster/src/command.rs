@@ -426,7 +426,8 @@ fn up<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
     }
     let signals = StopSignals::take()?;
     let console = args.console.find()?;
-    let cluster = Supervisor::<S>::start(S::spec(&args.options, &args.data)?)?;
+    let spec = S::spec(&args.options, &args.data)?;
+    let cluster = Supervisor::<S>::start_unless(spec, &|| signals.wait(Duration::ZERO))?;
     let mut running = None;
     if !args.detached {
         let status = cluster.status();

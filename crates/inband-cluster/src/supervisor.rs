@@ -22,6 +22,7 @@ use crate::socket::{self, Reply, Request, SupervisorStatus};
 use crate::system::System;
 use inband_host::system_file;
 
+const INTERRUPTED: &str = "interrupted; what was started has been stopped";
 /// Timeout for a cluster to become ready.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait until all hosts take part before one is restarted: longer than an election.
@@ -182,7 +183,12 @@ struct Shared<S: System> {
 
 impl<S: System> Supervisor<S> {
     /// Starts all hosts and waits until the cluster is ready.
-    pub fn start(mut spec: S::Spec) -> Result<Supervisor<S>> {
+    pub fn start(spec: S::Spec) -> Result<Supervisor<S>> {
+        Self::start_unless(spec, &|| false)
+    }
+
+    /// As [`Supervisor::start`]; while it waits, it asks often whether to give up, and then ends what it has started.
+    pub fn start_unless(mut spec: S::Spec, gives_up: &dyn Fn() -> bool) -> Result<Supervisor<S>> {
         let data = S::data(&mut spec);
         // Before the directory becomes a cluster's.
         line_json::check_path(&socket::socket_in(data))?;
@@ -212,7 +218,7 @@ impl<S: System> Supervisor<S> {
             end: End::default(),
             _lock: lock,
         });
-        if let Err(error) = shared.start_all() {
+        if let Err(error) = shared.start_all(gives_up) {
             shared.end_processes();
             return Err(error);
         }
@@ -288,9 +294,9 @@ fn take_directory<S: System>(data: &mut PathBuf) -> Result<StateLock> {
 }
 
 impl<S: System> Shared<S> {
-    fn start_all(&self) -> Result<()> {
+    fn start_all(&self, gives_up: &dyn Fn() -> bool) -> Result<()> {
         for host in self.hosts.iter().filter(|host| !host.is_on_request()) {
-            match self.start(host, true) {
+            match self.start(host, true, gives_up) {
                 Err(error) if host.is_optional() && host.state().0 == Process::Ended => {
                     eprintln!("the cluster starts without {}: {error:#}", host.name());
                 }
@@ -300,12 +306,15 @@ impl<S: System> Shared<S> {
         self.wait(
             READY_TIMEOUT,
             || self.system.ready(&self.hosts),
-            || self.hosts.check_alive(),
+            || {
+                ensure!(!gives_up(), INTERRUPTED);
+                self.hosts.check_alive()
+            },
         )
     }
 
     /// Starts a process and waits until it is up. `is_first`: the whole cluster is being started.
-    fn start(&self, host: &HostProcess, is_first: bool) -> Result<()> {
+    fn start(&self, host: &HostProcess, is_first: bool, gives_up: &dyn Fn() -> bool) -> Result<()> {
         let was_held = host.is_held();
         host.start(is_first)?;
         if let (true, Some(lab)) = (was_held, self.hosts.network.lab()) {
@@ -318,6 +327,7 @@ impl<S: System> Shared<S> {
         };
         self.wait(READY_TIMEOUT, is_up, || match host.state().0 {
             Process::Ended => bail!("{name} ended: {}", host.log_tail()),
+            _ if gives_up() => bail!(INTERRUPTED),
             _ => Ok(()),
         })
     }
@@ -413,7 +423,7 @@ impl<S: System> Shared<S> {
         let _operation = self.hosts.begin()?;
         let host = self.resolve_past(role, |_| true)?;
         self.check_spare(host, force)?;
-        self.start(host, false)?;
+        self.start(host, false, &|| false)?;
         lock(&self.meant).forget(host.name());
         Ok(host.name().to_owned())
     }
@@ -430,7 +440,7 @@ impl<S: System> Shared<S> {
             host.tell_to_end();
             host.wait_for_end(S::HAND_OVER_TIMEOUT);
         }
-        self.start(host, false)?;
+        self.start(host, false, &|| false)?;
         lock(&self.meant).forget(name);
         Ok(name.to_owned())
     }
@@ -479,7 +489,7 @@ impl<S: System> Shared<S> {
             let Ok(_operation) = self.hosts.operation.try_lock() else {
                 return;
             };
-            host.restart_if_due(|| self.start(host, false));
+            host.restart_if_due(|| self.start(host, false, &|| false));
         }
     }
 

@@ -2,7 +2,7 @@
 //! and a follower fail and recover, and nothing acknowledged is lost. Strangers are ignored.
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::flair::{addresses, hosts, Flair, TIMEOUT};
@@ -13,6 +13,8 @@ use inband_flair::digests::Digests;
 use inband_flair::timing::ClientTiming;
 use inband_ground::auth::{Gate, Keys, Secret};
 use inband_host::key_file::KeyFile;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 fn survives(name: &str, options: &[&str]) {
@@ -51,6 +53,39 @@ fn survives(name: &str, options: &[&str]) {
     flair.succeeds(&["down"]);
     let (succeeded, said) = flair.run(&["status"]);
     assert!(!succeeded && said.contains("inband up flair"), "{said}");
+}
+
+/// Two of three logs are gone, so no replica can lead.
+#[test]
+fn a_start_that_waits_ends_at_an_interrupt() {
+    let options = ["--dataplane", "udp", "--durability", "sync"];
+    let flair = Flair::up("wait", &options);
+    flair.succeeds(&["down"]);
+    for replica in ["replica-1", "replica-2"] {
+        std::fs::remove_dir_all(flair.data.join("hosts").join(replica)).expect("removed");
+    }
+    let waits = flair.data.join("hosts/gateway/log");
+    std::fs::remove_file(&waits).expect("of the first start");
+    let up = Command::new(PROGRAM)
+        .args(["up", "flair", "--resp", &flair.resp.to_string(), "--data"])
+        .arg(&flair.data)
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let deadline = Instant::now() + TIMEOUT;
+    while !waits.exists() {
+        assert!(Instant::now() < deadline, "no {}", waits.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill(Pid::from_raw(up.id() as i32), Signal::SIGINT).expect("interrupted");
+    let output = up.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("interrupted"),
+        "{said}"
+    );
 }
 
 #[test]
