@@ -114,8 +114,10 @@ impl System for Flair {
         let begins = Record::check(Record::read(&spec.data)?, &spec)?;
         if let Some(log) = existing_log(&spec).filter(|_| begins) {
             bail!(
-                "there is a log of another cluster in {}; remove it, or choose another --data",
-                log.display()
+                "{} has a log, but {} does not say of which cluster: restore that file if there is a copy of it, or choose \
+                 another --data",
+                log.display(),
+                record::path(&spec.data).display()
             );
         }
         let client_listener = Arc::new(listeners::bind(spec.resp, "--resp")?);

@@ -216,9 +216,14 @@ impl SystemCommand for Flair {
 
     fn next_steps(options: &Options, status: &ClusterStatus, data: &Path) -> String {
         let (data, quoted) = (data, quoted(data));
+        let leader = if status.sets == 1 {
+            "leader"
+        } else {
+            "leader/0"
+        };
         format!(
             "ready: redis-cli -h {} -p {}{}\n\
-             try:   inband status --data {quoted} | inband kill switch --data {quoted} | inband kill leader --data {quoted}\n",
+             try:   inband status --data {quoted} | inband kill switch --data {quoted} | inband kill {leader} --data {quoted}\n",
             status.resp.ip(),
             status.resp.port(),
             options.redis_cli_options(data),

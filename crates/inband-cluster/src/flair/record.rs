@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
 use inband_paxos::config::Durability;
@@ -29,15 +29,20 @@ fn one() -> usize {
     1
 }
 
+/// Returns the path of the record of the cluster in this directory.
+pub fn path(data: &Path) -> PathBuf {
+    data.join(FILE)
+}
+
 /// Returns whether this directory holds a cluster of FLAIR, running or not.
 pub fn is_in(data: &Path) -> bool {
-    data.join(FILE).exists()
+    path(data).exists()
 }
 
 impl Record {
     /// Reads the record of an existing cluster.
     pub fn read(data: &Path) -> Result<Option<Record>> {
-        let path = data.join(FILE);
+        let path = path(data);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
@@ -86,7 +91,7 @@ impl Record {
     /// Writes the record; it is durable on return.
     pub fn write(&self, data: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).context("writing a record")?;
-        let path = data.join(FILE);
+        let path = path(data);
         inband_storage::replace(&path, &text, MODE)
             .with_context(|| format!("cannot write {}", path.display()))
     }

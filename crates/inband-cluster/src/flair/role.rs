@@ -45,6 +45,7 @@ impl Role {
             ["leader", of] => Role::Leader(set(of)?),
             ["follower", at] if sets == 1 => Role::Follower(0, number(at)?),
             ["follower", of, at] => Role::Follower(set(of)?, number(at)?),
+            ["follower"] if sets == 1 => bail!("{text}: which one? There are {text}/N, from 0 on"),
             ["leader" | "follower", ..] => {
                 bail!("{text}: of which set? There are {}", names(sets))
             }
@@ -70,6 +71,10 @@ mod tests {
         ] {
             assert_eq!(Role::parse(text, 1).expect(text), role, "{text}");
         }
+        let said = Role::parse("follower", 1)
+            .expect_err("no number")
+            .to_string();
+        assert!(said.contains("which one? There are follower/N"), "{said}");
     }
 
     #[test]
