@@ -50,7 +50,7 @@ fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
 fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
     for args in [
         &["--list"][..],
-        &["--version"],
+        &["--help"],
         &["flair", "--help"],
         &["flair", "--rules"],
         &["paxos", "--seeds", "1"],
