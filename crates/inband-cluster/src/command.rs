@@ -227,7 +227,7 @@ pub struct RestartArgs<S: SystemCommand> {
     /// program
     #[arg(long, conflicts_with_all = ["role", "force"])]
     rolling: bool,
-    /// Do it even if the cluster loses its data.
+    /// Do it even if the cluster loses its data, and do not wait until the host takes part.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

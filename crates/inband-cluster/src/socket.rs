@@ -31,7 +31,8 @@ pub enum Request<R> {
         #[serde(default)]
         force: bool,
     },
-    /// Restart the process of a role or host, killing it first if it runs.
+    /// Restart the process of a role or host, killing it first if it runs, and wait until it takes part. `force`: even if
+    /// the cluster loses its data, and without the wait.
     Restart {
         role: String,
         #[serde(default)]

@@ -250,8 +250,8 @@ impl<S: System> Supervisor<S> {
         self.shared.kill(role, true)
     }
 
-    /// Restarts the process of a role or host, even if the cluster loses its data; a role means the host that was killed
-    /// or paused under this name, if there is one. Returns the host's name.
+    /// Restarts the process of a role or host, even if the cluster loses its data, and does not wait until it takes part; a
+    /// role means the host that was killed or paused under this name, if there is one. Returns the host's name.
     pub fn restart(&self, role: &str) -> Result<String> {
         self.shared.restart(role, true)
     }
@@ -275,6 +275,8 @@ impl<S: System> Supervisor<S> {
 impl<S: System> Drop for Supervisor<S> {
     fn drop(&mut self) {
         self.watcher = None;
+        // The server waits for its answers, which may wait for a host.
+        self.shared.end.come();
         self.server = None;
         let _operation = self.shared.hosts.exclusive();
         self.shared.end_processes();
@@ -419,13 +421,35 @@ impl<S: System> Shared<S> {
         Ok(name.to_owned())
     }
 
+    /// Restarts a host and waits until it takes part; not if forced, because then the cluster may have lost its data.
     fn restart(&self, role: &str, force: bool) -> Result<String> {
-        let _operation = self.hosts.begin()?;
+        let operation = self.hosts.begin()?;
+        let began = Instant::now();
         let host = self.resolve_past(role, |_| true)?;
         self.check_spare(host, force)?;
         self.start(host, false, &|| false)?;
         lock(&self.meant).forget(host.name());
+        // What it waits for may be up to the user, such as the end of another host's pause.
+        drop(operation);
+        if !force {
+            let left = READY_TIMEOUT.saturating_sub(began.elapsed());
+            self.wait_for_part(host, left)?;
+        }
         Ok(host.name().to_owned())
+    }
+
+    /// Waits until a host that was restarted takes part.
+    fn wait_for_part(&self, host: &HostProcess, limit: Duration) -> Result<()> {
+        let name = host.name();
+        let takes_part = || self.system.takes_part(name);
+        let runs = || match host.state().0 {
+            _ if self.end.wait(Duration::ZERO) => bail!("the cluster is being stopped"),
+            Process::Running => Ok(()),
+            Process::Ended => bail!("it ended: {}", host.log_tail()),
+            Process::Paused | Process::Killed => bail!("it was stopped meanwhile"),
+        };
+        self.wait(limit, takes_part, runs)
+            .with_context(|| format!("{name} was restarted, but does not take part"))
     }
 
     /// Restarts a host once all take part.

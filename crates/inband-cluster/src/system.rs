@@ -53,6 +53,12 @@ pub trait System: Sized + Send + Sync + 'static {
         true
     }
 
+    /// Whether a host that was restarted takes part again, so that the cluster can spare another one. The error says what
+    /// it lacks.
+    fn takes_part(&self, _host: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Whether the cluster is ready for use. The error says what it lacks.
     fn ready(&self, hosts: &Hosts) -> Result<(), String>;
 

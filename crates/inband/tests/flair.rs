@@ -347,6 +347,70 @@ fn with_memory_the_end_of_all_is_the_end_and_down_says_so() {
     assert_ne!(new, keys);
 }
 
+#[test]
+fn with_memory_no_replica_is_stopped_that_the_others_need() {
+    let flair = Flair::up("spare", &["--dataplane", "udp"]);
+    let wait_until_running = |name: &str| {
+        flair.wait_for("running", |status| {
+            let mut hosts = hosts(status).iter();
+            hosts.any(|host| host["name"] == name && host["process"] == "running")
+        });
+    };
+    let mut client = Client::connect(flair.resp);
+    assert_eq!(client.call(&["SET", "greeting", "hello"]), "+OK");
+    // Each votes again before the next one is asked for.
+    for replica in ["replica/1", "replica/2", "leader"] {
+        flair.succeeds(&["restart", replica]);
+        assert_eq!(client.call(&["GET", "greeting"]), "hello", "{replica}");
+    }
+
+    flair.succeeds(&["kill", "replica/0"]);
+    for command in ["kill", "restart"] {
+        let (succeeded, said) = flair.run(&[command, "replica/1"]);
+        assert!(
+            !succeeded
+                && said.contains("replica/1 cannot be spared")
+                && said.contains("2 of 3 replicas vote")
+                && said.contains("--force"),
+            "{said}"
+        );
+    }
+    flair.succeeds(&["kill", "switch"]);
+    flair.succeeds(&["restart", "switch"]);
+    flair.succeeds(&["restart", "replica/0"]);
+    assert_eq!(client.call(&["GET", "greeting"]), "hello");
+
+    // One that waits for the others' votes keeps nobody from letting them continue.
+    flair.succeeds(&["kill", "replica/1"]);
+    flair.succeeds(&["pause", "replica/2"]);
+    std::thread::scope(|scope| {
+        let restarted = scope.spawn(|| flair.run(&["restart", "replica/1"]));
+        wait_until_running("replica/1");
+        flair.succeeds(&["resume", "replica/2"]);
+        let (succeeded, said) = restarted.join().expect("it ends");
+        assert!(succeeded, "{said}");
+    });
+    assert_eq!(client.call(&["GET", "greeting"]), "hello");
+
+    // Forced, the store is lost: the new log is never voted for.
+    flair.succeeds(&["kill", "--force", "replica/1"]);
+    flair.succeeds(&["kill", "--force", "replica/2"]);
+    flair.succeeds(&["restart", "--force", "replica/1"]);
+    let said = flair.succeeds(&["status"]);
+    let line = said.lines().find(|line| line.contains("replica/1"));
+    assert!(
+        line.is_some_and(|line| line.contains("does not vote yet")),
+        "{said}"
+    );
+    std::thread::scope(|scope| {
+        let restarted = scope.spawn(|| flair.run(&["restart", "replica/2"]));
+        wait_until_running("replica/2");
+        flair.succeeds(&["down"]);
+        let (succeeded, said) = restarted.join().expect("it ends");
+        assert!(!succeeded && said.contains("is being stopped"), "{said}");
+    });
+}
+
 fn redis(program: &str, flair: &Flair, args: &[&str]) -> Option<String> {
     let port = flair.resp.port().to_string();
     let output = Command::new(program)

@@ -23,7 +23,7 @@ use super::workload::{Client as AnyClient, Shared};
 use crate::stale_proxy;
 use inband_cluster::client::Client;
 use inband_cluster::flair::cluster::{Cluster as Flair, FlairSpec};
-use inband_cluster::flair::status::{ClusterStatus, HostEntry};
+use inband_cluster::flair::status::ClusterStatus;
 use inband_cluster::host_process::Process;
 use inband_cluster::scratch::retry;
 
@@ -113,27 +113,16 @@ impl Cluster {
     fn check_serves(&self) -> Result<()> {
         let status = self.status();
         check_alive(&status)?;
-        ensure!(is_whole(&status), "not every replica votes: {status:?}");
+        ensure!(
+            status.without_vote().is_none(),
+            "not every replica votes: {status:?}"
+        );
         ensure!(status.switch().is_some(), "no session serves: {status:?}");
         let mut client = Client::connect(status.resp, CLIENT_LIMIT)?;
         let set = client.call(&["SET", "chaos:serves", "1"])?;
         ensure!(set == "+OK", "SET answered {set:?}");
         Ok(())
     }
-}
-
-/// Returns whether every replica reports that all replicas vote.
-fn is_whole(status: &ClusterStatus) -> bool {
-    let mut replicas = status
-        .hosts
-        .iter()
-        .filter(|h| h.name.starts_with("replica"));
-    let count = replicas.clone().count();
-    let says_so = |host: &HostEntry| {
-        let replica = host.status.as_ref().and_then(|said| said.replica.as_ref());
-        replica.is_some_and(|replica| replica.voters.len() == count)
-    };
-    replicas.all(says_so)
 }
 
 /// Checks that no host has exited by itself.

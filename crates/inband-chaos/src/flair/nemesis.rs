@@ -6,7 +6,7 @@ use inband_paxos::config::Durability;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::{is_whole, Cluster};
+use super::Cluster;
 use crate::fault_kind::FaultKind;
 use crate::nemesis::{signal, FaultThread, DOWN_MS};
 use inband_cluster::flair::status::{ClusterStatus, HostEntry};
@@ -26,7 +26,7 @@ impl FaultThread<Cluster> {
         if self.cluster.spec.durability == Durability::Sync {
             return true;
         }
-        self.is_spare(|cluster| is_whole(&cluster.status()))
+        self.is_spare(|cluster| cluster.status().without_vote().is_none())
     }
 
     /// Returns the active switch, or a random one if none is active.

@@ -22,7 +22,7 @@ use super::status::ClusterStatus;
 use crate::network::{Lab, Network};
 use crate::process::{ProcessSpec, SupervisedChild};
 use crate::supervisor::{host_dir, Hosts, Supervisor};
-use crate::system::{HostPlan, Plan, System};
+use crate::system::{is_spare, HostPlan, Plan, System};
 
 #[derive(Debug, Clone)]
 pub struct FlairSpec {
@@ -165,8 +165,25 @@ impl System for Flair {
         Ok(plans)
     }
 
+    fn is_up(&self, host: &str) -> bool {
+        self.host(host).is_some_and(|host| host.status().is_some())
+    }
+
+    /// Only then may another replica be stopped.
+    fn takes_part(&self, host: &str) -> Result<(), String> {
+        let replica = self.host(host).filter(|host| host.member().is_some());
+        let votes = |replica: &Host| replica.status().is_some_and(|status| status.votes());
+        match replica.is_none_or(votes) {
+            true => Ok(()),
+            false => Err("it does not vote yet".into()),
+        }
+    }
+
     fn ready(&self, hosts: &Hosts) -> Result<(), String> {
         let status = self.status(hosts);
+        if let Some(replica) = status.without_vote() {
+            return Err(format!("{} does not vote", replica.name));
+        }
         let answer = status.hosts.iter().all(|host| host.status.is_some());
         let serves = |set| status.switch_of(set).is_some();
         match answer && (0..status.sets as u16).all(serves) {
@@ -222,6 +239,26 @@ impl System for Flair {
         role::names(self.spec.sets)
     }
 
+    /// Checks that a replica may stop: it loses its log, and with it its vote; the others must be a majority.
+    fn check_spare(&self, host: &str) -> Result<()> {
+        let set_of = |host: &Host| host.member().map(|(set, _)| set);
+        let set = self.host(host).and_then(set_of);
+        if self.spec.durability == Durability::Sync || set.is_none() {
+            return Ok(());
+        }
+        let members = self.hosts.iter().filter(|member| set_of(member) == set);
+        let answering: Vec<(&str, bool)> = members
+            .filter_map(|member| Some((member.name(), member.status()?.votes())))
+            .collect();
+        let voting = answering.iter().filter(|(_, votes)| *votes).count();
+        let (all, majority) = (self.spec.replicas, self.spec.replicas / 2 + 1);
+        ensure!(
+            is_spare(answering, host, majority),
+            "the store would be lost: {voting} of {all} replicas vote, and {majority} must without {host}; wait until `inband status` says that the others vote, or lose it with --force"
+        );
+        Ok(())
+    }
+
     fn request(&self, Request::RotateKey: Request, hosts: &Hosts) -> Result<Reply> {
         let _operation = hosts.exclusive();
         ensure!(
@@ -238,6 +275,12 @@ impl System for Flair {
 
     fn is_in_unmarked(data: &Path) -> bool {
         record::is_in(data)
+    }
+}
+
+impl Flair {
+    fn host(&self, name: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.name() == name)
     }
 }
 

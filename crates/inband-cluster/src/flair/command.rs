@@ -274,7 +274,11 @@ fn in_words(host: &HostEntry) -> String {
         (Process::Running, None) => "does not answer".into(),
         (Process::Running, Some(status)) => {
             if let Some(replica) = &status.replica {
-                let part = if replica.leads() { "leads" } else { "follows" };
+                let part = match (replica.leads(), status.votes()) {
+                    (true, _) => "leads",
+                    (false, true) => "follows",
+                    (false, false) => "does not vote yet",
+                };
                 return format!(
                     "{part}, term {}, applied {}, {}",
                     replica.term,

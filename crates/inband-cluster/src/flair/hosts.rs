@@ -47,7 +47,8 @@ impl Host {
         Some((set, number))
     }
 
-    fn status(&self) -> Option<HostStatus> {
+    /// Returns its own status, if it answers.
+    pub fn status(&self) -> Option<HostStatus> {
         let socket = &self.config.host.socket;
         match line_json::call(socket, &HostRequest::Status, STATUS_TIMEOUT) {
             Ok(HostReply::Status(status)) => Some(*status),

@@ -52,6 +52,15 @@ pub struct HostStatus {
     pub counters: BTreeMap<String, u64>,
 }
 
+impl HostStatus {
+    /// Returns whether it is a replica whose log votes, as it knows itself: the group adds a log only after the former
+    /// log of that replica has left.
+    pub fn votes(&self) -> bool {
+        let replica = self.replica.as_ref();
+        replica.is_some_and(|replica| replica.voters.contains(&replica.replica))
+    }
+}
+
 /// The status of a switch for one replica set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SwitchStatus {
@@ -114,6 +123,13 @@ impl ClusterStatus {
     /// Returns the replica that leads the first set, as far as is known.
     pub fn leader(&self) -> Option<(&HostEntry, &ReplicaStatus)> {
         self.leader_of(0)
+    }
+
+    /// Returns the first replica that does not vote, or does not answer.
+    pub fn without_vote(&self) -> Option<&HostEntry> {
+        let votes = |host: &HostEntry| host.status.as_ref().is_some_and(HostStatus::votes);
+        let mut replicas = self.hosts.iter().filter(|host| host.set.is_some());
+        replicas.find(|host| !votes(host))
     }
 
     /// Returns the switch whose session serves the first set.
