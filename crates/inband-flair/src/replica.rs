@@ -76,6 +76,8 @@ pub enum Message {
 pub struct Announcement {
     /// The Raft id of its log.
     pub raft_id: u64,
+    /// Identifies the process. The clock may have begun anew with it.
+    pub start: u64,
     /// Whether it belongs to a group.
     pub is_in_group: bool,
     /// Requests queued there.
@@ -149,6 +151,8 @@ pub struct Counters {
 
 pub struct Replica {
     config: Config,
+    /// A random number that identifies this process.
+    start: u64,
     raft: RaftNode<Store>,
     lflair: Lflair,
     groups: Groups,
@@ -180,7 +184,7 @@ impl Replica {
     /// Creates a replica with an empty store, in no group yet. `random` must be different at every start.
     pub fn new(config: Config, random: u64, now: Nanos) -> Result<Replica, RaftError> {
         let raft = RaftNode::in_memory(config.replica, random, config.tuning)?;
-        Ok(Replica::with(config, raft, now))
+        Ok(Replica::with(config, raft, random, now))
     }
 
     /// Opens a replica on the log in `storage`, which must be its own, or begins a new log there. Everything that it
@@ -192,10 +196,10 @@ impl Replica {
         now: Nanos,
     ) -> Result<Replica, RaftError> {
         let raft = RaftNode::open(storage, config.replica, random, config.tuning)?;
-        Ok(Replica::with(config, raft, now))
+        Ok(Replica::with(config, raft, random, now))
     }
 
-    fn with(config: Config, raft: RaftNode<Store>, now: Nanos) -> Replica {
+    fn with(config: Config, raft: RaftNode<Store>, start: u64, now: Nanos) -> Replica {
         let lflair = lflair::Config {
             replica: config.replica,
             node: config.node,
@@ -232,6 +236,7 @@ impl Replica {
             announce_at: now,
             actions: Vec::new(),
             counters: Counters::default(),
+            start,
             config,
         }
     }
@@ -277,11 +282,10 @@ impl Replica {
                 *heard_at = Some(now);
                 self.note_announcement(from, announcement);
                 self.load.report(usize::from(from), announcement.queue_len);
-                let Announcement { raft_id, time, .. } = announcement;
-                self.leases.told(from, raft_id, time, now);
+                self.leases.told(from, &announcement, now);
             }
             Message::Announce(_) => {}
-            Message::Grant(grant) => self.on_grant(grant),
+            Message::Grant(grant) => self.on_grant(now, grant),
         }
     }
 
@@ -434,6 +438,7 @@ impl Replica {
     fn announcement(&self, now: Nanos) -> Announcement {
         Announcement {
             raft_id: self.raft.id(),
+            start: self.start,
             is_in_group: self.raft.is_in_group(),
             queue_len: self.queue_len,
             time: now,

@@ -12,6 +12,7 @@ fn random_schedules_are_survived() {
     let names = [
         "sessions activated",
         "replicas that came back empty",
+        "replicas with another clock",
         "switches that came back empty",
         "reads of followers",
         "reads that advanced",

@@ -20,6 +20,7 @@ struct Spec {
     tick_ns: Nanos,
     step_down_ns: Nanos,
     log_entries: usize,
+    sync: bool,
 }
 
 const LEASES: Spec = Spec {
@@ -28,6 +29,7 @@ const LEASES: Spec = Spec {
     tick_ns: 10 * MS,
     step_down_ns: 100 * MS,
     log_entries: 1000,
+    sync: false,
 };
 
 /// A world with one key of value 1 and no random operations, in which all followers have leases. Returns the leader and
@@ -45,7 +47,7 @@ fn quiet(seed: u64, spec: &Spec) -> (World, u8, u8) {
         tick_ns: spec.tick_ns,
         step_down_ns: spec.step_down_ns,
         think_ns: MS,
-        sync: false,
+        sync: spec.sync,
         log_entries: spec.log_entries,
     };
     let mut world = World::new(seed, layout, None);
@@ -339,6 +341,83 @@ fn one_that_gets_no_entries_holds_writes_up_for_one_lease() {
     let began = world.now;
     put(&mut world, 0, 3);
     assert!(world.now < began + 10 * MS, "and only once");
+    assert_eq!(end(world), Ok(()));
+}
+
+/// A holder's machine restarts, so its clock begins anew, far behind. The leader hears that it lives before it hears its
+/// time. Then it hears nothing that the leader writes.
+#[test]
+fn a_lease_does_not_outlive_the_clock_that_limits_it() {
+    let spec = Spec {
+        sync: true,
+        ..LEASES
+    };
+    let mut reboots = 0;
+    for seed in 50..60 {
+        let (mut world, leader, holder) = quiet(seed, &spec);
+        let own = Host::Replica(holder);
+        let (is_announcing, is_cut_off) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+        let (announces, cut_off) = (is_announcing.clone(), is_cut_off.clone());
+        filter(&mut world, move |p| {
+            use MessageKind::{Announcement, Entries, Grant};
+            match p.message() {
+                Some(Announcement) if p.from == own && !announces.get() => Fate::Lose,
+                Some(Entries | Grant) if p.to == own && cut_off.get() => Fate::Lose,
+                _ => Fate::Pass,
+            }
+        });
+        let shown = world.local(own);
+        world.stop_replica(holder);
+        world.run_for(2 * LEASE_NS);
+        world.restart_replica(holder, true);
+        if world.local(own) + 10 * LEASE_NS < shown {
+            reboots += 1;
+        }
+        world.run_for(60 * MS);
+        put(&mut world, 0, 2);
+        world.run_for(2 * MS);
+        is_cut_off.set(true);
+        is_announcing.set(true);
+        world.run_for(2 * LEASE_NS);
+        assert_eq!(world.leader(), Some(leader));
+        put(&mut world, 0, 3);
+        read_for(&mut world, 30 * MS);
+        assert_eq!(end(world), Ok(()), "seed {seed}");
+    }
+    assert!(reboots > 1, "{reboots} clocks went back");
+}
+
+/// A process restarts while its lease, and a grant to it, are under way: the grant is not for the next process. It holds
+/// no lease, and writes wait no longer than for the former process.
+#[test]
+fn a_grant_is_for_one_process() {
+    let spec = Spec {
+        sync: true,
+        ..LEASES
+    };
+    let (mut world, leader, holder) = quiet(61, &spec);
+    let own = Host::Replica(holder);
+    let is_late = Rc::new(Cell::new(true));
+    let late = is_late.clone();
+    filter(&mut world, move |p| {
+        use MessageKind::{Announcement, Grant};
+        match goes(p, leader, holder) {
+            Some(Grant) if late.get() => Fate::Delay(40 * MS),
+            Some(Grant) => Fate::Lose,
+            _ if p.message() == Some(Announcement) && p.from == own && !late.get() => Fate::Lose,
+            _ => Fate::Pass,
+        }
+    });
+    world.run_for(60 * MS);
+    world.stop_replica(holder);
+    is_late.set(false);
+    world.restart_replica(holder, false);
+    world.run_for(30 * MS);
+    let (before, refused) = reads_at(&world, holder);
+    read_for(&mut world, 60 * MS);
+    assert_eq!(reads_at(&world, holder).0, before, "it has no lease");
+    assert!(reads_at(&world, holder).1 > refused + 5, "and is asked");
+    put(&mut world, 0, 2);
     assert_eq!(end(world), Ok(()));
 }
 

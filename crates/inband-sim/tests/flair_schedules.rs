@@ -342,7 +342,7 @@ fn a_follower_that_has_lost_everything_refuses() {
     }
     let empty = (world.leader().expect("it serves") + 1) % 3;
     world.stop_replica(empty);
-    world.restart_replica(empty);
+    world.restart_replica(empty, false);
     filter(&mut world, move |p| match (p.from, p.to) {
         (Host::Replica(_), Host::Replica(to)) if to == empty => Fate::Lose,
         _ => Fate::Pass,
@@ -465,7 +465,7 @@ fn a_new_leader_removes_no_voter_for_what_its_predecessor_announced() {
         }
     });
     world.stop_replica(reborn);
-    world.restart_replica(reborn);
+    world.restart_replica(reborn, false);
     wait(&mut world, "a voter again", World::is_whole);
     world.stop_replica(old);
     // So that the other replica leads.

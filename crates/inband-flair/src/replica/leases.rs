@@ -12,7 +12,7 @@ use inband_raft::RaftMessage;
 use serde::{Deserialize, Serialize};
 
 use super::answer::HeldReply;
-use super::{Message, Out, Replica};
+use super::{Announcement, Message, Out, Replica};
 use crate::digests::Digests;
 use crate::entry::{Entry, Op};
 use crate::limits::{AHEAD_ENTRIES_MAX, REPLICAS_MAX, WAITING_READS_MAX};
@@ -25,6 +25,8 @@ pub struct Grant {
     pub term: u64,
     /// All replicas that may hold leases have the log up to here, and it is committed.
     pub index: u64,
+    /// The process of the receiver whose clock it is; another one's may have begun anew.
+    pub start: u64,
     /// By the receiver's clock, computed from a time that the receiver sent.
     pub until: Nanos,
 }
@@ -46,8 +48,8 @@ struct Leading {
     safe: u64,
     /// The value of `safe` in the last grants.
     granted: u64,
-    /// For each replica, the last time it sent, by its own clock, and when that arrived. `is_new` marks unused ones.
-    told: [Option<(Nanos, Nanos)>; REPLICAS_MAX],
+    /// For each replica, the last time it sent. `is_new` marks unused ones.
+    told: [Option<Told>; REPLICAS_MAX],
     is_new: [bool; REPLICAS_MAX],
     /// What was applied here when the replica last sent its time. A replica that still lacks it at its next message
     /// does not keep up and gets no grants: if entries do not reach it, writes would wait for it forever.
@@ -63,6 +65,17 @@ struct Leading {
     writes: VecDeque<(u64, u8, Header)>,
     /// Replies to reads that saw the write with this index.
     reads: Vec<(u64, HeldReply)>,
+}
+
+/// A time that a replica sent.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    /// The process that sent it.
+    start: u64,
+    /// By the sender's clock.
+    time: Nanos,
+    /// When it arrived, by the own clock.
+    heard_at: Nanos,
 }
 
 impl Leases {
@@ -115,15 +128,20 @@ impl Leases {
     }
 
     /// A replica has sent its time and the id of its log.
-    pub fn told(&mut self, replica: u8, raft_id: u64, time: Nanos, now: Nanos) {
+    pub fn told(&mut self, replica: u8, announcement: &Announcement, now: Nanos) {
         let (at, leading) = (usize::from(replica), &mut self.leading);
+        let raft_id = announcement.raft_id;
         if leading.log[at]
             .replace(raft_id)
             .is_some_and(|log| log != raft_id)
         {
             leading.other_log_until[at] = leading.may_hold_until[at];
         }
-        leading.told[at] = Some((time, now));
+        leading.told[at] = Some(Told {
+            start: announcement.start,
+            time: announcement.time,
+            heard_at: now,
+        });
         leading.is_new[at] = true;
     }
 
@@ -151,7 +169,8 @@ impl Leading {
         self.safe = self.safe.max(held);
     }
 
-    /// The replicas to grant leases to now, and until when by their clocks.
+    /// The replicas to grant leases to now, for which of their processes, and until when by that process's clock. A
+    /// lease that was granted to an earlier process still counts: `may_hold_until` only grows.
     fn grants_due(
         &mut self,
         now: Nanos,
@@ -159,7 +178,7 @@ impl Leading {
         matched: &[u64; REPLICAS_MAX],
         own: usize,
         lease_ns: Nanos,
-    ) -> Vec<(u8, Nanos)> {
+    ) -> Vec<(u8, u64, Nanos)> {
         let is_grown = self.granted < self.safe;
         self.granted = self.safe;
         let mut grants = Vec::new();
@@ -173,15 +192,16 @@ impl Leading {
                 && matched[replica] > 0
                 && matched[replica] + AHEAD_ENTRIES_MAX >= self.safe
                 && now >= self.other_log_until[replica];
-            let Some((time, heard_at)) = self.told[replica].filter(|_| is_near) else {
+            let Some(told) = self.told[replica].filter(|_| is_near) else {
                 continue; // every write would wait for a replica that is far behind
             };
-            if !is_grown && !is_new {
+            let is_over = now >= told.heard_at + lease_ns;
+            if is_over || (!is_grown && !is_new) {
                 continue;
             }
             let until = &mut self.may_hold_until[replica];
-            *until = (*until).max(heard_at + with_drift(lease_ns));
-            grants.push((replica as u8, time + lease_ns));
+            *until = (*until).max(told.heard_at + with_drift(lease_ns));
+            grants.push((replica as u8, told.start, told.time + lease_ns));
         }
         grants
     }
@@ -193,9 +213,13 @@ impl Replica {
         self.leases.may_read(now, request, self.raft.applied())
     }
 
-    /// A grant also tells the follower that everything up to its index is committed.
-    pub(super) fn on_grant(&mut self, grant: Grant) {
+    /// A grant also tells the follower that everything up to its index is committed. The time in it means something only
+    /// to the process that sent that time, which lies in the past.
+    pub(super) fn on_grant(&mut self, now: Nanos, grant: Grant) {
         self.raft.commit_to(grant.index, grant.term);
+        if grant.start != self.start || grant.until > now + self.config.timing.lease_ns {
+            return;
+        }
         let last = self.leases.grant.map(|last| (last.term, last.index));
         if last.is_none_or(|last| last <= (grant.term, grant.index)) {
             self.leases.grant = Some(grant);
@@ -265,10 +289,11 @@ impl Replica {
         }
         let own = usize::from(self.config.replica);
         let lease_ns = self.config.timing.lease_ns;
-        for (replica, until) in leading.grants_due(now, applied, &matched, own, lease_ns) {
+        for (replica, start, until) in leading.grants_due(now, applied, &matched, own, lease_ns) {
             let grant = Grant {
                 term,
                 index: safe,
+                start,
                 until,
             };
             out.messages.push((replica, Message::Grant(grant)));

@@ -7,6 +7,8 @@ use crate::stats::Counts;
 pub const ACTIVATIONS: &str = "sessions activated";
 /// Replicas that restarted without memory.
 pub const RESTARTS: &str = "replicas that came back empty";
+/// Of these, replicas whose machine restarted, too.
+pub const REBOOTS: &str = "replicas with another clock";
 /// Switches that restarted without memory.
 pub const RESETS: &str = "switches that came back empty";
 /// Reads sent to a replica that was down.

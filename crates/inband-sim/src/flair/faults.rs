@@ -56,7 +56,8 @@ impl World {
             return None;
         }
         self.stop_replica(replica);
-        Strike::until(move |world| world.restart_replica(replica))
+        let with_machine = self.rng.faults.below(2) == 0;
+        Strike::until(move |world| world.restart_replica(replica, with_machine))
     }
 
     pub(super) fn strike(&mut self, fault: Fault, lasts_ns: Nanos) -> Option<Strike<Flair>> {
@@ -92,7 +93,7 @@ impl World {
                 (0..replicas).for_each(|replica| self.stop_replica(replica));
                 (0..switches).for_each(|switch| self.stop_switch(switch));
                 Strike::until(move |world| {
-                    (0..replicas).for_each(|replica| world.restart_replica(replica));
+                    (0..replicas).for_each(|replica| world.restart_replica(replica, true));
                     (0..switches).for_each(|switch| world.restart_switch(switch));
                 })
             }

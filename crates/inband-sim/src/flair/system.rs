@@ -163,7 +163,7 @@ impl System for Flair {
     fn heal(world: &mut World) {
         world.end_faults();
         for number in 0..world.system.layout.replicas {
-            world.restart_replica(number);
+            world.restart_replica(number, true);
         }
         for number in 0..world.system.layout.switches {
             world.restart_switch(number);

@@ -112,10 +112,17 @@ impl World {
         }
     }
 
-    /// Restarts a stopped replica with only what is on its disk.
-    pub fn restart_replica(&mut self, number: u8) {
+    /// Restarts a stopped replica with only what is on its disk. If its machine restarts too, its clock has another
+    /// offset.
+    pub fn restart_replica(&mut self, number: u8, with_machine: bool) {
         if self.system.replicas[usize::from(number)].replica.is_none() {
             self.stats.count(counts::RESTARTS, 1);
+            if with_machine {
+                let host = Host::Replica(number);
+                *self.clock(host) = Clock::random(&mut self.rng.hosts);
+                self.forget_wake(host);
+                self.stats.count(counts::REBOOTS, 1);
+            }
             let founds = number == 0 && self.system.layout.sync;
             self.start_replica(number, founds);
         }
