@@ -254,7 +254,6 @@ class PacketSums(wiring.Component):
             stalled.eq(Cat(waits_of).any() | (in_header & (header_whole | (finishes & value_whole)))),
             works.eq(busy & ~stalled),
             piece_done.eq(works & group_done & last_group),
-            self.ready.eq(~busy | piece_done),
         ]
         with m.If(works):
             m.d.sync += tail_at.eq(Mux(group_done, 0, tail_at + 1))
@@ -270,10 +269,18 @@ class PacketSums(wiring.Component):
                 m.d.sync += value_done.eq(~in_header | ~has_value)
             with m.If(finishes & in_header):
                 lanes.reset(1, START[0] ^ value_len_bytes)
-            with m.If(piece_done):
-                m.d.sync += busy.eq(0)
-        with m.If(self.valid & self.ready):
-            m.d.sync += [piece.eq(self.piece), is_end.eq(self.end), busy.eq(1)]
+        # A piece that comes while one is summed waits, so `ready` does not depend on what is summed: it is far from there.
+        next_piece, next_is_end, waits, takes = Signal(self.width), Signal(), Signal(), Signal()
+        m.d.comb += [takes.eq(~busy | piece_done), self.ready.eq(~waits)]
+        with m.If(~waits):
+            m.d.sync += [next_piece.eq(self.piece), next_is_end.eq(self.end)]
+        m.d.sync += waits.eq(~takes & (waits | self.valid))
+        with m.If(takes):
+            m.d.sync += [
+                piece.eq(Mux(waits, next_piece, self.piece)),
+                is_end.eq(Mux(waits, next_is_end, self.end)),
+                busy.eq(waits | self.valid),
+            ]
         with m.If(piece_done & is_end):
             m.d.sync += [at.eq(0), value_done.eq(0)]
         self.finish(m, lanes, works & finishes, in_header, has_value, header_whole, value_whole)
