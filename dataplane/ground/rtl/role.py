@@ -196,9 +196,12 @@ class Role(wiring.Component):
 
         self.memories(m)
         checks = self.entry_reason(m, header, received.len_bytes, received.too_long)
-        m.d.comb += [self.frame.ready.eq(~waits | takes), sums.eq(self.sums.payload)]
-        with m.If(self.frame.ready):
+        # The parser's input depends on this, and is far from the rest of the role; so `takes` is not part of it.
+        m.d.comb += [self.frame.ready.eq(~waits), sums.eq(self.sums.payload)]
+        with m.If(~waits):
             m.d.sync += [waiting.eq(self.frame.payload), waits.eq(self.frame.valid)]
+        with m.If(takes):
+            m.d.sync += waits.eq(0)
 
         with m.If(self.job.ready):
             m.d.sync += decided.eq(0)

@@ -181,6 +181,7 @@ class PacketSums(wiring.Component):
         piece, is_end, busy = Signal(self.width), Signal(), Signal()
         group = Signal(range(max(groups, 2)))
         at = Signal(9)  # index of the group's first word in the packet
+        value_at = Signal(9, init=2**9 - VALUE_WORD)  # ... in the value, modulo 2 ** 9: `at - VALUE_WORD` takes too long
         tail_at = Signal(2)  # index of a word in the group: the words after a value's last stripe are processed one by one
         value_len_bytes = Signal(16)
         value_done = Signal()
@@ -190,8 +191,8 @@ class PacketSums(wiring.Component):
         all_words = Array(piece[64 * i : 64 * i + 64] for i in range(groups * at_once))
         m.d.comb += [words[i].eq(all_words[group * at_once + i]) for i in range(at_once)]
 
-        value_at, tail_word = Signal(9), Signal(9)
-        m.d.comb += [value_at.eq(at - VALUE_WORD), tail_word.eq(value_at | tail_at)]
+        tail_word = Signal(9)
+        m.d.comb += tail_word.eq(value_at | tail_at)
         whole_words = value_len_bytes[3:]
         in_header, in_stripe, in_tail = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -254,14 +255,13 @@ class PacketSums(wiring.Component):
             stalled.eq(Cat(waits_of).any() | (in_header & (header_whole | (finishes & value_whole)))),
             works.eq(busy & ~stalled),
             piece_done.eq(works & group_done & last_group),
-            self.ready.eq(~busy | piece_done),
         ]
         with m.If(works):
             m.d.sync += tail_at.eq(Mux(group_done, 0, tail_at + 1))
             with m.If(group_done):
                 m.d.sync += group.eq(Mux(last_group, 0, group + 1))
                 with m.If(at < 2**9 - 2 * at_once):
-                    m.d.sync += at.eq(at + at_once)
+                    m.d.sync += [at.eq(at + at_once), value_at.eq(value_at + at_once)]
             # Bytes 12 and 13 of the header.
             with m.If(at == (1 if at_once == 1 else 0)):
                 length = words[min(1, at_once - 1)]
@@ -270,12 +270,20 @@ class PacketSums(wiring.Component):
                 m.d.sync += value_done.eq(~in_header | ~has_value)
             with m.If(finishes & in_header):
                 lanes.reset(1, START[0] ^ value_len_bytes)
-            with m.If(piece_done):
-                m.d.sync += busy.eq(0)
-        with m.If(self.valid & self.ready):
-            m.d.sync += [piece.eq(self.piece), is_end.eq(self.end), busy.eq(1)]
+        # A piece that comes while one is summed waits, so `ready` does not depend on what is summed: it is far from there.
+        next_piece, next_is_end, waits, takes = Signal(self.width), Signal(), Signal(), Signal()
+        m.d.comb += [takes.eq(~busy | piece_done), self.ready.eq(~waits)]
+        with m.If(~waits):
+            m.d.sync += [next_piece.eq(self.piece), next_is_end.eq(self.end)]
+        m.d.sync += waits.eq(~takes & (waits | self.valid))
+        with m.If(takes):
+            m.d.sync += [
+                piece.eq(Mux(waits, next_piece, self.piece)),
+                is_end.eq(Mux(waits, next_is_end, self.end)),
+                busy.eq(waits | self.valid),
+            ]
         with m.If(piece_done & is_end):
-            m.d.sync += [at.eq(0), value_done.eq(0)]
+            m.d.sync += [at.eq(0), value_at.eq(value_at.init), value_done.eq(0)]
         self.finish(m, lanes, works & finishes, in_header, has_value, header_whole, value_whole)
         return m
 
