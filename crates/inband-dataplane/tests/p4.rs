@@ -52,6 +52,8 @@ const OF_ACCEPTOR: [&[&str]; 3] = [
     &[],
 ];
 const OF_LEADER: [&[&str]; 3] = [&["round", "next", "floor", "epoch"], &[], &[]];
+/// A register array of leader.p4 besides those: the larger of `next` and `floor`.
+const AVAILABLE: &str = "available";
 /// Register arrays of quorum.p4. Those of a slot are in the order of a count's words, of which the last one, `done`, is
 /// in `COUNT_LACKING`.
 const OF_QUORUM_CONFIG: [&str; 2] = ["epoch", "majority"];
@@ -150,6 +152,45 @@ impl QuorumRegisters {
     }
 }
 
+/// `next` and `floor` of the leader's C role, by partition, as the script has them.
+#[derive(Default)]
+struct LeaderRegisters(BTreeMap<usize, [u64; 2]>);
+
+impl LeaderRegisters {
+    fn note(&mut self, op: &Op) -> Option<usize> {
+        let (&index, at, &value) = match op {
+            Op::Write {
+                index, word, value, ..
+            }
+            | Op::Check {
+                index, word, value, ..
+            } => (index, word.checked_sub(1)?, value),
+            _ => return None,
+        };
+        *self.0.entry(index).or_default().get_mut(at)? = value;
+        Some(index)
+    }
+
+    fn available(&self, index: usize) -> u64 {
+        let [next, floor] = self.0[&index];
+        next.max(floor)
+    }
+
+    /// After the operation on registers has been done: `AVAILABLE` has to follow a write, and nothing else.
+    fn follow(&mut self, switch: &mut SimpleSwitch, op: &Op) {
+        if let (Some(index), Op::Write { .. }) = (self.note(op), op) {
+            switch.write(AVAILABLE, index, self.available(index));
+        }
+    }
+
+    /// Compares `AVAILABLE` at the end, when the script has compared all registers.
+    fn compare(&self, running: &mut Running, what: &str) {
+        for index in self.0.keys() {
+            running.check(AVAILABLE, *index, self.available(*index), &what);
+        }
+    }
+}
+
 /// A value's words in the registers value0 to value15, as acceptor.p4 places them.
 fn words_of(value: &[u8]) -> Vec<(usize, u64)> {
     let mut words = Vec::new();
@@ -226,6 +267,7 @@ fn replay(role: &str, script: &Script, geometry: Geometry, name: &str) {
         _ => OF_ACCEPTOR,
     };
     let mut quorum = (role == QUORUM.name).then(QuorumRegisters::default);
+    let mut leader = (role == LEADER.name).then(LeaderRegisters::default);
     let mut note = "";
     for op in &script.ops {
         if let Some(quorum) = &mut quorum {
@@ -281,6 +323,12 @@ fn replay(role: &str, script: &Script, geometry: Geometry, name: &str) {
                 running.frame(&unhex(bytes), out, reason, &note);
             }
         }
+        if let Some(leader) = &mut leader {
+            leader.follow(&mut running.switch, op);
+        }
+    }
+    if let Some(leader) = &leader {
+        leader.compare(&mut running, note);
     }
     if let Some(quorum) = &mut quorum {
         quorum.compare(&mut running, note);

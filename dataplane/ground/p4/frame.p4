@@ -199,7 +199,17 @@ control IbForward(in ethernet_h ethernet, in meta_t meta, inout bit<9> out_port)
     }
 }
 
-/* Turns a packet round that the role has rewritten. */
+/* What the IPv4 checksum covers. */
+#define IB_IPV4_FIELDS(ipv4)                                                                       \
+    {                                                                                              \
+        ipv4.version_ihl, ipv4.service, ipv4.len_bytes, ipv4.id, ipv4.fragment, ipv4.ttl,          \
+            ipv4.protocol, ipv4.from, ipv4.to                                                      \
+    }
+
+/*
+ * Turns a packet round that the role has rewritten. On Tofino no role changes the length, and sums at
+ * the end of a packet's way take stages.
+ */
 control IbTurn(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp,
                in bit<16> value_len_bytes, inout meta_t meta) {
     apply {
@@ -212,12 +222,14 @@ control IbTurn(inout ethernet_h ethernet, inout ipv4_h ipv4, inout udp_h udp,
         ipv4.from = address;
         udp.to = udp.from;
         udp.from = port;
-        udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes + meta.padding_len_bytes;
         udp.checksum = 0;
-        ipv4.len_bytes = 20 + udp.len_bytes;
         ipv4.ttl = IB_XDP_TTL;
         meta.rewritten = 1;
+#ifndef __TARGET_TOFINO__
+        udp.len_bytes = 8 + IB_HEADER_LEN_BYTES + value_len_bytes + meta.padding_len_bytes;
+        ipv4.len_bytes = 20 + udp.len_bytes;
         meta.out_len_bytes = 14 + ipv4.len_bytes;
+#endif
     }
 }
 

@@ -3,7 +3,8 @@
  * tna.p4 - the controls around a role on Tofino; included by switch.p4. There are no products, and so
  * no tags: nothing checks or makes one. A copy for the group is the packet as the role leaves it, but
  * for its addresses: a role that changes nothing sends the sender's node and tag, and a role that
- * changes packets writes its own node, and the tag is wrong until a gate makes it (docs/gate.md).
+ * changes packets writes its own node, and the tag is wrong until a gate makes it (docs/gate.md). A
+ * role that replies defines IB_REPLIES: the others would pay for it.
  */
 
 parser IbIngressParser(packet_in packet, out headers_t hdr, out meta_t meta,
@@ -23,7 +24,15 @@ parser IbIngressParser(packet_in packet, out headers_t hdr, out meta_t meta,
 
 control IbIngressDeparser(packet_out packet, inout headers_t hdr, in meta_t meta,
                           in ingress_intrinsic_metadata_for_deparser_t departure) {
+#ifdef IB_REPLIES
+    Checksum() ip_sum;
+#endif
     apply {
+#ifdef IB_REPLIES
+        if (meta.rewritten == 1) {
+            hdr.ipv4.checksum = ip_sum.update(IB_IPV4_FIELDS(hdr.ipv4));
+        }
+#endif
         packet.emit(hdr);
     }
 }
@@ -78,18 +87,27 @@ control IbEgressDeparser(packet_out packet, inout copy_headers_t hdr, in copy_me
     Checksum() ip_sum;
     apply {
         if (meta.is_copy == 1) {
-            hdr.ipv4.checksum = ip_sum.update({
-                hdr.ipv4.version_ihl, hdr.ipv4.service, hdr.ipv4.len_bytes, hdr.ipv4.id,
-                hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.from, hdr.ipv4.to });
+            hdr.ipv4.checksum = ip_sum.update(IB_IPV4_FIELDS(hdr.ipv4));
         }
         packet.emit(hdr);
     }
 }
 
+#ifdef IB_REPLIES
+#define IB_TURN IbTurn() turn;
+#define IB_IF_REPLY                                                                                \
+    if (meta.verdict == IB_V_REPLY) {                                                              \
+        turn.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.common.value_len_bytes, meta);             \
+        for_tm.ucast_egress_port = arrival.ingress_port;                                           \
+    } else
+#else
+#define IB_TURN
+#define IB_IF_REPLY
+#endif
+
 /*
  * A switch with a role. `Check` is what a system checks beyond the frame. `Role` decides on valid
- * packets of ours: it sets meta.verdict (no reply) and meta.reason, which are "drop" and "none"
- * before.
+ * packets of ours: it sets meta.verdict and meta.reason, which are "drop" and "none" before.
  */
 #define IB_SWITCH(Check, Role)                                                                     \
     control IbIngress(inout headers_t hdr, inout meta_t meta,                                      \
@@ -102,6 +120,7 @@ control IbEgressDeparser(packet_out packet, inout copy_headers_t hdr, in copy_me
         IbFrameCheck() frame_check;                                                                \
         Check() own_check;                                                                         \
         Role() role;                                                                               \
+        IB_TURN                                                                                    \
         IbForward() forward;                                                                       \
         bit<32> other_address;                                                                     \
         bit<16> other_port;                                                                        \
@@ -135,7 +154,7 @@ control IbEgressDeparser(packet_out packet, inout copy_headers_t hdr, in copy_me
                     for_deparser.drop_ctl = 1;                                                     \
                 } else if (meta.verdict == IB_V_PASS) {                                            \
                     for_tm.ucast_egress_port = meta.host_port;                                     \
-                } else {                                                                           \
+                } else IB_IF_REPLY {                                                               \
                     for_tm.mcast_grp_a = 1;                                                        \
                 }                                                                                  \
             } else if (hdr.ethernet.isValid()) {                                                   \

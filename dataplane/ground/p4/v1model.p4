@@ -34,13 +34,6 @@ control IbSign(inout headers_t hdr, in meta_t meta) {
     }
 }
 
-/* What the IPv4 checksum covers. */
-#define IB_IPV4_FIELDS(ipv4)                                                                       \
-    {                                                                                              \
-        ipv4.version_ihl, ipv4.service, ipv4.len_bytes, ipv4.id, ipv4.fragment, ipv4.ttl,          \
-            ipv4.protocol, ipv4.from, ipv4.to                                                      \
-    }
-
 /* The tag does not cover the sender's address, to which roles reply. */
 control IbIpVerify(inout headers_t hdr, inout meta_t meta) {
     apply {

@@ -26,7 +26,7 @@ header paxos_h {
     bit<32> epoch;
     bit<32> checksum;
     IB_NUMBER(instance)
-    bit<64> floor;
+    IB_NUMBER(floor)
     IB_NUMBER(round)
     bit<64> vround;
     bit<64> client_id;
@@ -194,9 +194,9 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
 #define IB_IS_FROM_CLIENT(type) false
 
 #define IB_BODY(hdr)                                                                               \
-    hdr.paxos.epoch ++ hdr.paxos.checksum, IB_NUMBER_OF(hdr, instance), hdr.paxos.floor,           \
-        IB_NUMBER_OF(hdr, round), hdr.paxos.vround, hdr.paxos.client_id, hdr.paxos.client_seq,     \
-        hdr.paxos.client_low, IB_NUMBER_OF(hdr, digest)
+    hdr.paxos.epoch ++ hdr.paxos.checksum, IB_NUMBER_OF(hdr, instance),                            \
+        IB_NUMBER_OF(hdr, floor), IB_NUMBER_OF(hdr, round), hdr.paxos.vround, hdr.paxos.client_id, \
+        hdr.paxos.client_seq, hdr.paxos.client_low, IB_NUMBER_OF(hdr, digest)
 
 #include "../../ground/p4/switch.p4"
 
@@ -205,7 +205,7 @@ control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
     apply {
         if (IB_NUMBER_OF(hdr, instance)[63:IB_INSTANCE_BITS] != 0) {
             meta.reason = IB_R_bad_instance;
-        } else if (hdr.paxos.floor[63:IB_INSTANCE_BITS] != 0) {
+        } else if (IB_NUMBER_OF(hdr, floor)[63:IB_INSTANCE_BITS] != 0) {
             meta.reason = IB_R_bad_instance;
         } else if (IB_NUMBER_OF(hdr, round)[63:IB_ROUND_BITS] != 0) {
             meta.reason = IB_R_bad_round;

@@ -38,7 +38,7 @@
 #define IB_P4_RAISE(kept, a, b, number)                                                            \
     a = 0;                                                                                         \
     b = 0;                                                                                         \
-    if (kept.high < number##_high || (kept.high == number##_high && kept.low < number##_low)) {    \
+    if (IB_IS_LESS(kept, number)) {                                                                \
         a = 1;                                                                                     \
         kept.high = number##_high;                                                                 \
         kept.low = number##_low;                                                                   \
