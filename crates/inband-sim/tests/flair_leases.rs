@@ -387,8 +387,8 @@ fn a_lease_does_not_outlive_the_clock_that_limits_it() {
     assert!(reboots > 1, "{reboots} clocks went back");
 }
 
-/// A process restarts while its lease lasts and a grant to it is under way: the grant is not for the next process, which
-/// has no lease.
+/// A process restarts while its lease lasts and a grant to it is under way. The grant is not for the next process, so
+/// that one has no lease.
 #[test]
 fn a_grant_is_for_one_process() {
     let spec = Spec {
