@@ -159,6 +159,8 @@ pub struct Replica {
     /// Proposed writes, by ticket.
     pending: HashMap<u64, Answer>,
     ticket: u64,
+    /// The term in which it leads and has applied everything before; it may not serve yet.
+    leads_in: Option<u64>,
     /// The ticket of the entry that begins a session.
     session_ticket: u64,
     announced: [Option<Announcement>; REPLICAS_MAX],
@@ -221,6 +223,7 @@ impl Replica {
             groups: Groups::default(),
             pending: HashMap::new(),
             ticket: 0,
+            leads_in: None,
             session_ticket: 0,
             announced: [None; REPLICAS_MAX],
             contradicted: [None; REPLICAS_MAX],
@@ -527,17 +530,33 @@ impl Replica {
         self.peers
     }
 
+    /// Returns whether a leader may begin to serve: what it acknowledges must survive any minority of the replicas. The
+    /// founder of a group votes alone at first. Later, a replica that lost its log is no voter for a while.
+    fn has_enough_voters(&self) -> bool {
+        let replicas = usize::from(self.config.replicas);
+        let voters = self.raft.peers().0.len();
+        match self.raft.state().session().id {
+            0 => voters >= replicas,
+            _ => 2 * voters > replicas,
+        }
+    }
+
     fn follow_leadership(&mut self, now: Nanos) {
         let leads_in = self.raft.is_up_to_date().then(|| self.raft.term());
-        if leads_in == self.lflair.term() {
+        if std::mem::replace(&mut self.leads_in, leads_in) != leads_in && leads_in.is_some() {
+            self.forget_contradictions();
+        }
+        // Leases count by term, so in one term it begins to serve only once.
+        let serves = |term: &u64| self.lflair.term() == Some(*term) || self.has_enough_voters();
+        let serves_in = leads_in.filter(serves);
+        if serves_in == self.lflair.term() {
             return;
         }
         self.pending.clear();
         self.session_ticket = 0;
         self.leases.deposed(self.raft.last_index());
         self.lflair.deposed();
-        if let Some(term) = leads_in {
-            self.forget_contradictions();
+        if let Some(term) = serves_in {
             let last = self.raft.state().session();
             let step_down_ns = last.step_down_max_ns;
             self.lflair.elected(now, term, last.switch, step_down_ns);

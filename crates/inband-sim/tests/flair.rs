@@ -13,6 +13,7 @@ fn random_schedules_are_survived() {
         "sessions activated",
         "replicas that came back empty",
         "replicas with another clock",
+        "founders lost",
         "switches that came back empty",
         "reads of followers",
         "reads that advanced",

@@ -344,8 +344,8 @@ fn one_that_gets_no_entries_holds_writes_up_for_one_lease() {
     assert_eq!(end(world), Ok(()));
 }
 
-/// A holder's machine restarts, so its clock begins anew, far behind. The leader hears that it lives before it hears its
-/// time. Then it hears nothing that the leader writes.
+/// A holder's machine restarts, so its clock begins anew, far behind. The leader hears that it lives before it hears
+/// its time. Then it hears nothing that the leader writes.
 #[test]
 fn a_lease_does_not_outlive_the_clock_that_limits_it() {
     let spec = Spec {
@@ -387,8 +387,8 @@ fn a_lease_does_not_outlive_the_clock_that_limits_it() {
     assert!(reboots > 1, "{reboots} clocks went back");
 }
 
-/// A process restarts while its lease, and a grant to it, are under way: the grant is not for the next process. It holds
-/// no lease, and writes wait no longer than for the former process.
+/// A process restarts while its lease lasts and a grant to it is under way. The grant is not for the next process, so
+/// that one has no lease.
 #[test]
 fn a_grant_is_for_one_process() {
     let spec = Spec {

@@ -11,10 +11,10 @@ use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{counts, Act, Host, Invariant, Layout, MessageKind, Mutation, World};
 use inband_sim::Fate;
 
-/// A world with one key, one group and no random operations.
-fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
+/// Hosts that have just started, with one key, one group and no random operations.
+fn new_world(seed: u64, replicas: u8, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
     let layout = Layout {
-        replicas: 3,
+        replicas,
         switches: 2,
         clients: 4,
         outstanding: 0,
@@ -30,6 +30,12 @@ fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
     };
     let mut world = World::new(seed, layout, mutation);
     world.set_load(false);
+    world
+}
+
+/// The same, once it serves and has value 1.
+fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
+    let mut world = new_world(seed, 3, mutation, step_down_ns);
     wait(&mut world, "whole", |w| w.is_whole() && w.active() == [0]);
     put(&mut world, 0, 1);
     world.run_for(100 * MS);
@@ -531,4 +537,24 @@ fn a_write_of_an_old_session_is_not_taken() {
     assert_eq!(verdict(&world), Ok(()));
     assert_eq!(dropped(&world), dropped_before + 1);
     assert_eq!(end(world), Ok(()));
+}
+
+/// A client is there from the start, and the founder fails as soon as the first write is acknowledged, then others, as
+/// long as they are a minority. Logs are in memory.
+#[test]
+fn the_first_write_survives_any_minority() {
+    for (seed, replicas) in [(60, 3), (61, 3), (62, 4), (63, 5), (64, 7)] {
+        let mut world = new_world(seed, replicas, None, 100 * MS);
+        world.request(0, 0, Act::Put(2));
+        wait(&mut world, "an answer", |w| w.answered()[0] == 1);
+        let lost = (replicas - 1) / 2;
+        (0..lost).for_each(|number| world.stop_replica(number));
+        wait(&mut world, "another leader", |w| {
+            w.leader().is_some() && w.active().len() == 1
+        });
+        gets(&mut world, 3);
+        wait(&mut world, "reads", World::is_idle);
+        assert_eq!(world.answered()[1..], [1, 1, 1], "seed {seed}");
+        assert_eq!(end(world), Ok(()), "seed {seed}");
+    }
 }

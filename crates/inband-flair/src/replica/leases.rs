@@ -213,8 +213,8 @@ impl Replica {
         self.leases.may_read(now, request, self.raft.applied())
     }
 
-    /// A grant also tells the follower that everything up to its index is committed. The time in it means something only
-    /// to the process that sent that time, which lies in the past.
+    /// A grant also tells the follower that everything up to its index is committed. The time in it means something
+    /// only to the process that sent that time, which lies in the past.
     pub(super) fn on_grant(&mut self, now: Nanos, grant: Grant) {
         self.raft.commit_to(grant.index, grant.term);
         if grant.start != self.start || grant.until > now + self.config.timing.lease_ns {

@@ -9,6 +9,8 @@ pub const ACTIVATIONS: &str = "sessions activated";
 pub const RESTARTS: &str = "replicas that came back empty";
 /// Of these, replicas whose machine restarted, too.
 pub const REBOOTS: &str = "replicas with another clock";
+/// Founders that failed at the first acknowledgement.
+pub const FOUNDERS_LOST: &str = "founders lost";
 /// Switches that restarted without memory.
 pub const RESETS: &str = "switches that came back empty";
 /// Reads sent to a replica that was down.

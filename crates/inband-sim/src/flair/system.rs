@@ -64,6 +64,8 @@ pub struct Flair {
     pub(super) values: u64,
     /// Idle clients begin new requests.
     pub(super) is_loaded: bool,
+    /// The first acknowledgement of a write stops replica 0, which founded the group.
+    pub(super) stops_founder: bool,
     pub(super) out: replica::Out,
     pub(super) client_out: client::Out,
 }
@@ -86,6 +88,7 @@ impl Flair {
             suspended: BTreeSet::new(),
             values: 0,
             is_loaded: true,
+            stops_founder: false,
             out: replica::Out::default(),
             client_out: client::Out::default(),
         }
@@ -118,6 +121,7 @@ impl System for Flair {
         let mut world = World::new(seed, layout, options.mutation);
         world.links.rates = Rates::draw(&mut rng);
         world.inject_faults([25 * MS, 60 * MS, 120 * MS][rng.below(3) as usize]);
+        world.system.stops_founder = rng.below(6) == 0;
         world
     }
 

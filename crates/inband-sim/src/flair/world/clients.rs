@@ -74,6 +74,9 @@ impl World {
         };
         let ended = Happened::Ended(Host::Client(number), request, how);
         self.trace.note(self.now, ended);
+        if how == "written" {
+            self.lose_founder();
+        }
         let think = self.rng.hosts.wait(self.system.layout.think_ns);
         self.after(think, Request(number));
     }

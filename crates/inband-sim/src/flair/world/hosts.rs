@@ -128,6 +128,18 @@ impl World {
         }
     }
 
+    /// Stops replica 0 at the first acknowledgement of a write, if this is wanted and no other replica has failed: the
+    /// write must survive any minority.
+    pub(super) fn lose_founder(&mut self) {
+        let is_wanted = std::mem::take(&mut self.system.stops_founder);
+        let mut all = self.system.replicas.iter();
+        let have_lived = all.all(|host| host.replica.is_some() && host.counters.is_empty());
+        if is_wanted && have_lived {
+            self.stats.count(counts::FOUNDERS_LOST, 1);
+            self.stop_replica(0);
+        }
+    }
+
     /// Returns whether the group would keep working without this replica, as every other one sees it. Logs in memory
     /// survive the loss of a minority; replicas that restarted and are not yet voters count as lost.
     pub fn may_stop_replica(&self, number: u8) -> bool {
