@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser};
-use inband_ground::xdp::gate::{attach, check, Port, Side};
+use inband_ground::xdp::gate::{attach, check, mtu_differs, Port, Side};
 use inband_ground::xdp::XdpError;
 use inband_host::line_json::{call, Server, STATUS_TIMEOUT};
 use inband_host::live_keys::LiveKeys;
@@ -88,6 +88,8 @@ struct Status {
     active_key: u16,
     /// Whether checksums of packets from the keyless segment are checked.
     checks_keyless: bool,
+    /// What keeps frames from passing, if the gate goes on nevertheless.
+    warning: Option<String>,
 }
 
 impl Up {
@@ -111,19 +113,20 @@ impl Up {
             self.keyless_side(),
             &keys,
         )?);
-        println!(
-            "gate between {} (with keys) and {} (without)",
-            self.keyed, self.keyless
-        );
         let _control = {
             let (ports, live) = (Arc::clone(&ports), live.clone());
             let side = self.keyless_side();
             let status = move |()| status(&ports, side, &live).map_err(|error| error.to_string());
             Server::start(&self.data.control_socket(), status, Err)?
         };
+        println!(
+            "gate between {} (with keys) and {} (without)",
+            self.keyed, self.keyless
+        );
         let mut notifier = Notifier::from_environment();
         notifier.ready("passes packets");
         let mut looked_at = Instant::now();
+        let mut warned = None;
         while !signals.end(&mut notifier) {
             if let Some(keys) = live.take() {
                 for port in ports.iter() {
@@ -133,6 +136,11 @@ impl Up {
             if looked_at.elapsed() >= LOOK_INTERVAL {
                 looked_at = Instant::now();
                 check(&ports)?;
+                let warning = mtu_differs(&ports).map(|error| error.to_string());
+                if let Some(warning) = warning.as_ref().filter(|_| warning != warned) {
+                    eprintln!("inband gate: warning: {warning}");
+                }
+                warned = warning;
             }
             std::thread::sleep(TURN);
         }
@@ -156,6 +164,7 @@ fn status(ports: &[Port; 2], keyless_side: Side, live: &LiveKeys) -> Result<Stat
         keys: keys.ids(),
         active_key: keys.active(),
         checks_keyless: keyless_side == Side::Keyless,
+        warning: mtu_differs(ports).map(|error| error.to_string()),
     })
 }
 
@@ -165,6 +174,9 @@ impl Data {
             .context("does `inband gate up` run in this directory?")?;
         let status = answer.map_err(anyhow::Error::msg)?;
         println!("keys {:?}, signs with {}", status.keys, status.active_key);
+        if let Some(warning) = status.warning {
+            println!("warning: {warning}");
+        }
         let of_keyless = match status.checks_keyless {
             true => "",
             false => ", checksums not checked",

@@ -398,6 +398,12 @@ fn a_gate_beside_which_packets_may_pass_ends_and_leaves_no_way() {
             "address flush dev keyless",
             "keyless has the address fd00::3",
         ),
+        (
+            "a macvlan",
+            &["link add link keyed name above type macvlan mode passthru"],
+            "link del above",
+            "keyed has above on top of it",
+        ),
     ] {
         let gate = Running::up(&segments, &key_file, &dir.path().join("gate"));
         let member = [packet(b"member", Some(&keys.keys()))];
@@ -420,6 +426,30 @@ fn a_gate_beside_which_packets_may_pass_ends_and_leaves_no_way() {
             ip(&format!("-n {machine} link set {port} up"));
         }
     }
+}
+
+/// Whoever changes both MTUs changes one first, so the gate goes on.
+#[test]
+fn different_mtus_are_reported_until_they_are_the_same_again() {
+    let Some((segments, dir, _keys)) = with_keys("mtu") else {
+        return;
+    };
+    let machine = segments.gate.name();
+    let gate = Running::up(
+        &segments,
+        &dir.path().join(KEY_FILE),
+        &dir.path().join("gate"),
+    );
+    let warns =
+        || text(&gate.status()).contains("the MTU of keyed is 1500 and that of keyless 1300");
+    assert!(!warns());
+    ip(&format!("-n {machine} link set keyless mtu 1300"));
+    assert!(warns(), "{}", text(&gate.status()));
+    ip(&format!("-n {machine} link set keyed mtu 1300"));
+    let status = text(&gate.status());
+    assert!(!status.contains("MTU"), "{status}");
+    gate.signal("-TERM");
+    assert!(gate.wait());
 }
 
 #[test]
@@ -486,4 +516,27 @@ fn mistakes_are_explained() {
         address.contains("ip address flush dev keyless"),
         "{address}"
     );
+    ip(&format!("-n {gate} address flush dev keyless"));
+    for kind in ["macvlan mode passthru", "macvlan mode bridge"] {
+        ip(&format!(
+            "-n {gate} link add link keyless name above type {kind}"
+        ));
+        let upper = up("keyed", "keyless");
+        assert!(upper.contains("ip link del above"), "{kind}: {upper}");
+        ip(&format!("-n {gate} link del above"));
+    }
+    ip(&format!("-n {gate} link set keyless mtu 1300"));
+    let mtu = up("keyed", "keyless");
+    for part in ["keyed is 1500", "keyless 1300", "ip link set keyless mtu"] {
+        assert!(mtu.contains(part), "{mtu}");
+    }
+    ip(&format!("-n {gate} link set keyless mtu 1500"));
+    let long = up(&"x".repeat(300), "keyless");
+    assert!(
+        long.contains("has 300 bytes") && long.contains("15"),
+        "{long}"
+    );
+    let deep = dir.path().join("d".repeat(120));
+    let deep = up_with("keyed", "keyless", &key_file, &deep);
+    assert!(!deep.contains("gate between"), "{deep}");
 }

@@ -118,6 +118,14 @@ impl Attachment {
 
 /// Finds an interface by name. The error lists the existing ones.
 pub fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpError> {
+    // The last byte of the kernel's field ends the name.
+    let max_bytes = libc::IFNAMSIZ - 1;
+    if name.len() > max_bytes {
+        return Err(XdpError::NameTooLong {
+            name: name.into(),
+            max_bytes,
+        });
+    }
     netlink
         .link(name)
         .doing(format!("looking {name} up"))?

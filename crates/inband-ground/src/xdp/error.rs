@@ -39,6 +39,9 @@ pub enum XdpError {
         /// The existing interfaces.
         there: String,
     },
+    /// No interface can have this name.
+    #[error("\"{name}\" has {} bytes; the name of an interface has {max_bytes} at most", .name.len())]
+    NameTooLong { name: String, max_bytes: usize },
     /// The interface does not have this host's address.
     #[error("{interface} does not have the address {address}; it has: {there}")]
     NoAddress {
@@ -128,7 +131,8 @@ impl XdpError {
             | XdpError::NoAddress { .. }
             | XdpError::Busy { .. }
             | XdpError::System { .. } => false,
-            XdpError::Privilege { .. }
+            XdpError::NameTooLong { .. }
+            | XdpError::Privilege { .. }
             | XdpError::KernelTooOld { .. }
             | XdpError::NativeRefused { .. }
             | XdpError::ReversePathFilter

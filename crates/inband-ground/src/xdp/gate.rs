@@ -1,6 +1,7 @@
 //! A gate between a keyed and a keyless segment (`dataplane/ground/gate.h`): a program on each of its two interfaces.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -131,6 +132,16 @@ pub enum GateError {
     HasMaster(String),
     #[error("{interface} has the address {address}, and the kernel might forward packets to it without the gate; remove it: ip address flush dev {interface}")]
     HasAddress { interface: String, address: IpAddr },
+    #[error("{interface} has {upper} on top of it (a macvlan, a VLAN or the like), which would send without the gate; remove it: ip link del {upper}")]
+    HasUpper { interface: String, upper: String },
+    /// Longer frames than the other interface can send are lost.
+    #[error("the MTU of {keyed} is {keyed_mtu_bytes} and that of {keyless} {keyless_mtu_bytes}, and frames that are too long for the other side are lost; give both the same: ip link set {keyed} mtu N; ip link set {keyless} mtu N")]
+    MtuDiffers {
+        keyed: String,
+        keyed_mtu_bytes: u32,
+        keyless: String,
+        keyless_mtu_bytes: u32,
+    },
     #[error("the interface {0} is gone or another one, and nothing passes any more; start the gate again")]
     Replaced(String),
     /// Packets may have bypassed the gate since it started.
@@ -164,7 +175,10 @@ impl From<XdpError> for GateError {
 impl GateError {
     /// Returns whether the kernel may forward from or to the interface.
     fn is_other_way(&self) -> bool {
-        matches!(self, GateError::HasMaster(_) | GateError::HasAddress { .. })
+        matches!(
+            self,
+            GateError::HasMaster(_) | GateError::HasUpper { .. } | GateError::HasAddress { .. }
+        )
     }
 }
 
@@ -180,6 +194,39 @@ pub struct Port {
     lost: Option<Lost>,
 }
 
+/// Returns a device of this namespace that uses the interface, such as a macvlan.
+fn upper_of(of_interface: &Path) -> Option<String> {
+    let entries = fs::read_dir(of_interface).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names
+        .filter_map(|name| Some(name.strip_prefix("upper_")?.to_owned()))
+        .min()
+}
+
+/// Checks that a frame of one interface also fits the other.
+fn check_mtus(keyed: (&str, &LinkInfo), keyless: (&str, &LinkInfo)) -> Result<(), GateError> {
+    let ((keyed, keyed_link), (keyless, keyless_link)) = (keyed, keyless);
+    if keyed_link.mtu_bytes == keyless_link.mtu_bytes {
+        return Ok(());
+    }
+    Err(GateError::MtuDiffers {
+        keyed: keyed.into(),
+        keyed_mtu_bytes: keyed_link.mtu_bytes,
+        keyless: keyless.into(),
+        keyless_mtu_bytes: keyless_link.mtu_bytes,
+    })
+}
+
+/// Returns the error if the interfaces of a running gate have different MTUs. It goes on with what fits: whoever changes
+/// both changes one first. `None` also if one of them is gone, which [`check`] reports.
+pub fn mtu_differs(ports: &[Port; 2]) -> Option<GateError> {
+    let netlink = Netlink::open().ok()?;
+    let [keyed, keyless] = ports.each_ref().map(Port::interface);
+    let keyed_link = find_link(&netlink, keyed).ok()?;
+    let keyless_link = find_link(&netlink, keyless).ok()?;
+    check_mtus((keyed, &keyed_link), (keyless, &keyless_link)).err()
+}
+
 /// An interface that nothing but a gate forwards from or to.
 fn check_alone(interface: &str) -> Result<LinkInfo, GateError> {
     let netlink = Netlink::open().doing("opening a netlink socket")?;
@@ -187,6 +234,12 @@ fn check_alone(interface: &str) -> Result<LinkInfo, GateError> {
     let of_interface = Path::new("/sys/class/net").join(interface);
     if of_interface.join("master").exists() {
         return Err(GateError::HasMaster(interface.into()));
+    }
+    if let Some(upper) = upper_of(&of_interface) {
+        return Err(GateError::HasUpper {
+            interface: interface.into(),
+            upper,
+        });
     }
     if of_interface.join("tun_flags").exists() {
         return Err(GateError::IsTap(interface.into()));
@@ -337,6 +390,7 @@ pub fn attach(
     if keyed_link.index == keyless_link.index {
         return Err(GateError::SameInterface(keyed.into(), keyless.into()));
     }
+    check_mtus((keyed, &keyed_link), (keyless, &keyless_link))?;
     Ok([
         Port::attach(Side::Keyed, keys, &keyless_link, &keyed_link, keyed)?,
         Port::attach(keyless_side, keys, &keyed_link, &keyless_link, keyless)?,
