@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use inband_host::file_error::FileError;
+use inband_host::output;
 use inband_host::signals::StopSignals;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::{setsid, Pid};
@@ -72,7 +73,7 @@ fn wait_until_free(
     data: &Path,
     pid: u32,
     limit: Duration,
-    is_free: impl Fn() -> bool,
+    mut is_free: impl FnMut() -> bool,
 ) -> Result<(), StillRuns> {
     let deadline = Instant::now() + limit;
     while !is_free() {
@@ -88,6 +89,41 @@ fn wait_until_free(
     Ok(())
 }
 
+/// A supervisor that runs in the background, and its first answer.
+#[derive(Debug)]
+pub struct Started<T> {
+    pub answer: T,
+    supervisor: Child,
+    data: PathBuf,
+}
+
+impl<T> Started<T> {
+    /// Checks and shows it. If this fails, or what it prints is lost, stops it: a command that fails leaves nothing
+    /// running.
+    pub fn show(mut self, show: impl FnOnce(&T) -> Result<()>) -> Result<()> {
+        let shown = show(&self.answer).and_then(|()| {
+            ensure!(output::is_complete(), "its output was not written");
+            Ok(())
+        });
+        let Err(error) = shown else {
+            return Ok(());
+        };
+        Err(match self.stop() {
+            Ok(()) => error.context("the cluster was started, and stopped because of an error"),
+            Err(still_runs) => error.context(still_runs),
+        })
+    }
+
+    /// It is not killed: a supervisor that refuses to stop protects its data.
+    fn stop(&mut self) -> Result<(), StillRuns> {
+        let pid = self.supervisor.id();
+        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
+        let supervisor = &mut self.supervisor;
+        let has_ended = || !matches!(supervisor.try_wait(), Ok(None));
+        wait_until_free(&self.data, pid, INTERRUPTED_TIMEOUT, has_ended)
+    }
+}
+
 /// Starts a program that will call [`leave_terminal`], and waits until `answers`, which is given its process id,
 /// returns an answer. Its output goes to `up.log` in `data`; if it ends instead, the last line of that file is the
 /// error. A signal that would end this process ends that program, too, which nobody else would do.
@@ -95,7 +131,7 @@ pub fn spawn_until<T>(
     command: Command,
     data: &Path,
     answers: impl FnMut(u32) -> Option<T>,
-) -> Result<T, BackgroundError> {
+) -> Result<Started<T>, BackgroundError> {
     spawn_with_patience(command, data, PATIENCE, answers)
 }
 
@@ -104,7 +140,7 @@ fn spawn_with_patience<T>(
     data: &Path,
     patience: Duration,
     mut answers: impl FnMut(u32) -> Option<T>,
-) -> Result<T, BackgroundError> {
+) -> Result<Started<T>, BackgroundError> {
     let signals = StopSignals::take()?;
     let is_new = !data.exists();
     fs::create_dir_all(data).map_err(FileError::of("create", data))?;
@@ -132,7 +168,11 @@ fn spawn_with_patience<T>(
     loop {
         if let Some(answer) = answers(child.id()) {
             signals.release()?;
-            return Ok(answer);
+            return Ok(Started {
+                answer,
+                supervisor: child,
+                data: data.to_owned(),
+            });
         }
         if let Ok(Some(how)) = child.try_wait() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
@@ -187,6 +227,8 @@ pub fn leave_terminal() {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+    use inband_host::program::in_words;
     use nix::sys::signal::raise;
 
     use super::*;
@@ -240,6 +282,36 @@ mod tests {
         fs::create_dir(&old).expect("made");
         refused(&old, "echo no");
         assert!(old.join("up.log").exists());
+    }
+
+    #[test]
+    fn what_was_started_ends_if_it_cannot_be_shown() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new("sleep");
+        command.arg("0.5");
+        let started = spawn_until(command, dir.path(), Some).expect("it runs");
+        let process = format!("/proc/{}", started.answer);
+        let shown = started.show(|_| bail!("self-check: no quorum"));
+        assert!(!Path::new(&process).exists());
+        let said = in_words(&shown.expect_err("it failed"));
+        assert!(
+            said.contains("stopped because of an error: self-check"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_was_started_goes_on_if_it_was_shown() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        let started = spawn_until(command, dir.path(), Some).expect("it runs");
+        let pid = started.answer;
+        started.show(|_| Ok(())).expect("shown");
+        // It would not exist, or have ended.
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it exists");
+        assert!(!status.contains("zombie"), "{status}");
+        kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");
     }
 
     #[test]

@@ -444,19 +444,21 @@ fn up<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
 
 fn up_detached<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
     let data = &args.data;
-    let status = spawn_until(background::this_command()?, data, |pid| {
+    let started = spawn_until(background::this_command()?, data, |pid| {
         // If another supervisor holds the directory, ours ends soon.
         let supervisor = socket::supervisor::<S>(data).ok()?;
         let is_ours = supervisor.pid == pid;
         is_ours.then(|| socket::status::<S>(data).ok()).flatten()
     })?;
-    show_start(args, &status)?;
-    let how = format!(
-        "It runs in the background; `inband down --data {}` stops it.",
-        quoted(data)
-    );
-    println!("{}", joined(&how, S::what_stays(&status)));
-    Ok(())
+    started.show(|status| {
+        show_start(args, status)?;
+        let how = format!(
+            "It runs in the background; `inband down --data {}` stops it.",
+            quoted(data)
+        );
+        println!("{}", joined(&how, S::what_stays(status)));
+        Ok(())
+    })
 }
 
 fn joined(first: &str, second: &str) -> String {

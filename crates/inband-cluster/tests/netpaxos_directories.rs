@@ -1,6 +1,7 @@
 //! Tests of the directories of a NetPaxos cluster: what they keep, and what may begin in them.
 #![allow(missing_docs)]
 
+use std::process::Command;
 use std::time::Duration;
 
 use inband_cluster::client::Answer;
@@ -10,10 +11,11 @@ use inband_host::config::Durability;
 use inband_netpaxos::client::Client;
 use inband_netpaxos::cluster::Cluster;
 use inband_netpaxos::status::status_at;
+use inband_testing::process::text;
 
 use super::netpaxos::{
-    all_serve, get, logs, options, refused_by_hand, set, start, start_store, start_with, store_of,
-    submit, LEARNERS, LIMIT,
+    all_serve, get, logs, options, program, refused_by_hand, set, start, start_store, start_with,
+    store_of, submit, LEARNERS, LIMIT,
 };
 
 /// Directories keep what they were used for: otherwise a log in memory would be continued from a journal of an earlier
@@ -196,6 +198,91 @@ fn a_directory_without_readable_options_can_be_used() {
     let cluster = start(dir.path(), Durability::Sync, true).expect("told to begin again");
     submit(&cluster, &["b"]);
     assert_eq!(logs(&cluster, 1)[0][0].1, b"b");
+}
+
+/// The directories say which log they belong to.
+#[test]
+fn a_cluster_file_that_was_lost_is_written_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let begin = || start(dir.path(), Durability::Sync, false);
+    let cluster = begin().expect("a new log");
+    submit(&cluster, &["a"]);
+    let log_id = cluster.status().cluster.log_id;
+    // What is printed of a value is one line.
+    let mut by_hand = Command::new(program());
+    by_hand
+        .args(["submit", "b\n99 fake", "--data"])
+        .arg(dir.path());
+    let said = text(&by_hand.output().expect("it runs"));
+    assert!(said.trim_end().ends_with(r" b\n99 fake"), "{said}");
+    drop(cluster);
+    let file = dir.path().join("cluster.json");
+    std::fs::remove_file(&file).expect("removed");
+    let other = Options {
+        minions: 7,
+        ..options(Durability::Sync, false)
+    };
+    let other = start_with(dir.path(), &other).map(drop);
+    let other = format!("{:#}", other.expect_err("its quorums differ"));
+    assert!(other.contains("--minions 7"), "{other}");
+    let cluster = begin().expect("it goes on");
+    assert_eq!(cluster.status().cluster.log_id, log_id);
+    assert_eq!(logs(&cluster, 2)[0][0].1, b"a");
+    drop(cluster);
+
+    std::fs::remove_file(&file).expect("removed");
+    let own = host_dir(dir.path(), "storage/2").join("log-id");
+    std::fs::write(&own, "5").expect("written");
+    let refused = format!("{:#}", begin().map(drop).expect_err("two logs"));
+    for part in ["5 (storage/2)", &format!("{log_id} (storage/1, storage/3")] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert!(!file.exists());
+    std::fs::write(&own, log_id.to_string()).expect("written");
+    let cluster = begin().expect("one log");
+    assert_eq!(logs(&cluster, 2)[0][0].1, b"a");
+}
+
+#[test]
+fn what_to_do_about_damaged_files_works() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let begin = || start(dir.path(), Durability::Sync, false).expect("it starts");
+    let cluster = begin();
+    submit(&cluster, &["a"]);
+    drop(cluster);
+    for (kind, what) in [
+        ("storage", "journal"),
+        ("learner", "journal"),
+        ("minion", "incarnation"),
+    ] {
+        let data = host_dir(dir.path(), &format!("{kind}/1"));
+        let path = data.join(what);
+        let files = match path.is_dir() {
+            true => {
+                let entries = std::fs::read_dir(&path).expect("there is one");
+                entries
+                    .map(|entry| entry.expect("an entry").path())
+                    .collect()
+            }
+            false => vec![path],
+        };
+        for file in files {
+            std::fs::write(file, "damage").expect("written");
+        }
+        let all = [kind, "--number=1", "--durability=sync"];
+        let said = refused_by_hand(dir.path(), &data, &all);
+        assert!(
+            said.contains("remove it, and start this process again"),
+            "{said}"
+        );
+        for wrong in ["epoch", "new id"] {
+            assert!(!said.contains(wrong), "{said}");
+        }
+        std::fs::remove_dir_all(&data).expect("removed");
+        let cluster = begin();
+        all_serve(&cluster);
+        assert_eq!(logs(&cluster, 1)[0][0].1, b"a");
+    }
 }
 
 /// Packets of processes that were not stopped must not be taken for those of the new log.

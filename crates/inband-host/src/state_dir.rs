@@ -16,7 +16,7 @@ pub enum StateError {
     #[error("state directory: {path}: {source}; check the path, its permissions and free space")]
     Io { path: PathBuf, source: io::Error },
     /// The file does not hold a number.
-    #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
+    #[error("state file {path} holds {found:?}, not a number: it is damaged, check the disk")]
     Damaged { path: PathBuf, found: String },
     /// Another process holds the lock.
     #[error("state directory {dir} is in use by process {owner}; stop that process, or give this one a directory of its own")]

@@ -1,6 +1,6 @@
 //! What a cluster's processes and clients must know to reach it, as a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +22,8 @@ pub const DATA: &str = ".inband-netpaxos";
 
 /// A file in the directory of each process, with its name.
 pub const OWNER: &str = "process";
+/// A file in the directory of each storage server and learner, with the id of its log.
+pub const LOG_ID: &str = "log-id";
 /// The directory of a process's journal, in its own.
 pub const JOURNAL: &str = "journal";
 /// A file in a storage server's directory: its log is new, so it votes at once. `inband up` puts it there when it makes the
@@ -47,6 +49,7 @@ pub const SERIALIZERS_MAX: u8 = 8;
 
 /// A cluster, as its file describes it. The first of each kind has number 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cluster {
     /// Where clients send requests.
     pub serializers: Vec<SocketAddrV4>,
@@ -97,7 +100,7 @@ impl Cluster {
         let path = dir.join(FILE);
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
-                "there is no {}: start a cluster with `inband up netpaxos`, or name its directory with --data",
+                "there is no {}: start a cluster with `inband up netpaxos`, or name the directory that has one",
                 path.display()
             ),
             other => other.with_context(|| format!("{}", path.display()))?,
@@ -116,6 +119,19 @@ impl Cluster {
             ensure!(
                 (1..=usize::from(max)).contains(&count),
                 "{}: {count} {what}, 1 to {max} are possible",
+                path.display()
+            );
+        }
+        let addresses = [
+            &cluster.serializers,
+            &cluster.minions,
+            &cluster.storages,
+            &cluster.learners,
+        ];
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = addresses.into_iter().flatten().find(|a| !seen.insert(**a)) {
+            bail!(
+                "{}: {twice} is the address of two processes; give each its own",
                 path.display()
             );
         }
@@ -204,6 +220,27 @@ mod tests {
         let cluster = Cluster::load(dir.path()).expect("it can be used");
         assert!(cluster.resp.is_empty());
         assert!(cluster.key_file.is_some());
+    }
+
+    #[test]
+    fn a_file_with_an_unknown_name_or_an_address_of_two_processes_is_refused() {
+        let text = include_str!("../../../docs/netpaxos.md");
+        let sample = text.split("```json\n").nth(1).expect("a sample");
+        let sample = sample.split("```").next().expect("its end");
+        let dir = tempfile::tempdir().expect("a directory");
+        let of = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut file: serde_json::Value = serde_json::from_str(sample).expect("JSON");
+            change(&mut file);
+            std::fs::write(dir.path().join(FILE), file.to_string()).expect("written");
+            let refused = Cluster::load(dir.path()).expect_err("it is refused");
+            format!("{refused:#}")
+        };
+        let unknown = of(&|file| file["keyfile"] = "keys.toml".into());
+        assert!(unknown.contains("unknown field `keyfile`"), "{unknown}");
+        let twice = of(&|file| file["learners"][0] = file["storages"][1].clone());
+        assert!(twice.contains("of two processes"), "{twice}");
+        let twice = of(&|file| file["minions"][0] = file["minions"][1].clone());
+        assert!(twice.contains("of two processes"), "{twice}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
 #[derive(Debug, thiserror::Error)]
 pub enum DurableError {
     /// The directory cannot be used.
-    #[error(transparent)]
+    #[error("{}{}", .0, remedy(.0))]
     State(#[from] StateError),
     /// Every incarnation has been used.
     #[error("state file {path}: incarnation {value} is over the limit of {INCARNATION_MAX}; start this node under a new id")]
@@ -23,6 +23,16 @@ pub enum DurableError {
         /// The next incarnation.
         value: u64,
     },
+}
+
+/// What to do about a state file that cannot be read: the end of the message.
+fn remedy(error: &StateError) -> &'static str {
+    match error {
+        StateError::Damaged { .. } => {
+            "; start this node under a new id with an empty state directory"
+        }
+        StateError::Io { .. } | StateError::InUse { .. } => "",
+    }
 }
 
 impl DurableError {
@@ -88,10 +98,12 @@ mod tests {
         assert_eq!(next_incarnation(&dir).unwrap(), 1);
         assert_eq!(next_incarnation(&dir).unwrap(), 2);
         fs::write(dir.join(INCARNATION_FILE), "x").unwrap();
+        let damaged = next_incarnation(&dir).unwrap_err();
         assert!(matches!(
-            next_incarnation(&dir),
-            Err(DurableError::State(StateError::Damaged { .. }))
+            damaged,
+            DurableError::State(StateError::Damaged { .. })
         ));
+        assert!(damaged.to_string().contains("under a new id"), "{damaged}");
         fs::write(dir.join(INCARNATION_FILE), INCARNATION_MAX.to_string()).unwrap();
         assert!(matches!(
             next_incarnation(&dir),

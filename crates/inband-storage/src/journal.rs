@@ -41,7 +41,7 @@ const RECORD_LEN_BYTES: usize = 4;
 pub enum JournalError {
     /// Something that was synced is missing. A host that relied on this journal has lost state and must not act as if
     /// it had not.
-    #[error("{file}: damaged: {what}; promises that relied on it may be lost. Check the disk; this node continues in the cluster's next epoch, with the data of the others")]
+    #[error("{file}: damaged: {what}; promises that relied on it may be lost. Check the disk")]
     Damaged { file: String, what: String },
     #[error(transparent)]
     Storage(#[from] StorageError),

@@ -229,19 +229,21 @@ pub fn up(args: &UpArgs) -> Result<()> {
 }
 
 fn up_detached(args: &UpArgs) -> Result<()> {
-    let status = remote::spawn_detached(background::this_command()?, args.directory())?;
-    for line in std::fs::read_to_string(args.directory().join("up.log"))
-        .unwrap_or_default()
-        .lines()
-    {
-        println!("{line}");
-    }
-    show_start(&status, args)?;
-    println!(
-        "It runs in the background; `inband down{}` stops it cleanly, and the data stays.",
-        args.data_option()
-    );
-    Ok(())
+    let started = remote::spawn_detached(background::this_command()?, args.directory())?;
+    started.show(|status| {
+        for line in std::fs::read_to_string(args.directory().join("up.log"))
+            .unwrap_or_default()
+            .lines()
+        {
+            println!("{line}");
+        }
+        show_start(status, args)?;
+        println!(
+            "It runs in the background; `inband down{}` stops it cleanly, and the data stays.",
+            args.data_option()
+        );
+        Ok(())
+    })
 }
 
 fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {

@@ -32,7 +32,7 @@ use crate::system::{is_spare, HostPlan, NoRequest, Plan, System};
 
 mod options;
 
-use options::{former, is_new, mark_new, OPTIONS};
+use options::{former, is_new, log_of_dirs, mark_new, OPTIONS};
 pub use options::{minions, Options};
 
 /// The host from which clients use a cluster with its own network.
@@ -106,8 +106,13 @@ impl System for NetPaxos {
             "--faithful: learners of a store would disagree and lose acknowledged writes; leave it out, give --log-only, or give --unsafe-ordering if the data may be lost"
         );
         let exists = spec.data.join(FILE).exists();
-        let is_continued = exists && !options.accept_loss;
-        let former = match exists.then(|| former(&spec.data)).transpose() {
+        let log_of_dirs = match exists || options.accept_loss {
+            true => None,
+            false => log_of_dirs(&spec.data, options)?,
+        };
+        let is_continued = (exists || log_of_dirs.is_some()) && !options.accept_loss;
+        let has_options = exists || (is_continued && spec.data.join(OPTIONS).exists());
+        let former = match has_options.then(|| former(&spec.data)).transpose() {
             Err(error) if is_continued => return Err(error),
             // What is lost may be damaged.
             read => read.ok().flatten(),
@@ -121,12 +126,16 @@ impl System for NetPaxos {
             );
             options.check_former(former, &spec.data)?;
         }
-        let continued = match is_continued {
+        let continued = match is_continued && exists {
             true => Some(Cluster::load(&spec.data)?),
             false => None,
         };
-        if let Some(continued) = &continued {
-            let was_log_only = continued.resp.is_empty();
+        let was_log_only = match (&continued, &former) {
+            (Some(continued), _) => Some(continued.resp.is_empty()),
+            (None, Some(former)) if is_continued => Some(former.log_only),
+            _ => None,
+        };
+        if let Some(was_log_only) = was_log_only {
             ensure!(
                 was_log_only == options.log_only,
                 "--log-only: the log in {} is {}; start it as before, or choose another --data",
@@ -159,7 +168,7 @@ impl System for NetPaxos {
             learners: Vec::new(),
             log_id: match continued {
                 Some(continued) => continued.log_id,
-                None => rand::random::<u32>().into(),
+                None => log_of_dirs.unwrap_or_else(|| rand::random::<u32>().into()),
             },
             key_file: keys::kept(&spec.data, !options.no_key)?,
             client: None,

@@ -11,7 +11,9 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_host::config::{Dataplane, Durability};
 use inband_host::state_dir;
-use inband_netpaxos::cluster::{Cluster, FILE, JOURNAL, LEARNERS_MAX, NEW, SERIALIZERS_MAX};
+use inband_netpaxos::cluster::{
+    Cluster, FILE, JOURNAL, LEARNERS_MAX, LOG_ID, NEW, SERIALIZERS_MAX,
+};
 use serde::{Deserialize, Serialize};
 
 use super::KINDS;
@@ -187,6 +189,31 @@ pub(super) fn former(data: &Path) -> Result<Options> {
             path.display()
         )
     })
+}
+
+/// Returns the log that the directories of storage servers and learners belong to, if any does: for a directory whose
+/// cluster's file was lost.
+pub(super) fn log_of_dirs(data: &Path, options: &Options) -> Result<Option<u64>> {
+    let mut logs: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for name in ["storage", "learner"]
+        .iter()
+        .flat_map(|kind| options.names(kind))
+    {
+        let path = host_dir(data, &name).join(LOG_ID);
+        if path.exists() {
+            logs.entry(state_dir::read_number(&path)?)
+                .or_default()
+                .push(name);
+        }
+    }
+    let in_words = |(log, names): (&u64, &Vec<String>)| format!("{log} ({})", names.join(", "));
+    ensure!(
+        logs.len() <= 1,
+        "--data {}: there is no {FILE}, and the directories belong to different logs: {}; put the {FILE} of the right log there, or remove the directories of the others",
+        data.display(),
+        logs.iter().map(in_words).collect::<Vec<_>>().join(", ")
+    );
+    Ok(logs.into_keys().next())
 }
 
 /// As far as the other files tell: earlier versions did not record the options.

@@ -53,8 +53,8 @@ fn a_detached_supervisor_is_waited_for_and_its_error_is_passed_on() {
     let expected = format!("port {} on 127.0.0.1 is in use", spec.resp.port());
     assert!(error.contains(&expected), "{error}");
     drop(taken);
-    let status = remote::spawn_detached(command(), &spec.data).expect("up");
-    assert_eq!(status.leader(0), Some("leader/0"));
+    let started = remote::spawn_detached(command(), &spec.data).expect("up");
+    assert_eq!(started.answer.leader(0), Some("leader/0"));
     let error = remote::spawn_detached(command(), &spec.data)
         .expect_err("it runs")
         .to_string();

@@ -45,10 +45,12 @@ impl SubmitArgs {
         let mut unknown = 0;
         for (value, outcome) in self.values.iter().zip(client.submit_all(values, timeout)?) {
             match outcome {
-                Outcome::Delivered(instance) => println!("{instance} {value}"),
+                Outcome::Delivered(instance) => {
+                    println!("{instance} {}", escaped(value.as_bytes()));
+                }
                 Outcome::Unknown => {
                     unknown += 1;
-                    println!("unknown {value}");
+                    println!("unknown {}", escaped(value.as_bytes()));
                 }
             }
         }

@@ -7,9 +7,11 @@ use std::path::Path;
 use anyhow::{ensure, Context, Result};
 use inband_host::config::Durability;
 use inband_netpaxos::cluster::JOURNAL;
-use inband_storage::{Disk, Journal, JournalConfig};
+use inband_storage::{Disk, Journal, JournalConfig, JournalError};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+
+use super::process::START_EMPTY;
 
 /// A longer journal is replaced by a snapshot, if its process can make one.
 const JOURNAL_LEN_MAX_BYTES: u64 = 64 << 20;
@@ -73,8 +75,15 @@ impl Kept {
             Ok(record) => records.push(record),
             Err(error) => unreadable = Some(error),
         };
-        let journal = Journal::open(disk, JournalConfig::default(), &mut replay)
-            .with_context(|| format!("{}", dir.display()))?;
+        let journal =
+            Journal::open(disk, JournalConfig::default(), &mut replay).map_err(|error| {
+                let is_damaged = matches!(error, JournalError::Damaged { .. });
+                let error = anyhow::Error::new(error).context(format!("{}", dir.display()));
+                match is_damaged {
+                    true => error.context(START_EMPTY),
+                    false => error,
+                }
+            })?;
         if let Some(error) = unreadable {
             return Err(error).with_context(|| {
                 format!("{}: a record was written by another version", dir.display())

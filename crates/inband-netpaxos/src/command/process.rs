@@ -19,9 +19,9 @@ use inband_host::line_json::Server;
 use inband_host::live_keys::LiveKeys;
 use inband_host::notify::Notifier;
 use inband_host::signals::{StopSignals, LISTEN_FDS_ENV};
-use inband_host::state_dir::{self, read_number, write_number, StateLock};
+use inband_host::state_dir::{self, read_number, write_number, StateError, StateLock};
 use inband_host::wait::wait;
-use inband_netpaxos::cluster::{Cluster, FILE, NEW, OWNER};
+use inband_netpaxos::cluster::{Cluster, FILE, LOG_ID, NEW, OWNER};
 use inband_netpaxos::control::To;
 use inband_netpaxos::role::next_incarnation;
 use inband_netpaxos::status::{socket_of, Ask, Reply};
@@ -41,8 +41,9 @@ pub const PACKETS_OF_A_SYNC: usize = 1 << 14;
 const METRICS: &str = "metrics";
 /// The file in the directory with the number of the last start.
 const INCARNATION: &str = "incarnation";
-/// The file in the directory with the id of its log.
-const LOG_ID: &str = "log-id";
+
+/// What to do if something in a process's directory is damaged.
+pub const START_EMPTY: &str = "the directory cannot be used; remove it, and start this process again with the same number (a storage server without --new): it gets what it needs from the others";
 
 /// Options of every process.
 #[derive(Debug, Args)]
@@ -196,6 +197,14 @@ fn claim(data: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns the number in a file of a process's directory; 0 if there is no file.
+fn number_in(path: &Path) -> Result<u64> {
+    read_number(path).map_err(|error| match error {
+        StateError::Damaged { .. } => anyhow::Error::new(error).context(START_EMPTY),
+        error => error.into(),
+    })
+}
+
 impl Process {
     /// Returns the time since the start, in nanoseconds.
     pub fn now(&self) -> u64 {
@@ -205,7 +214,7 @@ impl Process {
     /// Returns the number of this start, which is higher than all earlier ones, after recording it. `now`: the wall
     /// clock, in the unit of the incarnation, for a process whose directory was lost.
     pub fn incarnation(&self, now: u64) -> Result<u64> {
-        let last = read_number(&self.data.join(INCARNATION))?;
+        let last = self.last_incarnation()?;
         let incarnation = next_incarnation(last, now);
         write_number(&self.data, INCARNATION, incarnation)?;
         Ok(incarnation)
@@ -218,7 +227,8 @@ impl Process {
         if !path.exists() {
             return Ok(());
         }
-        let (former, log_id) = (read_number(&path)?, self.cluster.log_id);
+        let former = number_in(&path)?;
+        let log_id = self.cluster.log_id;
         ensure!(
             !accept_loss || former != log_id,
             "--accept-loss: this directory has the log {log_id}, which log_id in {FILE} names, too: to go on with it, leave out --new and --accept-loss; to give it up, write another number there, the same on all machines"
@@ -238,7 +248,7 @@ impl Process {
 
     /// Returns the number of the last start in this directory; 0: there was none.
     pub fn last_incarnation(&self) -> Result<u64> {
-        Ok(read_number(&self.data.join(INCARNATION))?)
+        number_in(&self.data.join(INCARNATION))
     }
 
     /// Returns whether the directory is marked as that of a new log, and the process has not begun.

@@ -283,7 +283,9 @@ impl Node {
             AcceptorDisk::open(&mut storage, limits, geometry, epoch, has_entered)?
         };
         if let Some(damage) = &opened.1.damage {
-            tracing::error!("the acceptor does not vote in this epoch: {damage}");
+            tracing::error!(
+                "the acceptor does not vote in this epoch: {damage}; this node continues in the cluster's next epoch, with the data of the others"
+            );
         }
         Ok(opened)
     }

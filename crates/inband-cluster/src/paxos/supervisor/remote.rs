@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use inband_control::service;
 
 use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
-use crate::background::spawn_until;
+use crate::background::{spawn_until, Started};
 use crate::link;
 use crate::paxos::cluster_dir::ClusterDir;
 use crate::socket::socket_in;
@@ -223,7 +223,10 @@ fn unexpected(reply: &SupervisorReply) -> SupervisorError {
 
 /// Starts a program that will call [`leave_terminal`](crate::background::leave_terminal) and
 /// [`super::Supervisor::start`] on `data`, and waits until that supervisor answers.
-pub fn spawn_detached(command: Command, data: &Path) -> Result<ClusterStatus, SupervisorError> {
+pub fn spawn_detached(
+    command: Command,
+    data: &Path,
+) -> Result<Started<ClusterStatus>, SupervisorError> {
     // If another supervisor holds the directory, ours ends soon.
     Ok(spawn_until(command, data, |pid| {
         let status = status(data).ok();
