@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::Args;
-use inband_kv::limits::ROCKSDB_WRITE_BUFFER_BYTES;
+use inband_kv::limits::{ROCKSDB_MEMTABLES_MAX, ROCKSDB_WRITE_BUFFER_BYTES};
 use inband_paxos::config::Dataplane;
 
 use super::cluster::{self, BenchCluster};
@@ -36,8 +36,9 @@ pub struct ResidentArgs {
     growth_max_percent: f64,
 }
 
-/// One that is being filled, and one that is being written out.
-const WRITE_BUFFERS_MIB: f64 = (2 * ROCKSDB_WRITE_BUFFER_BYTES) as f64 / (1 << 20) as f64;
+/// Those that are being filled, and those that are being written out.
+const WRITE_BUFFERS_MIB: f64 =
+    (ROCKSDB_MEMTABLES_MAX as usize * ROCKSDB_WRITE_BUFFER_BYTES) as f64 / (1 << 20) as f64;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Memory of one host in MiB over seconds.

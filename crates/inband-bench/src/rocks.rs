@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use inband_kv::limits::{
-    ROCKSDB_BACKGROUND_JOBS, ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WAL_BYTES_MAX,
-    ROCKSDB_WRITE_BUFFER_BYTES,
+    ROCKSDB_BACKGROUND_JOBS, ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_MEMTABLES_MAX,
+    ROCKSDB_MEMTABLES_OF_FILE, ROCKSDB_WAL_BYTES_MAX, ROCKSDB_WRITE_BUFFER_BYTES,
 };
 use rocksdb::{BlockBasedOptions, Cache, Options, DB};
 
@@ -51,6 +51,8 @@ fn options() -> Result<Options> {
     options.set_max_background_jobs(ROCKSDB_BACKGROUND_JOBS);
     options.set_max_total_wal_size(ROCKSDB_WAL_BYTES_MAX);
     options.set_write_buffer_size(ROCKSDB_WRITE_BUFFER_BYTES);
+    options.set_min_write_buffer_number_to_merge(ROCKSDB_MEMTABLES_OF_FILE);
+    options.set_max_write_buffer_number(ROCKSDB_MEMTABLES_MAX);
     options.set_block_based_table_factory(&blocks);
     Ok(options)
 }

@@ -9,7 +9,8 @@ use inband_paxos::config::logs_of;
 
 /// Approximate memory of a replica's store, in addition to its rings: the cache, and each log's write buffers.
 pub fn store_memory_bytes(partitions: u32) -> u64 {
-    let write_buffers = logs_of(partitions) * limits::ROCKSDB_WRITE_BUFFER_BYTES;
+    let memtables = limits::ROCKSDB_MEMTABLES_OF_FILE as usize * limits::ROCKSDB_WRITE_BUFFER_BYTES;
+    let write_buffers = logs_of(partitions) * memtables;
     (limits::ROCKSDB_BLOCK_CACHE_BYTES + write_buffers) as u64
 }
 

@@ -355,7 +355,7 @@ fn a_program_that_executes_another_is_told_about() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{message}");
     assert!(
-        message.contains("sleep, whose heap is in local memory"),
+        message.contains("sleep (exec), whose heap is in local memory"),
         "{message}"
     );
 }

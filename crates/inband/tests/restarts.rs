@@ -108,7 +108,15 @@ impl Running {
     }
 
     fn stays_killed(&self, name: &str) {
-        assert!(self.run("kill", &[name]).status.success());
+        let deadline = Instant::now() + LIMIT;
+        // Refused until the host that died takes part again.
+        loop {
+            let output = self.run("kill", &[name]);
+            if output.status.success() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{output:?}");
+        }
         std::thread::sleep(STAYS_FOR);
         let entry = self.entry(name);
         assert!(entry["pid"].is_null(), "{entry}");
