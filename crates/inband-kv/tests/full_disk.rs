@@ -75,7 +75,10 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        umount(self.dir.path()).expect("nobody uses it any more");
+        // A thread that serves an export, and a child of another test before its exec, hold files for a moment more.
+        wait_for("nobody uses it any more", || {
+            umount(self.dir.path()).is_ok()
+        });
     }
 }
 

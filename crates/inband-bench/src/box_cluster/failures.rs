@@ -81,8 +81,8 @@ pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
     run.note_place(&testbed.place());
     let mut gaps_ms = Vec::new();
     let mut undisturbed_ms: Vec<f64> = Vec::new();
-    for kill in 1..=kills {
-        progress(&format!("kill {kill} of {kills}"));
+    while gaps_ms.len() < kills {
+        progress(&format!("kill {} of {kills}", gaps_ms.len() + 1));
         testbed.wait_until_whole()?;
         let leader = testbed.leader()?;
         let mut others = testbed.nodes().into_iter();
@@ -96,17 +96,26 @@ pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
             still.store(true, Ordering::Release);
             calm.join().map_err(|_| anyhow!("the client panicked"))?
         })?;
-        undisturbed_ms.push(calm.as_secs_f64() * 1e3);
-        let killed = AtomicBool::new(false);
-        let gap = thread::scope(|scope| {
-            let gap = scope.spawn(|| writer.longest_gap(&killed));
+        let ends = AtomicBool::new(false);
+        let (gap, leads) = thread::scope(|scope| {
+            let gap = scope.spawn(|| writer.longest_gap(&ends));
             thread::sleep(BEFORE);
-            let done = testbed.supervisor.kill(&leader);
+            let leads = testbed.leader().map(|now| now == leader);
+            let killed = match leads {
+                Ok(true) => testbed.supervisor.kill(&leader).map(drop),
+                _ => Ok(()),
+            };
             // Values sent from now on are acknowledged by the next leader.
-            killed.store(true, Ordering::Release);
+            ends.store(true, Ordering::Release);
             let gap = gap.join().map_err(|_| anyhow!("the client panicked"))?;
-            done.and(gap)
+            killed?;
+            Ok::<_, anyhow::Error>((gap?, leads?))
         })?;
+        // A pause of the machine while the client was watched may have elected another.
+        if !leads {
+            continue;
+        }
+        undisturbed_ms.push(calm.as_secs_f64() * 1e3);
         gaps_ms.push(gap.as_secs_f64() * 1e3);
         testbed.supervisor.restart(&leader)?;
     }
