@@ -303,6 +303,7 @@ impl ChaosArgs {
             heartbeat_ms: timing::HEARTBEAT_MS,
             step_down_ms: timing::STEP_DOWN_MS,
             durability: self.durability,
+            accept_loss: false,
             dataplane: self.dataplane,
             resp: loopback(0),
             security: Security {

@@ -42,8 +42,8 @@ pub struct Change {
 /// Why a link cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    #[error("the hosts of this cluster are processes on loopback, which have no links; as root, `inband up` gives each \
-             host a namespace")]
+    #[error("the hosts of this cluster are processes on loopback, which have no links; as root and without \
+             --dataplane udp, `inband up` gives each host a namespace")]
     NoLinks,
     #[error("between two hosts packets can be lost (--cut), but not delayed: give --delay-us, --jitter-us and \
              --loss-percent without --to")]

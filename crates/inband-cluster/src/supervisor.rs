@@ -312,7 +312,8 @@ impl<S: System> Shared<S> {
                 ensure!(!gives_up(), INTERRUPTED);
                 self.hosts.check_alive()
             },
-        )
+        )?;
+        self.system.started()
     }
 
     /// Starts a process and waits until it is up. `is_first`: the whole cluster is being started.

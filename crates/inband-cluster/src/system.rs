@@ -62,6 +62,11 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether the cluster is ready for use. The error says what it lacks.
     fn ready(&self, hosts: &Hosts) -> Result<(), String>;
 
+    /// Called whenever the whole cluster has been started, once it is ready.
+    fn started(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the current status of the cluster and its hosts.
     fn status(&self, hosts: &Hosts) -> Self::Status;
 

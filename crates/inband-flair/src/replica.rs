@@ -119,6 +119,9 @@ pub struct Status {
     pub readers: Vec<u8>,
     /// The number of keys.
     pub keys: usize,
+    /// Its disk is full: until there is room, it acknowledges nothing.
+    #[serde(default)]
+    pub disk_is_full: bool,
 }
 
 impl Status {
@@ -430,6 +433,7 @@ impl Replica {
             serving,
             readers: numbers(readers),
             keys: self.raft.state().len(),
+            disk_is_full: false,
         }
     }
 

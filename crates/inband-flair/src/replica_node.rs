@@ -71,6 +71,8 @@ pub struct ReplicaNode {
     strangers: u64,
     /// How many times its disk was full.
     disk_full: u64,
+    /// The last attempt to write found it full.
+    disk_is_full: bool,
     // Must be dropped last.
     _lock: Option<StateLock>,
 }
@@ -144,6 +146,7 @@ impl ReplicaNode {
             unsent: 0,
             strangers: 0,
             disk_full: 0,
+            disk_is_full: false,
             _lock: lock,
         })
     }
@@ -180,7 +183,10 @@ impl ReplicaNode {
         }
         match self.replica.advance(now, &mut self.out) {
             Err(RaftError::Storage(error)) if error.is_no_space() => self.note_full_disk(&error),
-            advanced => advanced?,
+            advanced => {
+                advanced?;
+                self.disk_is_full = false;
+            }
         }
         self.send();
         Ok(packets == BATCH_PACKETS || self.replica.has_work())
@@ -192,6 +198,7 @@ impl ReplicaNode {
             tracing::warn!("{error}");
         }
         self.disk_full += 1;
+        self.disk_is_full = true;
     }
 
     /// Replaces the keys. Has no effect if there were none at start.
@@ -224,7 +231,10 @@ impl ReplicaNode {
     }
 
     pub fn status(&self) -> Status {
-        self.replica.status(boot_time_ns())
+        Status {
+            disk_is_full: self.disk_is_full,
+            ..self.replica.status(boot_time_ns())
+        }
     }
 
     /// Returns all counters, by name.

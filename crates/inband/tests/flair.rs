@@ -2,10 +2,12 @@
 //! and a follower fail and recover, and nothing acknowledged is lost. Strangers are ignored.
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::flair::{addresses, hosts, Flair, TIMEOUT};
+use crate::common::small_disk::SmallDisk;
 use crate::common::{lab_works, Client, PROGRAM};
 use inband_flair::client::{self, Op, Outcome};
 use inband_flair::dataplane::wire::{self, Header, Type};
@@ -55,7 +57,7 @@ fn survives(name: &str, options: &[&str]) {
     assert!(!succeeded && said.contains("inband up flair"), "{said}");
 }
 
-/// Two of three logs are gone, so no replica can lead.
+/// Two of three logs are gone, so no replica can lead; for a cluster that was never ready, that is no loss.
 #[test]
 fn a_start_that_waits_ends_at_an_interrupt() {
     let options = ["--dataplane", "udp", "--durability", "sync"];
@@ -64,6 +66,11 @@ fn a_start_that_waits_ends_at_an_interrupt() {
     for replica in ["replica-1", "replica-2"] {
         std::fs::remove_dir_all(flair.data.join("hosts").join(replica)).expect("removed");
     }
+    let record = flair.data.join("flair.json");
+    let text = std::fs::read_to_string(&record).expect("it is there");
+    let never_ready = text.replace(r#""founded":true"#, r#""founded":false"#);
+    assert_ne!(never_ready, text);
+    std::fs::write(&record, never_ready).expect("written");
     let waits = flair.data.join("hosts/gateway/log");
     std::fs::remove_file(&waits).expect("of the first start");
     let up = Command::new(PROGRAM)
@@ -340,11 +347,89 @@ fn with_memory_the_end_of_all_is_the_end_and_down_says_so() {
     assert_eq!(Client::connect(flair.resp).call(&["SET", "a", "1"]), "+OK");
     let said = flair.succeeds(&["down"]);
     assert!(said.contains("in memory and is gone"), "{said}");
-    flair.up_again(&options);
+    let (succeeded, said) = flair.run(&[&["up"], &options[..]].concat());
+    assert!(!succeeded && said.contains("--accept-loss"), "{said}");
+    flair.up_again(&[&options[..], &["--accept-loss"]].concat());
     assert_eq!(Client::connect(flair.resp).call(&["GET", "a"]), "(nil)");
     // Packets of the one before, sent again, would mean something to it.
     let new = KeyFile::load(&flair.data.join("keys.toml")).expect("it is there");
     assert_ne!(new, keys);
+}
+
+#[test]
+fn with_sync_a_lost_majority_of_logs_is_told() {
+    let options = ["--dataplane", "udp", "--durability", "sync"];
+    let flair = Flair::up("lost-logs", &options);
+    assert_eq!(Client::connect(flair.resp).call(&["SET", "a", "1"]), "+OK");
+    flair.succeeds(&["down"]);
+    let (succeeded, said) = flair.run(&["up", "--accept-loss"]);
+    assert!(!succeeded && said.contains("not lost"), "{said}");
+    // A minority is nothing that the others lack.
+    let log = |replica: &str| flair.data.join("hosts").join(replica).join("raft");
+    std::fs::remove_dir_all(log("replica-0")).expect("it is there");
+    flair.up_again(&options);
+    assert_eq!(Client::connect(flair.resp).call(&["GET", "a"]), "1");
+    flair.wait_until_whole();
+    flair.succeeds(&["down"]);
+    for lost in [&["replica-0", "replica-1"][..], &["replica-2"]] {
+        for replica in lost {
+            std::fs::remove_dir_all(log(replica)).expect("it is there");
+        }
+        let (succeeded, said) = flair.run(&[&["up"], &options[..]].concat());
+        assert!(
+            !succeeded
+                && said.contains(" of 3 replicas have their log")
+                && said.contains("--accept-loss"),
+            "{said}"
+        );
+    }
+    flair.up_again(&[&options[..], &["--accept-loss"]].concat());
+    assert_eq!(Client::connect(flair.resp).call(&["GET", "a"]), "(nil)");
+}
+
+#[test]
+fn a_full_disk_is_shown_and_recovers_by_itself() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("replica")) else {
+        return;
+    };
+    let options = ["--dataplane", "udp", "--durability", "sync"];
+    let flair = Flair::up("full-disk", &options);
+    flair.succeeds(&["down"]);
+    let log = flair.data.join("hosts/replica-1/raft");
+    let moved = dir.path().join("replica/raft");
+    let copied = Command::new("cp").arg("-a").args([&log, &moved]).status();
+    assert!(copied.expect("it runs").success());
+    std::fs::remove_dir_all(&log).expect("it is there");
+    symlink(&moved, &log).expect("linked");
+    flair.up_again(&options);
+    let filler = disk.fill();
+    let value = "x".repeat(1024);
+    let of_replica = |status: &Value| {
+        let mut all = hosts(status).iter();
+        let host = all.find(|host| host["name"] == "replica/1");
+        host.expect("it is there")["status"]["replica"]["disk_is_full"] == true
+    };
+    // Space that the log has preallocated still suffices for some writes. The other two acknowledge them.
+    flair.wait_for("full", |status| {
+        let mut client = Client::connect(flair.resp);
+        for key in 0..100 {
+            client.call(&["SET", &format!("key{key}"), &value]);
+        }
+        of_replica(status)
+    });
+    let said = flair.succeeds(&["status"]);
+    let line = said.lines().find(|line| line.contains("replica/1"));
+    assert!(
+        line.is_some_and(|line| line.contains("disk full")),
+        "{said}"
+    );
+    std::fs::remove_file(filler).expect("it is there");
+    flair.wait_for("written", |status| !of_replica(status));
+    flair.wait_until_whole();
+    let said = flair.succeeds(&["status"]);
+    assert!(!said.contains("disk full"), "{said}");
+    flair.succeeds(&["down"]);
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::small_disk::SmallDisk;
 use crate::common::{self, Client, PROGRAM};
 use inband_testing::port::{free_address, free_ports};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
-use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -321,40 +321,6 @@ fn a_host_with_other_settings_ends() {
     };
     assert_eq!(status.code(), Some(78));
     wait_until_it_answers(resp[0], &["GET", "a"], "1");
-}
-
-/// A small in-memory file system, mounted on a directory.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    /// `None` if mounting is not allowed here; the test is then reported as skipped.
-    fn mount(dir: PathBuf) -> Option<SmallDisk> {
-        std::fs::create_dir_all(&dir).expect("a directory");
-        let (flags, options) = (MsFlags::empty(), Some("size=16m"));
-        match mount(Some("tmpfs"), &dir, Some("tmpfs"), flags, options) {
-            Ok(()) => Some(SmallDisk(dir)),
-            Err(error) => {
-                inband_testing::not_run(format!("mounting a small file system: {error}"));
-                None
-            }
-        }
-    }
-
-    /// Uses all free space.
-    fn fill(&self) -> PathBuf {
-        let path = self.0.join("filler");
-        let mut file = std::fs::File::create(&path).expect("a file");
-        for piece in [64 * 1024, 1] {
-            while file.write_all(&vec![1; piece]).is_ok() {}
-        }
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
-    }
 }
 
 /// A host's status from its control socket, and its metrics.

@@ -137,6 +137,7 @@ impl Testbed {
             heartbeat_ms: spec.heartbeat_ms,
             step_down_ms: spec.step_down_ms,
             durability: Durability::Memory,
+            accept_loss: false,
             dataplane: spec.dataplane,
             resp: ([127, 0, 0, 1], 0).into(),
             security: Security {

@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use super::hosts::{cluster_config, existing_log, host, names, Host};
 use super::keys;
-use super::record::{self, Record};
+use super::record::{self, Record, FILES};
 use super::role::{self, Role};
 use super::status::ClusterStatus;
 use crate::network::{Lab, Network};
 use crate::process::{ProcessSpec, SupervisedChild};
-use crate::supervisor::{host_dir, Hosts, Supervisor};
+use crate::supervisor::{finish_removal, host_dir, remove_hosts, Hosts, Supervisor};
 use crate::system::{is_spare, HostPlan, Plan, System};
 
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ pub struct FlairSpec {
     pub step_down_ms: u64,
     /// What survives when all hosts stop.
     pub durability: Durability,
+    /// Begin with an empty store if that of the directory is lost.
+    pub accept_loss: bool,
     /// Where the switches' role runs.
     pub dataplane: Dataplane,
     /// Address for Redis clients.
@@ -111,8 +113,15 @@ impl System for Flair {
     }
 
     fn plan(spec: FlairSpec) -> Result<(Flair, Plan)> {
-        let begins = Record::check(Record::read(&spec.data)?, &spec)?;
-        if let Some(log) = existing_log(&spec).filter(|_| begins) {
+        finish_removal(&spec.data, &FILES)?;
+        let was = match Record::read(&spec.data) {
+            // What is lost may be damaged.
+            Err(_) if spec.accept_loss => None,
+            read => read?,
+        };
+        let begins = Record::begins(was.as_ref(), &spec)?;
+        let may_have_log = !begins || spec.accept_loss;
+        if let Some(log) = existing_log(&spec).filter(|_| !may_have_log) {
             bail!(
                 "{} has a log, but {} does not say of which cluster: restore that file if there is a copy of it, or choose \
                  another --data",
@@ -145,6 +154,9 @@ impl System for Flair {
             "udp"
         };
         self.notice = format!("switch {place}: {}", network.why());
+        if self.begins && spec.accept_loss {
+            remove_hosts(&spec.data, &FILES)?;
+        }
         let config = cluster_config(spec, &names, network.addresses());
         if let Some(path) = &config.key_file {
             keys::prepare(path, self.begins)?;
@@ -189,6 +201,16 @@ impl System for Flair {
         match answer && (0..status.sets as u16).all(serves) {
             true => Ok(()),
             false => Err("no session serves".into()),
+        }
+    }
+
+    /// From now on, there may be data to lose.
+    fn started(&self) -> Result<()> {
+        let founded = Record::of(&self.spec).founded();
+        match Record::read(&self.spec.data)? {
+            // A start needs no room on a full disk.
+            Some(was) if was == founded => Ok(()),
+            _ => founded.write(&self.spec.data),
         }
     }
 

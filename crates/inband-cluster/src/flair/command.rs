@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use crate::certificates::authority;
 use crate::restart;
 use anyhow::{ensure, Context, Result};
+use clap::builder::RangedU64ValueParser;
 use clap::Args;
 use inband_flair::config::Balance;
-use inband_flair::limits::SETS_MAX;
+use inband_flair::limits::{REPLICAS_MAX, SETS_MAX, SWITCHES_MAX};
 use inband_flair::reads::Reads;
 use inband_flair::timing::{default_step_down_ms, HEARTBEAT_MS};
 use inband_host::config::{Dataplane, Durability};
@@ -41,10 +42,10 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=SETS_MAX as i64))]
     sets: u16,
     /// Storage nodes of each set, 1 to 8.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = count(REPLICAS_MAX))]
     replicas: usize,
-    /// Switches; one serves, the others are standbys.
-    #[arg(long, default_value_t = 2)]
+    /// Switches, 1 to 8; one serves, the others are standbys.
+    #[arg(long, default_value_t = 2, value_parser = count(SWITCHES_MAX))]
     switches: usize,
     /// Where the switches' role runs: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
@@ -70,6 +71,10 @@ pub struct Options {
     /// once, because it is in synced logs. The default is that of the cluster in the directory, or memory.
     #[arg(long, value_name = "memory|sync")]
     durability: Option<Durability>,
+    /// Start with an empty store although this directory had one that was lost: with memory when its replicas stopped,
+    /// with sync when a majority of a set lost their logs.
+    #[arg(long)]
+    accept_loss: bool,
     /// Address for Redis clients.
     #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT", value_parser = parse_address::<6479>)]
     resp: SocketAddr,
@@ -88,10 +93,18 @@ pub struct Options {
     resp_tls: bool,
 }
 
+fn count(max: usize) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=max as u64)
+}
+
 impl Options {
     fn spec(&self, data: &Path) -> Result<FlairSpec> {
         let absolute = |file: &PathBuf| std::path::absolute(file).context("--password-file");
-        let was = Record::read(data)?.map(|record| record.durability());
+        let was = match Record::read(data) {
+            Err(_) if self.accept_loss => None,
+            read => read?,
+        };
+        let was = was.map(|record| record.durability());
         let durability = self.durability.or(was).unwrap_or_default();
         Ok(FlairSpec {
             program: std::env::current_exe().context("finding this program")?,
@@ -107,6 +120,7 @@ impl Options {
                 .step_down_ms
                 .unwrap_or(default_step_down_ms(durability)),
             durability,
+            accept_loss: self.accept_loss,
             dataplane: self.dataplane,
             resp: self.resp,
             security: Security {
@@ -279,8 +293,12 @@ fn in_words(host: &HostEntry) -> String {
                     (false, true) => "follows",
                     (false, false) => "does not vote yet",
                 };
+                let disk = match replica.disk_is_full {
+                    true => "disk full, acknowledges nothing until there is room: ",
+                    false => "",
+                };
                 return format!(
-                    "{part}, term {}, applied {}, {}",
+                    "{disk}{part}, term {}, applied {}, {}",
                     replica.term,
                     replica.applied,
                     counted(replica.keys as u64, "key")

@@ -76,7 +76,9 @@ impl Host {
 /// Names of the hosts, in the order of their addresses.
 pub fn names(spec: &FlairSpec) -> Vec<String> {
     let switches = (0..spec.switches).map(|i| format!("switch/{i}"));
-    let replicas = replicas(spec).into_iter().map(|(_, name)| name);
+    let replicas = replicas(spec.sets, spec.replicas)
+        .into_iter()
+        .map(|(_, name)| name);
     switches
         .chain(replicas)
         .chain([GATEWAY.to_owned()])
@@ -84,15 +86,15 @@ pub fn names(spec: &FlairSpec) -> Vec<String> {
 }
 
 /// Returns the set and the name of each replica. The name includes the set only if there are several.
-fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
+fn replicas(sets: usize, replicas: usize) -> Vec<(u16, String)> {
     let members = |set: usize| {
-        let name = move |number| match spec.sets {
+        let name = move |number| match sets {
             1 => format!("replica/{number}"),
             _ => format!("replica/{set}/{number}"),
         };
-        (0..spec.replicas).map(move |number| (set as u16, name(number)))
+        (0..replicas).map(move |number| (set as u16, name(number)))
     };
-    (0..spec.sets).flat_map(members).collect()
+    (0..sets).flat_map(members).collect()
 }
 
 /// Returns the configuration that all hosts share.
@@ -119,7 +121,7 @@ pub fn cluster_config(
             .then(|| ClusterDir::key_file_in(&spec.data)),
         replicas: of("replica")
             .into_iter()
-            .zip(replicas(spec))
+            .zip(replicas(spec.sets, spec.replicas))
             .map(|((name, address), (set, _))| ReplicaConfig {
                 name,
                 set,
@@ -134,11 +136,24 @@ pub fn cluster_config(
     }
 }
 
+fn log_of(data: &Path, replica: &str) -> PathBuf {
+    host_dir(data, replica).join(LOG_DIR)
+}
+
 /// Returns the directory of a replica's log, if any exists.
 pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
-    let logs = names(spec).into_iter();
-    let mut logs = logs.map(|name| host_dir(&spec.data, &name).join(LOG_DIR));
+    let names = replicas(spec.sets, spec.replicas).into_iter();
+    let mut logs = names.map(|(_, name)| log_of(&spec.data, &name));
     logs.find(|log| log.exists())
+}
+
+/// Returns for each set of a cluster how many of its replicas have a log on disk.
+pub fn logs_of_sets(data: &Path, sets: usize, replicas_per_set: usize) -> Vec<usize> {
+    let mut logs = vec![0; sets];
+    for (set, name) in replicas(sets, replicas_per_set) {
+        logs[usize::from(set)] += usize::from(log_of(data, &name).exists());
+    }
+    logs
 }
 
 /// Writes a host's configuration and the files that it names. Returns how to start its process.

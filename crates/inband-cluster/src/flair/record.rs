@@ -1,16 +1,20 @@
-//! The options that a cluster with a log on disk must be restarted with: `flair.json` in its directory.
+//! What a cluster had when it was last started, and whether it has data: `flair.json` in its directory.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
+use inband_flair::replica_node::LOG_DIR;
 use inband_paxos::config::Durability;
 use serde::{Deserialize, Serialize};
 
 use super::cluster::FlairSpec;
+use super::hosts::logs_of_sets;
 
 const FILE: &str = "flair.json";
+/// What a cluster that begins with an empty store must not find.
+pub const FILES: [&str; 1] = [FILE];
 /// Not a secret.
 const MODE: u32 = 0o644;
 
@@ -22,11 +26,19 @@ pub struct Record {
     switches: usize,
     #[serde(default = "one")]
     sets: usize,
+    /// The cluster was ready once, so its clients may have written to it.
+    #[serde(default = "unknown")]
+    founded: bool,
 }
 
 /// Clusters of versions without replica sets have one set.
 fn one() -> usize {
     1
+}
+
+/// Clusters of versions that did not record it may have data.
+fn unknown() -> bool {
+    true
 }
 
 /// Returns the path of the record of the cluster in this directory.
@@ -58,24 +70,68 @@ impl Record {
         self.durability
     }
 
-    /// Checks that the cluster may be started with this specification. Returns true if it starts over, without losing
-    /// anything.
-    pub fn check(was: Option<Record>, spec: &FlairSpec) -> Result<bool> {
-        let Some(was) = was.filter(|was| was.durability == Durability::Sync) else {
+    /// Returns whether the cluster begins with an empty store. Fails if it would lose data that way, or if what is on
+    /// disk may lack acknowledged writes, unless that was accepted.
+    pub fn begins(was: Option<&Record>, spec: &FlairSpec) -> Result<bool> {
+        let Some(was) = was else {
             return Ok(true);
         };
-        let wanted = Record::of(spec);
+        was.begins_again(spec, &logs_of_sets(&spec.data, was.sets, was.replicas))
+    }
+
+    /// `logs`: how many replicas of each set have a log.
+    fn begins_again(&self, spec: &FlairSpec, logs: &[usize]) -> Result<bool> {
+        let data = spec.data.display();
+        if self.durability == Durability::Memory {
+            ensure!(
+                spec.accept_loss || !self.founded,
+                "--data: the store in {data} was lost when its replicas stopped (it is kept in their memory alone); give \
+                 --accept-loss to begin with an empty one"
+            );
+            return Ok(true);
+        }
+        let majority = self.replicas / 2 + 1;
+        let lacking = logs.iter().position(|logs| *logs < majority);
+        let lost = lacking.filter(|_| self.founded);
+        if spec.accept_loss {
+            ensure!(
+                lost.is_some(),
+                "--accept-loss: the store in {data} is on disk and not lost; another --data begins an empty one"
+            );
+            return Ok(true);
+        }
+        let same = Record {
+            founded: self.founded,
+            ..Record::of(spec)
+        };
         ensure!(
-            was == wanted,
+            *self == same,
             "the cluster in {} has --durability {} --replicas {} --switches {} --sets {}, and its data; start it with these, or \
              another one with another --data",
-            spec.data.display(),
-            was.durability,
-            was.replicas,
-            was.switches,
-            was.sets
+            data,
+            self.durability,
+            self.replicas,
+            self.switches,
+            self.sets
         );
+        if let Some(set) = lost {
+            bail!(
+                "only {} of {} replicas{} have their log in {data}, so acknowledged writes may be lost: restore the logs \
+                 ({LOG_DIR} in the replicas' directories), or give --accept-loss to begin with an empty store",
+                logs[set],
+                self.replicas,
+                if self.sets > 1 { format!(" of set {set}") } else { String::new() },
+            );
+        }
         Ok(false)
+    }
+
+    /// Returns this record once the cluster was ready.
+    pub fn founded(self) -> Record {
+        Record {
+            founded: true,
+            ..self
+        }
     }
 
     /// Returns the record of a new cluster.
@@ -85,6 +141,7 @@ impl Record {
             replicas: spec.replicas,
             switches: spec.switches,
             sets: spec.sets,
+            founded: false,
         }
     }
 
@@ -118,6 +175,7 @@ mod tests {
             heartbeat_ms: 10,
             step_down_ms: 50,
             durability,
+            accept_loss: false,
             dataplane: Dataplane::Udp,
             resp: ([127, 0, 0, 1], 0).into(),
             security: Security::default(),
@@ -128,7 +186,7 @@ mod tests {
     fn a_record_without_sets_is_of_one() {
         let old = r#"{ "durability": "sync", "replicas": 3, "switches": 2 }"#;
         let old: Record = serde_json::from_str(old).expect("it is understood");
-        assert_eq!(old, Record::of(&spec(Durability::Sync, 3, 1)));
+        assert_eq!(old, Record::of(&spec(Durability::Sync, 3, 1)).founded());
     }
 
     #[test]
@@ -136,8 +194,13 @@ mod tests {
         type Asked = (Durability, usize, usize);
         let spec = |(durability, replicas, sets): Asked| spec(durability, replicas, sets);
         let begins = |was: Option<Asked>, now: Asked| {
+            let was_sets = was.map_or(0, |(_, _, sets)| sets);
             let was = was.map(|was| Record::of(&spec(was)));
-            Record::check(was, &spec(now)).map_err(|error| error.to_string())
+            let begins = match (&was, was_sets) {
+                (None, _) => Record::begins(None, &spec(now)),
+                (Some(was), sets) => was.begins_again(&spec(now), &vec![3; sets]),
+            };
+            begins.map_err(|error| error.to_string())
         };
         let (memory, sync) = (Durability::Memory, Durability::Sync);
         assert_eq!(begins(None, (sync, 3, 1)), Ok(true));
@@ -150,6 +213,44 @@ mod tests {
                 said.contains("--durability sync --replicas 3 --switches 2 --sets 2"),
                 "{said}"
             );
+        }
+    }
+
+    #[test]
+    fn an_empty_store_takes_the_place_of_a_lost_one_only_when_told() {
+        let begins = |durability, founded, logs: [usize; 2], accept_loss| {
+            let spec = FlairSpec {
+                accept_loss,
+                ..spec(durability, 3, 2)
+            };
+            let was = Record {
+                founded,
+                ..Record::of(&spec)
+            };
+            let begins = was.begins_again(&spec, &logs);
+            begins.map_err(|error| error.to_string())
+        };
+        let (memory, sync) = (Durability::Memory, Durability::Sync);
+        // A first start that was interrupted has nothing to lose.
+        assert_eq!(begins(memory, false, [0, 0], false), Ok(true));
+        assert_eq!(begins(sync, false, [1, 0], false), Ok(false));
+        let said = begins(memory, true, [0, 0], false).expect_err("it would be empty");
+        assert!(said.contains("in their memory alone"), "{said}");
+        assert_eq!(begins(memory, true, [0, 0], true), Ok(true));
+
+        assert_eq!(begins(sync, true, [3, 2], false), Ok(false));
+        let said = begins(sync, true, [3, 2], true).expect_err("nothing is lost");
+        assert!(said.contains("not lost"), "{said}");
+        for (logs, shown) in [
+            ([1, 3], "only 1 of 3 replicas of set 0"),
+            ([2, 0], "only 0 of 3 replicas of set 1"),
+        ] {
+            let said = begins(sync, true, logs, false).expect_err("it would lack writes");
+            assert!(
+                said.contains(shown) && said.contains("--accept-loss"),
+                "{said}"
+            );
+            assert_eq!(begins(sync, true, logs, true), Ok(true));
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod flair;
+pub mod small_disk;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
