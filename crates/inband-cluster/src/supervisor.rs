@@ -312,12 +312,22 @@ impl<S: System> Shared<S> {
                 ensure!(!gives_up(), INTERRUPTED);
                 self.hosts.check_alive()
             },
-        )?;
-        self.system.started()
+        )
     }
 
     /// Starts a process and waits until it is up. `is_first`: the whole cluster is being started.
     fn start(&self, host: &HostProcess, is_first: bool, gives_up: &dyn Fn() -> bool) -> Result<()> {
+        if is_first {
+            self.wait(
+                READY_TIMEOUT,
+                || self.system.may_start(host.name(), &self.hosts),
+                || {
+                    ensure!(!gives_up(), INTERRUPTED);
+                    self.hosts.check_alive()
+                },
+            )?;
+            self.system.starting(host.name())?;
+        }
         let was_held = host.is_held();
         host.start(is_first)?;
         if let (true, Some(lab)) = (was_held, self.hosts.network.lab()) {

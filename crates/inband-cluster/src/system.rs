@@ -62,8 +62,14 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether the cluster is ready for use. The error says what it lacks.
     fn ready(&self, hosts: &Hosts) -> Result<(), String>;
 
-    /// Called whenever the whole cluster has been started, once it is ready.
-    fn started(&self) -> Result<()> {
+    /// Whether this host may be started with the whole cluster now; the others before it are up. The error says what it
+    /// waits for.
+    fn may_start(&self, _host: &str, _hosts: &Hosts) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Called when the whole cluster is started, right before this host is.
+    fn starting(&self, _host: &str) -> Result<()> {
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the directories of a NetPaxos cluster: what they keep, and what may begin in them.
 #![allow(missing_docs)]
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,6 +19,17 @@ use super::netpaxos::{
     store_of, submit, LEARNERS, LIMIT,
 };
 
+/// A log on disk of 4 minions is not continued with 7.
+fn refuses_other_minions(data: &Path) {
+    let other = Options {
+        minions: 7,
+        ..options(Durability::Sync, false)
+    };
+    let other = start_with(data, &other).map(drop);
+    let other = format!("{:#}", other.expect_err("its quorums differ"));
+    assert!(other.contains("--minions 7"), "{other}");
+}
+
 /// Directories keep what they were used for: otherwise a log in memory would be continued from a journal of an earlier
 /// one.
 #[test]
@@ -28,13 +40,7 @@ fn a_log_on_disk_is_not_mixed_with_one_in_memory() {
         format!("{:#}", refused.expect_err("it would mix two logs"))
     };
     drop(start(dir.path(), Durability::Sync, false).expect("a new log"));
-    let other = Options {
-        minions: 7,
-        ..options(Durability::Sync, false)
-    };
-    let other = start_with(dir.path(), &other).map(drop);
-    let other = format!("{:#}", other.expect_err("its quorums differ"));
-    assert!(other.contains("--minions 7"), "{other}");
+    refuses_other_minions(dir.path());
     let cluster = start(dir.path(), Durability::Sync, false).expect("the same log");
     submit(&cluster, &["first log"]);
     drop(cluster);
@@ -218,13 +224,34 @@ fn a_cluster_file_that_was_lost_is_written_again() {
     drop(cluster);
     let file = dir.path().join("cluster.json");
     std::fs::remove_file(&file).expect("removed");
-    let other = Options {
-        minions: 7,
-        ..options(Durability::Sync, false)
+    refuses_other_minions(dir.path());
+    let refusal = || format!("{:#}", begin().map(drop).expect_err("it may lack values"));
+    let set_aside = |name: &str| {
+        let (there, aside) = (host_dir(dir.path(), name), dir.path().join("aside"));
+        std::fs::create_dir_all(&aside).expect("made");
+        std::fs::rename(there, aside.join(name.replace('/', "-"))).expect("moved");
     };
-    let other = start_with(dir.path(), &other).map(drop);
-    let other = format!("{:#}", other.expect_err("its quorums differ"));
-    assert!(other.contains("--minions 7"), "{other}");
+    let put_back = |name: &str| {
+        let aside = dir.path().join("aside").join(name.replace('/', "-"));
+        std::fs::rename(aside, host_dir(dir.path(), name)).expect("moved");
+    };
+    // Storage servers that have lost their votes are not new ones.
+    set_aside("storage/1");
+    set_aside("storage/2");
+    assert!(
+        refusal().contains("only 2 of 4 storage servers"),
+        "{}",
+        refusal()
+    );
+    put_back("storage/1");
+    put_back("storage/2");
+    // Nobody knows how many minions voted, and where.
+    let how = dir.path().join("options.json");
+    let text_of_it = std::fs::read(&how).expect("it is there");
+    std::fs::remove_file(&how).expect("removed");
+    assert!(refusal().contains("lost both"), "{}", refusal());
+    assert!(!how.exists() && !file.exists());
+    std::fs::write(&how, text_of_it).expect("written");
     let cluster = begin().expect("it goes on");
     assert_eq!(cluster.status().cluster.log_id, log_id);
     assert_eq!(logs(&cluster, 2)[0][0].1, b"a");

@@ -53,7 +53,7 @@ pub enum ReplicaError {
     #[error(transparent)]
     Directory(#[from] StateError),
     /// A log error. The replica must stop, because others may rely on what the log held.
-    #[error("the log in {dir}: {source}. Once the disk works again, remove that directory and restart this replica: it copies everything acknowledged from a majority of the others")]
+    #[error("the log in {dir}: {source}. If a majority of its set has intact logs, remove that directory once the disk works again and restart this replica: it copies everything acknowledged from the others")]
     Log { dir: PathBuf, source: RaftError },
     #[error(transparent)]
     Raft(#[from] RaftError),

@@ -16,9 +16,10 @@ use std::net::TcpListener;
 
 use anyhow::{Context, Result};
 use inband_http::{self as http, Answer, Limits, Request, Response};
+use prometheus::core::{Atomic, AtomicF64, AtomicI64, GenericGaugeVec};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
-use prometheus::{CounterVec, Encoder, GaugeVec, IntGaugeVec, Opts, TextEncoder};
+use prometheus::{CounterVec, Encoder, Opts, TextEncoder};
 
 pub use prometheus::Registry;
 
@@ -37,12 +38,7 @@ pub fn add<'a>(
     labels: &[&str],
     values: impl IntoIterator<Item = (&'a [&'a str], i64)>,
 ) -> Result<()> {
-    let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    for (of, value) in values {
-        gauge.with_label_values(of).set(value);
-    }
-    registry.register(Box::new(gauge))?;
-    Ok(())
+    add_gauges::<AtomicI64>(registry, (name, help), labels, values)
 }
 
 /// Registers a gauge of numbers that need not be whole, such as seconds.
@@ -53,7 +49,16 @@ pub fn add_fractions<'a>(
     labels: &[&str],
     values: impl IntoIterator<Item = (&'a [&'a str], f64)>,
 ) -> Result<()> {
-    let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
+    add_gauges::<AtomicF64>(registry, (name, help), labels, values)
+}
+
+fn add_gauges<'a, N: Atomic + 'static>(
+    registry: &Registry,
+    (name, help): (&str, &str),
+    labels: &[&str],
+    values: impl IntoIterator<Item = (&'a [&'a str], N::T)>,
+) -> Result<()> {
+    let gauge = GenericGaugeVec::<N>::new(Opts::new(name, help), labels)?;
     for (of, value) in values {
         gauge.with_label_values(of).set(value);
     }

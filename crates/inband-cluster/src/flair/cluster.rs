@@ -114,14 +114,9 @@ impl System for Flair {
 
     fn plan(spec: FlairSpec) -> Result<(Flair, Plan)> {
         finish_removal(&spec.data, &FILES)?;
-        let was = match Record::read(&spec.data) {
-            // What is lost may be damaged.
-            Err(_) if spec.accept_loss => None,
-            read => read?,
-        };
+        let was = Record::read(&spec.data)?;
         let begins = Record::begins(was.as_ref(), &spec)?;
-        let may_have_log = !begins || spec.accept_loss;
-        if let Some(log) = existing_log(&spec).filter(|_| !may_have_log) {
+        if let Some(log) = existing_log(&spec.data).filter(|_| was.is_none()) {
             bail!(
                 "{} has a log, but {} does not say of which cluster: restore that file if there is a copy of it, or choose \
                  another --data",
@@ -154,24 +149,24 @@ impl System for Flair {
             "udp"
         };
         self.notice = format!("switch {place}: {}", network.why());
-        if self.begins && spec.accept_loss {
+        if self.begins && (spec.accept_loss || existing_log(&spec.data).is_some()) {
             remove_hosts(&spec.data, &FILES)?;
         }
         let config = cluster_config(spec, &names, network.addresses());
         if let Some(path) = &config.key_file {
             keys::prepare(path, self.begins)?;
         }
-        if self.begins {
-            Record::of(spec).write(&spec.data)?;
-        }
         let mut plans = Vec::new();
         for name in &names {
-            let (host, mut plan) = host(spec, &config, name, network)?;
+            let (host, mut plan) = host(spec, &config, name, network, self.begins)?;
             if name == GATEWAY {
                 plan.listeners = vec![(Arc::clone(&self.client_listener), "resp")];
             }
             self.hosts.push(host);
             plans.push(plan);
+        }
+        if self.begins {
+            Record::of(spec).write(&spec.data)?;
         }
         self.config = Some(config);
         Ok(plans)
@@ -184,7 +179,6 @@ impl System for Flair {
     /// Only then may another replica be stopped.
     fn takes_part(&self, host: &str) -> Result<(), String> {
         let replica = self.host(host).filter(|host| host.member().is_some());
-        let votes = |replica: &Host| replica.status().is_some_and(|status| status.votes());
         match replica.is_none_or(votes) {
             true => Ok(()),
             false => Err("it does not vote yet".into()),
@@ -204,14 +198,26 @@ impl System for Flair {
         }
     }
 
-    /// From now on, there may be data to lose.
-    fn started(&self) -> Result<()> {
-        let founded = Record::of(&self.spec).founded();
-        match Record::read(&self.spec.data)? {
-            // A start needs no room on a full disk.
-            Some(was) if was == founded => Ok(()),
-            _ => founded.write(&self.spec.data),
+    /// The gateway waits until the groups are founded.
+    fn may_start(&self, host: &str, _hosts: &Hosts) -> Result<(), String> {
+        let replicas = self.hosts.iter().filter(|host| host.member().is_some());
+        match replicas
+            .filter(|_| host == GATEWAY)
+            .find(|replica| !votes(replica))
+        {
+            None => Ok(()),
+            Some(replica) => Err(format!("{} does not vote", replica.name())),
         }
+    }
+
+    /// Once clients can write, there may be data to lose.
+    fn starting(&self, host: &str) -> Result<()> {
+        let founded = Record::of(&self.spec).founded();
+        // A start with data needs no room on a full disk.
+        if host != GATEWAY || Record::read(&self.spec.data)?.as_ref() == Some(&founded) {
+            return Ok(());
+        }
+        founded.write(&self.spec.data)
     }
 
     fn status(&self, hosts: &Hosts) -> ClusterStatus {
@@ -298,6 +304,10 @@ impl System for Flair {
     fn is_in_unmarked(data: &Path) -> bool {
         record::is_in(data)
     }
+}
+
+fn votes(replica: &Host) -> bool {
+    replica.status().is_some_and(|status| status.votes())
 }
 
 impl Flair {

@@ -100,11 +100,7 @@ fn count(max: usize) -> RangedU64ValueParser<usize> {
 impl Options {
     fn spec(&self, data: &Path) -> Result<FlairSpec> {
         let absolute = |file: &PathBuf| std::path::absolute(file).context("--password-file");
-        let was = match Record::read(data) {
-            Err(_) if self.accept_loss => None,
-            read => read?,
-        };
-        let was = was.map(|record| record.durability());
+        let was = Record::read(data)?.map(|record| record.durability());
         let durability = self.durability.or(was).unwrap_or_default();
         Ok(FlairSpec {
             program: std::env::current_exe().context("finding this program")?,

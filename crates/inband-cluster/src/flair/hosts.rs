@@ -10,6 +10,7 @@ use anyhow::{bail, Context, Result};
 use inband_flair::config::{
     ClusterConfig, Config, HostConfig, Part, ReplicaConfig, SwitchConfig, GATEWAY,
 };
+use inband_flair::limits::{REPLICAS_MAX, SETS_MAX};
 use inband_flair::replica_node::LOG_DIR;
 use inband_host::config::{Dataplane, Durability, TlsConfig};
 use inband_host::line_json::{self, STATUS_TIMEOUT};
@@ -140,10 +141,11 @@ fn log_of(data: &Path, replica: &str) -> PathBuf {
     host_dir(data, replica).join(LOG_DIR)
 }
 
-/// Returns the directory of a replica's log, if any exists.
-pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
-    let names = replicas(spec.sets, spec.replicas).into_iter();
-    let mut logs = names.map(|(_, name)| log_of(&spec.data, &name));
+/// Returns the directory of a replica's log, if any exists, also of a cluster with other sets.
+pub fn existing_log(data: &Path) -> Option<PathBuf> {
+    let mut logs = (1..=SETS_MAX)
+        .flat_map(|sets| replicas(sets, REPLICAS_MAX))
+        .map(|(_, name)| log_of(data, &name));
     logs.find(|log| log.exists())
 }
 
@@ -156,12 +158,14 @@ pub fn logs_of_sets(data: &Path, sets: usize, replicas_per_set: usize) -> Vec<us
     logs
 }
 
-/// Writes a host's configuration and the files that it names. Returns how to start its process.
+/// Writes a host's configuration and the files that it names. Returns how to start its process. `begins`: the cluster
+/// has no data yet.
 pub fn host(
     spec: &FlairSpec,
     cluster: &ClusterConfig,
     name: &str,
     network: &Network,
+    begins: bool,
 ) -> Result<(Host, HostPlan)> {
     let (address, lab) = (network.address(name)?, network.lab());
     let dir = host_dir(&spec.data, name);
@@ -192,8 +196,8 @@ pub fn host(
     plan.args.push(file.into());
     plan.socket = Some(config.host.socket.clone());
     let host = Host { config, address };
-    if host.member().is_some_and(|(_, number)| number == 0) {
-        // It founds its set's group if none of the replicas is in one.
+    if begins && host.member().is_some_and(|(_, number)| number == 0) {
+        // It founds its set's group. Never again: that would replace a lost store by an empty one.
         plan.first_args.push("--found".into());
     }
     Ok((host, plan))

@@ -61,6 +61,8 @@ pub struct NetPaxos {
     spec: Spec,
     cluster: Cluster,
     sizes: Sizes,
+    /// The cluster goes on with the log in its directory: a storage server without votes has lost them.
+    is_continued: bool,
     notice: String,
     /// The listeners for Redis clients of each learner, inherited by the learners.
     listeners: Vec<Arc<TcpListener>>,
@@ -110,6 +112,12 @@ impl System for NetPaxos {
             true => None,
             false => log_of_dirs(&spec.data, options)?,
         };
+        ensure!(
+            log_of_dirs.is_none() || spec.data.join(OPTIONS).exists(),
+            "--data: the log in {0} has lost both {FILE} and {OPTIONS}, which say how it must be continued; restore one of them, \
+             choose another --data, or give --accept-loss to begin with an empty log",
+            spec.data.display()
+        );
         let is_continued = (exists || log_of_dirs.is_some()) && !options.accept_loss;
         let has_options = exists || (is_continued && spec.data.join(OPTIONS).exists());
         let former = match has_options.then(|| former(&spec.data)).transpose() {
@@ -176,9 +184,8 @@ impl System for NetPaxos {
             sockets: Default::default(),
         };
         let cluster = NetPaxos {
-            sizes: Sizes {
-                failures: (options.minions - 1) / 3,
-            },
+            sizes: options.sizes(),
+            is_continued,
             spec,
             cluster,
             notice: String::new(),
@@ -220,7 +227,7 @@ impl System for NetPaxos {
             // All at once: a host of the former log that this one lacks may be in it later, and none may have both.
             remove_hosts(&self.spec.data, &FILES)?;
         }
-        if is_new(&self.spec.data, options) {
+        if !self.is_continued && is_new(&self.spec.data, options) {
             mark_new(&self.spec.data, options)?;
         }
         let mut plans = Vec::new();

@@ -14,6 +14,7 @@ use inband_host::state_dir;
 use inband_netpaxos::cluster::{
     Cluster, FILE, JOURNAL, LEARNERS_MAX, LOG_ID, NEW, SERIALIZERS_MAX,
 };
+use inband_netpaxos::quorum::Sizes;
 use serde::{Deserialize, Serialize};
 
 use super::KINDS;
@@ -135,6 +136,10 @@ impl Options {
                 "--durability memory: the log in {data} is on disk; give --durability sync to go on with it, or --accept-loss to begin with an empty one"
             ),
             (Durability::Sync, Durability::Sync) => {
+                let journals = self.storage_dirs(dir).filter(|dir| dir.join(JOURNAL).exists());
+                if self.accept_loss && journals.count() < self.sizes().quorum() {
+                    return Ok(());
+                }
                 ensure!(
                     !self.accept_loss,
                     "--accept-loss: the log in {data} is on disk and not lost; another --data begins an empty one"
@@ -164,6 +169,12 @@ impl Options {
     fn storage_dirs<'a>(&self, data: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let names = self.names("storage").into_iter();
         names.map(|name| host_dir(data, &name))
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes {
+            failures: (self.minions - 1) / 3,
+        }
     }
 
     pub(super) fn names(&self, kind: &str) -> Vec<String> {
@@ -212,6 +223,16 @@ pub(super) fn log_of_dirs(data: &Path, options: &Options) -> Result<Option<u64>>
         "--data {}: there is no {FILE}, and the directories belong to different logs: {}; put the {FILE} of the right log there, or remove the directories of the others",
         data.display(),
         logs.iter().map(in_words).collect::<Vec<_>>().join(", ")
+    );
+    let storages = options.storage_dirs(data);
+    let there = storages.filter(|dir| dir.join(LOG_ID).exists()).count();
+    let quorum = options.sizes().quorum();
+    ensure!(
+        logs.is_empty() || there >= quorum,
+        "--data {}: there is no {FILE}, and only {there} of {} storage servers have their directories, where {quorum} are needed; restore the \
+         others, choose another --data, or give --accept-loss to begin with an empty log",
+        data.display(),
+        options.minions
     );
     Ok(logs.into_keys().next())
 }
