@@ -134,6 +134,9 @@ impl System for NetPaxos {
             );
             options.check_former(former, &spec.data)?;
         }
+        if log_of_dirs.is_some() {
+            options.check_storages(&spec.data)?;
+        }
         let continued = match is_continued && exists {
             true => Some(Cluster::load(&spec.data)?),
             false => None,

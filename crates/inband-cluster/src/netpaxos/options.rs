@@ -161,6 +161,21 @@ impl Options {
         Ok(())
     }
 
+    /// Checks that a quorum of the storage servers has directories: one without is not new, but has lost its votes.
+    pub(super) fn check_storages(&self, data: &Path) -> Result<()> {
+        let storages = self.storage_dirs(data);
+        let there = storages.filter(|dir| dir.join(LOG_ID).exists()).count();
+        let quorum = self.sizes().quorum();
+        ensure!(
+            there >= quorum,
+            "--data {}: there is no {FILE}, and only {there} of {} storage servers have their directories, where {quorum} are needed; restore the \
+             others, choose another --data, or give --accept-loss to begin with an empty log",
+            data.display(),
+            self.minions
+        );
+        Ok(())
+    }
+
     /// Returns whether no storage server of this cluster has ever run.
     fn has_not_begun(&self, data: &Path) -> bool {
         self.storage_dirs(data).all(|dir| dir.join(NEW).exists())
@@ -223,16 +238,6 @@ pub(super) fn log_of_dirs(data: &Path, options: &Options) -> Result<Option<u64>>
         "--data {}: there is no {FILE}, and the directories belong to different logs: {}; put the {FILE} of the right log there, or remove the directories of the others",
         data.display(),
         logs.iter().map(in_words).collect::<Vec<_>>().join(", ")
-    );
-    let storages = options.storage_dirs(data);
-    let there = storages.filter(|dir| dir.join(LOG_ID).exists()).count();
-    let quorum = options.sizes().quorum();
-    ensure!(
-        logs.is_empty() || there >= quorum,
-        "--data {}: there is no {FILE}, and only {there} of {} storage servers have their directories, where {quorum} are needed; restore the \
-         others, choose another --data, or give --accept-loss to begin with an empty log",
-        data.display(),
-        options.minions
     );
     Ok(logs.into_keys().next())
 }
