@@ -211,13 +211,11 @@ fn a_cluster_is_watched_and_put_through_faults() {
         console.ask("/api/action", r#"{"do":"kill","host":"node/2"}"#),
         (200, json!({"host": "node/2"}))
     );
+    // On a machine that pauses, a change of the leader may be marked, too.
     let mark = events
-        .find(|event| event["event"] == "mark")
+        .find(|event| event["event"] == "mark" && event["body"]["is_fault"] == true)
         .expect("a mark");
-    assert_eq!(
-        (&mark["body"]["text"], &mark["body"]["is_fault"]),
-        (&json!("kill node/2"), &json!(true))
-    );
+    assert_eq!(mark["body"]["text"], "kill node/2");
     events
         .find(|event| is_in(event, "node/2", "killed"))
         .expect("it is seen");

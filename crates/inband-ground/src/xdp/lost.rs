@@ -255,9 +255,9 @@ mod tests {
         let key = |ifindex: u32| [NONE.to_ne_bytes(), ifindex.to_ne_bytes()].concat();
         let attach = || Instance::attach().expect("loaded");
         let (full, next) = (attach(), attach());
-        for ifindex in 0..c::IB_LOST_INTERFACES_MAX {
-            full.begin(&key(ifindex)).expect("there is room");
-        }
+        // Hosts that other tests start may share it.
+        let room = (0..c::IB_LOST_INTERFACES_MAX).take_while(|at| full.begin(&key(*at)).is_ok());
+        assert!(room.count() > 0, "there was no room at all");
         let id = id_of(&next);
         let one_more = key(c::IB_LOST_INTERFACES_MAX);
         let lost = Lost::begin_in_first([full, next].into_iter(), &[one_more]);
