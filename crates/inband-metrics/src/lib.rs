@@ -16,8 +16,7 @@ use std::net::TcpListener;
 
 use anyhow::{Context, Result};
 use inband_http::{self as http, Answer, Limits, Request, Response};
-use prometheus::core::{Atomic, AtomicF64, AtomicI64, GenericGaugeVec};
-use prometheus::core::{Collector, Desc};
+use prometheus::core::{Atomic, AtomicF64, AtomicI64, Collector, Desc, GenericGaugeVec};
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{CounterVec, Encoder, Opts, TextEncoder};
 

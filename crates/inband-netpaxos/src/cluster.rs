@@ -209,14 +209,17 @@ impl Cluster {
 mod tests {
     use super::*;
 
-    /// The first one of the document is a cluster's file.
-    #[test]
-    fn the_document_s_file_describes_a_cluster() {
+    /// The first sample of the document is a cluster's file.
+    fn sample() -> &'static str {
         let text = include_str!("../../../docs/netpaxos.md");
         let sample = text.split("```json\n").nth(1).expect("a sample");
-        let sample = sample.split("```").next().expect("its end");
+        sample.split("```").next().expect("its end")
+    }
+
+    #[test]
+    fn the_document_s_file_describes_a_cluster() {
         let dir = tempfile::tempdir().expect("a directory");
-        std::fs::write(dir.path().join(FILE), sample).expect("written");
+        std::fs::write(dir.path().join(FILE), sample()).expect("written");
         let cluster = Cluster::load(dir.path()).expect("it can be used");
         assert!(cluster.resp.is_empty());
         assert!(cluster.key_file.is_some());
@@ -224,12 +227,9 @@ mod tests {
 
     #[test]
     fn a_file_with_an_unknown_name_or_an_address_of_two_processes_is_refused() {
-        let text = include_str!("../../../docs/netpaxos.md");
-        let sample = text.split("```json\n").nth(1).expect("a sample");
-        let sample = sample.split("```").next().expect("its end");
         let dir = tempfile::tempdir().expect("a directory");
         let of = |change: &dyn Fn(&mut serde_json::Value)| {
-            let mut file: serde_json::Value = serde_json::from_str(sample).expect("JSON");
+            let mut file: serde_json::Value = serde_json::from_str(sample()).expect("JSON");
             change(&mut file);
             std::fs::write(dir.path().join(FILE), file.to_string()).expect("written");
             let refused = Cluster::load(dir.path()).expect_err("it is refused");

@@ -179,6 +179,7 @@ impl System for Flair {
     /// Only then may another replica be stopped.
     fn takes_part(&self, host: &str) -> Result<(), String> {
         let replica = self.host(host).filter(|host| host.member().is_some());
+        let votes = |replica: &Host| replica.status().is_some_and(|status| status.votes());
         match replica.is_none_or(votes) {
             true => Ok(()),
             false => Err("it does not vote yet".into()),
@@ -187,9 +188,7 @@ impl System for Flair {
 
     fn ready(&self, hosts: &Hosts) -> Result<(), String> {
         let status = self.status(hosts);
-        if let Some(replica) = status.without_vote() {
-            return Err(format!("{} does not vote", replica.name));
-        }
+        all_vote(&status)?;
         let answer = status.hosts.iter().all(|host| host.status.is_some());
         let serves = |set| status.switch_of(set).is_some();
         match answer && (0..status.sets as u16).all(serves) {
@@ -199,14 +198,10 @@ impl System for Flair {
     }
 
     /// The gateway waits until the groups are founded.
-    fn may_start(&self, host: &str, _hosts: &Hosts) -> Result<(), String> {
-        let replicas = self.hosts.iter().filter(|host| host.member().is_some());
-        match replicas
-            .filter(|_| host == GATEWAY)
-            .find(|replica| !votes(replica))
-        {
-            None => Ok(()),
-            Some(replica) => Err(format!("{} does not vote", replica.name())),
+    fn may_start(&self, host: &str, hosts: &Hosts) -> Result<(), String> {
+        match host {
+            GATEWAY => all_vote(&self.status(hosts)),
+            _ => Ok(()),
         }
     }
 
@@ -306,8 +301,11 @@ impl System for Flair {
     }
 }
 
-fn votes(replica: &Host) -> bool {
-    replica.status().is_some_and(|status| status.votes())
+fn all_vote(status: &ClusterStatus) -> Result<(), String> {
+    match status.without_vote() {
+        None => Ok(()),
+        Some(replica) => Err(format!("{} does not vote", replica.name)),
+    }
 }
 
 impl Flair {

@@ -141,12 +141,13 @@ fn log_of(data: &Path, replica: &str) -> PathBuf {
     host_dir(data, replica).join(LOG_DIR)
 }
 
-/// Returns the directory of a replica's log, if any exists, also of a cluster with other sets.
+/// Returns the directory of a replica's log, if any exists, whatever the number of sets and replicas was.
 pub fn existing_log(data: &Path) -> Option<PathBuf> {
-    let mut logs = (1..=SETS_MAX)
-        .flat_map(|sets| replicas(sets, REPLICAS_MAX))
-        .map(|(_, name)| log_of(data, &name));
-    logs.find(|log| log.exists())
+    // With several sets, names include the set.
+    let mut names = [1, SETS_MAX]
+        .into_iter()
+        .flat_map(|sets| replicas(sets, REPLICAS_MAX));
+    names.find_map(|(_, name)| Some(log_of(data, &name)).filter(|log| log.exists()))
 }
 
 /// Returns for each set of a cluster how many of its replicas have a log on disk.

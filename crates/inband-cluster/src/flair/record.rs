@@ -26,7 +26,7 @@ pub struct Record {
     switches: usize,
     #[serde(default = "one")]
     sets: usize,
-    /// The cluster was ready once, so its clients may have written to it.
+    /// Its gateway was started once, so clients may have written.
     #[serde(default = "unknown")]
     founded: bool,
 }
@@ -126,7 +126,7 @@ impl Record {
         Ok(false)
     }
 
-    /// Returns this record once the cluster was ready.
+    /// Returns the record of this cluster once clients can write.
     pub fn founded(self) -> Record {
         Record {
             founded: true,
@@ -194,11 +194,12 @@ mod tests {
         type Asked = (Durability, usize, usize);
         let spec = |(durability, replicas, sets): Asked| spec(durability, replicas, sets);
         let begins = |was: Option<Asked>, now: Asked| {
-            let was_sets = was.map_or(0, |(_, _, sets)| sets);
-            let was = was.map(|was| Record::of(&spec(was)).founded());
-            let begins = match (&was, was_sets) {
-                (None, _) => Record::begins(None, &spec(now)),
-                (Some(was), sets) => was.begins_again(&spec(now), &vec![3; sets]),
+            let begins = match was {
+                None => Record::begins(None, &spec(now)),
+                Some(was) => {
+                    let record = Record::of(&spec(was)).founded();
+                    record.begins_again(&spec(now), &vec![3; was.2])
+                }
             };
             begins.map_err(|error| error.to_string())
         };

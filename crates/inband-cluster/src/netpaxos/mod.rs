@@ -118,9 +118,9 @@ impl System for NetPaxos {
              choose another --data, or give --accept-loss to begin with an empty log",
             spec.data.display()
         );
-        let is_continued = (exists || log_of_dirs.is_some()) && !options.accept_loss;
-        let has_options = exists || (is_continued && spec.data.join(OPTIONS).exists());
-        let former = match has_options.then(|| former(&spec.data)).transpose() {
+        let has_log = exists || log_of_dirs.is_some();
+        let is_continued = has_log && !options.accept_loss;
+        let former = match has_log.then(|| former(&spec.data)).transpose() {
             Err(error) if is_continued => return Err(error),
             // What is lost may be damaged.
             read => read.ok().flatten(),
